@@ -1,0 +1,2 @@
+//! The `evener` command.
+fn main() {}

@@ -1,0 +1,305 @@
+//! The processor's cores as a device: threads of one rayon pool, pinned where the device is a partition.
+//!
+//! A stream is a thread that takes operations from a channel; a kernel's Rust body runs inside the pool.
+//! Memory is plain host memory behind a lock each, so that streams which share a buffer cannot race.
+
+mod memory;
+mod stream;
+
+use std::sync::{Arc, LazyLock};
+
+use core_affinity::CoreId;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
+
+use self::{
+    memory::{Block, CpuHostMemory, CpuMemory},
+    stream::CpuStream,
+};
+use super::{
+    Backend, Bound, Contents, Direction, HostMemory, Memory, MemoryUse, Program, Region, Source,
+    StreamBackend,
+    shelf::{Shelf, class_bytes},
+};
+use crate::{
+    describe::{Api, Capabilities, Description, DeviceId, Features, Kind},
+    error::{Error, Result},
+    kernel::{Access, Kernel, RustBody},
+};
+
+/// A buffer larger than this is checked against the machine's free memory before it is taken: Linux would
+/// otherwise promise it and end the process when it is touched.
+const CHECKED_BYTES: u64 = 64 << 20;
+
+/// The device of all cores.
+pub(crate) fn source() -> Arc<dyn Source> {
+    static SOURCE: LazyLock<Arc<CpuSource>> = LazyLock::new(|| Arc::new(CpuSource::find()));
+    SOURCE.clone()
+}
+
+#[derive(Debug)]
+struct CpuSource {
+    description: Description,
+    threads: usize,
+    /// The cores to pin to; all cores, unpinned, where this is a whole processor.
+    cores: Option<Vec<CoreId>>,
+}
+
+impl CpuSource {
+    fn find() -> Self {
+        let system = System::new_with_specifics(
+            RefreshKind::nothing()
+                .with_cpu(CpuRefreshKind::nothing())
+                .with_memory(MemoryRefreshKind::nothing().with_ram()),
+        )
+        .ok();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let brand = system.as_ref().and_then(|system| Some(system.cpus().first()?.brand().trim()));
+        let name = brand.filter(|brand| !brand.is_empty());
+        let kernel = System::kernel_version().unwrap_or_default();
+        CpuSource {
+            description: Description {
+                id: DeviceId::from("cpu"),
+                name: name.unwrap_or("processor").to_owned(),
+                kind: Kind::Cpu,
+                api: Api::Cpu,
+                memory_bytes: system.as_ref().map(memory_limit),
+                compute_units: Some(threads as u32),
+                pci: None,
+                uuid: None,
+                driver: format!("{} {kernel}", std::env::consts::OS).trim().to_owned(),
+                part_of: None,
+                rounded_from: None,
+            },
+            threads,
+            cores: None,
+        }
+    }
+}
+
+impl Source for CpuSource {
+    fn describe(&self) -> &Description {
+        &self.description
+    }
+
+    fn open(&self) -> Result<Arc<dyn Backend>> {
+        Ok(Arc::new(CpuBackend::new(self)?))
+    }
+
+    fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
+        let refuse = |detail: String| Error::Split {
+            device: self.description.id.clone(),
+            sizes: sizes.to_vec(),
+            detail,
+        };
+        let cores = match &self.cores {
+            Some(cores) => cores.clone(),
+            None => core_affinity::get_core_ids()
+                .ok_or_else(|| refuse("this system does not say which cores there are".into()))?,
+        };
+        let asked: u64 = sizes.iter().map(|&size| u64::from(size)).sum();
+        if asked > cores.len() as u64 {
+            let detail = format!("{asked} cores asked for, {} here, in steps of 1", cores.len());
+            return Err(refuse(detail));
+        }
+        let mut rest = cores.as_slice();
+        let mut partitions: Vec<Arc<dyn Source>> = Vec::with_capacity(sizes.len());
+        for (index, &size) in sizes.iter().enumerate() {
+            let (mine, others) = rest.split_at(size as usize);
+            rest = others;
+            partitions.push(Arc::new(CpuSource {
+                description: Description {
+                    id: self.description.id.partition(index),
+                    compute_units: Some(size),
+                    part_of: Some(self.description.id.clone()),
+                    ..self.description.clone()
+                },
+                threads: mine.len(),
+                cores: Some(mine.to_vec()),
+            }));
+        }
+        Ok(partitions)
+    }
+}
+
+#[derive(Debug)]
+struct CpuBackend {
+    id: DeviceId,
+    capabilities: Capabilities,
+    pool: Arc<ThreadPool>,
+    shelf: Arc<Shelf<Block>>,
+}
+
+impl CpuBackend {
+    fn new(source: &CpuSource) -> Result<Self> {
+        let id = source.description.id.clone();
+        let (name, cores) = (id.clone(), source.cores.clone());
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(source.threads)
+            .thread_name(move |index| format!("evener-{name}-{index}"))
+            .start_handler(move |index| {
+                if let Some(core) = cores.as_ref().and_then(|cores| cores.get(index)) {
+                    core_affinity::set_for_current(*core);
+                }
+            })
+            .build()
+            .map_err(|why| Error::lost(&id, "starting its threads", why.to_string()))?;
+        Ok(CpuBackend {
+            capabilities: capabilities(source.description.memory_bytes.unwrap_or(u64::MAX)),
+            id,
+            pool: Arc::new(pool),
+            shelf: Arc::default(),
+        })
+    }
+
+    fn take(&self, bytes: u64) -> Result<Block> {
+        let class = class_bytes(bytes);
+        if let Some(block) = self.shelf.take(class) {
+            return Ok(block);
+        }
+        if class > CHECKED_BYTES {
+            self.check_free(class)?;
+        }
+        let block = Block::zeroed(class).ok_or_else(|| self.no_room(class, None))?;
+        self.shelf.count(class);
+        Ok(block)
+    }
+
+    fn check_free(&self, bytes: u64) -> Result<()> {
+        if bytes <= memory_free() {
+            return Ok(());
+        }
+        self.trim();
+        let free = memory_free();
+        if bytes <= free { Ok(()) } else { Err(self.no_room(bytes, Some(free))) }
+    }
+
+    fn no_room(&self, requested: u64, available: Option<u64>) -> Error {
+        Error::OutOfMemory {
+            device: self.id.clone(),
+            operation: "allocating a buffer".into(),
+            requested,
+            available,
+            detail: "the machine's memory".into(),
+        }
+    }
+}
+
+/// Nothing in a processor limits a launch: these limits are those of the types.
+fn capabilities(memory_bytes: u64) -> Capabilities {
+    Capabilities {
+        features: Features::INT64 | Features::FLOAT64 | Features::TIMESTAMPS,
+        max_buffer_bytes: memory_bytes,
+        max_binding_bytes: memory_bytes,
+        max_bindings: 64,
+        max_params_bytes: 4096,
+        max_workgroup: [u32::MAX; 3],
+        max_workgroup_threads: u32::MAX,
+        max_groups: [u32::MAX; 3],
+        max_shared_bytes: u32::MAX,
+        subgroup_size: None,
+        binding_alignment: 1,
+        copy_alignment: 1,
+    }
+}
+
+impl Backend for CpuBackend {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>> {
+        let mut block = self.take(bytes)?;
+        if contents == Contents::Zeroed {
+            block.make_zero();
+        }
+        Ok(Arc::new(CpuMemory::new(block, bytes, self.shelf.clone())))
+    }
+
+    fn allocate_host(&self, bytes: u64, _: Direction) -> Result<Box<dyn HostMemory>> {
+        if bytes > CHECKED_BYTES {
+            self.check_free(bytes)?;
+        }
+        let block = Block::zeroed(bytes).ok_or_else(|| self.no_room(bytes, None))?;
+        Ok(Box::new(CpuHostMemory::new(block, bytes, self.id.clone())))
+    }
+
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
+        let Some(body) = kernel.rust.clone() else {
+            let operation = format!("compiling kernel `{}`", kernel.name);
+            return Err(Error::unsupported(&self.id, operation, "it has no Rust body"));
+        };
+        Ok(Arc::new(CpuProgram {
+            device: self.id.clone(),
+            name: kernel.name.clone().into(),
+            workgroup: kernel.workgroup,
+            access: kernel.bindings.iter().map(|binding| binding.access).collect(),
+            body: Body(body),
+        }))
+    }
+
+    fn stream(&self) -> Result<Box<dyn StreamBackend>> {
+        Ok(Box::new(CpuStream::start(self.id.clone(), self.pool.clone())?))
+    }
+
+    fn memory(&self) -> MemoryUse {
+        self.shelf.memory_use()
+    }
+
+    fn trim(&self) {
+        drop(self.shelf.clear());
+    }
+}
+
+#[derive(Debug, Clone)]
+struct CpuProgram {
+    device: DeviceId,
+    name: Arc<str>,
+    workgroup: [u32; 3],
+    access: Vec<Access>,
+    body: Body,
+}
+
+#[derive(Clone)]
+struct Body(Arc<RustBody>);
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Rust body")
+    }
+}
+
+impl Program for CpuProgram {
+    fn body(&self) -> &str {
+        "Rust"
+    }
+
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn Bound>> {
+        for region in arguments {
+            CpuMemory::of(region, &self.device)?;
+        }
+        Ok(Arc::new(CpuBound { program: self.clone(), arguments: arguments.to_vec() }))
+    }
+}
+
+#[derive(Debug)]
+struct CpuBound {
+    program: CpuProgram,
+    arguments: Vec<Region>,
+}
+
+impl Bound for CpuBound {}
+
+/// Total memory, or what the control group allows of it.
+fn memory_limit(system: &System) -> u64 {
+    let total = system.total_memory();
+    system.cgroup_limits().map_or(total, |limits| limits.total_memory.min(total))
+}
+
+/// Memory that can be had now without swapping; no limit is known where the system does not say.
+pub(crate) fn memory_free() -> u64 {
+    let Ok(mut system) = System::new() else { return u64::MAX };
+    system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
+    let free = system.available_memory();
+    system.cgroup_limits().map_or(free, |limits| limits.free_memory.min(free))
+}

@@ -1,0 +1,330 @@
+//! A stream of the CPU device: a thread that takes operations from a channel and runs them in order.
+//!
+//! The first operation that fails makes the ones after it be skipped, until [`CpuStream::wait`] has
+//! reported the failure: what they would have worked on is not there.
+
+use std::{
+    any::Any,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Condvar, Mutex, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard,
+        mpsc::{Sender, channel},
+    },
+    time::{Duration, Instant},
+};
+
+use rayon::ThreadPool;
+
+use super::{
+    super::{Bound, HostMemory, Mark, Region, StreamBackend, Timestamp},
+    CpuBound,
+    memory::{Block, CpuHostMemory, CpuMemory, range},
+};
+use crate::{
+    describe::DeviceId,
+    error::{Error, Result},
+    kernel::Access,
+    launch::{Launch, Slot},
+};
+
+type Operation = Box<dyn FnOnce() -> Result<()> + Send>;
+
+enum Message {
+    Run(Operation),
+    /// Runs even after a failure, and is told of it.
+    Always(Box<dyn FnOnce(Option<Error>) + Send>),
+    Forgive,
+}
+
+#[derive(Debug)]
+pub(super) struct CpuStream {
+    device: DeviceId,
+    pool: Arc<ThreadPool>,
+    queue: Sender<Message>,
+}
+
+impl CpuStream {
+    pub(super) fn start(device: DeviceId, pool: Arc<ThreadPool>) -> Result<Self> {
+        let (queue, messages) = channel::<Message>();
+        std::thread::Builder::new()
+            .name(format!("evener-{device}-stream"))
+            .spawn(move || {
+                let mut failure: Option<Error> = None;
+                for message in messages {
+                    match message {
+                        Message::Run(operation) if failure.is_none() => failure = operation().err(),
+                        Message::Run(_) => {}
+                        Message::Always(operation) => operation(failure.clone()),
+                        Message::Forgive => failure = None,
+                    }
+                }
+            })
+            .map_err(|why| Error::lost(&device, "starting a stream", why.to_string()))?;
+        Ok(CpuStream { device, pool, queue })
+    }
+
+    fn send(&self, message: Message) -> Result<()> {
+        self.queue.send(message).map_err(|_| Error::lost(&self.device, "queueing", "its thread has ended"))
+    }
+
+    fn run(&self, operation: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+        self.send(Message::Run(Box::new(operation)))
+    }
+}
+
+impl StreamBackend for CpuStream {
+    fn upload(&mut self, from: &mut dyn HostMemory, part: Range<u64>, to: &Region) -> Result<()> {
+        CpuMemory::of(to, &self.device)?;
+        let (block, lent) = CpuHostMemory::lend(from, &self.device)?;
+        let (to, device) = (to.clone(), self.device.clone());
+        // The block goes back to its owner whether or not the copy takes place.
+        self.send(Message::Always(Box::new(move |failure| {
+            if failure.is_none()
+                && let Ok(memory) = CpuMemory::of(&to, &device)
+            {
+                let source = &block.bytes()[part.start as usize..part.end as usize];
+                write(memory).bytes_mut()[range(&to)].copy_from_slice(source);
+            }
+            *lent.lock().unwrap_or_else(PoisonError::into_inner) = Some(block);
+        })))
+    }
+
+    fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()> {
+        CpuMemory::of(from, &self.device)?;
+        let (mut block, lent) = CpuHostMemory::lend(to, &self.device)?;
+        let (from, device) = (from.clone(), self.device.clone());
+        self.send(Message::Always(Box::new(move |failure| {
+            if failure.is_none()
+                && let Ok(memory) = CpuMemory::of(&from, &device)
+            {
+                let target = &mut block.bytes_mut()[offset as usize..(offset + from.bytes) as usize];
+                target.copy_from_slice(&read(memory).bytes()[range(&from)]);
+            }
+            *lent.lock().unwrap_or_else(PoisonError::into_inner) = Some(block);
+        })))
+    }
+
+    fn copy(&mut self, from: &Region, to: &Region) -> Result<()> {
+        let (from, to, device) = (from.clone(), to.clone(), self.device.clone());
+        self.run(move || {
+            let (source, target) = (CpuMemory::of(&from, &device)?, CpuMemory::of(&to, &device)?);
+            // Locks are taken in the order of addresses everywhere, so two streams cannot wait for each other.
+            let (source, mut target) = if std::ptr::from_ref(source) < std::ptr::from_ref(target) {
+                (read(source), write(target))
+            } else {
+                let target = write(target);
+                (read(source), target)
+            };
+            target.bytes_mut()[range(&to)].copy_from_slice(&source.bytes()[range(&from)]);
+            Ok(())
+        })
+    }
+
+    fn zero(&mut self, region: &Region) -> Result<()> {
+        let (region, device) = (region.clone(), self.device.clone());
+        self.run(move || {
+            write(CpuMemory::of(&region, &device)?).bytes_mut()[range(&region)].fill(0);
+            Ok(())
+        })
+    }
+
+    fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+        let bound: Arc<dyn Any + Send + Sync> = bound.clone();
+        let Ok(bound) = bound.downcast::<CpuBound>() else {
+            return Err(Error::unsupported(
+                &self.device,
+                "launching",
+                "the kernel was compiled for another device",
+            ));
+        };
+        let (pool, params) = (self.pool.clone(), params.to_vec());
+        self.run(move || run_body(&bound, &pool, groups, &params))
+    }
+
+    fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {
+        let reading = Arc::new(OnceLock::new());
+        let timestamp = CpuTimestamp { device: self.device.clone(), reading: reading.clone() };
+        self.send(Message::Always(Box::new(move |_| {
+            // Only this operation sets it, once.
+            let _ = reading.set(Instant::now());
+        })))?;
+        Ok(Arc::new(timestamp))
+    }
+
+    fn mark(&mut self) -> Result<Arc<dyn Mark>> {
+        let mark = Arc::new(CpuMark {
+            device: self.device.clone(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let reached = mark.clone();
+        self.send(Message::Always(Box::new(move |failure| reached.reach(failure))))?;
+        Ok(mark)
+    }
+
+    fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()> {
+        let mark = mark.clone();
+        self.run(move || mark.wait(None))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
+        let outcome = self.mark()?.wait(timeout);
+        if !matches!(outcome, Ok(()) | Err(Error::TimedOut { .. })) {
+            self.send(Message::Forgive)?;
+        }
+        outcome
+    }
+}
+
+/// Runs a kernel's body in the pool, with its buffers locked.
+fn run_body(bound: &CpuBound, pool: &ThreadPool, groups: [u32; 3], params: &[u8]) -> Result<()> {
+    let program = &bound.program;
+    let task_error = |message: String| Error::Task {
+        device: program.device.clone(),
+        operation: format!("running kernel `{}`", program.name),
+        item: None,
+        message,
+    };
+    let mut locks = lock_all(bound)?;
+    let mut slots: Vec<Slot<'_>> = bound.arguments.iter().map(|_| Slot::Taken).collect();
+    for lock in &mut locks {
+        match lock {
+            Lock::Read(guard, users) => {
+                for &mut index in users {
+                    slots[index] = Slot::Read(&guard.bytes()[range(&bound.arguments[index])]);
+                }
+            }
+            Lock::Write(guard, index) => {
+                slots[*index] = Slot::Write(&mut guard.bytes_mut()[range(&bound.arguments[*index])]);
+            }
+        }
+    }
+    let mut launch = Launch { groups, workgroup: program.workgroup, params, buffers: slots };
+    let body = &program.body.0;
+    match catch_unwind(AssertUnwindSafe(|| pool.install(|| body(&mut launch)))) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(why)) => Err(task_error(why.to_string())),
+        Err(panic) => {
+            let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(task_error(format!("panicked: {}", message.unwrap_or_default())))
+        }
+    }
+}
+
+/// A lock that a launch holds, and the arguments that it is for.
+enum Lock<'a> {
+    Read(RwLockReadGuard<'a, Block>, Vec<usize>),
+    Write(RwLockWriteGuard<'a, Block>, usize),
+}
+
+/// Locks each buffer of a launch once, in the order of addresses, so that two launches which share buffers
+/// cannot wait for each other.
+fn lock_all(bound: &CpuBound) -> Result<Vec<Lock<'_>>> {
+    let device = &bound.program.device;
+    let mut users: Vec<(&CpuMemory, Vec<usize>)> = Vec::new();
+    for (index, region) in bound.arguments.iter().enumerate() {
+        let memory = CpuMemory::of(region, device)?;
+        match users.iter_mut().find(|(other, _)| std::ptr::eq(*other, memory)) {
+            Some((_, indices)) => indices.push(index),
+            None => users.push((memory, vec![index])),
+        }
+    }
+    users.sort_by_key(|(memory, _)| std::ptr::from_ref(*memory));
+    users
+        .into_iter()
+        .map(|(memory, indices)| {
+            let writes = |&index: &usize| bound.program.access[index] == Access::ReadWrite;
+            match indices.as_slice() {
+                [index] if writes(index) => Ok(Lock::Write(write(memory), *index)),
+                _ if indices.iter().any(writes) => {
+                    let detail = "one buffer is given twice, and the kernel writes to it";
+                    Err(Error::unsupported(device, "launching", detail))
+                }
+                _ => Ok(Lock::Read(read(memory), indices)),
+            }
+        })
+        .collect()
+}
+
+// A panic of the user's code is caught before it can poison a lock; what it leaves is only data.
+fn read(memory: &CpuMemory) -> RwLockReadGuard<'_, Block> {
+    memory.block.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(memory: &CpuMemory) -> RwLockWriteGuard<'_, Block> {
+    memory.block.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug)]
+struct CpuTimestamp {
+    device: DeviceId,
+    reading: Arc<OnceLock<Instant>>,
+}
+
+impl Timestamp for CpuTimestamp {
+    fn since(&self, earlier: &dyn Timestamp) -> Result<Duration> {
+        let earlier = (earlier as &dyn Any).downcast_ref::<CpuTimestamp>().and_then(|it| it.reading.get());
+        match (earlier, self.reading.get()) {
+            (Some(earlier), Some(later)) => Ok(later.saturating_duration_since(*earlier)),
+            _ => {
+                let detail = "wait for the stream first, and compare timestamps of one device";
+                Err(Error::unsupported(&self.device, "reading a timestamp", detail))
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct CpuMark {
+    device: DeviceId,
+    /// `None` until reached; then what had failed before it, if anything.
+    state: Mutex<Option<Option<Error>>>,
+    changed: Condvar,
+}
+
+impl CpuMark {
+    fn reach(&self, failure: Option<Error>) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+        self.changed.notify_all();
+    }
+}
+
+impl Mark for CpuMark {
+    fn is_done(&self) -> Result<bool> {
+        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(false),
+            Some(None) => Ok(true),
+            Some(Some(failure)) => Err(failure.clone()),
+        }
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<()> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = |state: &mut Option<Option<Error>>| state.is_none();
+        let state = match timeout {
+            None => self.changed.wait_while(state, pending).unwrap_or_else(PoisonError::into_inner),
+            Some(timeout) => {
+                let waited = self.changed.wait_timeout_while(state, timeout, pending);
+                let (state, elapsed) = waited.unwrap_or_else(PoisonError::into_inner);
+                if elapsed.timed_out() {
+                    return Err(Error::TimedOut {
+                        device: self.device.clone(),
+                        operation: "waiting for a stream".into(),
+                        after: timeout,
+                    });
+                }
+                state
+            }
+        };
+        match &*state {
+            Some(Some(failure)) => Err(failure.clone()),
+            _ => Ok(()),
+        }
+    }
+}

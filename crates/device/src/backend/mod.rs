@@ -1,0 +1,170 @@
+//! What a back end must be able to do, as a few small traits.
+//!
+//! A [`Source`] is a device that discovery found. Opening it gives a [`Backend`], which allocates
+//! memory, compiles kernels and makes streams. A [`StreamBackend`] is a sequence of operations that run
+//! in order, asynchronously to the caller. The typed, checked interface over these is in
+//! [`Device`](crate::Device), [`Buffer`](crate::Buffer) and [`Stream`](crate::Stream): limits, bounds,
+//! alignments and argument types are checked there, once for all back ends, so that what arrives here is
+//! well-formed.
+//!
+//! Rules for every implementation:
+//! - It never panics and never prints. Whatever the driver says becomes an [`Error`](crate::Error).
+//! - It keeps the memory of an operation alive until the operation has ended, whatever the caller drops.
+//! - Dropping anything, even with work under way, neither blocks for long nor frees what is in use.
+//! - After the device is lost, every call returns `Error::Lost` soon.
+#![allow(unsafe_code)]
+
+pub(crate) mod cpu;
+pub(crate) mod cuda;
+pub(crate) mod shelf;
+pub(crate) mod wgpu;
+
+use std::{any::Any, fmt::Debug, ops::Range, sync::Arc, time::Duration};
+
+use crate::{
+    describe::{Capabilities, Description},
+    error::Result,
+    kernel::Kernel,
+};
+
+/// A device that was found and can be opened, any number of times.
+pub trait Source: Send + Sync + Debug {
+    /// The facts about it.
+    fn describe(&self) -> &Description;
+
+    /// Takes hold of the device. Each call gives a new, independent hold.
+    fn open(&self) -> Result<Arc<dyn Backend>>;
+
+    /// Cuts the device into partitions of these many compute units, each a device of its own.
+    fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>>;
+}
+
+/// An open device.
+pub trait Backend: Send + Sync + Debug {
+    /// What it can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Takes device memory, from the shelf of returned blocks where one fits.
+    fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>>;
+
+    /// Takes host memory that this device can copy from or to asynchronously.
+    fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>>;
+
+    /// Compiles the body of the kernel that suits this device.
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>>;
+
+    /// Makes a new sequence of operations.
+    fn stream(&self) -> Result<Box<dyn StreamBackend>>;
+
+    /// Device memory in use now, at its peak, and on the shelf.
+    fn memory(&self) -> MemoryUse;
+
+    /// Gives the shelf's memory back to the driver.
+    fn trim(&self);
+}
+
+/// What a new buffer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contents {
+    /// Zeros.
+    Zeroed,
+    /// Anything: whoever asks for this writes before reading. Saves the time of zeroing.
+    Any,
+}
+
+/// Which way a host buffer's bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the host to the device. Reading such memory on the host can be slow.
+    Upload,
+    /// From the device to the host.
+    Download,
+}
+
+/// Device memory held through one open device, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct MemoryUse {
+    /// In buffers that are alive.
+    pub in_use_bytes: u64,
+    /// The most that was ever in use at once.
+    pub peak_bytes: u64,
+    /// Kept for reuse.
+    pub shelved_bytes: u64,
+}
+
+/// A block of device memory. Dropping the last reference returns it to the shelf once no operation uses it.
+pub trait Memory: Any + Send + Sync + Debug {
+    /// How many bytes were asked for.
+    fn bytes(&self) -> u64;
+}
+
+/// A part of a block of device memory.
+#[derive(Debug, Clone)]
+pub struct Region {
+    /// The block.
+    pub memory: Arc<dyn Memory>,
+    /// Where the part begins, in bytes.
+    pub offset: u64,
+    /// How long it is, in bytes.
+    pub bytes: u64,
+}
+
+/// Host memory that a device can copy from or to asynchronously. While a copy is under way its owner
+/// does not touch it, and calls [`reclaim`](HostMemory::reclaim) before touching it again.
+pub trait HostMemory: Any + Send + Debug {
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+    /// The bytes, to write.
+    fn bytes_mut(&mut self) -> &mut [u8];
+    /// Makes the bytes accessible to the host again after a copy that has ended.
+    fn reclaim(&mut self) -> Result<()>;
+}
+
+/// A compiled kernel.
+pub trait Program: Any + Send + Sync + Debug {
+    /// Which body was compiled, for people: `CUDA C`, `WGSL`, `WGSL with INT64`, `Rust`.
+    fn body(&self) -> &str;
+    /// Fixes the buffers that the kernel works on, so that launching it again costs nothing more.
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn Bound>>;
+}
+
+/// A compiled kernel with its buffers.
+pub trait Bound: Any + Send + Sync + Debug {}
+
+/// A point in a stream.
+pub trait Mark: Any + Send + Sync + Debug {
+    /// Whether everything before it has ended.
+    fn is_done(&self) -> Result<bool>;
+    /// Waits until everything before it has ended.
+    fn wait(&self, timeout: Option<Duration>) -> Result<()>;
+}
+
+/// A reading of the device's clock at a point in a stream.
+pub trait Timestamp: Any + Send + Sync + Debug {
+    /// The time from an earlier timestamp of the same device to this one. Both must be done.
+    fn since(&self, earlier: &dyn Timestamp) -> Result<Duration>;
+}
+
+/// A sequence of operations that run in order, asynchronously to the caller.
+pub trait StreamBackend: Send + Debug {
+    /// Copies part of host memory to the device.
+    fn upload(&mut self, from: &mut dyn HostMemory, range: Range<u64>, to: &Region) -> Result<()>;
+    /// Copies from the device into host memory at `offset`.
+    fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()>;
+    /// Copies on the device.
+    fn copy(&mut self, from: &Region, to: &Region) -> Result<()>;
+    /// Fills with zeros.
+    fn zero(&mut self, region: &Region) -> Result<()>;
+    /// Runs a kernel.
+    fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()>;
+    /// Reads the device's clock when everything before has ended.
+    fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>>;
+    /// Marks this point, and starts everything before it.
+    fn mark(&mut self) -> Result<Arc<dyn Mark>>;
+    /// Holds what comes next in this stream until another stream of the same device has reached a mark.
+    fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()>;
+    /// Starts everything that was queued and not yet started.
+    fn flush(&mut self) -> Result<()>;
+    /// Waits until everything queued so far has ended.
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<()>;
+}

@@ -1,0 +1,151 @@
+//! Typed memory: on a device, and on the host where a device can reach it.
+
+use std::{
+    any::{TypeId, type_name},
+    fmt,
+    marker::PhantomData,
+    ops::{Bound as End, RangeBounds},
+    sync::Arc,
+};
+
+use bytemuck::Pod;
+
+use crate::{
+    backend::{HostMemory, Memory, Region},
+    describe::DeviceId,
+    error::{Error, Result},
+};
+
+/// Elements in a device's memory, or a part of them. Cloning it gives another handle on the same
+/// elements; the memory is reused once the last handle is dropped and no operation uses it any more.
+pub struct Buffer<T> {
+    region: Region,
+    device: DeviceId,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T: Pod> Buffer<T> {
+    pub(crate) fn new(memory: Arc<dyn Memory>, device: DeviceId) -> Self {
+        let bytes = memory.bytes();
+        Buffer { region: Region { memory, offset: 0, bytes }, device, element: PhantomData }
+    }
+
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.region.bytes as usize / size_of::<T>().max(1)
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many bytes that is.
+    pub fn bytes(&self) -> u64 {
+        self.region.bytes
+    }
+
+    /// The device whose memory it is in.
+    pub fn device(&self) -> &DeviceId {
+        &self.device
+    }
+
+    /// A handle on some of the elements. Fails when the range reaches past the end.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Buffer<T>> {
+        let start = match range.start_bound() {
+            End::Included(&start) => start,
+            End::Excluded(&start) => start.saturating_add(1),
+            End::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            End::Included(&end) => end.saturating_add(1),
+            End::Excluded(&end) => end,
+            End::Unbounded => self.len(),
+        };
+        if start > end || end > self.len() {
+            let detail = format!("elements {start}..{end} of a buffer of {}", self.len());
+            return Err(Error::unsupported(&self.device, "taking part of a buffer", detail));
+        }
+        let element = size_of::<T>() as u64;
+        let region = Region {
+            memory: self.region.memory.clone(),
+            offset: self.region.offset + start as u64 * element,
+            bytes: (end - start) as u64 * element,
+        };
+        Ok(Buffer { region, device: self.device.clone(), element: PhantomData })
+    }
+
+    /// A handle on the same bytes as elements of another type. Fails when they do not come out even.
+    pub fn cast<U: Pod>(&self) -> Result<Buffer<U>> {
+        let element = size_of::<U>() as u64;
+        if element == 0 || self.region.bytes % element != 0 || self.region.offset % element != 0 {
+            let detail = format!(
+                "{} bytes at {} as {} of {element} bytes each",
+                self.region.bytes,
+                self.region.offset,
+                type_name::<U>()
+            );
+            return Err(Error::unsupported(&self.device, "casting a buffer", detail));
+        }
+        Ok(Buffer { region: self.region.clone(), device: self.device.clone(), element: PhantomData })
+    }
+
+    /// This buffer as an argument of a kernel.
+    pub fn arg(&self) -> Argument {
+        Argument { region: self.region.clone(), element: TypeId::of::<T>(), element_name: type_name::<T>() }
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+}
+
+impl<T> Clone for Buffer<T> {
+    fn clone(&self) -> Self {
+        Buffer { region: self.region.clone(), device: self.device.clone(), element: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Region { offset, bytes, .. } = self.region;
+        write!(f, "Buffer<{}>({bytes} bytes at {offset} on {})", type_name::<T>(), self.device)
+    }
+}
+
+/// A buffer as an argument of a kernel, its element type remembered so that it can be checked.
+#[derive(Debug, Clone)]
+pub struct Argument {
+    pub(crate) region: Region,
+    pub(crate) element: TypeId,
+    pub(crate) element_name: &'static str,
+}
+
+/// Elements in host memory that a device can copy from or to without stopping the host: pinned memory
+/// for CUDA, a staging buffer for wgpu.
+pub struct HostBuffer<T> {
+    pub(crate) memory: Box<dyn HostMemory>,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T: Pod> HostBuffer<T> {
+    pub(crate) fn new(memory: Box<dyn HostMemory>) -> Self {
+        HostBuffer { memory, element: PhantomData }
+    }
+
+    /// The elements.
+    pub fn as_slice(&self) -> &[T] {
+        bytemuck::cast_slice(self.memory.bytes())
+    }
+
+    /// The elements, to write. In memory made for uploads, reading them back can be slow.
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(self.memory.bytes_mut())
+    }
+}
+
+impl<T> fmt::Debug for HostBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostBuffer<{}>", type_name::<T>())
+    }
+}

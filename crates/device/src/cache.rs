@@ -1,0 +1,47 @@
+//! Files that Evener keeps between runs: compiled kernels and measured rates.
+//!
+//! A cache is a convenience: when its folder cannot be had, read or written, the answer is computed again.
+//! Files are written whole or not at all, so that two processes cannot spoil each other's.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use directories::ProjectDirs;
+
+/// The variable that names the cache folder; the user's own cache folder serves where it is not set.
+pub const CACHE_VARIABLE: &str = "EVENER_CACHE_DIR";
+
+/// The cache folder, where the system has one.
+pub(crate) fn folder() -> Option<PathBuf> {
+    match std::env::var_os(CACHE_VARIABLE) {
+        Some(folder) if !folder.is_empty() => Some(folder.into()),
+        _ => ProjectDirs::from("", "", "evener").map(|dirs| dirs.cache_dir().to_owned()),
+    }
+}
+
+/// Writes a file whole: nobody ever sees a part of it.
+pub(crate) fn write(path: &Path, contents: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(contents)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/er/file");
+        write(&path, b"first, and longer").unwrap();
+        write(&path, b"second").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"second");
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+}

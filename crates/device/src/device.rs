@@ -1,0 +1,211 @@
+//! The device: a handle that describes it, opens it on demand and makes everything that runs on it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytemuck::Pod;
+
+use crate::{
+    backend::{self, Backend, Contents, Direction, MemoryUse, Source},
+    buffer::{Buffer, HostBuffer},
+    describe::{Capabilities, Description, DeviceId},
+    error::{Error, Result},
+    kernel::{Kernel, Program},
+    stream::Stream,
+};
+
+/// One thing that computes: a GPU through one API, a partition of a GPU, or a set of CPU cores.
+///
+/// A device is opened by the first operation that needs it and closed when its last clone, and everything
+/// made from it, is dropped. Finding and describing a device therefore costs nothing on it.
+#[derive(Debug, Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    source: Arc<dyn Source>,
+    open: Mutex<Option<Arc<dyn Backend>>>,
+}
+
+impl Device {
+    /// A device from a back end's source. This is how a back end of your own, or one that wraps another,
+    /// becomes a device.
+    pub fn from_source(source: Arc<dyn Source>) -> Self {
+        Device { inner: Arc::new(Inner { source, open: Mutex::new(None) }) }
+    }
+
+    /// The processor's cores, all of them: the one device that every machine has.
+    pub fn cpu() -> Self {
+        Device::from_source(backend::cpu::source())
+    }
+
+    /// The facts about it.
+    pub fn describe(&self) -> &Description {
+        self.inner.source.describe()
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &DeviceId {
+        &self.describe().id
+    }
+
+    /// The same hardware, not yet opened: what was lost with this handle is not lost with that one.
+    pub fn fresh(&self) -> Device {
+        Device::from_source(self.inner.source.clone())
+    }
+
+    /// Opens the device if it is not open yet. Anything that needs it open does this by itself.
+    pub fn open(&self) -> Result<()> {
+        self.backend().map(drop)
+    }
+
+    /// What it can do. Opens it.
+    pub fn capabilities(&self) -> Result<Capabilities> {
+        Ok(self.backend()?.capabilities().clone())
+    }
+
+    /// Cuts it into partitions of these many compute units (multiprocessors of a CUDA device, cores of the
+    /// processor), each a device of its own named `…/a`, `…/b` and so on. Where the hardware only allows
+    /// certain sizes, a size is rounded up and the partition's description says so; sizes that cannot be
+    /// had at all are an error that states the step.
+    pub fn split(&self, sizes: &[u32]) -> Result<Vec<Device>> {
+        let refuse = |detail: &str| {
+            Err(Error::Split { device: self.id().clone(), sizes: sizes.to_vec(), detail: detail.into() })
+        };
+        if sizes.is_empty() {
+            return refuse("no size was given");
+        }
+        if sizes.contains(&0) {
+            return refuse("a partition needs at least one unit");
+        }
+        Ok(self.inner.source.split(sizes)?.into_iter().map(Device::from_source).collect())
+    }
+
+    /// A buffer of zeros.
+    pub fn buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
+        self.allocate(len, Contents::Zeroed)
+    }
+
+    /// A buffer whose contents are anything, for whoever writes all of it before reading.
+    pub fn buffer_any<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
+        self.allocate(len, Contents::Any)
+    }
+
+    /// A buffer with these elements.
+    pub fn buffer_from<T: Pod>(&self, elements: &[T]) -> Result<Buffer<T>> {
+        let buffer = self.allocate(elements.len(), Contents::Any)?;
+        let mut stream = self.stream()?;
+        stream.upload(elements, &buffer)?;
+        stream.wait()?;
+        Ok(buffer)
+    }
+
+    /// Host memory that this device copies from or to without stopping the host.
+    pub fn host_buffer<T: Pod>(&self, len: usize, direction: Direction) -> Result<HostBuffer<T>> {
+        let bytes = self.size_in_bytes::<T>(len)?;
+        Ok(HostBuffer::new(self.backend()?.allocate_host(bytes, direction)?))
+    }
+
+    /// Compiles a kernel. Fails with `Unsupported` where the kernel has no body for this kind of device or
+    /// asks for more than the device has, and with `WillNotCompile` and the compiler's words where the body
+    /// is wrong.
+    pub fn compile(&self, kernel: &Kernel) -> Result<Program> {
+        let backend = self.backend()?;
+        let has = backend.capabilities();
+        let refuse = |detail: String| {
+            Err(Error::unsupported(self.id(), format!("compiling kernel `{}`", kernel.name), detail))
+        };
+        let threads = kernel.workgroup.iter().map(|&n| u64::from(n)).product::<u64>();
+        if threads == 0
+            || threads > u64::from(has.max_workgroup_threads)
+            || kernel.workgroup.iter().zip(&has.max_workgroup).any(|(asked, limit)| asked > limit)
+        {
+            return refuse(format!(
+                "a workgroup of {:?} asked for, at most {:?} and {} threads in all here",
+                kernel.workgroup, has.max_workgroup, has.max_workgroup_threads
+            ));
+        }
+        if kernel.shared_bytes > has.max_shared_bytes {
+            let (asked, limit) = (kernel.shared_bytes, has.max_shared_bytes);
+            return refuse(format!("{asked} bytes of shared memory asked for, at most {limit} here"));
+        }
+        if kernel.params_bytes > has.max_params_bytes {
+            let (asked, limit) = (kernel.params_bytes, has.max_params_bytes);
+            return refuse(format!("{asked} bytes of parameters, at most {limit} here: use a buffer"));
+        }
+        if kernel.bindings.len() as u64 > u64::from(has.max_bindings) {
+            return refuse(format!("{} buffers, at most {} here", kernel.bindings.len(), has.max_bindings));
+        }
+        Ok(Program {
+            inner: backend.compile(kernel)?,
+            kernel: Arc::new(kernel.clone()),
+            device: self.id().clone(),
+            max_binding_bytes: has.max_binding_bytes,
+            binding_alignment: has.binding_alignment,
+        })
+    }
+
+    /// A new stream of operations.
+    pub fn stream(&self) -> Result<Stream> {
+        let backend = self.backend()?;
+        Ok(Stream::new(backend.stream()?, backend, self.id().clone()))
+    }
+
+    /// Device memory held through this handle: in use, at its peak, and kept for reuse. All zero while it
+    /// is not open.
+    pub fn memory(&self) -> MemoryUse {
+        self.inner.lock().as_ref().map(|backend| backend.memory()).unwrap_or_default()
+    }
+
+    /// Gives memory kept for reuse back to the driver.
+    pub fn trim(&self) {
+        if let Some(backend) = self.inner.lock().as_ref() {
+            backend.trim();
+        }
+    }
+
+    /// The source behind it, for a back end that wraps another.
+    pub fn source(&self) -> &Arc<dyn Source> {
+        &self.inner.source
+    }
+
+    fn allocate<T: Pod>(&self, len: usize, contents: Contents) -> Result<Buffer<T>> {
+        let bytes = self.size_in_bytes::<T>(len)?;
+        let backend = self.backend()?;
+        let limit = backend.capabilities().max_buffer_bytes;
+        if bytes > limit {
+            return Err(Error::OutOfMemory {
+                device: self.id().clone(),
+                operation: "allocating a buffer".into(),
+                requested: bytes,
+                available: Some(limit),
+                detail: "the largest single buffer here".into(),
+            });
+        }
+        Ok(Buffer::new(backend.allocate(bytes, contents)?, self.id().clone()))
+    }
+
+    fn size_in_bytes<T>(&self, len: usize) -> Result<u64> {
+        (len as u64).checked_mul(size_of::<T>() as u64).ok_or_else(|| {
+            let detail = format!("{len} elements of {} bytes are more than can be counted", size_of::<T>());
+            Error::unsupported(self.id(), "allocating a buffer", detail)
+        })
+    }
+
+    fn backend(&self) -> Result<Arc<dyn Backend>> {
+        let mut open = self.inner.lock();
+        if let Some(backend) = &*open {
+            return Ok(backend.clone());
+        }
+        let backend = self.inner.source.open()?;
+        Ok(open.insert(backend).clone())
+    }
+}
+
+impl Inner {
+    // Nothing is left half-done under this lock: the slot is either empty or holds an open device.
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<dyn Backend>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

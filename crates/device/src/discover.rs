@@ -1,0 +1,160 @@
+//! What is there: every back end is asked, and one physical GPU becomes one device.
+
+use std::{fmt, sync::Arc};
+
+use serde::Serialize;
+
+use crate::{
+    backend::{self, Source},
+    describe::{Api, Description, Kind},
+    device::Device,
+};
+
+/// Why a back end, or a device of it, is not there. One line, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Absent {
+    /// The back end: `cuda`, `vulkan` and so on.
+    pub back_end: String,
+    /// Why it is not there.
+    pub reason: String,
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.back_end, self.reason)
+    }
+}
+
+/// What one back end found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) sources: Vec<Arc<dyn Source>>,
+    pub(crate) absent: Vec<Absent>,
+}
+
+impl Found {
+    pub(crate) fn nothing(back_end: &str, reason: impl Into<String>) -> Self {
+        let absent = Absent { back_end: back_end.into(), reason: reason.into() };
+        Found { sources: Vec::new(), absent: vec![absent] }
+    }
+}
+
+/// The devices of this machine, and why others are absent.
+#[derive(Debug)]
+pub struct Inventory {
+    devices: Vec<Device>,
+    absent: Vec<Absent>,
+}
+
+impl Inventory {
+    /// Finds every device, each physical GPU once: through CUDA where CUDA can compile kernels for it, and
+    /// otherwise through the first API that shows it.
+    pub fn discover() -> Self {
+        let mut inventory = Self::discover_all_apis();
+        let descriptions: Vec<_> = inventory.devices.iter().map(|device| device.describe().clone()).collect();
+        let mut index = 0;
+        inventory.devices.retain(|_| {
+            let keep =
+                !descriptions[..index].iter().any(|earlier| same_hardware(earlier, &descriptions[index]));
+            index += 1;
+            keep
+        });
+        inventory
+    }
+
+    /// Finds every device, a physical GPU once for each API that shows it.
+    pub fn discover_all_apis() -> Self {
+        let cuda = backend::cuda::find();
+        let wgpu = backend::wgpu::find();
+        let mut devices: Vec<Device> = Vec::new();
+        devices.extend(cuda.sources.into_iter().chain(wgpu.sources).map(Device::from_source));
+        devices.push(Device::cpu());
+        Inventory { devices, absent: cuda.absent.into_iter().chain(wgpu.absent).collect() }
+    }
+
+    /// The devices, in the order of preference: CUDA, then the other APIs, then the processor.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Why others are not there.
+    pub fn absent(&self) -> &[Absent] {
+        &self.absent
+    }
+}
+
+/// Whether two descriptions are of one physical device through two APIs. Two devices of one API are never
+/// the same: identical cards are two devices.
+fn same_hardware(a: &Description, b: &Description) -> bool {
+    if a.api == b.api {
+        return false;
+    }
+    if let (Some(a), Some(b)) = (&a.uuid, &b.uuid)
+        && plain_uuid(a) == plain_uuid(b)
+    {
+        return true;
+    }
+    if let (Some(a), Some(b)) = (&a.pci, &b.pci) {
+        return a.eq_ignore_ascii_case(b);
+    }
+    // OpenGL tells neither address nor UUID, only a name that contains the other API's name for the card.
+    let by_name = a.api == Api::Gl || b.api == Api::Gl;
+    by_name
+        && a.kind != Kind::Cpu
+        && b.kind != Kind::Cpu
+        && (a.name.contains(&b.name) || b.name.contains(&a.name))
+}
+
+fn plain_uuid(uuid: &str) -> String {
+    uuid.trim_start_matches("GPU-").chars().filter(char::is_ascii_hexdigit).collect::<String>().to_lowercase()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::describe::DeviceId;
+
+    fn card(id: &str, api: Api, name: &str, pci: Option<&str>, uuid: Option<&str>) -> Description {
+        Description {
+            id: DeviceId::from(id),
+            name: name.into(),
+            kind: Kind::Discrete,
+            api,
+            memory_bytes: None,
+            compute_units: None,
+            pci: pci.map(Into::into),
+            uuid: uuid.map(Into::into),
+            driver: String::new(),
+            part_of: None,
+            rounded_from: None,
+        }
+    }
+
+    #[test]
+    fn one_card_through_two_apis_is_one_device() {
+        let cuda = card("cuda:0", Api::Cuda, "NVIDIA H200", Some("0000:01:00.0"), Some("GPU-00AA-bb"));
+        let vulkan = card("vulkan:0", Api::Vulkan, "NVIDIA H200", Some("0000:01:00.0"), None);
+        let by_uuid = card("vulkan:1", Api::Vulkan, "NVIDIA H200", None, Some("00aabb"));
+        let gl = card("gl:0", Api::Gl, "NVIDIA H200/PCIe/SSE2", None, None);
+        for other in [&vulkan, &by_uuid, &gl] {
+            assert!(same_hardware(&cuda, other), "{other:?}");
+            assert!(same_hardware(other, &cuda), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn two_identical_cards_are_two_devices() {
+        let first = card("cuda:0", Api::Cuda, "NVIDIA H200", Some("0000:01:00.0"), None);
+        let second = card("cuda:1", Api::Cuda, "NVIDIA H200", Some("0000:02:00.0"), None);
+        let through_vulkan = card("vulkan:1", Api::Vulkan, "NVIDIA H200", Some("0000:02:00.0"), None);
+        assert!(!same_hardware(&first, &second));
+        assert!(!same_hardware(&first, &through_vulkan));
+        assert!(same_hardware(&second, &through_vulkan));
+    }
+
+    #[test]
+    fn every_machine_has_its_processor() {
+        let inventory = Inventory::discover();
+        assert!(inventory.devices().iter().any(|device| device.id().as_str() == "cpu"));
+    }
+}

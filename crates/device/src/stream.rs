@@ -1,0 +1,302 @@
+//! Streams: operations that run in order on one device while the host goes on.
+
+use std::{any::type_name, collections::VecDeque, fmt, sync::Arc, time::Duration};
+
+use bytemuck::Pod;
+
+use crate::{
+    backend::{self, Backend, Direction, HostMemory, Region, StreamBackend},
+    buffer::{Buffer, HostBuffer},
+    describe::DeviceId,
+    error::{Error, Result},
+    kernel::{Bound, Extent},
+};
+
+/// A slice that is uploaded is copied through staging memory in pieces of this size, so that the copy
+/// into staging memory and the copy to the device overlap.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// So many pieces may be under way before the host waits for the oldest.
+const PIECES_IN_FLIGHT: usize = 4;
+
+/// A sequence of operations that run in order on one device while the host goes on.
+///
+/// An error that an operation meets on the device is returned by a later call, at the latest by
+/// [`wait`](Stream::wait). Operations of different streams of a device may overlap: copies hide behind
+/// compute when chunks alternate between two streams.
+#[derive(Debug)]
+pub struct Stream {
+    inner: Box<dyn StreamBackend>,
+    backend: Arc<dyn Backend>,
+    device: DeviceId,
+}
+
+impl Stream {
+    pub(crate) fn new(inner: Box<dyn StreamBackend>, backend: Arc<dyn Backend>, device: DeviceId) -> Self {
+        Stream { inner, backend, device }
+    }
+
+    /// The device that it runs on.
+    pub fn device(&self) -> &DeviceId {
+        &self.device
+    }
+
+    /// Copies elements to the beginning of a buffer. Returns as soon as the elements may change again;
+    /// for the last word in speed, fill a [`HostBuffer`] and use [`upload_host`](Stream::upload_host).
+    pub fn upload<T: Pod>(&mut self, elements: &[T], to: &Buffer<T>) -> Result<()> {
+        self.check_room("upload", elements.len(), to)?;
+        let bytes: &[u8] = bytemuck::cast_slice(elements);
+        self.check_copy("upload", to.region(), bytes.len() as u64)?;
+        let mut pieces: VecDeque<Arc<dyn backend::Mark>> = VecDeque::new();
+        for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+            if pieces.len() >= PIECES_IN_FLIGHT
+                && let Some(oldest) = pieces.pop_front()
+            {
+                oldest.wait(None)?;
+            }
+            let mut staging = self.backend.allocate_host(piece.len() as u64, Direction::Upload)?;
+            staging.bytes_mut().copy_from_slice(piece);
+            let region = sub_region(to.region(), (index * PIECE_BYTES) as u64, piece.len() as u64);
+            self.inner.upload(&mut *staging, 0..piece.len() as u64, &region)?;
+            if bytes.len() > PIECE_BYTES {
+                pieces.push_back(self.inner.mark()?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies host memory to the beginning of a buffer. The host memory comes back from the transfer when
+    /// the copy has ended.
+    pub fn upload_host<T: Pod>(&mut self, mut from: HostBuffer<T>, to: &Buffer<T>) -> Result<Transfer<T>> {
+        let bytes = from.memory.bytes().len() as u64;
+        self.check_room("upload", bytes as usize / size_of::<T>().max(1), to)?;
+        self.check_copy("upload", to.region(), bytes)?;
+        if bytes > 0 {
+            self.inner.upload(&mut *from.memory, 0..bytes, &sub_region(to.region(), 0, bytes))?;
+        }
+        Ok(Transfer { host: from, mark: self.inner.mark()? })
+    }
+
+    /// Begins to copy a buffer to the host.
+    pub fn download<T: Pod>(&mut self, from: &Buffer<T>) -> Result<Download<T>> {
+        let memory = self.backend.allocate_host(from.bytes(), Direction::Download)?;
+        Ok(Download { transfer: self.download_host(from, HostBuffer::new(memory))? })
+    }
+
+    /// Begins to copy a buffer into the beginning of host memory, which comes back from the transfer when
+    /// the copy has ended.
+    pub fn download_host<T: Pod>(&mut self, from: &Buffer<T>, mut to: HostBuffer<T>) -> Result<Transfer<T>> {
+        let room = to.memory.bytes().len() as u64;
+        if room < from.bytes() {
+            let detail = format!("{} bytes into host memory of {room}", from.bytes());
+            return Err(Error::unsupported(&self.device, "download", detail));
+        }
+        self.check_copy("download", from.region(), from.bytes())?;
+        if !from.is_empty() {
+            self.inner.download(from.region(), &mut *to.memory, 0)?;
+        }
+        Ok(Transfer { host: to, mark: self.inner.mark()? })
+    }
+
+    /// Copies a buffer to the beginning of another on the same device.
+    pub fn copy<T: Pod>(&mut self, from: &Buffer<T>, to: &Buffer<T>) -> Result<()> {
+        self.check_room("copy", from.len(), to)?;
+        self.check_copy("copy", from.region(), from.bytes())?;
+        self.check_copy("copy", to.region(), from.bytes())?;
+        if Arc::ptr_eq(&from.region().memory, &to.region().memory) {
+            return Err(Error::unsupported(&self.device, "copy", "source and target are the same buffer"));
+        }
+        if from.is_empty() {
+            return Ok(());
+        }
+        self.inner.copy(from.region(), &sub_region(to.region(), 0, from.bytes()))
+    }
+
+    /// Fills a buffer with zeros.
+    pub fn zero<T: Pod>(&mut self, buffer: &Buffer<T>) -> Result<()> {
+        self.check_copy("zero", buffer.region(), buffer.bytes())?;
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        self.inner.zero(buffer.region())
+    }
+
+    /// Runs a kernel. `groups` is the number of workgroups, as one number or three; `params` are what the
+    /// kernel declared, `&()` where it declared none. A launch of no workgroups does nothing.
+    pub fn launch<P: Pod>(&mut self, bound: &Bound, groups: impl Into<Extent>, params: &P) -> Result<()> {
+        let Extent(groups) = groups.into();
+        let params = bytemuck::bytes_of(params);
+        let limits = self.backend.capabilities().max_groups;
+        let fits = groups.iter().zip(&limits).all(|(asked, limit)| asked <= limit);
+        if !fits || params.len() != bound.kernel.params_bytes as usize {
+            return Err(self.refuse_launch(bound, groups, params.len()));
+        }
+        if groups.contains(&0) {
+            return Ok(());
+        }
+        self.inner.launch(&bound.inner, groups, params)
+    }
+
+    #[cold]
+    fn refuse_launch(&self, bound: &Bound, groups: [u32; 3], params_bytes: usize) -> Error {
+        let detail = if params_bytes != bound.kernel.params_bytes as usize {
+            format!("{} bytes of parameters declared, {params_bytes} given", bound.kernel.params_bytes)
+        } else {
+            format!(
+                "{groups:?} workgroups asked for, at most {:?} here",
+                self.backend.capabilities().max_groups
+            )
+        };
+        Error::unsupported(&self.device, format!("launching kernel `{}`", bound.kernel.name), detail)
+    }
+
+    /// Reads the device's clock when everything before has ended.
+    pub fn timestamp(&mut self) -> Result<Timestamp> {
+        Ok(Timestamp { inner: self.inner.timestamp()? })
+    }
+
+    /// Marks this point of the stream, and starts everything before it.
+    pub fn mark(&mut self) -> Result<Mark> {
+        Ok(Mark { inner: self.inner.mark()? })
+    }
+
+    /// Holds what comes next until another stream of the same device has reached a mark.
+    pub fn wait_for(&mut self, mark: &Mark) -> Result<()> {
+        self.inner.wait_for(&mark.inner)
+    }
+
+    /// Starts everything queued so far, without waiting for it.
+    pub fn flush(&mut self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    /// Waits until everything queued so far has ended.
+    pub fn wait(&mut self) -> Result<()> {
+        self.inner.wait(None)
+    }
+
+    /// Waits until everything queued so far has ended, or fails with `TimedOut`.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<()> {
+        self.inner.wait(Some(timeout))
+    }
+
+    fn check_room<T: Pod>(&self, operation: &str, elements: usize, to: &Buffer<T>) -> Result<()> {
+        if elements <= to.len() {
+            return Ok(());
+        }
+        let detail = format!("{elements} elements into a buffer of {}", to.len());
+        Err(Error::unsupported(&self.device, operation, detail))
+    }
+
+    /// A copy must begin and end at a multiple of the device's copy alignment, or at the buffer's end.
+    fn check_copy(&self, operation: &str, region: &Region, bytes: u64) -> Result<()> {
+        let alignment = self.backend.capabilities().copy_alignment;
+        let end = region.offset + bytes;
+        if region.offset % alignment == 0 && (end % alignment == 0 || end == region.memory.bytes()) {
+            return Ok(());
+        }
+        let detail = format!(
+            "bytes {}..{end} must begin and end at a multiple of {alignment}, or at the buffer's end",
+            region.offset
+        );
+        Err(Error::unsupported(&self.device, operation, detail))
+    }
+}
+
+fn sub_region(of: &Region, offset: u64, bytes: u64) -> Region {
+    Region { memory: of.memory.clone(), offset: of.offset + offset, bytes }
+}
+
+/// A point in a stream.
+#[derive(Debug, Clone)]
+pub struct Mark {
+    inner: Arc<dyn backend::Mark>,
+}
+
+impl Mark {
+    /// Whether everything before it has ended.
+    pub fn is_done(&self) -> Result<bool> {
+        self.inner.is_done()
+    }
+
+    /// Waits until everything before it has ended.
+    pub fn wait(&self) -> Result<()> {
+        self.inner.wait(None)
+    }
+
+    /// Waits until everything before it has ended, or fails with `TimedOut`.
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
+        self.inner.wait(Some(timeout))
+    }
+}
+
+/// A reading of the device's own clock.
+#[derive(Debug, Clone)]
+pub struct Timestamp {
+    inner: Arc<dyn backend::Timestamp>,
+}
+
+impl Timestamp {
+    /// The device's time from an earlier timestamp to this one. Call it after waiting for the stream.
+    pub fn since(&self, earlier: &Timestamp) -> Result<Duration> {
+        self.inner.since(&*earlier.inner)
+    }
+}
+
+/// A copy between host memory and a device that is under way.
+pub struct Transfer<T> {
+    host: HostBuffer<T>,
+    mark: Arc<dyn backend::Mark>,
+}
+
+impl<T: Pod> Transfer<T> {
+    /// Whether it has ended.
+    pub fn is_done(&self) -> Result<bool> {
+        self.mark.is_done()
+    }
+
+    /// Waits until it has ended, and gives the host memory back.
+    pub fn wait(self) -> Result<HostBuffer<T>> {
+        self.finish(None)
+    }
+
+    /// Waits until it has ended, or fails with `TimedOut`; the host memory is then lost.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<HostBuffer<T>> {
+        self.finish(Some(timeout))
+    }
+
+    fn finish(mut self, timeout: Option<Duration>) -> Result<HostBuffer<T>> {
+        self.mark.wait(timeout)?;
+        HostMemory::reclaim(&mut *self.host.memory)?;
+        Ok(self.host)
+    }
+}
+
+impl<T> fmt::Debug for Transfer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Transfer<{}>", type_name::<T>())
+    }
+}
+
+/// A copy of a buffer to the host that is under way.
+#[derive(Debug)]
+pub struct Download<T> {
+    transfer: Transfer<T>,
+}
+
+impl<T: Pod> Download<T> {
+    /// Whether it has ended.
+    pub fn is_done(&self) -> Result<bool> {
+        self.transfer.is_done()
+    }
+
+    /// Waits until it has ended, and gives the elements.
+    pub fn wait(self) -> Result<Vec<T>> {
+        Ok(self.transfer.wait()?.as_slice().to_vec())
+    }
+
+    /// Waits until it has ended, or fails with `TimedOut`.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Vec<T>> {
+        Ok(self.transfer.wait_timeout(timeout)?.as_slice().to_vec())
+    }
+}

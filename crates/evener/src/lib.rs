@@ -1,0 +1,2 @@
+//! Evener.
+pub use evener_device as device;
