@@ -3,7 +3,7 @@
 //! The ground floor of Evener: it finds the compute devices of a machine, describes and measures them,
 //! splits them into partitions, and runs kernels on all of them through one interface.
 
-mod backend;
+pub mod backend;
 mod buffer;
 mod cache;
 mod describe;
@@ -14,8 +14,9 @@ mod kernel;
 mod launch;
 mod measure;
 mod stream;
+pub mod testing;
 
-pub use backend::{Contents, Direction, MemoryUse};
+pub use backend::{Direction, MemoryUse};
 pub use buffer::{Argument, Buffer, HostBuffer};
 pub use cache::CACHE_VARIABLE;
 pub use describe::{Api, Capabilities, Description, DeviceId, Features, Kind};

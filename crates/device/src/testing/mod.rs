@@ -1,0 +1,241 @@
+//! Devices that fail on purpose, so that what handles failure can be tested.
+//!
+//! [`Faults::wrap`] puts a wrapper over any device, of any back end. The wrapped device works as the one
+//! under it until an operation that the plan names: then it fails with a given error, hangs, is slow or
+//! gives a wrong result. Operations are counted from 1, in the order in which they reach the back end; how
+//! many a piece of work took is [`Faults::operations`], so a test can fail each of them in turn.
+//!
+//! ```
+//! use evener_device::{Device, Error, testing::{Failure, Fault, Faults}};
+//!
+//! let (device, faults) = Faults::wrap(&Device::cpu());
+//! device.buffer_from(&[1u8, 2, 3])?;
+//! let operations = faults.operations();
+//!
+//! for n in 1..=operations {
+//!     let (device, faults) = Faults::wrap(&Device::cpu());
+//!     faults.at(n, Fault::Fail(Failure::Lost));
+//!     assert!(matches!(device.buffer_from(&[1u8, 2, 3]), Err(Error::Lost { .. })));
+//!     device.fresh().buffer_from(&[1u8, 2, 3])?; // the same hardware, opened again
+//! }
+//! # Ok::<(), Error>(())
+//! ```
+
+mod wrap;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use crate::{
+    describe::DeviceId,
+    device::Device,
+    error::{Error, Result},
+};
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The operation returns an error. After `Lost`, everything on this opening of the device does.
+    Fail(Failure),
+    /// The operation, and every wait after it, does not end: a wait with a timeout returns `TimedOut`, one
+    /// without waits until [`Faults::release`].
+    Hang,
+    /// The next download after this operation has one bit flipped.
+    Corrupt,
+}
+
+/// Which error a failing operation returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// `Error::Lost`.
+    Lost,
+    /// `Error::OutOfMemory`.
+    OutOfMemory,
+    /// `Error::TimedOut`, at once.
+    TimedOut,
+    /// `Error::WillNotCompile`.
+    WillNotCompile,
+    /// `Error::BadResult`.
+    BadResult,
+    /// `Error::Task`.
+    Task,
+    /// `Error::Unsupported`.
+    Unsupported,
+}
+
+impl Failure {
+    /// Every one of them.
+    pub const ALL: [Failure; 7] = [
+        Failure::Lost,
+        Failure::OutOfMemory,
+        Failure::TimedOut,
+        Failure::WillNotCompile,
+        Failure::BadResult,
+        Failure::Task,
+        Failure::Unsupported,
+    ];
+
+    fn error(self, device: &DeviceId, operation: &str) -> Error {
+        let (device, operation, detail) = (device.clone(), operation.to_owned(), "injected fault".to_owned());
+        match self {
+            Failure::Lost => Error::Lost { device, operation, detail },
+            Failure::OutOfMemory => {
+                Error::OutOfMemory { device, operation, requested: 0, available: None, detail }
+            }
+            Failure::TimedOut => Error::TimedOut { device, operation, after: Duration::ZERO },
+            Failure::WillNotCompile => {
+                Error::WillNotCompile { device, kernel: operation, body: "any".into(), log: detail }
+            }
+            Failure::BadResult => Error::BadResult { device, operation, detail },
+            Failure::Task => Error::Task { device, operation, item: None, message: detail },
+            Failure::Unsupported => Error::Unsupported { device, operation, detail },
+        }
+    }
+}
+
+/// The plan of what goes wrong on a wrapped device, and the switch to make it go wrong now. It may be changed
+/// from any thread while the device works.
+#[derive(Debug, Clone)]
+pub struct Faults {
+    state: Arc<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    device: DeviceId,
+    plan: Mutex<BTreeMap<u64, Fault>>,
+    operations: AtomicU64,
+    openings: AtomicU64,
+    /// The opening up to which everything is lost.
+    lost_opening: AtomicU64,
+    corrupt_next: AtomicBool,
+    /// How much slower than the device under it, as the bits of an `f64`.
+    slowness: AtomicU64,
+    hung: Mutex<bool>,
+    released: Condvar,
+}
+
+impl Faults {
+    /// Wraps a device. The wrapped one has the same id and works the same until told otherwise.
+    pub fn wrap(device: &Device) -> (Device, Faults) {
+        let state = Arc::new(State {
+            device: device.id().clone(),
+            plan: Mutex::default(),
+            operations: AtomicU64::new(0),
+            openings: AtomicU64::new(0),
+            lost_opening: AtomicU64::new(0),
+            corrupt_next: AtomicBool::new(false),
+            slowness: AtomicU64::new(1f64.to_bits()),
+            hung: Mutex::new(false),
+            released: Condvar::new(),
+        });
+        (wrap::device(device, state.clone()), Faults { state })
+    }
+
+    /// Plans a fault for the n-th operation, counted from 1 since the wrapping.
+    pub fn at(&self, operation: u64, fault: Fault) {
+        lock(&self.state.plan).insert(operation, fault);
+    }
+
+    /// Makes a fault happen in the next operation.
+    pub fn now(&self, fault: Fault) {
+        self.at(self.operations() + 1, fault);
+    }
+
+    /// Loses the device at once: everything on it fails until it is opened afresh.
+    pub fn kill(&self) {
+        self.state.lose();
+        self.release();
+    }
+
+    /// Makes everything take so many times as long from now on; 1 is the device's own speed.
+    pub fn slow_down(&self, factor: f64) {
+        self.state.slowness.store(factor.max(1.0).to_bits(), SeqCst);
+    }
+
+    /// Ends a hang: what was waiting goes on.
+    pub fn release(&self) {
+        *lock(&self.state.hung) = false;
+        self.state.released.notify_all();
+    }
+
+    /// How many operations have reached the back end.
+    pub fn operations(&self) -> u64 {
+        self.state.operations.load(SeqCst)
+    }
+}
+
+impl State {
+    fn slowness(&self) -> f64 {
+        f64::from_bits(self.slowness.load(SeqCst))
+    }
+
+    fn lose(&self) {
+        self.lost_opening.store(self.openings.load(SeqCst), SeqCst);
+    }
+
+    /// Counts an operation, and lets the plan have its way with it.
+    fn operation(&self, opening: u64, name: &str) -> Result<()> {
+        let number = self.operations.fetch_add(1, SeqCst) + 1;
+        self.check_lost(opening, name)?;
+        let fault = lock(&self.plan).remove(&number);
+        match fault {
+            None => Ok(()),
+            Some(Fault::Fail(failure)) => {
+                if failure == Failure::Lost {
+                    self.lose();
+                }
+                Err(failure.error(&self.device, name))
+            }
+            Some(Fault::Hang) => {
+                *lock(&self.hung) = true;
+                Ok(())
+            }
+            Some(Fault::Corrupt) => {
+                self.corrupt_next.store(true, SeqCst);
+                Ok(())
+            }
+        }
+    }
+
+    fn check_lost(&self, opening: u64, name: &str) -> Result<()> {
+        if opening <= self.lost_opening.load(SeqCst) {
+            return Err(Failure::Lost.error(&self.device, name));
+        }
+        Ok(())
+    }
+
+    fn is_hung(&self) -> bool {
+        *lock(&self.hung)
+    }
+
+    /// Waits while the device hangs.
+    fn wait_while_hung(&self, name: &str, timeout: Option<Duration>) -> Result<()> {
+        let hung = lock(&self.hung);
+        match timeout {
+            None => drop(self.released.wait_while(hung, |hung| *hung)),
+            Some(timeout) => {
+                let waited = self.released.wait_timeout_while(hung, timeout, |hung| *hung);
+                let elapsed = waited.unwrap_or_else(PoisonError::into_inner).1;
+                if elapsed.timed_out() {
+                    let (device, operation) = (self.device.clone(), name.to_owned());
+                    return Err(Error::TimedOut { device, operation, after: timeout });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod test;

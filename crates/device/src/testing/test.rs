@@ -1,0 +1,105 @@
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::Kernel;
+
+fn sum_on(device: &Device) -> Result<u32> {
+    let kernel = Kernel::new("sum").reads::<u32>().writes::<u32>().rust(|launch| {
+        std::thread::sleep(Duration::from_millis(5));
+        launch.write::<u32>(1)?[0] = launch.read::<u32>(0)?.iter().sum();
+        Ok(())
+    });
+    let program = device.compile(&kernel)?;
+    let input = device.buffer_from(&[1u32, 2, 3, 4])?;
+    let output = device.buffer::<u32>(1)?;
+    let mut stream = device.stream()?;
+    stream.launch(&program.bind(&[input.arg(), output.arg()])?, 1, &())?;
+    let result = stream.download(&output)?.wait_timeout(Duration::from_millis(200))?[0];
+    stream.wait_timeout(Duration::from_millis(200))?;
+    Ok(result)
+}
+
+#[test]
+fn a_wrapped_device_without_a_plan_works_as_the_one_under_it() {
+    let (device, faults) = Faults::wrap(&Device::cpu());
+    assert_eq!(sum_on(&device).unwrap(), 10);
+    assert!(faults.operations() > 8);
+}
+
+#[test]
+fn every_operation_can_fail_with_every_error() {
+    let (device, faults) = Faults::wrap(&Device::cpu());
+    sum_on(&device).unwrap();
+    for n in 1..=faults.operations() {
+        for failure in Failure::ALL {
+            let (device, faults) = Faults::wrap(&Device::cpu());
+            faults.at(n, Fault::Fail(failure));
+            let error = sum_on(&device).unwrap_err();
+            let wanted = failure.error(device.id(), "");
+            assert_eq!(std::mem::discriminant(&error), std::mem::discriminant(&wanted), "{n}: {error}");
+            let after = sum_on(&device);
+            let stays_lost = failure == Failure::Lost && n > 1;
+            assert_eq!(after.is_err(), stays_lost, "only a device lost after it was opened stays lost");
+            assert_eq!(sum_on(&device.fresh()).unwrap(), 10);
+        }
+    }
+}
+
+#[test]
+fn a_hung_device_times_out_and_goes_on_when_released() {
+    let (device, faults) = Faults::wrap(&Device::cpu());
+    let mut stream = device.stream().unwrap();
+    faults.now(Fault::Hang);
+    let mark = stream.mark().unwrap();
+    assert!(!mark.is_done().unwrap());
+    assert!(matches!(mark.wait_timeout(Duration::from_millis(20)), Err(Error::TimedOut { .. })));
+    faults.release();
+    mark.wait_timeout(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn killing_a_hung_device_wakes_whoever_waits_for_it() {
+    let (device, faults) = Faults::wrap(&Device::cpu());
+    let mut stream = device.stream().unwrap();
+    faults.now(Fault::Hang);
+    let mark = stream.mark().unwrap();
+    let waiting = std::thread::spawn(move || mark.wait());
+    std::thread::sleep(Duration::from_millis(20));
+    faults.kill();
+    assert!(matches!(waiting.join().unwrap(), Err(Error::Lost { .. })));
+}
+
+#[test]
+fn a_corrupted_download_differs_in_one_bit() {
+    let (device, faults) = Faults::wrap(&Device::cpu());
+    let sent = [7u8; 100];
+    let buffer = device.buffer_from(&sent).unwrap();
+    faults.now(Fault::Corrupt);
+    let received = device.stream().unwrap().download(&buffer).unwrap().wait().unwrap();
+    let flipped: u32 = sent.iter().zip(&received).map(|(a, b)| (a ^ b).count_ones()).sum();
+    assert_eq!(flipped, 1);
+    assert_eq!(device.stream().unwrap().download(&buffer).unwrap().wait().unwrap(), sent, "once only");
+}
+
+#[test]
+fn a_slowed_device_takes_the_factor_longer() {
+    let (device, faults) = Faults::wrap(&Device::cpu());
+    let time = |device: &Device| {
+        let kernel = Kernel::new("sleep").rust(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            Ok(())
+        });
+        let bound = device.compile(&kernel).unwrap().bind(&[]).unwrap();
+        let mut stream = device.stream().unwrap();
+        let start = Instant::now();
+        stream.launch(&bound, 1, &()).unwrap();
+        stream.launch(&bound, 1, &()).unwrap();
+        stream.wait().unwrap();
+        start.elapsed()
+    };
+    let plain = time(&device);
+    faults.slow_down(4.0);
+    let slowed = time(&device);
+    let factor = slowed.as_secs_f64() / plain.as_secs_f64();
+    assert!((3.0..6.0).contains(&factor), "{plain:?} became {slowed:?}");
+}

@@ -1,0 +1,298 @@
+//! The wrapper: each back-end trait over another implementation of it.
+
+use std::{
+    any::Any,
+    ops::Range,
+    sync::{Arc, OnceLock, atomic::Ordering::SeqCst},
+    time::{Duration, Instant},
+};
+
+use super::State;
+use crate::{
+    backend::{
+        Backend, Bound, Contents, Direction, HostMemory, Mark, Memory, MemoryUse, Program, Region, Source,
+        StreamBackend, Timestamp,
+    },
+    describe::{Capabilities, Description},
+    device::Device,
+    error::{Error, Result},
+    kernel::Kernel,
+};
+
+pub(super) fn device(under: &Device, state: Arc<State>) -> Device {
+    Device::from_source(Arc::new(FaultySource { under: under.source().clone(), state }))
+}
+
+#[derive(Debug)]
+struct FaultySource {
+    under: Arc<dyn Source>,
+    state: Arc<State>,
+}
+
+impl Source for FaultySource {
+    fn describe(&self) -> &Description {
+        self.under.describe()
+    }
+
+    fn open(&self) -> Result<Arc<dyn Backend>> {
+        let opening = self.state.openings.fetch_add(1, SeqCst) + 1;
+        let hold = Hold { state: self.state.clone(), opening };
+        hold.operation("opening the device")?;
+        Ok(Arc::new(FaultyBackend { under: self.under.open()?, hold }))
+    }
+
+    fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
+        self.under.split(sizes)
+    }
+}
+
+/// One opening of the wrapped device: a loss ends this opening, not the next.
+#[derive(Debug, Clone)]
+struct Hold {
+    state: Arc<State>,
+    opening: u64,
+}
+
+impl Hold {
+    fn operation(&self, name: &str) -> Result<()> {
+        self.state.operation(self.opening, name)
+    }
+
+    /// An operation that the host waits for: it hangs with the device.
+    fn blocking_operation(&self, name: &str) -> Result<()> {
+        self.operation(name)?;
+        self.state.wait_while_hung(name, None)
+    }
+}
+
+#[derive(Debug)]
+struct FaultyBackend {
+    under: Arc<dyn Backend>,
+    hold: Hold,
+}
+
+impl Backend for FaultyBackend {
+    fn capabilities(&self) -> &Capabilities {
+        self.under.capabilities()
+    }
+
+    fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>> {
+        self.hold.blocking_operation("allocating a buffer")?;
+        self.under.allocate(bytes, contents)
+    }
+
+    fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>> {
+        self.hold.blocking_operation("allocating host memory")?;
+        Ok(Box::new(FaultyHostMemory { under: self.under.allocate_host(bytes, direction)?, corrupt: false }))
+    }
+
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
+        self.hold.blocking_operation("compiling a kernel")?;
+        self.under.compile(kernel)
+    }
+
+    fn stream(&self) -> Result<Box<dyn StreamBackend>> {
+        self.hold.blocking_operation("making a stream")?;
+        Ok(Box::new(FaultyStream {
+            under: self.under.stream()?,
+            hold: self.hold.clone(),
+            busy_since: None,
+            last: None,
+        }))
+    }
+
+    fn memory(&self) -> MemoryUse {
+        self.under.memory()
+    }
+
+    fn trim(&self) {
+        self.under.trim();
+    }
+}
+
+#[derive(Debug)]
+struct FaultyHostMemory {
+    under: Box<dyn HostMemory>,
+    corrupt: bool,
+}
+
+impl HostMemory for FaultyHostMemory {
+    fn bytes(&self) -> &[u8] {
+        self.under.bytes()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.under.bytes_mut()
+    }
+
+    fn reclaim(&mut self) -> Result<()> {
+        self.under.reclaim()?;
+        if std::mem::take(&mut self.corrupt) {
+            let bytes = self.under.bytes_mut();
+            let middle = bytes.len() / 2;
+            if let Some(byte) = bytes.get_mut(middle) {
+                *byte ^= 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct FaultyStream {
+    under: Box<dyn StreamBackend>,
+    hold: Hold,
+    /// When the work began that no mark has closed yet.
+    busy_since: Option<Instant>,
+    last: Option<Arc<FaultyMark>>,
+}
+
+impl FaultyStream {
+    fn operation(&mut self, name: &str) -> Result<()> {
+        self.busy_since.get_or_insert_with(Instant::now);
+        self.hold.operation(name)
+    }
+
+    fn close(&mut self) -> Result<Arc<FaultyMark>> {
+        let mark = Arc::new(FaultyMark {
+            under: self.under.mark()?,
+            hold: self.hold.clone(),
+            began: self.busy_since.take().unwrap_or_else(Instant::now),
+            before: self.last.as_ref().and_then(|last| last.slow_end.get().copied()),
+            slow_end: OnceLock::new(),
+        });
+        self.last = Some(mark.clone());
+        Ok(mark)
+    }
+}
+
+impl StreamBackend for FaultyStream {
+    fn upload(&mut self, from: &mut dyn HostMemory, range: Range<u64>, to: &Region) -> Result<()> {
+        self.operation("uploading")?;
+        self.under.upload(under_host(from, &self.hold)?, range, to)
+    }
+
+    fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()> {
+        self.operation("downloading")?;
+        if let Some(faulty) = (&mut *to as &mut dyn Any).downcast_mut::<FaultyHostMemory>() {
+            faulty.corrupt |= self.hold.state.corrupt_next.swap(false, SeqCst);
+        }
+        self.under.download(from, under_host(to, &self.hold)?, offset)
+    }
+
+    fn copy(&mut self, from: &Region, to: &Region) -> Result<()> {
+        self.operation("copying")?;
+        self.under.copy(from, to)
+    }
+
+    fn zero(&mut self, region: &Region) -> Result<()> {
+        self.operation("zeroing")?;
+        self.under.zero(region)
+    }
+
+    fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+        self.operation("launching a kernel")?;
+        self.under.launch(bound, groups, params)
+    }
+
+    fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {
+        self.operation("reading the clock")?;
+        self.under.timestamp()
+    }
+
+    fn mark(&mut self) -> Result<Arc<dyn Mark>> {
+        self.operation("marking a stream")?;
+        Ok(self.close()?)
+    }
+
+    fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()> {
+        self.operation("waiting for another stream")?;
+        match (&**mark as &dyn Any).downcast_ref::<FaultyMark>() {
+            Some(faulty) => self.under.wait_for(&faulty.under),
+            None => self.under.wait_for(mark),
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.operation("flushing a stream")?;
+        self.under.flush()
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
+        self.operation("waiting for a stream")?;
+        let mark = self.close()?;
+        mark.wait_slowed(timeout)?;
+        // The stream under it reports, and forgets, its own failures only when it is itself waited for.
+        self.under.wait(timeout)
+    }
+}
+
+/// The host memory that the back end under the wrapper made.
+fn under_host<'a>(memory: &'a mut dyn HostMemory, hold: &Hold) -> Result<&'a mut dyn HostMemory> {
+    match (memory as &mut dyn Any).downcast_mut::<FaultyHostMemory>() {
+        Some(faulty) => Ok(&mut *faulty.under),
+        None => {
+            let detail = "the host memory was made for another device";
+            Err(Error::unsupported(&hold.state.device, "copying", detail))
+        }
+    }
+}
+
+/// A mark that is reached later than the one under it, by the factor that the device is slowed down by.
+#[derive(Debug)]
+struct FaultyMark {
+    under: Arc<dyn Mark>,
+    hold: Hold,
+    /// When the work before it began.
+    began: Instant,
+    /// When the mark before it in the stream was reached, slowed down.
+    before: Option<Instant>,
+    /// When this mark is reached, slowed down: set when the one under it is seen to be reached.
+    slow_end: OnceLock<Instant>,
+}
+
+impl FaultyMark {
+    fn slow_end(&self) -> Instant {
+        *self.slow_end.get_or_init(|| {
+            let now = Instant::now();
+            let began = self.before.map_or(self.began, |before| before.max(self.began));
+            began + now.saturating_duration_since(began).mul_f64(self.hold.state.slowness())
+        })
+    }
+
+    fn wait_slowed(&self, timeout: Option<Duration>) -> Result<()> {
+        const NAME: &str = "waiting for a stream";
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let state = &self.hold.state;
+        state.check_lost(self.hold.opening, NAME)?;
+        state.wait_while_hung(NAME, timeout)?;
+        self.under.wait(left())?;
+        let rest = self.slow_end().saturating_duration_since(Instant::now());
+        if let (Some(left), Some(timeout)) = (left(), timeout)
+            && rest > left
+        {
+            std::thread::sleep(left);
+            let (device, operation) = (state.device.clone(), NAME.to_owned());
+            return Err(Error::TimedOut { device, operation, after: timeout });
+        }
+        std::thread::sleep(rest);
+        // A device that was killed while the host waited gives no result.
+        state.check_lost(self.hold.opening, NAME)
+    }
+}
+
+impl Mark for FaultyMark {
+    fn is_done(&self) -> Result<bool> {
+        self.hold.state.check_lost(self.hold.opening, "asking for a mark")?;
+        if self.hold.state.is_hung() || !self.under.is_done()? {
+            return Ok(false);
+        }
+        Ok(self.slow_end() <= Instant::now())
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<()> {
+        self.hold.operation("waiting for a mark")?;
+        self.wait_slowed(timeout)
+    }
+}
