@@ -25,5 +25,5 @@ pub use discover::{Absent, Inventory};
 pub use error::{Error, Result, Severity};
 pub use kernel::{Access, Binding, Bound, BoxError, Extent, Kernel, Program};
 pub use launch::Launch;
-pub use measure::Rates;
+pub use measure::{Rates, known_rates, measure, remember_rates};
 pub use stream::{Download, Mark, Stream, Timestamp, Transfer};

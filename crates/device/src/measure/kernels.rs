@@ -1,0 +1,125 @@
+//! The kernels that measure a device, in all three bodies.
+
+use bytemuck::{Pod, Zeroable};
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use crate::kernel::Kernel;
+
+/// Threads in a workgroup of each of these kernels.
+pub(super) const WORKGROUP: u32 = 256;
+
+/// Independent chains of arithmetic in a thread.
+pub(super) const CHAINS: u32 = 8;
+
+/// Chains that the Rust bodies carry along together, so that the compiler fills the vector registers.
+const LANES: usize = 128;
+
+const CUDA: &str = include_str!("rates.cu");
+const WGSL: &str = include_str!("rates.wgsl");
+
+/// Parameters of all of these kernels.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Params {
+    pub(super) iterations: u32,
+    pub(super) addend: u32,
+}
+
+/// Every thread does `CHAINS * iterations` multiplies (each with an addition).
+pub(super) fn int32_multiply() -> Kernel {
+    kernel("int32_multiply").writes::<u32>().params::<Params>().rust(|launch| {
+        let (params, out) = (launch.params::<Params>()?, launch.write::<u32>(0)?);
+        const THREADS: usize = LANES / CHAINS as usize;
+        out.par_chunks_mut(THREADS).enumerate().for_each(|(index, threads)| {
+            let first = (index * THREADS) as u32 * CHAINS;
+            let chains = multiply_chains(first, params);
+            for (out, chains) in threads.iter_mut().zip(chains.chunks(CHAINS as usize)) {
+                *out = chains.iter().fold(0, |all, chain| all ^ chain);
+            }
+        });
+        Ok(())
+    })
+}
+
+fn multiply_chains(first: u32, params: Params) -> [u32; LANES] {
+    let mut chains: [u32; LANES] = std::array::from_fn(|lane| first.wrapping_add(lane as u32));
+    // Dispatched over the processor's vector instructions: the loop below is compiled for each kind.
+    Arch::new().dispatch(|| {
+        for _ in 0..params.iterations {
+            for chain in &mut chains {
+                *chain = chain.wrapping_mul(*chain).wrapping_add(params.addend);
+            }
+        }
+    });
+    chains
+}
+
+/// Every thread does `CHAINS * iterations` multiply-adds.
+pub(super) fn f32_multiply_add() -> Kernel {
+    kernel("f32_multiply_add").writes::<f32>().params::<Params>().rust(|launch| {
+        let (params, out) = (launch.params::<Params>()?, launch.write::<f32>(0)?);
+        const THREADS: usize = LANES / CHAINS as usize;
+        out.par_chunks_mut(THREADS).enumerate().for_each(|(index, threads)| {
+            let mut chains: [f32; LANES] = std::array::from_fn(|lane| {
+                let thread = index * THREADS + lane / CHAINS as usize;
+                (thread % 1024 + lane % CHAINS as usize) as f32
+            });
+            Arch::new().dispatch(MultiplyAdd { chains: &mut chains, iterations: params.iterations });
+            for (out, chains) in threads.iter_mut().zip(chains.chunks(CHAINS as usize)) {
+                *out = chains.iter().sum();
+            }
+        });
+        Ok(())
+    })
+}
+
+/// The loop of `f32_multiply_add`, with the processor's own multiply-add instruction.
+struct MultiplyAdd<'a> {
+    chains: &'a mut [f32; LANES],
+    iterations: u32,
+}
+
+impl WithSimd for MultiplyAdd<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (factor, addend) = (simd.splat_f32s(0.75), simd.splat_f32s(0.5));
+        let (vectors, rest) = S::as_mut_simd_f32s(self.chains);
+        // Eight vectors at a time stay in registers.
+        for vectors in vectors.chunks_mut(8) {
+            for _ in 0..self.iterations {
+                for vector in vectors.iter_mut() {
+                    *vector = simd.mul_add_f32s(*vector, factor, addend);
+                }
+            }
+        }
+        for value in rest {
+            for _ in 0..self.iterations {
+                *value = *value * 0.75 + 0.5;
+            }
+        }
+    }
+}
+
+/// Copies `iterations` units of sixteen bytes.
+pub(super) fn copy_words() -> Kernel {
+    kernel("copy_words").reads::<[u32; 4]>().writes::<[u32; 4]>().params::<Params>().rust(|launch| {
+        let count = launch.params::<Params>()?.iterations as usize;
+        let (input, output) = (launch.read::<[u32; 4]>(0)?, launch.write::<[u32; 4]>(1)?);
+        const UNITS: usize = 1 << 14;
+        let pairs = output[..count].par_chunks_mut(UNITS).zip(input[..count].par_chunks(UNITS));
+        pairs.for_each(|(output, input)| output.copy_from_slice(input));
+        Ok(())
+    })
+}
+
+/// Does nothing: what launching it costs is what a launch costs.
+pub(super) fn nothing() -> Kernel {
+    kernel("nothing").rust(|_| Ok(()))
+}
+
+fn kernel(name: &'static str) -> Kernel {
+    Kernel::new(name).workgroup(WORKGROUP).cuda(CUDA).wgsl(WGSL)
+}

@@ -1,0 +1,315 @@
+//! How strong is it: rates measured by running small kernels and copies on the device.
+
+mod kernels;
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use self::kernels::Params;
+use crate::{
+    backend::Direction,
+    cache,
+    describe::Kind,
+    device::Device,
+    error::{Error, Result},
+    stream::Stream,
+};
+
+/// What a device was measured to do. Which of these counts depends on the task: integer multiplies for field
+/// arithmetic, multiply-adds for tensors, bandwidths for work on data that lives on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// 32-bit integer multiplies a second.
+    pub int32_multiplies_per_s: f64,
+    /// 32-bit floating-point multiply-adds a second.
+    pub f32_multiply_adds_per_s: f64,
+    /// Bytes read plus bytes written in device memory a second.
+    pub memory_bytes_per_s: f64,
+    /// Bytes a second from the host to the device.
+    pub upload_bytes_per_s: f64,
+    /// Bytes a second from the device to the host.
+    pub download_bytes_per_s: f64,
+    /// The time from launching an empty kernel to knowing that it has ended, in seconds.
+    #[serde(rename = "launch_latency_s", with = "seconds")]
+    pub launch_latency: Duration,
+}
+
+/// Raised whenever what is measured changes, so that rates measured before are measured again.
+const VERSION: u32 = 1;
+
+/// Each rate is measured over at least this long, so that a clock that is read twice does not count.
+const LONG_ENOUGH: Duration = Duration::from_millis(40);
+
+/// So often is each measured; the best counts, because everything that disturbs makes it worse.
+const REPEATS: u32 = 4;
+
+/// Workgroups of the arithmetic kernels: several times what the largest GPU runs at once.
+const GROUPS: u32 = 8192;
+
+/// The most that is copied at once: several times the largest cache.
+const MOST_COPIED: u64 = 512 << 20;
+
+/// Measures a device's rates, in under five seconds. What the kernels computed is checked: a device that
+/// computes wrongly fails with `BadResult`.
+pub fn measure(device: &Device) -> Result<Rates> {
+    let mut stream = device.stream()?;
+    Ok(Rates {
+        launch_latency: launch_latency(device, &mut stream)?,
+        int32_multiplies_per_s: int32_multiplies(device, &mut stream)?,
+        f32_multiply_adds_per_s: f32_multiply_adds(device, &mut stream)?,
+        memory_bytes_per_s: memory_bandwidth(device, &mut stream)?,
+        upload_bytes_per_s: upload_bandwidth(device, &mut stream)?,
+        download_bytes_per_s: download_bandwidth(device, &mut stream)?,
+    })
+}
+
+fn launch_latency(device: &Device, stream: &mut Stream) -> Result<Duration> {
+    let bound = device.compile(&kernels::nothing())?.bind(&[])?;
+    let mut samples = Vec::new();
+    let begin = Instant::now();
+    while samples.len() < 1000 && (samples.len() < 20 || begin.elapsed() < Duration::from_millis(200)) {
+        let start = Instant::now();
+        stream.launch(&bound, 1, &())?;
+        stream.wait()?;
+        samples.push(start.elapsed());
+    }
+    samples.sort_unstable();
+    Ok(samples[samples.len() / 2])
+}
+
+fn int32_multiplies(device: &Device, stream: &mut Stream) -> Result<f64> {
+    const ADDEND: u32 = 0x9E37_79B9;
+    let threads = GROUPS * kernels::WORKGROUP;
+    let out = device.buffer::<u32>(threads as usize)?;
+    let bound = device.compile(&kernels::int32_multiply())?.bind(&[out.arg()])?;
+    let (rate, iterations) = arithmetic_rate(threads, |iterations| {
+        stream.launch(&bound, GROUPS, &Params { iterations, addend: ADDEND })?;
+        stream.wait()
+    })?;
+    let thread = threads - 7;
+    let found = stream.download(&out.slice(thread as usize..=thread as usize)?)?.wait()?[0];
+    let expected = (0..kernels::CHAINS).fold(0, |all, chain| {
+        let first = thread * kernels::CHAINS + chain;
+        all ^ (0..iterations).fold(first, |x, _| x.wrapping_mul(x).wrapping_add(ADDEND))
+    });
+    check(device, "int32 multiply", found == expected, format!("{expected:#x} expected, {found:#x} found"))?;
+    Ok(rate)
+}
+
+fn f32_multiply_adds(device: &Device, stream: &mut Stream) -> Result<f64> {
+    let threads = GROUPS * kernels::WORKGROUP;
+    let out = device.buffer::<f32>(threads as usize)?;
+    let bound = device.compile(&kernels::f32_multiply_add())?.bind(&[out.arg()])?;
+    let (rate, iterations) = arithmetic_rate(threads, |iterations| {
+        stream.launch(&bound, GROUPS, &Params { iterations, addend: 0 })?;
+        stream.wait()
+    })?;
+    let thread = threads - 7;
+    let found = f64::from(stream.download(&out.slice(thread as usize..=thread as usize)?)?.wait()?[0]);
+    let expected: f64 = (0..kernels::CHAINS)
+        .map(|chain| {
+            let first = f64::from(thread % 1024 + chain);
+            (0..iterations).fold(first, |x, _| x * 0.75 + 0.5)
+        })
+        .sum();
+    let right = (found - expected).abs() <= 1e-4 * expected.abs();
+    check(device, "f32 multiply-add", right, format!("{expected} expected, {found} found"))?;
+    Ok(rate)
+}
+
+/// Operations a second of a kernel with eight chains a thread, and the iterations of the last launch.
+fn arithmetic_rate(threads: u32, mut launch: impl FnMut(u32) -> Result<()>) -> Result<(f64, u32)> {
+    let mut iterations = 16u32;
+    let best = best_of(|| {
+        let (took, grown) = long_enough(iterations, 1 << 24, &mut launch)?;
+        iterations = grown;
+        Ok(f64::from(iterations) / took.as_secs_f64())
+    })?;
+    Ok((best * f64::from(threads) * f64::from(kernels::CHAINS), iterations))
+}
+
+fn memory_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
+    let bytes = copy_bytes(device, 2)?;
+    let units = (bytes / 16) as usize;
+    let (from, to) = (device.buffer::<[u32; 4]>(units)?, device.buffer::<[u32; 4]>(units)?);
+    let bound = device.compile(&kernels::copy_words())?.bind(&[from.arg(), to.arg()])?;
+    let params = Params { iterations: units as u32, addend: 0 };
+    let groups = GROUPS.min(units.div_ceil(kernels::WORKGROUP as usize) as u32);
+    let mark = (units - 1, [0xA5A5_0001u32, 2, 3, 4]);
+    stream.upload(&[mark.1], &from.slice(mark.0..)?)?;
+    let mut launches = 1;
+    let rate = best_of(|| {
+        let (took, grown) = long_enough(launches, 1 << 20, |launches| {
+            for _ in 0..launches {
+                stream.launch(&bound, groups, &params)?;
+            }
+            stream.wait()
+        })?;
+        launches = grown;
+        Ok(2.0 * bytes as f64 * f64::from(launches) / took.as_secs_f64())
+    })?;
+    let found = stream.download(&to.slice(mark.0..)?)?.wait()?[0];
+    check(
+        device,
+        "copying in device memory",
+        found == mark.1,
+        format!("{:?} expected, {found:?} found", mark.1),
+    )?;
+    Ok(rate)
+}
+
+fn upload_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
+    let bytes = copy_bytes(device, 3)?;
+    let buffer = device.buffer_any::<u8>(bytes as usize)?;
+    let mut host = Some(device.host_buffer::<u8>(bytes as usize, Direction::Upload)?);
+    copy_rate(bytes, || {
+        if let Some(memory) = host.take() {
+            host = Some(stream.upload_host(memory, &buffer)?.wait()?);
+        }
+        Ok(())
+    })
+}
+
+fn download_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
+    let bytes = copy_bytes(device, 3)?;
+    let buffer = device.buffer::<u8>(bytes as usize)?;
+    let mut host = Some(device.host_buffer::<u8>(bytes as usize, Direction::Download)?);
+    copy_rate(bytes, || {
+        if let Some(memory) = host.take() {
+            host = Some(stream.download_host(&buffer, memory)?.wait()?);
+        }
+        Ok(())
+    })
+}
+
+fn copy_rate(bytes: u64, mut copy: impl FnMut() -> Result<()>) -> Result<f64> {
+    let mut copies = 1;
+    best_of(|| {
+        let (took, grown) = long_enough(copies, 1 << 20, |copies| (0..copies).try_for_each(|_| copy()))?;
+        copies = grown;
+        Ok(bytes as f64 * f64::from(copies) / took.as_secs_f64())
+    })
+}
+
+/// How much to copy: as much as makes caches irrelevant, and no more than a fraction of the memory.
+fn copy_bytes(device: &Device, blocks: u64) -> Result<u64> {
+    let has = device.capabilities()?;
+    let free = device.describe().memory_bytes.unwrap_or(256 << 20);
+    let most = match device.describe().kind {
+        // What serves them is the processor's memory, at a tenth of the rate.
+        Kind::Software | Kind::Cpu => MOST_COPIED / 8,
+        _ => MOST_COPIED,
+    };
+    let bytes = most.min(has.max_binding_bytes).min(has.max_buffer_bytes).min(free / (4 * blocks));
+    Ok((bytes / 4096 * 4096).max(4096))
+}
+
+/// Runs `work(amount)` with a growing amount until it takes long enough. Gives the time and that amount.
+fn long_enough(amount: u32, most: u32, mut work: impl FnMut(u32) -> Result<()>) -> Result<(Duration, u32)> {
+    let mut amount = amount.max(1);
+    loop {
+        let start = Instant::now();
+        work(amount)?;
+        let took = start.elapsed();
+        if took >= LONG_ENOUGH || amount >= most {
+            return Ok((took, amount));
+        }
+        let factor = (LONG_ENOUGH.as_secs_f64() * 1.2 / took.as_secs_f64().max(1e-6)).clamp(2.0, 16.0);
+        amount = ((f64::from(amount) * factor) as u32).min(most);
+    }
+}
+
+fn best_of(mut rate: impl FnMut() -> Result<f64>) -> Result<f64> {
+    let mut best = 0f64;
+    for _ in 0..REPEATS {
+        best = best.max(rate()?);
+    }
+    Ok(best)
+}
+
+fn check(device: &Device, operation: &str, right: bool, detail: String) -> Result<()> {
+    if right {
+        return Ok(());
+    }
+    let (device, operation) = (device.id().clone(), format!("measuring: {operation}"));
+    Err(Error::BadResult { device, operation, detail })
+}
+
+/// The rates that were measured before on this device, with this driver and this version of the measurement.
+pub fn known_rates(device: &Device) -> Option<Rates> {
+    serde_json::from_slice(&std::fs::read(rates_file(device)?).ok()?).ok()
+}
+
+/// Keeps rates for later runs, in the user's cache folder.
+pub fn remember_rates(device: &Device, rates: &Rates) -> Result<()> {
+    let Some(path) = rates_file(device) else { return Ok(()) };
+    let failed = |detail: String| Error::File { path: path.display().to_string(), detail };
+    let text = serde_json::to_vec_pretty(rates).map_err(|why| failed(why.to_string()))?;
+    cache::write(&path, &text).map_err(|why| failed(why.to_string()))
+}
+
+fn rates_file(device: &Device) -> Option<PathBuf> {
+    let it = device.describe();
+    // Everything that tells one device from another, and nothing that changes while it stays the same.
+    let identity = format!(
+        "{VERSION}|{}|{}|{}|{:?}|{:?}|{:?}|{:?}",
+        it.api, it.name, it.driver, it.uuid, it.pci, it.compute_units, it.part_of
+    );
+    let name = blake3::hash(identity.as_bytes()).to_hex();
+    Some(cache::folder()?.join("rates").join(format!("{}.json", &name[..32])))
+}
+
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(duration.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_processor_is_measured_in_under_five_seconds_and_every_rate_is_plausible() {
+        let start = Instant::now();
+        let rates = measure(&Device::cpu()).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        for rate in [rates.int32_multiplies_per_s, rates.f32_multiply_adds_per_s] {
+            assert!((1e8..1e14).contains(&rate), "{rates:?}");
+        }
+        for rate in [rates.memory_bytes_per_s, rates.upload_bytes_per_s, rates.download_bytes_per_s] {
+            assert!((1e8..1e13).contains(&rate), "{rates:?}");
+        }
+        assert!(rates.launch_latency > Duration::ZERO && rates.launch_latency < Duration::from_millis(50));
+    }
+
+    #[test]
+    fn rates_survive_their_file() {
+        let rates = Rates {
+            int32_multiplies_per_s: 1.5e12,
+            f32_multiply_adds_per_s: 3e13,
+            memory_bytes_per_s: 4.3e12,
+            upload_bytes_per_s: 5.5e10,
+            download_bytes_per_s: 5.4e10,
+            launch_latency: Duration::from_micros(7),
+        };
+        let text = serde_json::to_string(&rates).unwrap();
+        assert!(
+            text.contains("\"launch_latency_s\":7e-6") || text.contains("\"launch_latency_s\":0.000007"),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<Rates>(&text).unwrap(), rates);
+    }
+}
