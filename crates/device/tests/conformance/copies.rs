@@ -1,0 +1,135 @@
+//! Bytes that go to a device and come back are the same bytes.
+
+use std::fmt::Debug;
+
+use bytemuck::Pod;
+use evener_device::{Device, Direction, Error};
+
+use crate::{Behaviour, Outcome, ensure, ensure_error};
+
+pub(crate) const ALL: &[Behaviour] = &[
+    ("every_type_and_odd_size_comes_back", every_type_and_odd_size),
+    ("host_memory_comes_back_and_can_be_used_again", host_memory),
+    ("parts_of_buffers_are_copied_and_zeroed_alone", parts),
+    ("buffers_over_four_gibibytes_keep_their_bytes", over_four_gibibytes),
+];
+
+fn every_type_and_odd_size(device: &Device) -> Outcome {
+    round_trips::<u8>(device, |i| i as u8)?;
+    round_trips::<i8>(device, |i| i as i8)?;
+    round_trips::<u16>(device, |i| i as u16)?;
+    round_trips::<i16>(device, |i| i as i16)?;
+    round_trips::<u32>(device, |i| i as u32 ^ 0xDEAD_BEEF)?;
+    round_trips::<i32>(device, |i| -(i as i32))?;
+    round_trips::<u64>(device, |i| (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))?;
+    round_trips::<i64>(device, |i| i64::MIN + i as i64)?;
+    round_trips::<f32>(device, |i| i as f32 * 0.1)?;
+    round_trips::<f64>(device, |i| 1.0 / (1.0 + i as f64))?;
+    round_trips::<[u8; 32]>(device, |i| [i as u8; 32])?;
+    round_trips::<[u64; 4]>(device, |i| [i as u64, !0, 0, i as u64 + 1])
+}
+
+fn round_trips<T: Pod + PartialEq + Debug>(device: &Device, element: impl Fn(usize) -> T) -> Outcome {
+    // The last one goes over in several pieces of staging memory.
+    for len in [0, 1, 3, 251, 65_537, (9 << 20) / size_of::<T>() + 1] {
+        let sent: Vec<T> = (0..len).map(&element).collect();
+        let buffer = device.buffer_from(&sent)?;
+        ensure!(buffer.len() == len, "{len} elements became {}", buffer.len());
+        let received = device.stream()?.download(&buffer)?.wait()?;
+        let name = std::any::type_name::<T>();
+        ensure!(received.len() == len, "{len} of {name} became {}", received.len());
+        if let Some(at) = (0..len).find(|&at| sent[at] != received[at]) {
+            return Err(format!("{name} {at} of {len}: {:?} became {:?}", sent[at], received[at]).into());
+        }
+    }
+    Ok(())
+}
+
+fn host_memory(device: &Device) -> Outcome {
+    for len in [0usize, 1, 1021, 1 << 20] {
+        let mut up = device.host_buffer::<u8>(len, Direction::Upload)?;
+        let mut down = device.host_buffer::<u8>(len, Direction::Download)?;
+        ensure!(up.as_slice().len() == len, "{len} bytes became {}", up.as_slice().len());
+        let buffer = device.buffer::<u8>(len)?;
+        let mut stream = device.stream()?;
+        for round in 0..3u8 {
+            for (index, byte) in up.as_mut_slice().iter_mut().enumerate() {
+                *byte = (index as u8).wrapping_mul(7).wrapping_add(round);
+            }
+            let sent = up.as_slice().to_vec();
+            up = stream.upload_host(up, &buffer)?.wait()?;
+            down = stream.download_host(&buffer, down)?.wait()?;
+            ensure!(down.as_slice() == sent, "{len} bytes differ in round {round}");
+            ensure!(up.as_slice() == sent, "upload memory of {len} bytes changed in round {round}");
+        }
+    }
+    Ok(())
+}
+
+fn parts(device: &Device) -> Outcome {
+    let mut stream = device.stream()?;
+    let mut expected: Vec<u32> = (0..10_000).collect();
+    let buffer = device.buffer_from(&expected)?;
+    stream.upload(&[7u32; 13], &buffer.slice(101..114)?)?;
+    expected[101..114].fill(7);
+    stream.zero(&buffer.slice(5_000..5_003)?)?;
+    expected[5_000..5_003].fill(0);
+    let other = device.buffer::<u32>(20)?;
+    stream.copy(&buffer.slice(100..110)?, &other.slice(5..)?)?;
+    let whole = stream.download(&buffer)?;
+    let part = stream.download(&other)?;
+    let middle = stream.download(&buffer.slice(110..=114)?)?;
+    ensure!(whole.wait()? == expected, "the whole buffer differs");
+    let mut copied = vec![0; 20];
+    copied[5..15].copy_from_slice(&expected[100..110]);
+    ensure!(part.wait()? == copied, "the copied part differs");
+    ensure!(middle.wait()? == expected[110..=114], "the downloaded part differs");
+
+    let wide = buffer.cast::<[u32; 4]>()?;
+    ensure!(wide.len() == 2_500, "10,000 words are {} units of four", wide.len());
+    ensure_error!(Error::Unsupported { .. }, buffer.slice(9_999..10_001));
+    ensure_error!(Error::Unsupported { .. }, buffer.slice(1..3)?.cast::<[u32; 4]>());
+    ensure_error!(Error::Unsupported { .. }, stream.upload(&[0; 21], &other));
+    Ok(())
+}
+
+fn over_four_gibibytes(device: &Device) -> Outcome {
+    const PIECE: usize = 64 << 20;
+    let len = (4usize << 30) + 12_345;
+    let has = device.capabilities()?;
+    if has.max_buffer_bytes < len as u64 {
+        let text = ensure_error!(Error::OutOfMemory { .. }, device.buffer_any::<u8>(len));
+        eprintln!("{}: 4 GiB refused, as the largest buffer is {} bytes", device.id(), has.max_buffer_bytes);
+        ensure!(text.contains(&len.to_string()), "the size asked for is not in: {text}");
+        return Ok(());
+    }
+    let buffer = match device.buffer_any::<u8>(len) {
+        Ok(buffer) => buffer,
+        // Where there is no room, that must be true.
+        Err(Error::OutOfMemory { available: Some(available), .. }) if available < len as u64 => {
+            eprintln!("{}: 4 GiB refused, as {available} bytes are free", device.id());
+            return Ok(());
+        }
+        Err(why) => return Err(why.into()),
+    };
+    // Each piece is told from every other by its first bytes, and from its neighbours by all of them.
+    let mut piece = vec![0u8; PIECE];
+    for (index, byte) in piece.iter_mut().enumerate() {
+        *byte = (index % 251) as u8;
+    }
+    let mut stream = device.stream()?;
+    for (index, start) in (0..len).step_by(PIECE).enumerate() {
+        let part = buffer.slice(start..len.min(start + PIECE))?;
+        piece[..8].copy_from_slice(&(index as u64).to_le_bytes());
+        stream.upload(&piece[..part.len()], &part)?;
+    }
+    for (index, start) in (0..len).step_by(PIECE).enumerate() {
+        let part = buffer.slice(start..len.min(start + PIECE))?;
+        piece[..8].copy_from_slice(&(index as u64).to_le_bytes());
+        let received = stream.download(&part)?.wait()?;
+        ensure!(received == piece[..part.len()], "piece {index} at byte {start} differs");
+    }
+    drop(buffer);
+    device.trim();
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! What cannot be done is an error that says why, and the device goes on working.
+
+use std::time::Duration;
+
+use evener_device::{Device, Error, Kernel, Severity};
+
+use crate::{Behaviour, Outcome, ensure, ensure_error, sources};
+
+pub(crate) const EVERYWHERE: &[Behaviour] = &[
+    ("a_kernel_without_a_body_for_the_device_is_refused", no_body),
+    ("wrong_arguments_are_refused", wrong_arguments),
+    ("more_memory_than_there_is_is_refused", too_much_memory),
+    ("a_wait_that_is_too_short_times_out_and_the_work_goes_on", timed_out),
+];
+
+/// Bodies in Rust can fail by themselves.
+pub(crate) const ON_PROCESSORS: &[Behaviour] = &[("a_task_that_fails_is_reported_once", task_fails)];
+
+/// Bodies in other languages are compiled on the spot.
+pub(crate) const ON_GPUS: &[Behaviour] = &[
+    ("a_kernel_that_does_not_compile_names_the_line", will_not_compile),
+    ("a_buffer_of_another_device_is_refused", foreign_buffers),
+];
+
+/// The device still computes.
+fn still_works(device: &Device) -> Outcome {
+    let (input, output) = (device.buffer_from(&[1u32, 2])?, device.buffer::<u32>(2)?);
+    let bound = device.compile(&sources::triple())?.bind(&[input.arg(), output.arg()])?;
+    let mut stream = device.stream()?;
+    stream.launch(&bound, 1, &[2, 1])?;
+    let found = stream.download(&output)?.wait()?;
+    ensure!(found == [4, 7], "[4, 7] expected, {found:?} found");
+    Ok(())
+}
+
+fn will_not_compile(device: &Device) -> Outcome {
+    let broken = Kernel::new("broken")
+        .writes::<u32>()
+        .cuda("// one\n// two\nextern \"C\" __global__ void broken(unsigned *out) { out[0] = nowhere; }\n")
+        .wgsl(
+            "// one\n@group(0) @binding(0) var<storage, read_write> out: array<u32>;
+@compute @workgroup_size(64) fn broken() { out[0] = nowhere; }\n",
+        );
+    let text = ensure_error!(Error::WillNotCompile { .. }, device.compile(&broken));
+    ensure!(text.contains("nowhere") && text.contains('3'), "no name and line in: {text}");
+    still_works(device)
+}
+
+fn no_body(device: &Device) -> Outcome {
+    ensure_error!(Error::Unsupported { .. }, device.compile(&Kernel::new("empty")));
+    still_works(device)
+}
+
+fn wrong_arguments(device: &Device) -> Outcome {
+    let program = device.compile(&sources::triple())?;
+    let (a, b) = (device.buffer::<u32>(64)?, device.buffer::<u32>(64)?);
+    ensure_error!(Error::Unsupported { .. }, program.bind(&[a.arg()]));
+    let text = ensure_error!(Error::Unsupported { .. }, program.bind(&[a.cast::<i32>()?.arg(), b.arg()]));
+    ensure!(text.contains("u32") && text.contains("i32"), "the types are not in: {text}");
+    ensure_error!(Error::Unsupported { .. }, program.bind(&[a.arg(), a.arg()]));
+    let alignment = device.capabilities()?.binding_alignment;
+    if alignment > 4 {
+        let text = ensure_error!(Error::Unsupported { .. }, program.bind(&[a.slice(1..)?.arg(), b.arg()]));
+        ensure!(text.contains(&alignment.to_string()), "the alignment is not in: {text}");
+    }
+    still_works(device)
+}
+
+fn foreign_buffers(device: &Device) -> Outcome {
+    let program = device.compile(&sources::triple())?;
+    let (own, foreign) = (device.buffer::<u32>(64)?, Device::cpu().buffer::<u32>(64)?);
+    ensure_error!(Error::Unsupported { .. }, program.bind(&[foreign.arg(), own.arg()]));
+    ensure_error!(Error::Unsupported { .. }, device.stream()?.upload(&[1], &foreign));
+    ensure_error!(Error::Unsupported { .. }, device.stream()?.copy(&own, &foreign));
+    ensure_error!(Error::Unsupported { .. }, device.stream()?.download(&foreign));
+    still_works(device)
+}
+
+fn too_much_memory(device: &Device) -> Outcome {
+    let memory = device.describe().memory_bytes.unwrap_or(1 << 40);
+    for bytes in [memory.saturating_mul(2), 1 << 50] {
+        let result = device.buffer::<u8>(bytes as usize);
+        let text = ensure_error!(Error::OutOfMemory { .. }, result);
+        ensure!(text.contains("bytes asked for"), "no sizes in: {text}");
+    }
+    ensure_error!(Error::Unsupported { .. }, device.buffer::<u64>(usize::MAX));
+    let error = device.buffer::<u8>(1 << 50).expect_err("a pebibyte");
+    ensure!(error.severity() == Severity::Shrink, "{error} is not to be met by asking for less");
+    ensure!(error.device() == Some(device.id()), "{error} does not name the device");
+    still_works(device)
+}
+
+fn timed_out(device: &Device) -> Outcome {
+    let data = device.buffer_from(&[1u32])?;
+    let bound = device.compile(&sources::spin())?.bind(&[data.arg()])?;
+    let mut stream = device.stream()?;
+    const TIMES: u32 = 60_000_000;
+    stream.launch(&bound, 1, &TIMES)?;
+    ensure_error!(Error::TimedOut { .. }, stream.wait_timeout(Duration::from_millis(1)));
+    let mark = stream.mark()?;
+    ensure!(!mark.is_done()?, "sixty million dependent steps took no time");
+    ensure_error!(Error::TimedOut { .. }, mark.wait_timeout(Duration::from_millis(1)));
+    stream.wait_timeout(Duration::from_secs(60))?;
+    ensure!(mark.is_done()?, "the stream is done, its mark is not");
+    let (found, expected) = (stream.download(&data)?.wait()?[0], sources::spun(1, TIMES));
+    ensure!(found == expected, "{expected} expected, {found} found");
+    Ok(())
+}
+
+fn task_fails(device: &Device) -> Outcome {
+    let fails = Kernel::new("fails").writes::<u32>().rust(|launch| match launch.write::<u32>(0)? {
+        [0, ..] => Err("the first number is zero".into()),
+        [1, ..] => panic!("the first number is one"),
+        _ => Ok(()),
+    });
+    let program = device.compile(&fails)?;
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut stream = device.stream()?;
+    for (first, words) in [(0u32, "number is zero"), (1, "number is one")] {
+        let data = device.buffer_from(&[first])?;
+        stream.launch(&program.bind(&[data.arg()])?, 1, &())?;
+        let text = ensure_error!(Error::Task { .. }, stream.wait());
+        ensure!(text.contains(words), "not in: {text}");
+        stream.wait()?;
+    }
+    let _ = std::panic::take_hook();
+    still_works(device)
+}

@@ -1,0 +1,213 @@
+//! Kernels compute what they say, at every limit and not beyond, and the device's clock can be read.
+
+use std::time::{Duration, Instant};
+
+use evener_device::{Device, Error, Features};
+
+use crate::{Behaviour, Outcome, ensure, ensure_error, sources};
+
+pub(crate) const ALL: &[Behaviour] = &[
+    ("chained_kernels_run_in_order", chained),
+    ("a_bound_kernel_can_be_launched_again_with_other_parameters", relaunched),
+    ("wide_products_are_exact_in_every_body", wide_products),
+    ("launches_reach_every_limit_and_no_further", group_limits),
+    ("workgroups_reach_their_limit_and_no_further", workgroup_limits),
+    ("shared_memory_reaches_its_limit_and_no_further", shared_limits),
+    ("parameters_reach_their_limit_and_no_further", params_limits),
+    ("buffers_of_a_kernel_reach_their_limit_and_no_further", binding_limits),
+    ("a_launch_of_nothing_does_nothing", nothing),
+    ("timestamps_measure_the_device", timestamps),
+];
+
+fn chained(device: &Device) -> Outcome {
+    const LEN: usize = 1_000;
+    let program = device.compile(&sources::triple())?;
+    let first: Vec<u32> = (0..LEN as u32).collect();
+    let (a, b) = (device.buffer_from(&first)?, device.buffer::<u32>(LEN)?);
+    let (there, back) = (program.bind(&[a.arg(), b.arg()])?, program.bind(&[b.arg(), a.arg()])?);
+    let mut stream = device.stream()?;
+    for round in 0..100u32 {
+        stream.launch(&there, 5, &[LEN as u32, round])?;
+        stream.launch(&back, 3, &[LEN as u32, round])?;
+    }
+    let found = stream.download(&a)?.wait()?;
+    for (first, found) in first.into_iter().zip(found) {
+        let step = |x: u32, round: u32| x.wrapping_mul(3).wrapping_add(round);
+        let expected = (0..100).fold(first, |x, round| step(step(x, round), round));
+        ensure!(found == expected, "{first}: {expected} expected, {found} found");
+    }
+    Ok(())
+}
+
+fn relaunched(device: &Device) -> Outcome {
+    let program = device.compile(&sources::triple())?;
+    ensure!(!program.body().is_empty(), "the body has no name");
+    let (input, output) = (device.buffer_from(&[1u32, 2, 3])?, device.buffer::<u32>(3)?);
+    let bound = program.bind(&[input.arg(), output.arg()])?;
+    let mut stream = device.stream()?;
+    for addend in [1, 10, 100] {
+        stream.launch(&bound, 1, &[2, addend])?;
+        let found = stream.download(&output)?.wait()?;
+        ensure!(found == [3 + addend, 6 + addend, 0], "addend {addend} gave {found:?}");
+    }
+    Ok(())
+}
+
+fn wide_products(device: &Device) -> Outcome {
+    let edge = [0, 1, 2, 0xFFFF, 0x1_0000, u32::MAX - 1, u32::MAX, 0x9E37_79B9];
+    let mut pairs: Vec<[u32; 4]> = Vec::new();
+    for a in edge {
+        for b in edge {
+            for c in edge {
+                pairs.extend(edge.map(|d| [a, b, c, d]));
+            }
+        }
+    }
+    let input = device.buffer_from(&pairs)?;
+    for only_fallback in [false, true] {
+        let program = device.compile(&sources::wide_product(only_fallback))?;
+        if device.capabilities()?.features.contains(Features::INT64) && program.body().starts_with("WGSL") {
+            let named = program.body().contains("INT64");
+            ensure!(named != only_fallback, "body `{}` was chosen", program.body());
+        }
+        let output = device.buffer::<[u32; 4]>(pairs.len())?;
+        let mut stream = device.stream()?;
+        stream.launch(&program.bind(&[input.arg(), output.arg()])?, pairs.len() as u32 / 64, &())?;
+        for (pair, found) in pairs.iter().zip(stream.download(&output)?.wait()?) {
+            let expected = sources::wide(*pair);
+            ensure!(found == expected, "{pair:x?} gave {found:x?}, not {expected:x?} ({})", program.body());
+        }
+    }
+    Ok(())
+}
+
+fn group_limits(device: &Device) -> Outcome {
+    let limits = device.capabilities()?.max_groups;
+    let output = device.buffer::<u32>(3)?;
+    let bound = device.compile(&sources::extent())?.bind(&[output.arg()])?;
+    let mut stream = device.stream()?;
+    for dimension in 0..3 {
+        let mut groups = [1u32; 3];
+        groups[dimension] = limits[dimension];
+        stream.launch(&bound, groups, &())?;
+        let found = stream.download(&output)?.wait()?;
+        ensure!(found == groups, "{groups:?} workgroups came out as {found:?}");
+        if let Some(beyond) = limits[dimension].checked_add(1) {
+            groups[dimension] = beyond;
+            let text = ensure_error!(Error::Unsupported { .. }, stream.launch(&bound, groups, &()));
+            ensure!(text.contains(&limits[dimension].to_string()), "the limit is not in: {text}");
+        }
+    }
+    Ok(())
+}
+
+fn workgroup_limits(device: &Device) -> Outcome {
+    let has = device.capabilities()?;
+    let most = has.max_workgroup[0].min(has.max_workgroup_threads).min(1 << 16);
+    let most = most.min(has.max_shared_bytes / 4);
+    for threads in [1, 7, most] {
+        let first: Vec<u32> = (0..threads).collect();
+        let data = device.buffer_from(&first)?;
+        let bound = device.compile(&sources::reverse(threads))?.bind(&[data.arg()])?;
+        let mut stream = device.stream()?;
+        stream.launch(&bound, 1, &())?;
+        let found = stream.download(&data)?.wait()?;
+        ensure!(found.iter().rev().eq(&first), "{threads} threads did not reverse their numbers");
+    }
+    if let Some(beyond) = has.max_workgroup_threads.checked_add(1) {
+        let kernel = sources::extent().workgroup(beyond);
+        ensure_error!(Error::Unsupported { .. }, device.compile(&kernel));
+    }
+    ensure_error!(Error::Unsupported { .. }, device.compile(&sources::extent().workgroup(0)));
+    Ok(())
+}
+
+fn shared_limits(device: &Device) -> Outcome {
+    let most = device.capabilities()?.max_shared_bytes.min(1 << 20) / 4 * 4;
+    let output = device.buffer::<u32>(1)?;
+    let bound = device.compile(&sources::shared_sum(most))?.bind(&[output.arg()])?;
+    let mut stream = device.stream()?;
+    stream.launch(&bound, 1, &(most / 4))?;
+    let found = stream.download(&output)?.wait()?[0];
+    let expected = (0..most / 4).fold(0u32, |sum, i| sum.wrapping_add(i.wrapping_mul(i)));
+    ensure!(found == expected, "{most} bytes: {expected} expected, {found} found");
+    if device.capabilities()?.max_shared_bytes < u32::MAX {
+        let beyond = sources::shared_sum(device.capabilities()?.max_shared_bytes + 4);
+        ensure_error!(Error::Unsupported { .. }, device.compile(&beyond));
+    }
+    Ok(())
+}
+
+fn params_limits(device: &Device) -> Outcome {
+    let output = device.buffer::<u32>(1)?;
+    let mut stream = device.stream()?;
+    let one = device.compile(&sources::sum_params::<1>())?.bind(&[output.arg()])?;
+    stream.launch(&one, 1, &[41u32])?;
+    ensure!(stream.download(&output)?.wait()? == [41], "one parameter did not arrive");
+    let most = device.capabilities()?.max_params_bytes;
+    ensure!(most >= 128, "only {most} bytes of parameters");
+    let full = device.compile(&sources::sum_params::<32>())?.bind(&[output.arg()])?;
+    let params: [u32; 32] = std::array::from_fn(|i| 1 << i);
+    stream.launch(&full, 1, &params)?;
+    ensure!(stream.download(&output)?.wait()? == [u32::MAX], "some of 128 bytes did not arrive");
+    ensure_error!(Error::Unsupported { .. }, stream.launch(&full, 1, &0u32));
+    ensure_error!(Error::Unsupported { .. }, device.compile(&sources::sum_params::<2048>()));
+    Ok(())
+}
+
+fn binding_limits(device: &Device) -> Outcome {
+    let most = device.capabilities()?.max_bindings;
+    let kernel = sources::gather(most);
+    let buffers: Vec<_> = (0..most).map(|i| device.buffer_from(&[i * i])).collect::<Result<_, _>>()?;
+    let arguments: Vec<_> = buffers.iter().map(|buffer| buffer.arg()).collect();
+    let bound = device.compile(&kernel)?.bind(&arguments)?;
+    let mut stream = device.stream()?;
+    stream.launch(&bound, 1, &())?;
+    let found = stream.download(&buffers[most as usize - 1])?.wait()?[0];
+    let expected: u32 = (0..most - 1).map(|i| i * i).sum();
+    ensure!(found == expected, "{most} buffers: {expected} expected, {found} found");
+    ensure_error!(Error::Unsupported { .. }, device.compile(&sources::gather(most + 1)));
+    Ok(())
+}
+
+fn nothing(device: &Device) -> Outcome {
+    let output = device.buffer_from(&[5u32, 6, 7])?;
+    let empty = device.buffer::<u32>(0)?;
+    let extent = device.compile(&sources::extent())?.bind(&[output.arg()])?;
+    let mut stream = device.stream()?;
+    stream.launch(&extent, [0, 1, 1], &())?;
+    stream.launch(&extent, [1, 1, 0], &())?;
+    let triple = device.compile(&sources::triple())?;
+    stream.launch(&triple.bind(&[empty.arg(), output.arg()])?, 1, &[0, 0])?;
+    stream.zero(&empty)?;
+    ensure!(stream.download(&output)?.wait()? == [5, 6, 7], "something was written");
+    ensure!(stream.download(&empty)?.wait()?.is_empty(), "an empty buffer has elements");
+    stream.wait()?;
+    Ok(())
+}
+
+fn timestamps(device: &Device) -> Outcome {
+    let mut stream = device.stream()?;
+    if !device.capabilities()?.features.contains(Features::TIMESTAMPS) {
+        ensure_error!(Error::Unsupported { .. }, stream.timestamp());
+        return Ok(());
+    }
+    let data = device.buffer_from(&[1u32])?;
+    let bound = device.compile(&sources::spin())?.bind(&[data.arg()])?;
+    stream.launch(&bound, 1, &1000u32)?;
+    stream.wait()?;
+    let start = Instant::now();
+    let t0 = stream.timestamp()?;
+    stream.launch(&bound, 1, &1_000_000u32)?;
+    let t1 = stream.timestamp()?;
+    stream.launch(&bound, 1, &4_000_000u32)?;
+    let t2 = stream.timestamp()?;
+    stream.wait()?;
+    let wall = start.elapsed();
+    let (short, long, both) = (t1.since(&t0)?, t2.since(&t1)?, t2.since(&t0)?);
+    ensure!(short > Duration::ZERO && long > short, "{short:?} for one million, {long:?} for four");
+    let sum = short + long;
+    ensure!(both.abs_diff(sum) < Duration::from_micros(50), "{both:?} is not {short:?} and {long:?}");
+    ensure!(both <= wall + wall / 10, "{both:?} on the device's clock, {wall:?} on the host's");
+    Ok(())
+}

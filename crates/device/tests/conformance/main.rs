@@ -1,0 +1,103 @@
+//! The conformance suite: what every device must do, run for every device of this machine.
+//!
+//! Each trial is one behaviour on one device, named `device::behaviour`. Partitions are devices too: a CUDA
+//! device is also run as two parts of 40 units and the rest, the processor as one core and the rest. Where a
+//! kind of device is not there, its trials are listed as ignored, so that they are counted as skipped and
+//! never as passed. `EVENER_TEST_DEVICES` limits the devices, for example to `cuda:0,cpu`.
+
+mod concurrency;
+mod copies;
+mod errors;
+mod launches;
+mod memory;
+mod sources;
+
+use evener_device::{Api, Device, Inventory};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// What a trial returns: any error, with its text, is a failure.
+type Outcome = Result<(), Failed>;
+
+/// A behaviour, by name.
+type Behaviour = (&'static str, fn(&Device) -> Outcome);
+
+const BEHAVIOURS: &[&[Behaviour]] = &[copies::ALL, launches::ALL, errors::ALL, concurrency::ALL, memory::ALL];
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // Trials time themselves and count memory: one at a time.
+    arguments.test_threads.get_or_insert(1);
+    let devices = devices();
+    let mut trials: Vec<Trial> = devices.iter().flat_map(trials_on).collect();
+    for (api, name) in [(Api::Cuda, "CUDA"), (Api::Vulkan, "Vulkan")] {
+        if !devices.iter().any(|device| device.describe().api == api) {
+            eprintln!("skipped: no {name} device");
+            trials.extend(behaviours(api).map(|(behaviour, _)| {
+                let absent = move || Err(format!("no {name} device").into());
+                Trial::test(format!("{api}::{behaviour}"), absent).with_ignored_flag(true)
+            }));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// What a device of this kind must do: bodies in Rust are compiled with the program and can fail by themselves,
+/// the others are the other way round.
+fn behaviours(api: Api) -> impl Iterator<Item = Behaviour> {
+    let own = if api == Api::Cpu { errors::ON_PROCESSORS } else { errors::ON_GPUS };
+    EVERYWHERE.iter().chain([&own]).flat_map(|group| group.iter().copied())
+}
+
+fn trials_on(device: &Device) -> Vec<Trial> {
+    behaviours(device.describe().api)
+        .map(|(name, behaviour)| {
+            // A fresh handle each, so that no trial sees the memory of another.
+            let device = device.fresh();
+            Trial::test(format!("{}::{name}", device.id()), move || behaviour(&device))
+        })
+        .collect()
+}
+
+fn devices() -> Vec<Device> {
+    let inventory = Inventory::discover_all_apis();
+    let mut devices: Vec<Device> = Vec::new();
+    for device in inventory.devices() {
+        devices.push(device.clone());
+        let units = device.describe().compute_units.unwrap_or(0);
+        let sizes = match device.describe().api {
+            Api::Cuda if units > 48 => [40, units - 40],
+            Api::Cpu if units > 1 => [1, units - 1],
+            _ => continue,
+        };
+        match device.split(&sizes) {
+            Ok(partitions) => devices.extend(partitions),
+            Err(why) => eprintln!("skipped: no partitions: {why}"),
+        }
+    }
+    if let Ok(wanted) = std::env::var("EVENER_TEST_DEVICES") {
+        devices.retain(|device| wanted.split(',').any(|id| id == device.id().as_str()));
+    }
+    devices
+}
+
+/// Fails the trial with a text, unless the condition holds.
+#[macro_export]
+macro_rules! ensure {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            return Err(libtest_mimic::Failed::from(format!($($text)+)));
+        }
+    };
+}
+
+/// Fails the trial unless the result is an error of the given kind; gives its text.
+#[macro_export]
+macro_rules! ensure_error {
+    ($kind:pat, $result:expr) => {
+        match $result {
+            Err(error @ $kind) => error.to_string(),
+            Err(other) => return Err(format!("expected {}, got: {other}", stringify!($kind)).into()),
+            Ok(_) => return Err(format!("expected {}, got a result", stringify!($kind)).into()),
+        }
+    };
+}

@@ -1,0 +1,102 @@
+//! Memory is zeroed, reused and counted, and no opening of a device leaves anything behind.
+
+use evener_device::Device;
+
+use crate::{Behaviour, Outcome, ensure};
+
+pub(crate) const ALL: &[Behaviour] = &[
+    ("new_buffers_are_zero_even_when_reused", zeroed),
+    ("memory_in_use_and_its_peak_are_counted", counted),
+    ("a_thousand_openings_leave_nothing_behind", thousand_openings),
+];
+
+fn zeroed(device: &Device) -> Outcome {
+    for len in [1usize, 1_000, 100_003] {
+        for round in 0..5 {
+            let buffer = device.buffer::<u32>(len)?;
+            let mut stream = device.stream()?;
+            let found = stream.download(&buffer)?.wait()?;
+            ensure!(found.iter().all(|&word| word == 0), "round {round}: {len} words are not all zero");
+            stream.upload(&vec![u32::MAX; len], &buffer)?;
+            stream.wait()?;
+        }
+    }
+    Ok(())
+}
+
+fn counted(device: &Device) -> Outcome {
+    const BYTES: u64 = 3 << 20;
+    device.open()?;
+    let before = device.memory();
+    ensure!(before.in_use_bytes == 0, "{} bytes in use before anything was asked for", before.in_use_bytes);
+    let first = device.buffer::<u8>(BYTES as usize)?;
+    let second = device.buffer::<u8>(BYTES as usize)?;
+    let both = device.memory();
+    ensure!(
+        (2 * BYTES..=2 * BYTES + BYTES / 2).contains(&both.in_use_bytes),
+        "two buffers of {BYTES} count as {}",
+        both.in_use_bytes
+    );
+    drop(first);
+    device.stream()?.wait()?;
+    let one = device.memory();
+    ensure!(one.in_use_bytes < both.in_use_bytes, "a dropped buffer still counts as in use");
+    ensure!(one.shelved_bytes >= BYTES, "a dropped buffer is not kept: {one:?}");
+    ensure!(one.peak_bytes == both.in_use_bytes, "the peak is {}, not {}", one.peak_bytes, both.in_use_bytes);
+    let third = device.buffer::<u8>(BYTES as usize)?;
+    let again = device.memory();
+    ensure!(again.shelved_bytes < one.shelved_bytes, "the kept buffer was not used again: {again:?}");
+    drop((second, third));
+    device.trim();
+    ensure!(device.memory().shelved_bytes == 0, "after trimming: {:?}", device.memory());
+    Ok(())
+}
+
+fn thousand_openings(device: &Device) -> Outcome {
+    // One handle stays open: some drivers take a second to start for the first one alone.
+    device.open()?;
+    let open_once = || -> Outcome {
+        let device = device.fresh();
+        let buffer = device.buffer_from(&[1u32, 2, 3])?;
+        let found = device.stream()?.download(&buffer)?.wait()?;
+        ensure!(found == [1, 2, 3], "{found:?} came back");
+        Ok(())
+    };
+    for _ in 0..100 {
+        open_once()?;
+    }
+    let before = Held::now();
+    for _ in 0..1000 {
+        open_once()?;
+    }
+    // Threads of dropped devices end by themselves, soon.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let after = Held::now();
+    ensure!(after.threads <= before.threads + 4, "{} threads became {}", before.threads, after.threads);
+    ensure!(after.files <= before.files + 4, "{} open files became {}", before.files, after.files);
+    let grown = after.resident_bytes.saturating_sub(before.resident_bytes);
+    ensure!(grown < 16 << 20, "a thousand openings took {grown} bytes");
+    Ok(())
+}
+
+/// What this process holds, as Linux tells; all zero elsewhere.
+struct Held {
+    resident_bytes: u64,
+    threads: u64,
+    files: u64,
+}
+
+impl Held {
+    fn now() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0u64)
+        };
+        Held {
+            resident_bytes: field("VmRSS:") * 1024,
+            threads: field("Threads:"),
+            files: std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64),
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The kernels that the suite runs, each in three bodies.
+
+use evener_device::{Features, Kernel};
+
+/// `out[i] = in[i] * 3 + 1` for the first `count` elements, in steps of the whole launch.
+pub(crate) fn triple() -> Kernel {
+    Kernel::new("triple")
+        .reads::<u32>()
+        .writes::<u32>()
+        .params::<[u32; 2]>()
+        .workgroup(64)
+        .cuda(
+            r#"
+            struct Params { unsigned count, addend; };
+            extern "C" __global__ void triple(const unsigned *in, unsigned *out, Params p) {
+                for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < p.count; i += gridDim.x * blockDim.x)
+                    out[i] = in[i] * 3 + p.addend;
+            }"#,
+        )
+        .wgsl(
+            r#"
+            struct Params { count: u32, addend: u32 }
+            var<immediate> p: Params;
+            @group(0) @binding(0) var<storage, read> input: array<u32>;
+            @group(0) @binding(1) var<storage, read_write> output: array<u32>;
+            @compute @workgroup_size(64)
+            fn triple(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>) {
+                for (var i = id.x; i < p.count; i += n.x * 64u) { output[i] = input[i] * 3u + p.addend; }
+            }"#,
+        )
+        .rust(|launch| {
+            let [count, addend] = launch.params::<[u32; 2]>()?;
+            let (input, output) = (launch.read::<u32>(0)?, launch.write::<u32>(1)?);
+            for (output, input) in output.iter_mut().zip(input).take(count as usize) {
+                *output = input.wrapping_mul(3).wrapping_add(addend);
+            }
+            Ok(())
+        })
+}
+
+/// `data[0]` goes through `x = x * x + 1` so many times: long, and of a known end.
+pub(crate) fn spin() -> Kernel {
+    Kernel::new("spin")
+        .writes::<u32>()
+        .params::<u32>()
+        .workgroup(1)
+        .cuda(
+            r#"extern "C" __global__ void spin(unsigned *data, unsigned times) {
+                unsigned x = data[0];
+                for (unsigned i = 0; i < times; i++) x = x * x + 1;
+                data[0] = x;
+            }"#,
+        )
+        .wgsl(
+            r#"
+            var<immediate> times: u32;
+            @group(0) @binding(0) var<storage, read_write> data: array<u32>;
+            @compute @workgroup_size(1)
+            fn spin() {
+                var x = data[0];
+                for (var i = 0u; i < times; i++) { x = x * x + 1u; }
+                data[0] = x;
+            }"#,
+        )
+        .rust(|launch| {
+            let (times, data) = (launch.params::<u32>()?, launch.write::<u32>(0)?);
+            data[0] = spun(data[0], times);
+            Ok(())
+        })
+}
+
+/// What `spin` computes.
+pub(crate) fn spun(first: u32, times: u32) -> u32 {
+    (0..times).fold(first, |x, _| std::hint::black_box(x).wrapping_mul(x).wrapping_add(1))
+}
+
+/// The last workgroup of a launch writes how many there are in each dimension.
+pub(crate) fn extent() -> Kernel {
+    Kernel::new("extent")
+        .writes::<u32>()
+        .workgroup(1)
+        .cuda(
+            r#"extern "C" __global__ void extent(unsigned *out) {
+                if (blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1 && blockIdx.z == gridDim.z - 1) {
+                    out[0] = blockIdx.x + 1; out[1] = blockIdx.y + 1; out[2] = blockIdx.z + 1;
+                }
+            }"#,
+        )
+        .wgsl(
+            r#"
+            @group(0) @binding(0) var<storage, read_write> output: array<u32>;
+            @compute @workgroup_size(1)
+            fn extent(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>) {
+                if (id.x == n.x - 1u && id.y == n.y - 1u && id.z == n.z - 1u) {
+                    output[0] = id.x + 1u; output[1] = id.y + 1u; output[2] = id.z + 1u;
+                }
+            }"#,
+        )
+        .rust(|launch| {
+            let groups = launch.groups();
+            launch.write::<u32>(0)?.copy_from_slice(&groups);
+            Ok(())
+        })
+}
+
+/// A workgroup of `threads` that reverses as many numbers through shared memory.
+pub(crate) fn reverse(threads: u32) -> Kernel {
+    Kernel::new("reverse")
+        .writes::<u32>()
+        .workgroup(threads)
+        .shared_bytes(threads * 4)
+        .cuda(
+            r#"extern "C" __global__ void reverse(unsigned *data) {
+                extern __shared__ unsigned shared[];
+                shared[threadIdx.x] = data[threadIdx.x];
+                __syncthreads();
+                data[threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
+            }"#,
+        )
+        .wgsl(format!(
+            r#"
+            var<workgroup> shared_words: array<u32, {threads}>;
+            @group(0) @binding(0) var<storage, read_write> data: array<u32>;
+            @compute @workgroup_size({threads})
+            fn reverse(@builtin(local_invocation_index) i: u32) {{
+                shared_words[i] = data[i];
+                workgroupBarrier();
+                data[i] = shared_words[{threads}u - 1u - i];
+            }}"#
+        ))
+        .rust(|launch| {
+            launch.write::<u32>(0)?.reverse();
+            Ok(())
+        })
+}
+
+/// One thread that uses all of `bytes` of shared memory, and writes the sum of what it put there.
+pub(crate) fn shared_sum(bytes: u32) -> Kernel {
+    let words = bytes / 4;
+    Kernel::new("shared_sum")
+        .writes::<u32>()
+        .params::<u32>()
+        .workgroup(1)
+        .shared_bytes(bytes)
+        .cuda(
+            r#"extern "C" __global__ void shared_sum(unsigned *out, unsigned words) {
+                extern __shared__ unsigned shared[];
+                for (unsigned i = 0; i < words; i++) shared[i] = i * i;
+                __syncthreads();
+                unsigned sum = 0;
+                for (unsigned i = 0; i < words; i++) sum += shared[words - 1 - i];
+                out[0] = sum;
+            }"#,
+        )
+        .wgsl(format!(
+            r#"
+            var<immediate> words: u32;
+            var<workgroup> shared_words: array<u32, {words}>;
+            @group(0) @binding(0) var<storage, read_write> output: array<u32>;
+            @compute @workgroup_size(1)
+            fn shared_sum() {{
+                for (var i = 0u; i < words; i++) {{ shared_words[i] = i * i; }}
+                workgroupBarrier();
+                var sum = 0u;
+                for (var i = 0u; i < words; i++) {{ sum += shared_words[words - 1u - i]; }}
+                output[0] = sum;
+            }}"#
+        ))
+        .rust(|launch| {
+            let words = launch.params::<u32>()?;
+            launch.write::<u32>(0)?[0] = (0..words).fold(0u32, |sum, i| sum.wrapping_add(i.wrapping_mul(i)));
+            Ok(())
+        })
+}
+
+/// Adds the first elements of `count - 1` buffers into the last one.
+pub(crate) fn gather(count: u32) -> Kernel {
+    let parameters: String = (0..count - 1).map(|i| format!("const unsigned *b{i}, ")).collect();
+    let sum: String = (0..count - 1).map(|i| format!(" + b{i}[0]")).collect();
+    let bindings: String = (0..count - 1)
+        .map(|i| format!("@group(0) @binding({i}) var<storage, read> b{i}: array<u32>;\n"))
+        .collect();
+    let mut kernel = Kernel::new("gather");
+    for _ in 0..count - 1 {
+        kernel = kernel.reads::<u32>();
+    }
+    kernel
+        .writes::<u32>()
+        .workgroup(1)
+        .cuda(format!(
+            r#"extern "C" __global__ void gather({parameters}unsigned *out) {{ out[0] = 0{sum}; }}"#
+        ))
+        .wgsl(format!(
+            "{bindings}@group(0) @binding({}) var<storage, read_write> output: array<u32>;
+            @compute @workgroup_size(1) fn gather() {{ output[0] = 0u{sum}; }}",
+            count - 1
+        ))
+        .rust(move |launch| {
+            let mut sum = 0u32;
+            for index in 0..count as usize - 1 {
+                sum = sum.wrapping_add(launch.read::<u32>(index)?[0]);
+            }
+            launch.write::<u32>(count as usize - 1)?[0] = sum;
+            Ok(())
+        })
+}
+
+/// Writes the sum of all its parameters.
+pub(crate) fn sum_params<const WORDS: usize>() -> Kernel
+where
+    [u32; WORDS]: bytemuck::Pod,
+{
+    Kernel::new("sum_params")
+        .writes::<u32>()
+        .params::<[u32; WORDS]>()
+        .workgroup(1)
+        .cuda(format!(
+            r#"struct Params {{ unsigned words[{WORDS}]; }};
+            extern "C" __global__ void sum_params(unsigned *out, Params p) {{
+                unsigned sum = 0;
+                for (int i = 0; i < {WORDS}; i++) sum += p.words[i];
+                out[0] = sum;
+            }}"#
+        ))
+        .wgsl(format!(
+            "struct Params {{ {} }}
+            var<immediate> p: Params;
+            @group(0) @binding(0) var<storage, read_write> output: array<u32>;
+            @compute @workgroup_size(1) fn sum_params() {{ output[0] = 0u{}; }}",
+            (0..WORDS).map(|i| format!("w{i}: u32, ")).collect::<String>(),
+            (0..WORDS).map(|i| format!(" + p.w{i}")).collect::<String>()
+        ))
+        .rust(|launch| {
+            launch.write::<u32>(0)?[0] = launch.params::<[u32; WORDS]>()?.iter().sum();
+            Ok(())
+        })
+}
+
+/// `(low, high)` of the 128-bit product of each pair of 64-bit numbers, which are pairs of words, low first. In WGSL
+/// with 64-bit integers where the device has them, and with 32-bit ones where it has not.
+pub(crate) fn wide_product(only_fallback: bool) -> Kernel {
+    let kernel = Kernel::new("wide_product").reads::<[u32; 4]>().writes::<[u32; 4]>().workgroup(64);
+    let kernel = if only_fallback { kernel } else { kernel.wgsl_with(Features::INT64, WIDE_PRODUCT_U64) };
+    kernel
+        .wgsl(WIDE_PRODUCT_U32)
+        .cuda(
+            r#"
+            typedef unsigned long long u64;
+            extern "C" __global__ void wide_product(const ulonglong2 *in, ulonglong2 *out) {
+                unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+                u64 a = in[i].x, b = in[i].y;
+                out[i] = make_ulonglong2(a * b, __umul64hi(a, b));
+            }"#,
+        )
+        .rust(|launch| {
+            let (input, output) = (launch.read::<[u32; 4]>(0)?, launch.write::<[u32; 4]>(1)?);
+            for (output, input) in output.iter_mut().zip(input) {
+                *output = wide(*input);
+            }
+            Ok(())
+        })
+}
+
+/// What `wide_product` computes.
+pub(crate) fn wide([a, b, c, d]: [u32; 4]) -> [u32; 4] {
+    let join = |low: u32, high: u32| u128::from(low) | u128::from(high) << 32;
+    let product = join(a, b) * join(c, d);
+    std::array::from_fn(|word| (product >> (32 * word)) as u32)
+}
+
+const WIDE_PRODUCT_U64: &str = r#"
+    @group(0) @binding(0) var<storage, read> input: array<vec4<u32>>;
+    @group(0) @binding(1) var<storage, read_write> output: array<vec4<u32>>;
+    @compute @workgroup_size(64)
+    fn wide_product(@builtin(global_invocation_id) id: vec3<u32>) {
+        let v = input[id.x];
+        let mask = 0xFFFFFFFFlu;
+        let a = u64(v.x); let b = u64(v.y); let c = u64(v.z); let d = u64(v.w);
+        let low = a * c;
+        let first = b * c + (low >> 32u);
+        let second = a * d + (first & mask);
+        let high = b * d + (first >> 32u) + (second >> 32u);
+        output[id.x] = vec4<u32>(u32(low & mask), u32(second & mask), u32(high & mask), u32(high >> 32u));
+    }"#;
+
+const WIDE_PRODUCT_U32: &str = r#"
+    @group(0) @binding(0) var<storage, read> input: array<vec4<u32>>;
+    @group(0) @binding(1) var<storage, read_write> output: array<vec4<u32>>;
+
+    // The 64-bit product of two words, low and high.
+    fn product(a: u32, b: u32) -> vec2<u32> {
+        let al = a & 0xFFFFu; let ah = a >> 16u;
+        let bl = b & 0xFFFFu; let bh = b >> 16u;
+        let ll = al * bl;
+        let middle = ah * bl + (ll >> 16u);
+        let rest = al * bh + (middle & 0xFFFFu);
+        return vec2<u32>((rest << 16u) | (ll & 0xFFFFu), ah * bh + (middle >> 16u) + (rest >> 16u));
+    }
+
+    fn add(a: vec2<u32>, b: u32) -> vec2<u32> {
+        let low = a.x + b;
+        return vec2<u32>(low, a.y + select(0u, 1u, low < b));
+    }
+
+    @compute @workgroup_size(64)
+    fn wide_product(@builtin(global_invocation_id) id: vec3<u32>) {
+        let v = input[id.x];
+        let low = product(v.x, v.z);
+        let first = add(product(v.y, v.z), low.y);
+        let second = add(product(v.x, v.w), first.x);
+        let high = add(add(product(v.y, v.w), first.y), second.y);
+        output[id.x] = vec4<u32>(low.x, second.x, high.x, high.y);
+    }"#;
