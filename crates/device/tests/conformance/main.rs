@@ -21,7 +21,9 @@ type Outcome = Result<(), Failed>;
 /// A behaviour, by name.
 type Behaviour = (&'static str, fn(&Device) -> Outcome);
 
-const BEHAVIOURS: &[&[Behaviour]] = &[copies::ALL, launches::ALL, errors::ALL, concurrency::ALL, memory::ALL];
+/// What every device must do.
+const EVERYWHERE: &[&[Behaviour]] =
+    &[copies::ALL, launches::ALL, errors::EVERYWHERE, concurrency::ALL, memory::ALL];
 
 fn main() {
     let mut arguments = Arguments::from_args();
@@ -45,7 +47,7 @@ fn main() {
 /// the others are the other way round.
 fn behaviours(api: Api) -> impl Iterator<Item = Behaviour> {
     let own = if api == Api::Cpu { errors::ON_PROCESSORS } else { errors::ON_GPUS };
-    EVERYWHERE.iter().chain([&own]).flat_map(|group| group.iter().copied())
+    EVERYWHERE.iter().copied().chain([own]).flatten().copied()
 }
 
 fn trials_on(device: &Device) -> Vec<Trial> {
