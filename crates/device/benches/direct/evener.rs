@@ -1,0 +1,67 @@
+//! The operations through Evener.
+
+use evener_device::{Bound, Buffer, Device, Direction, HostBuffer, Kernel, Stream};
+
+use crate::{ADDEND, COPY_BYTES, CUDA_SOURCE, GROUPS, Params, Peer, Result, WGSL_SOURCE, WORKGROUP};
+
+pub(crate) struct Evener {
+    stream: Stream,
+    nothing: Bound,
+    multiply: Bound,
+    target: Buffer<u8>,
+    up: Option<HostBuffer<u8>>,
+    down: Option<HostBuffer<u8>>,
+}
+
+impl Evener {
+    pub(crate) fn new(device: &Device) -> Result<Self> {
+        let kernel = |name| Kernel::new(name).workgroup(WORKGROUP).cuda(CUDA_SOURCE).wgsl(WGSL_SOURCE);
+        let out = device.buffer::<u32>((GROUPS * WORKGROUP) as usize)?;
+        let multiply = kernel("int32_multiply").writes::<u32>().params::<Params>();
+        Ok(Evener {
+            stream: device.stream()?,
+            nothing: device.compile(&kernel("nothing"))?.bind(&[])?,
+            multiply: device.compile(&multiply)?.bind(&[out.arg()])?,
+            target: device.buffer(COPY_BYTES)?,
+            up: Some(device.host_buffer(COPY_BYTES, Direction::Upload)?),
+            down: Some(device.host_buffer(COPY_BYTES, Direction::Download)?),
+        })
+    }
+}
+
+impl Peer for Evener {
+    fn name(&self) -> String {
+        "Evener".into()
+    }
+
+    fn launch_and_wait(&mut self) -> Result<()> {
+        self.stream.launch(&self.nothing, 1, &())?;
+        Ok(self.stream.wait()?)
+    }
+
+    fn launch_many(&mut self, times: u32) -> Result<()> {
+        for _ in 0..times {
+            self.stream.launch(&self.nothing, 1, &())?;
+        }
+        Ok(self.stream.wait()?)
+    }
+
+    fn upload(&mut self) -> Result<()> {
+        if let Some(host) = self.up.take() {
+            self.up = Some(self.stream.upload_host(host, &self.target)?.wait()?);
+        }
+        Ok(())
+    }
+
+    fn download(&mut self) -> Result<()> {
+        if let Some(host) = self.down.take() {
+            self.down = Some(self.stream.download_host(&self.target, host)?.wait()?);
+        }
+        Ok(())
+    }
+
+    fn multiply(&mut self, iterations: u32) -> Result<()> {
+        self.stream.launch(&self.multiply, GROUPS, &Params { iterations, addend: ADDEND })?;
+        Ok(self.stream.wait()?)
+    }
+}

@@ -1,0 +1,123 @@
+//! How well copies hide behind compute: a pipeline of chunks against the sums of its copies and of its kernels.
+
+use std::time::{Duration, Instant};
+
+use evener_device::{Bound, Buffer, Device, Direction, HostBuffer, Kernel, Kind, Stream, Transfer};
+
+use crate::{CUDA_SOURCE, Params, Result, WGSL_SOURCE, WORKGROUP};
+
+const CHUNKS: usize = 16;
+
+/// So many chunks are under way at once: one goes up, one computes, one comes down, and the host turns one round.
+const LANES: usize = 4;
+
+/// One chunk's place: its stream, its memory on both sides, and its kernel.
+struct Lane {
+    stream: Stream,
+    buffer: Buffer<u32>,
+    bound: Bound,
+    up: Option<HostBuffer<u32>>,
+    down: Option<HostBuffer<u32>>,
+    under_way: Option<(Transfer<u32>, Transfer<u32>)>,
+}
+
+impl Lane {
+    /// Waits for the chunk under way, if there is one, and takes its host memory back.
+    fn finish(&mut self) -> Result<()> {
+        if let Some((up, down)) = self.under_way.take() {
+            self.up = Some(up.wait()?);
+            self.down = Some(down.wait()?);
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn run(device: &Device) -> Result<()> {
+    let hardware = device.describe().kind != Kind::Software;
+    let words: usize = if hardware { 16 << 20 } else { 1 << 20 };
+    let kernel = Kernel::new("int32_multiply").workgroup(WORKGROUP).cuda(CUDA_SOURCE).wgsl(WGSL_SOURCE);
+    let program = device.compile(&kernel.writes::<u32>().params::<Params>())?;
+    let groups = 4096.min(words as u32 / WORKGROUP);
+    let mut lanes = Vec::new();
+    for _ in 0..LANES {
+        let buffer = device.buffer::<u32>(words)?;
+        lanes.push(Lane {
+            stream: device.stream()?,
+            bound: program.bind(&[buffer.arg()])?,
+            buffer,
+            up: Some(device.host_buffer(words, Direction::Upload)?),
+            down: Some(device.host_buffer(words, Direction::Download)?),
+            under_way: None,
+        });
+    }
+    // The kernel is made to take about as long as the copies of a chunk, both ways: the hardest case to hide.
+    let copies = best(|| copy_sum(&mut lanes))?;
+    let mut iterations = 64;
+    while compute_sum(&mut lanes, groups, iterations)? < copies && iterations < 1 << 22 {
+        iterations = iterations * 5 / 4;
+    }
+    let compute = best(|| compute_sum(&mut lanes, groups, iterations))?;
+    let pipeline = best(|| pipeline(&mut lanes, groups, iterations))?;
+    let longer = copies.max(compute);
+    println!(
+        "{:34} {CHUNKS} chunks of {} MiB up and down: copies {copies:.2?}, compute {compute:.2?}, together {pipeline:.2?}: {:.3} times the longer",
+        "copies behind compute",
+        words >> 18,
+        pipeline.as_secs_f64() / longer.as_secs_f64()
+    );
+    Ok(())
+}
+
+fn best(mut work: impl FnMut() -> Result<Duration>) -> Result<Duration> {
+    work()?; // warms up
+    let mut best = work()?;
+    for _ in 0..4 {
+        best = best.min(work()?);
+    }
+    Ok(best)
+}
+
+/// All the copies one after the other, with nothing beside them.
+fn copy_sum(lanes: &mut [Lane]) -> Result<Duration> {
+    let start = Instant::now();
+    for chunk in 0..CHUNKS {
+        let lane = &mut lanes[chunk % LANES];
+        if let Some(up) = lane.up.take() {
+            lane.up = Some(lane.stream.upload_host(up, &lane.buffer)?.wait()?);
+        }
+        if let Some(down) = lane.down.take() {
+            lane.down = Some(lane.stream.download_host(&lane.buffer, down)?.wait()?);
+        }
+    }
+    Ok(start.elapsed())
+}
+
+/// All the kernels one after the other, with nothing beside them.
+fn compute_sum(lanes: &mut [Lane], groups: u32, iterations: u32) -> Result<Duration> {
+    let Some(lane) = lanes.first_mut() else { return Ok(Duration::ZERO) };
+    let start = Instant::now();
+    for _ in 0..CHUNKS {
+        lane.stream.launch(&lane.bound, groups, &Params { iterations, addend: 1 })?;
+    }
+    lane.stream.wait()?;
+    Ok(start.elapsed())
+}
+
+/// Everything, each chunk in a lane of its own.
+fn pipeline(lanes: &mut [Lane], groups: u32, iterations: u32) -> Result<Duration> {
+    let start = Instant::now();
+    for chunk in 0..CHUNKS {
+        let lane = &mut lanes[chunk % LANES];
+        lane.finish()?;
+        if let (Some(up), Some(down)) = (lane.up.take(), lane.down.take()) {
+            let up = lane.stream.upload_host(up, &lane.buffer)?;
+            lane.stream.launch(&lane.bound, groups, &Params { iterations, addend: 1 })?;
+            let down = lane.stream.download_host(&lane.buffer, down)?;
+            lane.under_way = Some((up, down));
+        }
+    }
+    for lane in lanes {
+        lane.finish()?;
+    }
+    Ok(start.elapsed())
+}
