@@ -1,6 +1,92 @@
-//! Placeholder.
-use crate::discover::Found;
+//! Any GPU, through wgpu: Vulkan, Metal, Direct3D 12 and OpenGL.
+//!
+//! An open device is a [`Hold`](hold::Hold): wgpu's device and its one queue, which runs what it is given in
+//! the order of submission. Streams therefore need no synchronisation among themselves: a stream is a
+//! command encoder that is submitted when somebody wants to know that it has run.
+//!
+//! wgpu reports most errors through callbacks and panics on the rest. [`failure`] turns both into values.
 
+mod clock;
+mod describe;
+mod failure;
+mod hold;
+mod host;
+mod instance;
+mod mark;
+mod memory;
+mod open;
+mod program;
+mod stream;
+#[cfg(test)]
+mod test;
+#[cfg(not(target_vendor = "apple"))]
+mod vulkan;
+
+use std::sync::Arc;
+
+use super::{Backend, Source};
+use crate::{
+    describe::{Api, Description, DeviceId},
+    discover::{Absent, Found},
+    error::{Error, Result},
+};
+
+/// The devices that wgpu drives, numbered within each API in the order of their PCI addresses.
+///
+/// OpenGL is asked only where no other API of this system has a device: it shows the same hardware with
+/// fewer abilities, and opening it loads a window system's libraries, some of which print to the terminal.
 pub(crate) fn find() -> Found {
-    Found::nothing("wgpu", "not written yet")
+    let mut found = Found::default();
+    for &api in instance::PREFERRED {
+        look(api, &mut found);
+    }
+    if found.sources.is_empty() {
+        for &api in instance::FALLBACK {
+            look(api, &mut found);
+        }
+    }
+    found
+}
+
+/// Adds the devices of one API, or the reason why it has none.
+fn look(api: Api, found: &mut Found) {
+    match instance::adapters(api) {
+        Ok(mut adapters) => {
+            // Software has no address and comes last; the sort is stable, so the driver's order decides there.
+            adapters.sort_by_key(|adapter| {
+                let pci = describe::pci(&adapter.get_info());
+                (pci.is_none(), pci)
+            });
+            found.sources.extend(adapters.into_iter().enumerate().map(|(index, adapter)| {
+                let id = DeviceId::from(format!("{api}:{index}"));
+                let description = describe::describe(id, api, &adapter);
+                Arc::new(WgpuSource { description, adapter }) as Arc<dyn Source>
+            }));
+        }
+        Err(reason) => found.absent.push(Absent { back_end: api.to_string(), reason }),
+    }
+}
+
+#[derive(Debug)]
+struct WgpuSource {
+    description: Description,
+    adapter: wgpu::Adapter,
+}
+
+impl Source for WgpuSource {
+    fn describe(&self) -> &Description {
+        &self.description
+    }
+
+    fn open(&self) -> Result<Arc<dyn Backend>> {
+        Ok(Arc::new(open::WgpuBackend::open(&self.description, &self.adapter)?))
+    }
+
+    fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
+        Err(Error::Split {
+            device: self.description.id.clone(),
+            sizes: sizes.to_vec(),
+            detail: format!("{} has no way to divide a device", self.description.api),
+        })
+    }
 }

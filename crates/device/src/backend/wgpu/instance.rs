@@ -1,0 +1,62 @@
+//! The way into each API: one wgpu instance an API, made when first asked for and kept for the process.
+
+use std::sync::LazyLock;
+
+use wgpu::{Adapter, Backends, DownlevelFlags, Instance, InstanceDescriptor, InstanceFlags};
+
+use crate::describe::Api;
+
+/// The APIs that are asked on this system, in the order of preference.
+pub(super) const PREFERRED: &[Api] = if cfg!(target_vendor = "apple") {
+    &[Api::Metal]
+} else if cfg!(windows) {
+    &[Api::Vulkan, Api::Dx12]
+} else {
+    &[Api::Vulkan]
+};
+
+/// The APIs that are asked where the others have no device.
+pub(super) const FALLBACK: &[Api] =
+    if cfg!(any(windows, target_vendor = "apple")) { &[] } else { &[Api::Gl] };
+
+/// The API's adapters that can compute, or why there are none.
+pub(super) fn adapters(api: Api) -> Result<Vec<Adapter>, String> {
+    static VULKAN: LazyLock<Result<Instance, String>> = LazyLock::new(vulkan);
+    static METAL: LazyLock<Instance> = LazyLock::new(|| plain(Backends::METAL));
+    static DX12: LazyLock<Instance> = LazyLock::new(|| plain(Backends::DX12));
+    static GL: LazyLock<Instance> = LazyLock::new(|| plain(Backends::GL));
+    let (instance, backends) = match api {
+        Api::Vulkan => (VULKAN.as_ref().map_err(Clone::clone)?, Backends::VULKAN),
+        Api::Metal => (&*METAL, Backends::METAL),
+        Api::Dx12 => (&*DX12, Backends::DX12),
+        Api::Gl => (&*GL, Backends::GL),
+        Api::Cuda | Api::Cpu => return Err("not driven through wgpu".into()),
+    };
+    let mut adapters = pollster::block_on(instance.enumerate_adapters(backends));
+    if adapters.is_empty() {
+        return Err("no driver found".into());
+    }
+    adapters.retain(|adapter| {
+        adapter.get_downlevel_capabilities().flags.contains(DownlevelFlags::COMPUTE_SHADERS)
+    });
+    if adapters.is_empty() { Err("its devices cannot run compute kernels".into()) } else { Ok(adapters) }
+}
+
+/// An instance without validation layers, which print, and without a display.
+fn plain(backends: Backends) -> Instance {
+    Instance::new(InstanceDescriptor {
+        backends,
+        flags: InstanceFlags::empty(),
+        ..InstanceDescriptor::new_without_display_handle()
+    })
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn vulkan() -> Result<Instance, String> {
+    super::vulkan::instance()
+}
+
+#[cfg(target_vendor = "apple")]
+fn vulkan() -> Result<Instance, String> {
+    Err("not on this system".into())
+}

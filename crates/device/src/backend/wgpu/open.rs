@@ -1,0 +1,100 @@
+//! Opening a device, and what an open one can be asked for.
+
+use std::sync::Arc;
+
+use wgpu::{Adapter, DeviceDescriptor, MemoryHints};
+
+use super::{
+    super::{Backend, Contents, Direction, HostMemory, Memory, MemoryUse, Program, StreamBackend},
+    clock::Clock,
+    describe,
+    failure::{Failure, quietly},
+    hold::Hold,
+    host::WgpuHostMemory,
+    memory::WgpuMemory,
+    program::WgpuProgram,
+    stream::WgpuStream,
+};
+use crate::{
+    describe::{Capabilities, Description},
+    error::{Error, Result},
+    kernel::Kernel,
+};
+
+/// An open device.
+#[derive(Debug)]
+pub(super) struct WgpuBackend {
+    pub(super) hold: Arc<Hold>,
+}
+
+impl WgpuBackend {
+    /// Takes hold of an adapter's device with everything that it can do and that this crate has a use for.
+    pub(super) fn open(description: &Description, adapter: &Adapter) -> Result<Self> {
+        let id = description.id.clone();
+        let (features, ask) = describe::features(adapter.features());
+        let limits = adapter.limits();
+        let descriptor = DeviceDescriptor {
+            required_features: ask,
+            required_limits: limits.clone(),
+            // Blocks are kept on the shelf, so asking the driver for small pieces costs little.
+            memory_hints: MemoryHints::MemoryUsage,
+            ..DeviceDescriptor::default()
+        };
+        let refused = |why: String| Error::lost(&id, "opening it", why);
+        let (device, queue) = quietly(|| pollster::block_on(adapter.request_device(&descriptor)))
+            .map_err(refused)?
+            .map_err(|why| refused(why.to_string()))?;
+
+        let failure = Arc::new(Failure::default());
+        let (lost, uncaught) = (failure.clone(), failure.clone());
+        device.set_device_lost_callback(move |reason, message| lost.lose(&format!("{reason:?} {message}")));
+        device.on_uncaptured_error(Arc::new(move |error| uncaught.note(error)));
+
+        let capabilities = describe::capabilities(features, ask, &limits, &adapter.get_info());
+        let hold = Hold {
+            clock: Clock::new(&queue),
+            kind: description.kind,
+            api: description.api,
+            capabilities,
+            device,
+            queue,
+            failure,
+            shelf: Default::default(),
+            staging: Default::default(),
+            modules: Default::default(),
+            id,
+        };
+        Ok(WgpuBackend { hold: Arc::new(hold) })
+    }
+}
+
+impl Backend for WgpuBackend {
+    fn capabilities(&self) -> &Capabilities {
+        &self.hold.capabilities
+    }
+
+    fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>> {
+        Ok(Arc::new(WgpuMemory::allocate(&self.hold, bytes, contents)?))
+    }
+
+    fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>> {
+        Ok(Box::new(WgpuHostMemory::allocate(&self.hold, bytes, direction)?))
+    }
+
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
+        Ok(Arc::new(WgpuProgram::compile(&self.hold, kernel)?))
+    }
+
+    fn stream(&self) -> Result<Box<dyn StreamBackend>> {
+        self.hold.check("making a stream")?;
+        Ok(Box::new(WgpuStream::new(self.hold.clone())))
+    }
+
+    fn memory(&self) -> MemoryUse {
+        self.hold.shelf.memory_use()
+    }
+
+    fn trim(&self) {
+        self.hold.trim();
+    }
+}

@@ -1,0 +1,261 @@
+//! A stream: a command encoder that is filled, submitted and replaced.
+//!
+//! Launches that follow one another share a compute pass, in which wgpu orders those that share buffers.
+//! What an operation uses is kept until it is submitted; from then on wgpu keeps it until it has run.
+
+use std::{any::Any, ops::Range, sync::Arc, time::Duration};
+
+use wgpu::{CommandEncoder, ComputePass, SubmissionIndex};
+
+use super::{
+    super::{
+        Bound, Direction, HostMemory, Mark, Memory, Region, StreamBackend, Timestamp as TimestampBackend,
+    },
+    clock::Pending,
+    failure::translate,
+    hold::Hold,
+    host::{Block, WgpuHostMemory},
+    mark::WgpuMark,
+    memory::{WgpuMemory, padded},
+    program::WgpuBound,
+};
+use crate::error::{Error, Result};
+
+/// After so many operations they are submitted, so that the device need not wait for the host to finish
+/// recording.
+const OPERATIONS_A_SUBMISSION: u32 = 32;
+
+/// A sequence of operations.
+#[derive(Debug)]
+pub(super) struct WgpuStream {
+    hold: Arc<Hold>,
+    /// The open pass, which has the encoder locked: it must end before anything else is recorded.
+    pass: Option<ComputePass<'static>>,
+    encoder: Option<CommandEncoder>,
+    operations: u32,
+    /// Another stream's mark was waited for, and no submission of this stream is later than it yet.
+    follows: bool,
+    last: Option<SubmissionIndex>,
+    pending: Option<Pending>,
+    kept_memories: Vec<Arc<dyn Memory>>,
+    kept_blocks: Vec<Arc<Block>>,
+    /// The last of them is the one that the open pass is set to.
+    kept_bounds: Vec<Arc<dyn Bound>>,
+}
+
+impl WgpuStream {
+    pub(super) fn new(hold: Arc<Hold>) -> Self {
+        WgpuStream {
+            hold,
+            pass: None,
+            encoder: None,
+            operations: 0,
+            follows: false,
+            last: None,
+            pending: None,
+            kept_memories: Vec::new(),
+            kept_blocks: Vec::new(),
+            kept_bounds: Vec::new(),
+        }
+    }
+
+    /// The encoder, to record something else than a launch.
+    fn encoder(&mut self) -> &mut CommandEncoder {
+        self.pass = None;
+        open_encoder(&mut self.encoder, &self.hold)
+    }
+
+    /// Counts an operation, and submits when there are enough.
+    fn count(&mut self) -> Result<()> {
+        self.operations += 1;
+        if self.operations < OPERATIONS_A_SUBMISSION { Ok(()) } else { self.submit("running operations") }
+    }
+
+    /// Starts everything that was recorded.
+    fn submit(&mut self, operation: &str) -> Result<()> {
+        let (pass, pending) = (self.pass.take(), self.pending.take());
+        let mut outcome = Ok(());
+        if self.encoder.is_some() || self.follows {
+            let encoder = self.encoder.take();
+            let (submission, error) = self.hold.scoped(|| {
+                drop(pass);
+                let commands = encoder.map(|mut encoder| {
+                    if let Some(pending) = &pending {
+                        pending.resolve(&mut encoder);
+                    }
+                    encoder.finish()
+                });
+                let submission = self.hold.queue.submit(commands);
+                if let Some(pending) = pending {
+                    pending.collect(&self.hold);
+                }
+                submission
+            });
+            self.last = Some(submission);
+            outcome = error.map_or(Ok(()), |error| Err(translate(error, &self.hold.id, operation, 0)));
+        }
+        self.operations = 0;
+        self.follows = false;
+        // The queue has them now, and what comes to use them again is submitted later.
+        self.kept_memories.clear();
+        self.kept_blocks.clear();
+        self.kept_bounds.clear();
+        outcome.and_then(|()| self.hold.check(operation))
+    }
+
+    fn copy_between(&mut self, from: (&wgpu::Buffer, u64), to: (&wgpu::Buffer, u64), bytes: u64) {
+        self.encoder().copy_buffer_to_buffer(from.0, from.1, to.0, to.1, padded(bytes));
+    }
+
+    /// wgpu copies whole words only.
+    fn check_offset(&self, operation: &str, offset: u64) -> Result<()> {
+        let alignment = wgpu::COPY_BUFFER_ALIGNMENT;
+        if offset.is_multiple_of(alignment) {
+            return Ok(());
+        }
+        let detail = format!("host memory from byte {offset}, which must be a multiple of {alignment}");
+        Err(Error::unsupported(&self.hold.id, operation, detail))
+    }
+}
+
+fn open_encoder<'a>(encoder: &'a mut Option<CommandEncoder>, hold: &Hold) -> &'a mut CommandEncoder {
+    encoder.get_or_insert_with(|| hold.device.create_command_encoder(&Default::default()))
+}
+
+impl StreamBackend for WgpuStream {
+    fn upload(&mut self, from: &mut dyn HostMemory, range: Range<u64>, to: &Region) -> Result<()> {
+        self.hold.check("uploading")?;
+        self.check_offset("uploading", range.start)?;
+        let memory = WgpuMemory::of(to, &self.hold)?;
+        let block = WgpuHostMemory::lend(from, &self.hold, Direction::Upload)?;
+        let bytes = range.end.saturating_sub(range.start);
+        if bytes > 0 {
+            self.copy_between((&block.buffer, range.start), (&memory.buffer, to.offset), bytes);
+        }
+        self.kept_blocks.push(block);
+        self.kept_memories.push(to.memory.clone());
+        self.count()
+    }
+
+    fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()> {
+        self.hold.check("downloading")?;
+        self.check_offset("downloading", offset)?;
+        let memory = WgpuMemory::of(from, &self.hold)?;
+        let block = WgpuHostMemory::lend(to, &self.hold, Direction::Download)?;
+        if from.bytes > 0 {
+            self.copy_between((&memory.buffer, from.offset), (&block.buffer, offset), from.bytes);
+        }
+        self.kept_blocks.push(block);
+        self.kept_memories.push(from.memory.clone());
+        self.submit("downloading")
+    }
+
+    fn copy(&mut self, from: &Region, to: &Region) -> Result<()> {
+        self.hold.check("copying")?;
+        let (source, target) = (WgpuMemory::of(from, &self.hold)?, WgpuMemory::of(to, &self.hold)?);
+        if from.bytes == 0 {
+            return Ok(());
+        }
+        self.copy_between((&source.buffer, from.offset), (&target.buffer, to.offset), from.bytes);
+        self.kept_memories.extend([from.memory.clone(), to.memory.clone()]);
+        self.count()
+    }
+
+    fn zero(&mut self, region: &Region) -> Result<()> {
+        self.hold.check("zeroing")?;
+        let memory = WgpuMemory::of(region, &self.hold)?;
+        if region.bytes == 0 {
+            return Ok(());
+        }
+        self.encoder().clear_buffer(&memory.buffer, region.offset, Some(padded(region.bytes)));
+        self.kept_memories.push(region.memory.clone());
+        self.count()
+    }
+
+    fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+        self.hold.check("launching")?;
+        let kernel = (&**bound as &dyn Any).downcast_ref::<WgpuBound>();
+        let Some(kernel) = kernel.filter(|kernel| Arc::ptr_eq(&kernel.hold, &self.hold)) else {
+            let detail = "the kernel was compiled for another device";
+            return Err(Error::unsupported(&self.hold.id, "launching", detail));
+        };
+        // A kernel that is launched again is already set.
+        let is_set =
+            self.pass.is_some() && self.kept_bounds.last().is_some_and(|set| Arc::ptr_eq(set, bound));
+        let pass = self.pass.get_or_insert_with(|| {
+            let encoder = open_encoder(&mut self.encoder, &self.hold);
+            encoder.begin_compute_pass(&Default::default()).forget_lifetime()
+        });
+        if !is_set {
+            pass.set_pipeline(&kernel.pipeline);
+            if let Some(group) = &kernel.group {
+                pass.set_bind_group(0, group, &[]);
+            }
+            self.kept_bounds.push(bound.clone());
+        }
+        if !params.is_empty() {
+            set_params(pass, params);
+        }
+        let [x, y, z] = groups;
+        pass.dispatch_workgroups(x, y, z);
+        self.count()
+    }
+
+    fn timestamp(&mut self) -> Result<Arc<dyn TimestampBackend>> {
+        self.hold.check("reading a timestamp")?;
+        if self.pending.as_ref().is_some_and(Pending::is_full) {
+            self.submit("reading a timestamp")?;
+        }
+        let mut pending = self.pending.take().map_or_else(|| Pending::begin(&self.hold), Ok)?;
+        let hold = self.hold.clone();
+        let timestamp = pending.write(&hold, self.encoder());
+        self.pending = Some(pending);
+        self.count()?;
+        Ok(Arc::new(timestamp))
+    }
+
+    fn mark(&mut self) -> Result<Arc<dyn Mark>> {
+        self.submit("marking a stream")?;
+        Ok(Arc::new(WgpuMark::new(self.hold.clone(), self.last.clone())))
+    }
+
+    fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()> {
+        self.hold.check("waiting for another stream")?;
+        let mark = (&**mark as &dyn Any).downcast_ref::<WgpuMark>();
+        if !mark.is_some_and(|mark| Arc::ptr_eq(&mark.hold, &self.hold)) {
+            let detail = "the mark is another device's";
+            return Err(Error::unsupported(&self.hold.id, "waiting for another stream", detail));
+        }
+        // What comes before a mark has been submitted, and the queue keeps the order. Only a mark of this
+        // stream that comes next needs a submission of its own to be later than that one.
+        self.follows = true;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.submit("starting operations")
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
+        self.mark()?.wait(timeout)
+    }
+}
+
+/// Parameters go in whole words.
+fn set_params(pass: &mut ComputePass<'_>, params: &[u8]) {
+    if params.len().is_multiple_of(4) {
+        return pass.set_immediates(0, params);
+    }
+    let mut whole = smallvec::SmallVec::<[u8; 256]>::from_slice(params);
+    whole.resize(params.len().next_multiple_of(4), 0);
+    pass.set_immediates(0, &whole);
+}
+
+impl Drop for WgpuStream {
+    // What was queued still runs. Whether it went well, nobody is left to ask.
+    fn drop(&mut self) {
+        if !self.hold.failure.is_lost() {
+            let _ = self.submit("closing a stream");
+        }
+    }
+}
