@@ -58,7 +58,12 @@ fn main() -> Result<(), Error> {
         let result = stream.download(&data)?.wait()?;
         let same = first.get_or_insert_with(|| result.clone()) == &result;
         let verdict = if same { "as the others" } else { "NOT as the others" };
-        println!("{:10} {:32} {:10} {took:>10.2?}  {verdict}", device.id(), device.describe().name, program.body());
+        println!(
+            "{:10} {:32} {:10} {took:>10.2?}  {verdict}",
+            device.id(),
+            device.describe().name,
+            program.body()
+        );
         assert!(same, "{} computed something else", device.id());
     }
     Ok(())

@@ -92,14 +92,15 @@ impl Peer for Direct {
 
     fn download(&mut self) -> Result<()> {
         // SAFETY: as above.
-        unsafe { result::memcpy_dtoh_async(self.down.as_mut_slice()?, self.target, self.stream.cu_stream())? };
+        unsafe {
+            result::memcpy_dtoh_async(self.down.as_mut_slice()?, self.target, self.stream.cu_stream())?
+        };
         Ok(self.stream.synchronize()?)
     }
 
     fn multiply(&mut self, iterations: u32) -> Result<()> {
         let mut params = Params { iterations, addend: ADDEND };
-        let mut arguments: [*mut c_void; 2] =
-            [(&raw mut self.out).cast(), (&raw mut params).cast()];
+        let mut arguments: [*mut c_void; 2] = [(&raw mut self.out).cast(), (&raw mut params).cast()];
         // SAFETY: the kernel takes a pointer to as many words as there are threads, and the parameters.
         unsafe {
             result::launch_kernel(

@@ -90,11 +90,14 @@ fn compare(device: &Device, mut direct: Box<dyn Peer>) -> Result<()> {
     println!("\n{}: Evener against {}, medians of alternating rounds", device.id(), direct.name());
     println!("{:34} {:>14} {:>14} {:>8}", "", "Evener", "direct", "ratio");
     let microseconds = |time: f64| format!("{:.2} µs", time * 1e6);
-    let rate = |unit: &'static str, amount: f64| move |time: f64| format!("{:.2} {unit}", amount / time / 1e9);
+    let rate =
+        |unit: &'static str, amount: f64| move |time: f64| format!("{:.2} {unit}", amount / time / 1e9);
 
     row("launch and wait", &mut evener, &mut *direct, 400, |peer| peer.launch_and_wait(), microseconds)?;
     let many = |peer: &mut dyn Peer| peer.launch_many(1000);
-    row("launch, of a thousand queued", &mut evener, &mut *direct, 20, many, |time| microseconds(time / 1e3))?;
+    row("launch, of a thousand queued", &mut evener, &mut *direct, 20, many, |time| {
+        microseconds(time / 1e3)
+    })?;
     let bandwidth = rate("GB/s", COPY_BYTES as f64);
     row("host to device", &mut evener, &mut *direct, 20, |peer| peer.upload(), &bandwidth)?;
     row("device to host", &mut evener, &mut *direct, 20, |peer| peer.download(), &bandwidth)?;
@@ -103,13 +106,20 @@ fn compare(device: &Device, mut direct: Box<dyn Peer>) -> Result<()> {
     loop {
         let start = Instant::now();
         direct.multiply(iterations)?;
-        if start.elapsed() > Duration::from_millis(20) || iterations > 1 << 20 {
+        if start.elapsed() > Duration::from_millis(20) || iterations >= 1 << 15 {
             break;
         }
         iterations *= 2;
     }
     let multiplies = f64::from(GROUPS * WORKGROUP) * f64::from(CHAINS) * f64::from(iterations);
-    row("int32 multiplies", &mut evener, &mut *direct, 10, |peer| peer.multiply(iterations), rate("G/s", multiplies))
+    row(
+        "int32 multiplies",
+        &mut evener,
+        &mut *direct,
+        10,
+        |peer| peer.multiply(iterations),
+        rate("G/s", multiplies),
+    )
 }
 
 /// Times both in turns, so that whatever disturbs the machine disturbs both, and prints a row. The ratio is of
@@ -127,7 +137,11 @@ fn row(
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         for which in order {
             let start = Instant::now();
-            if which == 0 { work(evener)? } else { work(direct)? }
+            if which == 0 {
+                work(evener)?
+            } else {
+                work(direct)?
+            }
             // The first quarter warms up.
             if round >= rounds / 4 {
                 times[which].push(start.elapsed());

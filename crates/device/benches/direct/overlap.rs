@@ -53,7 +53,7 @@ pub(crate) fn run(device: &Device) -> Result<()> {
     // The kernel is made to take about as long as the copies of a chunk, both ways: the hardest case to hide.
     let copies = best(|| copy_sum(&mut lanes))?;
     let mut iterations = 64;
-    while compute_sum(&mut lanes, groups, iterations)? < copies && iterations < 1 << 22 {
+    while compute_sum(&mut lanes, groups, iterations)? < copies && iterations < 1 << 15 {
         iterations = iterations * 5 / 4;
     }
     let compute = best(|| compute_sum(&mut lanes, groups, iterations))?;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use evener_device::{Api, Description};
 use wgpu::{
-    BindGroup, Buffer, BufferDescriptor, BufferUsages, ComputePipeline, Device, Features, MapMode, PollType, Queue,
+    BindGroup, Buffer, BufferDescriptor, BufferUsages, ComputePipeline, Device, Features, MapMode, PollType,
+    Queue,
 };
 
 use crate::{ADDEND, COPY_BYTES, GROUPS, Params, Peer, Result, WGSL_SOURCE, WORKGROUP};
@@ -36,9 +37,10 @@ impl Direct {
         let adapters = pollster::block_on(instance.enumerate_adapters(backends));
         let same = |adapter: &wgpu::Adapter| {
             let info = adapter.get_info();
-            description.pci.as_ref().map_or(info.name == description.name, |pci| {
-                info.device_pci_bus_id.eq_ignore_ascii_case(pci)
-            })
+            description
+                .pci
+                .as_ref()
+                .map_or(info.name == description.name, |pci| info.device_pci_bus_id.eq_ignore_ascii_case(pci))
         };
         let adapter = adapters.into_iter().find(same).ok_or("wgpu does not show this device")?;
         let (device, queue) = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {
@@ -46,7 +48,10 @@ impl Direct {
             required_limits: adapter.limits(),
             ..Default::default()
         }))?;
-        let descriptor = wgpu::ShaderModuleDescriptor { label: None, source: wgpu::ShaderSource::Wgsl(WGSL_SOURCE.into()) };
+        let descriptor = wgpu::ShaderModuleDescriptor {
+            label: None,
+            source: wgpu::ShaderSource::Wgsl(WGSL_SOURCE.into()),
+        };
         let mut checks = wgpu::ShaderRuntimeChecks::checked();
         checks.force_loop_bounding = false;
         // SAFETY: every loop of these kernels ends.
@@ -80,7 +85,12 @@ impl Direct {
             })
         };
         let buffer = |size: usize, usage: BufferUsages| {
-            device.create_buffer(&BufferDescriptor { label: None, size: size as u64, usage, mapped_at_creation: false })
+            device.create_buffer(&BufferDescriptor {
+                label: None,
+                size: size as u64,
+                usage,
+                mapped_at_creation: false,
+            })
         };
         let out = buffer((GROUPS * WORKGROUP * 4) as usize, BufferUsages::STORAGE);
         let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
@@ -104,7 +114,8 @@ impl Direct {
     }
 
     fn wait(&self) -> Result<()> {
-        self.device.poll(PollType::Wait { submission_index: None, timeout: Some(Duration::from_secs(60)) })?;
+        self.device
+            .poll(PollType::Wait { submission_index: None, timeout: Some(Duration::from_secs(60)) })?;
         Ok(())
     }
 

@@ -86,8 +86,10 @@ fn int32_multiplies(device: &Device, stream: &mut Stream) -> Result<f64> {
     let threads = GROUPS * kernels::WORKGROUP;
     let out = device.buffer::<u32>(threads as usize)?;
     let bound = device.compile(&kernels::int32_multiply())?.bind(&[out.arg()])?;
-    let (rate, iterations) = arithmetic_rate(threads, |iterations| {
-        stream.launch(&bound, GROUPS, &Params { iterations, addend: ADDEND })?;
+    let (rate, iterations) = arithmetic_rate(threads, |iterations, launches| {
+        for _ in 0..launches {
+            stream.launch(&bound, GROUPS, &Params { iterations, addend: ADDEND })?;
+        }
         stream.wait()
     })?;
     let thread = threads - 7;
@@ -104,8 +106,10 @@ fn f32_multiply_adds(device: &Device, stream: &mut Stream) -> Result<f64> {
     let threads = GROUPS * kernels::WORKGROUP;
     let out = device.buffer::<f32>(threads as usize)?;
     let bound = device.compile(&kernels::f32_multiply_add())?.bind(&[out.arg()])?;
-    let (rate, iterations) = arithmetic_rate(threads, |iterations| {
-        stream.launch(&bound, GROUPS, &Params { iterations, addend: 0 })?;
+    let (rate, iterations) = arithmetic_rate(threads, |iterations, launches| {
+        for _ in 0..launches {
+            stream.launch(&bound, GROUPS, &Params { iterations, addend: 0 })?;
+        }
         stream.wait()
     })?;
     let thread = threads - 7;
@@ -121,15 +125,24 @@ fn f32_multiply_adds(device: &Device, stream: &mut Stream) -> Result<f64> {
     Ok(rate)
 }
 
-/// Operations a second of a kernel with eight chains a thread, and the iterations of the last launch.
-fn arithmetic_rate(threads: u32, mut launch: impl FnMut(u32) -> Result<()>) -> Result<(f64, u32)> {
+/// Iterations of one launch: enough that its start does not count. Mesa's software Vulkan ends any loop after
+/// 65,535 turns, without a word.
+const MOST_ITERATIONS: u32 = 4096;
+
+/// Operations a second of a kernel with eight chains a thread, and the iterations of the last launch. `launch`
+/// is given the iterations of a launch and how many launches to queue.
+fn arithmetic_rate(threads: u32, mut launch: impl FnMut(u32, u32) -> Result<()>) -> Result<(f64, u32)> {
     let mut iterations = 16u32;
+    let mut last = 0;
     let best = best_of(|| {
-        let (took, grown) = long_enough(iterations, 1 << 24, &mut launch)?;
+        let (took, grown) = long_enough(iterations, 1 << 30, |iterations| {
+            last = iterations.min(MOST_ITERATIONS);
+            launch(last, iterations / last)
+        })?;
         iterations = grown;
-        Ok(f64::from(iterations) / took.as_secs_f64())
+        Ok(f64::from(iterations / last * last) / took.as_secs_f64())
     })?;
-    Ok((best * f64::from(threads) * f64::from(kernels::CHAINS), iterations))
+    Ok((best * f64::from(threads) * f64::from(kernels::CHAINS), last))
 }
 
 fn memory_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {

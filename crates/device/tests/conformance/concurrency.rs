@@ -20,13 +20,13 @@ fn marks(device: &Device) -> Outcome {
     let bound = device.compile(&sources::spin())?.bind(&[data.arg()])?;
     let (mut first, mut second) = (device.stream()?, device.stream()?);
     for round in 1..=20u32 {
-        first.launch(&bound, 1, &100_000u32)?;
+        first.launch(&bound, 1, &1_000u32)?;
         let computed = first.mark()?;
         second.wait_for(&computed)?;
         second.copy(&data, &copy)?;
         let copied = second.mark()?;
         first.wait_for(&copied)?;
-        let (found, expected) = (second.download(&copy)?.wait()?[0], sources::spun(3, 100_000 * round));
+        let (found, expected) = (second.download(&copy)?.wait()?[0], sources::spun(3, 1_000 * round));
         ensure!(found == expected, "round {round}: {expected} expected, {found} found");
     }
     Ok(())
@@ -41,7 +41,9 @@ fn asynchronous(device: &Device) -> Outcome {
     stream.wait()?;
     let host = device.host_buffer::<u8>(1 << 20, Direction::Upload)?;
     let start = Instant::now();
-    stream.launch(&bound, 1, &50_000_000u32)?;
+    for _ in 0..10 {
+        stream.launch(&bound, 1, &sources::MOST_ROUNDS)?;
+    }
     let upload = stream.upload_host(host, &target)?;
     stream.flush()?;
     let queued = start.elapsed();
@@ -108,7 +110,7 @@ fn dropped(device: &Device) -> Outcome {
         let data = device.buffer_from(&[round])?;
         let bound = device.compile(&sources::spin())?.bind(&[data.arg()])?;
         let mut stream = device.stream()?;
-        stream.launch(&bound, 1, &1_000_000u32)?;
+        stream.launch(&bound, 1, &sources::MOST_ROUNDS)?;
         let download = stream.download(&data)?;
         let host = device.host_buffer::<u32>(1, Direction::Upload)?;
         let upload = stream.upload_host(host, &data)?;

@@ -38,40 +38,49 @@ pub(crate) fn triple() -> Kernel {
         })
 }
 
-/// `data[0]` goes through `x = x * x + 1` so many times: long, and of a known end.
+/// Steps of one round of `spin`.
+pub(crate) const ROUND: u32 = 64;
+
+/// The most rounds of one launch of `spin`: Mesa's software Vulkan ends any loop after 65,535 turns.
+pub(crate) const MOST_ROUNDS: u32 = 60_000;
+
+/// `data[0]` goes through so many rounds of steps x = x * x + 1: slow, and of a known end.
 pub(crate) fn spin() -> Kernel {
+    let steps = |step: &str| step.repeat(ROUND as usize);
     Kernel::new("spin")
         .writes::<u32>()
         .params::<u32>()
         .workgroup(1)
-        .cuda(
-            r#"extern "C" __global__ void spin(unsigned *data, unsigned times) {
+        .cuda(format!(
+            r#"extern "C" __global__ void spin(unsigned *data, unsigned rounds) {{
                 unsigned x = data[0];
-                for (unsigned i = 0; i < times; i++) x = x * x + 1;
+                for (unsigned i = 0; i < rounds; i++) {{ {} }}
                 data[0] = x;
-            }"#,
-        )
-        .wgsl(
+            }}"#,
+            steps("x = x * x + 1;")
+        ))
+        .wgsl(format!(
             r#"
-            var<immediate> times: u32;
+            var<immediate> rounds: u32;
             @group(0) @binding(0) var<storage, read_write> data: array<u32>;
             @compute @workgroup_size(1)
-            fn spin() {
+            fn spin() {{
                 var x = data[0];
-                for (var i = 0u; i < times; i++) { x = x * x + 1u; }
+                for (var i = 0u; i < rounds; i++) {{ {} }}
                 data[0] = x;
-            }"#,
-        )
+            }}"#,
+            steps("x = x * x + 1u;")
+        ))
         .rust(|launch| {
-            let (times, data) = (launch.params::<u32>()?, launch.write::<u32>(0)?);
-            data[0] = spun(data[0], times);
+            let (rounds, data) = (launch.params::<u32>()?, launch.write::<u32>(0)?);
+            data[0] = spun(data[0], rounds);
             Ok(())
         })
 }
 
 /// What `spin` computes.
-pub(crate) fn spun(first: u32, times: u32) -> u32 {
-    (0..times).fold(first, |x, _| std::hint::black_box(x).wrapping_mul(x).wrapping_add(1))
+pub(crate) fn spun(first: u32, rounds: u32) -> u32 {
+    (0..rounds * ROUND).fold(first, |x, _| std::hint::black_box(x).wrapping_mul(x).wrapping_add(1))
 }
 
 /// The last workgroup of a launch writes how many there are in each dimension.
