@@ -10,10 +10,15 @@ mod describe;
 mod device;
 mod discover;
 mod error;
+#[cfg(test)]
+mod fake;
 mod kernel;
 mod launch;
 mod measure;
+mod score;
+mod select;
 mod stream;
+mod telemetry;
 
 pub use backend::{Contents, Direction, MemoryUse};
 pub use buffer::{Argument, Buffer, HostBuffer};
@@ -24,5 +29,8 @@ pub use discover::{Absent, Inventory};
 pub use error::{Error, Result, Severity};
 pub use kernel::{Access, Binding, Bound, BoxError, Extent, Kernel, Program};
 pub use launch::Launch;
-pub use measure::Rates;
+pub use measure::{Rates, known_rates, measure, remember_rates};
+pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
+pub use select::DEVICES_VARIABLE;
 pub use stream::{Download, Mark, Stream, Timestamp, Transfer};
+pub use telemetry::Telemetry;

@@ -4,6 +4,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{
+    device::Device,
+    error::{Error, Result},
+};
+
 /// What a device was measured to do. Which of these counts depends on the task: integer multiplies for field
 /// arithmetic, multiply-adds for tensors, bandwidths for work on data that lives on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -21,6 +26,21 @@ pub struct Rates {
     /// The time from launching an empty kernel to knowing that it has ended, in seconds.
     #[serde(rename = "launch_latency_s", with = "seconds")]
     pub launch_latency: Duration,
+}
+
+/// Placeholder, to be replaced: measures nothing.
+pub fn measure(device: &Device) -> Result<Rates> {
+    Err(Error::unsupported(device.id(), "measuring", "not written yet"))
+}
+
+/// Placeholder, to be replaced: remembers nothing.
+pub fn known_rates(_: &Device) -> Option<Rates> {
+    None
+}
+
+/// Placeholder, to be replaced: remembers nothing.
+pub fn remember_rates(_: &Device, _: &Rates) -> Result<()> {
+    Ok(())
 }
 
 mod seconds {
