@@ -31,6 +31,6 @@ pub use kernel::{Access, Binding, Bound, BoxError, Extent, Kernel, Program};
 pub use launch::Launch;
 pub use measure::{Rates, known_rates, measure, remember_rates};
 pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
-pub use select::DEVICES_VARIABLE;
+pub use select::{DEVICES_VARIABLE, selection_from_environment};
 pub use stream::{Download, Mark, Stream, Timestamp, Transfer};
 pub use telemetry::Telemetry;

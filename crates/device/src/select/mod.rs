@@ -37,6 +37,12 @@ use crate::{
 /// The variable that holds a selection for whoever gives none.
 pub const DEVICES_VARIABLE: &str = "EVENER_DEVICES";
 
+/// The selection in `EVENER_DEVICES`, where it is set and not blank.
+pub fn selection_from_environment() -> Option<String> {
+    let selection = std::env::var_os(DEVICES_VARIABLE)?.to_string_lossy().into_owned();
+    Some(selection).filter(|selection| !selection.trim().is_empty())
+}
+
 impl Inventory {
     /// The devices that a selection stands for, in the order asked for, each once.
     ///
@@ -59,12 +65,9 @@ impl Inventory {
     /// The devices that a selection stands for: the one given, or else the one in `EVENER_DEVICES`, or else
     /// the default devices. Fails as [`select`](Inventory::select) does.
     pub fn select_or_default(&self, selection: Option<&str>) -> Result<Vec<Device>> {
-        if let Some(selection) = selection {
-            return self.select(selection);
-        }
-        match std::env::var_os(DEVICES_VARIABLE).map(|value| value.to_string_lossy().into_owned()) {
-            Some(selection) if !selection.trim().is_empty() => self.select(&selection),
-            _ => Ok(self.default_devices()),
+        match selection.map(str::to_owned).or_else(selection_from_environment) {
+            Some(selection) => self.select(&selection),
+            None => Ok(self.default_devices()),
         }
     }
 
