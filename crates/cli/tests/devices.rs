@@ -1,4 +1,6 @@
 //! `evener devices`, run as a user runs it.
+// The functions that the tests share are no tests themselves, but may fail like them.
+#![allow(clippy::unwrap_used)]
 
 use std::{
     fs,

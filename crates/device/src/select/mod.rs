@@ -1,24 +1,4 @@
 //! Which devices to use, in words: `gpu,-cuda:1,cpu[8,8]`.
-//!
-//! A selection is a list of terms, separated by commas and applied from left to right:
-//!
-//! | term | stands for |
-//! | --- | --- |
-//! | `cuda:0`, `vulkan:1`, `cpu` | the device with that id |
-//! | `cuda`, `vulkan`, `metal`, `dx12`, `gl` | every device that this API shows |
-//! | `gpu`, `software`, `all` | every GPU, every software device, every device |
-//! | `01:00.0`, `0000:01:00.0` | the device at that PCI address |
-//! | `GPU-12345678…`, `12345678…` | the device with that UUID, or with the only one that begins so |
-//! | `h200` | every device whose name contains this, in small or capital letters |
-//! | `cuda:0[40,92]`, `cpu[8,8]` | that device split into partitions of so many compute units |
-//! | `-…` | leaves out what the rest stands for |
-//!
-//! A selection that begins with leaving something out starts from the default devices.
-//!
-//! No hardware is ever used twice. A group means whatever of it is not there yet, and a term that names a
-//! device wins over a group that contains it: `all,cuda:0[40,92]` is everything, with `cuda:0` in two parts,
-//! and `all,vulkan:0` is everything, with that card through Vulkan. Where two terms *name* the same
-//! hardware, that is an error, because nobody can mean it.
 
 mod name;
 mod parse;
@@ -45,6 +25,26 @@ pub fn selection_from_environment() -> Option<String> {
 
 impl Inventory {
     /// The devices that a selection stands for, in the order asked for, each once.
+    ///
+    /// A selection is a list of terms, separated by commas and applied from left to right:
+    ///
+    /// | term | stands for |
+    /// | --- | --- |
+    /// | `cuda:0`, `vulkan:1`, `cpu` | the device with that id |
+    /// | `cuda`, `vulkan`, `metal`, `dx12`, `gl` | every device that this API shows |
+    /// | `gpu`, `software`, `all` | every GPU, every software device, every device |
+    /// | `01:00.0`, `0000:01:00.0` | the device at that PCI address |
+    /// | `GPU-12345678…`, `12345678…` | the device with that UUID, or with the only one that begins so |
+    /// | `h200` | every device whose name contains this, in small or capital letters |
+    /// | `cuda:0[40,92]`, `cpu[8,8]` | that device split into partitions of so many compute units |
+    /// | `-…` | leaves out what the rest stands for |
+    ///
+    /// A selection that begins with leaving something out starts from the default devices.
+    ///
+    /// No hardware is ever used twice. A group means whatever of it is not there yet, and a term that names a
+    /// device wins over a group that contains it: `all,cuda:0[40,92]` is everything, with `cuda:0` in two parts,
+    /// and `all,vulkan:0` is everything, with that card through Vulkan. Where two terms *name* the same
+    /// hardware, that is an error, because nobody can mean it.
     ///
     /// Fails with [`Error::Selection`] where a term cannot be read or matches nothing, where nothing is left,
     /// and where the same hardware would be used twice; and with [`Error::Split`] where a device cannot be

@@ -47,6 +47,30 @@ fn full_uuid(uuid: &str) -> Option<String> {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::fake;
+
+    /// Where there is a card, it must be found under every name that a description may have for it.
+    #[test]
+    fn a_card_is_found_by_address_and_by_uuid() {
+        let Some(card) = library().and_then(|library| library.device_by_index(0).ok()) else { return };
+        let (uuid, long_address) = (card.uuid().unwrap(), card.pci_info().unwrap().bus_id.to_lowercase());
+        let short_address = long_address.trim_start_matches("0000").to_owned();
+        let nothing = fake::description("any:0");
+        for device in [
+            Description { uuid: Some(uuid.clone()), ..nothing.clone() },
+            Description { uuid: Some(plain_uuid(&uuid)), ..nothing.clone() },
+            Description { pci: Some(long_address), ..nothing.clone() },
+            Description { pci: Some(format!("0000{short_address}")), ..nothing.clone() },
+        ] {
+            let telemetry = read(&device).unwrap_or_else(|| panic!("{device:?}"));
+            println!("{telemetry:?}");
+            assert!(telemetry.utilization.is_some_and(|busy| (0.0..=1.0).contains(&busy)), "{telemetry:?}");
+            assert!(telemetry.memory_free_bytes.is_some_and(|bytes| bytes > 0), "{telemetry:?}");
+            assert!(telemetry.temperature_celsius.is_some(), "{telemetry:?}");
+            assert!(telemetry.driver_version.is_some(), "{telemetry:?}");
+        }
+        assert!(read(&Description { pci: Some("ffff:ff:1f.7".into()), ..nothing }).is_none());
+    }
 
     #[test]
     fn a_uuid_is_written_as_the_library_writes_it() {
