@@ -43,6 +43,9 @@ impl Found {
 #[derive(Debug)]
 pub struct Inventory {
     devices: Vec<Device>,
+    /// Further views of the same hardware: what another API shows of a GPU that is among the devices. They
+    /// are not listed, but can be selected.
+    hidden: Vec<Device>,
     absent: Vec<Absent>,
 }
 
@@ -50,16 +53,20 @@ impl Inventory {
     /// Finds every device, each physical GPU once: through CUDA where CUDA can compile kernels for it, and
     /// otherwise through the first API that shows it.
     pub fn discover() -> Self {
-        let mut inventory = Self::discover_all_apis();
-        let descriptions: Vec<_> = inventory.devices.iter().map(|device| device.describe().clone()).collect();
-        let mut index = 0;
-        inventory.devices.retain(|_| {
-            let keep =
-                !descriptions[..index].iter().any(|earlier| same_hardware(earlier, &descriptions[index]));
-            index += 1;
-            keep
-        });
-        inventory
+        let Inventory { devices, absent, .. } = Self::discover_all_apis();
+        Self::each_once(devices, absent)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn from_parts(devices: Vec<Device>, hidden: Vec<Device>) -> Self {
+        Inventory { devices, hidden, absent: Vec::new() }
+    }
+
+    /// Keeps the first view of each physical device and hides the others.
+    pub(crate) fn each_once(views: Vec<Device>, absent: Vec<Absent>) -> Self {
+        let mut repeated = repeats(views.iter()).into_iter();
+        let (hidden, devices) = views.into_iter().partition(|_| repeated.next().unwrap_or(false));
+        Inventory { devices, hidden, absent }
     }
 
     /// Finds every device, a physical GPU once for each API that shows it.
@@ -69,12 +76,21 @@ impl Inventory {
         let mut devices: Vec<Device> = Vec::new();
         devices.extend(cuda.sources.into_iter().chain(wgpu.sources).map(Device::from_source));
         devices.push(Device::cpu());
-        Inventory { devices, absent: cuda.absent.into_iter().chain(wgpu.absent).collect() }
+        Inventory {
+            devices,
+            hidden: Vec::new(),
+            absent: cuda.absent.into_iter().chain(wgpu.absent).collect(),
+        }
     }
 
     /// The devices, in the order of preference: CUDA, then the other APIs, then the processor.
     pub fn devices(&self) -> &[Device] {
         &self.devices
+    }
+
+    /// Every view of every device, the preferred ones first.
+    pub(crate) fn views(&self) -> impl Iterator<Item = &Device> + Clone {
+        self.devices.iter().chain(&self.hidden)
     }
 
     /// Why others are not there.
@@ -83,9 +99,18 @@ impl Inventory {
     }
 }
 
+/// For each view, whether an earlier one shows the same hardware.
+pub(crate) fn repeats<'a>(views: impl Iterator<Item = &'a Device> + Clone) -> Vec<bool> {
+    let earlier = views.clone();
+    let is_repeat = |(index, view): (usize, &Device)| {
+        earlier.clone().take(index).any(|other| same_hardware(other.describe(), view.describe()))
+    };
+    views.enumerate().map(is_repeat).collect()
+}
+
 /// Whether two descriptions are of one physical device through two APIs. Two devices of one API are never
 /// the same: identical cards are two devices.
-fn same_hardware(a: &Description, b: &Description) -> bool {
+pub(crate) fn same_hardware(a: &Description, b: &Description) -> bool {
     if a.api == b.api {
         return false;
     }
@@ -105,28 +130,23 @@ fn same_hardware(a: &Description, b: &Description) -> bool {
         && (a.name.contains(&b.name) || b.name.contains(&a.name))
 }
 
-fn plain_uuid(uuid: &str) -> String {
+/// A UUID as lower-case hexadecimal digits alone.
+pub(crate) fn plain_uuid(uuid: &str) -> String {
     uuid.trim_start_matches("GPU-").chars().filter(char::is_ascii_hexdigit).collect::<String>().to_lowercase()
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::describe::DeviceId;
+    use crate::fake;
 
     fn card(id: &str, api: Api, name: &str, pci: Option<&str>, uuid: Option<&str>) -> Description {
         Description {
-            id: DeviceId::from(id),
             name: name.into(),
-            kind: Kind::Discrete,
             api,
-            memory_bytes: None,
-            compute_units: None,
             pci: pci.map(Into::into),
             uuid: uuid.map(Into::into),
-            driver: String::new(),
-            part_of: None,
-            rounded_from: None,
+            ..fake::description(id)
         }
     }
 
@@ -150,6 +170,18 @@ mod test {
         assert!(!same_hardware(&first, &second));
         assert!(!same_hardware(&first, &through_vulkan));
         assert!(same_hardware(&second, &through_vulkan));
+    }
+
+    #[test]
+    fn of_two_views_the_first_is_kept_and_the_other_hidden() {
+        let cuda = card("cuda:0", Api::Cuda, "NVIDIA H200", Some("0000:01:00.0"), None);
+        let vulkan = card("vulkan:0", Api::Vulkan, "NVIDIA H200", Some("0000:01:00.0"), None);
+        let other = card("vulkan:1", Api::Vulkan, "Radeon", Some("0000:02:00.0"), None);
+        let views = [cuda, vulkan, other].map(fake::device).to_vec();
+        let inventory = Inventory::each_once(views, Vec::new());
+        let ids = |devices: &[Device]| devices.iter().map(|d| d.id().to_string()).collect::<Vec<_>>();
+        assert_eq!(ids(inventory.devices()), ["cuda:0", "vulkan:1"]);
+        assert_eq!(ids(&inventory.hidden), ["vulkan:0"]);
     }
 
     #[test]

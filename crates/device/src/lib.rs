@@ -10,10 +10,15 @@ mod describe;
 mod device;
 mod discover;
 mod error;
+#[cfg(test)]
+mod fake;
 mod kernel;
 mod launch;
 mod measure;
+mod score;
+mod select;
 mod stream;
+mod telemetry;
 pub mod testing;
 
 pub use backend::{Direction, MemoryUse};
@@ -26,4 +31,7 @@ pub use error::{Error, Result, Severity};
 pub use kernel::{Access, Binding, Bound, BoxError, Extent, Kernel, Program};
 pub use launch::Launch;
 pub use measure::{Rates, known_rates, measure, remember_rates};
+pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
+pub use select::{DEVICES_VARIABLE, selection_from_environment};
 pub use stream::{Download, Mark, Stream, Timestamp, Transfer};
+pub use telemetry::Telemetry;

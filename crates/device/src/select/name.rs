@@ -1,0 +1,155 @@
+//! What the name in a term stands for.
+
+use crate::{
+    describe::{Api, Description, Kind},
+    device::Device,
+    discover::plain_uuid,
+};
+
+/// So many digits of a UUID are taken for one; fewer could be part of a name.
+const UUID_DIGITS: usize = 8;
+
+/// What a name in a selection stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// The device with this id.
+    Id(String),
+    /// What this API shows.
+    Api(Api),
+    /// A sort of device.
+    Group(Group),
+    /// The device at this PCI address.
+    Pci(Address),
+    /// The device whose UUID begins with these digits.
+    Uuid(String),
+    /// The devices whose names contain this, in small letters.
+    Name(String),
+}
+
+/// How much a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Breadth {
+    /// One device.
+    One,
+    /// Whatever an API shows.
+    Api,
+    /// Whatever fits.
+    Many,
+}
+
+/// A sort of device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    All,
+    Gpu,
+    Software,
+}
+
+/// A PCI address: domain, bus, device, function.
+type Address = [u32; 4];
+
+impl Meaning {
+    /// What a name stands for among these devices.
+    pub(super) fn of<'a>(name: &str, mut devices: impl Iterator<Item = &'a Device> + Clone) -> Self {
+        if devices.clone().any(|device| device.id().as_str().eq_ignore_ascii_case(name)) {
+            return Meaning::Id(name.to_owned());
+        }
+        let lower = name.to_lowercase();
+        if let Some(keyword) = keyword(&lower) {
+            return keyword;
+        }
+        if let Some(address) = address(&lower) {
+            return Meaning::Pci(address);
+        }
+        if let Some(digits) = uuid_digits(&lower) {
+            let meaning = Meaning::Uuid(digits);
+            if devices.any(|device| meaning.matches(device.describe())) {
+                return meaning;
+            }
+        }
+        Meaning::Name(lower)
+    }
+
+    pub(super) fn breadth(&self) -> Breadth {
+        match self {
+            Meaning::Id(_) | Meaning::Pci(_) | Meaning::Uuid(_) => Breadth::One,
+            Meaning::Api(_) => Breadth::Api,
+            Meaning::Group(_) | Meaning::Name(_) => Breadth::Many,
+        }
+    }
+
+    pub(super) fn matches(&self, device: &Description) -> bool {
+        match self {
+            Meaning::Id(id) => device.id.as_str().eq_ignore_ascii_case(id),
+            Meaning::Api(api) => device.api == *api,
+            Meaning::Group(Group::All) => true,
+            Meaning::Group(Group::Gpu) => {
+                matches!(device.kind, Kind::Discrete | Kind::Integrated | Kind::Virtual)
+            }
+            Meaning::Group(Group::Software) => device.kind == Kind::Software,
+            Meaning::Pci(asked) => device.pci.as_deref().and_then(address).as_ref() == Some(asked),
+            Meaning::Uuid(digits) => {
+                device.uuid.as_deref().is_some_and(|uuid| plain_uuid(uuid).starts_with(digits))
+            }
+            Meaning::Name(part) => device.name.to_lowercase().contains(part),
+        }
+    }
+}
+
+fn keyword(name: &str) -> Option<Meaning> {
+    Some(match name {
+        "cuda" => Meaning::Api(Api::Cuda),
+        "vulkan" => Meaning::Api(Api::Vulkan),
+        "metal" => Meaning::Api(Api::Metal),
+        "dx12" => Meaning::Api(Api::Dx12),
+        "gl" => Meaning::Api(Api::Gl),
+        "cpu" => Meaning::Api(Api::Cpu),
+        "gpu" => Meaning::Group(Group::Gpu),
+        "software" => Meaning::Group(Group::Software),
+        "all" => Meaning::Group(Group::All),
+        _ => return None,
+    })
+}
+
+/// Reads `0000:01:00.0` or `01:00.0`; the domain may be written with any number of zeros.
+fn address(text: &str) -> Option<Address> {
+    let hexadecimal = |text: &str, most: usize| {
+        let is_number = (1..=most).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
+        is_number.then(|| u32::from_str_radix(text, 16).ok()).flatten()
+    };
+    let (rest, function) = text.split_once('.')?;
+    let (rest, device) = rest.rsplit_once(':')?;
+    let (domain, bus) = rest.rsplit_once(':').unwrap_or(("0", rest));
+    Some([hexadecimal(domain, 8)?, hexadecimal(bus, 2)?, hexadecimal(device, 2)?, hexadecimal(function, 1)?])
+}
+
+/// The digits of a UUID or of the beginning of one.
+fn uuid_digits(text: &str) -> Option<String> {
+    let text = text.strip_prefix("gpu-").or_else(|| text.strip_prefix("mig-")).unwrap_or(text);
+    let is_uuid = text.chars().all(|letter| letter.is_ascii_hexdigit() || letter == '-');
+    let digits = plain_uuid(text);
+    (is_uuid && digits.len() >= UUID_DIGITS).then_some(digits)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_with_and_without_a_domain() {
+        for text in ["0000:0a:00.1", "00000000:0A:00.1", "0a:00.1", "a:0.1"] {
+            assert_eq!(address(text), Some([0, 10, 0, 1]), "{text}");
+        }
+        assert_eq!(address("10000:01:00.0"), Some([0x10000, 1, 0, 0]));
+        for text in ["", "01:00", "cuda:0", "x1:00.0", "01:00.", "1:2:3:4.5", "+1:00.0"] {
+            assert_eq!(address(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn few_digits_are_not_a_uuid() {
+        assert_eq!(uuid_digits("gpu-0123-4567").as_deref(), Some("01234567"));
+        assert_eq!(uuid_digits("0123456"), None);
+        assert_eq!(uuid_digits("gpu-0123456g"), None);
+    }
+}

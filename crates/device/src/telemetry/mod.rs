@@ -1,0 +1,89 @@
+//! What a device is doing now, from the hardware's own counters.
+
+mod nvml;
+mod processor;
+mod sysfs;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::{
+    describe::{Description, Kind},
+    device::Device,
+};
+
+/// What a device is doing now. A `None` means that nothing on this machine measures it; nothing here is
+/// ever a guess.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Telemetry {
+    /// How busy it is, by anyone's work, from 0 to 1. Unknown for a partition: the counters are of the whole.
+    pub utilization: Option<f64>,
+    /// Memory that is free now, in bytes. Partitions of a device share it.
+    pub memory_free_bytes: Option<u64>,
+    /// Its temperature.
+    pub temperature_celsius: Option<f64>,
+    /// The power that it draws.
+    pub power_watts: Option<f64>,
+    /// The kernel driver's version.
+    pub driver_version: Option<String>,
+}
+
+impl Telemetry {
+    /// Reads what the hardware tells about a device, without opening it. The first read of a processor or an
+    /// Intel GPU takes up to a fifth of a second, because their counters only tell by how much they change;
+    /// later ones tell about the time since the last.
+    pub fn read(device: &Description) -> Telemetry {
+        let mut telemetry = match device.kind {
+            Kind::Cpu => processor::read(),
+            // It computes on the processor, in the processor's memory, and has no counters of its own.
+            Kind::Software => {
+                Telemetry { memory_free_bytes: processor::memory_free(), ..Telemetry::default() }
+            }
+            Kind::Discrete | Kind::Integrated | Kind::Virtual => {
+                nvml::read(device).unwrap_or_else(|| sysfs::read(Path::new("/sys"), device))
+            }
+        };
+        if device.part_of.is_some() {
+            telemetry.utilization = None;
+        }
+        telemetry
+    }
+}
+
+impl Device {
+    /// What it is doing now, as [`Telemetry::read`] tells.
+    pub fn telemetry(&self) -> Telemetry {
+        Telemetry::read(self.describe())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::{describe::Api, fake};
+
+    #[test]
+    fn software_has_no_counters_of_its_own() {
+        let software = Description { kind: Kind::Software, ..fake::description("vulkan:0") };
+        let telemetry = Telemetry::read(&software);
+        assert_eq!(telemetry.utilization, None);
+        assert_eq!(telemetry.temperature_celsius, None);
+    }
+
+    #[test]
+    fn a_card_that_nothing_knows_tells_nothing() {
+        let card =
+            Description { pci: Some("ffff:ff:1f.7".into()), api: Api::Cuda, ..fake::description("cuda:0") };
+        assert_eq!(Telemetry::read(&card), Telemetry::default());
+    }
+
+    #[test]
+    fn a_partition_does_not_pass_off_the_whole_as_itself() {
+        let cpu = Device::cpu();
+        let half = Description { part_of: Some(cpu.id().clone()), ..cpu.describe().clone() };
+        let telemetry = Telemetry::read(&half);
+        assert_eq!(telemetry.utilization, None);
+        assert!(telemetry.memory_free_bytes.is_some());
+    }
+}
