@@ -56,7 +56,8 @@ const RATES: [Column; 6] = [
 /// The tables, notes on single devices, and why other devices are absent.
 pub(super) fn text(entries: &[Entry], absent: &[Absent]) -> String {
     // The terminal's width; `None` where the output is no terminal, and a line is a device however long.
-    let width = Table::new().width();
+    // Some terminals do not know their width and say 0.
+    let width = Table::new().width().filter(|&width| width > 0);
     let mut paragraphs = tables(&FACTS, entries, width);
     if entries.iter().any(|entry| entry.rates.is_some()) {
         paragraphs.extend(tables(&RATES, entries, width));
