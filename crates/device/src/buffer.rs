@@ -78,7 +78,10 @@ impl<T: Pod> Buffer<T> {
     /// A handle on the same bytes as elements of another type. Fails when they do not come out even.
     pub fn cast<U: Pod>(&self) -> Result<Buffer<U>> {
         let element = size_of::<U>() as u64;
-        if element == 0 || self.region.bytes % element != 0 || self.region.offset % element != 0 {
+        if element == 0
+            || !self.region.bytes.is_multiple_of(element)
+            || !self.region.offset.is_multiple_of(element)
+        {
             let detail = format!(
                 "{} bytes at {} as {} of {element} bytes each",
                 self.region.bytes,

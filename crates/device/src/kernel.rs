@@ -280,7 +280,7 @@ impl Program {
                     self.max_binding_bytes
                 ));
             }
-            if offset % self.binding_alignment != 0 {
+            if !offset.is_multiple_of(self.binding_alignment) {
                 return refuse(format!(
                     "buffer {index} begins at byte {offset}, which must be a multiple of {} here",
                     self.binding_alignment

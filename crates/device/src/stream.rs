@@ -192,7 +192,9 @@ impl Stream {
     fn check_copy(&self, operation: &str, region: &Region, bytes: u64) -> Result<()> {
         let alignment = self.backend.capabilities().copy_alignment;
         let end = region.offset + bytes;
-        if region.offset % alignment == 0 && (end % alignment == 0 || end == region.memory.bytes()) {
+        if region.offset.is_multiple_of(alignment)
+            && (end.is_multiple_of(alignment) || end == region.memory.bytes())
+        {
             return Ok(());
         }
         let detail = format!(

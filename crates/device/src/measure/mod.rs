@@ -211,7 +211,7 @@ fn copy_rate(bytes: u64, mut copy: impl FnMut() -> Result<()>) -> Result<f64> {
 /// How much to copy: as much as makes caches irrelevant, and no more than a fraction of the memory.
 fn copy_bytes(device: &Device, blocks: u64) -> Result<u64> {
     let has = device.capabilities()?;
-    let free = device.describe().memory_bytes.unwrap_or(256 << 20);
+    let free = device.telemetry().memory_free_bytes.or(device.describe().memory_bytes).unwrap_or(256 << 20);
     let most = match device.describe().kind {
         // What serves them is the processor's memory, at a tenth of the rate.
         Kind::Software | Kind::Cpu => MOST_COPIED / 8,

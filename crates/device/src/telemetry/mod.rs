@@ -38,7 +38,9 @@ impl Telemetry {
             Kind::Cpu => processor::read(),
             // It computes on the processor, in the processor's memory, and has no counters of its own.
             Kind::Software => {
-                Telemetry { memory_free_bytes: processor::memory_free(), ..Telemetry::default() }
+                let most = device.memory_bytes.unwrap_or(u64::MAX);
+                let free = processor::memory_free().map(|free| free.min(most));
+                Telemetry { memory_free_bytes: free, ..Telemetry::default() }
             }
             Kind::Discrete | Kind::Integrated | Kind::Virtual => {
                 nvml::read(device).unwrap_or_else(|| sysfs::read(Path::new("/sys"), device))

@@ -4,6 +4,8 @@
 //! device is also run as two parts of 40 units and the rest, the processor as one core and the rest. Where a
 //! kind of device is not there, its trials are listed as ignored, so that they are counted as skipped and
 //! never as passed. `EVENER_TEST_DEVICES` limits the devices, for example to `cuda:0,cpu`.
+// Trials say what they refuse to do, and provoke panics.
+#![allow(clippy::print_stderr, clippy::panic)]
 
 mod concurrency;
 mod copies;
