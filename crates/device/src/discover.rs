@@ -66,13 +66,14 @@ impl Inventory {
     pub fn discover_all_apis() -> Self {
         let cuda = backend::cuda::find();
         let wgpu = backend::wgpu::find();
-        let mut devices: Vec<Device> = Vec::new();
-        devices.extend(cuda.sources.into_iter().chain(wgpu.sources).map(Device::from_source));
+        let sources = in_order_of_preference(cuda.sources, wgpu.sources, backend::cuda::compiles_kernels);
+        let mut devices: Vec<Device> = sources.into_iter().map(Device::from_source).collect();
         devices.push(Device::cpu());
         Inventory { devices, absent: cuda.absent.into_iter().chain(wgpu.absent).collect() }
     }
 
-    /// The devices, in the order of preference: CUDA, then the other APIs, then the processor.
+    /// The devices, in the order of preference: CUDA where it can compile kernels, then the other APIs, then the
+    /// processor.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
@@ -81,6 +82,14 @@ impl Inventory {
     pub fn absent(&self) -> &[Absent] {
         &self.absent
     }
+}
+
+/// CUDA first; but where it has no compiler, the APIs that have one come before it.
+fn in_order_of_preference<S>(cuda: Vec<S>, others: Vec<S>, cuda_compiles: impl FnOnce() -> bool) -> Vec<S> {
+    let cuda_first = cuda.is_empty() || cuda_compiles();
+    let (mut first, second) = if cuda_first { (cuda, others) } else { (others, cuda) };
+    first.extend(second);
+    first
 }
 
 /// Whether two descriptions are of one physical device through two APIs. Two devices of one API are never
@@ -150,6 +159,15 @@ mod test {
         assert!(!same_hardware(&first, &second));
         assert!(!same_hardware(&first, &through_vulkan));
         assert!(same_hardware(&second, &through_vulkan));
+    }
+
+    #[test]
+    fn without_a_compiler_cuda_comes_after_the_apis_that_have_one() {
+        let order = |compiles| in_order_of_preference(vec!["cuda:0"], vec!["vulkan:0"], || compiles);
+        assert_eq!(order(true), ["cuda:0", "vulkan:0"]);
+        assert_eq!(order(false), ["vulkan:0", "cuda:0"]);
+        let asked = || panic!("a machine without cards is not searched for a compiler");
+        assert_eq!(in_order_of_preference(vec![], vec!["vulkan:0"], asked), ["vulkan:0"]);
     }
 
     #[test]

@@ -15,6 +15,11 @@ mod launch;
 mod measure;
 mod stream;
 
+/// CUDA C without a card.
+pub mod cuda {
+    pub use crate::backend::cuda::compile_for;
+}
+
 pub use backend::{Contents, Direction, MemoryUse};
 pub use buffer::{Argument, Buffer, HostBuffer};
 pub use cache::CACHE_VARIABLE;
