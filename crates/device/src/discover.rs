@@ -73,8 +73,8 @@ impl Inventory {
     pub fn discover_all_apis() -> Self {
         let cuda = backend::cuda::find();
         let wgpu = backend::wgpu::find();
-        let mut devices: Vec<Device> = Vec::new();
-        devices.extend(cuda.sources.into_iter().chain(wgpu.sources).map(Device::from_source));
+        let sources = in_order_of_preference(cuda.sources, wgpu.sources, backend::cuda::compiles_kernels);
+        let mut devices: Vec<Device> = sources.into_iter().map(Device::from_source).collect();
         devices.push(Device::cpu());
         Inventory {
             devices,
@@ -83,7 +83,8 @@ impl Inventory {
         }
     }
 
-    /// The devices, in the order of preference: CUDA, then the other APIs, then the processor.
+    /// The devices, in the order of preference: CUDA where it can compile kernels, then the other APIs, then the
+    /// processor.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
@@ -106,6 +107,14 @@ pub(crate) fn repeats<'a>(views: impl Iterator<Item = &'a Device> + Clone) -> Ve
         earlier.clone().take(index).any(|other| same_hardware(other.describe(), view.describe()))
     };
     views.enumerate().map(is_repeat).collect()
+}
+
+/// CUDA first; but where it has no compiler, the APIs that have one come before it.
+fn in_order_of_preference<S>(cuda: Vec<S>, others: Vec<S>, cuda_compiles: impl FnOnce() -> bool) -> Vec<S> {
+    let cuda_first = cuda.is_empty() || cuda_compiles();
+    let (mut first, second) = if cuda_first { (cuda, others) } else { (others, cuda) };
+    first.extend(second);
+    first
 }
 
 /// Whether two descriptions are of one physical device through two APIs. Two devices of one API are never
@@ -182,6 +191,15 @@ mod test {
         let ids = |devices: &[Device]| devices.iter().map(|d| d.id().to_string()).collect::<Vec<_>>();
         assert_eq!(ids(inventory.devices()), ["cuda:0", "vulkan:1"]);
         assert_eq!(ids(&inventory.hidden), ["vulkan:0"]);
+    }
+
+    #[test]
+    fn without_a_compiler_cuda_comes_after_the_apis_that_have_one() {
+        let order = |compiles| in_order_of_preference(vec!["cuda:0"], vec!["vulkan:0"], || compiles);
+        assert_eq!(order(true), ["cuda:0", "vulkan:0"]);
+        assert_eq!(order(false), ["vulkan:0", "cuda:0"]);
+        let asked = || panic!("a machine without cards is not searched for a compiler");
+        assert_eq!(in_order_of_preference(vec![], vec!["vulkan:0"], asked), ["vulkan:0"]);
     }
 
     #[test]

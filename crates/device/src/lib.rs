@@ -21,6 +21,11 @@ mod stream;
 mod telemetry;
 pub mod testing;
 
+/// CUDA C without a card.
+pub mod cuda {
+    pub use crate::backend::cuda::compile_for;
+}
+
 pub use backend::{Direction, MemoryUse};
 pub use buffer::{Argument, Buffer, HostBuffer};
 pub use cache::CACHE_VARIABLE;

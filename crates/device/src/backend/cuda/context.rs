@@ -1,0 +1,234 @@
+//! A card's primary context: shared by everything that has the card open, lost as a whole, made anew.
+//!
+//! All of a process shares one primary context per card, so a fault in one kernel breaks it for everybody. A
+//! [`Context`] is one generation of it. Losing it shuts its [`Gate`]: from then on nothing of that generation
+//! reaches the driver any more, neither calls, which answer `Lost`, nor drops, which do nothing. The next
+//! opening destroys what is left of it and begins a new generation, whose handles are all new.
+
+use std::{
+    collections::BTreeMap,
+    ffi::c_int,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use cudarc::driver::sys::{CUcontext, CUdevice};
+
+use super::{
+    driver::{Driver, SUCCESS},
+    errors::{self, Meaning},
+    gate::{Gate, Inside},
+};
+use crate::{
+    describe::DeviceId,
+    error::{Error, Result},
+};
+
+/// So long an opening waits for calls into a lost context to return.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// One card's place in this process: the present generation of its primary context.
+#[derive(Debug)]
+pub(super) struct Slot {
+    driver: &'static Driver,
+    pub(super) device: CUdevice,
+    current: Mutex<Weak<Context>>,
+    /// The last generation was lost: it is retained still, and has to be destroyed before there can be another.
+    broken: Arc<AtomicBool>,
+}
+
+impl Slot {
+    /// The slot of a card, the same one however often the card is found.
+    pub(super) fn of(driver: &'static Driver, device: CUdevice) -> Arc<Slot> {
+        static SLOTS: Mutex<BTreeMap<CUdevice, Arc<Slot>>> = Mutex::new(BTreeMap::new());
+        let mut slots = SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Slot { driver, device, current: Mutex::default(), broken: Arc::default() };
+        slots.entry(device).or_insert_with(|| Arc::new(new())).clone()
+    }
+
+    /// A hold on the card's context, for a device of this id: on the present generation, or on a new one where
+    /// there is none or it was lost.
+    pub(super) fn hold(&self, id: &DeviceId) -> Result<Hold> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = current.upgrade();
+        if let Some(context) = last.as_ref().filter(|context| !context.gate.is_shut()) {
+            return Ok(Hold { id: id.clone(), context: context.clone() });
+        }
+        if self.broken.load(SeqCst) {
+            self.destroy(id, last.as_deref())?;
+        }
+        let context = Arc::new(self.retain(id)?);
+        *current = Arc::downgrade(&context);
+        Ok(Hold { id: id.clone(), context })
+    }
+
+    /// Destroys what is left of a lost generation.
+    fn destroy(&self, id: &DeviceId, lost: Option<&Context>) -> Result<()> {
+        let operation = "opening it again after a loss";
+        // One that is dropped already has nobody inside.
+        if lost.is_some_and(|lost| !lost.gate.drain(DRAIN)) {
+            let detail = format!("calls into the lost context have not returned after {DRAIN:?}");
+            return Err(Error::lost(id, operation, detail));
+        }
+        // The answers do not matter: whether the card works again is seen when the new context is first used.
+        // SAFETY: the gate of the lost generation is shut and nobody is inside, so none of its handles is in use
+        // or will ever be used again.
+        unsafe { (self.driver.primary_reset)(self.device) };
+        // SAFETY: the lost generation was retained once and has not been released.
+        unsafe { (self.driver.primary_release)(self.device) };
+        self.broken.store(false, SeqCst);
+        Ok(())
+    }
+
+    fn retain(&self, id: &DeviceId) -> Result<Context> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the device is one that the driver counted; the pointer is to a live pointer.
+        let code = unsafe { (self.driver.primary_retain)(&mut raw, self.device) };
+        if code != SUCCESS {
+            let text = self.driver.text(code);
+            return Err(errors::error(id, "opening it".into(), code, text, 0));
+        }
+        Ok(Context {
+            driver: self.driver,
+            device: self.device,
+            raw,
+            gate: Gate::default(),
+            reason: OnceLock::new(),
+            stuck: AtomicBool::new(false),
+            broken: self.broken.clone(),
+        })
+    }
+}
+
+/// One generation of a card's primary context, retained once.
+#[derive(Debug)]
+pub(super) struct Context {
+    driver: &'static Driver,
+    pub(super) device: CUdevice,
+    raw: CUcontext,
+    gate: Gate,
+    /// Why it was lost.
+    reason: OnceLock<String>,
+    /// Work was left behind in it that did not end in time. Freeing memory waits for all work of a context, so
+    /// from then on memory is left to the end of the process.
+    stuck: AtomicBool,
+    broken: Arc<AtomicBool>,
+}
+
+// SAFETY: a context may be used from any thread that makes it current first, which `Hold::enter` does.
+unsafe impl Send for Context {}
+// SAFETY: as above; the driver's functions may be called from several threads at once.
+unsafe impl Sync for Context {}
+
+impl Context {
+    fn lose(&self, reason: String) {
+        // The first reason is the one that tells; the ones after it are echoes.
+        let _ = self.reason.set(reason);
+        self.broken.store(true, SeqCst);
+        self.gate.shut();
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.gate.is_shut()
+    }
+
+    pub(super) fn set_stuck(&self) {
+        self.stuck.store(true, SeqCst);
+    }
+
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck.load(SeqCst)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // A lost one is released by the opening that follows, if one does.
+        if !self.is_lost() {
+            // SAFETY: retained once, by `Slot::retain`; whatever lived in it held it and is gone.
+            unsafe { (self.driver.primary_release)(self.device) };
+        }
+    }
+}
+
+/// A device's hold on a context. Everything that calls the driver goes through [`Hold::enter`].
+#[derive(Debug, Clone)]
+pub(super) struct Hold {
+    pub(super) id: DeviceId,
+    pub(super) context: Arc<Context>,
+}
+
+impl Hold {
+    /// Enters the context's gate and makes the context current to this thread. Fails at once, without reaching
+    /// the driver, where the context was lost.
+    #[inline]
+    pub(super) fn enter(&self, operation: &'static str) -> Result<Entered<'_>> {
+        let context = &*self.context;
+        let Some(inside) = context.gate.enter() else { return Err(self.lost(operation)) };
+        let entered = Entered { hold: self, operation, driver: context.driver, _inside: inside };
+        let mut current = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live pointer.
+        let code = unsafe { (context.driver.ctx_get_current)(&mut current) };
+        if code != SUCCESS || current != context.raw {
+            // SAFETY: the context is alive: it is retained, and its gate was open a moment ago and is held.
+            entered.check(unsafe { (context.driver.ctx_set_current)(context.raw) })?;
+        }
+        Ok(entered)
+    }
+
+    /// Whether two holds are on the same generation of the same context.
+    pub(super) fn shares_context(&self, other: &Hold) -> bool {
+        Arc::ptr_eq(&self.context, &other.context)
+    }
+
+    #[cold]
+    fn lost(&self, operation: &str) -> Error {
+        let reason = self.context.reason.get().map_or("lost before", String::as_str);
+        Error::lost(&self.id, operation, reason)
+    }
+}
+
+/// Leave to call the driver: the context is alive and current to this thread while this exists.
+pub(super) struct Entered<'a> {
+    hold: &'a Hold,
+    operation: &'static str,
+    pub(super) driver: &'static Driver,
+    _inside: Inside<'a>,
+}
+
+impl Entered<'_> {
+    /// Turns a result code into an error, and a fatal one into the loss of the context.
+    #[inline]
+    pub(super) fn check(&self, code: c_int) -> Result<()> {
+        self.check_for(code, 0, || self.operation.to_owned())
+    }
+
+    /// The same, for an operation on so many bytes.
+    #[inline]
+    pub(super) fn check_sized(&self, code: c_int, bytes: u64) -> Result<()> {
+        self.check_for(code, bytes, || format!("{} ({bytes} bytes)", self.operation))
+    }
+
+    /// The same, with words of one's own for the operation.
+    #[inline]
+    pub(super) fn check_for(
+        &self,
+        code: c_int,
+        bytes: u64,
+        operation: impl FnOnce() -> String,
+    ) -> Result<()> {
+        if code == SUCCESS { Ok(()) } else { Err(self.fail(code, bytes, operation())) }
+    }
+
+    #[cold]
+    fn fail(&self, code: c_int, bytes: u64, operation: String) -> Error {
+        let text = self.driver.text(code);
+        if matches!(errors::meaning(code), Meaning::Lost | Meaning::KernelTimedOut) {
+            self.hold.context.lose(text.clone());
+        }
+        errors::error(&self.hold.id, operation, code, text, bytes)
+    }
+}

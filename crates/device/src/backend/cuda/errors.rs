@@ -1,0 +1,115 @@
+//! What the driver's result codes mean for whoever asked.
+
+use std::{ffi::c_int, time::Duration};
+
+use cudarc::driver::sys::CUresult;
+
+use crate::{
+    describe::DeviceId,
+    error::{Error, Result},
+};
+
+/// The code for "no such entry point".
+pub(super) const NOT_FOUND: c_int = CUresult::CUDA_ERROR_NOT_FOUND as c_int;
+
+/// The code for "not done yet".
+pub(super) const NOT_READY: c_int = CUresult::CUDA_ERROR_NOT_READY as c_int;
+
+/// What a code means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// There was no room.
+    NoRoom,
+    /// The context is beyond use: every later call would fail too.
+    Lost,
+    /// The driver ended a kernel that ran for too long, and the context with it.
+    KernelTimedOut,
+    /// This call was refused; others may succeed.
+    Refused,
+}
+
+/// What a code that is not success means. A code that this back end does not know, from a newer driver, counts
+/// as a refusal: if it is worse than that, the next call says so.
+pub(super) fn meaning(code: c_int) -> Meaning {
+    use CUresult as Code;
+    const LOST: &[CUresult] = &[
+        Code::CUDA_ERROR_DEINITIALIZED,
+        Code::CUDA_ERROR_DEVICE_UNAVAILABLE,
+        Code::CUDA_ERROR_NO_DEVICE,
+        Code::CUDA_ERROR_DEVICE_NOT_LICENSED,
+        Code::CUDA_ERROR_INVALID_CONTEXT,
+        Code::CUDA_ERROR_ECC_UNCORRECTABLE,
+        Code::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+        Code::CUDA_ERROR_CONTAINED,
+        Code::CUDA_ERROR_ILLEGAL_ADDRESS,
+        Code::CUDA_ERROR_CONTEXT_IS_DESTROYED,
+        Code::CUDA_ERROR_ASSERT,
+        Code::CUDA_ERROR_HARDWARE_STACK_ERROR,
+        Code::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+        Code::CUDA_ERROR_MISALIGNED_ADDRESS,
+        Code::CUDA_ERROR_INVALID_ADDRESS_SPACE,
+        Code::CUDA_ERROR_INVALID_PC,
+        Code::CUDA_ERROR_LAUNCH_FAILED,
+        Code::CUDA_ERROR_TENSOR_MEMORY_LEAK,
+        Code::CUDA_ERROR_SYSTEM_NOT_READY,
+        Code::CUDA_ERROR_MPS_RPC_FAILURE,
+        Code::CUDA_ERROR_MPS_CLIENT_TERMINATED,
+        Code::CUDA_ERROR_EXTERNAL_DEVICE,
+        Code::CUDA_ERROR_UNKNOWN,
+    ];
+    if code == Code::CUDA_ERROR_OUT_OF_MEMORY as c_int {
+        Meaning::NoRoom
+    } else if code == Code::CUDA_ERROR_LAUNCH_TIMEOUT as c_int {
+        Meaning::KernelTimedOut
+    } else if LOST.iter().any(|&lost| code == lost as c_int) {
+        Meaning::Lost
+    } else {
+        Meaning::Refused
+    }
+}
+
+/// The error for a code. `text` is the driver's; `requested` is the size of what was asked for, 0 where the
+/// operation has none.
+pub(super) fn error(
+    device: &DeviceId,
+    operation: String,
+    code: c_int,
+    text: String,
+    requested: u64,
+) -> Error {
+    match meaning(code) {
+        Meaning::NoRoom => {
+            let device = device.clone();
+            Error::OutOfMemory { device, operation, requested, available: None, detail: text }
+        }
+        Meaning::Lost => Error::lost(device, operation, text),
+        // How long the driver let it run is not told.
+        Meaning::KernelTimedOut => Error::TimedOut {
+            device: device.clone(),
+            operation: format!("{operation} ({text})"),
+            after: Duration::ZERO,
+        },
+        Meaning::Refused => Error::unsupported(device, operation, text),
+    }
+}
+
+/// The error for something of another device, or of an earlier hold on this one.
+pub(super) fn foreign<T>(device: &DeviceId, operation: &str, what: &str) -> Result<T> {
+    Err(Error::unsupported(device, operation, format!("the {what} is not of this device as it is open now")))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_fault_loses_the_device_and_a_full_memory_does_not() {
+        assert_eq!(meaning(700), Meaning::Lost);
+        assert_eq!(meaning(719), Meaning::Lost);
+        assert_eq!(meaning(702), Meaning::KernelTimedOut);
+        assert_eq!(meaning(2), Meaning::NoRoom);
+        assert_eq!(meaning(1), Meaning::Refused);
+        assert_eq!(meaning(123_456), Meaning::Refused, "a code of a driver yet to come");
+        assert_eq!((NOT_FOUND, NOT_READY), (500, 600));
+    }
+}

@@ -1,0 +1,331 @@
+//! Memory on the card, and host memory that the card copies from and to.
+//!
+//! Host memory is our own, pinned with the driver, and not the driver's: when a lost context is destroyed the
+//! driver takes its memory away, and whoever still reads a host buffer then would read nothing. Ours stays.
+//! It is not write-combined: that would speed copies to the card by little and slow reading by much, and
+//! `as_slice` may read it.
+
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc},
+    any::Any,
+    ptr::NonNull,
+    sync::{Arc, Once},
+};
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::{
+    context::Entered,
+    driver::SUCCESS,
+    errors::{self, Meaning},
+    event::Progress,
+    open::Open,
+};
+use crate::{
+    backend::{HostMemory, Memory, Region, shelf::class_bytes},
+    error::{Error, Result},
+};
+
+/// Pages of any system that has CUDA are this large or smaller, and pages are what is pinned.
+const PAGE: u64 = 64 << 10;
+
+/// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context, not only for the current one.
+const PORTABLE: u32 = 1;
+
+/// A block of the card's memory. Whoever has it frees it or keeps it; dropping it does nothing.
+#[derive(Debug)]
+pub(super) struct DeviceBlock(CUdeviceptr);
+
+impl DeviceBlock {
+    fn take(open: &Open, entered: &Entered<'_>, class: u64) -> Result<Self> {
+        let mut pointer = 0;
+        // SAFETY: the context is current; the pointer is to a live integer; a class is never 0.
+        let code = unsafe { (entered.driver.mem_alloc)(&mut pointer, class as usize) };
+        entered.check_sized(code, class)?;
+        open.device_shelf.count(class);
+        Ok(DeviceBlock(pointer))
+    }
+
+    /// Gives the block back to the driver, which may wait for work in the context first.
+    pub(super) fn free(self, entered: &Entered<'_>) {
+        // SAFETY: allocated in this context, and no operation uses it: it came off the shelf.
+        unsafe { (entered.driver.mem_free)(self.0) };
+    }
+}
+
+/// A buffer on the card.
+#[derive(Debug)]
+pub(super) struct CudaMemory {
+    block: DeviceBlock,
+    bytes: u64,
+    open: Arc<Open>,
+}
+
+impl CudaMemory {
+    /// From the shelf, or else from the driver; where that has no room, once more with the shelf cleared.
+    pub(super) fn allocate(open: &Arc<Open>, bytes: u64) -> Result<Self> {
+        let class = class_bytes(bytes);
+        let block = match open.device_shelf.take(class) {
+            Some(block) => block,
+            None => {
+                let entered = open.hold.enter("allocating a buffer")?;
+                match DeviceBlock::take(open, &entered, class) {
+                    Err(Error::OutOfMemory { .. }) => {
+                        open.clear_shelves(&entered);
+                        DeviceBlock::take(open, &entered, class).map_err(|why| with_free(&entered, why))?
+                    }
+                    taken => taken?,
+                }
+            }
+        };
+        Ok(CudaMemory { block, bytes, open: open.clone() })
+    }
+
+    /// The address of a region, which must be of memory in the same context as `open`.
+    pub(super) fn address(region: &Region, open: &Open, operation: &str) -> Result<CUdeviceptr> {
+        let memory = (&*region.memory as &dyn Any).downcast_ref::<CudaMemory>();
+        let Some(memory) = memory.filter(|memory| memory.open.hold.shares_context(&open.hold)) else {
+            return errors::foreign(&open.hold.id, operation, "buffer");
+        };
+        if region.offset.checked_add(region.bytes).is_none_or(|end| end > memory.bytes) {
+            let Region { offset, bytes, .. } = region;
+            let detail = format!("{bytes} bytes at {offset} of a buffer of {}", memory.bytes);
+            return Err(Error::unsupported(&open.hold.id, operation, detail));
+        }
+        Ok(memory.block.0 + region.offset)
+    }
+}
+
+impl Memory for CudaMemory {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for CudaMemory {
+    // The streams keep what their operations use, so no operation uses this any more.
+    fn drop(&mut self) {
+        let class = class_bytes(self.bytes);
+        if self.open.hold.context.is_lost() {
+            self.open.device_shelf.discount(class);
+        } else {
+            self.open.device_shelf.put(class, DeviceBlock(self.block.0));
+        }
+    }
+}
+
+/// The same error, with the free memory of this moment in it.
+fn with_free(entered: &Entered<'_>, mut error: Error) -> Error {
+    if let Error::OutOfMemory { available, .. } = &mut error {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the context is current; both pointers are to live integers.
+        if unsafe { (entered.driver.mem_get_info)(&mut free, &mut total) } == SUCCESS {
+            *available = Some(free as u64);
+        }
+    }
+    error
+}
+
+/// A block of host memory. Whoever has it frees it or keeps it; dropping it does nothing.
+#[derive(Debug)]
+pub(super) struct HostBlock {
+    pointer: NonNull<u8>,
+    class: u64,
+    pinned: bool,
+}
+
+// SAFETY: it is plain memory, reached only through its one owner.
+unsafe impl Send for HostBlock {}
+// SAFETY: as above.
+unsafe impl Sync for HostBlock {}
+
+impl HostBlock {
+    fn layout(class: u64) -> Option<Layout> {
+        Layout::from_size_align(usize::try_from(class).ok()?, PAGE as usize).ok()
+    }
+
+    fn take(open: &Open, entered: &Entered<'_>, class: u64) -> Result<Self> {
+        let no_room = || Error::OutOfMemory {
+            device: open.hold.id.clone(),
+            operation: "allocating host memory".into(),
+            requested: class,
+            available: None,
+            detail: "the machine's memory".into(),
+        };
+        let layout = Self::layout(class).ok_or_else(no_room)?;
+        // SAFETY: a class is never 0.
+        let pointer = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_room)?;
+        // SAFETY: the context is current; the memory is ours, of this size, and pinned nowhere else.
+        let code =
+            unsafe { (entered.driver.mem_host_register)(pointer.as_ptr().cast(), class as usize, PORTABLE) };
+        let pinned = code == SUCCESS;
+        if !pinned {
+            let error = entered.check_sized(code, class);
+            if errors::meaning(code) != Meaning::Refused {
+                // SAFETY: allocated above with this layout, and pinning it failed.
+                unsafe { dealloc(pointer.as_ptr(), layout) };
+                error?;
+            }
+            // Copies from and to memory that is not pinned are right too: the driver passes them through
+            // memory of its own, while the caller waits.
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                let why = entered.driver.text(code);
+                tracing::warn!("{}: host memory cannot be pinned, copies are slower: {why}", open.hold.id);
+            });
+        }
+        open.host_shelf.count(class);
+        Ok(HostBlock { pointer, class, pinned })
+    }
+
+    /// Gives the block back to the driver and the system.
+    pub(super) fn free(self, entered: &Entered<'_>) {
+        if self.pinned {
+            // SAFETY: pinned in this context, and no copy uses it: it came off the shelf.
+            let code = unsafe { (entered.driver.mem_host_unregister)(self.pointer.as_ptr().cast()) };
+            if code != SUCCESS {
+                // The driver still has it; then so must we.
+                return;
+            }
+        }
+        if let Some(layout) = Self::layout(self.class) {
+            // SAFETY: allocated with this layout; nobody else has it.
+            unsafe { dealloc(self.pointer.as_ptr(), layout) };
+        }
+    }
+}
+
+/// Host memory in use: by its owner, by copies under way, or by both. Returns to the shelf when neither has it.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    block: HostBlock,
+    open: Arc<Open>,
+}
+
+impl Pinned {
+    pub(super) fn class(&self) -> u64 {
+        self.block.class
+    }
+
+    /// Where byte `offset` is.
+    pub(super) fn at(&self, offset: u64) -> *mut u8 {
+        self.block.pointer.as_ptr().wrapping_add(offset as usize)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let HostBlock { pointer, class, pinned } = self.block;
+        if self.open.hold.context.is_lost() {
+            // Nothing tells whether a copy was under way when the device was lost: the memory is left alone.
+            self.open.host_shelf.discount(class);
+        } else {
+            self.open.host_shelf.put(class, HostBlock { pointer, class, pinned });
+        }
+    }
+}
+
+/// A copy of a stream: the n-th of its operations.
+#[derive(Debug)]
+struct Copying {
+    progress: Arc<Progress>,
+    operation: u64,
+}
+
+/// Host memory for copies. While a copy is under way it shows no bytes.
+#[derive(Debug)]
+pub(super) struct CudaHostMemory {
+    pinned: Arc<Pinned>,
+    bytes: u64,
+    copying: Option<Copying>,
+}
+
+impl CudaHostMemory {
+    pub(super) fn allocate(open: &Arc<Open>, bytes: u64) -> Result<Self> {
+        let class = class_bytes(bytes.max(PAGE));
+        let block = match open.host_shelf.take(class) {
+            Some(block) => block,
+            None => {
+                let entered = open.hold.enter("allocating host memory")?;
+                match HostBlock::take(open, &entered, class) {
+                    Err(Error::OutOfMemory { .. }) => {
+                        open.clear_shelves(&entered);
+                        HostBlock::take(open, &entered, class)?
+                    }
+                    taken => taken?,
+                }
+            }
+        };
+        let pinned = Arc::new(Pinned { block, open: open.clone() });
+        Ok(CudaHostMemory { pinned, bytes, copying: None })
+    }
+
+    /// This memory behind the trait, if it is of the same context as `open`, holds bytes `start..end`, and no
+    /// copy of it is under way.
+    pub(super) fn of<'a>(
+        memory: &'a mut dyn HostMemory,
+        open: &Open,
+        operation: &str,
+        (start, bytes): (u64, u64),
+    ) -> Result<&'a mut CudaHostMemory> {
+        let Some(memory) = (memory as &mut dyn Any)
+            .downcast_mut::<CudaHostMemory>()
+            .filter(|memory| memory.pinned.open.hold.shares_context(&open.hold))
+        else {
+            return errors::foreign(&open.hold.id, operation, "host memory");
+        };
+        memory.reclaim()?;
+        if start.checked_add(bytes).is_none_or(|end| end > memory.bytes) {
+            let detail = format!("{bytes} bytes at {start} of host memory of {}", memory.bytes);
+            return Err(Error::unsupported(&open.hold.id, operation, detail));
+        }
+        Ok(memory)
+    }
+
+    /// Runs `copy`, which queues the given operation of a stream on this memory, and hides the bytes until that
+    /// operation has ended.
+    pub(super) fn lend(
+        &mut self,
+        progress: &Arc<Progress>,
+        operation: u64,
+        copy: impl FnOnce(&Arc<Pinned>) -> Result<()>,
+    ) -> Result<()> {
+        self.copying = Some(Copying { progress: progress.clone(), operation });
+        let copied = copy(&self.pinned);
+        // One that was refused was not queued. After a loss nothing is sure, and the bytes stay hidden.
+        if copied.is_err() && !self.pinned.open.hold.context.is_lost() {
+            self.copying = None;
+        }
+        copied
+    }
+
+    fn shown(&self) -> usize {
+        if self.copying.is_some() { 0 } else { self.bytes as usize }
+    }
+}
+
+impl HostMemory for CudaHostMemory {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the block has at least so many bytes, all initialised when it was made; no copy is under way
+        // (or none is shown), and a stream that still holds the block after a copy does not touch it.
+        unsafe { std::slice::from_raw_parts(self.pinned.at(0), self.shown()) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed for as long as the slice lives.
+        unsafe { std::slice::from_raw_parts_mut(self.pinned.at(0), self.shown()) }
+    }
+
+    fn reclaim(&mut self) -> Result<()> {
+        let Some(copying) = &self.copying else { return Ok(()) };
+        if copying.progress.ended() >= copying.operation {
+            self.copying = None;
+            return Ok(());
+        }
+        let hold = &self.pinned.open.hold;
+        // After a loss this says so.
+        drop(hold.enter("taking host memory back")?);
+        let detail = "the copy is not known to have ended: wait for its mark first";
+        Err(Error::unsupported(&hold.id, "taking host memory back", detail))
+    }
+}

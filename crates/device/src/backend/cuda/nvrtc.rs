@@ -1,0 +1,420 @@
+//! NVRTC, the library that compiles CUDA C: finding it, and compiling with it.
+//!
+//! It comes with the CUDA toolkit, with many a Linux distribution and with Python packages, in versions that
+//! differ by machine; it needs no card and no driver. Any version from 11.2 on serves that knows the card.
+
+use std::{
+    ffi::{CStr, CString, OsString, c_char, c_int, c_void},
+    fmt,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use libloading::Library;
+
+use super::driver::Driver;
+use crate::{
+    describe::DeviceId,
+    error::{Error, Result},
+};
+
+/// The variable that names the NVRTC library to use, where the one that would be found is not the right one.
+const VARIABLE: &str = "EVENER_NVRTC";
+
+/// The name of the library, for people.
+const LIBRARY: &str = if cfg!(windows) { "nvrtc64_*.dll" } else { "libnvrtc.so" };
+
+/// What is compiled here, for people.
+pub(super) const BODY: &str = "CUDA C";
+
+const SUCCESS: c_int = 0;
+const COMPILATION_FAILED: c_int = 6;
+
+type RawProgram = *mut c_void;
+
+/// The library's functions.
+struct Functions {
+    create: unsafe extern "C" fn(
+        *mut RawProgram,
+        *const c_char,
+        *const c_char,
+        c_int,
+        *const *const c_char,
+        *const *const c_char,
+    ) -> c_int,
+    compile: unsafe extern "C" fn(RawProgram, c_int, *const *const c_char) -> c_int,
+    log_size: unsafe extern "C" fn(RawProgram, *mut usize) -> c_int,
+    log: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
+    cubin_size: unsafe extern "C" fn(RawProgram, *mut usize) -> c_int,
+    cubin: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
+    destroy: unsafe extern "C" fn(*mut RawProgram) -> c_int,
+    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+}
+
+/// NVRTC, opened.
+pub(super) struct Nvrtc {
+    functions: Functions,
+    /// Major and minor.
+    version: (c_int, c_int),
+    /// The architectures it compiles for, as `90`; empty where it does not tell.
+    architectures: Vec<c_int>,
+    /// Keeps the functions where they are.
+    _library: Library,
+}
+
+impl fmt::Display for Nvrtc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NVRTC {}.{}", self.version.0, self.version.1)
+    }
+}
+
+impl Nvrtc {
+    /// The library, opened at the first call; or why there is none, in one line.
+    pub(super) fn get() -> Result<&'static Nvrtc, &'static str> {
+        static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
+        NVRTC.get_or_init(Self::find).as_ref().map_err(String::as_str)
+    }
+
+    /// `13.0`, as in the names of cached files.
+    pub(super) fn version_text(&self) -> String {
+        format!("{}.{}", self.version.0, self.version.1)
+    }
+
+    fn find() -> Result<Self, String> {
+        if let Some(file) = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()) {
+            let path = PathBuf::from(&file);
+            return Self::open(path.as_os_str())
+                .map_err(|why| format!("{VARIABLE} names {}, which is no NVRTC: {why}", path.display()));
+        }
+        // A driver loads what was compiled by its own major version or an older one. Newer than that is better
+        // than nothing: it may do.
+        let driver = Driver::get().map_or(c_int::MAX, |driver| driver.version / 1000);
+        let mut newer = None;
+        for name in names().into_iter().map(OsString::from).chain(files_in_folders()) {
+            match Self::open(&name) {
+                Ok(found) if found.version.0 <= driver => return Ok(found),
+                Ok(found) if newer.is_none() => newer = Some(found),
+                _ => {}
+            }
+        }
+        newer.ok_or_else(|| format!("no NVRTC library found ({LIBRARY})"))
+    }
+
+    fn open(name: &std::ffi::OsStr) -> Result<Self, String> {
+        // SAFETY: opening the library runs its initialisers, which are written to be run so.
+        let library = unsafe { Library::new(name) }.map_err(|why| why.to_string())?;
+        // SAFETY: NVRTC's header gives each of these functions the signature that its field has.
+        let functions = unsafe {
+            Functions {
+                create: function(&library, "nvrtcCreateProgram")?,
+                compile: function(&library, "nvrtcCompileProgram")?,
+                log_size: function(&library, "nvrtcGetProgramLogSize")?,
+                log: function(&library, "nvrtcGetProgramLog")?,
+                cubin_size: function(&library, "nvrtcGetCUBINSize")?,
+                cubin: function(&library, "nvrtcGetCUBIN")?,
+                destroy: function(&library, "nvrtcDestroyProgram")?,
+                error_string: function(&library, "nvrtcGetErrorString")?,
+            }
+        };
+        type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+        // SAFETY: as above.
+        let version: Version = unsafe { function(&library, "nvrtcVersion") }?;
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both pointers are to live integers.
+        if unsafe { version(&mut major, &mut minor) } != SUCCESS {
+            return Err("it does not tell its version".into());
+        }
+        let architectures = architectures(&library);
+        Ok(Nvrtc { functions, version: (major, minor), architectures, _library: library })
+    }
+
+    /// Compiles a source to the binary for one architecture, such as `sm_90`.
+    pub(super) fn compile(
+        &self,
+        device: &DeviceId,
+        architecture: &str,
+        kernel: &str,
+        source: &str,
+    ) -> Result<Vec<u8>> {
+        let known = |number: c_int| self.architectures.is_empty() || self.architectures.contains(&number);
+        let number = architecture.strip_prefix("sm_").and_then(|number| number.parse().ok());
+        if number.is_some_and(|number| !known(number)) {
+            let known: Vec<_> = self.architectures.iter().map(|number| format!("sm_{number}")).collect();
+            let detail = format!(
+                "{self} does not know {architecture}, only {}: install another version, or name one in {VARIABLE}",
+                known.join(", ")
+            );
+            return Err(Error::unsupported(device, format!("compiling kernel `{kernel}`"), detail));
+        }
+        let refuse = |log: String| Error::WillNotCompile {
+            device: device.clone(),
+            kernel: kernel.into(),
+            body: BODY.into(),
+            log,
+        };
+        let program = Compilation::new(self, kernel, source).map_err(refuse)?;
+        program.run(architecture).map_err(refuse)
+    }
+
+    fn text(&self, code: c_int) -> String {
+        // SAFETY: takes any code, and gives a string of the library's own.
+        let text = unsafe { (self.functions.error_string)(code) };
+        if text.is_null() {
+            return format!("error {code}");
+        }
+        // SAFETY: the library's strings end in zero and live as long as it does.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    fn check(&self, code: c_int) -> Result<(), String> {
+        if code == SUCCESS { Ok(()) } else { Err(format!("{self}: {}", self.text(code))) }
+    }
+}
+
+/// The options that a source is compiled with. They are part of a cached file's name.
+pub(super) fn options(architecture: &str) -> [String; 3] {
+    [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "-default-device".into()]
+}
+
+/// A source on its way through the compiler.
+struct Compilation<'a> {
+    nvrtc: &'a Nvrtc,
+    raw: RawProgram,
+}
+
+impl<'a> Compilation<'a> {
+    fn new(nvrtc: &'a Nvrtc, kernel: &str, source: &str) -> Result<Self, String> {
+        let source = CString::new(source).map_err(|_| "there is a zero byte in the source".to_owned())?;
+        let name = CString::new(format!("{kernel}.cu")).map_err(|_| "there is a zero byte in the name")?;
+        let mut raw = std::ptr::null_mut();
+        let none = std::ptr::null();
+        // SAFETY: both strings end in zero and are read before the call returns; no headers are given.
+        let code =
+            unsafe { (nvrtc.functions.create)(&mut raw, source.as_ptr(), name.as_ptr(), 0, none, none) };
+        nvrtc.check(code)?;
+        Ok(Compilation { nvrtc, raw })
+    }
+
+    fn run(&self, architecture: &str) -> Result<Vec<u8>, String> {
+        let options: Vec<_> = options(architecture).into_iter().flat_map(CString::new).collect();
+        let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
+        let Functions { compile, cubin_size, cubin, .. } = self.nvrtc.functions;
+        // SAFETY: the program is alive; the options end in zero and are read before the call returns.
+        match unsafe { compile(self.raw, pointers.len() as c_int, pointers.as_ptr()) } {
+            SUCCESS => {}
+            COMPILATION_FAILED => return Err(self.log()),
+            code => return Err(format!("{}: {}\n{}", self.nvrtc, self.nvrtc.text(code), self.log())),
+        }
+        let mut bytes = 0;
+        // SAFETY: the program is alive; the pointer is to a live integer.
+        self.nvrtc.check(unsafe { cubin_size(self.raw, &mut bytes) })?;
+        let mut image = vec![0u8; bytes];
+        // SAFETY: the image has as many bytes as the library said that it writes.
+        self.nvrtc.check(unsafe { cubin(self.raw, image.as_mut_ptr().cast()) })?;
+        if image.is_empty() {
+            return Err(format!("{}: compiled to nothing for {architecture}", self.nvrtc));
+        }
+        Ok(image)
+    }
+
+    /// What the compiler said.
+    fn log(&self) -> String {
+        let Functions { log_size, log, .. } = self.nvrtc.functions;
+        let mut bytes = 0;
+        // SAFETY: the program is alive; the pointer is to a live integer.
+        if unsafe { log_size(self.raw, &mut bytes) } != SUCCESS || bytes == 0 {
+            return String::new();
+        }
+        let mut text = vec![0u8; bytes];
+        // SAFETY: the text has as many bytes as the library said that it writes, the last zero included.
+        if unsafe { log(self.raw, text.as_mut_ptr().cast()) } != SUCCESS {
+            return String::new();
+        }
+        String::from_utf8_lossy(&text).trim_end_matches('\0').trim_end().to_owned()
+    }
+}
+
+impl Drop for Compilation<'_> {
+    fn drop(&mut self) {
+        // SAFETY: created by this library, and destroyed once.
+        unsafe { (self.nvrtc.functions.destroy)(&mut self.raw) };
+    }
+}
+
+/// A function of the library.
+///
+/// # Safety
+/// `F` must be the type of a pointer to a function of the signature that the symbol has, and the library must
+/// outlive the pointer.
+unsafe fn function<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
+    // SAFETY: the caller gives the symbol's type.
+    unsafe { library.get::<F>(name) }.map(|symbol| *symbol).map_err(|_| format!("it has no {name}"))
+}
+
+/// The architectures that the library compiles for; none where it is too old to tell.
+fn architectures(library: &Library) -> Vec<c_int> {
+    type Get = unsafe extern "C" fn(*mut c_int) -> c_int;
+    // SAFETY: NVRTC's header gives both functions this signature.
+    let found = unsafe {
+        (function(library, "nvrtcGetNumSupportedArchs"), function(library, "nvrtcGetSupportedArchs"))
+    };
+    let (Ok::<Get, _>(number), Ok::<Get, _>(list)) = found else { return Vec::new() };
+    let mut count = 0;
+    // SAFETY: the pointer is to a live integer.
+    if unsafe { number(&mut count) } != SUCCESS || count <= 0 {
+        return Vec::new();
+    }
+    let mut all = vec![0; count as usize];
+    // SAFETY: the list has as many integers as the library said that it writes.
+    if unsafe { list(all.as_mut_ptr()) } == SUCCESS { all } else { Vec::new() }
+}
+
+/// The names that the system's own search may know it by, newest version first.
+fn names() -> Vec<String> {
+    if cfg!(windows) {
+        let files = (11..=19).rev().map(|major| format!("nvrtc64_{major}0_0.dll"));
+        return files.chain(["nvrtc64_112_0.dll".into()]).collect();
+    }
+    let versioned = (11..=19).rev().map(|major| format!("libnvrtc.so.{major}"));
+    ["libnvrtc.so".into()].into_iter().chain(versioned).chain(["libnvrtc.so.11.2".into()]).collect()
+}
+
+/// NVRTC libraries in the folders where toolkits and Python packages put them.
+fn files_in_folders() -> impl Iterator<Item = OsString> {
+    folders().into_iter().flat_map(|folder| libraries_in(&folder)).map(PathBuf::into_os_string)
+}
+
+/// The NVRTC libraries of one folder, newest first.
+fn libraries_in(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let is_library = |name: &str| match cfg!(windows) {
+        true => name.starts_with("nvrtc64_") && name.ends_with("_0.dll"),
+        false => name == "libnvrtc.so" || name.starts_with("libnvrtc.so."),
+    };
+    let mut files: Vec<_> = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_library))
+        .map(|entry| entry.path())
+        .collect();
+    files.sort();
+    files.reverse();
+    files
+}
+
+fn folders() -> Vec<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let mut folders = Vec::new();
+    for toolkit in ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable) {
+        folders.extend(["lib64", "lib", "bin", "bin/x64"].map(|name| toolkit.join(name)));
+    }
+    // `/usr/local/cuda` first: it is the one that the administrator chose.
+    folders.extend(below(Path::new("/usr/local"), "cuda").into_iter().map(|toolkit| toolkit.join("lib64")));
+    folders.extend(variable("CONDA_PREFIX").map(|conda| conda.join("lib")));
+    let home = variable("HOME").map(|home| home.join(".local"));
+    let python = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).chain(home);
+    for root in python.chain(["/usr/local".into(), "/usr".into()]) {
+        folders.push(root.join("Lib/site-packages/nvidia/cuda_nvrtc/bin"));
+        for python in below(&root.join("lib"), "python3") {
+            for packages in ["site-packages", "dist-packages"] {
+                let nvidia = python.join(packages).join("nvidia");
+                folders.extend(below(&nvidia, "cu1").into_iter().rev().map(|toolkit| toolkit.join("lib")));
+                folders.push(nvidia.join("cuda_nvrtc/lib"));
+            }
+        }
+    }
+    folders
+}
+
+/// What a folder holds whose name begins so, in the order of names.
+fn below(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut found: Vec<_> = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix)))
+        .map(|entry| entry.path())
+        .collect();
+    found.sort();
+    found
+}
+
+/// Compiles CUDA C for an architecture such as `sm_90`, on a machine with or without a card. Gives the binary.
+///
+/// Fails with `WillNotCompile` and the compiler's words where the source is wrong, and with `Unsupported`
+/// where there is no NVRTC library, or none that knows the architecture.
+pub fn compile_for(architecture: &str, kernel: &str, source: &str) -> Result<Vec<u8>> {
+    let device = DeviceId::from("cuda");
+    match Nvrtc::get() {
+        Ok(nvrtc) => nvrtc.compile(&device, architecture, kernel, source),
+        Err(why) => Err(Error::unsupported(&device, format!("compiling kernel `{kernel}`"), why)),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const GOOD: &str = "extern \"C\" __global__ void twice(unsigned *out) { out[threadIdx.x] *= 2; }";
+
+    /// NVRTC, or nothing and a line that says so.
+    fn nvrtc() -> Option<&'static Nvrtc> {
+        let found = Nvrtc::get();
+        if let Err(why) = &found {
+            println!("skipped: no NVRTC ({why})");
+        }
+        found.ok()
+    }
+
+    #[test]
+    fn a_kernel_compiles_to_a_binary_without_a_card() {
+        let Some(nvrtc) = nvrtc() else { return };
+        println!("{nvrtc} for {:?}", nvrtc.architectures);
+        let image = compile_for("sm_90", "twice", GOOD).unwrap();
+        assert_eq!(&image[..4], b"\x7fELF");
+    }
+
+    #[test]
+    fn a_wrong_kernel_is_refused_with_its_name_and_line() {
+        if nvrtc().is_none() {
+            return;
+        }
+        let source = "extern \"C\" __global__ void twice(unsigned *out) {\n  out[0] = nonsense;\n}";
+        let error = compile_for("sm_90", "twice", source).unwrap_err();
+        let Error::WillNotCompile { kernel, body, log, .. } = &error else { panic!("{error}") };
+        assert_eq!((kernel.as_str(), body.as_str()), ("twice", "CUDA C"));
+        assert!(log.contains("twice.cu(2)") && log.contains("nonsense"), "{log}");
+    }
+
+    #[test]
+    fn a_card_that_the_library_does_not_know_is_named() {
+        let Some(nvrtc) = nvrtc() else { return };
+        if nvrtc.architectures.is_empty() {
+            return;
+        }
+        let error = compile_for("sm_999", "twice", GOOD).unwrap_err();
+        assert!(matches!(&error, Error::Unsupported { detail, .. } if detail.contains("sm_999")), "{error}");
+    }
+
+    #[test]
+    fn a_zero_byte_is_an_error_and_not_the_end_of_the_source() {
+        if nvrtc().is_none() {
+            return;
+        }
+        assert!(matches!(compile_for("sm_90", "twice", "\0"), Err(Error::WillNotCompile { .. })));
+    }
+
+    #[test]
+    fn libraries_are_found_by_name_in_a_folder_newest_first_and_nothing_else_is() {
+        if cfg!(windows) {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc-builtins.so.13.0", "libnvrtc.alt.so.13"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let names: Vec<_> = libraries_in(folder.path())
+            .iter()
+            .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(names, ["libnvrtc.so.13", "libnvrtc.so.12"]);
+    }
+}

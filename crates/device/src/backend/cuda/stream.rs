@@ -1,0 +1,257 @@
+//! A stream of a card.
+//!
+//! Its operations are numbered from 1. How many of them have ended is learned from marks that were reached,
+//! from batches that were seen to have ended and from waiting, and shared through [`Progress`]: host memory
+//! becomes readable by it, and what operations use is let go by it.
+
+use std::{any::Any, ops::Range, sync::Arc, time::Duration};
+
+use super::{
+    context::Entered,
+    errors,
+    event::{self, CudaMark, CudaTimestamp, Event, Progress, Timing},
+    keep::KeepAlive,
+    memory::{CudaHostMemory, CudaMemory, Pinned},
+    open::{Grave, Open, RawStream},
+    program::CudaBound,
+};
+use crate::{
+    backend::{Bound, HostMemory, Mark, Memory, Region, StreamBackend, Timestamp},
+    error::{Error, Result},
+};
+
+/// Something that an operation under way uses.
+#[derive(Debug)]
+#[expect(dead_code, reason = "kept only to be dropped later")]
+pub(super) enum Kept {
+    Bound(Arc<dyn Bound>),
+    Memory(Arc<dyn Memory>),
+    Host(Arc<Pinned>),
+}
+
+/// What a stream keeps alive.
+pub(super) type KeptAlive = KeepAlive<Kept, Arc<Event>>;
+
+#[derive(Debug)]
+pub(super) struct CudaStream {
+    open: Arc<Open>,
+    raw: RawStream,
+    /// The number of the last operation that was queued.
+    queued: u64,
+    progress: Arc<Progress>,
+    kept: KeptAlive,
+}
+
+impl CudaStream {
+    pub(super) fn new(open: &Arc<Open>) -> Result<Self> {
+        let raw = open.take_stream(&open.hold.enter("making a stream")?)?;
+        Ok(CudaStream {
+            open: open.clone(),
+            raw,
+            queued: 0,
+            progress: Arc::default(),
+            kept: KeptAlive::default(),
+        })
+    }
+
+    /// Closes a full batch.
+    #[inline]
+    fn tidy(&mut self, entered: &Entered<'_>) -> Result<()> {
+        if self.kept.is_full() { self.close_batch(entered) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn close_batch(&mut self, entered: &Entered<'_>) -> Result<()> {
+        let end = Event::record(&self.open, entered, Timing::Off, self.raw.0)?;
+        self.kept.close(self.queued, || Arc::new(end));
+        self.let_go(entered)
+    }
+
+    /// Lets go of the batches that have ended.
+    fn let_go(&mut self, entered: &Entered<'_>) -> Result<()> {
+        self.kept.release(self.progress.ended());
+        while let Some((last, end)) = self.kept.oldest() {
+            if !end.query(entered)? {
+                break;
+            }
+            self.progress.reach(last);
+            self.kept.release(last);
+        }
+        Ok(())
+    }
+
+    /// Whether everything queued has ended.
+    fn is_empty(&self) -> Result<bool> {
+        let entered = self.open.hold.enter("waiting for a stream")?;
+        // SAFETY: the stream is alive and of this context.
+        event::ready(&entered, unsafe { (entered.driver.stream_query)(self.raw.0) })
+    }
+
+    /// Queues a copy between host memory and the card, as the next operation.
+    fn transfer(
+        &mut self,
+        operation: &'static str,
+        host: (&mut dyn HostMemory, u64),
+        region: &Region,
+        copy: impl FnOnce(&Entered<'_>, *mut u8, u64, usize, &RawStream) -> i32,
+    ) -> Result<()> {
+        let (memory, offset) = host;
+        let address = CudaMemory::address(region, &self.open, operation)?;
+        let memory = CudaHostMemory::of(memory, &self.open, operation, (offset, region.bytes))?;
+        if region.bytes == 0 {
+            return Ok(());
+        }
+        let open = self.open.clone();
+        let entered = open.hold.enter(operation)?;
+        memory.lend(&self.progress, self.queued + 1, |pinned| {
+            let code = copy(&entered, pinned.at(offset), address, region.bytes as usize, &self.raw);
+            entered.check_sized(code, region.bytes)?;
+            self.queued += 1;
+            self.kept.push(Kept::Memory(region.memory.clone()), 0);
+            self.kept.push(Kept::Host(pinned.clone()), pinned.class());
+            Ok(())
+        })?;
+        self.tidy(&entered)
+    }
+}
+
+impl StreamBackend for CudaStream {
+    fn upload(&mut self, from: &mut dyn HostMemory, range: Range<u64>, to: &Region) -> Result<()> {
+        if range.end.checked_sub(range.start) != Some(to.bytes) {
+            let detail = format!("bytes {range:?} of host memory into {} bytes", to.bytes);
+            return Err(Error::unsupported(&self.open.hold.id, "uploading", detail));
+        }
+        self.transfer("uploading", (from, range.start), to, |entered, host, device, bytes, stream| {
+            // SAFETY: both places were checked to have so many bytes; the stream is alive and of this context;
+            // host memory and device memory are kept until the copy has ended, and the host memory is not
+            // written meanwhile.
+            unsafe { (entered.driver.memcpy_to_device)(device, host.cast_const().cast(), bytes, stream.0) }
+        })
+    }
+
+    fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()> {
+        self.transfer("downloading", (to, offset), from, |entered, host, device, bytes, stream| {
+            // SAFETY: as for an upload, and the host memory is not read meanwhile.
+            unsafe { (entered.driver.memcpy_to_host)(host.cast(), device, bytes, stream.0) }
+        })
+    }
+
+    fn copy(&mut self, from: &Region, to: &Region) -> Result<()> {
+        let open = self.open.clone();
+        let (source, target) =
+            (CudaMemory::address(from, &open, "copying")?, CudaMemory::address(to, &open, "copying")?);
+        if from.bytes != to.bytes {
+            let detail = format!("{} bytes into {}", from.bytes, to.bytes);
+            return Err(Error::unsupported(&open.hold.id, "copying", detail));
+        }
+        if from.bytes == 0 {
+            return Ok(());
+        }
+        let entered = open.hold.enter("copying")?;
+        // SAFETY: both regions were checked to have so many bytes and are kept until the copy has ended; the
+        // stream is alive and of this context.
+        let code =
+            unsafe { (entered.driver.memcpy_on_device)(target, source, from.bytes as usize, self.raw.0) };
+        entered.check_sized(code, from.bytes)?;
+        self.queued += 1;
+        self.kept.push(Kept::Memory(from.memory.clone()), 0);
+        self.kept.push(Kept::Memory(to.memory.clone()), 0);
+        self.tidy(&entered)
+    }
+
+    fn zero(&mut self, region: &Region) -> Result<()> {
+        let open = self.open.clone();
+        let address = CudaMemory::address(region, &open, "zeroing")?;
+        if region.bytes == 0 {
+            return Ok(());
+        }
+        let entered = open.hold.enter("zeroing")?;
+        // SAFETY: the region was checked to have so many bytes and is kept until they are zero; the stream is
+        // alive and of this context.
+        let code = unsafe { (entered.driver.memset_d8)(address, 0, region.bytes as usize, self.raw.0) };
+        entered.check_sized(code, region.bytes)?;
+        self.queued += 1;
+        self.kept.push(Kept::Memory(region.memory.clone()), 0);
+        self.tidy(&entered)
+    }
+
+    fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+        let Some(kernel) = (&**bound as &dyn Any)
+            .downcast_ref::<CudaBound>()
+            .filter(|kernel| kernel.open.hold.shares_context(&self.open.hold))
+        else {
+            return errors::foreign(&self.open.hold.id, "launching a kernel", "kernel");
+        };
+        // The bound kernel's hold is on the same context, and unlike the stream's can be borrowed meanwhile.
+        let entered = kernel.open.hold.enter("launching a kernel")?;
+        kernel.launch(&entered, self.raw.0, groups, params)?;
+        self.queued += 1;
+        // A kernel that is launched again and again is kept once a batch.
+        if !matches!(self.kept.latest(), Some(Kept::Bound(last)) if Arc::ptr_eq(last, bound)) {
+            self.kept.push(Kept::Bound(bound.clone()), 0);
+        }
+        self.tidy(&entered)
+    }
+
+    fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {
+        let entered = self.open.hold.enter("reading the clock")?;
+        let event = Event::record(&self.open, &entered, Timing::On, self.raw.0)?;
+        self.queued += 1;
+        Ok(Arc::new(CudaTimestamp(event)))
+    }
+
+    fn mark(&mut self) -> Result<Arc<dyn Mark>> {
+        let open = self.open.clone();
+        let entered = open.hold.enter("marking a stream")?;
+        let event = Arc::new(Event::record(&open, &entered, Timing::Off, self.raw.0)?);
+        // The mark tells the end of the batch so far as well as an event of its own would.
+        self.kept.close(self.queued, || event.clone());
+        self.let_go(&entered)?;
+        Ok(Arc::new(CudaMark { event, progress: self.progress.clone(), operation: self.queued }))
+    }
+
+    fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()> {
+        let mark = CudaMark::of(mark, &self.open)?;
+        mark.hold_back(&self.open.hold.enter("waiting for a mark")?, self.raw.0)?;
+        self.queued += 1;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        // The driver starts what it is given, on Windows when it is asked how far it is.
+        self.is_empty().map(drop)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
+        if !event::poll(timeout, || self.is_empty())? {
+            return Err(event::timed_out(&self.open, "waiting for a stream", timeout));
+        }
+        self.progress.reach(self.queued);
+        self.kept.clear();
+        Ok(())
+    }
+}
+
+impl Drop for CudaStream {
+    // Never waits: what is under way goes on, and what it uses is buried until it has ended.
+    fn drop(&mut self) {
+        let raw = RawStream(self.raw.0);
+        let kept = std::mem::take(&mut self.kept);
+        let ended = self.progress.ended() >= self.queued || matches!(self.is_empty(), Ok(true));
+        if ended {
+            self.progress.reach(self.queued);
+            self.open.return_stream(raw);
+            return;
+        }
+        // After a loss nothing runs any more, and letting go touches nothing.
+        let Ok(entered) = self.open.hold.enter("closing a stream") else { return };
+        match Event::record(&self.open, &entered, Timing::Off, raw.0) {
+            Ok(end) => self.open.bury(Grave { end, _kept: kept }),
+            Err(_) if self.open.hold.context.is_lost() => {}
+            // Nothing will tell when its work has ended, so what that uses is never freed.
+            Err(_) => std::mem::forget(kept),
+        }
+        // SAFETY: the stream is of this context, and nobody else has it; the driver finishes its work first.
+        unsafe { (entered.driver.stream_destroy)(raw.0) };
+    }
+}
