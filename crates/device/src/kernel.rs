@@ -184,6 +184,11 @@ impl Kernel {
         &self.bindings
     }
 
+    /// The body for CUDA devices, where it has one.
+    pub fn cuda_source(&self) -> Option<&str> {
+        self.cuda.as_deref()
+    }
+
     /// How many workgroups cover this many items, one thread an item.
     pub fn groups_for(&self, items: u64) -> u64 {
         items.div_ceil(self.workgroup.iter().map(|&n| u64::from(n)).product::<u64>().max(1))

@@ -99,8 +99,8 @@ fn compare(device: &Device, mut direct: Box<dyn Peer>) -> Result<()> {
         microseconds(time / 1e3)
     })?;
     let bandwidth = rate("GB/s", COPY_BYTES as f64);
-    row("host to device", &mut evener, &mut *direct, 20, |peer| peer.upload(), &bandwidth)?;
-    row("device to host", &mut evener, &mut *direct, 20, |peer| peer.download(), &bandwidth)?;
+    row("host to device", &mut evener, &mut *direct, 20, |peer| peer.upload(), bandwidth)?;
+    row("device to host", &mut evener, &mut *direct, 20, |peer| peer.download(), bandwidth)?;
     // Long enough that the launch does not count, on a device of any strength.
     let mut iterations = 16;
     loop {

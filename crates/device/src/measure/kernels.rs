@@ -123,3 +123,19 @@ pub(super) fn nothing() -> Kernel {
 fn kernel(name: &'static str) -> Kernel {
     Kernel::new(name).workgroup(WORKGROUP).cuda(CUDA).wgsl(WGSL)
 }
+
+#[cfg(test)]
+mod test {
+    use crate::{Error, cuda::compile_for};
+
+    #[test]
+    fn the_cuda_bodies_compile_for_cards_old_and_new() {
+        for card in ["sm_75", "sm_90"] {
+            match compile_for(card, "rates", super::CUDA) {
+                Ok(binary) => assert!(!binary.is_empty()),
+                Err(Error::Unsupported { detail, .. }) => eprintln!("skipped: no NVRTC ({detail})"),
+                Err(why) => panic!("{why}"),
+            }
+        }
+    }
+}

@@ -14,7 +14,7 @@ mod launches;
 mod memory;
 mod sources;
 
-use evener_device::{Api, Device, Inventory};
+use evener_device::{Api, Device, Error, Inventory, Kernel, cuda::compile_for};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// What a trial returns: any error, with its text, is a failure.
@@ -42,7 +42,22 @@ fn main() {
             }));
         }
     }
+    trials.push(cuda_sources());
     libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Every CUDA body compiles for cards old and new, on a machine with or without one.
+fn cuda_sources() -> Trial {
+    let compile = |kernel: &Kernel| -> Result<(), Error> {
+        let Some(source) = kernel.cuda_source() else { return Ok(()) };
+        ["sm_75", "sm_90"].iter().try_for_each(|card| compile_for(card, kernel.name(), source).map(drop))
+    };
+    let missing = matches!(compile(&sources::extent()), Err(Error::Unsupported { .. }));
+    if missing {
+        eprintln!("skipped: no NVRTC");
+    }
+    let trial = move || -> Outcome { Ok(sources::all().iter().try_for_each(compile)?) };
+    Trial::test("nvrtc::every_cuda_body_compiles", trial).with_ignored_flag(missing)
 }
 
 /// What a device of this kind must do: bodies in Rust are compiled with the program and can fail by themselves,

@@ -2,6 +2,20 @@
 
 use evener_device::{Features, Kernel};
 
+/// One of each.
+pub(crate) fn all() -> Vec<Kernel> {
+    vec![
+        triple(),
+        spin(),
+        extent(),
+        reverse(64),
+        shared_sum(1024),
+        gather(8),
+        sum_params::<32>(),
+        wide_product(false),
+    ]
+}
+
 /// `out[i] = in[i] * 3 + 1` for the first `count` elements, in steps of the whole launch.
 pub(crate) fn triple() -> Kernel {
     Kernel::new("triple")
