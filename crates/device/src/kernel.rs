@@ -158,7 +158,8 @@ impl Kernel {
     }
 
     /// Gives a body for devices driven through wgpu that have these features. Of the bodies that a
-    /// device has the features for, the first one given is used.
+    /// device has the features for, the first one given is used. Every loop in it must end: drivers may
+    /// take one that does not for code that is never reached.
     pub fn wgsl_with(mut self, needs: Features, source: impl Into<Cow<'static, str>>) -> Self {
         self.wgsl.push((needs, source.into()));
         self

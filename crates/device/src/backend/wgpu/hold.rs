@@ -130,6 +130,8 @@ impl Drop for Hold {
         }
         let (device, queue) = (self.device.clone(), self.queue.clone());
         let wait = move || {
+            // Waited for first, so that these are still the last handles when the queue is dropped.
+            let _ = quietly(|| device.poll(PollType::wait_indefinitely()));
             let _ = quietly(move || drop((queue, device)));
         };
         // Without a thread to be had, the wait is here.

@@ -6,7 +6,11 @@ use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
     BindGroupLayoutEntry, BindingResource, BindingType, BufferBinding, BufferBindingType, BufferSize,
     ComputePipeline, ComputePipelineDescriptor, PipelineLayoutDescriptor, ShaderModule,
-    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages, naga,
+    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    naga::{
+        self,
+        valid::{Capabilities, ValidationFlags, Validator},
+    },
 };
 
 use super::{
@@ -28,10 +32,23 @@ const NOTHING_BYTES: u64 = 256;
 /// The sources that an open device has compiled so far: kernels that share a source share a module.
 pub(super) type Modules = HashMap<String, Arc<Module>>;
 
-/// A compiled source, with the workgroup size of each of its entry points.
+/// A compiled source, with its entry points.
 pub(super) struct Module {
     shader: ShaderModule,
-    entries: Vec<(String, [u32; 3])>,
+    entries: Vec<Entry>,
+}
+
+/// What an entry point says about itself.
+#[derive(Debug)]
+struct Entry {
+    name: String,
+    workgroup: [u32; 3],
+    /// In `var<workgroup>`. wgpu leaves it to the driver to find that this is too much.
+    shared_bytes: u64,
+    /// In `var<immediate>`, which wgpu does not compare with what the layout has room for.
+    params_bytes: u64,
+    /// The least that must be bound, by binding. Without it, wgpu would look at every launch.
+    least_bytes: HashMap<u32, u64>,
 }
 
 impl fmt::Debug for Module {
@@ -46,33 +63,64 @@ impl Module {
         if let Some(module) = hold.modules().get(source) {
             return Ok(module.clone());
         }
-        // Parsed here for the entry points, and for messages that show the line.
-        let parsed = naga::front::wgsl::parse_str(source);
-        let parsed = parsed.map_err(|error| Refusal::Compiler(error.emit_to_string(source)))?;
-        let entries = parsed.entry_points.iter().map(|entry| (entry.name.clone(), entry.workgroup_size));
+        let entries = entries(source).map_err(Refusal::Compiler)?;
         let descriptor = ShaderModuleDescriptor { label: None, source: ShaderSource::Wgsl(source.into()) };
-        // SAFETY: see `checks`.
+        // SAFETY: every check is on but, on Vulkan, the one for loops that never end, and those are ruled out
+        // by what `Kernel::wgsl_with` asks for.
         let make = || unsafe { hold.device.create_shader_module_trusted(descriptor, checks(hold.api)) };
         let (shader, error) = hold.scoped(make);
         if let Some(error) = error {
             return Err(Refusal::Driver(error));
         }
-        let module = Arc::new(Module { shader, entries: entries.collect() });
+        let module = Arc::new(Module { shader, entries });
         hold.modules().insert(source.to_owned(), module.clone());
         Ok(module)
     }
 }
 
+/// The entry points of a source, or what is wrong with it and where.
+fn entries(source: &str) -> Result<Vec<Entry>, String> {
+    let module = naga::front::wgsl::parse_str(source).map_err(|error| error.emit_to_string(source))?;
+    // What the device cannot do is found by wgpu, which knows; this is about what the source says.
+    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
+    let info = validator.validate(&module).map_err(|error| error.emit_to_string(source))?;
+    let entry = |(index, entry): (usize, &naga::EntryPoint)| {
+        let uses = info.get_entry_point(index);
+        let (mut shared_bytes, mut params_bytes) = (0, 0);
+        let mut least_bytes = HashMap::new();
+        for (_, variable) in module.global_variables.iter().filter(|it| !uses[it.0].is_empty()) {
+            let bytes = u64::from(module.types[variable.ty].inner.size(module.to_ctx()));
+            match (variable.space, variable.binding) {
+                (naga::AddressSpace::WorkGroup, _) => shared_bytes += bytes.next_multiple_of(16),
+                (naga::AddressSpace::Immediate, _) => params_bytes += bytes,
+                (_, Some(naga::ResourceBinding { group: 0, binding })) => {
+                    least_bytes.insert(binding, bytes);
+                }
+                _ => {}
+            }
+        }
+        Entry {
+            name: entry.name.clone(),
+            workgroup: entry.workgroup_size,
+            shared_bytes,
+            params_bytes,
+            least_bytes,
+        }
+    };
+    Ok(module.entry_points.iter().enumerate().map(entry).collect())
+}
+
 /// Which checks are compiled into a kernel.
 ///
-/// All but one, as for any WGSL: an index out of bounds must not reach another buffer. The one left out
-/// counts the turns of every loop and ends it after 2^64 of them, which costs field arithmetic dearly.
-/// Without it, a loop that never ends is a kernel that never ends: a device that does not answer, which is
-/// an error that waiting can report. Only Metal's compiler is allowed to take such a loop for unreachable
-/// and to draw conclusions from that, so there the check stays.
+/// All of them on most APIs, as for any WGSL: an index out of bounds must not reach another buffer. On Vulkan
+/// one is left out, which counts the turns of every loop so that it ends after 2^64 of them. It has made
+/// kernels up to a hundred times slower (gfx-rs/wgpu#7698) and has made a driver crash (gfx-rs/wgpu#7743);
+/// on Mesa's software it costs nothing. It is there because a compiler may take a loop that never ends for
+/// unreachable. Kernels are the program's own code, and that their loops end is asked of whoever writes them.
+/// The compilers of Metal and Direct3D are known to draw such conclusions, so there the check stays.
 fn checks(api: Api) -> ShaderRuntimeChecks {
     let mut checks = ShaderRuntimeChecks::checked();
-    checks.force_loop_bounding = api == Api::Metal;
+    checks.force_loop_bounding = api != Api::Vulkan;
     checks
 }
 
@@ -119,7 +167,7 @@ impl WgpuProgram {
             return Err(Error::unsupported(&hold.id, operation, no_body(kernel, hold.capabilities.features)));
         };
         let body = if needs.is_empty() { "WGSL".to_owned() } else { format!("WGSL with {}", names(needs)) };
-        // Deeply nested code makes the driver's compiler give up by unwinding.
+        // The translator to the driver's language panics on what it did not expect.
         let made =
             quietly(|| pipeline(hold, kernel, source)).unwrap_or_else(|why| Err(Refusal::Compiler(why)));
         let (pipeline, layout) = made.map_err(|refusal| refusal.into_error(hold, kernel, &body))?;
@@ -146,18 +194,29 @@ fn pipeline(
     source: &str,
 ) -> Result<(ComputePipeline, Option<BindGroupLayout>), Refusal> {
     let module = Module::of(hold, source)?;
-    let Some((_, declared)) = module.entries.iter().find(|(name, _)| *name == kernel.name) else {
-        let there: Vec<_> = module.entries.iter().map(|(name, _)| format!("`{name}`")).collect();
-        return Err(Refusal::Compiler(format!(
-            "no entry point `{}`; there: {}",
-            kernel.name,
-            if there.is_empty() { "none".into() } else { there.join(", ") }
-        )));
+    let Some(entry) = module.entries.iter().find(|entry| entry.name == kernel.name) else {
+        let there: Vec<_> = module.entries.iter().map(|entry| format!("`{}`", entry.name)).collect();
+        let there = if there.is_empty() { "none".into() } else { there.join(", ") };
+        return Err(Refusal::Compiler(format!("no entry point `{}`; there: {there}", kernel.name)));
     };
-    if *declared != kernel.workgroup {
+    if entry.workgroup != kernel.workgroup {
         return Err(Refusal::Compiler(format!(
-            "the body declares a workgroup of {declared:?}, the kernel of {:?}",
-            kernel.workgroup
+            "the body declares a workgroup of {:?}, the kernel of {:?}",
+            entry.workgroup, kernel.workgroup
+        )));
+    }
+    let params_bytes = kernel.params_bytes.next_multiple_of(4);
+    if entry.params_bytes > u64::from(params_bytes) {
+        return Err(Refusal::Compiler(format!(
+            "the body has {} bytes of parameters (`var<immediate>`), the kernel declares {}",
+            entry.params_bytes, kernel.params_bytes
+        )));
+    }
+    let most = hold.capabilities.max_shared_bytes;
+    if entry.shared_bytes > u64::from(most) {
+        return Err(Refusal::Compiler(format!(
+            "{} bytes of shared memory (`var<workgroup>`), at most {most} here",
+            entry.shared_bytes
         )));
     }
     let entries: Vec<_> = kernel
@@ -170,7 +229,7 @@ fn pipeline(
             ty: BindingType::Buffer {
                 ty: BufferBindingType::Storage { read_only: binding.access == Access::Read },
                 has_dynamic_offset: false,
-                min_binding_size: None,
+                min_binding_size: entry.least_bytes.get(&index).copied().and_then(BufferSize::new),
             },
             count: None,
         })
@@ -183,7 +242,7 @@ fn pipeline(
         let pipeline_layout = device.create_pipeline_layout(&PipelineLayoutDescriptor {
             label: None,
             bind_group_layouts: &groups,
-            immediate_size: kernel.params_bytes.next_multiple_of(4),
+            immediate_size: params_bytes,
         });
         let pipeline = device.create_compute_pipeline(&ComputePipelineDescriptor {
             label: None,

@@ -1,0 +1,188 @@
+//! Kernels: what is compiled, bound and refused.
+
+use super::*;
+
+#[test]
+fn parameters_of_the_largest_size_arrive() {
+    let (device, _) = open(&vulkan_or_skip!());
+    let most = device.capabilities().unwrap().max_params_bytes as usize;
+    assert!(most >= 128, "{most}");
+    let kernel = Kernel::new("echo").writes::<u32>().params::<[u32; 32]>().workgroup(32).wgsl(
+        "var<immediate> params: array<vec4<u32>, 8>;
+         @group(0) @binding(0) var<storage, read_write> output: array<u32>;
+         @compute @workgroup_size(32)
+         fn echo(@builtin(local_invocation_index) i: u32) { output[i] = params[i / 4][i % 4]; }",
+    );
+    let output = device.buffer::<u32>(32).unwrap();
+    let bound = device.compile(&kernel).unwrap().bind(&[output.arg()]).unwrap();
+    let params: [u32; 32] = std::array::from_fn(|i| i as u32 * 0x0101_0101);
+    let mut stream = device.stream().unwrap();
+    stream.launch(&bound, 1, &params).unwrap();
+    assert_eq!(stream.download(&output).unwrap().wait().unwrap(), params);
+}
+
+#[test]
+fn a_part_of_a_buffer_is_bound_where_it_begins() {
+    let (device, _) = open(&vulkan_or_skip!());
+    let elements = device.capabilities().unwrap().binding_alignment as usize / 4;
+    let input = device.buffer_from(&(0..1000u32).collect::<Vec<_>>()).unwrap();
+    let output = device.buffer::<u32>(10).unwrap();
+    let part = input.slice(elements..elements + 10).unwrap();
+    let bound = device.compile(&affine()).unwrap().bind(&[part.arg(), output.arg()]).unwrap();
+    let mut stream = device.stream().unwrap();
+    stream.launch(&bound, 1, &[1u32, 0]).unwrap();
+    let expected: Vec<u32> = (elements as u32..).take(10).collect();
+    assert_eq!(stream.download(&output).unwrap().wait().unwrap(), expected);
+}
+
+#[test]
+fn buffers_of_no_length_can_be_bound() {
+    let (device, _) = open(&vulkan_or_skip!());
+    let (empty, whole) = (device.buffer::<u32>(0).unwrap(), device.buffer::<u32>(64).unwrap());
+    let program = device.compile(&affine()).unwrap();
+    let mut stream = device.stream().unwrap();
+    for (input, output) in [(&empty, &whole), (&whole, &empty), (&whole.slice(64..).unwrap(), &empty)] {
+        let bound = program.bind(&[input.arg(), output.arg()]).unwrap();
+        stream.launch(&bound, 1, &[1u32, 0]).unwrap();
+    }
+    stream.wait().unwrap();
+}
+
+#[test]
+fn the_body_is_chosen_by_what_the_device_has() {
+    let (device, hold) = open(&vulkan_or_skip!());
+    let wide = "@group(0) @binding(0) var<storage, read_write> output: array<u64>;
+         @compute @workgroup_size(1) fn square() { output[0] = output[0] * output[0]; }";
+    let narrow = "@group(0) @binding(0) var<storage, read_write> output: array<vec2<u32>>;
+         @compute @workgroup_size(1) fn square() { output[0] = vec2(7u, 7u); }";
+    let kernel = |wants: Features| {
+        Kernel::new("square").writes::<u64>().workgroup(1).wgsl_with(wants, wide).wgsl(narrow)
+    };
+    let has = hold.capabilities.features;
+    let program = device.compile(&kernel(Features::INT64)).unwrap();
+    assert_eq!(program.body(), if has.contains(Features::INT64) { "WGSL with INT64" } else { "WGSL" });
+    if has.contains(Features::INT64) {
+        let buffer = device.buffer_from(&[0x1_0000_0001u64]).unwrap();
+        let mut stream = device.stream().unwrap();
+        stream.launch(&program.bind(&[buffer.arg()]).unwrap(), 1, &()).unwrap();
+        let expected = 0x1_0000_0001u64.wrapping_mul(0x1_0000_0001);
+        assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), [expected]);
+    }
+    // A feature that no device has makes the one without it be used.
+    let impossible = Features::from_bits_retain(1 << 31);
+    assert_eq!(device.compile(&kernel(impossible)).unwrap().body(), "WGSL");
+    let only = Kernel::new("square").writes::<u64>().workgroup(1).wgsl_with(impossible, wide);
+    assert!(matches!(device.compile(&only).unwrap_err(), Error::Unsupported { .. }));
+    let none = Kernel::new("square").writes::<u64>().workgroup(1);
+    assert!(device.compile(&none).unwrap_err().to_string().contains("no WGSL body"));
+}
+
+fn log_of(device: &Device, kernel: Kernel) -> String {
+    match device.compile(&kernel).unwrap_err() {
+        Error::WillNotCompile { log, .. } => log,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn what_the_compiler_says_is_passed_on_with_the_line() {
+    let (device, _) = open(&vulkan_or_skip!());
+    let writes = || Kernel::new("wrong").writes::<u32>().workgroup(1);
+    let unknown = "@group(0) @binding(0) var<storage, read_write> output: array<u32>;\n\
+         @compute @workgroup_size(1)\nfn wrong() { output[0] = missing; }";
+    let log = log_of(&device, writes().wgsl(unknown));
+    assert!(log.contains("missing") && log.contains(":3:"), "{log}");
+
+    let mistyped = "@group(0) @binding(0) var<storage, read_write> output: array<u32>;\n\n\n\
+         @compute @workgroup_size(1)\nfn wrong() { output[0] = 1.5f; }";
+    let log = log_of(&device, writes().wgsl(mistyped));
+    assert!(log.contains(":5:"), "{log}");
+
+    let size = "@group(0) @binding(0) var<storage, read_write> output: array<u32>;\n\
+         @compute @workgroup_size(8, 2) fn wrong() { output[0] = 1u; }";
+    let log = log_of(&device, writes().wgsl(size));
+    assert!(log.contains("[8, 2, 1]") && log.contains("[1, 1, 1]"), "{log}");
+
+    let name = "@compute @workgroup_size(1) fn right() {}";
+    let log = log_of(&device, writes().wgsl(name));
+    assert!(log.contains("`wrong`") && log.contains("`right`"), "{log}");
+}
+
+#[test]
+fn a_body_that_does_not_fit_its_declaration_is_an_error() {
+    let (device, hold) = open(&vulkan_or_skip!());
+    // Declared as read only, written all the same.
+    let access = Kernel::new("wrong").reads::<u32>().workgroup(1).wgsl(
+        "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
+         @compute @workgroup_size(1) fn wrong() { output[0] = 1u; }",
+    );
+    assert_eq!(access.bindings()[0].access, Access::Read);
+    log_of(&device, access);
+    // A buffer that was not declared.
+    let missing = Kernel::new("wrong").workgroup(1).wgsl(
+        "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
+         @compute @workgroup_size(1) fn wrong() { output[0] = 1u; }",
+    );
+    log_of(&device, missing);
+    // More shared memory than there is.
+    let elements = hold.capabilities.max_shared_bytes / 4 + 1;
+    let shared = Kernel::new("wrong").writes::<u32>().workgroup(1).wgsl(format!(
+        "var<workgroup> shared_words: array<u32, {elements}>;
+         @group(0) @binding(0) var<storage, read_write> output: array<u32>;
+         @compute @workgroup_size(1) fn wrong() {{ output[0] = shared_words[output[1]]; }}"
+    ));
+    log_of(&device, shared);
+    // Parameters that were not declared.
+    let params = Kernel::new("wrong").writes::<u32>().workgroup(1).wgsl(
+        "var<immediate> value: u32;
+         @group(0) @binding(0) var<storage, read_write> output: array<u32>;
+         @compute @workgroup_size(1) fn wrong() { output[0] = value; }",
+    );
+    log_of(&device, params);
+    // The device is none the worse for it.
+    assert!(device.buffer_from(&[1u32]).is_ok());
+}
+
+#[test]
+fn shared_memory_counts_where_it_is_used() {
+    let (device, hold) = open(&vulkan_or_skip!());
+    let elements = hold.capabilities.max_shared_bytes / 4;
+    let source = format!(
+        "var<workgroup> one: array<u32, {elements}>;
+         var<workgroup> two: array<u32, {elements}>;
+         @group(0) @binding(0) var<storage, read_write> output: array<u32>;
+         fn through(i: u32) -> u32 {{ return two[i]; }}
+         @compute @workgroup_size(1) fn first() {{ output[0] = one[output[1]]; }}
+         @compute @workgroup_size(1) fn second() {{ output[0] = through(output[1]); }}
+         @compute @workgroup_size(1) fn both() {{ output[0] = one[output[1]] + through(output[1]); }}"
+    );
+    let kernel = |name| Kernel::new(name).writes::<u32>().workgroup(1).wgsl(source.clone());
+    assert!(device.compile(&kernel("first")).is_ok());
+    assert!(device.compile(&kernel("second")).is_ok());
+    assert!(log_of(&device, kernel("both")).contains(&hold.capabilities.max_shared_bytes.to_string()));
+}
+
+#[test]
+fn a_buffer_too_short_for_the_body_is_refused_when_it_is_bound() {
+    let (device, _) = open(&vulkan_or_skip!());
+    let kernel = Kernel::new("wide").writes::<u32>().workgroup(1).wgsl(
+        "@group(0) @binding(0) var<storage, read_write> output: array<vec4<u32>>;
+         @compute @workgroup_size(1) fn wide() { output[0] = vec4(1u); }",
+    );
+    let program = device.compile(&kernel).unwrap();
+    let refused = program.bind(&[device.buffer::<u32>(3).unwrap().arg()]).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+    program.bind(&[device.buffer::<u32>(4).unwrap().arg()]).unwrap();
+}
+
+#[test]
+fn a_source_is_compiled_once() {
+    let (device, hold) = open(&vulkan_or_skip!());
+    let source = "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
+         @compute @workgroup_size(1) fn one() { output[0] = 1u; }
+         @compute @workgroup_size(1) fn two() { output[0] = 2u; }";
+    for name in ["one", "two", "one"] {
+        device.compile(&Kernel::new(name).writes::<u32>().workgroup(1).wgsl(source)).unwrap();
+    }
+    assert_eq!(hold.modules().len(), 1);
+}

@@ -1,0 +1,122 @@
+//! Memory on the device and on the host.
+
+use super::*;
+
+#[test]
+fn bytes_of_any_number_survive_the_round_trip() {
+    let (device, _) = open(&vulkan_or_skip!());
+    for len in [0usize, 1, 2, 3, 4, 5, 63, 255, 256, 257, 4095, 100_003, (4 << 20) + 1, (9 << 20) + 3] {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+        let buffer = device.buffer_from(&bytes).unwrap();
+        let mut stream = device.stream().unwrap();
+        assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), bytes, "{len} bytes");
+        let copy = device.buffer_any::<u8>(len).unwrap();
+        stream.copy(&buffer, &copy).unwrap();
+        stream.zero(&buffer).unwrap();
+        assert_eq!(stream.download(&copy).unwrap().wait().unwrap(), bytes, "{len} bytes copied");
+        assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), vec![0; len], "{len} bytes zeroed");
+    }
+}
+
+#[test]
+fn host_memory_comes_back_and_can_be_used_again() {
+    let (device, _) = open(&vulkan_or_skip!());
+    let buffer = device.buffer::<u32>(1000).unwrap();
+    let mut stream = device.stream().unwrap();
+    let mut up = device.host_buffer::<u32>(1000, Direction::Upload).unwrap();
+    let mut down = device.host_buffer::<u32>(1000, Direction::Download).unwrap();
+    for round in 0..20 {
+        up.as_mut_slice().fill(round);
+        up = stream.upload_host(up, &buffer).unwrap().wait().unwrap();
+        down = stream.download_host(&buffer, down).unwrap().wait().unwrap();
+        assert_eq!(down.as_slice(), [round; 1000]);
+    }
+}
+
+#[test]
+fn host_memory_of_the_wrong_direction_is_refused() {
+    let (device, _) = open(&vulkan_or_skip!());
+    let buffer = device.buffer::<u32>(4).unwrap();
+    let mut stream = device.stream().unwrap();
+    let down = device.host_buffer::<u32>(4, Direction::Download).unwrap();
+    let refused = stream.upload_host(down, &buffer).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+}
+
+#[test]
+fn more_than_there_is_room_for_is_an_error() {
+    let (device, hold) = open(&vulkan_or_skip!());
+    let most = hold.capabilities.max_buffer_bytes;
+    let too_long = device.buffer::<u8>(most as usize + 1).unwrap_err();
+    assert!(matches!(too_long, Error::OutOfMemory { .. }), "{too_long}");
+    let host = device.host_buffer::<u8>(most as usize + 1, Direction::Upload).unwrap_err();
+    assert!(matches!(host, Error::OutOfMemory { .. }), "{host}");
+    // Host memory is refused before the system promises what it does not have.
+    let full = hold.make_buffer("testing", 1 << 45, wgpu::BufferUsages::STORAGE, false, true).unwrap_err();
+    assert!(matches!(full, Error::OutOfMemory { available: Some(_), .. }), "{full}");
+    // And what the driver itself refuses is an error too.
+    let refused =
+        hold.make_buffer("testing", most + 4, wgpu::BufferUsages::STORAGE, false, false).unwrap_err();
+    assert!(matches!(refused, Error::OutOfMemory { .. } | Error::Unsupported { .. }), "{refused}");
+    assert!(device.buffer_from(&[1u32]).is_ok(), "the device is none the worse for it");
+}
+
+#[test]
+fn memory_is_reused_zeroed_and_given_back() {
+    let (device, _) = open(&vulkan_or_skip!());
+    drop(device.buffer_from(&[0xffu8; 5000]).unwrap());
+    let shelved = device.memory();
+    assert_eq!(shelved.in_use_bytes, 0);
+    assert_eq!(shelved.shelved_bytes, 8192);
+    let again = device.buffer::<u8>(5001).unwrap();
+    let mut stream = device.stream().unwrap();
+    assert_eq!(stream.download(&again).unwrap().wait().unwrap(), vec![0; 5001]);
+    let used = device.memory();
+    assert_eq!((used.in_use_bytes, used.shelved_bytes, used.peak_bytes), (8192, 0, 8192));
+    drop(again);
+    device.trim();
+    assert_eq!(device.memory().shelved_bytes, 0);
+}
+
+#[test]
+fn memory_is_not_reused_before_what_uses_it_is_submitted() {
+    let (device, hold) = open(&vulkan_or_skip!());
+    let output = device.buffer_from(&[1u32; 64]).unwrap();
+    let kept = device.buffer::<u32>(64).unwrap();
+    let mut stream = device.stream().unwrap();
+    stream.copy(&output, &kept).unwrap();
+    drop(output);
+    let other = device.buffer::<u32>(64).unwrap();
+    assert_eq!(stream.download(&other).unwrap().wait().unwrap(), [0; 64]);
+    assert_eq!(stream.download(&kept).unwrap().wait().unwrap(), [1; 64]);
+    assert_eq!(hold.shelf.memory_use().shelved_bytes, 256, "back once it was submitted");
+}
+
+#[test]
+fn staging_memory_is_reused_once_its_copy_has_ended() {
+    let (device, hold) = open(&vulkan_or_skip!());
+    let buffer = device.buffer::<u32>(1 << 16).unwrap();
+    let mut stream = device.stream().unwrap();
+    let usage = |hold: &Hold| hold.staging.memory_use(Direction::Upload);
+    for round in 0..50u32 {
+        // Dropped in flight: nobody waits for these.
+        stream.upload(&vec![round; 1 << 16], &buffer).unwrap();
+        stream.wait().unwrap();
+    }
+    let after = usage(&hold);
+    assert_eq!(after.in_use_bytes, 0);
+    assert!(after.peak_bytes <= 2 << 18, "{after:?}");
+    assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), vec![49; 1 << 16]);
+}
+
+#[test]
+fn contents_any_is_not_cleared_and_costs_no_submission() {
+    let (_, hold) = open(&vulkan_or_skip!());
+    let backend = WgpuBackend { hold };
+    let first = backend.allocate(64, Contents::Any).unwrap();
+    assert_eq!(first.bytes(), 64);
+    drop(first);
+    assert_eq!(backend.memory().shelved_bytes, 256);
+    backend.allocate(1, Contents::Any).unwrap();
+    assert_eq!(backend.memory().peak_bytes, 256);
+}

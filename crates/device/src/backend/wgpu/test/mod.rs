@@ -1,0 +1,186 @@
+//! Tests on the Vulkan device that is here, most often Mesa's software.
+
+/// The first Vulkan device. A test without one says so and ends: it has shown nothing.
+macro_rules! vulkan_or_skip {
+    () => {
+        match source() {
+            Some(source) => source,
+            None => {
+                eprintln!("skipped: no Vulkan device");
+                return;
+            }
+        }
+    };
+}
+
+mod compile;
+mod memory;
+mod work;
+
+use std::{
+    panic::catch_unwind,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{describe::describe, failure::quietly, find, hold::Hold, instance::adapters, open::WgpuBackend};
+use crate::{
+    Access, Api, Description, Device, Direction, Error, Features, Kernel, Kind, Stream,
+    backend::{Backend, Contents, Source},
+};
+
+fn source() -> Option<Arc<dyn Source>> {
+    find().sources.into_iter().find(|source| source.describe().api == Api::Vulkan)
+}
+
+fn open(source: &Arc<dyn Source>) -> (Device, Arc<Hold>) {
+    let described = source.describe();
+    let adapter = adapters(Api::Vulkan).unwrap().into_iter().find(|it| it.get_info().name == described.name);
+    device_of(WgpuBackend::open(described, &adapter.unwrap()).unwrap(), described)
+}
+
+/// A device that is open already, with the hold behind it.
+fn device_of(backend: WgpuBackend, description: &Description) -> (Device, Arc<Hold>) {
+    #[derive(Debug)]
+    struct Opened(Description, Arc<WgpuBackend>);
+    impl Source for Opened {
+        fn describe(&self) -> &Description {
+            &self.0
+        }
+        fn open(&self) -> crate::Result<Arc<dyn Backend>> {
+            Ok(self.1.clone())
+        }
+        fn split(&self, _: &[u32]) -> crate::Result<Vec<Arc<dyn Source>>> {
+            Ok(Vec::new())
+        }
+    }
+    let hold = backend.hold.clone();
+    (Device::from_source(Arc::new(Opened(description.clone(), Arc::new(backend)))), hold)
+}
+
+fn lose(hold: &Hold) {
+    hold.device.destroy();
+    // The callback comes with the next poll.
+    let _ = hold.poll("losing it");
+}
+
+/// `out[i] = in[i] * factor + addend`.
+fn affine() -> Kernel {
+    Kernel::new("affine").reads::<u32>().writes::<u32>().params::<[u32; 2]>().workgroup(64).wgsl(
+        "struct Params { factor: u32, addend: u32 }
+         var<immediate> params: Params;
+         @group(0) @binding(0) var<storage, read> input: array<u32>;
+         @group(0) @binding(1) var<storage, read_write> output: array<u32>;
+         @compute @workgroup_size(64)
+         fn affine(@builtin(global_invocation_id) id: vec3<u32>) {
+             if (id.x < arrayLength(&output)) { output[id.x] = input[id.x] * params.factor + params.addend; }
+         }",
+    )
+}
+
+/// Takes long: a dependent chain of the given length in each thread.
+fn slow() -> Kernel {
+    Kernel::new("slow").writes::<u32>().params::<u32>().workgroup(64).wgsl(
+        "var<immediate> turns: u32;
+         @group(0) @binding(0) var<storage, read_write> output: array<u32>;
+         @compute @workgroup_size(64)
+         fn slow(@builtin(global_invocation_id) id: vec3<u32>) {
+             var x = id.x;
+             for (var i = 0u; i < turns; i++) { x = (x ^ (x >> 7u)) * 1664525u + i; }
+             output[id.x % 64u] = x;
+         }",
+    )
+}
+
+/// Queues work that takes a good part of a second. Mesa's software ends every loop after 65535 turns, so
+/// there it is made of many workgroups; elsewhere they would run side by side.
+fn launch_long(device: &Device, stream: &mut Stream) {
+    let (groups, turns) =
+        if device.describe().kind == Kind::Software { (2_000u32, 10_000u32) } else { (1, 40_000_000) };
+    let output = device.buffer::<u32>(64).unwrap();
+    let bound = device.compile(&slow()).unwrap().bind(&[output.arg()]).unwrap();
+    stream.launch(&bound, groups, &turns).unwrap();
+}
+
+#[test]
+fn software_says_that_it_is() {
+    let source = vulkan_or_skip!();
+    let described = source.describe();
+    assert_eq!(described.id.as_str(), "vulkan:0");
+    assert!(!described.driver.is_empty());
+    if described.name.contains("llvmpipe") {
+        assert_eq!(described.kind, Kind::Software);
+        assert_eq!(described.pci, None);
+    }
+    let uuid = described.uuid.as_ref().unwrap();
+    assert!(uuid.len() == 32 && uuid.chars().all(|c| c.is_ascii_hexdigit() && !c.is_uppercase()), "{uuid}");
+    assert!(described.memory_bytes.unwrap() > 0);
+}
+
+#[test]
+fn finding_twice_gives_the_same_ids() {
+    let ids = || find().sources.iter().map(|source| source.describe().clone()).collect::<Vec<_>>();
+    assert_eq!(ids(), ids());
+}
+
+#[test]
+fn buffers_of_another_device_are_refused() {
+    let source = vulkan_or_skip!();
+    let ((one, _), (other, _)) = (open(&source), open(&source));
+    let (mine, theirs) = (one.buffer::<u32>(4).unwrap(), other.buffer::<u32>(4).unwrap());
+    let mut stream = one.stream().unwrap();
+    assert!(matches!(stream.copy(&mine, &theirs).unwrap_err(), Error::Unsupported { .. }));
+    let program = one.compile(&affine()).unwrap();
+    assert!(program.bind(&[mine.arg(), theirs.arg()]).is_err());
+    let mark = other.stream().unwrap().mark().unwrap();
+    assert!(stream.wait_for(&mark).is_err());
+    let bound = other.compile(&slow()).unwrap().bind(&[theirs.arg()]).unwrap();
+    assert!(stream.launch(&bound, 1, &1u32).is_err());
+}
+
+#[test]
+fn opening_and_dropping_many_times_keeps_nothing() {
+    let source = vulkan_or_skip!();
+    let cycle = || {
+        let device = Device::from_source(source.clone());
+        let buffer = device.buffer_from(&[1u32; 100]).unwrap();
+        let mut stream = device.stream().unwrap();
+        assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), [1; 100]);
+    };
+    let files = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    cycle();
+    let before = files();
+    for _ in 0..50 {
+        cycle();
+    }
+    // Other tests open devices at the same time, but not fifty.
+    assert!(files() < before + 40, "{before} files before, {} after", files());
+}
+
+#[test]
+fn opengl_computes_the_same() {
+    // Discovery asks OpenGL only where there is nothing else, so it is asked for here.
+    let Ok(adapters) = adapters(Api::Gl) else {
+        eprintln!("skipped: no OpenGL device");
+        return;
+    };
+    let description = describe("gl:0".into(), Api::Gl, &adapters[0]);
+    assert_eq!(description.memory_bytes, None);
+    let (device, _) = device_of(WgpuBackend::open(&description, &adapters[0]).unwrap(), &description);
+    for len in [0usize, 1, 5, 1000, (4 << 20) + 3] {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+        let buffer = device.buffer_from(&bytes).unwrap();
+        assert_eq!(device.stream().unwrap().download(&buffer).unwrap().wait().unwrap(), bytes, "{len} bytes");
+    }
+    let input = device.buffer_from(&(0..1000u32).collect::<Vec<_>>()).unwrap();
+    let output = device.buffer::<u32>(1000).unwrap();
+    let bound = device.compile(&affine()).unwrap().bind(&[input.arg(), output.arg()]).unwrap();
+    let mut stream = device.stream().unwrap();
+    stream.launch(&bound, 16, &[3u32, 4]).unwrap();
+    let expected: Vec<u32> = (0..1000).map(|i| 3 * i + 4).collect();
+    assert_eq!(stream.download(&output).unwrap().wait().unwrap(), expected);
+    let mut host = device.host_buffer::<u32>(10, Direction::Download).unwrap();
+    host.as_mut_slice().fill(7);
+    assert_eq!(host.as_slice(), [7; 10], "memory is memory, whatever it was mapped for");
+}

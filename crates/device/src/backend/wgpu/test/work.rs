@@ -1,0 +1,188 @@
+//! Work that is under way: order, waiting, clocks, loss.
+
+use super::*;
+
+#[test]
+fn kernels_that_share_a_buffer_run_one_after_the_other() {
+    let (device, _) = open(&vulkan_or_skip!());
+    let program = device.compile(&affine()).unwrap();
+    let buffers = [device.buffer::<u32>(1000).unwrap(), device.buffer::<u32>(1000).unwrap()];
+    let there = program.bind(&[buffers[0].arg(), buffers[1].arg()]).unwrap();
+    let back = program.bind(&[buffers[1].arg(), buffers[0].arg()]).unwrap();
+    let mut stream = device.stream().unwrap();
+    let mut expected = 0u32;
+    for turn in 0..101u32 {
+        stream.launch(&there, 16, &[3u32, turn]).unwrap();
+        stream.launch(&back, 16, &[1u32, 1]).unwrap();
+        expected = expected.wrapping_mul(3).wrapping_add(turn).wrapping_add(1);
+    }
+    assert_eq!(stream.download(&buffers[0]).unwrap().wait().unwrap(), [expected; 1000]);
+}
+
+#[test]
+fn a_lost_device_says_so_and_nothing_panics() {
+    let source = vulkan_or_skip!();
+    let (device, hold) = open(&source);
+    let buffer = device.buffer_from(&[1u32; 64]).unwrap();
+    let output = device.buffer::<u32>(64).unwrap();
+    let bound = device.compile(&affine()).unwrap().bind(&[buffer.arg(), output.arg()]).unwrap();
+    let mut stream = device.stream().unwrap();
+    let mark = stream.mark().unwrap();
+    lose(&hold);
+    let lost = |outcome: Result<(), Error>| {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
+    };
+    lost(stream.launch(&bound, 1, &[1u32, 1]));
+    lost(stream.upload(&[1u32], &buffer));
+    lost(stream.zero(&buffer));
+    lost(stream.copy(&buffer, &output));
+    lost(stream.download(&buffer).map(drop));
+    lost(stream.timestamp().map(drop));
+    lost(stream.mark().map(drop));
+    lost(stream.flush());
+    lost(stream.wait());
+    lost(stream.wait_timeout(Duration::from_millis(1)));
+    lost(mark.wait());
+    lost(mark.is_done().map(drop));
+    lost(device.buffer::<u32>(1).map(drop));
+    lost(device.host_buffer::<u32>(1, Direction::Upload).map(drop));
+    lost(device.compile(&slow()).map(drop));
+    lost(device.stream().map(drop));
+    drop((device, hold, buffer, output, bound, stream, mark));
+    // The hardware is still there for whoever opens it anew.
+    assert_eq!(Device::from_source(source).buffer_from(&[1u32; 3]).unwrap().len(), 3);
+}
+
+#[test]
+fn work_that_the_device_did_not_accept_is_not_taken_for_done() {
+    let (device, hold) = open(&vulkan_or_skip!());
+    let output = device.buffer::<u32>(64).unwrap();
+    let bound = device.compile(&slow()).unwrap().bind(&[output.arg()]).unwrap();
+    let mut stream = device.stream().unwrap();
+    stream.launch(&bound, 1, &1u32).unwrap();
+    // Lost without anybody having noticed yet.
+    hold.device.destroy();
+    let error = stream.wait().unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+}
+
+#[test]
+fn a_panic_of_the_driver_is_caught_without_a_word() {
+    assert_eq!(quietly(|| 7), Ok(7));
+    assert_eq!(quietly(|| -> () { panic!("gone {}", 1) }), Err("gone 1".into()));
+    // Others' panics go to the hook that was there before, and on.
+    assert!(catch_unwind(|| panic!("printed by the test")).is_err());
+}
+
+#[test]
+fn the_clock_of_the_device_goes_forward() {
+    let (device, hold) = open(&vulkan_or_skip!());
+    let mut stream = device.stream().unwrap();
+    if !hold.capabilities.features.contains(Features::TIMESTAMPS) {
+        assert!(matches!(stream.timestamp().unwrap_err(), Error::Unsupported { .. }));
+        return;
+    }
+    let started = Instant::now();
+    let before = stream.timestamp().unwrap();
+    assert!(before.since(&before).is_err(), "nothing has run yet");
+    launch_long(&device, &mut stream);
+    let after = stream.timestamp().unwrap();
+    stream.wait().unwrap();
+    let (device_time, host_time) = (after.since(&before).unwrap(), started.elapsed());
+    assert!(device_time > Duration::from_micros(100), "{device_time:?}");
+    assert!(device_time <= host_time, "{device_time:?} on the device, {host_time:?} on the host");
+    // More than one kit holds, over several submissions.
+    let many: Vec<_> = (0..200).map(|_| stream.timestamp().unwrap()).collect();
+    stream.wait().unwrap();
+    for pair in many.windows(2) {
+        pair[1].since(&pair[0]).unwrap();
+    }
+}
+
+#[test]
+fn waiting_ends_when_it_was_told_to() {
+    let (device, _) = open(&vulkan_or_skip!());
+    let mut stream = device.stream().unwrap();
+    launch_long(&device, &mut stream);
+    let mark = stream.mark().unwrap();
+    assert!(!mark.is_done().unwrap());
+    let error = stream.wait_timeout(Duration::from_millis(5)).unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    mark.wait().unwrap();
+    assert!(mark.is_done().unwrap());
+    stream.wait_timeout(Duration::from_millis(5)).unwrap();
+}
+
+#[test]
+fn threads_wait_for_their_own_marks_at_once() {
+    let (device, _) = open(&vulkan_or_skip!());
+    let output = device.buffer::<u32>(64).unwrap();
+    let bound = device.compile(&slow()).unwrap().bind(&[output.arg()]).unwrap();
+    let mut stream = device.stream().unwrap();
+    stream.launch(&bound, 1, &1u32).unwrap();
+    let early = stream.mark().unwrap();
+    launch_long(&device, &mut stream);
+    let late = stream.mark().unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| late.wait());
+        // Neither waiting nor submitting is held up by the thread that waits for the long one.
+        early.wait().unwrap();
+        let other = device.buffer_any::<u32>(64).unwrap();
+        let mut second = device.stream().unwrap();
+        second.zero(&other).unwrap();
+        let third = second.mark().unwrap();
+        // Mesa's software submits nothing more until what is under way has ended.
+        if device.describe().kind != Kind::Software {
+            assert!(!late.is_done().unwrap(), "the long one takes long enough");
+        }
+        third.wait().unwrap();
+        waits.join().unwrap().unwrap();
+    });
+    // A mark that follows another stream's is not reached before it.
+    let mut first = device.stream().unwrap();
+    let mut second = device.stream().unwrap();
+    launch_long(&device, &mut first);
+    let mark = first.mark().unwrap();
+    second.wait_for(&mark).unwrap();
+    second.mark().unwrap().wait().unwrap();
+    assert!(mark.is_done().unwrap());
+}
+
+#[test]
+fn two_threads_share_a_device() {
+    let (device, _) = open(&vulkan_or_skip!());
+    let program = device.compile(&affine()).unwrap();
+    thread::scope(|scope| {
+        for worker in 0..2u32 {
+            let (device, program) = (&device, &program);
+            scope.spawn(move || {
+                let mut stream = device.stream().unwrap();
+                for round in 0..50u32 {
+                    let input = device.buffer_from(&vec![round; 777]).unwrap();
+                    let output = device.buffer::<u32>(777).unwrap();
+                    let bound = program.bind(&[input.arg(), output.arg()]).unwrap();
+                    stream.launch(&bound, 13, &[2u32, worker]).unwrap();
+                    let got = stream.download(&output).unwrap().wait().unwrap();
+                    assert_eq!(got, vec![2 * round + worker; 777]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn dropping_everything_with_work_under_way_does_not_block() {
+    let (device, hold) = open(&vulkan_or_skip!());
+    let weak = Arc::downgrade(&hold);
+    drop(hold);
+    let mut stream = device.stream().unwrap();
+    launch_long(&device, &mut stream);
+    let output = device.buffer::<u32>(64).unwrap();
+    let download = stream.download(&output).unwrap();
+    let started = Instant::now();
+    drop((download, stream, output, device));
+    let took = started.elapsed();
+    assert!(weak.upgrade().is_none(), "nothing keeps it open");
+    assert!(took < Duration::from_millis(200), "{took:?}");
+}
