@@ -180,12 +180,13 @@ impl HostBlock {
 
     /// Gives the block back to the driver and the system.
     pub(super) fn free(self, entered: &Entered<'_>) {
-        // SAFETY: pinned in this context, and no copy uses it: it came off the shelf.
-        if self.pinned
-            && unsafe { (entered.driver.mem_host_unregister)(self.pointer.as_ptr().cast()) } != SUCCESS
-        {
-            // The driver still has it; then so must we.
-            return;
+        if self.pinned {
+            // SAFETY: pinned in this context, and no copy uses it: it came off the shelf.
+            let code = unsafe { (entered.driver.mem_host_unregister)(self.pointer.as_ptr().cast()) };
+            if code != SUCCESS {
+                // The driver still has it; then so must we.
+                return;
+            }
         }
         if let Some(layout) = Self::layout(self.class) {
             // SAFETY: allocated with this layout; nobody else has it.
