@@ -80,6 +80,10 @@ impl Slot {
             let detail = format!("calls into the lost context have not returned after {DRAIN:?}");
             return Err(Error::lost(id, operation, detail));
         }
+        if let Some(lost) = lost {
+            // Nothing runs any more in it, so what was left behind is let go.
+            lost.is_stuck();
+        }
         // The answers do not matter: whether the card works again is seen when the new context is first used.
         // SAFETY: the gate of the lost generation is shut and nobody is inside, so none of its handles is in use
         // or will ever be used again.
