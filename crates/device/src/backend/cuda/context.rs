@@ -6,11 +6,15 @@
 //! opening destroys what is left of it and begins a new generation, whose handles are all new.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     ffi::c_int,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     time::Duration,
 };
@@ -21,6 +25,7 @@ use super::{
     driver::{Driver, SUCCESS},
     errors::{self, Meaning},
     gate::{Gate, Inside},
+    open::Open,
 };
 use crate::{
     describe::DeviceId,
@@ -55,6 +60,8 @@ impl Slot {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let last = current.upgrade();
         if let Some(context) = last.as_ref().filter(|context| !context.gate.is_shut()) {
+            // A good moment to let go of what was left behind, if its work has ended since.
+            context.is_stuck();
             return Ok(Hold { id: id.clone(), context: context.clone() });
         }
         if self.broken.load(SeqCst) {
@@ -72,6 +79,10 @@ impl Slot {
         if lost.is_some_and(|lost| !lost.gate.drain(DRAIN)) {
             let detail = format!("calls into the lost context have not returned after {DRAIN:?}");
             return Err(Error::lost(id, operation, detail));
+        }
+        if let Some(lost) = lost {
+            // Nothing runs any more in it, so what was left behind is let go.
+            lost.is_stuck();
         }
         // The answers do not matter: whether the card works again is seen when the new context is first used.
         // SAFETY: the gate of the lost generation is shut and nobody is inside, so none of its handles is in use
@@ -91,13 +102,16 @@ impl Slot {
             let text = self.driver.text(code);
             return Err(errors::error(id, "opening it".into(), code, text, 0));
         }
+        static GENERATIONS: AtomicU64 = AtomicU64::new(1);
         Ok(Context {
             driver: self.driver,
             device: self.device,
             raw,
+            generation: GENERATIONS.fetch_add(1, Relaxed),
             gate: Gate::default(),
             reason: OnceLock::new(),
-            stuck: AtomicBool::new(false),
+            stuck: Mutex::default(),
+            stuck_count: AtomicUsize::new(0),
             broken: self.broken.clone(),
         })
     }
@@ -109,12 +123,14 @@ pub(super) struct Context {
     driver: &'static Driver,
     pub(super) device: CUdevice,
     raw: CUcontext,
+    /// Its number among all contexts of this process. A new one may well be where a destroyed one was.
+    generation: u64,
     gate: Gate,
     /// Why it was lost.
     reason: OnceLock<String>,
-    /// Work was left behind in it that did not end in time. Freeing memory waits for all work of a context, so
-    /// from then on memory is left to the end of the process.
-    stuck: AtomicBool,
+    /// Openings that were closed with work left behind that did not end in time.
+    stuck: Mutex<Vec<Arc<Open>>>,
+    stuck_count: AtomicUsize,
     broken: Arc<AtomicBool>,
 }
 
@@ -135,12 +151,25 @@ impl Context {
         self.gate.is_shut()
     }
 
-    pub(super) fn set_stuck(&self) {
-        self.stuck.store(true, SeqCst);
+    /// Keeps an opening that was closed with work under way, until that has ended.
+    pub(super) fn keep_stuck(&self, open: Arc<Open>) {
+        self.stuck_count.fetch_add(1, SeqCst);
+        self.stuck.lock().unwrap_or_else(PoisonError::into_inner).push(open);
     }
 
+    /// Whether work is under way that was left behind. Freeing memory waits for all work of a context, and this
+    /// work may never end: while it is there, memory is rather kept than freed.
     pub(super) fn is_stuck(&self) -> bool {
-        self.stuck.load(SeqCst)
+        if self.stuck_count.load(SeqCst) == 0 {
+            return false;
+        }
+        // Not under the lock: what is let go may close something that asks this again.
+        let all = std::mem::take(&mut *self.stuck.lock().unwrap_or_else(PoisonError::into_inner));
+        let (ended, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|open| open.sweep());
+        self.stuck.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
+        self.stuck_count.fetch_sub(ended.len(), SeqCst);
+        drop(ended);
+        self.stuck_count.load(SeqCst) != 0
     }
 }
 
@@ -169,10 +198,13 @@ impl Hold {
         let context = &*self.context;
         let Some(inside) = context.gate.enter() else { return Err(self.lost(operation)) };
         let entered = Entered { hold: self, operation, driver: context.driver, _inside: inside };
+        // What was made current last by this thread through here; others may have changed it since.
+        thread_local!(static LAST: Cell<u64> = const { Cell::new(0) });
+        let last = LAST.try_with(|last| last.replace(context.generation)).unwrap_or(0);
         let mut current = std::ptr::null_mut();
         // SAFETY: the pointer is to a live pointer.
         let code = unsafe { (context.driver.ctx_get_current)(&mut current) };
-        if code != SUCCESS || current != context.raw {
+        if code != SUCCESS || current != context.raw || last != context.generation {
             // SAFETY: the context is alive: it is retained, and its gate was open a moment ago and is held.
             entered.check(unsafe { (context.driver.ctx_set_current)(context.raw) })?;
         }

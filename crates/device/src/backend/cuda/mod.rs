@@ -9,7 +9,7 @@
 //! | `open` | an open card: what is made from it, and what outlives that |
 //! | `memory` | memory on the card, and pinned memory on the host |
 //! | `stream`, `event`, `keep` | operations in order, how far they are, and what they keep alive |
-//! | `program`, `cubin`, `nvrtc` | kernels: loaded, on disk, compiled |
+//! | `program`, `cubin`, `nvrtc`, `places` | kernels: loaded, on disk, compiled, and with what |
 //! | `partition` | some of a card's multiprocessors as a device |
 
 mod card;
@@ -24,6 +24,7 @@ mod memory;
 mod nvrtc;
 mod open;
 mod partition;
+mod places;
 mod program;
 mod stream;
 #[cfg(test)]

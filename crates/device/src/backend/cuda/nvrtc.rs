@@ -4,15 +4,15 @@
 //! differ by machine; it needs no card and no driver. Any version from 11.2 on serves that knows the card.
 
 use std::{
-    ffi::{CStr, CString, OsString, c_char, c_int, c_void},
+    ffi::{CStr, CString, OsStr, c_char, c_int, c_void},
     fmt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::OnceLock,
 };
 
 use libloading::Library;
 
-use super::driver::Driver;
+use super::{driver::Driver, places};
 use crate::{
     describe::DeviceId,
     error::{Error, Result},
@@ -90,7 +90,7 @@ impl Nvrtc {
         // than nothing: it may do.
         let driver = Driver::get().map_or(c_int::MAX, |driver| driver.version / 1000);
         let mut newer = None;
-        for name in names().into_iter().map(OsString::from).chain(files_in_folders()) {
+        for name in places::all() {
             match Self::open(&name) {
                 Ok(found) if found.version.0 <= driver => return Ok(found),
                 Ok(found) if newer.is_none() => newer = Some(found),
@@ -100,7 +100,7 @@ impl Nvrtc {
         newer.ok_or_else(|| format!("no NVRTC library found ({LIBRARY})"))
     }
 
-    fn open(name: &std::ffi::OsStr) -> Result<Self, String> {
+    fn open(name: &OsStr) -> Result<Self, String> {
         // SAFETY: opening the library runs its initialisers, which are written to be run so.
         let library = unsafe { Library::new(name) }.map_err(|why| why.to_string())?;
         // SAFETY: NVRTC's header gives each of these functions the signature that its field has.
@@ -269,74 +269,6 @@ fn architectures(library: &Library) -> Vec<c_int> {
     if unsafe { list(all.as_mut_ptr()) } == SUCCESS { all } else { Vec::new() }
 }
 
-/// The names that the system's own search may know it by, newest version first.
-fn names() -> Vec<String> {
-    if cfg!(windows) {
-        let files = (11..=19).rev().map(|major| format!("nvrtc64_{major}0_0.dll"));
-        return files.chain(["nvrtc64_112_0.dll".into()]).collect();
-    }
-    let versioned = (11..=19).rev().map(|major| format!("libnvrtc.so.{major}"));
-    ["libnvrtc.so".into()].into_iter().chain(versioned).chain(["libnvrtc.so.11.2".into()]).collect()
-}
-
-/// NVRTC libraries in the folders where toolkits and Python packages put them.
-fn files_in_folders() -> impl Iterator<Item = OsString> {
-    folders().into_iter().flat_map(|folder| libraries_in(&folder)).map(PathBuf::into_os_string)
-}
-
-/// The NVRTC libraries of one folder, newest first.
-fn libraries_in(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let is_library = |name: &str| match cfg!(windows) {
-        true => name.starts_with("nvrtc64_") && name.ends_with("_0.dll"),
-        false => name == "libnvrtc.so" || name.starts_with("libnvrtc.so."),
-    };
-    let mut files: Vec<_> = entries
-        .flatten()
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_library))
-        .map(|entry| entry.path())
-        .collect();
-    files.sort();
-    files.reverse();
-    files
-}
-
-fn folders() -> Vec<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let mut folders = Vec::new();
-    for toolkit in ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable) {
-        folders.extend(["lib64", "lib", "bin", "bin/x64"].map(|name| toolkit.join(name)));
-    }
-    // `/usr/local/cuda` first: it is the one that the administrator chose.
-    folders.extend(below(Path::new("/usr/local"), "cuda").into_iter().map(|toolkit| toolkit.join("lib64")));
-    folders.extend(variable("CONDA_PREFIX").map(|conda| conda.join("lib")));
-    let home = variable("HOME").map(|home| home.join(".local"));
-    let python = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).chain(home);
-    for root in python.chain(["/usr/local".into(), "/usr".into()]) {
-        folders.push(root.join("Lib/site-packages/nvidia/cuda_nvrtc/bin"));
-        for python in below(&root.join("lib"), "python3") {
-            for packages in ["site-packages", "dist-packages"] {
-                let nvidia = python.join(packages).join("nvidia");
-                folders.extend(below(&nvidia, "cu1").into_iter().rev().map(|toolkit| toolkit.join("lib")));
-                folders.push(nvidia.join("cuda_nvrtc/lib"));
-            }
-        }
-    }
-    folders
-}
-
-/// What a folder holds whose name begins so, in the order of names.
-fn below(folder: &Path, prefix: &str) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let mut found: Vec<_> = entries
-        .flatten()
-        .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix)))
-        .map(|entry| entry.path())
-        .collect();
-    found.sort();
-    found
-}
-
 /// Compiles CUDA C for an architecture such as `sm_90`, on a machine with or without a card. Gives the binary.
 ///
 /// Fails with `WillNotCompile` and the compiler's words where the source is wrong, and with `Unsupported`
@@ -400,21 +332,5 @@ mod test {
             return;
         }
         assert!(matches!(compile_for("sm_90", "twice", "\0"), Err(Error::WillNotCompile { .. })));
-    }
-
-    #[test]
-    fn libraries_are_found_by_name_in_a_folder_newest_first_and_nothing_else_is() {
-        if cfg!(windows) {
-            return;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc-builtins.so.13.0", "libnvrtc.alt.so.13"] {
-            std::fs::write(folder.path().join(name), "").unwrap();
-        }
-        let names: Vec<_> = libraries_in(folder.path())
-            .iter()
-            .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
-            .collect();
-        assert_eq!(names, ["libnvrtc.so.13", "libnvrtc.so.12"]);
     }
 }

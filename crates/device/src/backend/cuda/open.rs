@@ -236,10 +236,10 @@ impl Backend for CudaBackend {
 
 impl Drop for CudaBackend {
     fn drop(&mut self) {
-        // What is left after that has itself for an owner (a grave keeps memory, memory keeps this): it stays
-        // until the process ends, rather than be freed under a kernel that still runs.
+        // What is left after that is kept, if need be until the process ends, rather than be freed under a
+        // kernel that still runs.
         if !matches!(event::poll(Some(CLOSING), || Ok(self.open.sweep())), Ok(true)) {
-            self.open.hold.context.set_stuck();
+            self.open.hold.context.keep_stuck(self.open.clone());
         }
     }
 }
