@@ -4,20 +4,18 @@
 use evener_device::{Direction, Error, Inventory, Kernel};
 
 #[test]
+#[ignore = "needs a CUDA device"]
 fn a_card_that_a_kernel_broke_is_lost_and_works_again_when_opened_anew() {
     let inventory = Inventory::discover_all_apis();
     let found = inventory.devices().iter().find(|device| device.id().as_str() == "cuda:0");
-    let Some(device) = found else { return println!("skipped: no CUDA device") };
+    let device = found.expect("no CUDA device");
     let store = Kernel::new("store").writes::<u64>().params::<u64>().workgroup(1).cuda(
         r#"extern "C" __global__ void store(unsigned long long *out, unsigned long long where) {
             *(where ? (unsigned long long *)where : out) = 42;
         }"#,
     );
-    let program = match device.compile(&store) {
-        Err(Error::Unsupported { detail, .. }) => return println!("skipped: no CUDA device ({detail})"),
-        program => program.unwrap(),
-    };
-    let parts = device.split(&[40, 40]).unwrap_or_default();
+    let program = device.compile(&store).unwrap();
+    let parts = device.split(&[40, 40]).unwrap();
     let buffer = device.buffer::<u64>(1).unwrap();
     let host = device.host_buffer::<u64>(1000, Direction::Download).unwrap();
     let part_buffer = parts.first().map(|part| part.buffer_from(&[1u32; 100]).unwrap());

@@ -26,7 +26,8 @@ trait Peer {
     fn launch_and_wait(&mut self) -> Result<()>;
     /// Launches an empty kernel so many times, then waits once.
     fn launch_many(&mut self, times: u32) -> Result<()>;
-    /// Copies [`COPY_BYTES`] to the device and waits.
+    /// Copies [`COPY_BYTES`] to the device and waits. Through wgpu, host memory is written first: it may lie in the
+    /// device's memory, so that writing it is what crosses the bus.
     fn upload(&mut self) -> Result<()>;
     /// Copies [`COPY_BYTES`] from the device and waits.
     fn download(&mut self) -> Result<()>;

@@ -19,6 +19,7 @@ pub(crate) struct Direct {
     target: Buffer,
     up: Buffer,
     down: Buffer,
+    written: Vec<u8>,
 }
 
 impl Direct {
@@ -107,6 +108,7 @@ impl Direct {
             down: buffer(COPY_BYTES, BufferUsages::MAP_READ | BufferUsages::COPY_DST),
             device: device.clone(),
             queue,
+            written: vec![0xA5; COPY_BYTES],
         };
         direct.map(&direct.up, MapMode::Write)?;
         direct.map(&direct.down, MapMode::Read)?;
@@ -163,6 +165,7 @@ impl Peer for Direct {
     }
 
     fn upload(&mut self) -> Result<()> {
+        self.up.get_mapped_range_mut(..)?.copy_from_slice(&self.written);
         self.up.unmap();
         self.copy(&self.up, &self.target)?;
         self.map(&self.up, MapMode::Write)

@@ -125,17 +125,14 @@ fn kernel(name: &'static str) -> Kernel {
 }
 
 #[cfg(test)]
-mod test {
-    use crate::{Error, cuda::compile_for};
+mod with_nvrtc {
+    use crate::cuda::compile_for;
 
     #[test]
+    #[ignore = "needs NVRTC"]
     fn the_cuda_bodies_compile_for_cards_old_and_new() {
         for card in ["sm_75", "sm_90"] {
-            match compile_for(card, "rates", super::CUDA) {
-                Ok(binary) => assert!(!binary.is_empty()),
-                Err(Error::Unsupported { detail, .. }) => eprintln!("skipped: no NVRTC ({detail})"),
-                Err(why) => panic!("{why}"),
-            }
+            assert!(!compile_for(card, "rates", super::CUDA).unwrap().is_empty());
         }
     }
 }

@@ -13,7 +13,7 @@ use self::kernels::Params;
 use crate::{
     backend::Direction,
     cache,
-    describe::Kind,
+    describe::{Api, Kind},
     device::Device,
     error::{Error, Result},
     stream::Stream,
@@ -29,9 +29,11 @@ pub struct Rates {
     pub f32_multiply_adds_per_s: f64,
     /// Bytes read plus bytes written in device memory a second.
     pub memory_bytes_per_s: f64,
-    /// Bytes a second from the host to the device.
+    /// Bytes a second from the host to the device, out of a [`HostBuffer`](crate::HostBuffer). Through any API but
+    /// CUDA, writing the host buffer is counted too: there it may lie in the device's memory, and writing it is what
+    /// crosses the bus.
     pub upload_bytes_per_s: f64,
-    /// Bytes a second from the device to the host.
+    /// Bytes a second from the device to the host, into a [`HostBuffer`](crate::HostBuffer).
     pub download_bytes_per_s: f64,
     /// The time from launching an empty kernel to knowing that it has ended, in seconds.
     #[serde(rename = "launch_latency_s", with = "seconds")]
@@ -179,8 +181,13 @@ fn upload_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
     let bytes = copy_bytes(device, 3)?;
     let buffer = device.buffer_any::<u8>(bytes as usize)?;
     let mut host = Some(device.host_buffer::<u8>(bytes as usize, Direction::Upload)?);
+    let written = match device.describe().api {
+        Api::Cuda | Api::Cpu => Vec::new(),
+        _ => vec![0xA5u8; bytes as usize],
+    };
     copy_rate(bytes, || {
-        if let Some(memory) = host.take() {
+        if let Some(mut memory) = host.take() {
+            memory.as_mut_slice()[..written.len()].copy_from_slice(&written);
             host = Some(stream.upload_host(memory, &buffer)?.wait()?);
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! What a device is doing now, from the hardware's own counters.
 
-mod nvml;
+pub(crate) mod nvml;
 mod processor;
 mod sysfs;
 
@@ -25,8 +25,6 @@ pub struct Telemetry {
     pub temperature_celsius: Option<f64>,
     /// The power that it draws.
     pub power_watts: Option<f64>,
-    /// The kernel driver's version.
-    pub driver_version: Option<String>,
 }
 
 impl Telemetry {

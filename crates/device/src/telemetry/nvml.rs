@@ -14,6 +14,11 @@ fn library() -> Option<&'static Nvml> {
     LIBRARY.get_or_init(|| Nvml::init().ok()).as_ref()
 }
 
+/// The version of NVIDIA's driver.
+pub(crate) fn driver_version() -> Option<String> {
+    library()?.sys_driver_version().ok()
+}
+
 /// What the library tells about a device; `None` where it does not know the device.
 pub(super) fn read(device: &Description) -> Option<Telemetry> {
     if device.uuid.is_none() && device.pci.is_none() {
@@ -29,7 +34,6 @@ pub(super) fn read(device: &Description) -> Option<Telemetry> {
         memory_free_bytes: card.memory_info().ok().map(|memory| memory.free),
         temperature_celsius: card.temperature(TemperatureSensor::Gpu).ok().map(f64::from),
         power_watts: card.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1000.0),
-        driver_version: library.sys_driver_version().ok(),
     })
 }
 
@@ -47,12 +51,26 @@ fn full_uuid(uuid: &str) -> Option<String> {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_uuid_is_written_as_the_library_writes_it() {
+        let full = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+        assert_eq!(full_uuid("00112233445566778899AABBCCDDEEFF").as_deref(), Some(full));
+        assert_eq!(full_uuid(full).as_deref(), Some(full));
+        assert_eq!(full_uuid("0011"), None);
+    }
+}
+
+#[cfg(test)]
+mod with_card {
+    use super::*;
     use crate::fake;
 
-    /// Where there is a card, it must be found under every name that a description may have for it.
+    /// A card must be found under every name that a description may have for it.
     #[test]
+    #[ignore = "needs a CUDA device"]
     fn a_card_is_found_by_address_and_by_uuid() {
-        let Some(card) = library().and_then(|library| library.device_by_index(0).ok()) else { return };
+        let card = library().unwrap().device_by_index(0).unwrap();
         let (uuid, long_address) = (card.uuid().unwrap(), card.pci_info().unwrap().bus_id.to_lowercase());
         let short_address = long_address.trim_start_matches("0000").to_owned();
         let nothing = fake::description("any:0");
@@ -63,20 +81,10 @@ mod test {
             Description { pci: Some(format!("0000{short_address}")), ..nothing.clone() },
         ] {
             let telemetry = read(&device).unwrap_or_else(|| panic!("{device:?}"));
-            println!("{telemetry:?}");
             assert!(telemetry.utilization.is_some_and(|busy| (0.0..=1.0).contains(&busy)), "{telemetry:?}");
             assert!(telemetry.memory_free_bytes.is_some_and(|bytes| bytes > 0), "{telemetry:?}");
             assert!(telemetry.temperature_celsius.is_some(), "{telemetry:?}");
-            assert!(telemetry.driver_version.is_some(), "{telemetry:?}");
         }
         assert!(read(&Description { pci: Some("ffff:ff:1f.7".into()), ..nothing }).is_none());
-    }
-
-    #[test]
-    fn a_uuid_is_written_as_the_library_writes_it() {
-        let full = "GPU-00112233-4455-6677-8899-aabbccddeeff";
-        assert_eq!(full_uuid("00112233445566778899AABBCCDDEEFF").as_deref(), Some(full));
-        assert_eq!(full_uuid(full).as_deref(), Some(full));
-        assert_eq!(full_uuid("0011"), None);
     }
 }

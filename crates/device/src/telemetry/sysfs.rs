@@ -33,7 +33,6 @@ pub(super) fn read(root: &Path, device: &Description) -> Telemetry {
         memory_free_bytes: memory_free(&folder, device.kind),
         temperature_celsius: sensors.temperature_celsius(),
         power_watts: sensors.power_watts().or(change.power_watts),
-        driver_version: text(&folder.join("driver/module/version")),
     }
 }
 
@@ -234,14 +233,12 @@ mod test {
             ("mem_info_gtt_used", "1"),
             ("hwmon/hwmon3/temp1_input", "51000"),
             ("hwmon/hwmon3/power1_average", "42500000"),
-            ("driver/module/version", "6.8.5"),
         ]);
         let expected = Telemetry {
             utilization: Some(0.37),
             memory_free_bytes: Some(17163091968 - 1073741824),
             temperature_celsius: Some(51.0),
             power_watts: Some(42.5),
-            driver_version: Some("6.8.5".into()),
         };
         assert_eq!(read(root.path(), &card(Kind::Discrete)), expected);
         let integrated = read(root.path(), &card(Kind::Integrated));

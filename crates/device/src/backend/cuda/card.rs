@@ -12,7 +12,10 @@ use super::{
     driver::{Driver, SUCCESS},
     program::MAX_PARAMS,
 };
-use crate::describe::{Api, Capabilities, Description, DeviceId, Features, Kind};
+use crate::{
+    describe::{Api, Capabilities, Description, DeviceId, Features, Kind},
+    telemetry::nvml,
+};
 
 /// What stays the same however often a card is opened.
 #[derive(Debug)]
@@ -81,7 +84,7 @@ fn card(driver: &'static Driver, ordinal: c_int) -> Result<(Description, Arc<Car
             fact(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
         )),
         uuid: Some(uuid_text(uuid.bytes.map(|byte| byte as u8))),
-        driver: driver.version_text(),
+        driver: driver_text(driver),
         part_of: None,
         rounded_from: None,
     };
@@ -146,6 +149,14 @@ fn uuid_text(bytes: [u8; 16]) -> String {
         text.push_str(&format!("{byte:02x}"));
     }
     text
+}
+
+/// `NVIDIA 580.65.06, CUDA 13.0`; without the first where NVML does not tell it.
+fn driver_text(driver: &Driver) -> String {
+    match nvml::driver_version() {
+        Some(version) => format!("NVIDIA {version}, {}", driver.version_text()),
+        None => driver.version_text(),
+    }
 }
 
 #[cfg(test)]

@@ -143,7 +143,8 @@ pub(super) fn ready(entered: &Entered<'_>, code: i32) -> Result<bool> {
 /// core to others. Says whether the answer came before the timeout.
 pub(super) fn poll(timeout: Option<Duration>, mut done: impl FnMut() -> Result<bool>) -> Result<bool> {
     const SPIN: Duration = Duration::from_micros(50);
-    const YIELD: Duration = Duration::from_millis(1);
+    // A sleep lasts some 60 µs longer than asked: only a wait this long does not feel it.
+    const YIELD: Duration = Duration::from_millis(20);
     const LONGEST_SLEEP: Duration = Duration::from_micros(200);
     let start = Instant::now();
     loop {

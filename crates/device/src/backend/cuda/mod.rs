@@ -28,7 +28,7 @@ mod places;
 mod program;
 mod stream;
 #[cfg(test)]
-mod test;
+mod with_card;
 
 use std::sync::Arc;
 

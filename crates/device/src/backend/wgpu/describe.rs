@@ -87,7 +87,11 @@ pub(super) fn capabilities(
         features,
         max_buffer_bytes: even(limits.max_buffer_size),
         max_binding_bytes: even(limits.max_storage_buffer_binding_size),
-        max_bindings: limits.max_storage_buffers_per_shader_stage.min(limits.max_bindings_per_bind_group),
+        // As many as the other back ends take: some drivers name a million, and none was made for that.
+        max_bindings: limits
+            .max_storage_buffers_per_shader_stage
+            .min(limits.max_bindings_per_bind_group)
+            .min(64),
         max_params_bytes: immediates & !3,
         max_workgroup: [
             limits.max_compute_workgroup_size_x,

@@ -17,10 +17,10 @@ mod memory;
 mod open;
 mod program;
 mod stream;
-#[cfg(test)]
-mod test;
 #[cfg(not(target_vendor = "apple"))]
 mod vulkan;
+#[cfg(test)]
+mod with_vulkan;
 
 use std::sync::Arc;
 

@@ -3,8 +3,9 @@
 use super::*;
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn kernels_that_share_a_buffer_run_one_after_the_other() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     let program = device.compile(&affine()).unwrap();
     let buffers = [device.buffer::<u32>(1000).unwrap(), device.buffer::<u32>(1000).unwrap()];
     let there = program.bind(&[buffers[0].arg(), buffers[1].arg()]).unwrap();
@@ -20,8 +21,9 @@ fn kernels_that_share_a_buffer_run_one_after_the_other() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn a_lost_device_says_so_and_nothing_panics() {
-    let source = vulkan_or_skip!();
+    let source = vulkan();
     let (device, hold) = open(&source);
     let buffer = device.buffer_from(&[1u32; 64]).unwrap();
     let output = device.buffer::<u32>(64).unwrap();
@@ -55,8 +57,9 @@ fn a_lost_device_says_so_and_nothing_panics() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn work_that_the_device_did_not_accept_is_not_taken_for_done() {
-    let (device, hold) = open(&vulkan_or_skip!());
+    let (device, hold) = open(&vulkan());
     let output = device.buffer::<u32>(64).unwrap();
     let bound = device.compile(&slow()).unwrap().bind(&[output.arg()]).unwrap();
     let mut stream = device.stream().unwrap();
@@ -68,6 +71,7 @@ fn work_that_the_device_did_not_accept_is_not_taken_for_done() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn a_panic_of_the_driver_is_caught_without_a_word() {
     assert_eq!(quietly(|| 7), Ok(7));
     assert_eq!(quietly(|| -> () { panic!("gone {}", 1) }), Err("gone 1".into()));
@@ -76,8 +80,9 @@ fn a_panic_of_the_driver_is_caught_without_a_word() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn the_clock_of_the_device_goes_forward() {
-    let (device, hold) = open(&vulkan_or_skip!());
+    let (device, hold) = open(&vulkan());
     let mut stream = device.stream().unwrap();
     if !hold.capabilities.features.contains(Features::TIMESTAMPS) {
         assert!(matches!(stream.timestamp().unwrap_err(), Error::Unsupported { .. }));
@@ -101,8 +106,9 @@ fn the_clock_of_the_device_goes_forward() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn waiting_ends_when_it_was_told_to() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     let mut stream = device.stream().unwrap();
     launch_long(&device, &mut stream);
     let mark = stream.mark().unwrap();
@@ -115,8 +121,9 @@ fn waiting_ends_when_it_was_told_to() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn threads_wait_for_their_own_marks_at_once() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     let output = device.buffer::<u32>(64).unwrap();
     let bound = device.compile(&slow()).unwrap().bind(&[output.arg()]).unwrap();
     let mut stream = device.stream().unwrap();
@@ -150,8 +157,9 @@ fn threads_wait_for_their_own_marks_at_once() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn two_threads_share_a_device() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     let program = device.compile(&affine()).unwrap();
     thread::scope(|scope| {
         for worker in 0..2u32 {
@@ -172,8 +180,9 @@ fn two_threads_share_a_device() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn dropping_everything_with_work_under_way_does_not_block() {
-    let (device, hold) = open(&vulkan_or_skip!());
+    let (device, hold) = open(&vulkan());
     let weak = Arc::downgrade(&hold);
     drop(hold);
     let mut stream = device.stream().unwrap();

@@ -3,8 +3,9 @@
 use super::*;
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn bytes_of_any_number_survive_the_round_trip() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     for len in [0usize, 1, 2, 3, 4, 5, 63, 255, 256, 257, 4095, 100_003, (4 << 20) + 1, (9 << 20) + 3] {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
         let buffer = device.buffer_from(&bytes).unwrap();
@@ -19,8 +20,9 @@ fn bytes_of_any_number_survive_the_round_trip() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn host_memory_comes_back_and_can_be_used_again() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     let buffer = device.buffer::<u32>(1000).unwrap();
     let mut stream = device.stream().unwrap();
     let mut up = device.host_buffer::<u32>(1000, Direction::Upload).unwrap();
@@ -34,8 +36,9 @@ fn host_memory_comes_back_and_can_be_used_again() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn host_memory_of_the_wrong_direction_is_refused() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     let buffer = device.buffer::<u32>(4).unwrap();
     let mut stream = device.stream().unwrap();
     let down = device.host_buffer::<u32>(4, Direction::Download).unwrap();
@@ -44,8 +47,9 @@ fn host_memory_of_the_wrong_direction_is_refused() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn more_than_there_is_room_for_is_an_error() {
-    let (device, hold) = open(&vulkan_or_skip!());
+    let (device, hold) = open(&vulkan());
     let most = hold.capabilities.max_buffer_bytes;
     let too_long = device.buffer::<u8>(most as usize + 1).unwrap_err();
     assert!(matches!(too_long, Error::OutOfMemory { .. }), "{too_long}");
@@ -62,8 +66,9 @@ fn more_than_there_is_room_for_is_an_error() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn memory_is_reused_zeroed_and_given_back() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     drop(device.buffer_from(&[0xffu8; 5000]).unwrap());
     let shelved = device.memory();
     assert_eq!(shelved.in_use_bytes, 0);
@@ -79,8 +84,9 @@ fn memory_is_reused_zeroed_and_given_back() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn memory_is_not_reused_before_what_uses_it_is_submitted() {
-    let (device, hold) = open(&vulkan_or_skip!());
+    let (device, hold) = open(&vulkan());
     let output = device.buffer_from(&[1u32; 64]).unwrap();
     let kept = device.buffer::<u32>(64).unwrap();
     let mut stream = device.stream().unwrap();
@@ -93,8 +99,9 @@ fn memory_is_not_reused_before_what_uses_it_is_submitted() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn staging_memory_is_reused_once_its_copy_has_ended() {
-    let (device, hold) = open(&vulkan_or_skip!());
+    let (device, hold) = open(&vulkan());
     let buffer = device.buffer::<u32>(1 << 16).unwrap();
     let mut stream = device.stream().unwrap();
     let usage = |hold: &Hold| hold.staging.memory_use(Direction::Upload);
@@ -110,8 +117,9 @@ fn staging_memory_is_reused_once_its_copy_has_ended() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn contents_any_is_not_cleared_and_costs_no_submission() {
-    let (_, hold) = open(&vulkan_or_skip!());
+    let (_, hold) = open(&vulkan());
     let backend = WgpuBackend { hold };
     let first = backend.allocate(64, Contents::Any).unwrap();
     assert_eq!(first.bytes(), 64);

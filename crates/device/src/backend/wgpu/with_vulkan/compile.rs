@@ -3,8 +3,9 @@
 use super::*;
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn parameters_of_the_largest_size_arrive() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     let most = device.capabilities().unwrap().max_params_bytes as usize;
     assert!(most >= 128, "{most}");
     let kernel = Kernel::new("echo").writes::<u32>().params::<[u32; 32]>().workgroup(32).wgsl(
@@ -22,8 +23,9 @@ fn parameters_of_the_largest_size_arrive() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn a_part_of_a_buffer_is_bound_where_it_begins() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     let elements = device.capabilities().unwrap().binding_alignment as usize / 4;
     let input = device.buffer_from(&(0..1000u32).collect::<Vec<_>>()).unwrap();
     let output = device.buffer::<u32>(10).unwrap();
@@ -36,8 +38,9 @@ fn a_part_of_a_buffer_is_bound_where_it_begins() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn buffers_of_no_length_can_be_bound() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     let (empty, whole) = (device.buffer::<u32>(0).unwrap(), device.buffer::<u32>(64).unwrap());
     let program = device.compile(&affine()).unwrap();
     let mut stream = device.stream().unwrap();
@@ -49,8 +52,9 @@ fn buffers_of_no_length_can_be_bound() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn the_body_is_chosen_by_what_the_device_has() {
-    let (device, hold) = open(&vulkan_or_skip!());
+    let (device, hold) = open(&vulkan());
     let wide = "@group(0) @binding(0) var<storage, read_write> output: array<u64>;
          @compute @workgroup_size(1) fn square() { output[0] = output[0] * output[0]; }";
     let narrow = "@group(0) @binding(0) var<storage, read_write> output: array<vec2<u32>>;
@@ -85,8 +89,9 @@ fn log_of(device: &Device, kernel: Kernel) -> String {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn what_the_compiler_says_is_passed_on_with_the_line() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     let writes = || Kernel::new("wrong").writes::<u32>().workgroup(1);
     let unknown = "@group(0) @binding(0) var<storage, read_write> output: array<u32>;\n\
          @compute @workgroup_size(1)\nfn wrong() { output[0] = missing; }";
@@ -109,8 +114,9 @@ fn what_the_compiler_says_is_passed_on_with_the_line() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn a_body_that_does_not_fit_its_declaration_is_an_error() {
-    let (device, hold) = open(&vulkan_or_skip!());
+    let (device, hold) = open(&vulkan());
     // Declared as read only, written all the same.
     let access = Kernel::new("wrong").reads::<u32>().workgroup(1).wgsl(
         "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
@@ -144,8 +150,9 @@ fn a_body_that_does_not_fit_its_declaration_is_an_error() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn shared_memory_counts_where_it_is_used() {
-    let (device, hold) = open(&vulkan_or_skip!());
+    let (device, hold) = open(&vulkan());
     let elements = hold.capabilities.max_shared_bytes / 4;
     let source = format!(
         "var<workgroup> one: array<u32, {elements}>;
@@ -163,8 +170,9 @@ fn shared_memory_counts_where_it_is_used() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn a_buffer_too_short_for_the_body_is_refused_when_it_is_bound() {
-    let (device, _) = open(&vulkan_or_skip!());
+    let (device, _) = open(&vulkan());
     let kernel = Kernel::new("wide").writes::<u32>().workgroup(1).wgsl(
         "@group(0) @binding(0) var<storage, read_write> output: array<vec4<u32>>;
          @compute @workgroup_size(1) fn wide() { output[0] = vec4(1u); }",
@@ -176,8 +184,9 @@ fn a_buffer_too_short_for_the_body_is_refused_when_it_is_bound() {
 }
 
 #[test]
+#[ignore = "needs a Vulkan device"]
 fn a_source_is_compiled_once() {
-    let (device, hold) = open(&vulkan_or_skip!());
+    let (device, hold) = open(&vulkan());
     let source = "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
          @compute @workgroup_size(1) fn one() { output[0] = 1u; }
          @compute @workgroup_size(1) fn two() { output[0] = 2u; }";

@@ -1,0 +1,199 @@
+//! What only a card can show: ignored unless asked for, and failing where there is none.
+//!
+//! All of a process shares a card's context, so nothing here may break it: losing a card is tested in
+//! `tests/cuda_loss.rs`, which is a process of its own.
+
+use std::time::Duration;
+
+use bytemuck::{Pod, Zeroable};
+
+use super::find;
+use crate::{Device, Error, Kernel};
+
+/// The first card.
+fn card() -> Device {
+    assert!(super::compiles_kernels(), "no NVRTC");
+    Device::from_source(find().sources.into_iter().next().expect("no CUDA device"))
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Scale {
+    factor: u32,
+    count: u32,
+    offset: u64,
+}
+
+const SOURCE: &str = r#"
+struct Scale { unsigned factor, count; unsigned long long offset; };
+
+extern "C" __global__ void scale(const unsigned *in, unsigned *out, Scale params) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < params.count) out[i] = params.factor * in[i] + (unsigned)params.offset;
+}
+
+extern "C" __global__ void increment(unsigned *out) {
+    out[blockIdx.x * blockDim.x + threadIdx.x] += 1;
+}
+
+// Keeps a multiprocessor busy for so many clocks.
+extern "C" __global__ void idle(unsigned *out, unsigned long long clocks) {
+    long long start = clock64();
+    while (clock64() - start < (long long)clocks) {}
+    if (threadIdx.x == 0) atomicAdd(out, 1);
+}
+
+// Counts the multiprocessors that it runs on.
+extern "C" __global__ void place(unsigned *seen) {
+    unsigned number;
+    asm("mov.u32 %0, %%smid;" : "=r"(number));
+    long long start = clock64();
+    while (clock64() - start < 200000) {}
+    seen[number] = 1;
+}
+"#;
+
+fn scale() -> Kernel {
+    Kernel::new("scale").reads::<u32>().writes::<u32>().params::<Scale>().workgroup(128).cuda(SOURCE)
+}
+
+fn increment() -> Kernel {
+    Kernel::new("increment").writes::<u32>().workgroup(64).cuda(SOURCE)
+}
+
+fn idle() -> Kernel {
+    Kernel::new("idle").writes::<u32>().params::<u64>().workgroup(32).cuda(SOURCE)
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn a_card_is_described_without_opening_it() {
+    let device = card();
+    let description = device.describe();
+    println!("{description:?}");
+    assert_eq!(description.id.as_str(), "cuda:0");
+    assert!(description.memory_bytes.unwrap() > 1 << 30);
+    assert_eq!(description.pci.as_ref().unwrap().len(), "0000:01:00.0".len());
+    assert!(description.driver.contains("CUDA 1"), "{}", description.driver);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn thousands_of_launches_run_in_order_and_are_let_go() {
+    let device = card();
+    let program = device.compile(&increment()).unwrap();
+    let buffers = [device.buffer::<u32>(64).unwrap(), device.buffer::<u32>(64).unwrap()];
+    let bounds = buffers.each_ref().map(|buffer| program.bind(&[buffer.arg()]).unwrap());
+    let mut stream = device.stream().unwrap();
+    for launch in 0..5000 {
+        stream.launch(&bounds[launch % 2], 1, &()).unwrap();
+    }
+    for buffer in &buffers {
+        assert_eq!(stream.download(buffer).unwrap().wait().unwrap(), [2500; 64]);
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn whatever_is_dropped_lives_until_its_work_has_ended() {
+    let device = card();
+    let slow = device.compile(&idle()).unwrap();
+    let counter = device.buffer::<u32>(1).unwrap();
+    for _ in 0..20 {
+        let mut stream = device.stream().unwrap();
+        let own = device.buffer_from(&[7u32; 1 << 16]).unwrap();
+        stream.launch(&slow.bind(&[counter.arg()]).unwrap(), 1, &1_000_000u64).unwrap();
+        stream.upload(&[9u32; 1 << 16], &own).unwrap();
+        // Stream, kernel, buffer and staging memory all go here, with everything still under way.
+        drop(stream.download(&own).unwrap());
+    }
+    let mut stream = device.stream().unwrap();
+    let start = std::time::Instant::now();
+    while stream.download(&counter).unwrap().wait().unwrap() != [20] {
+        assert!(start.elapsed() < Duration::from_secs(20));
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn kernels_that_do_not_fit_are_refused_with_the_reason() {
+    let device = card();
+    let refused = |kernel: Kernel, needle: &str| {
+        let error = device.compile(&kernel).unwrap_err().to_string();
+        assert!(error.contains(needle), "{error}");
+    };
+    refused(Kernel::new("none"), "no CUDA C body");
+    refused(Kernel::new("absent").cuda(SOURCE), "extern \"C\" __global__");
+    refused(Kernel::new("wrong").cuda("nonsense"), "wrong.cu(1)");
+    refused(Kernel::new("increment").cuda(SOURCE), "more than the 0 parameters");
+    refused(Kernel::new("increment").writes::<u32>().writes::<u32>().cuda(SOURCE), "declares 2");
+    refused(Kernel::new("idle").writes::<u32>().params::<u32>().cuda(SOURCE), "has 8 bytes");
+    refused(scale().workgroup(2048), "2048");
+    let heavy = "extern \"C\" __global__ void __launch_bounds__(64) heavy(unsigned *out) { *out = 1; }";
+    refused(Kernel::new("heavy").writes::<u32>().workgroup(128).cuda(heavy), "at most 64");
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn a_full_memory_is_an_error_with_the_free_bytes_and_nothing_breaks() {
+    let device = card();
+    let most = device.capabilities().unwrap().max_buffer_bytes as usize;
+    let error = device.buffer_any::<u8>(most).unwrap_err();
+    let Error::OutOfMemory { available: Some(free), .. } = error else { panic!("{error}") };
+    assert!(free > 0 && (free as usize) < most);
+    assert!(device.buffer::<u8>(1000).is_ok());
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn buffers_of_another_opening_work_and_those_of_another_device_are_refused() {
+    let device = card();
+    let (other, processor) = (device.fresh(), Device::cpu());
+    let mut stream = device.stream().unwrap();
+    let near = other.buffer_from(&[3u32; 16]).unwrap();
+    assert_eq!(stream.download(&near).unwrap().wait().unwrap(), [3; 16]);
+    let far = processor.buffer::<u32>(16).unwrap();
+    assert!(matches!(stream.zero(&far), Err(Error::Unsupported { .. })));
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn a_partition_runs_on_its_own_multiprocessors_only() {
+    let device = card();
+    let units = device.describe().compute_units.unwrap();
+    let parts = device.split(&[40, units - 40]).unwrap();
+    assert_eq!(parts[0].id().as_str(), "cuda:0/a");
+    let kernel = Kernel::new("place").writes::<u32>().workgroup(1024).cuda(SOURCE);
+    let mut owner = vec![None; 1024];
+    for part in &parts {
+        let program = part.compile(&kernel).unwrap();
+        let seen = part.buffer::<u32>(1024).unwrap();
+        let mut stream = part.stream().unwrap();
+        let mark = stream.mark().unwrap();
+        stream.wait_for(&mark).unwrap();
+        let (before, bound) = (stream.timestamp().unwrap(), program.bind(&[seen.arg()]).unwrap());
+        stream.launch(&bound, 4096, &()).unwrap();
+        let after = stream.timestamp().unwrap();
+        let seen = stream.download(&seen).unwrap().wait().unwrap();
+        println!("{}: {:?}", part.id(), after.since(&before).unwrap());
+        for (unit, _) in seen.iter().enumerate().filter(|(_, seen)| **seen == 1) {
+            assert_eq!(owner[unit].replace(part.id()), None, "multiprocessor {unit} is in two partitions");
+        }
+        let used = seen.iter().filter(|&&seen| seen == 1).count() as u32;
+        assert_eq!(Some(used), part.describe().compute_units, "{}", part.id());
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn three_partitions_and_impossible_ones() {
+    let device = card();
+    let parts = device.split(&[16, 9, 32]).unwrap();
+    for part in &parts {
+        assert!(part.buffer_from(&[1u32; 100]).is_ok(), "{:?}", part.describe());
+    }
+    assert_eq!(parts[1].describe().rounded_from, Some(9));
+    let error = device.split(&[1_000_000]).unwrap_err();
+    assert!(matches!(&error, Error::Split { .. }), "{error}");
+    println!("{error}");
+}
