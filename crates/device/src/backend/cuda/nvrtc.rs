@@ -6,7 +6,7 @@
 use std::{
     ffi::{CStr, CString, OsStr, c_char, c_int, c_void},
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::OnceLock,
 };
 
@@ -101,6 +101,12 @@ impl Nvrtc {
     }
 
     fn open(name: &OsStr) -> Result<Self, String> {
+        // Some versions look for their second library where the system looks, and not beside the first. One that
+        // is loaded already is found by its name, and stays loaded as the first does.
+        for path in places::builtins_beside(Path::new(name)) {
+            // SAFETY: as below.
+            std::mem::forget(unsafe { Library::new(path) });
+        }
         // SAFETY: opening the library runs its initialisers, which are written to be run so.
         let library = unsafe { Library::new(name) }.map_err(|why| why.to_string())?;
         // SAFETY: NVRTC's header gives each of these functions the signature that its field has.

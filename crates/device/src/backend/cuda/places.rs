@@ -23,19 +23,32 @@ fn names() -> Vec<String> {
 
 /// The NVRTC libraries of one folder, newest first.
 fn libraries_in(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let is_library = |name: &str| match cfg!(windows) {
+    let mut files = files_in(folder, |name| match cfg!(windows) {
         true => name.starts_with("nvrtc64_") && name.ends_with("_0.dll"),
         false => name == "libnvrtc.so" || name.starts_with("libnvrtc.so."),
-    };
-    let mut files: Vec<_> = entries
-        .flatten()
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_library))
-        .map(|entry| entry.path())
-        .collect();
+    });
     files.sort();
     files.reverse();
     files
+}
+
+/// The second libraries in the folder of an NVRTC library that was named with its folder.
+pub(super) fn builtins_beside(library: &Path) -> Vec<PathBuf> {
+    match library.parent() {
+        Some(folder) if folder.is_absolute() => {
+            files_in(folder, |name| name.starts_with("libnvrtc-builtins.so"))
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn files_in(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_str().is_some_and(&is_wanted))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 fn folders() -> Vec<PathBuf> {
