@@ -1,13 +1,13 @@
 //! wgpu's errors as values.
 //!
-//! wgpu has three ways to fail. Calls report to the innermost error scope of their thread; [`Hold::scoped`]
-//! opens one. What no scope catches goes to a callback, and so does the loss of the device; a [`Failure`]
-//! keeps both until somebody asks. And polling a device that is being lost panics; [`quietly`] catches that.
-//!
-//! [`Hold::scoped`]: super::hold::Hold::scoped
+//! wgpu has three ways to fail. Calls report to a callback, on the thread that made them and before they return:
+//! [`watch`] is told of what happens to the calls in it, at no cost where nothing does (wgpu's own error scopes
+//! would take a microsecond of each submission). The loss of the device goes to another callback, at any time. A
+//! [`Failure`] keeps what nobody watched for, and the loss, until somebody asks. And polling a device that is
+//! being lost panics; [`quietly`] catches that.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Mutex, Once, OnceLock, PoisonError,
@@ -39,8 +39,16 @@ impl Failure {
         self.any.store(true, SeqCst);
     }
 
-    /// Notes an error that no scope caught.
-    pub(super) fn note(&self, error: wgpu::Error) {
+    /// Takes an error from wgpu: for whoever watches this thread, or else for whoever asks next.
+    pub(super) fn take(&self, error: wgpu::Error) {
+        let unwatched = WATCHED.with_borrow_mut(|watched| match watched {
+            Some(first) => {
+                first.get_or_insert(error);
+                None
+            }
+            None => Some(error),
+        });
+        let Some(error) = unwatched else { return };
         self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.any.store(true, SeqCst);
     }
@@ -87,6 +95,27 @@ pub(super) fn translate(error: wgpu::Error, device: &DeviceId, operation: &str, 
 pub(super) fn words(description: &str) -> String {
     let inner = description.split_once("Caused by:").map_or(description, |(_, inner)| inner);
     inner.trim().to_owned()
+}
+
+thread_local! {
+    /// Whether calls are watched on this thread, and the first error that they have reported.
+    static WATCHED: RefCell<Option<Option<wgpu::Error>>> = const { RefCell::new(None) };
+}
+
+/// Makes calls to wgpu and returns the first error that they reported.
+pub(super) fn watch<T>(calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
+    /// Ends the watch, also where the calls unwind.
+    struct Outer(Option<Option<wgpu::Error>>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            WATCHED.set(self.0.take());
+        }
+    }
+    let outer = Outer(WATCHED.replace(Some(None)));
+    let made = calls();
+    let error = WATCHED.take().flatten();
+    drop(outer);
+    (made, error)
 }
 
 thread_local! {

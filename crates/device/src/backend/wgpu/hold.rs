@@ -5,12 +5,12 @@ use std::{
     time::Duration,
 };
 
-use wgpu::{ErrorFilter, PollError, PollStatus, PollType, SubmissionIndex};
+use wgpu::{PollError, PollStatus, PollType, SubmissionIndex};
 
 use super::{
     super::shelf::Shelf,
     clock::Clock,
-    failure::{Failure, quietly, translate},
+    failure::{Failure, quietly, translate, watch},
     host::Staging,
     program::Modules,
 };
@@ -42,25 +42,13 @@ impl Hold {
         self.failure.check(&self.id, operation)
     }
 
-    /// Makes calls to wgpu and returns the first error that they reported.
-    pub(super) fn scoped<T>(&self, calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
-        let memory = self.device.push_error_scope(ErrorFilter::OutOfMemory);
-        let internal = self.device.push_error_scope(ErrorFilter::Internal);
-        let validation = self.device.push_error_scope(ErrorFilter::Validation);
-        let made = calls();
-        let validation = pollster::block_on(validation.pop());
-        let internal = pollster::block_on(internal.pop());
-        let memory = pollster::block_on(memory.pop());
-        (made, memory.or(internal).or(validation))
-    }
-
     /// Makes calls to wgpu that each succeed or are of no use.
     pub(super) fn attempt<T>(&self, operation: &str, calls: impl FnOnce() -> T) -> Result<T> {
         self.check(operation)?;
-        let (made, error) = self.scoped(calls);
+        let (made, error) = watch(calls);
         match error {
             Some(error) => Err(translate(error, &self.id, operation, 0)),
-            // The loss of the device is in no scope: what was made is then of no use.
+            // The loss of the device is not told to its calls: what was made is then of no use.
             None => self.check(operation).map(|()| made),
         }
     }

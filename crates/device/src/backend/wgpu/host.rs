@@ -11,6 +11,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU8, Ordering::*},
     },
+    time::{Duration, Instant},
 };
 
 use wgpu::{Buffer, BufferUsages, BufferViewMut, MapMode};
@@ -23,6 +24,9 @@ use crate::{
     describe::Api,
     error::{Error, Result},
 };
+
+/// So long mapping a block may take whose copy has ended.
+const MAPPING: Duration = Duration::from_secs(1);
 
 /// Mapped blocks that wait to be used again, for each direction.
 #[derive(Debug, Default)]
@@ -196,7 +200,12 @@ impl WgpuHostMemory {
                 told.store(if outcome.is_ok() { 1 } else { 2 }, Release);
             });
         })?;
-        self.hold.poll(OPERATION)?;
+        // Another thread's poll may have taken the mapping in hand and not be done with it.
+        let began = Instant::now();
+        while state.load(Acquire) == 0 && began.elapsed() < MAPPING {
+            self.hold.poll(OPERATION)?;
+            std::thread::yield_now();
+        }
         match state.load(Acquire) {
             1 => Mapping::new(&self.hold, &self.block.buffer),
             0 => {

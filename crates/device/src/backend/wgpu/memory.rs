@@ -6,7 +6,7 @@ use wgpu::{Buffer, BufferDescriptor, BufferUsages, COPY_BUFFER_ALIGNMENT};
 
 use super::{
     super::{Contents, Memory, Region, cpu::memory_free, shelf::class_bytes},
-    failure::translate,
+    failure::{translate, watch},
     hold::Hold,
 };
 use crate::{
@@ -112,7 +112,7 @@ impl Hold {
         let descriptor = BufferDescriptor { label: None, size: bytes, usage, mapped_at_creation };
         let mut is_second_try = false;
         loop {
-            let (buffer, error) = self.scoped(|| self.device.create_buffer(&descriptor));
+            let (buffer, error) = watch(|| self.device.create_buffer(&descriptor));
             match error {
                 None => return self.check(operation).map(|()| buffer),
                 Some(wgpu::Error::OutOfMemory { .. }) if !is_second_try => {

@@ -48,7 +48,7 @@ impl WgpuBackend {
         let failure = Arc::new(Failure::default());
         let (lost, uncaught) = (failure.clone(), failure.clone());
         device.set_device_lost_callback(move |reason, message| lost.lose(&format!("{reason:?} {message}")));
-        device.on_uncaptured_error(Arc::new(move |error| uncaught.note(error)));
+        device.on_uncaptured_error(Arc::new(move |error| uncaught.take(error)));
 
         let capabilities = describe::capabilities(features, ask, &limits, &adapter.get_info());
         let hold = Hold {

@@ -15,7 +15,7 @@ use wgpu::{
 
 use super::{
     super::{Bound, Memory, Program, Region},
-    failure::{quietly, translate, words},
+    failure::{quietly, translate, watch, words},
     hold::Hold,
     memory::{WgpuMemory, padded},
 };
@@ -68,7 +68,7 @@ impl Module {
         // SAFETY: every check is on but, on Vulkan, the one for loops that never end, and those are ruled out
         // by what `Kernel::wgsl_with` asks for.
         let make = || unsafe { hold.device.create_shader_module_trusted(descriptor, checks(hold.api)) };
-        let (shader, error) = hold.scoped(make);
+        let (shader, error) = watch(make);
         if let Some(error) = error {
             return Err(Refusal::Driver(error));
         }
@@ -235,7 +235,7 @@ fn pipeline(
         })
         .collect();
     let device = &hold.device;
-    let (made, error) = hold.scoped(|| {
+    let (made, error) = watch(|| {
         let descriptor = BindGroupLayoutDescriptor { label: None, entries: &entries };
         let layout = (!entries.is_empty()).then(|| device.create_bind_group_layout(&descriptor));
         let groups: Vec<_> = layout.iter().map(Some).collect();

@@ -12,7 +12,7 @@ use super::{
         Bound, Direction, HostMemory, Mark, Memory, Region, StreamBackend, Timestamp as TimestampBackend,
     },
     clock::Pending,
-    failure::translate,
+    failure::{translate, watch},
     hold::Hold,
     host::{Block, WgpuHostMemory},
     mark::WgpuMark,
@@ -77,7 +77,7 @@ impl WgpuStream {
         let mut outcome = Ok(());
         if self.encoder.is_some() || self.follows {
             let encoder = self.encoder.take();
-            let (submission, error) = self.hold.scoped(|| {
+            let (submission, error) = watch(|| {
                 drop(pass);
                 let commands = encoder.map(|mut encoder| {
                     if let Some(pending) = &pending {

@@ -107,21 +107,6 @@ fn the_clock_of_the_device_goes_forward() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn waiting_ends_when_it_was_told_to() {
-    let (device, _) = open(&vulkan());
-    let mut stream = device.stream().unwrap();
-    launch_long(&device, &mut stream);
-    let mark = stream.mark().unwrap();
-    assert!(!mark.is_done().unwrap());
-    let error = stream.wait_timeout(Duration::from_millis(5)).unwrap_err();
-    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
-    mark.wait().unwrap();
-    assert!(mark.is_done().unwrap());
-    stream.wait_timeout(Duration::from_millis(5)).unwrap();
-}
-
-#[test]
-#[ignore = "needs a Vulkan device"]
 fn threads_wait_for_their_own_marks_at_once() {
     let (device, _) = open(&vulkan());
     let output = device.buffer::<u32>(64).unwrap();
