@@ -99,10 +99,7 @@ impl Slot {
         // SAFETY: the device is one that the driver counted; the pointer is to a live pointer.
         let code = unsafe { (self.driver.primary_retain)(&mut raw, self.device) };
         if code != SUCCESS {
-            let mut text = self.driver.text(code);
-            if errors::meaning(code) == Meaning::Lost {
-                text += " (where a kernel broke the device, the driver may serve this process no more: start it again)";
-            }
+            let text = self.driver.text(code);
             return Err(errors::error(id, "opening it".into(), code, text, 0));
         }
         static GENERATIONS: AtomicU64 = AtomicU64::new(1);

@@ -85,15 +85,26 @@ impl Source for CudaSource {
 
     fn open(&self) -> Result<Arc<dyn Backend>> {
         let id = &self.description.id;
-        let backend = match &self.part {
-            None => CudaBackend::open(self.card.slot.hold(id)?, self.card.clone(), None)?,
+        let backend = || match &self.part {
+            None => CudaBackend::open(self.card.slot.hold(id)?, self.card.clone(), None),
             Some(part) => {
                 let green = part.split.green(part.index)?;
                 let hold = Hold { id: id.clone(), context: green.hold.context.clone() };
-                CudaBackend::open(hold, self.card.clone(), Some(green))?
+                CudaBackend::open(hold, self.card.clone(), Some(green))
             }
         };
-        Ok(Arc::new(backend))
+        match backend() {
+            Ok(backend) => Ok(Arc::new(backend)),
+            // The drivers of CUDA 13.0 serve no process again in which a kernel made a fault.
+            Err(Error::Lost { device, operation, detail }) => Err(Error::Lost {
+                detail: format!(
+                    "{detail} (if a kernel broke it, this process cannot use it again: start it again)"
+                ),
+                device,
+                operation,
+            }),
+            Err(error) => Err(error),
+        }
     }
 
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {

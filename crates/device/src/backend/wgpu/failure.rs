@@ -53,6 +53,11 @@ impl Failure {
         self.any.store(true, SeqCst);
     }
 
+    /// Forgets an error that nobody asked for. The loss of the device cannot be forgotten.
+    pub(super) fn forget(&self) {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
     pub(super) fn is_lost(&self) -> bool {
         self.lost.get().is_some()
     }

@@ -12,6 +12,7 @@ use super::{
     clock::Clock,
     failure::{Failure, quietly, translate, watch},
     host::Staging,
+    idle::{self, Opened},
     program::Modules,
 };
 use crate::{
@@ -111,16 +112,20 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // wgpu's queue waits for all work when it is dropped, and panics where that fails. Where there may be
-        // work, another thread does the waiting; it has the last handles.
+        let opened =
+            Opened { device: self.device.clone(), queue: self.queue.clone(), failure: self.failure.clone() };
         if matches!(self.poll("closing"), Ok(PollStatus::QueueEmpty)) {
-            return;
+            return idle::put(&self.id, opened);
         }
-        let (device, queue) = (self.device.clone(), self.queue.clone());
+        // There is work left, or the device is lost. wgpu's queue waits for all work when it is dropped, and panics
+        // where that fails, so another thread does the waiting; it has the last handles.
+        let id = self.id.clone();
         let wait = move || {
-            // Waited for first, so that these are still the last handles when the queue is dropped.
-            let _ = quietly(|| device.poll(PollType::wait_indefinitely()));
-            let _ = quietly(move || drop((queue, device)));
+            let ended = quietly(|| opened.device.poll(PollType::wait_indefinitely()));
+            if matches!(ended, Ok(Ok(_))) && !opened.failure.is_lost() {
+                return idle::put(&id, opened);
+            }
+            let _ = quietly(move || drop(opened));
         };
         // Without a thread to be had, the wait is here.
         let _ = std::thread::Builder::new().name(format!("evener-{}-closing", self.id)).spawn(wait);

@@ -11,6 +11,7 @@ mod describe;
 mod failure;
 mod hold;
 mod host;
+mod idle;
 mod instance;
 mod mark;
 mod memory;

@@ -11,12 +11,13 @@ use super::{
     failure::{Failure, quietly},
     hold::Hold,
     host::WgpuHostMemory,
+    idle::{self, Opened},
     memory::WgpuMemory,
     program::WgpuProgram,
     stream::WgpuStream,
 };
 use crate::{
-    describe::{Capabilities, Description},
+    describe::{Capabilities, Description, DeviceId},
     error::{Error, Result},
     kernel::Kernel,
 };
@@ -33,23 +34,11 @@ impl WgpuBackend {
         let id = description.id.clone();
         let (features, ask) = describe::features(adapter.features());
         let limits = adapter.limits();
-        let descriptor = DeviceDescriptor {
-            required_features: ask,
-            required_limits: limits.clone(),
-            // Blocks are kept on the shelf, so asking the driver for small pieces costs little.
-            memory_hints: MemoryHints::MemoryUsage,
-            ..DeviceDescriptor::default()
+        let opened = match idle::take(&id) {
+            Some(opened) => opened,
+            None => request(&id, adapter, ask, limits.clone())?,
         };
-        let refused = |why: String| Error::lost(&id, "opening it", why);
-        let (device, queue) = quietly(|| pollster::block_on(adapter.request_device(&descriptor)))
-            .map_err(refused)?
-            .map_err(|why| refused(why.to_string()))?;
-
-        let failure = Arc::new(Failure::default());
-        let (lost, uncaught) = (failure.clone(), failure.clone());
-        device.set_device_lost_callback(move |reason, message| lost.lose(&format!("{reason:?} {message}")));
-        device.on_uncaptured_error(Arc::new(move |error| uncaught.take(error)));
-
+        let Opened { device, queue, failure } = opened;
         let capabilities = describe::capabilities(features, ask, &limits, &adapter.get_info());
         let hold = Hold {
             clock: Clock::new(&queue),
@@ -66,6 +55,27 @@ impl WgpuBackend {
         };
         Ok(WgpuBackend { hold: Arc::new(hold) })
     }
+}
+
+/// Asks the driver for a device.
+fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::Limits) -> Result<Opened> {
+    let descriptor = DeviceDescriptor {
+        required_features: ask,
+        required_limits: limits,
+        // Blocks are kept on the shelf, so asking the driver for small pieces costs little.
+        memory_hints: MemoryHints::MemoryUsage,
+        ..DeviceDescriptor::default()
+    };
+    let refused = |why: String| Error::lost(id, "opening it", why);
+    let (device, queue) = quietly(|| pollster::block_on(adapter.request_device(&descriptor)))
+        .map_err(refused)?
+        .map_err(|why| refused(why.to_string()))?;
+
+    let failure = Arc::new(Failure::default());
+    let (lost, uncaught) = (failure.clone(), failure.clone());
+    device.set_device_lost_callback(move |reason, message| lost.lose(&format!("{reason:?} {message}")));
+    device.on_uncaptured_error(Arc::new(move |error| uncaught.take(error)));
+    Ok(Opened { device, queue, failure })
 }
 
 impl Backend for WgpuBackend {

@@ -1,0 +1,43 @@
+//! Devices that are open and that nobody has.
+//!
+//! A device that is closed in good order is kept, and the next opening takes it. That is faster by far, and it
+//! is safer: NVIDIA's driver 580 can lock up, with every thread that uses Vulkan, when a device is destroyed while
+//! others are in use. No more of them are kept than were ever open at once. A lost one is not kept.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+};
+
+use super::failure::Failure;
+use crate::describe::DeviceId;
+
+/// An open device, with what its callbacks report to.
+#[derive(Debug, Clone)]
+pub(super) struct Opened {
+    pub(super) device: wgpu::Device,
+    pub(super) queue: wgpu::Queue,
+    pub(super) failure: Arc<Failure>,
+}
+
+fn kept() -> MutexGuard<'static, HashMap<DeviceId, Vec<Opened>>> {
+    static KEPT: LazyLock<Mutex<HashMap<DeviceId, Vec<Opened>>>> = LazyLock::new(Mutex::default);
+    // Nothing is left half-done under this lock.
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A device of this id that nobody has and that was not lost meanwhile.
+pub(super) fn take(id: &DeviceId) -> Option<Opened> {
+    let mut kept = kept();
+    let opened = kept.get_mut(id)?;
+    opened.retain(|opened| !opened.failure.is_lost());
+    opened.pop()
+}
+
+/// Keeps a device whose work has all ended.
+pub(super) fn put(id: &DeviceId, opened: Opened) {
+    if !opened.failure.is_lost() {
+        opened.failure.forget();
+        kept().entry(id.clone()).or_default().push(opened);
+    }
+}
