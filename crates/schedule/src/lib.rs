@@ -1,0 +1,9 @@
+//! Who does which items, when?
+//!
+//! Every decision is made by a plain state machine with no thread, clock, device or random source of its own: it is
+//! told what happened and answers with what to do. So the same code runs real devices in real time and virtual
+//! devices in virtual time, and a property test can drive it with anything.
+
+mod partition;
+
+pub use partition::{dynamic, equal, proportional};
