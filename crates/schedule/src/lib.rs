@@ -5,5 +5,13 @@
 //! devices in virtual time, and a property test can drive it with anything.
 
 mod partition;
+mod report;
+mod run;
+pub mod sim;
 
 pub use partition::{dynamic, equal, proportional};
+pub use report::{DeviceReport, Report};
+pub use run::{
+    Answer, Chunk, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Run, Settings, State, Strategy, Tally,
+    Time, Verdict,
+};

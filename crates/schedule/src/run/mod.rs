@@ -1,0 +1,562 @@
+//! The decisions of one run: which lane does which items, and what happens when one fails.
+//!
+//! The README beside this file explains the events, the answers, the bound and the tail.
+
+mod lane;
+#[cfg(test)]
+mod test;
+
+use std::{collections::VecDeque, ops::Range, time::Duration};
+
+use self::lane::Lane;
+pub use self::lane::State;
+
+/// Time since the run began.
+pub type Time = Duration;
+
+/// A lane's number in the run.
+pub type LaneIndex = usize;
+
+/// How items are shared out.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Strategy {
+    /// Lanes pull chunks whose sizes follow their measured speed.
+    Adaptive,
+    /// Each lane gets so many items, at once.
+    Fixed(Vec<u64>),
+}
+
+/// What a lane is before anything was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneSpec {
+    /// How many chunks it has in hand at once: two hide copies behind compute.
+    pub depth: usize,
+    /// The most items that fit its memory, where that is known.
+    pub most_items: Option<u64>,
+}
+
+/// What can be tuned. The defaults are good for runs from milliseconds to days.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// A chunk is to take at least this fraction of the expected time of the whole run: the price at the end.
+    pub shortest_fraction: f64,
+    /// A chunk is to take at most this fraction of the expected time of the whole run: the price of a failure.
+    pub longest_fraction: f64,
+    /// A chunk is to take at least so many times the lane's overhead.
+    pub overheads: f64,
+    /// A lane's next chunk is at most so many times the largest that it has finished.
+    pub growth: f64,
+    /// A chunk that takes so many times its estimate has hung.
+    pub patience: f64,
+    /// No chunk is taken for hung before it took this long.
+    pub least_patience: Duration,
+    /// Any chunk that takes this long has hung: the user's own limit.
+    pub limit: Option<Duration>,
+    /// The first quarantine; each later one is twice as long.
+    pub cooldown: Duration,
+    /// So often an idle lane looks whether another has become late.
+    pub look_again: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            shortest_fraction: 0.002,
+            longest_fraction: 1.0 / 16.0,
+            overheads: 4.0,
+            growth: 8.0,
+            patience: 8.0,
+            least_patience: Duration::from_millis(500),
+            limit: None,
+            cooldown: Duration::from_millis(100),
+            look_again: Duration::from_millis(1),
+        }
+    }
+}
+
+/// Why a chunk is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Its items were not tried before, or were given back.
+    Work,
+    /// A slower lane has the same items in hand and would finish them later.
+    Rescue,
+    /// To see whether a lane that failed is well again.
+    Canary,
+}
+
+/// A contiguous range of items, handed to one lane at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Its number, by which its end is told. Never used twice.
+    pub id: u64,
+    /// Who runs it.
+    pub lane: LaneIndex,
+    /// The items.
+    pub items: Range<u64>,
+    /// Why.
+    pub purpose: Purpose,
+}
+
+/// What a lane that has room is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Run this.
+    Run(Chunk),
+    /// Ask again when something has changed, and at this time at the latest.
+    Wait {
+        /// When something changes by itself.
+        until: Option<Time>,
+    },
+    /// The run has ended.
+    Ended,
+}
+
+/// What to do with a chunk's results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// They are the results of these items.
+    Accept,
+    /// Somebody else's were accepted before: drop them.
+    Drop,
+}
+
+/// What went wrong with a chunk, as far as it decides what comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// It did not fit: smaller ones may.
+    TooLarge,
+    /// The lane is not to be trusted for now: lost, hung or wrong.
+    Untrusted,
+    /// The lane cannot do this task at all.
+    Unable,
+    /// The task itself failed: it would anywhere.
+    Task,
+}
+
+/// How a run has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every item has exactly one accepted result.
+    Complete,
+    /// The task failed on one of these items.
+    TaskFailed(Range<u64>),
+    /// No lane is left to trust.
+    NoLaneLeft,
+}
+
+/// Items that are tried together, by one lane or by several.
+#[derive(Debug)]
+struct Piece {
+    items: Range<u64>,
+    attempts: Vec<Attempt>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Attempt {
+    chunk: u64,
+    lane: LaneIndex,
+    began: Time,
+    rescue: bool,
+    /// Shows whether its lane is well again.
+    canary: bool,
+}
+
+/// An attempt that still runs although somebody else's results were accepted.
+#[derive(Debug, Clone, Copy)]
+struct Loser {
+    attempt: Attempt,
+    items: u64,
+}
+
+/// What was counted in a run, for one lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Items whose accepted results are this lane's.
+    pub items: u64,
+    /// Chunks that it finished, accepted or not.
+    pub chunks: u64,
+    /// Chunks of it that failed and were given back.
+    pub retries: u64,
+    /// Chunks that it ran because another lane would have finished them later, and that were accepted.
+    pub rescues: u64,
+    /// Chunks whose results were dropped.
+    pub dropped: u64,
+    /// Times it was put into quarantine.
+    pub quarantines: u64,
+}
+
+/// The decisions of one run. Told what happened, it answers with what to do; it does nothing by itself.
+#[derive(Debug)]
+pub struct Run {
+    settings: Settings,
+    items: u64,
+    lanes: Vec<Lane>,
+    tallies: Vec<Tally>,
+    /// Items that nobody has been given: everything from here on, and what was given back.
+    next: u64,
+    returned: VecDeque<Range<u64>>,
+    pieces: Vec<Piece>,
+    losers: Vec<Loser>,
+    done: u64,
+    next_chunk: u64,
+    outcome: Option<Outcome>,
+    adaptive: bool,
+}
+
+impl Run {
+    /// A run over so many items.
+    pub fn new(items: u64, lanes: &[LaneSpec], strategy: &Strategy, settings: Settings) -> Self {
+        let mut run = Run {
+            settings,
+            items,
+            lanes: lanes.iter().map(|spec| Lane::new(spec.depth, spec.most_items)).collect(),
+            tallies: vec![Tally::default(); lanes.len()],
+            next: 0,
+            returned: VecDeque::new(),
+            pieces: Vec::new(),
+            losers: Vec::new(),
+            done: 0,
+            next_chunk: 0,
+            outcome: None,
+            adaptive: *strategy == Strategy::Adaptive,
+        };
+        if let Strategy::Fixed(shares) = strategy {
+            for (lane, &share) in run.lanes.iter_mut().zip(shares) {
+                let end = run.next.saturating_add(share).min(items);
+                lane.share = (end > run.next).then_some(run.next..end);
+                run.next = end;
+            }
+        }
+        if items == 0 {
+            run.outcome = Some(Outcome::Complete);
+        } else if lanes.is_empty() {
+            run.outcome = Some(Outcome::NoLaneLeft);
+        }
+        run
+    }
+
+    /// How the run has ended, once it has.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// What was counted, a lane each.
+    pub fn tallies(&self) -> &[Tally] {
+        &self.tallies
+    }
+
+    /// How a lane stands.
+    pub fn state(&self, lane: LaneIndex) -> State {
+        self.lanes[lane].state
+    }
+
+    /// A lane's measured rate in items a second, once it is known.
+    pub fn rate(&self, lane: LaneIndex) -> Option<f64> {
+        self.lanes[lane].rate()
+    }
+
+    /// Items with an accepted result.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Whether every item has been given to somebody: what is left is in flight.
+    pub fn is_drained(&self) -> bool {
+        self.next >= self.items
+            && self.returned.is_empty()
+            && self.lanes.iter().all(|lane| lane.share.is_none())
+    }
+
+    /// A lane that may have room asks what to do.
+    pub fn ask(&mut self, lane: LaneIndex, now: Time) -> Answer {
+        if self.outcome.is_some() {
+            return Answer::Ended;
+        }
+        if !self.lanes[lane].has_room(now) {
+            let until = match self.lanes[lane].state {
+                State::Quarantined { until } if until > now => Some(until),
+                _ => None,
+            };
+            return Answer::Wait { until };
+        }
+        if let State::Quarantined { .. } = self.lanes[lane].state {
+            self.lanes[lane].on_trial = true;
+        }
+        let size = self.size_for(lane);
+        if let Some(items) = self.take(lane, size) {
+            let purpose = if self.lanes[lane].on_trial { Purpose::Canary } else { Purpose::Work };
+            self.pieces.push(Piece { items, attempts: Vec::new() });
+            return Answer::Run(self.attempt(self.pieces.len() - 1, lane, purpose, now));
+        }
+        match self.latest_end(lane, now) {
+            Some(piece) => Answer::Run(self.attempt(piece, lane, Purpose::Rescue, now)),
+            // Whoever is late by then may be worth a rescue.
+            None => {
+                Answer::Wait { until: Some(now.saturating_add(self.settings.look_again.max(now / 1000))) }
+            }
+        }
+    }
+
+    /// A chunk has ended well; it kept its lane busy for so long.
+    pub fn finished(&mut self, chunk: u64, took: Duration) -> Verdict {
+        if let Some(index) = self.losers.iter().position(|loser| loser.attempt.chunk == chunk) {
+            let loser = self.losers.swap_remove(index);
+            self.tallies[loser.attempt.lane].dropped += 1;
+            self.end(loser.attempt, loser.items, took);
+            return Verdict::Drop;
+        }
+        let Some((piece, attempt)) = self.find(chunk) else {
+            // It was given up on, and its items are in other hands or done.
+            return Verdict::Drop;
+        };
+        let Piece { items, mut attempts } = self.pieces.swap_remove(piece);
+        let winner = attempts.swap_remove(attempt);
+        let items = len(&items);
+        self.tallies[winner.lane].items += items;
+        self.tallies[winner.lane].rescues += u64::from(winner.rescue);
+        self.end(winner, items, took);
+        self.losers.extend(attempts.into_iter().map(|attempt| Loser { attempt, items }));
+        self.done += items;
+        if self.done == self.items {
+            self.outcome.get_or_insert(Outcome::Complete);
+        }
+        Verdict::Accept
+    }
+
+    /// An attempt is out of its lane's hands, in good order.
+    fn end(&mut self, attempt: Attempt, items: u64, took: Duration) {
+        self.tallies[attempt.lane].chunks += 1;
+        let lane = &mut self.lanes[attempt.lane];
+        lane.in_flight -= 1;
+        lane.learn(items, took);
+        if attempt.canary {
+            lane.on_trial = false;
+            lane.state = State::Healthy;
+        }
+    }
+
+    /// A chunk has failed.
+    pub fn failed(&mut self, chunk: u64, failure: Failure, now: Time) {
+        let loser = self.losers.iter().position(|loser| loser.attempt.chunk == chunk);
+        let found = self.find(chunk);
+        let (lane, items) = match (loser, found) {
+            (Some(index), _) => {
+                let loser = self.losers.swap_remove(index);
+                self.lanes[loser.attempt.lane].in_flight -= 1;
+                (loser.attempt.lane, None)
+            }
+            (None, Some((piece, attempt))) => {
+                let lane = self.pieces[piece].attempts[attempt].lane;
+                self.tallies[lane].retries += 1;
+                (lane, Some(self.give_back(piece, attempt)))
+            }
+            (None, None) => return,
+        };
+        match (failure, items) {
+            (Failure::Task, Some(items)) => {
+                self.outcome.get_or_insert(Outcome::TaskFailed(items));
+            }
+            // Its items are done already, whoever failed on them.
+            (Failure::Task | Failure::TooLarge, None) => {}
+            (Failure::TooLarge, Some(items)) if len(&items) > 1 => {
+                self.lanes[lane].most_items = len(&items) / 2;
+            }
+            (Failure::Unable, _) => self.set_aside(lane, State::Retired),
+            (Failure::TooLarge | Failure::Untrusted, _) => self.quarantine(lane, now),
+        }
+    }
+
+    /// The chunks that should have ended by now: they have hung. Their lanes are put into quarantine and their items
+    /// given back. Gives their numbers.
+    pub fn overdue(&mut self, now: Time) -> Vec<u64> {
+        let hung: Vec<(u64, LaneIndex)> = self
+            .pieces
+            .iter()
+            .flat_map(|piece| piece.attempts.iter().map(move |attempt| (piece, attempt)))
+            .filter(|(piece, attempt)| self.deadline(piece, attempt).is_some_and(|deadline| deadline <= now))
+            .map(|(_, attempt)| (attempt.chunk, attempt.lane))
+            .collect();
+        for &(chunk, lane) in &hung {
+            // Quarantining its lane for another chunk may have given this one back already.
+            if self.find(chunk).is_some() {
+                self.tallies[lane].retries += 1;
+                self.quarantine(lane, now);
+            }
+        }
+        hung.into_iter().map(|(chunk, _)| chunk).collect()
+    }
+
+    /// When the next chunk will have to be taken for hung, if nothing ends before.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let attempts = self.pieces.iter().flat_map(|piece| piece.attempts.iter().map(move |it| (piece, it)));
+        attempts.filter_map(|(piece, attempt)| self.deadline(piece, attempt)).min()
+    }
+
+    /// How long a chunk may take, from its lane's own history and the user's limit. A lane without a history has the
+    /// user's limit alone.
+    fn deadline(&self, piece: &Piece, attempt: &Attempt) -> Option<Time> {
+        let lane = &self.lanes[attempt.lane];
+        let ahead = lane.in_flight.max(1) as f64;
+        let expected = lane.estimate(len(&piece.items)).map(|estimate| {
+            let patience = Duration::from_secs_f64((estimate * ahead * self.settings.patience).min(1e9));
+            patience.max(self.settings.least_patience)
+        });
+        let allowed = match (expected, self.settings.limit) {
+            (Some(expected), Some(limit)) => expected.min(limit),
+            (expected, limit) => expected.or(limit)?,
+        };
+        Some(attempt.began.saturating_add(allowed))
+    }
+
+    /// How many items a lane's next chunk should have.
+    fn size_for(&self, lane: LaneIndex) -> u64 {
+        let it = &self.lanes[lane];
+        // So small that even a lane a thousand times slower than the others does not hold up the run with it.
+        let first = (self.items / 100_000.max(self.lanes.len() as u64 * 4096)).max(1);
+        let Some(rate) = it.rate().filter(|_| !it.on_trial) else { return first.min(it.most_items) };
+        let settings = &self.settings;
+        let all = self.rate_of_all().max(rate);
+        let left = (self.items - self.next + self.returned.iter().map(len).sum::<u64>()) as f64;
+        let whole = self.items as f64 / all;
+        let shortest = (whole * settings.shortest_fraction).max(it.overhead() * settings.overheads);
+        let longest = (whole * settings.longest_fraction).max(shortest);
+        // The lane's share of half of what remains takes as long as half of what remains takes all of them.
+        let time = (left / all / 2.0).clamp(shortest.min(longest), longest);
+        let grown = (it.largest as f64 * settings.growth).max(first as f64);
+        let size = (rate * time).min(grown).max(1.0) as u64;
+        size.min(it.most_items)
+    }
+
+    /// Items a second of all healthy lanes together. Those that have finished nothing yet are taken to be like the
+    /// others; as the fast ones are known first, that is too much rather than too little, and chunks too small.
+    fn rate_of_all(&self) -> f64 {
+        let healthy = self.lanes.iter().filter(|it| it.state == State::Healthy);
+        let (known, sum, count) =
+            healthy.fold((0u32, 0.0, 0u32), |(known, sum, count), it| match it.rate() {
+                Some(rate) => (known + 1, sum + rate, count + 1),
+                None => (known, sum, count + 1),
+            });
+        sum * f64::from(count) / f64::from(known.max(1))
+    }
+
+    /// Takes items for a lane: what was given back first, then its share of a fixed split, then new ones.
+    fn take(&mut self, lane: LaneIndex, size: u64) -> Option<Range<u64>> {
+        if let Some(back) = self.returned.pop_front() {
+            let most = if self.adaptive { size } else { self.lanes[lane].most_items };
+            return Some(self.cut(back, most));
+        }
+        if let Some(share) = self.lanes[lane].share.take() {
+            let most = self.lanes[lane].most_items;
+            return Some(self.cut(share, most));
+        }
+        if self.next >= self.items {
+            // Nobody asks for the share of a lane that will not.
+            let orphan = self.lanes.iter().position(|it| it.share.is_some() && it.state != State::Healthy)?;
+            let share = self.lanes[orphan].share.take()?;
+            let most = self.lanes[lane].most_items;
+            return Some(self.cut(share, most));
+        }
+        let end = self.next.saturating_add(size).min(self.items);
+        let items = self.next..end;
+        self.next = end;
+        Some(items)
+    }
+
+    /// The first so many of a range; the rest is given back.
+    fn cut(&mut self, items: Range<u64>, most: u64) -> Range<u64> {
+        let middle = items.start.saturating_add(most).min(items.end);
+        if middle < items.end {
+            self.returned.push_front(middle..items.end);
+        }
+        items.start..middle
+    }
+
+    fn attempt(&mut self, piece: usize, lane: LaneIndex, purpose: Purpose, now: Time) -> Chunk {
+        let id = self.next_chunk;
+        self.next_chunk += 1;
+        self.lanes[lane].in_flight += 1;
+        let (rescue, canary) = (purpose == Purpose::Rescue, self.lanes[lane].on_trial);
+        let piece = &mut self.pieces[piece];
+        piece.attempts.push(Attempt { chunk: id, lane, began: now, rescue, canary });
+        Chunk { id, lane, items: piece.items.clone(), purpose }
+    }
+
+    /// The piece that would end last, if this lane would end it sooner by enough to be worth it.
+    fn latest_end(&self, lane: LaneIndex, now: Time) -> Option<usize> {
+        let it = &self.lanes[lane];
+        if it.on_trial || !self.adaptive {
+            return None;
+        }
+        let now = now.as_secs_f64();
+        let end = |piece: &Piece| {
+            let [attempt] = piece.attempts.as_slice() else { return None };
+            if attempt.lane == lane {
+                return None;
+            }
+            let theirs = &self.lanes[attempt.lane];
+            // Nothing is known of a lane that has finished nothing: it may never.
+            let Some(estimate) = theirs.estimate(len(&piece.items)) else { return Some(f64::INFINITY) };
+            // What is behind another chunk of its lane begins later. One that is late already may take as long again.
+            let queue = theirs.in_flight.max(1) as f64;
+            let began = attempt.began.as_secs_f64();
+            Some((began + estimate * queue).max(now + (now - began - estimate).max(0.0)))
+        };
+        let (piece, end) = self
+            .pieces
+            .iter()
+            .enumerate()
+            .filter_map(|(index, piece)| Some((index, end(piece)?)))
+            .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
+        let own = it.estimate(len(&self.pieces[piece].items))?;
+        (now + own * 1.1 < end).then_some(piece)
+    }
+
+    /// Takes an attempt out of its lane's hands; where it was the only one, its items are given back. Gives the items.
+    fn give_back(&mut self, piece: usize, attempt: usize) -> Range<u64> {
+        let Attempt { lane, .. } = self.pieces[piece].attempts.swap_remove(attempt);
+        self.lanes[lane].in_flight -= 1;
+        let items = self.pieces[piece].items.clone();
+        if self.pieces[piece].attempts.is_empty() {
+            self.pieces.swap_remove(piece);
+            self.returned.push_back(items.clone());
+        }
+        items
+    }
+
+    fn quarantine(&mut self, lane: LaneIndex, now: Time) {
+        let it = &mut self.lanes[lane];
+        let cooldown = self.settings.cooldown.saturating_mul(1 << it.strikes.min(20));
+        it.strikes += 1;
+        self.tallies[lane].quarantines += 1;
+        self.set_aside(lane, State::Quarantined { until: now.saturating_add(cooldown) });
+    }
+
+    /// Takes everything out of a lane's hands.
+    fn set_aside(&mut self, lane: LaneIndex, state: State) {
+        self.lanes[lane].state = state;
+        self.lanes[lane].on_trial = false;
+        let mine = |piece: &Piece| piece.attempts.iter().position(|attempt| attempt.lane == lane);
+        while let Some((piece, attempt)) =
+            self.pieces.iter().enumerate().find_map(|(index, piece)| Some((index, mine(piece)?)))
+        {
+            self.give_back(piece, attempt);
+        }
+        self.losers.retain(|loser| loser.attempt.lane != lane);
+        // Whoever runs the lane has it begin afresh, with empty hands.
+        self.lanes[lane].in_flight = 0;
+        if !self.lanes.iter().any(|it| it.state == State::Healthy) {
+            self.outcome.get_or_insert(Outcome::NoLaneLeft);
+        }
+    }
+
+    fn find(&self, chunk: u64) -> Option<(usize, usize)> {
+        self.pieces.iter().enumerate().find_map(|(index, piece)| {
+            Some((index, piece.attempts.iter().position(|attempt| attempt.chunk == chunk)?))
+        })
+    }
+}
+
+fn len(items: &Range<u64>) -> u64 {
+    items.end - items.start
+}

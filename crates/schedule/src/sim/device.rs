@@ -1,0 +1,157 @@
+//! A virtual device: chunks go in, and it says when the next one ends.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::{cost::Random, scenario::What};
+use crate::run::{Chunk, Time};
+
+/// How a virtual device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    Well,
+    Hung,
+    Dead,
+}
+
+/// A chunk that a virtual device has in hand.
+#[derive(Debug)]
+struct InHand {
+    chunk: Chunk,
+    /// When its bytes are there.
+    copied: Time,
+    /// Seconds of work at the device's own speed.
+    work: f64,
+}
+
+/// A virtual device.
+#[derive(Debug)]
+pub(super) struct Virtual {
+    pub(super) name: String,
+    /// Items of mean cost a second.
+    pub(super) rate: f64,
+    pub(super) launch_s: f64,
+    pub(super) copy_bytes_per_s: Option<f64>,
+    pub(super) jitter: f64,
+    pub(super) memory_items: Option<u64>,
+    pub(super) depth: usize,
+    pub(super) condition: Condition,
+    pub(super) slowness: f64,
+    pub(super) busy: Duration,
+    /// The first is computed, the others wait.
+    hand: VecDeque<InHand>,
+    /// Up to when the first one's work has been counted.
+    counted: Time,
+    /// When the device was last free, or was given what it works on.
+    since: Time,
+    copies_until: Time,
+    /// Whatever was said about the next end before this changed is wrong.
+    pub(super) version: u64,
+    pub(super) random: Random,
+}
+
+impl Virtual {
+    pub(super) fn new(name: String, rate: f64, device: &super::scenario::Device, random: Random) -> Self {
+        Virtual {
+            name,
+            rate,
+            launch_s: device.launch_s,
+            copy_bytes_per_s: device.copy_bytes_per_s,
+            jitter: device.jitter,
+            memory_items: device.memory_items,
+            depth: device.depth,
+            condition: Condition::Well,
+            slowness: 1.0,
+            busy: Duration::ZERO,
+            hand: VecDeque::new(),
+            counted: Time::ZERO,
+            since: Time::ZERO,
+            copies_until: Time::ZERO,
+            version: 0,
+            random,
+        }
+    }
+
+    /// Takes a chunk of so much cost and so many bytes.
+    pub(super) fn take(&mut self, chunk: Chunk, cost: f64, bytes: f64, now: Time) {
+        let copy = self.copy_bytes_per_s.map_or(0.0, |rate| bytes / rate);
+        self.copies_until = self.copies_until.max(now) + Duration::from_secs_f64(copy);
+        let jitter = 1.0 + self.jitter * (2.0 * self.random.unit() - 1.0);
+        let work = self.launch_s + cost / self.rate * jitter;
+        if self.hand.is_empty() {
+            self.since = now;
+            self.counted = self.copies_until;
+        }
+        self.hand.push_back(InHand { chunk, copied: self.copies_until, work });
+        self.version += 1;
+    }
+
+    /// When the first chunk ends, if nothing happens meanwhile.
+    pub(super) fn next_end(&self) -> Option<Time> {
+        let first = self.hand.front()?;
+        let begin = self.counted.max(first.copied);
+        (self.condition == Condition::Well)
+            .then(|| begin + Duration::from_secs_f64((first.work * self.slowness).min(1e9)))
+    }
+
+    /// The first chunk has ended. Gives it, and how long it kept the device.
+    pub(super) fn end(&mut self, now: Time) -> Option<(Chunk, Duration)> {
+        let ended = self.hand.pop_front()?;
+        let took = now.saturating_sub(self.since);
+        self.busy += took;
+        self.since = now;
+        self.counted = now;
+        self.version += 1;
+        Some((ended.chunk, took))
+    }
+
+    /// Counts the work of the first chunk up to now, before the speed changes.
+    fn count(&mut self, now: Time) {
+        if let Some(first) = self.hand.front_mut() {
+            let begin = self.counted.max(first.copied);
+            if self.condition == Condition::Well {
+                first.work = (first.work - now.saturating_sub(begin).as_secs_f64() / self.slowness).max(0.0);
+            }
+            self.counted = self.counted.max(now);
+        }
+        self.version += 1;
+    }
+
+    /// Something happens to it. Gives the chunks that failed by that.
+    pub(super) fn happen(&mut self, what: What, now: Time) -> Vec<Chunk> {
+        self.count(now);
+        match what {
+            What::Slow { factor } => self.slowness = factor,
+            What::Hang => self.condition = Condition::Hung,
+            What::LoseMemory { items } => self.memory_items = Some(items),
+            What::Return => {
+                self.condition = Condition::Well;
+                self.slowness = 1.0;
+            }
+            What::Die => {
+                self.condition = Condition::Dead;
+                return self.let_go(now);
+            }
+        }
+        Vec::new()
+    }
+
+    /// Lets everything go that it has in hand.
+    pub(super) fn let_go(&mut self, now: Time) -> Vec<Chunk> {
+        if !self.hand.is_empty() {
+            self.busy += now.saturating_sub(self.since);
+        }
+        self.version += 1;
+        self.copies_until = now;
+        self.hand.drain(..).map(|in_hand| in_hand.chunk).collect()
+    }
+
+    /// Whether it has nothing in hand.
+    pub(super) fn is_idle(&self) -> bool {
+        self.hand.is_empty()
+    }
+
+    /// Items of mean cost a second, as it is now.
+    pub(super) fn capacity(&self) -> f64 {
+        if self.condition == Condition::Well { self.rate / self.slowness } else { 0.0 }
+    }
+}

@@ -1,0 +1,335 @@
+//! The simulator: the very same decisions as in a real run, on virtual devices in virtual time.
+
+mod cost;
+mod device;
+mod scenario;
+#[cfg(test)]
+mod test;
+
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+
+pub use self::scenario::{Cost, Device, Event, Scenario, What};
+use self::{
+    cost::{Costs, Random},
+    device::{Condition, Virtual},
+};
+use crate::{
+    report::{DeviceReport, Report},
+    run::{Answer, Failure, LaneSpec, Outcome, Run, Settings, State, Strategy, Time, Verdict},
+};
+
+/// How a simulated run went.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Simulation {
+    /// Who did what.
+    pub report: Report,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// Which strategy to simulate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Shares {
+    /// As [`Strategy::Adaptive`].
+    #[default]
+    Adaptive,
+    /// The same for everybody.
+    Equal,
+    /// By the rates that the devices have at first.
+    Proportional,
+}
+
+/// What the clock has in store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Alarm {
+    /// A device's first chunk ends, unless its version has changed.
+    End { lane: usize, version: u64 },
+    /// The n-th event of the scenario.
+    Event(usize),
+    /// A lane asks.
+    Ask(usize),
+    /// Somebody may have hung.
+    Deadline,
+}
+
+/// Simulates a run, from its beginning to its end.
+pub fn simulate(scenario: &Scenario, shares: Shares, settings: Settings) -> Simulation {
+    let mut simulator = Simulator::new(scenario, shares, settings);
+    simulator.run();
+    simulator.finish()
+}
+
+struct Simulator<'a> {
+    scenario: &'a Scenario,
+    costs: Costs,
+    devices: Vec<Virtual>,
+    run: Run,
+    alarms: BinaryHeap<Reverse<(Time, Alarm)>>,
+    /// Lanes that were told to wait.
+    waiting: Vec<bool>,
+    now: Time,
+    /// When the last item was handed out, and the longest chunk that was in flight then.
+    drained: Option<Time>,
+    longest: Duration,
+    began: std::collections::HashMap<u64, Time>,
+    /// The devices' capacity, from each of these times on.
+    capacities: Vec<(Time, f64)>,
+    /// How long each lane was trusted.
+    away: Vec<(Option<Time>, Duration)>,
+}
+
+impl<'a> Simulator<'a> {
+    fn new(scenario: &'a Scenario, shares: Shares, settings: Settings) -> Self {
+        let mut random = Random(scenario.seed ^ 0xD1B5_4A32_D192_ED03);
+        let mut names = scenario.names();
+        let mut devices = Vec::new();
+        for device in &scenario.devices {
+            for _ in 0..device.count {
+                let rate = match device.rate_up_to {
+                    None => device.rate,
+                    Some(most) => device.rate * (most / device.rate).powf(random.unit()),
+                };
+                let name = names.next().unwrap_or_default();
+                let own = Random(
+                    scenario.seed.wrapping_add(devices.len() as u64).wrapping_mul(0xA076_1D64_78BD_642F),
+                );
+                devices.push(Virtual::new(name, rate, device, own));
+            }
+        }
+        drop(names);
+        let lanes: Vec<_> =
+            devices.iter().map(|device| LaneSpec { depth: device.depth, most_items: None }).collect();
+        let rates: Vec<f64> = devices.iter().map(|device| device.rate).collect();
+        let strategy = match shares {
+            Shares::Adaptive => Strategy::Adaptive,
+            Shares::Equal => Strategy::Fixed(crate::equal(scenario.items, rates.len())),
+            Shares::Proportional => Strategy::Fixed(crate::proportional(scenario.items, &rates)),
+        };
+        let events = scenario.events.iter().enumerate();
+        let mut alarms: BinaryHeap<_> =
+            events.map(|(index, event)| Reverse((event.at(), Alarm::Event(index)))).collect();
+        alarms.extend((0..devices.len()).map(|lane| Reverse((Time::ZERO, Alarm::Ask(lane)))));
+        alarms.push(Reverse((settings.least_patience, Alarm::Deadline)));
+        Simulator {
+            costs: Costs::new(scenario.items, scenario.cost, scenario.seed),
+            run: Run::new(scenario.items, &lanes, &strategy, settings),
+            waiting: vec![false; devices.len()],
+            away: vec![(None, Duration::ZERO); devices.len()],
+            capacities: vec![(Time::ZERO, rates.iter().sum())],
+            scenario,
+            devices,
+            alarms,
+            now: Time::ZERO,
+            drained: None,
+            longest: Duration::ZERO,
+            began: Default::default(),
+        }
+    }
+
+    fn run(&mut self) {
+        while self.run.outcome().is_none() {
+            let Some(Reverse((now, alarm))) = self.alarms.pop() else { break };
+            self.now = now;
+            match alarm {
+                Alarm::End { lane, version } if self.devices[lane].version == version => self.end(lane),
+                Alarm::End { .. } => {}
+                Alarm::Event(index) => self.happen(index),
+                Alarm::Ask(lane) => self.ask(lane),
+                Alarm::Deadline => self.look_for_hung(),
+            }
+            self.note_drained();
+        }
+    }
+
+    /// Has a lane ask until it has its hands full.
+    fn ask(&mut self, lane: usize) {
+        self.waiting[lane] = false;
+        loop {
+            match self.run.ask(lane, self.now) {
+                Answer::Run(chunk) => {
+                    self.began.insert(chunk.id, self.now);
+                    let device = &mut self.devices[lane];
+                    let items = chunk.items.end - chunk.items.start;
+                    if device.condition == Condition::Dead {
+                        self.fail(chunk.id, Failure::Untrusted);
+                        return self.ask_later(lane);
+                    }
+                    if device.memory_items.is_some_and(|most| items > most) {
+                        self.fail(chunk.id, Failure::TooLarge);
+                        continue;
+                    }
+                    let (cost, bytes) =
+                        (self.costs.of(&chunk.items), (items * self.scenario.bytes_per_item) as f64);
+                    device.take(chunk, cost, bytes, self.now);
+                    self.set_end(lane);
+                }
+                Answer::Wait { until } => {
+                    self.waiting[lane] = true;
+                    // A lane with chunks in hand asks again when one of them ends.
+                    if let Some(until) = until {
+                        self.alarms.push(Reverse((until.max(self.now), Alarm::Ask(lane))));
+                    }
+                    return;
+                }
+                Answer::Ended => return,
+            }
+        }
+    }
+
+    fn ask_later(&mut self, lane: usize) {
+        if let State::Quarantined { until } = self.run.state(lane) {
+            self.alarms.push(Reverse((until.max(self.now), Alarm::Ask(lane))));
+        }
+    }
+
+    fn set_end(&mut self, lane: usize) {
+        if let Some(end) = self.devices[lane].next_end() {
+            let version = self.devices[lane].version;
+            self.alarms.push(Reverse((end.max(self.now), Alarm::End { lane, version })));
+        }
+    }
+
+    fn end(&mut self, lane: usize) {
+        let Some((chunk, took)) = self.devices[lane].end(self.now) else { return };
+        let verdict = self.run.finished(chunk.id, took);
+        if let Some(began) = self.began.remove(&chunk.id)
+            && verdict == Verdict::Accept
+            && self.drained.is_some_and(|drained| began <= drained)
+        {
+            self.longest = self.longest.max(self.now.saturating_sub(began));
+        }
+        self.note_trust(lane);
+        self.set_end(lane);
+        self.ask(lane);
+    }
+
+    fn happen(&mut self, index: usize) {
+        let event = &self.scenario.events[index];
+        let Some(lane) = self.devices.iter().position(|device| device.name == event.device) else { return };
+        for chunk in self.devices[lane].happen(event.what, self.now) {
+            self.fail(chunk.id, Failure::Untrusted);
+        }
+        self.capacities.push((self.now, self.devices.iter().map(Virtual::capacity).sum()));
+        self.set_end(lane);
+        self.ask_later(lane);
+    }
+
+    fn fail(&mut self, chunk: u64, failure: Failure) {
+        self.run.failed(chunk, failure, self.now);
+        for lane in 0..self.devices.len() {
+            self.note_trust(lane);
+        }
+        self.wake();
+    }
+
+    fn look_for_hung(&mut self) {
+        if !self.run.overdue(self.now).is_empty() {
+            for lane in 0..self.devices.len() {
+                self.note_trust(lane);
+                if self.run.state(lane) != State::Healthy && !self.devices[lane].is_idle() {
+                    // Whoever runs the lane opens its device afresh.
+                    self.devices[lane].let_go(self.now);
+                    self.ask_later(lane);
+                }
+            }
+            self.wake();
+        }
+        let least = self.now + Duration::from_millis(10);
+        let next = self.run.next_deadline().map_or(least, |deadline| deadline.max(least));
+        self.alarms.push(Reverse((next.min(self.now + Duration::from_secs(1)), Alarm::Deadline)));
+    }
+
+    /// Items were given back: whoever waits may have them.
+    fn wake(&mut self) {
+        for lane in 0..self.waiting.len() {
+            if std::mem::take(&mut self.waiting[lane]) {
+                self.alarms.push(Reverse((self.now, Alarm::Ask(lane))));
+            }
+        }
+    }
+
+    fn note_drained(&mut self) {
+        match (self.run.is_drained(), self.drained) {
+            (true, None) => self.drained = Some(self.now),
+            (false, Some(_)) => {
+                self.drained = None;
+                self.longest = Duration::ZERO;
+            }
+            _ => {}
+        }
+    }
+
+    fn note_trust(&mut self, lane: usize) {
+        let (left, away) = &mut self.away[lane];
+        match (self.run.state(lane), *left) {
+            (State::Healthy, Some(since)) => {
+                *away += self.now.saturating_sub(since);
+                *left = None;
+            }
+            (State::Quarantined { .. } | State::Retired, None) => *left = Some(self.now),
+            _ => {}
+        }
+    }
+
+    /// How long the work takes when no device is ever idle.
+    fn ideal(&self) -> f64 {
+        let mut left = self.costs.all();
+        for (index, &(from, capacity)) in self.capacities.iter().enumerate() {
+            let until = self.capacities.get(index + 1).map_or(f64::INFINITY, |next| next.0.as_secs_f64());
+            let from = from.as_secs_f64();
+            if left <= capacity * (until - from) {
+                return from + left / capacity;
+            }
+            left -= capacity * (until - from);
+        }
+        f64::INFINITY
+    }
+
+    fn finish(mut self) -> Simulation {
+        let wall = self.now.as_secs_f64();
+        let ideal = self.ideal().min(wall.max(f64::MIN_POSITIVE));
+        let mut speed = 0.0;
+        let mut reports = Vec::new();
+        for (lane, device) in self.devices.iter_mut().enumerate() {
+            if !device.is_idle() {
+                device.let_go(self.now);
+            }
+            let (left, away) = self.away[lane];
+            let away = away + left.map_or(Duration::ZERO, |since| self.now.saturating_sub(since));
+            let tally = self.run.tallies()[lane];
+            let busy = device.busy.as_secs_f64();
+            if busy > 0.0 {
+                speed += tally.items as f64 / busy * (1.0 - away.as_secs_f64() / wall).max(0.0);
+            }
+            reports.push(DeviceReport {
+                id: device.name.clone(),
+                items: tally.items,
+                chunks: tally.chunks,
+                busy_s: busy,
+                retries: tally.retries,
+                rescues: tally.rescues,
+                dropped: tally.dropped,
+                quarantines: tally.quarantines,
+                state: match self.run.state(lane) {
+                    State::Healthy => "healthy",
+                    State::Quarantined { .. } => "quarantined",
+                    State::Retired => "retired",
+                }
+                .into(),
+            });
+        }
+        let certain = self.scenario.items as f64 / speed + self.longest.as_secs_f64();
+        let share = |time: f64| if time > 0.0 { (ideal / time).min(1.0) } else { 1.0 };
+        let report = Report {
+            items: self.scenario.items,
+            done: self.run.done(),
+            wall_s: wall,
+            ideal_s: ideal,
+            efficiency: share(wall),
+            bound: share(certain),
+            devices: reports,
+        };
+        let outcome = self.run.outcome().cloned().unwrap_or(Outcome::NoLaneLeft);
+        Simulation { report, outcome }
+    }
+}

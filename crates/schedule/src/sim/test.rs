@@ -1,0 +1,84 @@
+use super::*;
+
+fn shipped(name: &str) -> Simulation {
+    let path = format!("{}/../../scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    let scenario = Scenario::from_toml(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let simulation = simulate(&scenario, Shares::Adaptive, Settings::default());
+    println!("{name}: {}", simulation.report);
+    assert_eq!(simulation.outcome, Outcome::Complete, "{}", simulation.report);
+    assert_eq!(simulation.report.done, scenario.items);
+    let counted: u64 = simulation.report.devices.iter().map(|device| device.items).sum();
+    assert_eq!(counted, scenario.items);
+    assert!(simulation.report.efficiency >= simulation.report.bound, "{}", simulation.report);
+    simulation
+}
+
+#[test]
+fn unlike_devices_stay_close_to_ideal_while_one_slows_down() {
+    assert!(shipped("unlike").report.efficiency >= 0.97);
+}
+
+#[test]
+fn a_device_a_thousand_times_slower_does_no_harm() {
+    assert!(shipped("thousandfold").report.efficiency >= 0.97);
+}
+
+#[test]
+fn heavy_tails_and_the_worst_order_do_little_harm() {
+    assert!(shipped("heavy-tail").report.efficiency >= 0.97);
+    assert!(shipped("ascending").report.efficiency >= 0.97);
+}
+
+#[test]
+fn a_thousand_devices_share_ten_million_items() {
+    assert!(shipped("thousand").report.efficiency >= 0.97);
+}
+
+#[test]
+fn what_dies_or_hangs_loses_no_item() {
+    shipped("dies-at-the-end");
+    let survivor = shipped("one-survives");
+    let healthy = survivor.report.devices.iter().filter(|device| device.state == "healthy").count();
+    assert_eq!(healthy, 1);
+}
+
+#[test]
+fn the_same_scenario_gives_the_same_run() {
+    assert_eq!(shipped("heavy-tail"), shipped("heavy-tail"));
+}
+
+#[test]
+fn fixed_splits_show_what_adapting_is_worth() {
+    let path = format!("{}/../../scenarios/unlike.toml", env!("CARGO_MANIFEST_DIR"));
+    let scenario = Scenario::from_toml(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let efficiency = |shares| simulate(&scenario, shares, Settings::default()).report.efficiency;
+    let (equal, proportional) = (efficiency(Shares::Equal), efficiency(Shares::Proportional));
+    assert!(equal < 0.2 && proportional < 0.95, "{equal} and {proportional}");
+}
+
+#[test]
+fn when_all_die_the_run_ends_with_what_is_done() {
+    let scenario = Scenario::from_toml(
+        "items = 1000\n[[device]]\nid = 'a'\nrate = 100.0\n[[event]]\nat_s = 5.0\ndevice = 'a'\nwhat = 'die'\n",
+    )
+    .unwrap();
+    let simulation = simulate(&scenario, Shares::Adaptive, Settings::default());
+    assert_eq!(simulation.outcome, Outcome::NoLaneLeft);
+    assert!((300..500).contains(&simulation.report.done), "{}", simulation.report);
+}
+
+#[test]
+fn a_scenario_that_makes_no_sense_is_refused_with_the_reason() {
+    for (text, reason) in [
+        ("items = 1", "device"),
+        ("items = 1\n[[device]]\nid = 'a'\nrate = 0.0", "rate"),
+        ("items = 1\n[[device]]\nid = 'a'\nrate = 1.0\nspeed = 2", "speed"),
+        (
+            "items = 1\n[[device]]\nid = 'a'\nrate = 1.0\n[[event]]\nat_s = 1.0\ndevice = 'b'\nwhat = 'die'",
+            "`b`",
+        ),
+    ] {
+        let why = Scenario::from_toml(text).unwrap_err();
+        assert!(why.contains(reason), "{why}");
+    }
+}
