@@ -1,6 +1,7 @@
 //! The `evener` command.
 
 mod devices;
+mod sim;
 
 use std::{
     io::{self, ErrorKind, Write},
@@ -20,7 +21,19 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  all went well
   1  something went wrong: the message on stderr says what
-  2  the command line, a selection of devices or a score table cannot be used";
+  2  the command line, a selection of devices, a score table or a scenario cannot be used";
+
+/// What was asked for makes no sense.
+#[derive(Debug)]
+struct Usage(String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
 
 /// Makes unlike compute devices pull one load together, each by its measured strength.
 #[derive(Debug, Parser)]
@@ -33,6 +46,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Devices(devices::Arguments),
+    Sim(sim::Arguments),
 }
 
 fn after_help() -> String {
@@ -41,6 +55,7 @@ fn after_help() -> String {
 Examples:
   evener devices            what is here, and how strong is it?
   evener devices --measure  measure it
+  evener sim FILE           how would a run go, on devices that are not here?
   evener help devices       more about a command
 
 {EXIT_CODES}"
@@ -50,6 +65,7 @@ Examples:
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Devices(arguments) => devices::run(arguments),
+        Command::Sim(arguments) => sim::run(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -68,6 +84,9 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.is::<Usage>() {
+        return USAGE;
+    }
     match error.downcast_ref() {
         Some(Error::Selection { .. } | Error::Split { .. }) => USAGE,
         _ => FAILURE,

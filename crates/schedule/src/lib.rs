@@ -8,6 +8,7 @@ mod partition;
 mod report;
 mod run;
 pub mod sim;
+mod trace;
 
 pub use partition::{dynamic, equal, proportional};
 pub use report::{DeviceReport, Report};
@@ -15,3 +16,4 @@ pub use run::{
     Answer, Chunk, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Run, Settings, State, Strategy, Tally,
     Time, Verdict,
 };
+pub use trace::{Activity, Span, Trace};

@@ -6,7 +6,11 @@ mod scenario;
 #[cfg(test)]
 mod test;
 
-use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    time::Duration,
+};
 
 pub use self::scenario::{Cost, Device, Event, Scenario, What};
 use self::{
@@ -15,7 +19,10 @@ use self::{
 };
 use crate::{
     report::{DeviceReport, Report},
-    run::{Answer, Failure, LaneSpec, Outcome, Run, Settings, State, Strategy, Time, Verdict},
+    run::{
+        Answer, Chunk, Failure, LaneSpec, Outcome, Purpose, Run, Settings, State, Strategy, Time, Verdict,
+    },
+    trace::{Activity, Span, Trace},
 };
 
 /// How a simulated run went.
@@ -25,6 +32,8 @@ pub struct Simulation {
     pub report: Report,
     /// How it ended.
     pub outcome: Outcome,
+    /// What every device did, when.
+    pub trace: Trace,
 }
 
 /// Which strategy to simulate.
@@ -71,7 +80,9 @@ struct Simulator<'a> {
     /// When the last item was handed out, and the longest chunk that was in flight then.
     drained: Option<Time>,
     longest: Duration,
-    began: std::collections::HashMap<u64, Time>,
+    /// When each chunk was handed out, and whether it was to rescue another.
+    began: HashMap<u64, (Time, bool)>,
+    spans: Vec<Span>,
     /// The devices' capacity, from each of these times on.
     capacities: Vec<(Time, f64)>,
     /// How long each lane was trusted.
@@ -122,7 +133,8 @@ impl<'a> Simulator<'a> {
             now: Time::ZERO,
             drained: None,
             longest: Duration::ZERO,
-            began: Default::default(),
+            began: HashMap::new(),
+            spans: Vec::new(),
         }
     }
 
@@ -147,7 +159,7 @@ impl<'a> Simulator<'a> {
         loop {
             match self.run.ask(lane, self.now) {
                 Answer::Run(chunk) => {
-                    self.began.insert(chunk.id, self.now);
+                    self.began.insert(chunk.id, (self.now, chunk.purpose == Purpose::Rescue));
                     let device = &mut self.devices[lane];
                     let items = chunk.items.end - chunk.items.start;
                     if device.condition == Condition::Dead {
@@ -192,12 +204,17 @@ impl<'a> Simulator<'a> {
     fn end(&mut self, lane: usize) {
         let Some((chunk, took)) = self.devices[lane].end(self.now) else { return };
         let verdict = self.run.finished(chunk.id, took);
-        if let Some(began) = self.began.remove(&chunk.id)
-            && verdict == Verdict::Accept
-            && self.drained.is_some_and(|drained| began <= drained)
-        {
+        let (began, rescue) = self.began.remove(&chunk.id).unwrap_or((self.now, false));
+        if verdict == Verdict::Accept && self.drained.is_some_and(|drained| began <= drained) {
             self.longest = self.longest.max(self.now.saturating_sub(began));
         }
+        let activity = match verdict {
+            Verdict::Drop => Activity::Dropped,
+            Verdict::Accept if rescue => Activity::Rescue,
+            Verdict::Accept => Activity::Work,
+        };
+        let from = self.now.saturating_sub(took);
+        self.spans.push(Span { lane, activity, items: chunk.items, from, until: self.now });
         self.note_trust(lane);
         self.set_end(lane);
         self.ask(lane);
@@ -208,6 +225,7 @@ impl<'a> Simulator<'a> {
         let Some(lane) = self.devices.iter().position(|device| device.name == event.device) else { return };
         for chunk in self.devices[lane].happen(event.what, self.now) {
             self.fail(chunk.id, Failure::Untrusted);
+            self.trace_failure(chunk);
         }
         self.capacities.push((self.now, self.devices.iter().map(Virtual::capacity).sum()));
         self.set_end(lane);
@@ -228,7 +246,9 @@ impl<'a> Simulator<'a> {
                 self.note_trust(lane);
                 if self.run.state(lane) != State::Healthy && !self.devices[lane].is_idle() {
                     // Whoever runs the lane opens its device afresh.
-                    self.devices[lane].let_go(self.now);
+                    for chunk in self.devices[lane].let_go(self.now) {
+                        self.trace_failure(chunk);
+                    }
                     self.ask_later(lane);
                 }
             }
@@ -237,6 +257,12 @@ impl<'a> Simulator<'a> {
         let least = self.now + Duration::from_millis(10);
         let next = self.run.next_deadline().map_or(least, |deadline| deadline.max(least));
         self.alarms.push(Reverse((next.min(self.now + Duration::from_secs(1)), Alarm::Deadline)));
+    }
+
+    fn trace_failure(&mut self, chunk: Chunk) {
+        let from = self.began.remove(&chunk.id).map_or(self.now, |(began, _)| began);
+        let Chunk { lane, items, .. } = chunk;
+        self.spans.push(Span { lane, activity: Activity::Failure, items, from, until: self.now });
     }
 
     /// Items were given back: whoever waits may have them.
@@ -330,6 +356,7 @@ impl<'a> Simulator<'a> {
             devices: reports,
         };
         let outcome = self.run.outcome().cloned().unwrap_or(Outcome::NoLaneLeft);
-        Simulation { report, outcome }
+        let lanes = self.devices.into_iter().map(|device| device.name).collect();
+        Simulation { report, outcome, trace: Trace { lanes, spans: self.spans } }
     }
 }

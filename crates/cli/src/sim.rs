@@ -1,0 +1,89 @@
+//! `evener sim`: how would a run go, on devices that are not here?
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use evener_schedule::{
+    Outcome, Settings,
+    sim::{Scenario, Shares, simulate},
+};
+
+use crate::{EXIT_CODES, Usage, write_out};
+
+/// How would a run go, on devices that are not here?
+///
+/// Runs the scheduler's own decisions on virtual devices in virtual time, from a scenario: a TOML file with the
+/// devices (rate, launch overhead, copy bandwidth, jitter, memory), the items (count, what they cost) and what happens
+/// (a device slows down, hangs, dies, loses memory, returns). The folder `scenarios` has some.
+#[derive(Debug, Args)]
+#[command(after_long_help = after_help())]
+pub(crate) struct Arguments {
+    /// The scenario, a TOML file
+    #[arg(value_name = "FILE")]
+    scenario: PathBuf,
+
+    /// How items are shared out
+    #[arg(long, value_enum, default_value_t = Strategy::Adaptive)]
+    strategy: Strategy,
+
+    /// Write an object, for programs
+    #[arg(long)]
+    json: bool,
+
+    /// Write what every device did, when, for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Strategy {
+    /// Devices pull chunks whose sizes follow their measured speed
+    Adaptive,
+    /// The same for everybody
+    Equal,
+    /// By the rates that the devices have at first
+    Proportional,
+}
+
+fn after_help() -> String {
+    format!(
+        "\
+Examples:
+  evener sim scenarios/unlike.toml                       three unlike devices, one slowing down
+  evener sim scenarios/unlike.toml --strategy equal      the same without adapting
+  evener sim scenarios/thousand.toml --json              a thousand devices, for programs
+  evener sim scenarios/one-survives.toml --trace t.json  to look at with Perfetto
+
+{EXIT_CODES}"
+    )
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    let path = arguments.scenario.display();
+    let text =
+        std::fs::read_to_string(&arguments.scenario).with_context(|| format!("{path}: cannot be read"))?;
+    let scenario = Scenario::from_toml(&text).map_err(|why| Usage(format!("{path}: {why}")))?;
+    let shares = match arguments.strategy {
+        Strategy::Adaptive => Shares::Adaptive,
+        Strategy::Equal => Shares::Equal,
+        Strategy::Proportional => Shares::Proportional,
+    };
+    let simulation = simulate(&scenario, shares, Settings::default());
+    if let Some(trace) = &arguments.trace {
+        let text = serde_json::to_string(&simulation.trace.to_json())?;
+        std::fs::write(trace, text).with_context(|| format!("{}: cannot be written", trace.display()))?;
+    }
+    if arguments.json {
+        write_out(&format!("{}\n", serde_json::to_string_pretty(&simulation.report)?))?;
+    } else {
+        let about = if scenario.about.is_empty() { String::new() } else { format!("{}\n\n", scenario.about) };
+        write_out(&format!("{about}{}\n", simulation.report))?;
+    }
+    match simulation.outcome {
+        Outcome::Complete => Ok(()),
+        Outcome::TaskFailed(items) => bail!("the task failed on items {}..{}", items.start, items.end),
+        Outcome::NoLaneLeft => bail!("no device is left to do the remaining items"),
+    }
+}

@@ -1,0 +1,75 @@
+//! `evener sim`, as its users run it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output};
+
+fn sim(arguments: &[&str]) -> Output {
+    let scenarios = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+    Command::new(env!("CARGO_BIN_EXE_evener"))
+        .arg("sim")
+        .args(arguments)
+        .current_dir(scenarios)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn every_shipped_scenario_completes_at_or_above_its_bound() {
+    let scenarios = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(scenarios).unwrap() {
+        let path = entry.unwrap().path();
+        let output = sim(&[path.to_str().unwrap(), "--json"]);
+        assert!(output.status.success(), "{path:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        for key in ["items", "wall_s", "ideal_s", "efficiency", "bound"] {
+            assert!(report[key].is_number(), "{path:?} has no {key}");
+        }
+        for key in ["id", "items", "chunks", "busy_s", "retries", "rescues", "state"] {
+            assert!(!report["devices"][0][key].is_null(), "{path:?}: a device has no {key}");
+        }
+        assert!(report["efficiency"].as_f64() >= report["bound"].as_f64(), "{path:?}: {report}");
+        seen += 1;
+    }
+    assert!(seen >= 7, "{seen} scenarios");
+}
+
+#[test]
+fn people_get_a_table_and_what_the_scenario_is_about() {
+    let output = sim(&["unlike.toml"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("Three unlike devices"), "{text}");
+    assert!(text.contains("efficiency") && text.contains("middle"), "{text}");
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn a_trace_is_json_with_a_row_a_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json");
+    assert!(sim(&["one-survives.toml", "--trace", path.to_str().unwrap()]).status.success());
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert_eq!(events.iter().filter(|event| event["ph"] == "M").count(), 4);
+    assert!(events.iter().any(|event| event["cat"] == "failure"));
+}
+
+#[test]
+fn what_cannot_be_used_is_said_with_the_exit_code_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wrong.toml");
+    std::fs::write(&path, "items = 'many'").unwrap();
+    let output = sim(&[path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("items"));
+    assert_eq!(sim(&["nowhere.toml"]).status.code(), Some(1));
+    std::fs::write(
+        &path,
+        "items = 9\n[[device]]\nid='a'\nrate=1.0\n[[event]]\nat_s=2.5\ndevice='a'\nwhat='die'\n",
+    )
+    .unwrap();
+    let output = sim(&[path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no device is left"));
+}
