@@ -117,17 +117,16 @@ impl Drop for Hold {
         if matches!(self.poll("closing"), Ok(PollStatus::QueueEmpty)) {
             return idle::put(&self.id, opened);
         }
-        // There is work left, or the device is lost. wgpu's queue waits for all work when it is dropped, and panics
-        // where that fails, so another thread does the waiting; it has the last handles.
+        if self.failure.is_lost() {
+            return idle::abandon(opened);
+        }
+        // There is work left, which another thread waits for.
         let id = self.id.clone();
         let wait = move || {
             let ended = quietly(|| opened.device.poll(PollType::wait_indefinitely()));
-            if matches!(ended, Ok(Ok(_))) && !opened.failure.is_lost() {
-                return idle::put(&id, opened);
-            }
-            let _ = quietly(move || drop(opened));
+            if matches!(ended, Ok(Ok(_))) { idle::put(&id, opened) } else { idle::abandon(opened) }
         };
-        // Without a thread to be had, the wait is here.
+        // Without a thread to be had, the device is dropped with the closure.
         let _ = std::thread::Builder::new().name(format!("evener-{}-closing", self.id)).spawn(wait);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A device that is closed in good order is kept, and the next opening takes it. That is faster by far, and it
 //! is safer: NVIDIA's driver 580 can lock up, with every thread that uses Vulkan, when a device is destroyed while
-//! others are in use. No more of them are kept than were ever open at once. A lost one is not kept.
+//! others are in use. So no device is ever destroyed: no more of them are kept than were ever open at once, and a
+//! lost one is left to the end of the process.
 
 use std::{
     collections::HashMap,
@@ -29,15 +30,26 @@ fn kept() -> MutexGuard<'static, HashMap<DeviceId, Vec<Opened>>> {
 /// A device of this id that nobody has and that was not lost meanwhile.
 pub(super) fn take(id: &DeviceId) -> Option<Opened> {
     let mut kept = kept();
-    let opened = kept.get_mut(id)?;
-    opened.retain(|opened| !opened.failure.is_lost());
-    opened.pop()
+    let all = kept.get_mut(id)?;
+    while let Some(opened) = all.pop() {
+        if !opened.failure.is_lost() {
+            return Some(opened);
+        }
+        abandon(opened);
+    }
+    None
 }
 
 /// Keeps a device whose work has all ended.
 pub(super) fn put(id: &DeviceId, opened: Opened) {
-    if !opened.failure.is_lost() {
-        opened.failure.forget();
-        kept().entry(id.clone()).or_default().push(opened);
+    if opened.failure.is_lost() {
+        return abandon(opened);
     }
+    opened.failure.forget();
+    kept().entry(id.clone()).or_default().push(opened);
+}
+
+/// Leaves a lost device to the end of the process.
+pub(super) fn abandon(opened: Opened) {
+    std::mem::forget(opened);
 }

@@ -1,6 +1,6 @@
 //! Opening a device, and what an open one can be asked for.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use wgpu::{Adapter, DeviceDescriptor, MemoryHints};
 
@@ -66,6 +66,9 @@ fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::
         memory_hints: MemoryHints::MemoryUsage,
         ..DeviceDescriptor::default()
     };
+    // One at a time: drivers are least used to being asked by several threads for this.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let refused = |why: String| Error::lost(id, "opening it", why);
     let (device, queue) = quietly(|| pollster::block_on(adapter.request_device(&descriptor)))
         .map_err(refused)?
