@@ -48,55 +48,81 @@ pub(super) fn remember(samples: &mut Vec<Sample>, sample: Sample) {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Fit {
     startup: f64,
-    overhead: f64,
-    per_item: f64,
-    /// The least that a time per item may be without contradicting the runs.
-    per_item_at_least: f64,
-    /// How much less overhead explains the runs as well, for each second more an item.
-    tilt: f64,
+    line: Solution,
+    /// The most items it did in a run.
+    largest: f64,
+    /// The longest that it took part in a run without doing an item, startup included.
+    in_vain: f64,
 }
 
 impl Fit {
     /// Nothing, where no run says how long items take.
     pub(super) fn of(samples: &[Sample]) -> Option<Fit> {
         let points = weigh(samples);
-        if points.is_empty() {
-            return None;
-        }
-        let mut solution = Solution::of(&points, |point| point.seconds);
+        let largest = points.iter().map(|point| point.items).reduce(f64::max)?;
+        let mut line = Solution::of(&points, |point| point.seconds);
         for _ in 0..8 {
             // Relative to what the line says rather than to what was measured: otherwise a time that came out short
             // would count for more than one that came out long, and a device that has become slower would not be
             // believed for a long time.
-            solution = Solution::of(&points, |point| solution.overhead + solution.per_item * point.items);
+            line = Solution::of(&points, |point| line.overhead + line.per_item * point.items);
         }
-        let trusted = solution.error.is_finite() && solution.error * 4.0 <= solution.per_item;
-        let least = (solution.per_item - 2.0 * solution.error).max(0.0);
-        Some(Fit {
-            startup: mean_startup(samples),
-            overhead: solution.overhead,
-            per_item: solution.per_item,
-            per_item_at_least: if trusted { solution.per_item } else { least },
-            tilt: solution.tilt,
-        })
+        let startup = mean(samples, |sample| sample.startup);
+        let vain = samples.iter().filter(|sample| sample.items == 0);
+        let in_vain = vain.map(|sample| sample.startup.saturating_add(sample.busy)).max().unwrap_or_default();
+        Some(Fit { startup, line, largest, in_vain: in_vain.as_secs_f64() })
     }
 
-    /// The line to decide by. Where the runs leave the time of an item open, the guess is taken as far as they allow
-    /// it and as it is the faster one: a device that may be fast is tried, and one run then settles it.
-    pub(super) fn line(&self, guess: Option<f64>) -> Line {
-        let per_item = guess.unwrap_or(0.0).min(self.per_item).max(self.per_item_at_least);
-        let overhead = (self.overhead + self.tilt * (self.per_item - per_item)).max(0.0);
-        Line::new(self.startup + overhead, per_item)
+    /// The line as it is most likely.
+    pub(super) fn likely(&self) -> Line {
+        self.with(self.line.per_item)
+    }
+
+    /// The line for about as many items as it has done. Where the runs were too much of one size to tell overhead
+    /// from items, it is as little overhead as they allow: that keeps a device in the runs that it has done well in.
+    /// But not less than it has worked in vain, or it would keep better ones out of small runs that it does not
+    /// finish an item of, and so never learn.
+    pub(super) fn near(&self) -> Line {
+        let Solution { overhead, per_item, error, tilt } = self.line;
+        let most = if self.is_trusted() { 0.0 } else { (overhead / tilt).min(2.0 * error) };
+        let not_in_vain = (self.startup + overhead - self.in_vain) / tilt;
+        self.with(per_item + not_in_vain.min(most).max(-per_item).max(-2.0 * error))
+    }
+
+    /// The line for many more items than it has done. Where its runs were too small to tell the time of an item, the
+    /// guess is taken as far as they allow it and as it is the faster one, or the fastest that they allow: a device
+    /// that may be fast is tried, and one run then settles it.
+    pub(super) fn beyond(&self, guess: Option<f64>) -> Line {
+        if self.is_trusted() {
+            return self.likely();
+        }
+        let least = (self.line.per_item - 2.0 * self.line.error).max(0.0);
+        self.with(guess.unwrap_or(0.0).min(self.line.per_item).max(least))
+    }
+
+    /// Whether so many items are far more than it has done in any run that is remembered.
+    pub(super) fn is_beyond(&self, items: f64) -> bool {
+        items > self.largest * 4.0
     }
 
     /// Seconds an item, as well as the runs say it.
     pub(super) fn per_item(&self) -> Option<f64> {
-        (self.per_item > 0.0).then_some(self.per_item)
+        Some(self.line.per_item).filter(|per_item| *per_item > 0.0)
     }
 
     /// Seconds an item, where the runs say it well enough to judge other devices by it.
     pub(super) fn trusted_per_item(&self) -> Option<f64> {
-        self.per_item().filter(|per_item| self.per_item_at_least >= *per_item)
+        self.per_item().filter(|_| self.is_trusted())
+    }
+
+    fn is_trusted(&self) -> bool {
+        self.line.error * 4.0 <= self.line.per_item
+    }
+
+    /// The line with another time an item, and the overhead that explains the runs best with it.
+    fn with(&self, per_item: f64) -> Line {
+        let overhead = self.line.overhead + self.line.tilt * (self.line.per_item - per_item);
+        Line::new(self.startup + overhead.max(0.0), per_item)
     }
 }
 
@@ -124,24 +150,31 @@ fn faded(later: usize) -> f64 {
     0.5f64.powf(later as f64 / HALF_LIFE)
 }
 
-/// Seconds until the device is ready, whatever the number of items; zero where no run says.
-pub(super) fn mean_startup(samples: &[Sample]) -> f64 {
+/// Seconds until a device is ready that never did an item: at least as long as it is known to have had none done.
+/// Zero where it never took part.
+pub(super) fn without_an_item(samples: &[Sample]) -> f64 {
+    mean(samples, |sample| sample.startup.saturating_add(sample.busy))
+}
+
+/// The mean of times that do not depend on the number of items, in seconds, the last ones weighing most.
+fn mean(samples: &[Sample], time: impl Fn(&Sample) -> Duration) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
     for (later, sample) in samples.iter().rev().enumerate() {
         let weight = faded(later);
-        sum += weight * sample.startup.as_secs_f64();
+        sum += weight * time(sample).as_secs_f64();
         weights += weight;
     }
     if weights > 0.0 { sum / weights } else { 0.0 }
 }
 
 /// One weighted least-squares line.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Solution {
     overhead: f64,
     per_item: f64,
     /// Standard error of `per_item`; infinite where all runs are of one size and short.
     error: f64,
+    /// How much less overhead explains the runs as well, for each second more an item.
     tilt: f64,
 }
 

@@ -49,7 +49,8 @@ pub struct Observation {
     pub device: String,
     /// Items it did.
     pub items: u64,
-    /// The time it took for them, transfers included.
+    /// The time it took for them, transfers included; or that it worked in vain, where the run ended before its first
+    /// item was done.
     pub busy: Duration,
     /// The time from the start of the run until it was ready for its first item.
     pub startup: Duration,
@@ -172,7 +173,7 @@ impl Model {
     /// Which of the candidates to use for a run that is about to begin. It counts as a run for the devices that are
     /// left out. A run without items uses nobody.
     pub fn choose(&mut self, task: &str, items: u64, candidates: &[Candidate]) -> Choice {
-        let (lines, measured) = self.lines(task, candidates);
+        let (lines, measured) = self.lines(task, items, candidates);
         let joint = joint::fastest(&lines, items);
         let predicted = (measured.contains(&true) || items == 0).then(|| duration(joint.seconds));
         let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted };
@@ -198,15 +199,14 @@ impl Model {
         choice
     }
 
-    /// Learns from what a device did, and says how well that was foreseen. A device that did no item still tells its
-    /// startup.
+    /// Learns from what a device did, and says how well that was foreseen. A device that did no item still tells
+    /// how long it was not ready.
     pub fn observe(&mut self, task: &str, observation: &Observation) -> Prediction {
         let Observation { device, items, busy, startup } = observation;
         let devices = self.tasks.entry(task.to_owned()).or_default();
         let record = devices.entry(device.clone()).or_default();
         let fit = Fit::of(&record.samples).filter(|_| *items > 0);
-        // The best estimate, without the benefit of the doubt.
-        let predicted = fit.map(|fit| duration(fit.line(Some(f64::INFINITY)).seconds(*items)));
+        let predicted = fit.map(|fit| duration(fit.likely().seconds(*items)));
         let prediction = Prediction { predicted, actual: startup.saturating_add(*busy) };
         record.last = Some(prediction);
         fit::remember(&mut record.samples, Sample { items: *items, busy: *busy, startup: *startup });
@@ -219,7 +219,7 @@ impl Model {
     }
 
     /// A line for each candidate, and whether its runs say so.
-    fn lines(&self, task: &str, candidates: &[Candidate]) -> (Vec<Line>, Vec<bool>) {
+    fn lines(&self, task: &str, items: u64, candidates: &[Candidate]) -> (Vec<Line>, Vec<bool>) {
         let records = self.tasks.get(task);
         let samples = |candidate: &Candidate| {
             let record = records.and_then(|records| records.get(&candidate.device));
@@ -237,10 +237,17 @@ impl Model {
         // Where nobody is known, only how the scores compare matters.
         let any = trusted.or_else(|| unit(Fit::per_item)).unwrap_or(1e-6);
         let line = |(candidate, fit): (&Candidate, &Option<Fit>)| match fit {
-            Some(fit) => fit.line(trusted.map(|seconds| seconds / candidate.strength())),
-            None => Line::new(fit::mean_startup(samples(candidate)), any / candidate.strength()),
+            Some(fit) => fit.near(),
+            None => Line::new(fit::without_an_item(samples(candidate)), any / candidate.strength()),
         };
-        let lines = candidates.iter().zip(&fits).map(line).collect();
+        let mut lines: Vec<Line> = candidates.iter().zip(&fits).map(line).collect();
+        // Whoever would do far more than it ever did gets the benefit of the doubt.
+        let joint = joint::fastest(&lines, items);
+        for (index, fit) in fits.iter().enumerate() {
+            if let Some(fit) = fit.filter(|fit| fit.is_beyond(joint.items[index])) {
+                lines[index] = fit.beyond(trusted.map(|seconds| seconds / candidates[index].strength()));
+            }
+        }
         (lines, fits.iter().map(Option::is_some).collect())
     }
 }
