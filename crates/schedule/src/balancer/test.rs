@@ -123,8 +123,10 @@ fn speeds_that_nobody_knows_are_taken_to_be_alike() {
 
 #[test]
 fn settings_left_out_are_the_defaults_and_nonsense_moves_nothing() {
-    let settings: BalancerSettings = serde_json::from_str(r#"{ "pieces": 3 }"#).unwrap();
-    assert_eq!(settings, BalancerSettings { pieces: 3, ..Default::default() });
+    let settings: BalancerSettings = toml::from_str("pieces = 3\ninterval_seconds = 0.5").unwrap();
+    assert_eq!(settings, BalancerSettings { pieces: 3, interval: SECOND / 2, ..Default::default() });
+    assert_eq!(toml::from_str::<BalancerSettings>(&toml::to_string(&settings).unwrap()).unwrap(), settings);
+    assert!(toml::from_str::<BalancerSettings>("interval_seconds = -1.0").is_err());
     let mut balancer = Balancer::new(BalancerSettings { trigger: f64::NAN, ..settings });
     assert_eq!(balancer.rebalance(SECOND, &[load(9), load(0)]), []);
 }
