@@ -4,6 +4,8 @@
 //! told what happened and answers with what to do. So the same code runs real devices in real time and virtual
 //! devices in virtual time, and a property test can drive it with anything.
 
+pub mod balancer;
+pub mod hybrid;
 mod partition;
 mod report;
 mod run;
