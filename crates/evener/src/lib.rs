@@ -51,6 +51,7 @@
 //! [`testing`] wraps any device so that it fails, hangs, slows down or gives a wrong result when told to.
 
 pub use evener_device::*;
+pub use evener_schedule as schedule;
 
 /// What most programs need: `use evener::prelude::*`.
 pub mod prelude {

@@ -1,0 +1,154 @@
+//! The words in which a run is told what happened, and in which it answers.
+
+use std::{ops::Range, time::Duration};
+
+/// Time since the run began.
+pub type Time = Duration;
+
+/// A lane's number in the run.
+pub type LaneIndex = usize;
+
+/// How items are shared out.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Strategy {
+    /// Lanes pull chunks whose sizes follow their measured speed.
+    Adaptive,
+    /// Each lane gets so many items, at once.
+    Fixed(Vec<u64>),
+}
+
+/// What a lane is before anything was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneSpec {
+    /// How many chunks it has in hand at once: two hide copies behind compute.
+    pub depth: usize,
+    /// The most items that fit its memory, where that is known.
+    pub most_items: Option<u64>,
+}
+
+/// What can be tuned. The defaults are good for runs from milliseconds to days.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// A chunk is to take at least this fraction of the expected time of the whole run: the price at the end.
+    pub shortest_fraction: f64,
+    /// A chunk is to take at most this fraction of the expected time of the whole run: the price of a failure.
+    pub longest_fraction: f64,
+    /// A chunk is to take at least so many times the lane's overhead.
+    pub overheads: f64,
+    /// A lane's next chunk is at most so many times the largest that it has finished.
+    pub growth: f64,
+    /// A chunk that takes so many times its estimate has hung.
+    pub patience: f64,
+    /// No chunk is taken for hung before it took this long.
+    pub least_patience: Duration,
+    /// Any chunk that takes this long has hung: the user's own limit.
+    pub limit: Option<Duration>,
+    /// The first quarantine; each later one is twice as long.
+    pub cooldown: Duration,
+    /// So often an idle lane looks whether another has become late.
+    pub look_again: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            shortest_fraction: 0.002,
+            longest_fraction: 1.0 / 16.0,
+            overheads: 4.0,
+            growth: 8.0,
+            patience: 8.0,
+            least_patience: Duration::from_millis(500),
+            limit: None,
+            cooldown: Duration::from_millis(100),
+            look_again: Duration::from_millis(1),
+        }
+    }
+}
+
+/// Why a chunk is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Its items were not tried before, or were given back.
+    Work,
+    /// A slower lane has the same items in hand and would finish them later.
+    Rescue,
+    /// To see whether a lane that failed is well again.
+    Canary,
+}
+
+/// A contiguous range of items, handed to one lane at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Its number, by which its end is told. Never used twice.
+    pub id: u64,
+    /// Who runs it.
+    pub lane: LaneIndex,
+    /// The items.
+    pub items: Range<u64>,
+    /// Why.
+    pub purpose: Purpose,
+}
+
+/// What a lane that has room is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Run this.
+    Run(Chunk),
+    /// Ask again when something has changed, and at this time at the latest.
+    Wait {
+        /// When something changes by itself.
+        until: Option<Time>,
+    },
+    /// The run has ended.
+    Ended,
+}
+
+/// What to do with a chunk's results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// They are the results of these items.
+    Accept,
+    /// Somebody else's were accepted before: drop them.
+    Drop,
+}
+
+/// What went wrong with a chunk, as far as it decides what comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// It did not fit: smaller ones may.
+    TooLarge,
+    /// The lane is not to be trusted for now: lost, hung or wrong.
+    Untrusted,
+    /// The lane cannot do this task at all.
+    Unable,
+    /// The task itself failed: it would anywhere.
+    Task,
+}
+
+/// How a run has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every item has exactly one accepted result.
+    Complete,
+    /// The task failed on one of these items.
+    TaskFailed(Range<u64>),
+    /// No lane is left to trust.
+    NoLaneLeft,
+}
+
+/// What was counted in a run, for one lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Items whose accepted results are this lane's.
+    pub items: u64,
+    /// Chunks that it finished, accepted or not.
+    pub chunks: u64,
+    /// Chunks of it that failed and were given back.
+    pub retries: u64,
+    /// Chunks that it ran because another lane would have finished them later, and that were accepted.
+    pub rescues: u64,
+    /// Chunks whose results were dropped.
+    pub dropped: u64,
+    /// Times it was put into quarantine.
+    pub quarantines: u64,
+}
