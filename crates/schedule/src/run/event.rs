@@ -2,6 +2,8 @@
 
 use std::{ops::Range, time::Duration};
 
+use evener_device::Error;
+
 /// Time since the run began.
 pub type Time = Duration;
 
@@ -123,6 +125,18 @@ pub enum Failure {
     Unable,
     /// The task itself failed: it would anywhere.
     Task,
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::OutOfMemory { .. } => Failure::TooLarge,
+            Error::Lost { .. } | Error::TimedOut { .. } | Error::BadResult { .. } => Failure::Untrusted,
+            Error::Task { .. } => Failure::Task,
+            // What a device cannot do or compile now, it cannot later in the run.
+            _ => Failure::Unable,
+        }
+    }
 }
 
 /// How a run has ended.

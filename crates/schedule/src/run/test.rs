@@ -115,6 +115,26 @@ fn a_chunk_that_takes_many_times_its_estimate_has_hung() {
     assert_eq!(run_of(run.ask(1, deadline)).items.start, second.items.start, "somebody else does it");
 }
 
+#[test]
+fn every_error_of_a_device_decides_what_comes_next() {
+    use evener_device::{
+        Device, Kernel,
+        testing::{Failure as Injected, Fault, Faults},
+    };
+    let expected = |injected| match injected {
+        Injected::OutOfMemory => Failure::TooLarge,
+        Injected::Lost | Injected::TimedOut | Injected::BadResult => Failure::Untrusted,
+        Injected::WillNotCompile | Injected::Unsupported => Failure::Unable,
+        Injected::Task => Failure::Task,
+    };
+    for injected in Injected::ALL {
+        let (device, faults) = Faults::wrap(&Device::cpu());
+        faults.at(1, Fault::Fail(injected));
+        let error = device.compile(&Kernel::new("nothing").rust(|_| Ok(()))).unwrap_err();
+        assert_eq!(Failure::from(&error), expected(injected), "{error}");
+    }
+}
+
 /// What happens next, in a run that a property test drives.
 #[derive(Debug, Clone, Copy)]
 enum Happening {
