@@ -85,6 +85,11 @@ fn parts(device: &Device) -> Outcome {
     ensure!(part.wait()? == copied, "the copied part differs");
     ensure!(middle.wait()? == expected[110..=114], "the downloaded part differs");
 
+    let mut there = [0; 20];
+    stream.download(&other)?.wait_into(&mut there)?;
+    ensure!(there[..] == copied, "the part that was copied into a slice differs");
+    ensure_error!(Error::Unsupported { .. }, stream.download(&other)?.wait_into(&mut there[1..]));
+
     let wide = buffer.cast::<[u32; 4]>()?;
     ensure!(wide.len() == 2_500, "10,000 words are {} units of four", wide.len());
     ensure_error!(Error::Unsupported { .. }, buffer.slice(9_999..10_001));
