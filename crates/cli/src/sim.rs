@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use evener_device::write_whole;
 use evener_schedule::{
     Outcome, Settings,
     sim::{Scenario, Shares, simulate},
@@ -72,8 +73,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     };
     let simulation = simulate(&scenario, shares, Settings::default());
     if let Some(trace) = &arguments.trace {
-        let text = serde_json::to_string(&simulation.trace.to_json())?;
-        std::fs::write(trace, text).with_context(|| format!("{}: cannot be written", trace.display()))?;
+        let text = serde_json::to_vec(&simulation.trace.to_json())?;
+        write_whole(trace, &text).with_context(|| format!("{}: cannot be written", trace.display()))?;
     }
     if arguments.json {
         write_out(&format!("{}\n", serde_json::to_string_pretty(&simulation.report)?))?;

@@ -21,9 +21,13 @@ pub(crate) fn folder() -> Option<PathBuf> {
     }
 }
 
-/// Writes a file whole: nobody ever sees a part of it.
-pub(crate) fn write(path: &Path, contents: &[u8]) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
+/// Writes a file whole or not at all: nobody ever sees a part of it, and two that write do not spoil each other's.
+/// Makes the folder. Fails where that, or the file, cannot be written.
+pub fn write(path: &Path, contents: &[u8]) -> std::io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
     std::fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(contents)?;

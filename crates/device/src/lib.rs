@@ -16,6 +16,8 @@ mod kernel;
 mod launch;
 mod measure;
 mod score;
+#[doc(hidden)]
+pub mod seconds;
 mod select;
 mod stream;
 mod telemetry;
@@ -28,7 +30,7 @@ pub mod cuda {
 
 pub use backend::{Direction, MemoryUse};
 pub use buffer::{Argument, Buffer, HostBuffer};
-pub use cache::CACHE_VARIABLE;
+pub use cache::{CACHE_VARIABLE, write as write_whole};
 pub use describe::{Api, Capabilities, Description, DeviceId, Features, Kind};
 pub use device::Device;
 pub use discover::{Absent, Inventory};

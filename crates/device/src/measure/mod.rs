@@ -16,6 +16,7 @@ use crate::{
     describe::{Api, Kind},
     device::Device,
     error::{Error, Result},
+    kernel::Bound,
     stream::Stream,
 };
 
@@ -29,14 +30,14 @@ pub struct Rates {
     pub f32_multiply_adds_per_s: f64,
     /// Bytes read plus bytes written in device memory a second.
     pub memory_bytes_per_s: f64,
-    /// Bytes a second from the host to the device, out of a [`HostBuffer`](crate::HostBuffer). Through any API but
-    /// CUDA, writing the host buffer is counted too: there it may lie in the device's memory, and writing it is what
-    /// crosses the bus.
+    /// Bytes a second from the host to the device, out of a [`HostBuffer`](crate::HostBuffer). Through
+    /// Vulkan, Metal, DX12 and OpenGL, writing the host buffer is counted too: there it may lie in the device's
+    /// memory, and writing it is what crosses the bus.
     pub upload_bytes_per_s: f64,
     /// Bytes a second from the device to the host, into a [`HostBuffer`](crate::HostBuffer).
     pub download_bytes_per_s: f64,
     /// The time from launching an empty kernel to knowing that it has ended, in seconds.
-    #[serde(rename = "launch_latency_s", with = "seconds")]
+    #[serde(rename = "launch_latency_s", with = "crate::seconds")]
     pub launch_latency: Duration,
 }
 
@@ -89,10 +90,7 @@ fn int32_multiplies(device: &Device, stream: &mut Stream) -> Result<f64> {
     let out = device.buffer::<u32>(threads as usize)?;
     let bound = device.compile(&kernels::int32_multiply())?.bind(&[out.arg()])?;
     let (rate, iterations) = arithmetic_rate(threads, |iterations, launches| {
-        for _ in 0..launches {
-            stream.launch(&bound, GROUPS, &Params { iterations, addend: ADDEND })?;
-        }
-        stream.wait()
+        launch_all(stream, &bound, GROUPS, Params { iterations, addend: ADDEND }, launches)
     })?;
     let thread = threads - 7;
     let found = stream.download(&out.slice(thread as usize..=thread as usize)?)?.wait()?[0];
@@ -109,10 +107,7 @@ fn f32_multiply_adds(device: &Device, stream: &mut Stream) -> Result<f64> {
     let out = device.buffer::<f32>(threads as usize)?;
     let bound = device.compile(&kernels::f32_multiply_add())?.bind(&[out.arg()])?;
     let (rate, iterations) = arithmetic_rate(threads, |iterations, launches| {
-        for _ in 0..launches {
-            stream.launch(&bound, GROUPS, &Params { iterations, addend: 0 })?;
-        }
-        stream.wait()
+        launch_all(stream, &bound, GROUPS, Params { iterations, addend: 0 }, launches)
     })?;
     let thread = threads - 7;
     let found = f64::from(stream.download(&out.slice(thread as usize..=thread as usize)?)?.wait()?[0]);
@@ -134,17 +129,21 @@ const MOST_ITERATIONS: u32 = 4096;
 /// Operations a second of a kernel with eight chains a thread, and the iterations of the last launch. `launch`
 /// is given the iterations of a launch and how many launches to queue.
 fn arithmetic_rate(threads: u32, mut launch: impl FnMut(u32, u32) -> Result<()>) -> Result<(f64, u32)> {
-    let mut iterations = 16u32;
     let mut last = 0;
-    let best = best_of(|| {
-        let (took, grown) = long_enough(iterations, 1 << 30, |iterations| {
-            last = iterations.min(MOST_ITERATIONS);
-            launch(last, iterations / last)
-        })?;
-        iterations = grown;
-        Ok(f64::from(iterations / last * last) / took.as_secs_f64())
+    let rate = best_rate(16, 1 << 30, |iterations| {
+        last = iterations.min(MOST_ITERATIONS);
+        launch(last, iterations / last)?;
+        Ok(iterations / last * last)
     })?;
-    Ok((best * f64::from(threads) * f64::from(kernels::CHAINS), last))
+    Ok((rate * f64::from(threads) * f64::from(kernels::CHAINS), last))
+}
+
+/// Queues so many launches, and waits for all of them.
+fn launch_all(stream: &mut Stream, bound: &Bound, groups: u32, params: Params, launches: u32) -> Result<()> {
+    for _ in 0..launches {
+        stream.launch(bound, groups, &params)?;
+    }
+    stream.wait()
 }
 
 fn memory_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
@@ -156,16 +155,9 @@ fn memory_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
     let groups = GROUPS.min(units.div_ceil(kernels::WORKGROUP as usize) as u32);
     let mark = (units - 1, [0xA5A5_0001u32, 2, 3, 4]);
     stream.upload(&[mark.1], &from.slice(mark.0..)?)?;
-    let mut launches = 1;
-    let rate = best_of(|| {
-        let (took, grown) = long_enough(launches, 1 << 20, |launches| {
-            for _ in 0..launches {
-                stream.launch(&bound, groups, &params)?;
-            }
-            stream.wait()
-        })?;
-        launches = grown;
-        Ok(2.0 * bytes as f64 * f64::from(launches) / took.as_secs_f64())
+    let launches_per_s = best_rate(1, 1 << 20, |launches| {
+        launch_all(stream, &bound, groups, params, launches)?;
+        Ok(launches)
     })?;
     let found = stream.download(&to.slice(mark.0..)?)?.wait()?[0];
     check(
@@ -174,7 +166,7 @@ fn memory_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
         found == mark.1,
         format!("{:?} expected, {found:?} found", mark.1),
     )?;
-    Ok(rate)
+    Ok(2.0 * bytes as f64 * launches_per_s)
 }
 
 fn upload_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
@@ -207,12 +199,11 @@ fn download_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
 }
 
 fn copy_rate(bytes: u64, mut copy: impl FnMut() -> Result<()>) -> Result<f64> {
-    let mut copies = 1;
-    best_of(|| {
-        let (took, grown) = long_enough(copies, 1 << 20, |copies| (0..copies).try_for_each(|_| copy()))?;
-        copies = grown;
-        Ok(bytes as f64 * f64::from(copies) / took.as_secs_f64())
-    })
+    let copies_per_s = best_rate(1, 1 << 20, |copies| {
+        (0..copies).try_for_each(|_| copy())?;
+        Ok(copies)
+    })?;
+    Ok(bytes as f64 * copies_per_s)
 }
 
 /// How much to copy: as much as makes caches irrelevant, and no more than a fraction of the memory.
@@ -228,25 +219,23 @@ fn copy_bytes(device: &Device, blocks: u64) -> Result<u64> {
     Ok((bytes / 4096 * 4096).max(4096))
 }
 
-/// Runs `work(amount)` with a growing amount until it takes long enough. Gives the time and that amount.
-fn long_enough(amount: u32, most: u32, mut work: impl FnMut(u32) -> Result<()>) -> Result<(Duration, u32)> {
-    let mut amount = amount.max(1);
-    loop {
-        let start = Instant::now();
-        work(amount)?;
-        let took = start.elapsed();
-        if took >= LONG_ENOUGH || amount >= most {
-            return Ok((took, amount));
-        }
-        let factor = (LONG_ENOUGH.as_secs_f64() * 1.2 / took.as_secs_f64().max(1e-6)).clamp(2.0, 16.0);
-        amount = ((f64::from(amount) * factor) as u32).min(most);
-    }
-}
-
-fn best_of(mut rate: impl FnMut() -> Result<f64>) -> Result<f64> {
+/// The most that `work` did a second. It is asked for an amount and says how much it did of it; the amount grows from
+/// `least`, at most to `most`, until it takes long enough.
+fn best_rate(least: u32, most: u32, mut work: impl FnMut(u32) -> Result<u32>) -> Result<f64> {
+    let mut amount = least.max(1);
     let mut best = 0f64;
-    for _ in 0..REPEATS {
-        best = best.max(rate()?);
+    let mut repeats = 0;
+    while repeats < REPEATS {
+        let start = Instant::now();
+        let done = work(amount)?;
+        let took = start.elapsed().as_secs_f64();
+        if took >= LONG_ENOUGH.as_secs_f64() || amount >= most {
+            best = best.max(f64::from(done) / took);
+            repeats += 1;
+        } else {
+            let factor = (LONG_ENOUGH.as_secs_f64() * 1.2 / took.max(1e-6)).clamp(2.0, 16.0);
+            amount = ((f64::from(amount) * factor) as u32).min(most);
+        }
     }
     Ok(best)
 }
@@ -281,20 +270,6 @@ fn rates_file(device: &Device) -> Option<PathBuf> {
     );
     let name = blake3::hash(identity.as_bytes()).to_hex();
     Some(cache::folder()?.join("rates").join(format!("{}.json", &name[..32])))
-}
-
-mod seconds {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(duration.as_secs_f64())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(serde::de::Error::custom)
-    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub struct BalancerSettings {
     /// Pieces move when (source − target) / source is more than this; exactly this is not enough.
     pub trigger: f64,
     /// At least this long from one rebalance to the next.
-    #[serde(with = "seconds", rename = "interval_seconds")]
+    #[serde(with = "evener_device::seconds", rename = "interval_seconds")]
     pub interval: Duration,
     /// At most so many pieces in one rebalance, over all its moves.
     pub pieces: usize,
@@ -33,7 +33,7 @@ pub struct BalancerSettings {
     /// gave, less than `reverse_for` ago. The default of 1 means never, since an idle target makes exactly 1.
     pub reverse_trigger: f64,
     /// How long a rebalance is recent. A load that swings with a shorter period than this moves work one way only.
-    #[serde(with = "seconds", rename = "reverse_for_seconds")]
+    #[serde(with = "evener_device::seconds", rename = "reverse_for_seconds")]
     pub reverse_for: Duration,
 }
 
@@ -290,18 +290,4 @@ fn expected(loads: &[Load]) -> Vec<Queue> {
         working: load.working,
     };
     loads.iter().map(queue).collect()
-}
-
-mod seconds {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(duration.as_secs_f64())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(serde::de::Error::custom)
-    }
 }

@@ -1,10 +1,6 @@
 //! The model on disk.
 
-use std::{
-    collections::BTreeMap,
-    io::{self, Write},
-    path::Path,
-};
+use std::{collections::BTreeMap, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -35,15 +31,7 @@ impl Model {
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let stored: Stored<&BTreeMap<String, BTreeMap<String, Record>>> =
             Stored { version: VERSION, tasks: &self.tasks };
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        std::fs::create_dir_all(folder)?;
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        file.write_all(&serde_json::to_vec(&stored)?)?;
-        file.persist(path)?;
-        Ok(())
+        evener_device::write_whole(path, &serde_json::to_vec(&stored)?)
     }
 }
 

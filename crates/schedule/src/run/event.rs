@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use evener_device::Error;
+use evener_device::{Error, Severity};
 
 /// Time since the run began.
 pub type Time = Duration;
@@ -129,12 +129,12 @@ pub enum Failure {
 
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
-        match error {
-            Error::OutOfMemory { .. } => Failure::TooLarge,
-            Error::Lost { .. } | Error::TimedOut { .. } | Error::BadResult { .. } => Failure::Untrusted,
-            Error::Task { .. } => Failure::Task,
+        match error.severity() {
+            Severity::Shrink => Failure::TooLarge,
+            Severity::Quarantine => Failure::Untrusted,
+            Severity::Final if matches!(error, Error::Task { .. }) => Failure::Task,
             // What a device cannot do or compile now, it cannot later in the run.
-            _ => Failure::Unable,
+            Severity::Final => Failure::Unable,
         }
     }
 }

@@ -85,7 +85,7 @@ struct Simulator<'a> {
     spans: Vec<Span>,
     /// The devices' capacity, from each of these times on.
     capacities: Vec<(Time, f64)>,
-    /// How long each lane was trusted.
+    /// Since when each lane is not trusted, where it is not, and how long it was not before.
     away: Vec<(Option<Time>, Duration)>,
 }
 

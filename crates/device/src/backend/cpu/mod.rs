@@ -27,10 +27,6 @@ use crate::{
     kernel::{Access, Kernel, RustBody},
 };
 
-/// A buffer larger than this is checked against the machine's free memory before it is taken: Linux would
-/// otherwise promise it and end the process when it is touched.
-const CHECKED_BYTES: u64 = 64 << 20;
-
 /// The device of all cores.
 pub(crate) fn source() -> Arc<dyn Source> {
     static SOURCE: LazyLock<Arc<CpuSource>> = LazyLock::new(|| Arc::new(CpuSource::find()));
@@ -157,21 +153,17 @@ impl CpuBackend {
         if let Some(block) = self.shelf.take(class) {
             return Ok(block);
         }
-        if class > CHECKED_BYTES {
-            self.check_free(class)?;
-        }
+        self.check_free(class)?;
         let block = Block::zeroed(class).ok_or_else(|| self.no_room(class, None))?;
         self.shelf.count(class);
         Ok(block)
     }
 
     fn check_free(&self, bytes: u64) -> Result<()> {
-        if bytes <= memory_free() {
-            return Ok(());
+        match too_little_free(bytes, || self.trim()) {
+            None => Ok(()),
+            Some(free) => Err(self.no_room(bytes, Some(free))),
         }
-        self.trim();
-        let free = memory_free();
-        if bytes <= free { Ok(()) } else { Err(self.no_room(bytes, Some(free))) }
     }
 
     fn no_room(&self, requested: u64, available: Option<u64>) -> Error {
@@ -217,9 +209,7 @@ impl Backend for CpuBackend {
     }
 
     fn allocate_host(&self, bytes: u64, _: Direction) -> Result<Box<dyn HostMemory>> {
-        if bytes > CHECKED_BYTES {
-            self.check_free(bytes)?;
-        }
+        self.check_free(bytes)?;
         let block = Block::zeroed(bytes).ok_or_else(|| self.no_room(bytes, None))?;
         Ok(Box::new(CpuHostMemory::new(block, bytes, self.id.clone())))
     }
@@ -294,6 +284,17 @@ impl Bound for CpuBound {}
 fn memory_limit(system: &System) -> u64 {
     let total = system.total_memory();
     system.cgroup_limits().map_or(total, |limits| limits.total_memory.min(total))
+}
+
+/// The machine's free memory, where it is too little for so many bytes even after room was made. Linux would promise
+/// them all the same, and end the process when they are touched. Small requests are not looked at: asking takes time.
+pub(crate) fn too_little_free(bytes: u64, make_room: impl FnOnce()) -> Option<u64> {
+    const LOOKED_AT: u64 = 64 << 20;
+    if bytes <= LOOKED_AT || bytes <= memory_free() {
+        return None;
+    }
+    make_room();
+    Some(memory_free()).filter(|&free| bytes > free)
 }
 
 /// Memory that can be had now without swapping; no limit is known where the system does not say.

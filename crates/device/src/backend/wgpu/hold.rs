@@ -1,6 +1,7 @@
 //! The hold on an open device, which everything made from it shares.
 
 use std::{
+    mem::ManuallyDrop,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -121,12 +122,13 @@ impl Drop for Hold {
             return idle::abandon(opened);
         }
         // There is work left, which another thread waits for.
-        let id = self.id.clone();
+        let (id, opened) = (self.id.clone(), ManuallyDrop::new(opened));
         let wait = move || {
+            let opened = ManuallyDrop::into_inner(opened);
             let ended = quietly(|| opened.device.poll(PollType::wait_indefinitely()));
             if matches!(ended, Ok(Ok(_))) { idle::put(&id, opened) } else { idle::abandon(opened) }
         };
-        // Without a thread to be had, the device is dropped with the closure.
+        // Without a thread to be had, the closure is dropped, and the device with it abandoned.
         let _ = std::thread::Builder::new().name(format!("evener-{}-closing", self.id)).spawn(wait);
     }
 }

@@ -5,7 +5,7 @@ use std::{any::Any, sync::Arc};
 use wgpu::{Buffer, BufferDescriptor, BufferUsages, COPY_BUFFER_ALIGNMENT};
 
 use super::{
-    super::{Contents, Memory, Region, cpu::memory_free, shelf::class_bytes},
+    super::{Contents, Memory, Region, cpu::too_little_free, shelf::class_bytes},
     failure::{translate, watch},
     hold::Hold,
 };
@@ -13,10 +13,6 @@ use crate::{
     describe::Kind,
     error::{Error, Result},
 };
-
-/// A block larger than this that lives in the machine's memory is checked against what is free: Linux would
-/// otherwise promise it and end the process when it is touched.
-const CHECKED_BYTES: u64 = 64 << 20;
 
 /// A block of device memory.
 #[derive(Debug)]
@@ -102,12 +98,8 @@ impl Hold {
         mapped_at_creation: bool,
         in_host_memory: bool,
     ) -> Result<Buffer> {
-        if in_host_memory && bytes > CHECKED_BYTES && bytes > memory_free() {
-            self.trim();
-            let free = memory_free();
-            if bytes > free {
-                return Err(self.no_room(operation, bytes, Some(free), "the machine's memory"));
-            }
+        if in_host_memory && let Some(free) = too_little_free(bytes, || self.trim()) {
+            return Err(self.no_room(operation, bytes, Some(free), "the machine's memory"));
         }
         let descriptor = BufferDescriptor { label: None, size: bytes, usage, mapped_at_creation };
         let mut is_second_try = false;
