@@ -88,6 +88,8 @@ struct Entry {
     rates: Option<Rates>,
     /// Why it could not be measured, where it should have been.
     measure_error: Option<String>,
+    /// Why its rates could not be kept for later runs, where they were measured.
+    keep_error: Option<String>,
 }
 
 /// Runs the command.
@@ -110,13 +112,16 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     } else {
         write_out(&table::text(&entries, inventory.absent()))?;
     }
-    let failed: Vec<&str> = entries
-        .iter()
-        .filter(|entry| entry.measure_error.is_some())
-        .map(|entry| entry.device.id().as_str())
-        .collect();
-    if !failed.is_empty() {
-        bail!("could not be measured: {}", failed.join(", "));
+    let ids = |failed: fn(&Entry) -> bool| {
+        let failed = entries.iter().filter(|entry| failed(entry));
+        failed.map(|entry| entry.device.id().as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let (unmeasured, unkept) = (ids(|it| it.measure_error.is_some()), ids(|it| it.keep_error.is_some()));
+    if !unmeasured.is_empty() {
+        bail!("could not be measured: {unmeasured}");
+    }
+    if !unkept.is_empty() {
+        bail!("measured, but the rates could not be kept: {unkept}");
     }
     Ok(())
 }
@@ -128,17 +133,20 @@ impl Entry {
             score: score_table.score(device.describe()),
             rates: known_rates(&device),
             measure_error: None,
+            keep_error: None,
             device,
         }
     }
 
-    /// Rates that cannot be remembered are still rates, but whoever asked for them is told.
+    /// Rates that cannot be kept are still rates, but whoever asked for them is told.
     fn measure(&mut self) {
-        let result = measure(&self.device).and_then(|rates| {
-            self.rates = Some(rates);
-            remember_rates(&self.device, &rates)
-        });
-        self.measure_error = result.err().map(|error| error.to_string());
+        match measure(&self.device) {
+            Ok(rates) => {
+                self.rates = Some(rates);
+                self.keep_error = remember_rates(&self.device, &rates).err().map(|error| error.to_string());
+            }
+            Err(error) => self.measure_error = Some(error.to_string()),
+        }
     }
 }
 

@@ -16,6 +16,8 @@ struct Object<'a> {
     rates: Option<Rates>,
     #[serde(skip_serializing_if = "Option::is_none")]
     measure_error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_error: Option<&'a str>,
 }
 
 impl<'a> Object<'a> {
@@ -27,6 +29,7 @@ impl<'a> Object<'a> {
             score_is_estimate: entry.score.estimate,
             rates: entry.rates,
             measure_error: entry.measure_error.as_deref(),
+            keep_error: entry.keep_error.as_deref(),
         }
     }
 }

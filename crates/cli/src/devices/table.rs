@@ -159,6 +159,9 @@ fn notes(entry: &Entry) -> Vec<String> {
     if device.kind == Kind::Software {
         notes.push(format!("{}: computed by the processor's cores, so only used where asked for", device.id));
     }
+    if let Some(error) = &entry.keep_error {
+        notes.push(format!("{}: its rates are not kept: {error}", entry.device.id()));
+    }
     if let Some(error) = &entry.measure_error {
         notes.push(format!(
             "{}: not measured: {}",
@@ -184,6 +187,7 @@ mod test {
             telemetry: Telemetry::default(),
             rates: None,
             measure_error: None,
+            keep_error: None,
             device,
         }
     }
