@@ -15,7 +15,7 @@ mod trace;
 pub use partition::{dynamic, equal, proportional};
 pub use report::{DeviceReport, Report};
 pub use run::{
-    Answer, Chunk, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Run, Settings, State, Strategy, Tally,
-    Time, Verdict,
+    Answer, Chunk, Costs, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Run, Settings, State,
+    Strategy, Tally, Time, Verdict,
 };
 pub use trace::{Activity, Span, Trace};

@@ -20,12 +20,25 @@ pub enum Strategy {
 }
 
 /// What a lane is before anything was measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LaneSpec {
     /// How many chunks it has in hand at once: two hide copies behind compute.
     pub depth: usize,
     /// The most items that fit its memory, where that is known.
     pub most_items: Option<u64>,
+    /// What earlier runs of the same task have shown. It counts until this run has shown better.
+    pub expected: Option<Expected>,
+}
+
+/// What earlier runs have shown of a lane.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Expected {
+    /// Time an item, in seconds, overhead included.
+    pub seconds_per_item: f64,
+    /// What a chunk costs beside its items, in seconds.
+    pub overhead_seconds: f64,
+    /// The largest chunk that it finished, in items.
+    pub largest: f64,
 }
 
 /// What can be tuned. The defaults are good for runs from milliseconds to days.
@@ -49,6 +62,10 @@ pub struct Settings {
     pub cooldown: Duration,
     /// So often an idle lane looks whether another has become late.
     pub look_again: Duration,
+    /// Whether an idle lane runs again what a slower one would finish last.
+    pub rescue: bool,
+    /// The most items of any chunk.
+    pub most_items: Option<u64>,
 }
 
 impl Default for Settings {
@@ -63,6 +80,8 @@ impl Default for Settings {
             limit: None,
             cooldown: Duration::from_millis(100),
             look_again: Duration::from_millis(1),
+            rescue: true,
+            most_items: None,
         }
     }
 }
@@ -148,6 +167,8 @@ pub enum Outcome {
     TaskFailed(Range<u64>),
     /// No lane is left to trust.
     NoLaneLeft,
+    /// It was ended from outside.
+    Stopped,
 }
 
 /// What was counted in a run, for one lane.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Time;
+use super::{Expected, LaneSpec, Time};
 
 /// How a lane stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub(super) struct Lane {
     pub(super) depth: usize,
     /// The most items that it had memory for.
     pub(super) most_items: u64,
-    /// The largest chunk that it has finished.
-    pub(super) largest: u64,
+    /// The cost of the largest chunk that it has finished.
+    pub(super) largest: f64,
     /// Its share of a fixed split, while nobody has taken it.
     pub(super) share: Option<std::ops::Range<u64>>,
     speed: Speed,
@@ -45,60 +45,79 @@ struct Speed {
     weighted_time: f64,
     weighted_items: f64,
     /// The smallest chunk, and the shortest time that one of its size took: most of that may be overhead.
-    smallest: Option<(u64, f64)>,
+    smallest: Option<(f64, f64)>,
+    /// What counts until a chunk has ended.
+    expected: Option<Expected>,
 }
 
 impl Lane {
-    pub(super) fn new(depth: usize, most_items: Option<u64>) -> Self {
+    pub(super) fn new(spec: &LaneSpec, most_items: Option<u64>) -> Self {
+        let most = [spec.most_items, most_items].into_iter().flatten().min();
+        let usable = |it: &Expected| it.seconds_per_item > 0.0 && it.seconds_per_item.is_finite();
+        let expected = spec.expected.filter(usable);
         Lane {
             state: State::Healthy,
             on_trial: false,
             strikes: 0,
             in_flight: 0,
-            depth: depth.max(1),
-            most_items: most_items.unwrap_or(u64::MAX).max(1),
-            largest: 0,
+            depth: spec.depth.max(1),
+            most_items: most.unwrap_or(u64::MAX).max(1),
+            largest: expected.map_or(0.0, |it| it.largest.max(0.0)),
             share: None,
-            speed: Speed::default(),
+            speed: Speed { expected, ..Speed::default() },
         }
     }
 
-    /// A chunk has ended that kept the lane busy for so long.
-    pub(super) fn learn(&mut self, items: u64, took: Duration) {
+    /// A chunk of so much cost has ended that kept the lane busy for so long.
+    pub(super) fn learn(&mut self, cost: f64, took: Duration) {
         let took = took.as_secs_f64().max(1e-9);
         let speed = &mut self.speed;
         speed.chunks += 1.0;
         speed.weighted_time += speed.chunks * took;
-        speed.weighted_items += speed.chunks * items as f64;
+        speed.weighted_items += speed.chunks * cost;
         speed.smallest = Some(match speed.smallest {
-            Some((smallest, shortest)) if smallest < items => (smallest, shortest),
-            Some((smallest, shortest)) if smallest == items => (smallest, shortest.min(took)),
-            _ => (items, took),
+            Some((smallest, shortest)) if smallest < cost => (smallest, shortest),
+            Some((smallest, shortest)) if smallest == cost => (smallest, shortest.min(took)),
+            _ => (cost, took),
         });
-        self.largest = self.largest.max(items);
+        self.largest = self.largest.max(cost);
     }
 
-    /// Seconds per item, overhead included, once it is known.
+    /// Seconds per item of mean cost, overhead included, once it is known.
     pub(super) fn seconds_per_item(&self) -> Option<f64> {
-        (self.speed.weighted_items > 0.0).then(|| self.speed.weighted_time / self.speed.weighted_items)
+        if self.speed.weighted_items > 0.0 {
+            return Some(self.speed.weighted_time / self.speed.weighted_items);
+        }
+        Some(self.speed.expected?.seconds_per_item)
     }
 
-    /// Items per second, once it is known.
+    /// Items of mean cost per second, once it is known.
     pub(super) fn rate(&self) -> Option<f64> {
         self.seconds_per_item().map(f64::recip)
     }
 
     /// What a chunk costs beside its items: what the smallest one took longer than its items should have.
     pub(super) fn overhead(&self) -> f64 {
-        let (Some((items, took)), Some(each)) = (self.speed.smallest, self.seconds_per_item()) else {
-            return 0.0;
+        let before = self.speed.expected.map_or(0.0, |it| it.overhead_seconds.max(0.0));
+        let (Some((cost, took)), Some(each)) = (self.speed.smallest, self.seconds_per_item()) else {
+            return before;
         };
-        (took - items as f64 * each).max(0.0)
+        // Chunks that are all alike tell nothing; what was known before still holds.
+        (took - cost * each).max(before.min(took))
     }
 
-    /// How long a chunk of so many items probably takes.
-    pub(super) fn estimate(&self, items: u64) -> Option<f64> {
-        Some((self.seconds_per_item()? * items as f64).max(self.overhead()))
+    /// How long a chunk of so much cost probably takes.
+    pub(super) fn estimate(&self, cost: f64) -> Option<f64> {
+        Some((self.seconds_per_item()? * cost).max(self.overhead()))
+    }
+
+    /// What it has shown, for the next run of the same task.
+    pub(super) fn learned(&self) -> Option<Expected> {
+        (self.speed.chunks > 0.0).then(|| Expected {
+            seconds_per_item: self.seconds_per_item().unwrap_or(f64::INFINITY),
+            overhead_seconds: self.overhead(),
+            largest: self.largest,
+        })
     }
 
     /// Whether it may be given a chunk at this time.

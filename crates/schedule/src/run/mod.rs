@@ -2,6 +2,7 @@
 //!
 //! The README beside this file explains the events, the answers, the bound and the tail.
 
+mod costs;
 mod event;
 mod lane;
 #[cfg(test)]
@@ -11,9 +12,10 @@ use std::{collections::VecDeque, ops::Range, time::Duration};
 
 use self::lane::Lane;
 pub use self::{
+    costs::Costs,
     event::{
-        Answer, Chunk, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Settings, Strategy, Tally, Time,
-        Verdict,
+        Answer, Chunk, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Settings, Strategy, Tally,
+        Time, Verdict,
     },
     lane::State,
 };
@@ -39,7 +41,7 @@ struct Attempt {
 #[derive(Debug, Clone, Copy)]
 struct Loser {
     attempt: Attempt,
-    items: u64,
+    cost: f64,
 }
 
 /// The decisions of one run. Told what happened, it answers with what to do; it does nothing by itself.
@@ -47,6 +49,9 @@ struct Loser {
 pub struct Run {
     settings: Settings,
     items: u64,
+    costs: Costs,
+    /// Whether more items may come.
+    open: bool,
     lanes: Vec<Lane>,
     tallies: Vec<Tally>,
     /// Items that nobody has been given: everything from here on, and what was given back.
@@ -66,7 +71,9 @@ impl Run {
         let mut run = Run {
             settings,
             items,
-            lanes: lanes.iter().map(|spec| Lane::new(spec.depth, spec.most_items)).collect(),
+            costs: Costs::default(),
+            open: false,
+            lanes: lanes.iter().map(|spec| Lane::new(spec, settings.most_items)).collect(),
             tallies: vec![Tally::default(); lanes.len()],
             next: 0,
             returned: VecDeque::new(),
@@ -90,6 +97,47 @@ impl Run {
             run.outcome = Some(Outcome::NoLaneLeft);
         }
         run
+    }
+
+    /// The same, with items that cost unlike amounts.
+    pub fn with_costs(mut self, costs: Costs) -> Self {
+        self.costs = costs;
+        self
+    }
+
+    /// A run whose items come one after another: more can be added until it is closed.
+    pub fn open(lanes: &[LaneSpec], settings: Settings) -> Self {
+        let mut run = Run::new(0, lanes, &Strategy::Adaptive, settings);
+        run.open = true;
+        run.outcome = lanes.is_empty().then_some(Outcome::NoLaneLeft);
+        run
+    }
+
+    /// So many more items have come.
+    pub fn grow(&mut self, items: u64) {
+        self.items += items;
+    }
+
+    /// No more items will come.
+    pub fn close(&mut self) {
+        self.open = false;
+        self.complete();
+    }
+
+    /// Ends the run, whatever is in flight.
+    pub fn stop(&mut self) {
+        self.outcome.get_or_insert(Outcome::Stopped);
+    }
+
+    fn complete(&mut self) {
+        if self.done == self.items && !self.open {
+            self.outcome.get_or_insert(Outcome::Complete);
+        }
+    }
+
+    /// What a lane has shown, for the next run of the same task. Nothing where it finished no chunk.
+    pub fn learned(&self, lane: LaneIndex) -> Option<Expected> {
+        self.lanes[lane].learned()
     }
 
     /// How the run has ended, once it has.
@@ -159,7 +207,7 @@ impl Run {
         if let Some(index) = self.losers.iter().position(|loser| loser.attempt.chunk == chunk) {
             let loser = self.losers.swap_remove(index);
             self.tallies[loser.attempt.lane].dropped += 1;
-            self.end(loser.attempt, loser.items, took);
+            self.end(loser.attempt, loser.cost, took);
             return Verdict::Drop;
         }
         let Some((piece, attempt)) = self.find(chunk) else {
@@ -168,24 +216,23 @@ impl Run {
         };
         let Piece { items, mut attempts } = self.pieces.swap_remove(piece);
         let winner = attempts.swap_remove(attempt);
+        let cost = self.costs.of(&items);
         let items = len(&items);
         self.tallies[winner.lane].items += items;
         self.tallies[winner.lane].rescues += u64::from(winner.rescue);
-        self.end(winner, items, took);
-        self.losers.extend(attempts.into_iter().map(|attempt| Loser { attempt, items }));
+        self.end(winner, cost, took);
+        self.losers.extend(attempts.into_iter().map(|attempt| Loser { attempt, cost }));
         self.done += items;
-        if self.done == self.items {
-            self.outcome.get_or_insert(Outcome::Complete);
-        }
+        self.complete();
         Verdict::Accept
     }
 
     /// An attempt is out of its lane's hands, in good order.
-    fn end(&mut self, attempt: Attempt, items: u64, took: Duration) {
+    fn end(&mut self, attempt: Attempt, cost: f64, took: Duration) {
         self.tallies[attempt.lane].chunks += 1;
         let lane = &mut self.lanes[attempt.lane];
         lane.in_flight -= 1;
-        lane.learn(items, took);
+        lane.learn(cost, took);
         if attempt.canary {
             lane.on_trial = false;
             lane.state = State::Healthy;
@@ -223,6 +270,14 @@ impl Run {
         }
     }
 
+    /// A lane has failed without a chunk in hand, while it was made ready. What would be halved cannot be.
+    pub fn lane_failed(&mut self, lane: LaneIndex, failure: Failure, now: Time) {
+        match failure {
+            Failure::Unable | Failure::Task => self.set_aside(lane, State::Retired),
+            Failure::TooLarge | Failure::Untrusted => self.quarantine(lane, now),
+        }
+    }
+
     /// The chunks that should have ended by now: they have hung. Their lanes are put into quarantine and their items
     /// given back. Gives their numbers.
     pub fn overdue(&mut self, now: Time) -> Vec<u64> {
@@ -254,7 +309,7 @@ impl Run {
     fn deadline(&self, piece: &Piece, attempt: &Attempt) -> Option<Time> {
         let lane = &self.lanes[attempt.lane];
         let ahead = lane.in_flight.max(1) as f64;
-        let expected = lane.estimate(len(&piece.items)).map(|estimate| {
+        let expected = lane.estimate(self.costs.of(&piece.items)).map(|estimate| {
             let patience = Duration::from_secs_f64((estimate * ahead * self.settings.patience).min(1e9));
             patience.max(self.settings.least_patience)
         });
@@ -265,23 +320,24 @@ impl Run {
         Some(attempt.began.saturating_add(allowed))
     }
 
-    /// How many items a lane's next chunk should have.
-    fn size_for(&self, lane: LaneIndex) -> u64 {
+    /// How much a lane's next chunk should cost.
+    fn size_for(&self, lane: LaneIndex) -> f64 {
         let it = &self.lanes[lane];
         // So small that even a lane a thousand times slower than the others does not hold up the run with it.
-        let first = (self.items / 100_000.max(self.lanes.len() as u64 * 4096)).max(1);
-        let Some(rate) = it.rate().filter(|_| !it.on_trial) else { return first.min(it.most_items) };
+        let first = (self.items / 100_000.max(self.lanes.len() as u64 * 4096)).max(1) as f64;
+        let Some(rate) = it.rate().filter(|_| !it.on_trial) else { return first };
         let settings = &self.settings;
         let all = self.rate_of_all().max(rate);
-        let left = (self.items - self.next + self.returned.iter().map(len).sum::<u64>()) as f64;
-        let whole = self.items as f64 / all;
+        let returned = self.returned.iter().map(|items| self.costs.of(items)).sum::<f64>();
+        let left = self.costs.of(&(self.next..self.items)) + returned;
+        // Of a run without a known end, what is known and not done yet.
+        let whole = if self.open { (self.items - self.done) as f64 } else { self.items as f64 } / all;
         let shortest = (whole * settings.shortest_fraction).max(it.overhead() * settings.overheads);
         let longest = (whole * settings.longest_fraction).max(shortest);
         // The lane's share of half of what remains takes as long as half of what remains takes all of them.
         let time = (left / all / 2.0).clamp(shortest.min(longest), longest);
-        let grown = (it.largest as f64 * settings.growth).max(first as f64);
-        let size = (rate * time).min(grown).max(1.0) as u64;
-        size.min(it.most_items)
+        let grown = (it.largest * settings.growth).max(first);
+        (rate * time).min(grown).max(1.0)
     }
 
     /// Items a second of all healthy lanes together. Those that have finished nothing yet are taken to be like the
@@ -297,31 +353,32 @@ impl Run {
     }
 
     /// Takes items for a lane: what was given back first, then its share of a fixed split, then new ones.
-    fn take(&mut self, lane: LaneIndex, size: u64) -> Option<Range<u64>> {
+    fn take(&mut self, lane: LaneIndex, size: f64) -> Option<Range<u64>> {
+        let most = self.lanes[lane].most_items;
         if let Some(back) = self.returned.pop_front() {
-            let most = if self.adaptive { size } else { self.lanes[lane].most_items };
-            return Some(self.cut(back, most));
+            let end = if self.adaptive { self.costs.advance(&back, size) } else { back.end };
+            return Some(self.cut(back, end, most));
         }
         if let Some(share) = self.lanes[lane].share.take() {
-            let most = self.lanes[lane].most_items;
-            return Some(self.cut(share, most));
+            let end = share.end;
+            return Some(self.cut(share, end, most));
         }
         if self.next >= self.items {
             // Nobody asks for the share of a lane that will not.
             let orphan = self.lanes.iter().position(|it| it.share.is_some() && it.state != State::Healthy)?;
             let share = self.lanes[orphan].share.take()?;
-            let most = self.lanes[lane].most_items;
-            return Some(self.cut(share, most));
+            let end = share.end;
+            return Some(self.cut(share, end, most));
         }
-        let end = self.next.saturating_add(size).min(self.items);
-        let items = self.next..end;
+        let new = self.next..self.items;
+        let end = self.costs.advance(&new, size).min(self.next.saturating_add(most));
         self.next = end;
-        Some(items)
+        Some(new.start..end)
     }
 
-    /// The first so many of a range; the rest is given back.
-    fn cut(&mut self, items: Range<u64>, most: u64) -> Range<u64> {
-        let middle = items.start.saturating_add(most).min(items.end);
+    /// A range up to an end, and at most so many of it; the rest is given back.
+    fn cut(&mut self, items: Range<u64>, end: u64, most: u64) -> Range<u64> {
+        let middle = end.min(items.start.saturating_add(most)).min(items.end);
         if middle < items.end {
             self.returned.push_front(middle..items.end);
         }
@@ -341,7 +398,7 @@ impl Run {
     /// The piece that would end last, if this lane would end it sooner by enough to be worth it.
     fn latest_end(&self, lane: LaneIndex, now: Time) -> Option<usize> {
         let it = &self.lanes[lane];
-        if it.on_trial || !self.adaptive {
+        if it.on_trial || !self.adaptive || !self.settings.rescue {
             return None;
         }
         let now = now.as_secs_f64();
@@ -352,7 +409,9 @@ impl Run {
             }
             let theirs = &self.lanes[attempt.lane];
             // Nothing is known of a lane that has finished nothing: it may never.
-            let Some(estimate) = theirs.estimate(len(&piece.items)) else { return Some(f64::INFINITY) };
+            let Some(estimate) = theirs.estimate(self.costs.of(&piece.items)) else {
+                return Some(f64::INFINITY);
+            };
             // What is behind another chunk of its lane begins later. One that is late already may take as long again.
             let queue = theirs.in_flight.max(1) as f64;
             let began = attempt.began.as_secs_f64();
@@ -364,7 +423,7 @@ impl Run {
             .enumerate()
             .filter_map(|(index, piece)| Some((index, end(piece)?)))
             .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
-        let own = it.estimate(len(&self.pieces[piece].items))?;
+        let own = it.estimate(self.costs.of(&self.pieces[piece].items))?;
         (now + own * 1.1 < end).then_some(piece)
     }
 

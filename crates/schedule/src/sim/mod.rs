@@ -108,8 +108,10 @@ impl<'a> Simulator<'a> {
             }
         }
         drop(names);
-        let lanes: Vec<_> =
-            devices.iter().map(|device| LaneSpec { depth: device.depth, most_items: None }).collect();
+        let lanes: Vec<_> = devices
+            .iter()
+            .map(|device| LaneSpec { depth: device.depth, most_items: None, expected: None })
+            .collect();
         let rates: Vec<f64> = devices.iter().map(|device| device.rate).collect();
         let strategy = match shares {
             Shares::Adaptive => Strategy::Adaptive,
