@@ -85,6 +85,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     match simulation.outcome {
         Outcome::Complete => Ok(()),
         Outcome::TaskFailed(items) => bail!("the task failed on items {}..{}", items.start, items.end),
-        Outcome::NoLaneLeft => bail!("no device is left to do the remaining items"),
+        Outcome::NoLaneLeft | Outcome::Stopped => bail!("no device is left to do the remaining items"),
     }
 }

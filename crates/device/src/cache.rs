@@ -14,7 +14,7 @@ use directories::ProjectDirs;
 pub const CACHE_VARIABLE: &str = "EVENER_CACHE_DIR";
 
 /// The cache folder, where the system has one.
-pub(crate) fn folder() -> Option<PathBuf> {
+pub fn folder() -> Option<PathBuf> {
     match std::env::var_os(CACHE_VARIABLE) {
         Some(folder) if !folder.is_empty() => Some(folder.into()),
         _ => ProjectDirs::from("", "", "evener").map(|dirs| dirs.cache_dir().to_owned()),

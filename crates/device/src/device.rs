@@ -82,6 +82,12 @@ impl Device {
         Ok(self.inner.source.split(sizes)?.into_iter().map(Device::from_source).collect())
     }
 
+    /// Binds the calling thread to one of this device's cores, counted round, where it is a partition of the
+    /// processor: for whoever runs host code of their own on its share of the cores. Nothing for other devices.
+    pub fn bind_thread(&self, index: usize) {
+        self.inner.source.bind_thread(index);
+    }
+
     /// A buffer of zeros.
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
         self.allocate(len, Contents::Zeroed)

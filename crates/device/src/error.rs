@@ -95,6 +95,9 @@ pub enum Error {
         /// What was needed and what the device has.
         detail: String,
     },
+    /// The run that this was part of has ended, and its items are no longer to be had.
+    #[error("the run has ended meanwhile")]
+    Ended,
     /// A selection such as `cuda:3,-cpu` names no device, or cannot be read.
     #[error("no device for `{asked}`: {detail}\ndevices here:\n{available}")]
     Selection {
@@ -158,7 +161,7 @@ impl Error {
             | Error::Task { device, .. }
             | Error::Unsupported { device, .. }
             | Error::Split { device, .. } => Some(device),
-            Error::Selection { .. } | Error::File { .. } => None,
+            Error::Ended | Error::Selection { .. } | Error::File { .. } => None,
         }
     }
 

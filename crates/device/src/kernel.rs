@@ -22,7 +22,7 @@ use bytemuck::Pod;
 use crate::{
     backend,
     buffer::Argument,
-    describe::{DeviceId, Features},
+    describe::{Api, DeviceId, Features},
     error::{Error, Result},
     launch::Launch,
 };
@@ -185,6 +185,20 @@ impl Kernel {
         &self.bindings
     }
 
+    /// Whether it has a body for devices of this API. One in WGSL may still ask for features that a device lacks.
+    pub fn has_body_for(&self, api: Api) -> bool {
+        match api {
+            Api::Cuda => self.cuda.is_some(),
+            Api::Cpu => self.rust.is_some(),
+            Api::Vulkan | Api::Metal | Api::Dx12 | Api::Gl => !self.wgsl.is_empty(),
+        }
+    }
+
+    /// How many threads a workgroup has.
+    pub fn workgroup_threads(&self) -> u64 {
+        self.workgroup.iter().map(|&n| u64::from(n)).product()
+    }
+
     /// The body for CUDA devices, where it has one.
     pub fn cuda_source(&self) -> Option<&str> {
         self.cuda.as_deref()
@@ -192,7 +206,7 @@ impl Kernel {
 
     /// How many workgroups cover this many items, one thread an item.
     pub fn groups_for(&self, items: u64) -> u64 {
-        items.div_ceil(self.workgroup.iter().map(|&n| u64::from(n)).product::<u64>().max(1))
+        items.div_ceil(self.workgroup_threads().max(1))
     }
 
     /// The WGSL body for a device with these features.

@@ -30,7 +30,7 @@ pub mod cuda {
 
 pub use backend::{Direction, MemoryUse};
 pub use buffer::{Argument, Buffer, HostBuffer};
-pub use cache::{CACHE_VARIABLE, write as write_whole};
+pub use cache::{CACHE_VARIABLE, folder as cache_folder, write as write_whole};
 pub use describe::{Api, Capabilities, Description, DeviceId, Features, Kind};
 pub use device::Device;
 pub use discover::{Absent, Inventory};

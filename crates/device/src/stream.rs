@@ -67,9 +67,26 @@ impl Stream {
 
     /// Copies host memory to the beginning of a buffer. The host memory comes back from the transfer when
     /// the copy has ended.
-    pub fn upload_host<T: Pod>(&mut self, mut from: HostBuffer<T>, to: &Buffer<T>) -> Result<Transfer<T>> {
-        let bytes = from.memory.bytes().len() as u64;
-        self.check_room("upload", bytes as usize / size_of::<T>().max(1), to)?;
+    pub fn upload_host<T: Pod>(&mut self, from: HostBuffer<T>, to: &Buffer<T>) -> Result<Transfer<T>> {
+        let all = from.memory.bytes().len() / size_of::<T>().max(1);
+        self.upload_first(from, all, to)
+    }
+
+    /// Copies the first so many elements of host memory to the beginning of a buffer, as
+    /// [`upload_host`](Stream::upload_host) does all of them.
+    pub fn upload_first<T: Pod>(
+        &mut self,
+        mut from: HostBuffer<T>,
+        count: usize,
+        to: &Buffer<T>,
+    ) -> Result<Transfer<T>> {
+        let bytes = count as u64 * size_of::<T>() as u64;
+        let there = from.memory.bytes().len() as u64;
+        if bytes > there {
+            let detail = format!("{bytes} bytes of host memory of {there}");
+            return Err(Error::unsupported(&self.device, "upload", detail));
+        }
+        self.check_room("upload", count, to)?;
         self.check_copy("upload", to.region(), bytes)?;
         if bytes > 0 {
             self.inner.upload(&mut *from.memory, 0..bytes, &sub_region(to.region(), 0, bytes))?;

@@ -4,6 +4,7 @@
 //! told what happened and answers with what to do. So the same code runs real devices in real time and virtual
 //! devices in virtual time, and a property test can drive it with anything.
 
+mod account;
 pub mod balancer;
 pub mod hybrid;
 mod partition;
@@ -13,7 +14,7 @@ pub mod sim;
 mod trace;
 
 pub use partition::{dynamic, equal, proportional};
-pub use report::{DeviceReport, Report};
+pub use report::{Calibrated, DeviceReport, LeftOut, Report};
 pub use run::{
     Answer, Chunk, Costs, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Run, Settings, State,
     Strategy, Tally, Time, Verdict,

@@ -7,24 +7,55 @@ use serde::Serialize;
 /// What a run did.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
+    /// The task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// The strategy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<String>,
     /// How many items there were.
     pub items: u64,
     /// How many have an accepted result: all of them, unless the run failed.
     pub done: u64,
     /// How long it took.
     pub wall_s: f64,
-    /// How long it would have taken had no device ever been idle, and had nothing cost anything but the items.
+    /// How long it would have taken had no device ever been idle, at the rates that the devices showed in this run.
     pub ideal_s: f64,
     /// The ideal over the real time.
     pub efficiency: f64,
     /// The efficiency that was certain however wrong the estimates were: the items at the speeds that the devices
     /// showed, plus the longest chunk that was in flight when nothing was left to hand out.
     pub bound: f64,
+    /// The same at the rates that the devices show alone, where those were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calibrated: Option<Calibrated>,
+    /// How long it was expected to take, where that could be told.
+    pub predicted_s: Option<f64>,
     /// Who did what.
     pub devices: Vec<DeviceReport>,
+    /// Who was not used, and why.
+    pub left_out: Vec<LeftOut>,
 }
 
-/// What one device did in a run.
+/// A run beside the rates that its devices show when each works alone.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Calibrated {
+    /// How long it would have taken at the sum of those rates.
+    pub ideal_s: f64,
+    /// That over the real time.
+    pub efficiency: f64,
+}
+
+/// A device that was not used in a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Its id.
+    pub id: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What one device did in a run. Where it has several lanes, as the processor has one a core, times are their mean.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeviceReport {
     /// Its id.
@@ -35,6 +66,16 @@ pub struct DeviceReport {
     pub chunks: u64,
     /// How long it worked.
     pub busy_s: f64,
+    /// How long items and results were copied between host and device: part of the busy time, or hidden behind it.
+    pub copy_s: f64,
+    /// How long it did not work: before it was ready, while there was nothing for it, or when it was set aside.
+    pub idle_s: f64,
+    /// When it was ready for its first chunk.
+    pub startup_s: f64,
+    /// How long it was set aside.
+    pub away_s: f64,
+    /// Items a second while it worked; nothing where it did none.
+    pub rate: Option<f64>,
     /// Chunks that failed on it and were done again.
     pub retries: u64,
     /// Chunks that it took over from slower devices.
@@ -55,18 +96,30 @@ impl fmt::Display for Report {
         let width = self.devices.iter().take(LISTED).map(|device| device.id.len()).max().unwrap_or(0).max(6);
         writeln!(
             f,
-            "{:width$} {:>12} {:>7} {:>8} {:>10} {:>8} {:>8} {:>8} {:>12}  state",
-            "device", "items", "share", "chunks", "busy s", "retries", "rescues", "dropped", "quarantines"
+            "{:width$} {:>12} {:>7} {:>7} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>11}  state",
+            "device",
+            "items",
+            "share",
+            "chunks",
+            "busy s",
+            "copy s",
+            "idle s",
+            "retries",
+            "rescues",
+            "dropped",
+            "quarantines"
         )?;
         for device in self.devices.iter().take(LISTED) {
             writeln!(
                 f,
-                "{:width$} {:>12} {:>6.1}% {:>8} {:>10.3} {:>8} {:>8} {:>8} {:>12}  {}",
+                "{:width$} {:>12} {:>6.1}% {:>7} {:>9.4} {:>9.4} {:>9.4} {:>7} {:>7} {:>7} {:>11}  {}",
                 device.id,
                 device.items,
                 100.0 * device.items as f64 / self.items.max(1) as f64,
                 device.chunks,
                 device.busy_s,
+                device.copy_s,
+                device.idle_s,
                 device.retries,
                 device.rescues,
                 device.dropped,
@@ -79,10 +132,23 @@ impl fmt::Display for Report {
             let items: u64 = rest.iter().map(|device| device.items).sum();
             writeln!(f, "and {} more, which did {items} items", rest.len())?;
         }
+        for LeftOut { id, reason } in &self.left_out {
+            writeln!(f, "{id:width$} not used: {reason}")?;
+        }
         write!(
             f,
             "{} of {} items in {:.4} s; ideal {:.4} s; efficiency {:.4}, certain were {:.4}",
             self.done, self.items, self.wall_s, self.ideal_s, self.efficiency, self.bound
-        )
+        )?;
+        if let Some(Calibrated { ideal_s, efficiency }) = self.calibrated {
+            write!(
+                f,
+                "\nat the rates that the devices show alone: ideal {ideal_s:.4} s, efficiency {efficiency:.4}"
+            )?;
+        }
+        if let Some(predicted) = self.predicted_s {
+            write!(f, "\nexpected were {predicted:.4} s")?;
+        }
+        Ok(())
     }
 }

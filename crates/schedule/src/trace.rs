@@ -17,6 +17,8 @@ pub enum Activity {
     Dropped,
     /// A chunk that failed, hung or was lost with its device.
     Failure,
+    /// The part of a chunk's time that went into copies between host and device.
+    Copy,
 }
 
 /// One span of a lane's time.

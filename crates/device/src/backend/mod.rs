@@ -37,6 +37,12 @@ pub trait Source: Send + Sync + Debug {
 
     /// Cuts the device into partitions of these many compute units, each a device of its own.
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>>;
+
+    /// Binds the calling thread to one of the device's cores, counted round, where it is a partition of the
+    /// processor. Nothing for other devices.
+    fn bind_thread(&self, index: usize) {
+        let _ = index;
+    }
 }
 
 /// An open device.

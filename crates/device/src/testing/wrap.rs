@@ -44,6 +44,10 @@ impl Source for FaultySource {
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
         self.under.split(sizes)
     }
+
+    fn bind_thread(&self, index: usize) {
+        self.under.bind_thread(index);
+    }
 }
 
 /// One opening of the wrapped device: a loss ends this opening, not the next.

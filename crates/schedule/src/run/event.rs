@@ -26,6 +26,9 @@ pub struct LaneSpec {
     pub depth: usize,
     /// The most items that fit its memory, where that is known.
     pub most_items: Option<u64>,
+    /// Whether a chunk that takes far longer than it should has hung, as a device's may. Where it is only slow, as
+    /// plain code is, nothing but the user's limit ends it.
+    pub may_hang: bool,
     /// What earlier runs of the same task have shown. It counts until this run has shown better.
     pub expected: Option<Expected>,
 }
@@ -52,7 +55,8 @@ pub struct Settings {
     pub overheads: f64,
     /// A lane's next chunk is at most so many times the largest that it has finished.
     pub growth: f64,
-    /// A chunk that takes so many times its estimate has hung.
+    /// A chunk that takes so many times its estimate has hung. It is four times as much for items that were given up
+    /// on before, since they may simply take long, and sixteen times as much for the last lane.
     pub patience: f64,
     /// No chunk is taken for hung before it took this long.
     pub least_patience: Duration,

@@ -29,6 +29,7 @@ pub(super) struct Lane {
     pub(super) in_flight: usize,
     /// How many chunks it may have in hand at once.
     pub(super) depth: usize,
+    pub(super) may_hang: bool,
     /// The most items that it had memory for.
     pub(super) most_items: u64,
     /// The cost of the largest chunk that it has finished.
@@ -61,6 +62,7 @@ impl Lane {
             strikes: 0,
             in_flight: 0,
             depth: spec.depth.max(1),
+            may_hang: spec.may_hang,
             most_items: most.unwrap_or(u64::MAX).max(1),
             largest: expected.map_or(0.0, |it| it.largest.max(0.0)),
             share: None,

@@ -24,7 +24,16 @@ pub use self::{
 #[derive(Debug)]
 struct Piece {
     items: Range<u64>,
+    /// How often somebody was given up on with them.
+    given_up: u32,
     attempts: Vec<Attempt>,
+}
+
+/// Items that were given back.
+#[derive(Debug, Clone)]
+struct Returned {
+    items: Range<u64>,
+    given_up: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +65,7 @@ pub struct Run {
     tallies: Vec<Tally>,
     /// Items that nobody has been given: everything from here on, and what was given back.
     next: u64,
-    returned: VecDeque<Range<u64>>,
+    returned: VecDeque<Returned>,
     pieces: Vec<Piece>,
     losers: Vec<Loser>,
     done: u64,
@@ -172,6 +181,12 @@ impl Run {
             && self.lanes.iter().all(|lane| lane.share.is_none())
     }
 
+    /// A lane has room for chunks of at most so many items.
+    pub fn limit(&mut self, lane: LaneIndex, most_items: u64) {
+        let it = &mut self.lanes[lane];
+        it.most_items = it.most_items.min(most_items.max(1));
+    }
+
     /// A lane that may have room asks what to do.
     pub fn ask(&mut self, lane: LaneIndex, now: Time) -> Answer {
         if self.outcome.is_some() {
@@ -188,9 +203,9 @@ impl Run {
             self.lanes[lane].on_trial = true;
         }
         let size = self.size_for(lane);
-        if let Some(items) = self.take(lane, size) {
+        if let Some(Returned { items, given_up }) = self.take(lane, size) {
             let purpose = if self.lanes[lane].on_trial { Purpose::Canary } else { Purpose::Work };
-            self.pieces.push(Piece { items, attempts: Vec::new() });
+            self.pieces.push(Piece { items, given_up, attempts: Vec::new() });
             return Answer::Run(self.attempt(self.pieces.len() - 1, lane, purpose, now));
         }
         match self.latest_end(lane, now) {
@@ -214,7 +229,7 @@ impl Run {
             // It was given up on, and its items are in other hands or done.
             return Verdict::Drop;
         };
-        let Piece { items, mut attempts } = self.pieces.swap_remove(piece);
+        let Piece { items, mut attempts, .. } = self.pieces.swap_remove(piece);
         let winner = attempts.swap_remove(attempt);
         let cost = self.costs.of(&items);
         let items = len(&items);
@@ -290,7 +305,8 @@ impl Run {
             .collect();
         for &(chunk, lane) in &hung {
             // Quarantining its lane for another chunk may have given this one back already.
-            if self.find(chunk).is_some() {
+            if let Some((piece, _)) = self.find(chunk) {
+                self.pieces[piece].given_up += 1;
                 self.tallies[lane].retries += 1;
                 self.quarantine(lane, now);
             }
@@ -309,9 +325,17 @@ impl Run {
     fn deadline(&self, piece: &Piece, attempt: &Attempt) -> Option<Time> {
         let lane = &self.lanes[attempt.lane];
         let ahead = lane.in_flight.max(1) as f64;
-        let expected = lane.estimate(self.costs.of(&piece.items)).map(|estimate| {
-            let patience = Duration::from_secs_f64((estimate * ahead * self.settings.patience).min(1e9));
-            patience.max(self.settings.least_patience)
+        let is_last = !self
+            .lanes
+            .iter()
+            .enumerate()
+            .any(|(index, it)| index != attempt.lane && it.state == State::Healthy);
+        let times = 4f64.powi(piece.given_up.min(20) as i32) * if is_last { 16.0 } else { 1.0 };
+        let expected = lane.estimate(self.costs.of(&piece.items)).filter(|_| lane.may_hang).map(|estimate| {
+            let patience = estimate * ahead * self.settings.patience;
+            Duration::from_secs_f64(
+                (patience.max(self.settings.least_patience.as_secs_f64()) * times).min(1e9),
+            )
         });
         let allowed = match (expected, self.settings.limit) {
             (Some(expected), Some(limit)) => expected.min(limit),
@@ -328,7 +352,7 @@ impl Run {
         let Some(rate) = it.rate().filter(|_| !it.on_trial) else { return first };
         let settings = &self.settings;
         let all = self.rate_of_all().max(rate);
-        let returned = self.returned.iter().map(|items| self.costs.of(items)).sum::<f64>();
+        let returned = self.returned.iter().map(|back| self.costs.of(&back.items)).sum::<f64>();
         let left = self.costs.of(&(self.next..self.items)) + returned;
         // Of a run without a known end, what is known and not done yet.
         let whole = if self.open { (self.items - self.done) as f64 } else { self.items as f64 } / all;
@@ -353,36 +377,37 @@ impl Run {
     }
 
     /// Takes items for a lane: what was given back first, then its share of a fixed split, then new ones.
-    fn take(&mut self, lane: LaneIndex, size: f64) -> Option<Range<u64>> {
+    fn take(&mut self, lane: LaneIndex, size: f64) -> Option<Returned> {
         let most = self.lanes[lane].most_items;
         if let Some(back) = self.returned.pop_front() {
-            let end = if self.adaptive { self.costs.advance(&back, size) } else { back.end };
+            let end = if self.adaptive { self.costs.advance(&back.items, size) } else { back.items.end };
             return Some(self.cut(back, end, most));
         }
         if let Some(share) = self.lanes[lane].share.take() {
             let end = share.end;
-            return Some(self.cut(share, end, most));
+            return Some(self.cut(Returned { items: share, given_up: 0 }, end, most));
         }
         if self.next >= self.items {
             // Nobody asks for the share of a lane that will not.
             let orphan = self.lanes.iter().position(|it| it.share.is_some() && it.state != State::Healthy)?;
             let share = self.lanes[orphan].share.take()?;
             let end = share.end;
-            return Some(self.cut(share, end, most));
+            return Some(self.cut(Returned { items: share, given_up: 0 }, end, most));
         }
         let new = self.next..self.items;
         let end = self.costs.advance(&new, size).min(self.next.saturating_add(most));
         self.next = end;
-        Some(new.start..end)
+        Some(Returned { items: new.start..end, given_up: 0 })
     }
 
     /// A range up to an end, and at most so many of it; the rest is given back.
-    fn cut(&mut self, items: Range<u64>, end: u64, most: u64) -> Range<u64> {
+    fn cut(&mut self, back: Returned, end: u64, most: u64) -> Returned {
+        let Returned { items, given_up } = back;
         let middle = end.min(items.start.saturating_add(most)).min(items.end);
         if middle < items.end {
-            self.returned.push_front(middle..items.end);
+            self.returned.push_front(Returned { items: middle..items.end, given_up });
         }
-        items.start..middle
+        Returned { items: items.start..middle, given_up }
     }
 
     fn attempt(&mut self, piece: usize, lane: LaneIndex, purpose: Purpose, now: Time) -> Chunk {
@@ -433,8 +458,8 @@ impl Run {
         self.lanes[lane].in_flight -= 1;
         let items = self.pieces[piece].items.clone();
         if self.pieces[piece].attempts.is_empty() {
-            self.pieces.swap_remove(piece);
-            self.returned.push_back(items.clone());
+            let Piece { given_up, .. } = self.pieces.swap_remove(piece);
+            self.returned.push_back(Returned { items: items.clone(), given_up });
         }
         items
     }

@@ -4,7 +4,7 @@ use proptest::{prelude::*, strategy::Strategy as _};
 
 use super::{Strategy, *};
 
-const ONE_AT_A_TIME: LaneSpec = LaneSpec { depth: 1, most_items: None, expected: None };
+const ONE_AT_A_TIME: LaneSpec = LaneSpec { depth: 1, most_items: None, may_hang: true, expected: None };
 
 fn ms(milliseconds: u64) -> Time {
     Time::from_millis(milliseconds)
@@ -161,8 +161,10 @@ fn happenings() -> impl proptest::strategy::Strategy<Value = Vec<Happening>> {
 
 /// Drives a run through the happenings, checking what must hold at every step. Gives every answer, as text.
 fn drive(items: u64, depths: &[usize], fixed: bool, happenings: &[Happening]) -> (Run, Vec<String>) {
-    let lanes: Vec<_> =
-        depths.iter().map(|&depth| LaneSpec { depth, most_items: None, expected: None }).collect();
+    let lanes: Vec<_> = depths
+        .iter()
+        .map(|&depth| LaneSpec { depth, most_items: None, may_hang: true, expected: None })
+        .collect();
     let strategy = if fixed { Strategy::Fixed(crate::equal(items, lanes.len())) } else { Strategy::Adaptive };
     let mut run = Run::new(items, &lanes, &strategy, Settings::default());
     let mut now = ms(0);

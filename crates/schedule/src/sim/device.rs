@@ -36,7 +36,8 @@ pub(super) struct Virtual {
     pub(super) depth: usize,
     pub(super) condition: Condition,
     pub(super) slowness: f64,
-    pub(super) busy: Duration,
+    /// How long it was copied to.
+    pub(super) copied: Duration,
     /// The first is computed, the others wait.
     hand: VecDeque<InHand>,
     /// Up to when the first one's work has been counted.
@@ -61,7 +62,7 @@ impl Virtual {
             depth: device.depth,
             condition: Condition::Well,
             slowness: 1.0,
-            busy: Duration::ZERO,
+            copied: Duration::ZERO,
             hand: VecDeque::new(),
             counted: Time::ZERO,
             since: Time::ZERO,
@@ -75,6 +76,7 @@ impl Virtual {
     pub(super) fn take(&mut self, chunk: Chunk, cost: f64, bytes: f64, now: Time) {
         let copy = self.copy_bytes_per_s.map_or(0.0, |rate| bytes / rate);
         self.copies_until = self.copies_until.max(now) + Duration::from_secs_f64(copy);
+        self.copied += Duration::from_secs_f64(copy);
         let jitter = 1.0 + self.jitter * (2.0 * self.random.unit() - 1.0);
         let work = self.launch_s + cost / self.rate * jitter;
         if self.hand.is_empty() {
@@ -97,7 +99,6 @@ impl Virtual {
     pub(super) fn end(&mut self, now: Time) -> Option<(Chunk, Duration)> {
         let ended = self.hand.pop_front()?;
         let took = now.saturating_sub(self.since);
-        self.busy += took;
         self.since = now;
         self.counted = now;
         self.version += 1;
@@ -137,9 +138,6 @@ impl Virtual {
 
     /// Lets everything go that it has in hand.
     pub(super) fn let_go(&mut self, now: Time) -> Vec<Chunk> {
-        if !self.hand.is_empty() {
-            self.busy += now.saturating_sub(self.since);
-        }
         self.version += 1;
         self.copies_until = now;
         self.hand.drain(..).map(|in_hand| in_hand.chunk).collect()

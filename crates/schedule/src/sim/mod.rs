@@ -18,11 +18,10 @@ use self::{
     device::{Condition, Virtual},
 };
 use crate::{
-    report::{DeviceReport, Report},
-    run::{
-        Answer, Chunk, Failure, LaneSpec, Outcome, Purpose, Run, Settings, State, Strategy, Time, Verdict,
-    },
-    trace::{Activity, Span, Trace},
+    account::{Account, DeviceLanes},
+    report::Report,
+    run::{Answer, Chunk, Failure, LaneSpec, Outcome, Run, Settings, State, Strategy, Time},
+    trace::Trace,
 };
 
 /// How a simulated run went.
@@ -77,16 +76,11 @@ struct Simulator<'a> {
     /// Lanes that were told to wait.
     waiting: Vec<bool>,
     now: Time,
-    /// When the last item was handed out, and the longest chunk that was in flight then.
-    drained: Option<Time>,
-    longest: Duration,
-    /// When each chunk was handed out, and whether it was to rescue another.
-    began: HashMap<u64, (Time, bool)>,
-    spans: Vec<Span>,
+    /// When each chunk was handed out.
+    began: HashMap<u64, Time>,
+    account: Account,
     /// The devices' capacity, from each of these times on.
     capacities: Vec<(Time, f64)>,
-    /// Since when each lane is not trusted, where it is not, and how long it was not before.
-    away: Vec<(Option<Time>, Duration)>,
 }
 
 impl<'a> Simulator<'a> {
@@ -110,7 +104,7 @@ impl<'a> Simulator<'a> {
         drop(names);
         let lanes: Vec<_> = devices
             .iter()
-            .map(|device| LaneSpec { depth: device.depth, most_items: None, expected: None })
+            .map(|device| LaneSpec { depth: device.depth, most_items: None, may_hang: true, expected: None })
             .collect();
         let rates: Vec<f64> = devices.iter().map(|device| device.rate).collect();
         let strategy = match shares {
@@ -127,16 +121,13 @@ impl<'a> Simulator<'a> {
             costs: Costs::new(scenario.items, scenario.cost, scenario.seed),
             run: Run::new(scenario.items, &lanes, &strategy, settings),
             waiting: vec![false; devices.len()],
-            away: vec![(None, Duration::ZERO); devices.len()],
+            account: Account::new(devices.len(), true),
             capacities: vec![(Time::ZERO, rates.iter().sum())],
             scenario,
             devices,
             alarms,
             now: Time::ZERO,
-            drained: None,
-            longest: Duration::ZERO,
             began: HashMap::new(),
-            spans: Vec::new(),
         }
     }
 
@@ -151,7 +142,7 @@ impl<'a> Simulator<'a> {
                 Alarm::Ask(lane) => self.ask(lane),
                 Alarm::Deadline => self.look_for_hung(),
             }
-            self.note_drained();
+            self.account.look(&self.run, self.now);
         }
     }
 
@@ -161,7 +152,8 @@ impl<'a> Simulator<'a> {
         loop {
             match self.run.ask(lane, self.now) {
                 Answer::Run(chunk) => {
-                    self.began.insert(chunk.id, (self.now, chunk.purpose == Purpose::Rescue));
+                    self.began.insert(chunk.id, self.now);
+                    self.account.ready(lane, self.now);
                     let device = &mut self.devices[lane];
                     let items = chunk.items.end - chunk.items.start;
                     if device.condition == Condition::Dead {
@@ -206,18 +198,9 @@ impl<'a> Simulator<'a> {
     fn end(&mut self, lane: usize) {
         let Some((chunk, took)) = self.devices[lane].end(self.now) else { return };
         let verdict = self.run.finished(chunk.id, took);
-        let (began, rescue) = self.began.remove(&chunk.id).unwrap_or((self.now, false));
-        if verdict == Verdict::Accept && self.drained.is_some_and(|drained| began <= drained) {
-            self.longest = self.longest.max(self.now.saturating_sub(began));
-        }
-        let activity = match verdict {
-            Verdict::Drop => Activity::Dropped,
-            Verdict::Accept if rescue => Activity::Rescue,
-            Verdict::Accept => Activity::Work,
-        };
-        let from = self.now.saturating_sub(took);
-        self.spans.push(Span { lane, activity, items: chunk.items, from, until: self.now });
-        self.note_trust(lane);
+        let began = self.began.remove(&chunk.id).unwrap_or(self.now);
+        self.account.ended(&chunk, began, verdict, chunk.items.end - chunk.items.start, self.now);
+        self.account.look_at_trust(&self.run, self.now);
         self.set_end(lane);
         self.ask(lane);
     }
@@ -236,16 +219,14 @@ impl<'a> Simulator<'a> {
 
     fn fail(&mut self, chunk: u64, failure: Failure) {
         self.run.failed(chunk, failure, self.now);
-        for lane in 0..self.devices.len() {
-            self.note_trust(lane);
-        }
+        self.account.look_at_trust(&self.run, self.now);
         self.wake();
     }
 
     fn look_for_hung(&mut self) {
         if !self.run.overdue(self.now).is_empty() {
+            self.account.look_at_trust(&self.run, self.now);
             for lane in 0..self.devices.len() {
-                self.note_trust(lane);
                 if self.run.state(lane) != State::Healthy && !self.devices[lane].is_idle() {
                     // Whoever runs the lane opens its device afresh.
                     for chunk in self.devices[lane].let_go(self.now) {
@@ -262,9 +243,8 @@ impl<'a> Simulator<'a> {
     }
 
     fn trace_failure(&mut self, chunk: Chunk) {
-        let from = self.began.remove(&chunk.id).map_or(self.now, |(began, _)| began);
-        let Chunk { lane, items, .. } = chunk;
-        self.spans.push(Span { lane, activity: Activity::Failure, items, from, until: self.now });
+        let began = self.began.remove(&chunk.id).unwrap_or(self.now);
+        self.account.failed(&chunk, began, self.now);
     }
 
     /// Items were given back: whoever waits may have them.
@@ -273,29 +253,6 @@ impl<'a> Simulator<'a> {
             if std::mem::take(&mut self.waiting[lane]) {
                 self.alarms.push(Reverse((self.now, Alarm::Ask(lane))));
             }
-        }
-    }
-
-    fn note_drained(&mut self) {
-        match (self.run.is_drained(), self.drained) {
-            (true, None) => self.drained = Some(self.now),
-            (false, Some(_)) => {
-                self.drained = None;
-                self.longest = Duration::ZERO;
-            }
-            _ => {}
-        }
-    }
-
-    fn note_trust(&mut self, lane: usize) {
-        let (left, away) = &mut self.away[lane];
-        match (self.run.state(lane), *left) {
-            (State::Healthy, Some(since)) => {
-                *away += self.now.saturating_sub(since);
-                *left = None;
-            }
-            (State::Quarantined { .. } | State::Retired, None) => *left = Some(self.now),
-            _ => {}
         }
     }
 
@@ -314,51 +271,21 @@ impl<'a> Simulator<'a> {
     }
 
     fn finish(mut self) -> Simulation {
-        let wall = self.now.as_secs_f64();
-        let ideal = self.ideal().min(wall.max(f64::MIN_POSITIVE));
-        let mut speed = 0.0;
-        let mut reports = Vec::new();
         for (lane, device) in self.devices.iter_mut().enumerate() {
-            if !device.is_idle() {
-                device.let_go(self.now);
+            // What is in hand at the end kept its device busy until then.
+            for chunk in device.let_go(self.now) {
+                let began = self.began.remove(&chunk.id).unwrap_or(self.now);
+                self.account.unfinished(&chunk, began, self.now);
             }
-            let (left, away) = self.away[lane];
-            let away = away + left.map_or(Duration::ZERO, |since| self.now.saturating_sub(since));
-            let tally = self.run.tallies()[lane];
-            let busy = device.busy.as_secs_f64();
-            if busy > 0.0 {
-                speed += tally.items as f64 / busy * (1.0 - away.as_secs_f64() / wall).max(0.0);
-            }
-            reports.push(DeviceReport {
-                id: device.name.clone(),
-                items: tally.items,
-                chunks: tally.chunks,
-                busy_s: busy,
-                retries: tally.retries,
-                rescues: tally.rescues,
-                dropped: tally.dropped,
-                quarantines: tally.quarantines,
-                state: match self.run.state(lane) {
-                    State::Healthy => "healthy",
-                    State::Quarantined { .. } => "quarantined",
-                    State::Retired => "retired",
-                }
-                .into(),
-            });
+            self.account.copied(lane, device.copied);
         }
-        let certain = self.scenario.items as f64 / speed + self.longest.as_secs_f64();
-        let share = |time: f64| if time > 0.0 { (ideal / time).min(1.0) } else { 1.0 };
-        let report = Report {
-            items: self.scenario.items,
-            done: self.run.done(),
-            wall_s: wall,
-            ideal_s: ideal,
-            efficiency: share(wall),
-            bound: share(certain),
-            devices: reports,
-        };
+        let names = || self.devices.iter().map(|device| device.name.clone());
+        let lanes = |(index, id)| DeviceLanes { id, lanes: index..index + 1 };
+        let devices: Vec<DeviceLanes> = names().enumerate().map(lanes).collect();
+        let ideal = Some(self.ideal());
+        let report = self.account.report(&self.run, &devices, self.scenario.items, self.now, ideal);
         let outcome = self.run.outcome().cloned().unwrap_or(Outcome::NoLaneLeft);
-        let lanes = self.devices.into_iter().map(|device| device.name).collect();
-        Simulation { report, outcome, trace: Trace { lanes, spans: self.spans } }
+        let trace = Trace { lanes: names().collect(), spans: self.account.take_spans() };
+        Simulation { report, outcome, trace }
     }
 }

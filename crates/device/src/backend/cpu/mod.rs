@@ -82,6 +82,12 @@ impl Source for CpuSource {
         Ok(Arc::new(CpuBackend::new(self)?))
     }
 
+    fn bind_thread(&self, index: usize) {
+        if let Some(cores) = self.cores.as_ref().filter(|cores| !cores.is_empty()) {
+            core_affinity::set_for_current(cores[index % cores.len()]);
+        }
+    }
+
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
         let refuse = |detail: String| Error::Split {
             device: self.description.id.clone(),

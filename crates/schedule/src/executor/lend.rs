@@ -1,0 +1,164 @@
+//! Memory that the caller of a run lends to threads which may outlive the run.
+//!
+//! A device that hangs holds on to its thread, and a run must end without it. So the threads of a run are not scoped:
+//! they may live on after the run, when the items that it was given are gone. What they get is therefore never a
+//! reference that they could keep, but leave to look for a moment: [`Lent::read`] lends the items while a closure
+//! runs, and after the run's end, not at all. The caller waits at the end until nobody looks any more, which takes as
+//! long as the host code that looks: copying a chunk to a device's memory, or a task's own code on the processor, but
+//! never a call that waits for a device.
+#![allow(unsafe_code)] // Each block says why it is sound; the gate is what they stand on, and loom has tried it.
+
+use std::{
+    cell::UnsafeCell,
+    mem::MaybeUninit,
+    ops::Range,
+};
+
+use super::gate::Gate;
+
+/// Items that belong to somebody else, who waits in [`Lent::take_back`] until they are let go.
+#[derive(Debug)]
+pub(super) struct Lent<T> {
+    start: *const T,
+    len: usize,
+    gate: Gate,
+}
+
+// SAFETY: all that is done with the pointer is to make shared references of it in `read`.
+unsafe impl<T: Sync> Send for Lent<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Lent<T> {}
+
+impl<T> Lent<T> {
+    /// Lends a slice.
+    ///
+    /// # Safety
+    /// The slice must stay as it is until `take_back` has returned.
+    pub(super) unsafe fn new(items: &[T]) -> Self {
+        Lent { start: items.as_ptr(), len: items.len(), gate: Gate::new() }
+    }
+
+    /// Lends some of the items while the closure runs. Nothing where they were taken back.
+    pub(super) fn read<R>(&self, range: Range<usize>, look: impl FnOnce(&[T]) -> R) -> Option<R> {
+        let _inside = self.gate.enter()?;
+        // SAFETY: the gate is open and held, so `take_back` has not returned, and the slice is there still.
+        let items = unsafe { std::slice::from_raw_parts(self.start, self.len) };
+        Some(look(&items[range]))
+    }
+
+    /// Lends nothing any more, and waits until nobody looks.
+    pub(super) fn take_back(&self) {
+        self.gate.shut();
+    }
+}
+
+/// Room for a result an item, each written once, by whoever's was accepted.
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    slots: UnsafeCell<Vec<MaybeUninit<T>>>,
+    gate: Gate,
+}
+
+// SAFETY: results are moved in from one thread and out to another; no two threads touch the same slot, as `write`
+// demands.
+unsafe impl<T: Send> Sync for Slots<T> {}
+
+impl<T> Slots<T> {
+    /// Room for so many.
+    pub(super) fn new(count: usize) -> Self {
+        let mut slots = Vec::with_capacity(count);
+        // SAFETY: the capacity is there, and a slot that may be uninitialised needs no initialising.
+        unsafe { slots.set_len(count) };
+        Slots { slots: UnsafeCell::new(slots), gate: Gate::new() }
+    }
+
+    /// Keeps the slots from being taken while this lives. Nothing where they were taken.
+    pub(super) fn hold(&self) -> Option<super::gate::Inside<'_>> {
+        self.gate.enter()
+    }
+
+    /// Moves results to their places.
+    ///
+    /// # Safety
+    /// A hold on these very slots must be alive, and no slot of the range may ever be written again.
+    pub(super) unsafe fn write(&self, first: usize, results: &mut Vec<T>) {
+        // SAFETY: the slots are there while they are held, and the vector itself is not changed by anybody meanwhile.
+        let start = unsafe { (*self.slots.get()).as_mut_ptr() };
+        // SAFETY: as above.
+        let count = unsafe { (*self.slots.get()).len() };
+        assert!(first.checked_add(results.len()).is_some_and(|end| end <= count), "results beyond the end");
+        // SAFETY: the range is within the slots, nobody else writes it, and results and slots do not overlap. The
+        // results are in the slots from then on, and so are forgotten where they were.
+        unsafe {
+            std::ptr::copy_nonoverlapping(results.as_ptr(), start.add(first).cast::<T>(), results.len());
+            results.set_len(0);
+        }
+    }
+
+    /// Waits until nobody writes any more, and takes what was written: all of it, in order, where the ranges cover
+    /// every slot; otherwise it is dropped, and there is nothing to give.
+    ///
+    /// # Safety
+    /// The ranges must be exactly those that were written.
+    pub(super) unsafe fn take(&self, written: &[Range<u64>]) -> Option<Vec<T>> {
+        self.gate.shut();
+        // SAFETY: the gate is shut and nobody is inside, and it is shut once: this is the only access.
+        let mut slots = std::mem::take(unsafe { &mut *self.slots.get() });
+        let count: u64 = written.iter().map(|range| range.end - range.start).sum();
+        if count == slots.len() as u64 {
+            let (start, len, capacity) = (slots.as_mut_ptr(), slots.len(), slots.capacity());
+            std::mem::forget(slots);
+            // SAFETY: the parts are those of the vector just forgotten, and every slot of it was written.
+            return Some(unsafe { Vec::from_raw_parts(start.cast::<T>(), len, capacity) });
+        }
+        for range in written {
+            for slot in &mut slots[range.start as usize..range.end as usize] {
+                // SAFETY: it was written, and is not used again.
+                unsafe { slot.assume_init_drop() };
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn what_is_taken_back_is_not_lent() {
+        let items = vec![1, 2, 3];
+        // SAFETY: the items outlive `take_back`.
+        let lent = unsafe { Lent::new(&items) };
+        assert_eq!(lent.read(1..3, <[i32]>::to_vec), Some(vec![2, 3]));
+        lent.take_back();
+        assert_eq!(lent.read(0..1, <[i32]>::to_vec), None);
+    }
+
+    #[test]
+    fn results_come_out_in_order_and_incomplete_ones_are_dropped() {
+        let counted = Arc::new(());
+        let result = |number: usize| (number, counted.clone());
+        for missing in [false, true] {
+            let slots = Slots::new(4);
+            let hold = slots.hold().unwrap();
+            // SAFETY: the slots are held, and each is written once.
+            unsafe {
+                slots.write(2, &mut vec![result(2), result(3)]);
+                if !missing {
+                    slots.write(0, &mut vec![result(0), result(1)]);
+                }
+            }
+            drop(hold);
+            let written = if missing { vec![2..4] } else { vec![2..4, 0..2] };
+            // SAFETY: these were written.
+            let taken = unsafe { slots.take(&written) };
+            let numbers = taken.map(|results| results.into_iter().map(|it| it.0).collect::<Vec<_>>());
+            assert_eq!(numbers, (!missing).then(|| vec![0, 1, 2, 3]));
+            assert_eq!(Arc::strong_count(&counted), 1, "nothing leaks");
+            assert!(slots.hold().is_none());
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Drives a [`Run`] with real devices in real time.
+//!
+//! Each lane has hands: threads that ask the run for a chunk, do it, and tell how it went. Nobody stands between them:
+//! a hand takes the lock, says what it has done, is told what comes next, and lets go. The thread that started the run
+//! only watches: for chunks that have hung, the deadline, cancellation, and to report progress.
+//!
+//! A hand that does not come back is dismissed: another takes its place, on the device opened afresh, and whatever the
+//! first one brings when it does come is dropped. That is why hands own all that they hold, and why the caller's items
+//! are only ever [`Lent`].
+
+mod crew;
+mod gate;
+mod hand;
+mod lend;
+mod watch;
+
+use std::{
+    any::Any,
+    ops::Range,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use evener_device::Error;
+
+pub(crate) use self::{
+    crew::Crew,
+    lend::{Lent, Slots},
+    watch::Control,
+};
+use crate::{
+    account::Account,
+    pool::{Seat, Shelf},
+    run::{LaneIndex, Run, Time},
+    task::Task,
+};
+
+/// Where the items of a run are.
+pub(crate) enum Feed<I> {
+    /// With the caller.
+    Lent(Lent<I>),
+    /// Here, as far as they have come: the number of the first one that is kept, and how to copy some of them.
+    Window(Mutex<Window<I>>),
+}
+
+/// Items that have come and may still be needed.
+pub(crate) struct Window<I> {
+    pub(crate) first: u64,
+    pub(crate) items: std::collections::VecDeque<I>,
+    pub(crate) copy: fn(&std::collections::VecDeque<I>, Range<usize>) -> Vec<I>,
+}
+
+/// Where results go.
+pub(crate) enum Results<O> {
+    /// To their places.
+    Slots(Slots<O>),
+    /// To whoever takes them in order, by the number of the first.
+    InOrder(Mutex<std::collections::BTreeMap<u64, Vec<O>>>),
+}
+
+/// What becomes of the results of a chunk's items before they are kept: one for every so many of them.
+pub(crate) type Fold<O> = Arc<dyn Fn(Vec<O>) -> Vec<O> + Send + Sync>;
+
+/// All that the threads of one run share.
+pub(crate) struct Shared<T: Task> {
+    pub(crate) task: T,
+    /// The device of each lane.
+    pub(crate) seats: Vec<Arc<Seat>>,
+    pub(crate) feed: Feed<T::Input>,
+    pub(crate) results: Results<T::Output>,
+    pub(crate) fold: Option<Fold<T::Output>>,
+    /// The run counts in units of so many items; the last may have fewer.
+    pub(crate) unit: u64,
+    pub(crate) items: u64,
+    /// States from earlier runs, and for later ones.
+    pub(crate) shelf: Arc<Shelf<T::State>>,
+    pub(crate) start: Instant,
+    core: Mutex<Core>,
+    /// Something has changed for lanes that wait.
+    work: Condvar,
+    /// Something has changed for whoever watches.
+    news: Condvar,
+}
+
+/// What is changed under the lock.
+pub(crate) struct Core {
+    pub(crate) run: Run,
+    pub(crate) account: Account,
+    hands: Vec<Hand>,
+    /// The units that were accepted.
+    pub(crate) accepted: Vec<Range<u64>>,
+    /// What has gone wrong.
+    pub(crate) failures: Vec<Error>,
+    /// The task's own error, which ended the run.
+    pub(crate) task_error: Option<Error>,
+    /// Lanes that wait for something to do.
+    waiting: usize,
+}
+
+/// What is known of a hand.
+struct Hand {
+    lane: LaneIndex,
+    doing: Doing,
+    /// It was given up on: whatever it brings is dropped, and it is to go.
+    dismissed: bool,
+}
+
+enum Doing {
+    Nothing,
+    /// Makes its device ready, since then.
+    Preparing(Time),
+    /// Works on a chunk, since then.
+    Chunk(crate::run::Chunk, Time),
+}
+
+impl<T: Task> Shared<T> {
+    #[expect(clippy::too_many_arguments, reason = "a run is all of these")]
+    pub(crate) fn new(
+        task: T,
+        run: Run,
+        account: Account,
+        seats: Vec<Arc<Seat>>,
+        feed: Feed<T::Input>,
+        results: Results<T::Output>,
+        fold: Option<Fold<T::Output>>,
+        (unit, items): (u64, u64),
+        shelf: Arc<Shelf<T::State>>,
+    ) -> Self {
+        Shared {
+            task,
+            seats,
+            feed,
+            results,
+            fold,
+            unit,
+            items,
+            shelf,
+            start: Instant::now(),
+            core: Mutex::new(Core {
+                run,
+                account,
+                hands: Vec::new(),
+                accepted: Vec::new(),
+                failures: Vec::new(),
+                task_error: None,
+                waiting: 0,
+            }),
+            work: Condvar::new(),
+            news: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.start.elapsed()
+    }
+
+    /// The items of some units.
+    pub(crate) fn items_of(&self, units: &Range<u64>) -> Range<u64> {
+        if self.unit == 1 {
+            return units.clone();
+        }
+        units.start * self.unit..(units.end * self.unit).min(self.items)
+    }
+
+    /// Wakes whoever waits for work, and whoever watches.
+    pub(crate) fn wake_all(&self) {
+        self.work.notify_all();
+        self.news.notify_all();
+    }
+
+    /// Waits for news, for so long at most.
+    pub(crate) fn wait_for_news<'a>(&self, core: MutexGuard<'a, Core>, limit: Duration) -> MutexGuard<'a, Core> {
+        self.news.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("panicked: {}", text.unwrap_or_else(|| "without a message".into()))
+}

@@ -1,0 +1,161 @@
+//! What the thread that started a run does until it ends: it watches.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use evener_device::Error;
+
+use super::{Core, Doing, Shared};
+use crate::{
+    progress::{Progress, Reporter},
+    run::{Failure, LaneIndex, Outcome, Time},
+    task::Task,
+};
+
+/// So often the watcher looks around when nothing wakes it.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// What can end a run from outside, and who wants to know how far it has come.
+pub(crate) struct Control<'a> {
+    pub(crate) cancel: Option<Arc<AtomicBool>>,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) reporter: Option<Reporter<'a>>,
+    /// So long a device may take to be made ready.
+    pub(crate) prepare_limit: Duration,
+}
+
+/// Why a run was stopped from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    Cancelled,
+    DeadlinePassed(Duration),
+}
+
+impl<T: Task> Shared<T> {
+    /// Puts so many hands on each lane.
+    pub(crate) fn begin(self: &Arc<Self>, hands: &[usize]) {
+        let mut core = self.core();
+        for (lane, &count) in hands.iter().enumerate() {
+            for _ in 0..count {
+                self.hire(&mut core, lane);
+            }
+        }
+    }
+
+    /// Watches until the run has ended. Says why, where it was stopped from outside.
+    pub(crate) fn watch(self: &Arc<Self>, control: &mut Control<'_>) -> Option<Stopped> {
+        let mut stopped = None;
+        let mut core = self.core();
+        loop {
+            if core.run.outcome().is_some() {
+                return stopped.filter(|_| core.run.outcome() == Some(&Outcome::Stopped));
+            }
+            stopped = self.glance(&mut core, control);
+            if stopped.is_some() {
+                continue;
+            }
+            let now = self.now();
+            if let Some(reporter) = control.reporter.as_mut().filter(|reporter| reporter.is_due(now)) {
+                let progress = self.progress(&core, now);
+                // The user's code runs without the lock.
+                drop(core);
+                reporter.report(&progress, now);
+                core = self.core();
+                continue;
+            }
+            core = self.wait_for_news(core, GLANCE);
+        }
+    }
+
+    /// Looks once whether something has to be done.
+    pub(crate) fn glance(self: &Arc<Self>, core: &mut Core, control: &Control<'_>) -> Option<Stopped> {
+        let now = self.now();
+        let cancelled = control.cancel.as_ref().is_some_and(|cancel| cancel.load(Relaxed));
+        let late = control.deadline.filter(|&deadline| now >= deadline);
+        let stopped = cancelled.then_some(Stopped::Cancelled).or(late.map(Stopped::DeadlinePassed));
+        if stopped.is_some() {
+            core.run.stop();
+            self.wake_all();
+            return stopped;
+        }
+        self.dismiss_hung(core, now);
+        self.dismiss_unready(core, control.prepare_limit, now);
+        None
+    }
+
+    /// Replaces hands whose chunks have hung.
+    fn dismiss_hung(self: &Arc<Self>, core: &mut Core, now: Time) {
+        let hung = core.run.overdue(now);
+        if hung.is_empty() {
+            return;
+        }
+        let is_hung = |doing: &Doing| matches!(doing, Doing::Chunk(chunk, _) if hung.contains(&chunk.id));
+        let mut lanes: Vec<LaneIndex> =
+            core.hands.iter().filter(|hand| !hand.dismissed && is_hung(&hand.doing)).map(|hand| hand.lane).collect();
+        lanes.dedup();
+        for lane in lanes {
+            let after = core.hands.iter().find_map(|hand| match &hand.doing {
+                Doing::Chunk(_, began) if hand.lane == lane && !hand.dismissed => Some(now.saturating_sub(*began)),
+                _ => None,
+            });
+            let operation = "running a chunk".to_owned();
+            self.give_up(core, lane, operation, after.unwrap_or_default(), now);
+        }
+    }
+
+    /// Replaces hands that were never ready.
+    fn dismiss_unready(self: &Arc<Self>, core: &mut Core, limit: Duration, now: Time) {
+        let late = core.hands.iter().find_map(|hand| match hand.doing {
+            Doing::Preparing(since) if !hand.dismissed && now.saturating_sub(since) >= limit => Some(hand.lane),
+            _ => None,
+        });
+        if let Some(lane) = late {
+            core.run.lane_failed(lane, Failure::Untrusted, now);
+            self.give_up(core, lane, "being made ready".into(), limit, now);
+        }
+    }
+
+    /// Gives up on a lane's busy hands, and has others begin afresh in their place.
+    fn give_up(self: &Arc<Self>, core: &mut Core, lane: LaneIndex, operation: String, after: Duration, now: Time) {
+        let seat = &self.seats[lane];
+        let error = Error::TimedOut { device: seat.id.clone(), operation, after };
+        tracing::warn!(device = %seat.id, %error, "a device is given up on");
+        core.failures.push(error);
+        seat.renew(seat.generation());
+        for hand in 0..core.hands.len() {
+            let it = &mut core.hands[hand];
+            if it.lane != lane || it.dismissed || matches!(it.doing, Doing::Nothing) {
+                continue;
+            }
+            it.dismissed = true;
+            if let Doing::Chunk(chunk, began) = std::mem::replace(&mut it.doing, Doing::Nothing) {
+                core.account.failed(&chunk, began, now);
+                seat.counters.fail();
+            }
+            if core.run.outcome().is_none() {
+                self.hire(core, lane);
+            }
+        }
+        core.account.look_at_trust(&core.run, now);
+        core.account.look(&core.run, now);
+        self.wake_all();
+    }
+
+    /// How far it has come.
+    fn progress(&self, core: &Core, now: Time) -> Progress {
+        let mut shares: Vec<(evener_device::DeviceId, u64)> = Vec::new();
+        for (lane, seat) in self.seats.iter().enumerate() {
+            let items = core.account.items(lane);
+            match shares.last_mut() {
+                Some((id, sum)) if *id == seat.id => *sum += items,
+                _ => shares.push((seat.id.clone(), items)),
+            }
+        }
+        Progress::new(shares, self.items, now)
+    }
+}

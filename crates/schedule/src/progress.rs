@@ -1,0 +1,60 @@
+//! How far a run has come.
+
+use std::time::Duration;
+
+use evener_device::DeviceId;
+
+use crate::run::Time;
+
+/// How far a run has come.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// Items with an accepted result.
+    pub done: u64,
+    /// How many there are.
+    pub items: u64,
+    /// Time since the run began.
+    pub elapsed: Duration,
+    /// Items a second, over the whole run so far.
+    pub items_per_second: f64,
+    /// How much longer it takes if it goes on like this; nothing while nothing is done.
+    pub remaining: Option<Duration>,
+    /// What part of the done items each device did.
+    pub shares: Vec<(DeviceId, f64)>,
+}
+
+impl Progress {
+    pub(crate) fn new(items_of: Vec<(DeviceId, u64)>, items: u64, elapsed: Duration) -> Progress {
+        let done: u64 = items_of.iter().map(|device| device.1).sum();
+        let seconds = elapsed.as_secs_f64();
+        let items_per_second = if seconds > 0.0 { done as f64 / seconds } else { 0.0 };
+        let left = items.saturating_sub(done) as f64 / items_per_second;
+        let share = |count: u64| if done > 0 { count as f64 / done as f64 } else { 0.0 };
+        Progress {
+            done,
+            items,
+            elapsed,
+            items_per_second,
+            remaining: Duration::try_from_secs_f64(left).ok(),
+            shares: items_of.into_iter().map(|(device, count)| (device, share(count))).collect(),
+        }
+    }
+}
+
+/// Somebody who wants to know, and how often.
+pub(crate) struct Reporter<'a> {
+    pub(crate) tell: &'a mut (dyn FnMut(&Progress) + 'a),
+    pub(crate) every: Duration,
+    pub(crate) next: Time,
+}
+
+impl Reporter<'_> {
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        now >= self.next
+    }
+
+    pub(crate) fn report(&mut self, progress: &Progress, now: Time) {
+        (self.tell)(progress);
+        self.next = now + self.every;
+    }
+}

@@ -1,0 +1,75 @@
+//! What items cost, where they do not all cost the same.
+
+use std::{ops::Range, sync::Arc};
+
+/// What items cost, as multiples of the mean: so a run of n items costs n, whatever they cost one by one.
+#[derive(Debug, Clone, Default)]
+pub struct Costs {
+    /// The cost of everything before each item, and at the end that of all; nothing where all cost the same.
+    before: Option<Arc<[f64]>>,
+}
+
+impl Costs {
+    /// Costs of any unit, one an item. What is not a positive number counts as next to nothing.
+    pub fn new(costs: &[f64]) -> Costs {
+        let usable = |cost: f64| if cost.is_finite() { cost.max(0.0) } else { 0.0 };
+        let total: f64 = costs.iter().copied().map(usable).sum();
+        if total <= 0.0 || !total.is_finite() {
+            return Costs::default();
+        }
+        let scale = costs.len() as f64 / total;
+        let mut sum = 0.0;
+        let mut before = Vec::with_capacity(costs.len() + 1);
+        before.push(0.0);
+        for &cost in costs {
+            sum += usable(cost) * scale;
+            before.push(sum);
+        }
+        Costs { before: Some(before.into()) }
+    }
+
+    /// What these items cost together.
+    pub(super) fn of(&self, items: &Range<u64>) -> f64 {
+        match &self.before {
+            None => (items.end - items.start) as f64,
+            Some(before) => {
+                (before[items.end as usize] - before[items.start as usize]).max(f64::MIN_POSITIVE)
+            }
+        }
+    }
+
+    /// The end of the first items of a range that cost about so much together; at least one of them.
+    pub(super) fn advance(&self, items: &Range<u64>, cost: f64) -> u64 {
+        let end = match &self.before {
+            None => items.start.saturating_add(cost as u64),
+            Some(before) => {
+                let until = before[items.start as usize] + cost;
+                let within = &before[items.start as usize..=items.end as usize];
+                items.start + (within.partition_point(|&before| before <= until) as u64).saturating_sub(1)
+            }
+        };
+        end.clamp(items.start + 1, items.end)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn costs_are_multiples_of_the_mean_and_a_chunk_is_cut_by_them() {
+        let costs = Costs::new(&[1.0, 1.0, 6.0, 0.0]);
+        assert_eq!((costs.of(&(0..4)), costs.of(&(2..3))), (4.0, 3.0));
+        assert_eq!(costs.advance(&(0..4), 1.0), 2);
+        assert_eq!(costs.advance(&(2..4), 1.0), 3, "one at least");
+        assert_eq!(costs.advance(&(2..4), 9.0), 4);
+        assert_eq!(Costs::default().advance(&(2..9), 3.7), 5);
+    }
+
+    #[test]
+    fn costs_that_say_nothing_are_all_the_same() {
+        for nothing in [&[0.0, -1.0][..], &[f64::NAN], &[]] {
+            assert_eq!(Costs::new(nothing).of(&(0..1)), 1.0);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! A kernel with one result an item, as a task.
+
+use std::{fmt, marker::PhantomData, sync::Arc, time::Instant};
+
+use bytemuck::{Pod, Zeroable};
+use evener_device::{
+    Bound, Buffer, Device, Direction, Error, Features, HostBuffer, Kernel, Kind, Program, Result, Stream,
+    Timestamp,
+};
+
+use super::{Chunk, Task};
+
+/// A kernel that reads an array of items and writes an array of as many results, as a task.
+///
+/// The kernel declares `reads::<I>()`, `writes::<O>()` and [`params::<KernelParams>()`](KernelParams), in this order,
+/// and has one thread an item. It is told how many items there are, since the last workgroup may reach past them, and
+/// which item is the first.
+///
+/// ```
+/// use evener_device::{Device, Kernel};
+/// use evener_schedule::{KernelParams, KernelTask, Pool};
+///
+/// let double = Kernel::new("double")
+///     .reads::<u32>()
+///     .writes::<u32>()
+///     .params::<KernelParams>()
+///     .cuda(r#"
+///         struct Params { unsigned long long first; unsigned count; unsigned pad; };
+///         extern "C" __global__ void double_(const unsigned *in, unsigned *out, Params p) {
+///             unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+///             if (i < p.count) out[i] = 2 * in[i];
+///         }"#)
+///     .rust(|launch| {
+///         let count = launch.params::<KernelParams>()?.count as usize;
+///         let (input, output) = (launch.read::<u32>(0)?, launch.write::<u32>(1)?);
+///         for (out, value) in output[..count].iter_mut().zip(input) {
+///             *out = 2 * value;
+///         }
+///         Ok(())
+///     });
+/// let task = KernelTask::<u32, u32>::new(&double);
+/// let pool = Pool::new([Device::cpu()])?;
+/// assert_eq!(pool.map(&task, &[1, 2, 3])?.results(), [2, 4, 6]);
+/// # Ok::<(), evener_schedule::RunError>(())
+/// ```
+pub struct KernelTask<I, O> {
+    kernel: Arc<Kernel>,
+    types: PhantomData<fn(I) -> O>,
+}
+
+/// What a [`KernelTask`]'s kernel is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct KernelParams {
+    /// The number of the chunk's first item in the run: its low and high half.
+    pub first: [u32; 2],
+    /// How many items the chunk has.
+    pub count: u32,
+    /// Nothing: it makes the size a multiple of eight.
+    pub padding: u32,
+}
+
+impl<I: Pod, O: Pod> KernelTask<I, O> {
+    /// A task that runs a kernel.
+    pub fn new(kernel: &Kernel) -> Self {
+        KernelTask { kernel: Arc::new(kernel.clone()), types: PhantomData }
+    }
+}
+
+impl<I, O> Clone for KernelTask<I, O> {
+    fn clone(&self) -> Self {
+        KernelTask { kernel: self.kernel.clone(), types: PhantomData }
+    }
+}
+
+impl<I, O> fmt::Debug for KernelTask<I, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KernelTask({})", self.kernel.name())
+    }
+}
+
+/// One hand on a device: its stream, and memory on both sides for the largest chunk so far.
+#[derive(Debug)]
+pub struct KernelState<I, O> {
+    device: Device,
+    program: Program,
+    stream: Stream,
+    room: Option<Room<I, O>>,
+    /// Whether the device tells when its copies began and ended.
+    timestamps: bool,
+}
+
+#[derive(Debug)]
+struct Room<I, O> {
+    items: usize,
+    input: Buffer<I>,
+    output: Buffer<O>,
+    up: HostBuffer<I>,
+    down: HostBuffer<O>,
+    bound: Bound,
+}
+
+impl<I: Pod, O: Pod> KernelState<I, O> {
+    /// Memory for so many items: what there is, or more.
+    fn room(&mut self, items: usize) -> Result<Room<I, O>> {
+        if let Some(room) = self.room.take().filter(|room| room.items >= items) {
+            return Ok(room);
+        }
+        // A little more than asked for: sizes grow, and each growth is an allocation.
+        let items = items.next_power_of_two().max(256);
+        let (input, output) = (self.device.buffer_any(items)?, self.device.buffer_any(items)?);
+        let bound = self.program.bind(&[Buffer::arg(&input), Buffer::arg(&output)])?;
+        let up = self.device.host_buffer(items, Direction::Upload)?;
+        let down = self.device.host_buffer(items, Direction::Download)?;
+        Ok(Room { items, input, output, up, down, bound })
+    }
+
+    fn timestamp(&mut self) -> Result<Option<Timestamp>> {
+        if self.timestamps { self.stream.timestamp().map(Some) } else { Ok(None) }
+    }
+}
+
+impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Task for KernelTask<I, O> {
+    type Input = I;
+    type Output = O;
+    type State = KernelState<I, O>;
+
+    fn name(&self) -> &str {
+        self.kernel.name()
+    }
+
+    fn can_use(&self, device: &Device) -> bool {
+        self.kernel.has_body_for(device.describe().api)
+    }
+
+    fn prepare(&self, device: &Device) -> Result<KernelState<I, O>> {
+        let timestamps = device.describe().kind != Kind::Cpu
+            && device.capabilities()?.features.contains(Features::TIMESTAMPS);
+        Ok(KernelState {
+            program: device.compile(&self.kernel)?,
+            stream: device.stream()?,
+            device: device.clone(),
+            room: None,
+            timestamps,
+        })
+    }
+
+    fn run(
+        &self,
+        state: &mut KernelState<I, O>,
+        chunk: &Chunk<'_, I>,
+        results: &mut Vec<O>,
+    ) -> Result<()> {
+        let count = chunk.len();
+        let mut room = state.room(count)?;
+        let start = Instant::now();
+        chunk.read(|items| room.up.as_mut_slice()[..count].copy_from_slice(items))?;
+        chunk.spent_copying(start.elapsed());
+        let before = state.timestamp()?;
+        let up = state.stream.upload_part(room.up, 0..count, &room.input)?;
+        let uploaded = state.timestamp()?;
+        let first = chunk.range().start;
+        let params = KernelParams { first: [first as u32, (first >> 32) as u32], count: count as u32, padding: 0 };
+        let groups = u32::try_from(self.kernel.groups_for(count as u64)).map_err(|_| self.too_many(state, count))?;
+        state.stream.launch(&room.bound, groups, &params)?;
+        let computed = state.timestamp()?;
+        let part = room.output.slice(..count)?;
+        let down = state.stream.download_host(&part, room.down)?;
+        let after = state.timestamp()?;
+        room.down = down.wait()?;
+        room.up = up.wait()?;
+        for (begin, end) in [(before, uploaded), (computed, after)] {
+            if let (Some(begin), Some(end)) = (begin, end) {
+                chunk.spent_copying(end.since(&begin)?);
+            }
+        }
+        let start = Instant::now();
+        results.extend_from_slice(&room.down.as_slice()[..count]);
+        chunk.spent_copying(start.elapsed());
+        state.room = Some(room);
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! What is done with the items: code for a chunk of them, on a device.
+
+mod closure;
+mod kernel;
+
+use std::{cell::Cell, fmt, ops::Range, time::Duration};
+
+use evener_device::{Device, Error, Kind, Result};
+
+pub use self::{closure::Closure, kernel::KernelTask};
+use crate::executor::Lent;
+
+/// The code that turns a chunk of items into results, on any device that it knows how to use.
+///
+/// A run works with clones of a task on threads of its own, which a device that hangs may keep beyond the run. So a
+/// task owns what it needs; what is large is behind an [`Arc`](std::sync::Arc).
+///
+/// For plain Rust code there is [`Closure`], and for a kernel with one result an item [`KernelTask`]. Here is one that
+/// keeps something of its own on each device:
+///
+/// ```
+/// use evener_device::{Device, Kind, Result};
+/// use evener_schedule::{Chunk, Pool, Task};
+///
+/// /// Looks numbers up in a table, which each lane has a copy of.
+/// #[derive(Clone)]
+/// struct Lookup {
+///     table: std::sync::Arc<[u32]>,
+/// }
+///
+/// impl Task for Lookup {
+///     type Input = u8;
+///     type Output = u32;
+///     type State = Vec<u32>;
+///
+///     fn name(&self) -> &str {
+///         "lookup"
+///     }
+///
+///     fn can_use(&self, device: &Device) -> bool {
+///         device.describe().kind == Kind::Cpu
+///     }
+///
+///     fn prepare(&self, _: &Device) -> Result<Vec<u32>> {
+///         Ok(self.table.to_vec())
+///     }
+///
+///     fn run(&self, table: &mut Vec<u32>, chunk: &Chunk<'_, u8>, results: &mut Vec<u32>) -> Result<()> {
+///         chunk.read(|items| results.extend(items.iter().map(|&item| table[usize::from(item)])))
+///     }
+/// }
+///
+/// let task = Lookup { table: (0..256).map(|n| n * n).collect() };
+/// let pool = Pool::new([Device::cpu()])?;
+/// assert_eq!(pool.map(&task, &[1, 2, 3])?.results(), [1, 4, 9]);
+/// # Ok::<(), evener_schedule::RunError>(())
+/// ```
+pub trait Task: Clone + Send + Sync + 'static {
+    /// An item.
+    type Input: Send + Sync + 'static;
+    /// What becomes of an item.
+    type Output: Send + 'static;
+    /// What is made once for each hand of a lane and kept from chunk to chunk, and from run to run of one
+    /// [`Job`](crate::Job): compiled kernels, streams, buffers on the device.
+    type State: Send + 'static;
+
+    /// What it is called in reports, and what its history is kept under: as long as the name is the same, the time
+    /// an item takes should be about the same.
+    fn name(&self) -> &str;
+
+    /// Whether it has code for a device. Others are left out of its runs.
+    fn can_use(&self, device: &Device) -> bool;
+
+    /// Makes a device ready.
+    fn prepare(&self, device: &Device) -> Result<Self::State>;
+
+    /// Turns the items of a chunk into as many results, in order. The results are empty at first.
+    ///
+    /// An `Error::Task` ends the run; with any other error the chunk is done again, elsewhere or smaller.
+    fn run(
+        &self,
+        state: &mut Self::State,
+        chunk: &Chunk<'_, Self::Input>,
+        results: &mut Vec<Self::Output>,
+    ) -> Result<()>;
+
+    /// How many chunks are worked on at once on a device, each by a hand with a state of its own: as many as the
+    /// processor has cores, so that `run` need not spread its work; and two on a GPU, so that one's copies hide behind
+    /// the other's compute.
+    fn hands(&self, device: &Device) -> usize {
+        match device.describe().kind {
+            Kind::Cpu => device.describe().compute_units.map_or(1, |units| units.max(1) as usize),
+            _ => 2,
+        }
+    }
+
+    /// What the items cost compared with each other, one number each, where they do not all cost about the same.
+    fn costs(&self, items: &[Self::Input]) -> Option<Vec<f64>> {
+        let _ = items;
+        None
+    }
+
+    /// A cheap check of results. What it finds wrong is done again, and the device not trusted for a while.
+    fn check(&self, items: &[Self::Input], results: &[Self::Output]) -> Result<(), String> {
+        let _ = (items, results);
+        Ok(())
+    }
+}
+
+/// Some of a run's items, to be worked on by one hand.
+pub struct Chunk<'a, I> {
+    range: Range<u64>,
+    items: Items<'a, I>,
+    copying: Cell<Duration>,
+}
+
+/// Where a chunk's items are.
+pub(crate) enum Items<'a, I> {
+    /// With the caller of the run, who lends them.
+    Lent(&'a Lent<I>),
+    /// Here.
+    Here(&'a [I]),
+}
+
+impl<'a, I> Chunk<'a, I> {
+    pub(crate) fn new(range: Range<u64>, items: Items<'a, I>) -> Self {
+        Chunk { range, items, copying: Cell::new(Duration::ZERO) }
+    }
+
+    /// Which items they are, counted from the run's first.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        (self.range.end - self.range.start) as usize
+    }
+
+    /// Whether there are none: never, in a run.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// Looks at the items. They belong to whoever started the run, who waits for the closure to return: it may compute
+    /// and copy, but should not wait for a device. Fails when the run has ended meanwhile.
+    pub fn read<R>(&self, look: impl FnOnce(&[I]) -> R) -> Result<R> {
+        match self.items {
+            Items::Here(items) => Ok(look(items)),
+            Items::Lent(lent) => {
+                let range = self.range.start as usize..self.range.end as usize;
+                lent.read(range, look).ok_or(Error::Ended)
+            }
+        }
+    }
+
+    /// Tells how long the chunk's items or results were copied between host and device, for the report.
+    pub fn spent_copying(&self, time: Duration) {
+        self.copying.set(self.copying.get() + time);
+    }
+
+    pub(crate) fn copying(&self) -> Duration {
+        self.copying.get()
+    }
+}
+
+impl<I> fmt::Debug for Chunk<'_, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chunk({:?})", self.range)
+    }
+}
