@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use evener_device::write_whole;
 use evener_schedule::{
-    Outcome, Settings,
-    sim::{Scenario, Shares, simulate},
+    Settings, Strategy,
+    decide::Outcome,
+    sim::{Scenario, simulate},
 };
 
 use crate::{EXIT_CODES, Usage, write_out};
@@ -24,8 +25,9 @@ pub(crate) struct Arguments {
     #[arg(value_name = "FILE")]
     scenario: PathBuf,
 
-    /// How items are shared out
-    #[arg(long, value_enum, default_value_t = Strategy::Adaptive)]
+    /// How items are shared out: equal, proportional (by the rates that the devices have at first), dynamic (by those
+    /// and by how busy they are said to be) or adaptive (they pull chunks whose sizes follow their measured speed)
+    #[arg(long, value_name = "STRATEGY", default_value_t)]
     strategy: Strategy,
 
     /// Write an object, for programs
@@ -35,16 +37,6 @@ pub(crate) struct Arguments {
     /// Write what every device did, when, for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Strategy {
-    /// Devices pull chunks whose sizes follow their measured speed
-    Adaptive,
-    /// The same for everybody
-    Equal,
-    /// By the rates that the devices have at first
-    Proportional,
 }
 
 fn after_help() -> String {
@@ -66,12 +58,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let text =
         std::fs::read_to_string(&arguments.scenario).with_context(|| format!("{path}: cannot be read"))?;
     let scenario = Scenario::from_toml(&text).map_err(|why| Usage(format!("{path}: {why}")))?;
-    let shares = match arguments.strategy {
-        Strategy::Adaptive => Shares::Adaptive,
-        Strategy::Equal => Shares::Equal,
-        Strategy::Proportional => Shares::Proportional,
-    };
-    let simulation = simulate(&scenario, shares, Settings::default());
+    let simulation = simulate(&scenario, arguments.strategy, Settings::default());
     if let Some(trace) = &arguments.trace {
         let text = serde_json::to_vec(&simulation.trace.to_json())?;
         write_whole(trace, &text).with_context(|| format!("{}: cannot be written", trace.display()))?;

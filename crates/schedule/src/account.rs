@@ -96,20 +96,25 @@ impl Account {
         self.span(chunk, activity, began, now);
     }
 
-    /// So much of a lane's time went into copies. They hide behind compute, so it says nothing of when.
+    /// So much of a lane's time went into copies.
     pub(crate) fn copied(&mut self, lane: usize, time: Duration) {
         self.lanes[lane].copying += time;
+    }
+
+    /// A chunk's items were copied to the device first, and its results from it last.
+    pub(crate) fn copies(&mut self, chunk: &Chunk, (began, now): (Time, Time), up: Duration, down: Duration) {
+        self.copied(chunk.lane, up + down);
+        for (from, time) in [(began, up), (now.saturating_sub(down), down)] {
+            if !time.is_zero() {
+                self.span(chunk, Activity::Copy, from, from + time);
+            }
+        }
     }
 
     fn span(&mut self, chunk: &Chunk, activity: Activity, from: Time, until: Time) {
         if let Some(spans) = &mut self.spans {
             spans.push(Span { lane: chunk.lane, activity, items: chunk.items.clone(), from, until });
         }
-    }
-
-    /// A copy between host and device, as a span of its own.
-    pub(crate) fn copy_span(&mut self, chunk: &Chunk, from: Time, until: Time) {
-        self.span(chunk, Activity::Copy, from, until);
     }
 
     /// Looks whether everything has been handed out.
@@ -141,16 +146,6 @@ impl Account {
     /// Items of a lane whose results were accepted.
     pub(crate) fn items(&self, lane: usize) -> u64 {
         self.lanes[lane].items
-    }
-
-    /// When a lane was ready for its first chunk.
-    pub(crate) fn ready_at(&self, lane: usize) -> Option<Time> {
-        self.lanes[lane].ready
-    }
-
-    /// How long a lane worked.
-    pub(crate) fn busy(&self, lane: usize) -> Duration {
-        self.lanes[lane].busy
     }
 
     /// What every lane did, where that was kept.

@@ -17,7 +17,7 @@ pub enum RunError {
         error: Error,
     },
     /// Every device failed. What was done is lost with the run; it says how far that had come.
-    #[error("no device is left to trust: {done} of {items} were done{}", failures(.failures))]
+    #[error("no device is left to trust: {done} of {items} were done{}", one_a_line(.failures))]
     NoDeviceLeft {
         /// Which items were done.
         done: Done,
@@ -99,7 +99,7 @@ impl fmt::Display for Done {
     }
 }
 
-fn failures(failures: &[Error]) -> String {
+fn one_a_line(failures: &[Error]) -> String {
     failures.iter().map(|failure| format!("\n  {failure}")).collect()
 }
 

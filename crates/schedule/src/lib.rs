@@ -6,17 +6,34 @@
 
 mod account;
 pub mod balancer;
+mod error;
+mod executor;
 pub mod hybrid;
 mod partition;
+mod pool;
+mod progress;
 mod report;
 mod run;
 pub mod sim;
+mod strategy;
+mod task;
 mod trace;
 
+pub use error::{Done, RunError};
 pub use partition::{dynamic, equal, proportional};
+pub use pool::{Cancel, DeviceStatistics, Job, MapStream, Mapped, Pool, Reduced};
+pub use progress::Progress;
 pub use report::{Calibrated, DeviceReport, LeftOut, Report};
-pub use run::{
-    Answer, Chunk, Costs, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Run, Settings, State,
-    Strategy, Tally, Time, Verdict,
-};
+pub use run::Settings;
+pub use strategy::Strategy;
+pub use task::{Chunk, Closure, KernelParams, KernelState, KernelTask, Results, Task};
+
+/// The decisions of a run, for whoever drives it with devices of their own.
+pub mod decide {
+    pub use crate::run::{
+        Answer, Chunk, Costs, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Run, Shares, State,
+        Tally, Time, Verdict,
+    };
+}
+
 pub use trace::{Activity, Span, Trace};

@@ -1,6 +1,7 @@
 //! A hand: a thread that works on one lane's chunks, one after another.
 
 use std::{
+    mem::MaybeUninit,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, MutexGuard, PoisonError},
     time::Duration,
@@ -8,11 +9,11 @@ use std::{
 
 use evener_device::{Error, Result};
 
-use super::{Core, Doing, Feed, Hand, Results, Shared, panic_message};
+use super::{Core, Doing, Feed, Hand, Outlet, Shared, panic_message};
 use crate::{
     pool::Kept,
     run::{self, Answer, Failure, LaneIndex, Purpose, State, Time, Verdict},
-    task::{Chunk, Items, Task},
+    task::{Chunk, Copies, Items, Results, Task},
 };
 
 /// What a hand is to do.
@@ -44,34 +45,89 @@ impl<T: Task> Shared<T> {
     /// A hand's whole life.
     fn work_on(self: Arc<Self>, me: usize, lane: LaneIndex) {
         let mut state: Option<Kept<T::State>> = None;
-        let mut results = Vec::new();
+        let mut scratch = Vec::new();
         'ready: while let Some(kept) = self.make_ready(me, lane, state.take()) {
             let state = state.insert(kept);
             let mut next = self.ask(me, lane, state.generation);
             loop {
-                match next {
+                next = match next {
                     Next::Go => break 'ready,
                     Next::Renew => continue 'ready,
                     Next::Idle(until) => {
                         if !self.rest(me, until) {
                             break 'ready;
                         }
-                        next = self.ask(me, lane, state.generation);
+                        self.ask(me, lane, state.generation)
                     }
-                    Next::Run(chunk, began) => {
-                        self.seats[lane].counters.begin();
-                        let outcome = self.compute(&mut state.state, &chunk, &mut results);
-                        next = match outcome {
-                            Ok(copying) => self.finish(me, &chunk, began, copying, &mut results, state.generation),
-                            Err(error) => self.fail(me, &chunk, began, error, state.generation),
-                        };
-                        results.clear();
-                    }
+                    Next::Run(chunk, began) => self.do_chunk(me, &chunk, began, state, &mut scratch),
                 }
             }
         }
         if let Some(state) = state {
-            self.shelf.put(lane, state, &self.seats[lane]);
+            self.shelf.put(&self.seats[lane], state);
+        }
+    }
+
+    /// The thread that started the run works on a lane itself for as long as there is something to do, and looks after
+    /// the run between chunks; then a hand takes over. Gives up at once where there is no state from an earlier run.
+    pub(super) fn lend_a_hand(self: &Arc<Self>, lane: LaneIndex, mut look_after: impl FnMut()) {
+        if let Some(mut state) = self.shelf.take(&self.seats[lane]) {
+            let mut core = self.core();
+            let me = core.hands.len();
+            core.hands.push(Hand { lane, doing: Doing::Nothing, dismissed: false });
+            core.account.ready(lane, self.now());
+            drop(core);
+            let mut scratch = Vec::new();
+            let mut next = self.ask(me, lane, state.generation);
+            while let Next::Run(chunk, began) = next {
+                next = self.do_chunk(me, &chunk, began, &mut state, &mut scratch);
+                look_after();
+            }
+            self.core().hands[me].dismissed = true;
+            self.shelf.put(&self.seats[lane], state);
+        }
+        let mut core = self.core();
+        if core.run.outcome().is_none() {
+            self.hire(&mut core, lane);
+        }
+    }
+
+    /// Does a chunk and tells how it went. Gives what comes next.
+    fn do_chunk(
+        &self,
+        me: usize,
+        chunk: &run::Chunk,
+        began: Time,
+        state: &mut Kept<T::State>,
+        scratch: &mut Vec<MaybeUninit<T::Output>>,
+    ) -> Next {
+        self.seats[chunk.lane].counters.begin();
+        let hold = match &self.results {
+            Outlet::Slots(slots) if chunk.exclusive && self.fold.is_none() => match slots.hold() {
+                Some(hold) => Some((slots, hold)),
+                None => return self.leave(me, chunk.lane),
+            },
+            _ => None,
+        };
+        let count = self.items_of(&chunk.items).count();
+        let slots = match &hold {
+            // SAFETY: the slots are held, and as the chunk is exclusive, nobody else is given them.
+            #[allow(unsafe_code)]
+            Some((slots, _)) => unsafe { slots.slice(chunk.items.start as usize..chunk.items.end as usize) },
+            None => {
+                if scratch.len() < count {
+                    scratch.resize_with(count, MaybeUninit::uninit);
+                }
+                &mut scratch[..count]
+            }
+        };
+        let mut results = Results::new(slots);
+        match self.compute(&mut state.state, chunk, &mut results) {
+            Ok(copies) => self.finish(me, chunk, began, copies, results, state.generation, hold.is_some()),
+            Err(error) => {
+                drop(results);
+                self.fail(me, chunk, began, error, state.generation)
+            }
         }
     }
 
@@ -84,7 +140,7 @@ impl<T: Task> Shared<T> {
         state: Option<Kept<T::State>>,
     ) -> Option<Kept<T::State>> {
         let seat = &self.seats[lane];
-        let mut at_hand = state.or_else(|| self.shelf.take(lane));
+        let mut at_hand = state.or_else(|| self.shelf.take(seat));
         loop {
             if !self.wait_until_trusted(me, lane) {
                 return None;
@@ -109,21 +165,18 @@ impl<T: Task> Shared<T> {
             match prepared {
                 Ok((state, most)) => {
                     core.account.ready(lane, now);
-                    if self.unit == 1 {
-                        core.run.limit(lane, most);
-                    }
+                    core.run.limit(lane, most / self.unit);
                     return Some(Kept { state, generation });
                 }
                 Err(error) => {
                     tracing::warn!(device = %seat.id, %error, "a device could not be made ready");
-                    // Of several hands that fail for one reason, only the first counts.
-                    if seat.renew(generation) || !core.run.is_awake(lane, now) {
-                        core.run.lane_failed(lane, Failure::from(&error), now);
-                    } else {
-                        core.run.lane_failed(lane, Failure::Unable, now);
+                    let failure = Failure::from(&error);
+                    // Of several hands that fail for one reason, only the first counts; the others try afresh.
+                    if matches!(failure, Failure::Unable | Failure::Task) || seat.renew(generation) {
+                        core.run.lane_failed(lane, failure, now);
                     }
                     core.failures.push(error);
-                    core.account.look_at_trust(&core.run, now);
+                    core.look(now);
                     self.wake_all();
                 }
             }
@@ -195,13 +248,13 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    /// Turns a chunk into results, checked and folded. Gives the time that went into copies.
+    /// Turns a chunk into results, checked and folded. Says how long copies took.
     fn compute(
         &self,
         state: &mut T::State,
         chunk: &run::Chunk,
-        results: &mut Vec<T::Output>,
-    ) -> Result<Duration> {
+        results: &mut Results<'_, T::Output>,
+    ) -> Result<Copies> {
         let device = &self.seats[chunk.lane].id;
         let items = self.items_of(&chunk.items);
         let copied;
@@ -218,75 +271,79 @@ impl<T: Task> Shared<T> {
         let work = Chunk::new(items, feed);
         guarded(device.clone(), "running a chunk", || {
             self.task.run(state, &work, results)?;
-            if results.len() != work.len() {
-                let message = format!("it gave {} results for {} items", results.len(), work.len());
+            if !results.is_complete() {
+                let more = if results.len() == work.len() { "more than " } else { "" };
+                let message = format!("it gave {more}{} results for {} items", results.len(), work.len());
                 return Err(task_error(device, format!("task `{}`", self.task.name()), message));
             }
-            let checked = work.read(|items| self.task.check(items, results))?;
+            let checked = work.read(|items| self.task.check(items, results.as_slice()))?;
             checked.map_err(|detail| Error::BadResult {
                 device: device.clone(),
                 operation: format!("checking items {:?}", work.range()),
                 detail,
             })?;
-            if let Some(fold) = &self.fold {
-                *results = fold(std::mem::take(results));
-            }
-            Ok(work.copying())
+            Ok(work.copies())
         })
     }
 
     /// A chunk has ended well: its results are kept, if they are the first. Gives what comes next.
+    #[expect(clippy::too_many_arguments, reason = "all that is known of the chunk")]
     fn finish(
         &self,
         me: usize,
         chunk: &run::Chunk,
         began: Time,
-        copying: Duration,
-        results: &mut Vec<T::Output>,
+        copies: Copies,
+        results: Results<'_, T::Output>,
         generation: u64,
+        in_place: bool,
     ) -> Next {
+        let results = match &self.fold {
+            None => Ok(results),
+            Some(fold) => {
+                match guarded(self.seats[chunk.lane].id.clone(), "combining", || Ok(fold(results.into_vec())))
+                {
+                    Ok(folded) => Err(folded),
+                    Err(error) => return self.fail(me, chunk, began, error, generation),
+                }
+            }
+        };
         // From here to the writing, nobody takes the results away.
         let hold = match &self.results {
-            Results::Slots(slots) => match slots.hold() {
+            Outlet::Slots(slots) => match slots.hold() {
                 Some(hold) => Some(hold),
-                None => return Next::Go,
+                None => return self.leave(me, chunk.lane),
             },
-            Results::InOrder(_) => None,
+            Outlet::InOrder(_) => None,
         };
-        let mut core = self.core();
+        let mut guard = self.core();
+        let core = &mut *guard;
         let now = self.now();
         if core.hands[me].dismissed {
             return Next::Go;
         }
-        let core_mut = &mut *core;
-        core_mut.hands[me].doing = Doing::Nothing;
-        let took = core_mut.account.took(chunk.lane, began, now);
-        let was_canary = chunk.purpose == Purpose::Canary;
-        let verdict = core_mut.run.finished(chunk.id, took);
+        core.hands[me].doing = Doing::Nothing;
+        if core.run.outcome().is_some() {
+            self.seats[chunk.lane].counters.drop();
+            return Next::Go;
+        }
+        let took = core.account.took(chunk.lane, began, now);
+        let verdict = core.run.finished(chunk.id, took);
         let items = self.items_of(&chunk.items);
-        core_mut.account.ended(chunk, began, verdict, items.end - items.start, now);
-        core_mut.account.copied(chunk.lane, copying);
+        core.account.ended(chunk, began, verdict, items.end - items.start, now);
+        core.account.copies(chunk, (began, now), copies.up, copies.down);
         self.seats[chunk.lane].counters.end(took);
-        if was_canary {
-            core_mut.account.look_at_trust(&core_mut.run, now);
+        if chunk.purpose == Purpose::Canary {
+            core.account.look_at_trust(&core.run, now);
         }
         if verdict == Verdict::Accept {
-            core_mut.accepted.push(chunk.items.clone());
+            core.accepted.push(chunk.items.clone());
         }
-        let next = self.ask_within(core_mut, me, chunk.lane, generation, now);
-        let has_ended = core_mut.run.outcome().is_some();
-        drop(core);
+        let next = self.ask_within(core, me, chunk.lane, generation, now);
+        let has_ended = core.run.outcome().is_some();
+        drop(guard);
         if verdict == Verdict::Accept {
-            match &self.results {
-                // SAFETY: the slots are held; a unit is accepted once, so its slot is written once.
-                #[allow(unsafe_code)]
-                Results::Slots(slots) => unsafe { slots.write(chunk.items.start as usize, results) },
-                Results::InOrder(waiting) => {
-                    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                    waiting.insert(chunk.items.start, std::mem::take(results));
-                    self.news.notify_all();
-                }
-            }
+            self.keep(chunk, results, in_place);
         }
         drop(hold);
         if has_ended {
@@ -295,13 +352,54 @@ impl<T: Task> Shared<T> {
         next
     }
 
+    /// Keeps the results of a chunk that were accepted.
+    fn keep(
+        &self,
+        chunk: &run::Chunk,
+        results: std::result::Result<Results<'_, T::Output>, Vec<T::Output>>,
+        in_place: bool,
+    ) {
+        match (&self.results, results) {
+            (_, Ok(results)) if in_place => results.leave(),
+            (Outlet::Slots(slots), results) => {
+                // SAFETY: the slots are held by `finish`; a unit is accepted once, so nobody else has its slot.
+                #[allow(unsafe_code)]
+                let slots = unsafe { slots.slice(chunk.items.start as usize..chunk.items.end as usize) };
+                match results {
+                    Ok(results) => results.move_to(slots),
+                    Err(folded) => {
+                        for (slot, result) in slots.iter_mut().zip(folded) {
+                            slot.write(result);
+                        }
+                    }
+                }
+            }
+            (Outlet::InOrder(waiting), results) => {
+                let results = results.map_or_else(|folded| folded, Results::into_vec);
+                waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(chunk.items.start, results);
+                self.news.notify_all();
+            }
+        }
+    }
+
+    /// The run ended while a chunk was in hand.
+    fn leave(&self, me: usize, lane: LaneIndex) -> Next {
+        if !self.core().hands[me].dismissed {
+            self.seats[lane].counters.drop();
+        }
+        Next::Go
+    }
+
     /// A chunk has failed. Gives what comes next.
     fn fail(&self, me: usize, chunk: &run::Chunk, began: Time, error: Error, generation: u64) -> Next {
         let lane = chunk.lane;
         let mut core = self.core();
         let now = self.now();
+        if core.hands[me].dismissed {
+            return Next::Go;
+        }
         self.seats[lane].counters.fail();
-        if core.hands[me].dismissed || core.run.outcome().is_some() {
+        if core.run.outcome().is_some() {
             return Next::Go;
         }
         core.hands[me].doing = Doing::Nothing;
@@ -318,8 +416,7 @@ impl<T: Task> Shared<T> {
             Failure::Task => core.task_error = Some(error),
             _ => core.failures.push(error),
         }
-        core.account.look_at_trust(&core.run, now);
-        core.account.look(&core.run, now);
+        core.look(now);
         if core.run.state(lane) != State::Healthy {
             // It begins afresh; so do the lane's other hands when they come to ask.
             self.seats[lane].renew(generation);

@@ -8,17 +8,13 @@
 //! never a call that waits for a device.
 #![allow(unsafe_code)] // Each block says why it is sound; the gate is what they stand on, and loom has tried it.
 
-use std::{
-    cell::UnsafeCell,
-    mem::MaybeUninit,
-    ops::Range,
-};
+use std::{cell::UnsafeCell, mem::MaybeUninit, ops::Range};
 
 use super::gate::Gate;
 
 /// Items that belong to somebody else, who waits in [`Lent::take_back`] until they are let go.
 #[derive(Debug)]
-pub(super) struct Lent<T> {
+pub(crate) struct Lent<T> {
     start: *const T,
     len: usize,
     gate: Gate,
@@ -34,12 +30,12 @@ impl<T> Lent<T> {
     ///
     /// # Safety
     /// The slice must stay as it is until `take_back` has returned.
-    pub(super) unsafe fn new(items: &[T]) -> Self {
+    pub(crate) unsafe fn new(items: &[T]) -> Self {
         Lent { start: items.as_ptr(), len: items.len(), gate: Gate::new() }
     }
 
     /// Lends some of the items while the closure runs. Nothing where they were taken back.
-    pub(super) fn read<R>(&self, range: Range<usize>, look: impl FnOnce(&[T]) -> R) -> Option<R> {
+    pub(crate) fn read<R>(&self, range: Range<usize>, look: impl FnOnce(&[T]) -> R) -> Option<R> {
         let _inside = self.gate.enter()?;
         // SAFETY: the gate is open and held, so `take_back` has not returned, and the slice is there still.
         let items = unsafe { std::slice::from_raw_parts(self.start, self.len) };
@@ -47,14 +43,14 @@ impl<T> Lent<T> {
     }
 
     /// Lends nothing any more, and waits until nobody looks.
-    pub(super) fn take_back(&self) {
+    pub(crate) fn take_back(&self) {
         self.gate.shut();
     }
 }
 
 /// Room for a result an item, each written once, by whoever's was accepted.
 #[derive(Debug)]
-pub(super) struct Slots<T> {
+pub(crate) struct Slots<T> {
     slots: UnsafeCell<Vec<MaybeUninit<T>>>,
     gate: Gate,
 }
@@ -65,7 +61,7 @@ unsafe impl<T: Send> Sync for Slots<T> {}
 
 impl<T> Slots<T> {
     /// Room for so many.
-    pub(super) fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         let mut slots = Vec::with_capacity(count);
         // SAFETY: the capacity is there, and a slot that may be uninitialised needs no initialising.
         unsafe { slots.set_len(count) };
@@ -73,26 +69,22 @@ impl<T> Slots<T> {
     }
 
     /// Keeps the slots from being taken while this lives. Nothing where they were taken.
-    pub(super) fn hold(&self) -> Option<super::gate::Inside<'_>> {
+    pub(crate) fn hold(&self) -> Option<super::gate::Inside<'_>> {
         self.gate.enter()
     }
 
-    /// Moves results to their places.
+    /// Some of the slots, to write to.
     ///
     /// # Safety
-    /// A hold on these very slots must be alive, and no slot of the range may ever be written again.
-    pub(super) unsafe fn write(&self, first: usize, results: &mut Vec<T>) {
+    /// A hold on these very slots must be alive for as long as the slice is, and nobody else may have a slice with any
+    /// of these slots.
+    #[expect(clippy::mut_from_ref, reason = "what the caller promises makes it exclusive")]
+    pub(crate) unsafe fn slice(&self, range: Range<usize>) -> &mut [MaybeUninit<T>] {
         // SAFETY: the slots are there while they are held, and the vector itself is not changed by anybody meanwhile.
-        let start = unsafe { (*self.slots.get()).as_mut_ptr() };
-        // SAFETY: as above.
-        let count = unsafe { (*self.slots.get()).len() };
-        assert!(first.checked_add(results.len()).is_some_and(|end| end <= count), "results beyond the end");
-        // SAFETY: the range is within the slots, nobody else writes it, and results and slots do not overlap. The
-        // results are in the slots from then on, and so are forgotten where they were.
-        unsafe {
-            std::ptr::copy_nonoverlapping(results.as_ptr(), start.add(first).cast::<T>(), results.len());
-            results.set_len(0);
-        }
+        let (start, count) = unsafe { ((*self.slots.get()).as_mut_ptr(), (*self.slots.get()).len()) };
+        assert!(range.start <= range.end && range.end <= count, "slots {range:?} of {count}");
+        // SAFETY: the range is within the slots, and nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(start.add(range.start), range.len()) }
     }
 
     /// Waits until nobody writes any more, and takes what was written: all of it, in order, where the ranges cover
@@ -100,7 +92,7 @@ impl<T> Slots<T> {
     ///
     /// # Safety
     /// The ranges must be exactly those that were written.
-    pub(super) unsafe fn take(&self, written: &[Range<u64>]) -> Option<Vec<T>> {
+    pub(crate) unsafe fn take(&self, written: &[Range<u64>]) -> Option<Vec<T>> {
         self.gate.shut();
         // SAFETY: the gate is shut and nobody is inside, and it is shut once: this is the only access.
         let mut slots = std::mem::take(unsafe { &mut *self.slots.get() });
@@ -144,12 +136,15 @@ mod test {
         for missing in [false, true] {
             let slots = Slots::new(4);
             let hold = slots.hold().unwrap();
-            // SAFETY: the slots are held, and each is written once.
-            unsafe {
-                slots.write(2, &mut vec![result(2), result(3)]);
-                if !missing {
-                    slots.write(0, &mut vec![result(0), result(1)]);
+            let write = |range: Range<usize>| {
+                // SAFETY: the slots are held, and each is written once.
+                for (slot, number) in unsafe { slots.slice(range.clone()) }.iter_mut().zip(range) {
+                    slot.write(result(number));
                 }
+            };
+            write(2..4);
+            if !missing {
+                write(0..2);
             }
             drop(hold);
             let written = if missing { vec![2..4] } else { vec![2..4, 0..2] };

@@ -26,7 +26,7 @@ use evener_device::Error;
 pub(crate) use self::{
     crew::Crew,
     lend::{Lent, Slots},
-    watch::Control,
+    watch::{Control, Stopped},
 };
 use crate::{
     account::Account,
@@ -51,7 +51,7 @@ pub(crate) struct Window<I> {
 }
 
 /// Where results go.
-pub(crate) enum Results<O> {
+pub(crate) enum Outlet<O> {
     /// To their places.
     Slots(Slots<O>),
     /// To whoever takes them in order, by the number of the first.
@@ -67,7 +67,7 @@ pub(crate) struct Shared<T: Task> {
     /// The device of each lane.
     pub(crate) seats: Vec<Arc<Seat>>,
     pub(crate) feed: Feed<T::Input>,
-    pub(crate) results: Results<T::Output>,
+    pub(crate) results: Outlet<T::Output>,
     pub(crate) fold: Option<Fold<T::Output>>,
     /// The run counts in units of so many items; the last may have fewer.
     pub(crate) unit: u64,
@@ -97,6 +97,14 @@ pub(crate) struct Core {
     waiting: usize,
 }
 
+impl Core {
+    /// Something has gone wrong: who is trusted now, and is something left to hand out?
+    fn look(&mut self, now: Time) {
+        self.account.look_at_trust(&self.run, now);
+        self.account.look(&self.run, now);
+    }
+}
+
 /// What is known of a hand.
 struct Hand {
     lane: LaneIndex,
@@ -121,7 +129,7 @@ impl<T: Task> Shared<T> {
         account: Account,
         seats: Vec<Arc<Seat>>,
         feed: Feed<T::Input>,
-        results: Results<T::Output>,
+        results: Outlet<T::Output>,
         fold: Option<Fold<T::Output>>,
         (unit, items): (u64, u64),
         shelf: Arc<Shelf<T::State>>,
@@ -173,7 +181,11 @@ impl<T: Task> Shared<T> {
     }
 
     /// Waits for news, for so long at most.
-    pub(crate) fn wait_for_news<'a>(&self, core: MutexGuard<'a, Core>, limit: Duration) -> MutexGuard<'a, Core> {
+    pub(crate) fn wait_for_news<'a>(
+        &self,
+        core: MutexGuard<'a, Core>,
+        limit: Duration,
+    ) -> MutexGuard<'a, Core> {
         self.news.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 }

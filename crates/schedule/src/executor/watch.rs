@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -47,29 +47,50 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    /// Watches until the run has ended. Says why, where it was stopped from outside.
-    pub(crate) fn watch(self: &Arc<Self>, control: &mut Control<'_>) -> Option<Stopped> {
+    /// Watches until the run has ended, and works on a lane meanwhile, where one is given and it can. Says why it ended,
+    /// where it was stopped from outside.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        control: &mut Control<'_>,
+        own: Option<LaneIndex>,
+    ) -> Option<Stopped> {
         let mut stopped = None;
-        let mut core = self.core();
+        if let Some(lane) = own {
+            let mut next = GLANCE;
+            self.lend_a_hand(lane, || {
+                let now = self.now();
+                if now >= next {
+                    next = now + GLANCE;
+                    stopped = stopped.or(self.look_after(self.core(), control));
+                }
+            });
+        }
         loop {
+            let core = self.core();
             if core.run.outcome().is_some() {
                 return stopped.filter(|_| core.run.outcome() == Some(&Outcome::Stopped));
             }
-            stopped = self.glance(&mut core, control);
-            if stopped.is_some() {
-                continue;
-            }
-            let now = self.now();
-            if let Some(reporter) = control.reporter.as_mut().filter(|reporter| reporter.is_due(now)) {
-                let progress = self.progress(&core, now);
-                // The user's code runs without the lock.
-                drop(core);
-                reporter.report(&progress, now);
-                core = self.core();
-                continue;
-            }
-            core = self.wait_for_news(core, GLANCE);
+            // Nothing that happens from here on is missed: whoever has news needs the lock to make it.
+            drop(self.wait_for_news(core, GLANCE));
+            stopped = stopped.or(self.look_after(self.core(), control));
         }
+    }
+
+    /// Looks once whether something has to be done or told.
+    fn look_after(
+        self: &Arc<Self>,
+        mut core: MutexGuard<'_, Core>,
+        control: &mut Control<'_>,
+    ) -> Option<Stopped> {
+        let stopped = self.glance(&mut core, control);
+        let now = self.now();
+        if let Some(reporter) = control.reporter.as_mut().filter(|reporter| reporter.is_due(now)) {
+            let progress = self.progress(&core, now);
+            // The user's code runs without the lock.
+            drop(core);
+            reporter.report(&progress, now);
+        }
+        stopped
     }
 
     /// Looks once whether something has to be done.
@@ -95,12 +116,18 @@ impl<T: Task> Shared<T> {
             return;
         }
         let is_hung = |doing: &Doing| matches!(doing, Doing::Chunk(chunk, _) if hung.contains(&chunk.id));
-        let mut lanes: Vec<LaneIndex> =
-            core.hands.iter().filter(|hand| !hand.dismissed && is_hung(&hand.doing)).map(|hand| hand.lane).collect();
+        let mut lanes: Vec<LaneIndex> = core
+            .hands
+            .iter()
+            .filter(|hand| !hand.dismissed && is_hung(&hand.doing))
+            .map(|hand| hand.lane)
+            .collect();
         lanes.dedup();
         for lane in lanes {
             let after = core.hands.iter().find_map(|hand| match &hand.doing {
-                Doing::Chunk(_, began) if hand.lane == lane && !hand.dismissed => Some(now.saturating_sub(*began)),
+                Doing::Chunk(_, began) if hand.lane == lane && !hand.dismissed => {
+                    Some(now.saturating_sub(*began))
+                }
                 _ => None,
             });
             let operation = "running a chunk".to_owned();
@@ -111,7 +138,9 @@ impl<T: Task> Shared<T> {
     /// Replaces hands that were never ready.
     fn dismiss_unready(self: &Arc<Self>, core: &mut Core, limit: Duration, now: Time) {
         let late = core.hands.iter().find_map(|hand| match hand.doing {
-            Doing::Preparing(since) if !hand.dismissed && now.saturating_sub(since) >= limit => Some(hand.lane),
+            Doing::Preparing(since) if !hand.dismissed && now.saturating_sub(since) >= limit => {
+                Some(hand.lane)
+            }
             _ => None,
         });
         if let Some(lane) = late {
@@ -121,7 +150,14 @@ impl<T: Task> Shared<T> {
     }
 
     /// Gives up on a lane's busy hands, and has others begin afresh in their place.
-    fn give_up(self: &Arc<Self>, core: &mut Core, lane: LaneIndex, operation: String, after: Duration, now: Time) {
+    fn give_up(
+        self: &Arc<Self>,
+        core: &mut Core,
+        lane: LaneIndex,
+        operation: String,
+        after: Duration,
+        now: Time,
+    ) {
         let seat = &self.seats[lane];
         let error = Error::TimedOut { device: seat.id.clone(), operation, after };
         tracing::warn!(device = %seat.id, %error, "a device is given up on");
@@ -141,8 +177,7 @@ impl<T: Task> Shared<T> {
                 self.hire(core, lane);
             }
         }
-        core.account.look_at_trust(&core.run, now);
-        core.account.look(&core.run, now);
+        core.look(now);
         self.wake_all();
     }
 

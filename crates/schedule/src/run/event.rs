@@ -12,9 +12,9 @@ pub type LaneIndex = usize;
 
 /// How items are shared out.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Strategy {
+pub enum Shares {
     /// Lanes pull chunks whose sizes follow their measured speed.
-    Adaptive,
+    Pulled,
     /// Each lane gets so many items, at once.
     Fixed(Vec<u64>),
 }
@@ -68,6 +68,8 @@ pub struct Settings {
     pub look_again: Duration,
     /// Whether an idle lane runs again what a slower one would finish last.
     pub rescue: bool,
+    /// A chunk of plain code that should take less than this is not rescued: it would be done before a rescue is.
+    pub exclusive_under: Duration,
     /// The most items of any chunk.
     pub most_items: Option<u64>,
 }
@@ -85,6 +87,7 @@ impl Default for Settings {
             cooldown: Duration::from_millis(100),
             look_again: Duration::from_millis(1),
             rescue: true,
+            exclusive_under: Duration::from_micros(100),
             most_items: None,
         }
     }
@@ -112,6 +115,8 @@ pub struct Chunk {
     pub items: Range<u64>,
     /// Why.
     pub purpose: Purpose,
+    /// Whether nobody else will be given these items while this is in hand.
+    pub exclusive: bool,
 }
 
 /// What a lane that has room is to do.

@@ -45,10 +45,44 @@ struct Speed {
     chunks: f64,
     weighted_time: f64,
     weighted_items: f64,
-    /// The smallest chunk, and the shortest time that one of its size took: most of that may be overhead.
-    smallest: Option<(f64, f64)>,
+    line: Line,
     /// What counts until a chunk has ended.
     expected: Option<Expected>,
+}
+
+/// The line `time = overhead + cost × time an item` through all chunks, by least squares of the relative error: so small
+/// chunks settle the overhead, and one that something disturbed counts little.
+#[derive(Debug, Clone, Copy, Default)]
+struct Line {
+    weights: f64,
+    cost: f64,
+    cost_squared: f64,
+    time: f64,
+    cost_time: f64,
+}
+
+impl Line {
+    /// Shorter times than this are noise of the clock.
+    const SHORTEST: f64 = 1e-7;
+
+    fn add(&mut self, cost: f64, took: f64) {
+        let weight = took.max(Self::SHORTEST).powi(-2);
+        self.weights += weight;
+        self.cost += weight * cost;
+        self.cost_squared += weight * cost * cost;
+        self.time += weight * took;
+        self.cost_time += weight * cost * took;
+    }
+
+    /// What a chunk costs beside its items; nothing where all were of one size, so that it cannot be told.
+    fn overhead(&self) -> f64 {
+        let all = self.weights * self.cost_squared;
+        let apart = all - self.cost * self.cost;
+        if apart <= all * 1e-9 {
+            return 0.0;
+        }
+        ((self.time * self.cost_squared - self.cost * self.cost_time) / apart).max(0.0)
+    }
 }
 
 impl Lane {
@@ -66,7 +100,7 @@ impl Lane {
             most_items: most.unwrap_or(u64::MAX).max(1),
             largest: expected.map_or(0.0, |it| it.largest.max(0.0)),
             share: None,
-            speed: Speed { expected, ..Speed::default() },
+            speed: Speed { expected, line: line_of(expected), ..Speed::default() },
         }
     }
 
@@ -77,11 +111,7 @@ impl Lane {
         speed.chunks += 1.0;
         speed.weighted_time += speed.chunks * took;
         speed.weighted_items += speed.chunks * cost;
-        speed.smallest = Some(match speed.smallest {
-            Some((smallest, shortest)) if smallest < cost => (smallest, shortest),
-            Some((smallest, shortest)) if smallest == cost => (smallest, shortest.min(took)),
-            _ => (cost, took),
-        });
+        speed.line.add(cost, took);
         self.largest = self.largest.max(cost);
     }
 
@@ -98,14 +128,9 @@ impl Lane {
         self.seconds_per_item().map(f64::recip)
     }
 
-    /// What a chunk costs beside its items: what the smallest one took longer than its items should have.
+    /// What a chunk costs beside its items.
     pub(super) fn overhead(&self) -> f64 {
-        let before = self.speed.expected.map_or(0.0, |it| it.overhead_seconds.max(0.0));
-        let (Some((cost, took)), Some(each)) = (self.speed.smallest, self.seconds_per_item()) else {
-            return before;
-        };
-        // Chunks that are all alike tell nothing; what was known before still holds.
-        (took - cost * each).max(before.min(took))
+        self.speed.line.overhead()
     }
 
     /// How long a chunk of so much cost probably takes.
@@ -133,4 +158,15 @@ impl Lane {
         let depth = if self.on_trial || self.state != State::Healthy { 1 } else { self.depth };
         awake && self.in_flight < depth
     }
+}
+
+/// What was known before counts as two chunks: one without items, and the largest.
+fn line_of(expected: Option<Expected>) -> Line {
+    let mut line = Line::default();
+    if let Some(Expected { seconds_per_item, overhead_seconds, largest }) = expected {
+        let overhead = overhead_seconds.max(0.0);
+        line.add(0.0, overhead);
+        line.add(largest.max(1.0), overhead.max(largest.max(1.0) * seconds_per_item));
+    }
+    line
 }

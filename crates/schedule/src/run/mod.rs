@@ -14,7 +14,7 @@ use self::lane::Lane;
 pub use self::{
     costs::Costs,
     event::{
-        Answer, Chunk, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Settings, Strategy, Tally,
+        Answer, Chunk, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Settings, Shares, Tally,
         Time, Verdict,
     },
     lane::State,
@@ -44,6 +44,8 @@ struct Attempt {
     rescue: bool,
     /// Shows whether its lane is well again.
     canary: bool,
+    /// Nobody else is given its items while it runs.
+    exclusive: bool,
 }
 
 /// An attempt that still runs although somebody else's results were accepted.
@@ -76,7 +78,7 @@ pub struct Run {
 
 impl Run {
     /// A run over so many items.
-    pub fn new(items: u64, lanes: &[LaneSpec], strategy: &Strategy, settings: Settings) -> Self {
+    pub fn new(items: u64, lanes: &[LaneSpec], strategy: &Shares, settings: Settings) -> Self {
         let mut run = Run {
             settings,
             items,
@@ -91,9 +93,9 @@ impl Run {
             done: 0,
             next_chunk: 0,
             outcome: None,
-            adaptive: *strategy == Strategy::Adaptive,
+            adaptive: *strategy == Shares::Pulled,
         };
-        if let Strategy::Fixed(shares) = strategy {
+        if let Shares::Fixed(shares) = strategy {
             for (lane, &share) in run.lanes.iter_mut().zip(shares) {
                 let end = run.next.saturating_add(share).min(items);
                 lane.share = (end > run.next).then_some(run.next..end);
@@ -116,7 +118,7 @@ impl Run {
 
     /// A run whose items come one after another: more can be added until it is closed.
     pub fn open(lanes: &[LaneSpec], settings: Settings) -> Self {
-        let mut run = Run::new(0, lanes, &Strategy::Adaptive, settings);
+        let mut run = Run::new(0, lanes, &Shares::Pulled, settings);
         run.open = true;
         run.outcome = lanes.is_empty().then_some(Outcome::NoLaneLeft);
         run
@@ -413,11 +415,20 @@ impl Run {
     fn attempt(&mut self, piece: usize, lane: LaneIndex, purpose: Purpose, now: Time) -> Chunk {
         let id = self.next_chunk;
         self.next_chunk += 1;
+        let exclusive = purpose == Purpose::Work && self.is_brief(lane, &self.pieces[piece].items);
         self.lanes[lane].in_flight += 1;
         let (rescue, canary) = (purpose == Purpose::Rescue, self.lanes[lane].on_trial);
         let piece = &mut self.pieces[piece];
-        piece.attempts.push(Attempt { chunk: id, lane, began: now, rescue, canary });
-        Chunk { id, lane, items: piece.items.clone(), purpose }
+        piece.attempts.push(Attempt { chunk: id, lane, began: now, rescue, canary, exclusive });
+        Chunk { id, lane, items: piece.items.clone(), purpose, exclusive }
+    }
+
+    /// Whether a lane is done with some items before anybody else could be, and cannot be given up on meanwhile.
+    fn is_brief(&self, lane: LaneIndex, items: &Range<u64>) -> bool {
+        let it = &self.lanes[lane];
+        let alone = !it.may_hang && it.depth == 1 && self.settings.limit.is_none();
+        let brief = self.settings.exclusive_under.as_secs_f64();
+        alone && it.estimate(self.costs.of(items)).is_some_and(|estimate| estimate < brief)
     }
 
     /// The piece that would end last, if this lane would end it sooner by enough to be worth it.
@@ -429,7 +440,7 @@ impl Run {
         let now = now.as_secs_f64();
         let end = |piece: &Piece| {
             let [attempt] = piece.attempts.as_slice() else { return None };
-            if attempt.lane == lane {
+            if attempt.lane == lane || attempt.exclusive {
                 return None;
             }
             let theirs = &self.lanes[attempt.lane];

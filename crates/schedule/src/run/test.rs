@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use proptest::{prelude::*, strategy::Strategy as _};
+use proptest::prelude::*;
 
-use super::{Strategy, *};
+use super::*;
 
 const ONE_AT_A_TIME: LaneSpec = LaneSpec { depth: 1, most_items: None, may_hang: true, expected: None };
 
@@ -19,24 +19,24 @@ fn run_of(answer: Answer) -> Chunk {
 
 #[test]
 fn no_items_and_no_lanes_end_at_once() {
-    let mut nothing = Run::new(0, &[ONE_AT_A_TIME], &Strategy::Adaptive, Settings::default());
+    let mut nothing = Run::new(0, &[ONE_AT_A_TIME], &Shares::Pulled, Settings::default());
     assert_eq!(nothing.outcome(), Some(&Outcome::Complete));
     assert_eq!(nothing.ask(0, ms(0)), Answer::Ended);
-    let nobody = Run::new(5, &[], &Strategy::Adaptive, Settings::default());
+    let nobody = Run::new(5, &[], &Shares::Pulled, Settings::default());
     assert_eq!(nobody.outcome(), Some(&Outcome::NoLaneLeft));
 }
 
 #[test]
 fn a_fixed_split_hands_out_exactly_its_shares() {
     let lanes = [ONE_AT_A_TIME; 3];
-    let mut run = Run::new(10, &lanes, &Strategy::Fixed(crate::equal(10, 3)), Settings::default());
+    let mut run = Run::new(10, &lanes, &Shares::Fixed(crate::equal(10, 3)), Settings::default());
     let items: Vec<_> = (0..3).map(|lane| run_of(run.ask(lane, ms(0))).items).collect();
     assert_eq!(items, [0..4, 4..7, 7..10]);
 }
 
 #[test]
 fn a_first_result_wins_and_the_other_is_dropped() {
-    let mut run = Run::new(4, &[ONE_AT_A_TIME; 2], &Strategy::Adaptive, Settings::default());
+    let mut run = Run::new(4, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
     let slow = run_of(run.ask(0, ms(0)));
     while !run.is_drained() {
         let chunk = run_of(run.ask(1, ms(1)));
@@ -53,7 +53,7 @@ fn a_first_result_wins_and_the_other_is_dropped() {
 
 #[test]
 fn what_does_not_fit_is_halved_on_its_lane() {
-    let mut run = Run::new(8, &[ONE_AT_A_TIME], &Strategy::Fixed(vec![8]), Settings::default());
+    let mut run = Run::new(8, &[ONE_AT_A_TIME], &Shares::Fixed(vec![8]), Settings::default());
     for items in [0..8, 0..4] {
         let chunk = run_of(run.ask(0, ms(0)));
         assert_eq!(chunk.items, items);
@@ -72,7 +72,7 @@ fn what_does_not_fit_is_halved_on_its_lane() {
 
 #[test]
 fn a_lane_that_failed_comes_back_after_a_canary_and_its_next_quarantine_is_longer() {
-    let mut run = Run::new(1_000, &[ONE_AT_A_TIME; 2], &Strategy::Adaptive, Settings::default());
+    let mut run = Run::new(1_000, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
     let lost = run_of(run.ask(0, ms(0)));
     run.failed(lost.id, Failure::Untrusted, ms(10));
     assert_eq!(run.state(0), State::Quarantined { until: ms(110) });
@@ -89,13 +89,13 @@ fn a_lane_that_failed_comes_back_after_a_canary_and_its_next_quarantine_is_longe
 
 #[test]
 fn the_last_lane_to_fail_ends_the_run_and_a_task_error_does_at_once() {
-    let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Strategy::Adaptive, Settings::default());
+    let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
     for lane in 0..2 {
         let chunk = run_of(run.ask(lane, ms(0)));
         run.failed(chunk.id, Failure::Untrusted, ms(0));
     }
     assert_eq!(run.outcome(), Some(&Outcome::NoLaneLeft));
-    let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Strategy::Adaptive, Settings::default());
+    let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
     let chunk = run_of(run.ask(1, ms(0)));
     run.failed(chunk.id, Failure::Task, ms(0));
     assert_eq!(run.outcome(), Some(&Outcome::TaskFailed(0..1)));
@@ -103,7 +103,7 @@ fn the_last_lane_to_fail_ends_the_run_and_a_task_error_does_at_once() {
 
 #[test]
 fn a_chunk_that_takes_many_times_its_estimate_has_hung() {
-    let mut run = Run::new(1_000, &[ONE_AT_A_TIME; 2], &Strategy::Adaptive, Settings::default());
+    let mut run = Run::new(1_000, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
     let first = run_of(run.ask(0, ms(0)));
     assert_eq!(run.next_deadline(), None, "nothing is known yet");
     run.finished(first.id, ms(1));
@@ -165,7 +165,7 @@ fn drive(items: u64, depths: &[usize], fixed: bool, happenings: &[Happening]) ->
         .iter()
         .map(|&depth| LaneSpec { depth, most_items: None, may_hang: true, expected: None })
         .collect();
-    let strategy = if fixed { Strategy::Fixed(crate::equal(items, lanes.len())) } else { Strategy::Adaptive };
+    let strategy = if fixed { Shares::Fixed(crate::equal(items, lanes.len())) } else { Shares::Pulled };
     let mut run = Run::new(items, &lanes, &strategy, Settings::default());
     let mut now = ms(0);
     let mut running: Vec<Chunk> = Vec::new();

@@ -29,6 +29,8 @@ pub(super) struct Virtual {
     pub(super) name: String,
     /// Items of mean cost a second.
     pub(super) rate: f64,
+    /// How busy with other things it is said to be; it is for the strategy that asks.
+    pub(super) utilization: f64,
     pub(super) launch_s: f64,
     pub(super) copy_bytes_per_s: Option<f64>,
     pub(super) jitter: f64,
@@ -55,6 +57,7 @@ impl Virtual {
         Virtual {
             name,
             rate,
+            utilization: device.utilization,
             launch_s: device.launch_s,
             copy_bytes_per_s: device.copy_bytes_per_s,
             jitter: device.jitter,

@@ -20,7 +20,8 @@ use self::{
 use crate::{
     account::{Account, DeviceLanes},
     report::Report,
-    run::{Answer, Chunk, Failure, LaneSpec, Outcome, Run, Settings, State, Strategy, Time},
+    run::{Answer, Chunk, Failure, LaneSpec, Outcome, Run, Settings, State, Time},
+    strategy::Strategy,
     trace::Trace,
 };
 
@@ -33,18 +34,6 @@ pub struct Simulation {
     pub outcome: Outcome,
     /// What every device did, when.
     pub trace: Trace,
-}
-
-/// Which strategy to simulate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Shares {
-    /// As [`Strategy::Adaptive`].
-    #[default]
-    Adaptive,
-    /// The same for everybody.
-    Equal,
-    /// By the rates that the devices have at first.
-    Proportional,
 }
 
 /// What the clock has in store.
@@ -61,8 +50,8 @@ enum Alarm {
 }
 
 /// Simulates a run, from its beginning to its end.
-pub fn simulate(scenario: &Scenario, shares: Shares, settings: Settings) -> Simulation {
-    let mut simulator = Simulator::new(scenario, shares, settings);
+pub fn simulate(scenario: &Scenario, strategy: Strategy, settings: Settings) -> Simulation {
+    let mut simulator = Simulator::new(scenario, strategy, settings);
     simulator.run();
     simulator.finish()
 }
@@ -84,7 +73,7 @@ struct Simulator<'a> {
 }
 
 impl<'a> Simulator<'a> {
-    fn new(scenario: &'a Scenario, shares: Shares, settings: Settings) -> Self {
+    fn new(scenario: &'a Scenario, strategy: Strategy, settings: Settings) -> Self {
         let mut random = Random(scenario.seed ^ 0xD1B5_4A32_D192_ED03);
         let mut names = scenario.names();
         let mut devices = Vec::new();
@@ -107,11 +96,9 @@ impl<'a> Simulator<'a> {
             .map(|device| LaneSpec { depth: device.depth, most_items: None, may_hang: true, expected: None })
             .collect();
         let rates: Vec<f64> = devices.iter().map(|device| device.rate).collect();
-        let strategy = match shares {
-            Shares::Adaptive => Strategy::Adaptive,
-            Shares::Equal => Strategy::Fixed(crate::equal(scenario.items, rates.len())),
-            Shares::Proportional => Strategy::Fixed(crate::proportional(scenario.items, &rates)),
-        };
+        let scores: Vec<(f64, f64)> =
+            devices.iter().map(|device| (device.rate, device.utilization)).collect();
+        let shares = strategy.shares(scenario.items, &scores, &vec![1; devices.len()]);
         let events = scenario.events.iter().enumerate();
         let mut alarms: BinaryHeap<_> =
             events.map(|(index, event)| Reverse((event.at(), Alarm::Event(index)))).collect();
@@ -119,7 +106,7 @@ impl<'a> Simulator<'a> {
         alarms.push(Reverse((settings.least_patience, Alarm::Deadline)));
         Simulator {
             costs: Costs::new(scenario.items, scenario.cost, scenario.seed),
-            run: Run::new(scenario.items, &lanes, &strategy, settings),
+            run: Run::new(scenario.items, &lanes, &shares, settings),
             waiting: vec![false; devices.len()],
             account: Account::new(devices.len(), true),
             capacities: vec![(Time::ZERO, rates.iter().sum())],

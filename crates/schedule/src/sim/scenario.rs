@@ -62,6 +62,9 @@ pub struct Device {
     /// Where given, each device's rate is drawn from `rate` to this, evenly on a logarithmic scale.
     #[serde(default)]
     pub rate_up_to: Option<f64>,
+    /// How busy it is said to be when the run begins, from 0 to 1: the dynamic strategy goes by it.
+    #[serde(default)]
+    pub utilization: f64,
     /// Seconds that each chunk costs beside its items.
     #[serde(default)]
     pub launch_s: f64,
@@ -135,11 +138,13 @@ impl Scenario {
             if wrong(device.launch_s)
                 || wrong(device.jitter)
                 || device.jitter >= 1.0
+                || wrong(device.utilization)
+                || device.utilization > 1.0
                 || wrong(copies)
                 || copies == 0.0
             {
                 return Err(format!(
-                    "device {}: times and bandwidths must be positive, jitter under 1",
+                    "device {}: times and bandwidths must be positive, jitter and utilization under 1",
                     device.id
                 ));
             }

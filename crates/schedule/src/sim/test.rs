@@ -3,7 +3,7 @@ use super::*;
 fn shipped(name: &str) -> Simulation {
     let path = format!("{}/../../scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
     let scenario = Scenario::from_toml(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let simulation = simulate(&scenario, Shares::Adaptive, Settings::default());
+    let simulation = simulate(&scenario, Strategy::Adaptive, Settings::default());
     println!("{name}: {}", simulation.report);
     assert_eq!(simulation.outcome, Outcome::Complete, "{}", simulation.report);
     assert_eq!(simulation.report.done, scenario.items);
@@ -52,7 +52,7 @@ fn fixed_splits_show_what_adapting_is_worth() {
     let path = format!("{}/../../scenarios/unlike.toml", env!("CARGO_MANIFEST_DIR"));
     let scenario = Scenario::from_toml(&std::fs::read_to_string(path).unwrap()).unwrap();
     let efficiency = |shares| simulate(&scenario, shares, Settings::default()).report.efficiency;
-    let (equal, proportional) = (efficiency(Shares::Equal), efficiency(Shares::Proportional));
+    let (equal, proportional) = (efficiency(Strategy::Equal), efficiency(Strategy::Proportional));
     assert!(equal < 0.2 && proportional < 0.95, "{equal} and {proportional}");
 }
 
@@ -62,7 +62,7 @@ fn when_all_die_the_run_ends_with_what_is_done() {
         "items = 1000\n[[device]]\nid = 'a'\nrate = 100.0\n[[event]]\nat_s = 5.0\ndevice = 'a'\nwhat = 'die'\n",
     )
     .unwrap();
-    let simulation = simulate(&scenario, Shares::Adaptive, Settings::default());
+    let simulation = simulate(&scenario, Strategy::Adaptive, Settings::default());
     assert_eq!(simulation.outcome, Outcome::NoLaneLeft);
     assert!((300..500).contains(&simulation.report.done), "{}", simulation.report);
 }

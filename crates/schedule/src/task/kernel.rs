@@ -4,11 +4,10 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Instant};
 
 use bytemuck::{Pod, Zeroable};
 use evener_device::{
-    Bound, Buffer, Device, Direction, Error, Features, HostBuffer, Kernel, Kind, Program, Result, Stream,
-    Timestamp,
+    Bound, Buffer, Device, Direction, Features, HostBuffer, Kernel, Kind, Program, Result, Stream, Timestamp,
 };
 
-use super::{Chunk, Task};
+use super::{Chunk, Results, Task};
 
 /// A kernel that reads an array of items and writes an array of as many results, as a task.
 ///
@@ -88,6 +87,9 @@ pub struct KernelState<I, O> {
     room: Option<Room<I, O>>,
     /// Whether the device tells when its copies began and ended.
     timestamps: bool,
+    /// Copies are of a multiple of so many elements.
+    alignment: usize,
+    most_items: u64,
 }
 
 #[derive(Debug)]
@@ -107,12 +109,17 @@ impl<I: Pod, O: Pod> KernelState<I, O> {
             return Ok(room);
         }
         // A little more than asked for: sizes grow, and each growth is an allocation.
-        let items = items.next_power_of_two().max(256);
+        let items = items.next_power_of_two().max(256.min(self.most_items as usize)).max(self.padded(1));
         let (input, output) = (self.device.buffer_any(items)?, self.device.buffer_any(items)?);
         let bound = self.program.bind(&[Buffer::arg(&input), Buffer::arg(&output)])?;
         let up = self.device.host_buffer(items, Direction::Upload)?;
         let down = self.device.host_buffer(items, Direction::Download)?;
         Ok(Room { items, input, output, up, down, bound })
+    }
+
+    /// So many elements that copies begin and end where the device wants them to.
+    fn padded(&self, items: usize) -> usize {
+        items.next_multiple_of(self.alignment)
     }
 
     fn timestamp(&mut self) -> Result<Option<Timestamp>> {
@@ -134,49 +141,64 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Task for KernelTask<I, O> {
     }
 
     fn prepare(&self, device: &Device) -> Result<KernelState<I, O>> {
-        let timestamps = device.describe().kind != Kind::Cpu
-            && device.capabilities()?.features.contains(Features::TIMESTAMPS);
+        let has = device.capabilities()?;
+        let timestamps = device.describe().kind != Kind::Cpu && has.features.contains(Features::TIMESTAMPS);
+        let by_size = has.max_binding_bytes.min(has.max_buffer_bytes)
+            / size_of::<I>().max(size_of::<O>()).max(1) as u64;
+        let by_threads = u64::from(has.max_groups[0]).saturating_mul(self.kernel.workgroup_threads());
+        // Room is made in powers of two.
+        let most = by_size.min(by_threads).min(u64::from(u32::MAX)).max(1);
         Ok(KernelState {
             program: device.compile(&self.kernel)?,
             stream: device.stream()?,
             device: device.clone(),
             room: None,
             timestamps,
+            alignment: has.copy_alignment.max(1) as usize,
+            most_items: 1 << most.ilog2(),
         })
+    }
+
+    fn most_items(&self, state: &KernelState<I, O>) -> u64 {
+        state.most_items
     }
 
     fn run(
         &self,
         state: &mut KernelState<I, O>,
         chunk: &Chunk<'_, I>,
-        results: &mut Vec<O>,
+        results: &mut Results<'_, O>,
     ) -> Result<()> {
         let count = chunk.len();
         let mut room = state.room(count)?;
         let start = Instant::now();
         chunk.read(|items| room.up.as_mut_slice()[..count].copy_from_slice(items))?;
-        chunk.spent_copying(start.elapsed());
+        chunk.spent_copying(Direction::Upload, start.elapsed());
         let before = state.timestamp()?;
-        let up = state.stream.upload_part(room.up, 0..count, &room.input)?;
+        let up = state.stream.upload_first(room.up, state.padded(count), &room.input)?;
         let uploaded = state.timestamp()?;
         let first = chunk.range().start;
-        let params = KernelParams { first: [first as u32, (first >> 32) as u32], count: count as u32, padding: 0 };
-        let groups = u32::try_from(self.kernel.groups_for(count as u64)).map_err(|_| self.too_many(state, count))?;
+        let params =
+            KernelParams { first: [first as u32, (first >> 32) as u32], count: count as u32, padding: 0 };
+        // It fits: `most_items` saw to it.
+        let groups = self.kernel.groups_for(count as u64) as u32;
         state.stream.launch(&room.bound, groups, &params)?;
         let computed = state.timestamp()?;
-        let part = room.output.slice(..count)?;
+        let part = room.output.slice(..state.padded(count))?;
         let down = state.stream.download_host(&part, room.down)?;
         let after = state.timestamp()?;
         room.down = down.wait()?;
         room.up = up.wait()?;
-        for (begin, end) in [(before, uploaded), (computed, after)] {
+        for (direction, begin, end) in
+            [(Direction::Upload, before, uploaded), (Direction::Download, computed, after)]
+        {
             if let (Some(begin), Some(end)) = (begin, end) {
-                chunk.spent_copying(end.since(&begin)?);
+                chunk.spent_copying(direction, end.since(&begin)?);
             }
         }
         let start = Instant::now();
         results.extend_from_slice(&room.down.as_slice()[..count]);
-        chunk.spent_copying(start.elapsed());
+        chunk.spent_copying(Direction::Download, start.elapsed());
         state.room = Some(room);
         Ok(())
     }

@@ -2,12 +2,17 @@
 
 mod closure;
 mod kernel;
+mod results;
 
 use std::{cell::Cell, fmt, ops::Range, time::Duration};
 
-use evener_device::{Device, Error, Kind, Result};
+use evener_device::{Device, Direction, Error, Kind, Result};
 
-pub use self::{closure::Closure, kernel::KernelTask};
+pub use self::{
+    closure::Closure,
+    kernel::{KernelParams, KernelState, KernelTask},
+    results::Results,
+};
 use crate::executor::Lent;
 
 /// The code that turns a chunk of items into results, on any device that it knows how to use.
@@ -20,7 +25,7 @@ use crate::executor::Lent;
 ///
 /// ```
 /// use evener_device::{Device, Kind, Result};
-/// use evener_schedule::{Chunk, Pool, Task};
+/// use evener_schedule::{Chunk, Pool, Results, Task};
 ///
 /// /// Looks numbers up in a table, which each lane has a copy of.
 /// #[derive(Clone)]
@@ -45,7 +50,7 @@ use crate::executor::Lent;
 ///         Ok(self.table.to_vec())
 ///     }
 ///
-///     fn run(&self, table: &mut Vec<u32>, chunk: &Chunk<'_, u8>, results: &mut Vec<u32>) -> Result<()> {
+///     fn run(&self, table: &mut Vec<u32>, chunk: &Chunk<'_, u8>, results: &mut Results<'_, u32>) -> Result<()> {
 ///         chunk.read(|items| results.extend(items.iter().map(|&item| table[usize::from(item)])))
 ///     }
 /// }
@@ -74,14 +79,14 @@ pub trait Task: Clone + Send + Sync + 'static {
     /// Makes a device ready.
     fn prepare(&self, device: &Device) -> Result<Self::State>;
 
-    /// Turns the items of a chunk into as many results, in order. The results are empty at first.
+    /// Turns the items of a chunk into as many results, in order.
     ///
     /// An `Error::Task` ends the run; with any other error the chunk is done again, elsewhere or smaller.
     fn run(
         &self,
         state: &mut Self::State,
         chunk: &Chunk<'_, Self::Input>,
-        results: &mut Vec<Self::Output>,
+        results: &mut Results<'_, Self::Output>,
     ) -> Result<()>;
 
     /// How many chunks are worked on at once on a device, each by a hand with a state of its own: as many as the
@@ -92,6 +97,19 @@ pub trait Task: Clone + Send + Sync + 'static {
             Kind::Cpu => device.describe().compute_units.map_or(1, |units| units.max(1) as usize),
             _ => 2,
         }
+    }
+
+    /// The most items that fit a chunk.
+    fn most_items(&self, state: &Self::State) -> u64 {
+        let _ = state;
+        u64::MAX
+    }
+
+    /// Whether a chunk that takes far longer than it should has hung: a device's may, but plain code is only slow. What
+    /// has hung is done again by somebody else.
+    fn may_hang(&self, device: &Device) -> bool {
+        let _ = device;
+        true
     }
 
     /// What the items cost compared with each other, one number each, where they do not all cost about the same.
@@ -111,7 +129,14 @@ pub trait Task: Clone + Send + Sync + 'static {
 pub struct Chunk<'a, I> {
     range: Range<u64>,
     items: Items<'a, I>,
-    copying: Cell<Duration>,
+    copying: Cell<Copies>,
+}
+
+/// How long copies took, to the device and from it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Copies {
+    pub(crate) up: Duration,
+    pub(crate) down: Duration,
 }
 
 /// Where a chunk's items are.
@@ -124,7 +149,7 @@ pub(crate) enum Items<'a, I> {
 
 impl<'a, I> Chunk<'a, I> {
     pub(crate) fn new(range: Range<u64>, items: Items<'a, I>) -> Self {
-        Chunk { range, items, copying: Cell::new(Duration::ZERO) }
+        Chunk { range, items, copying: Cell::default() }
     }
 
     /// Which items they are, counted from the run's first.
@@ -154,12 +179,17 @@ impl<'a, I> Chunk<'a, I> {
         }
     }
 
-    /// Tells how long the chunk's items or results were copied between host and device, for the report.
-    pub fn spent_copying(&self, time: Duration) {
-        self.copying.set(self.copying.get() + time);
+    /// Tells how long the chunk's items were copied to the device, or its results from it, for the report.
+    pub fn spent_copying(&self, direction: Direction, time: Duration) {
+        let mut copies = self.copying.get();
+        match direction {
+            Direction::Upload => copies.up += time,
+            Direction::Download => copies.down += time,
+        }
+        self.copying.set(copies);
     }
 
-    pub(crate) fn copying(&self) -> Duration {
+    pub(crate) fn copies(&self) -> Copies {
         self.copying.get()
     }
 }

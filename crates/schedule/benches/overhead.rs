@@ -1,0 +1,95 @@
+//! What scheduling costs on the processor's cores, against peers in the same run: `cargo bench -p evener-schedule
+//! --bench overhead`.
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use evener_device::Device;
+use evener_schedule::{Closure, Pool, Settings};
+use rayon::prelude::*;
+
+/// Times several ways to do the same in turns, and gives the lower quartile of each: whatever disturbs only ever adds.
+fn turns<const N: usize>(rounds: usize, ways: [&mut dyn FnMut(); N]) -> [Duration; N] {
+    let mut times: [Vec<Duration>; N] = std::array::from_fn(|_| Vec::new());
+    for round in 0..rounds + rounds / 4 {
+        for which in 0..N {
+            let which = (which + round) % N;
+            let start = Instant::now();
+            ways[which]();
+            if round >= rounds / 4 {
+                times[which].push(start.elapsed());
+            }
+        }
+    }
+    times.map(|mut times| {
+        times.sort_unstable();
+        times[times.len() / 4]
+    })
+}
+
+fn main() {
+    let cpu = Device::cpu();
+    println!("{}, {} cores", cpu.describe().name, cpu.describe().compute_units.unwrap_or(0));
+    let pool = Pool::new([&cpu]).unwrap();
+
+    let items: Vec<u64> = (0..1_000_000).collect();
+    let task = Closure::new("trivial", |&item: &u64| item.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7);
+    let job = pool.job(&task).keep_history_at(None);
+    let plain: Vec<u64> = items.iter().map(|&item| item.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7).collect();
+    let [evener, rayon, plain_time] = turns(
+        100,
+        [
+            &mut || assert_eq!(job.map(&items).unwrap().results().len(), plain.len()),
+            &mut || {
+                let results: Vec<u64> =
+                    items.par_iter().map(|&item| item.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7).collect();
+                assert_eq!(results.len(), plain.len());
+            },
+            &mut || {
+                let results: Vec<u64> =
+                    items.iter().map(|&item| item.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7).collect();
+                assert_eq!(results.len(), plain.len());
+            },
+        ],
+    );
+    assert_eq!(job.map(&items).unwrap().results(), plain);
+    println!(
+        "a million trivial items: Evener {evener:.3?}, rayon par_iter {rayon:.3?}, one thread {plain_time:.3?}"
+    );
+    println!("  ratio to rayon {:.3}", evener.as_secs_f64() / rayon.as_secs_f64());
+
+    let count = 100_000;
+    let single = pool
+        .job(&task)
+        .settings(Settings { most_items: Some(1), ..Settings::default() })
+        .keep_history_at(None);
+    let items = &items[..count];
+    let [chunks, spawns] = turns(
+        20,
+        [
+            &mut || {
+                let run = single.map(items).unwrap();
+                assert!(run.report().devices[0].chunks >= count as u64);
+            },
+            &mut || {
+                let done = std::sync::atomic::AtomicUsize::new(0);
+                rayon::scope(|scope| {
+                    for &item in items {
+                        let done = &done;
+                        scope.spawn(move |_| {
+                            std::hint::black_box(item);
+                            done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        });
+                    }
+                });
+                assert_eq!(done.into_inner(), count);
+            },
+        ],
+    );
+    let each = |time: Duration| time.as_secs_f64() * 1e6 / count as f64;
+    println!(
+        "{count} single-item chunks: {:.3} µs each; rayon spawn {:.3} µs each",
+        each(chunks),
+        each(spawns)
+    );
+}

@@ -1,0 +1,148 @@
+//! A device's place in a pool: the device as it is now, its threads, and what was counted of it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use evener_device::{Device, DeviceId};
+
+use crate::executor::Crew;
+
+/// A device's place in a pool.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) index: usize,
+    pub(crate) id: DeviceId,
+    device: Mutex<Device>,
+    /// How often the device was opened afresh.
+    generation: AtomicU64,
+    pub(crate) crew: Crew,
+    pub(crate) counters: Counters,
+}
+
+impl Seat {
+    pub(crate) fn new(index: usize, device: Device) -> Self {
+        let id = device.id().clone();
+        let binding = device.clone();
+        let crew = Crew::new(id.to_string(), move |number| binding.bind_thread(number));
+        let (device, generation) = (Mutex::new(device), AtomicU64::new(0));
+        Seat { index, id, device, generation, crew, counters: Counters::default() }
+    }
+
+    /// The device, and its generation.
+    pub(crate) fn device(&self) -> (Device, u64) {
+        let device = lock(&self.device);
+        (device.clone(), self.generation())
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(SeqCst)
+    }
+
+    /// Opens the device afresh, unless that was done since this generation. Says whether it did.
+    pub(crate) fn renew(&self, generation: u64) -> bool {
+        let mut device = lock(&self.device);
+        if self.generation() != generation {
+            return false;
+        }
+        *device = device.fresh();
+        self.generation.store(generation + 1, SeqCst);
+        true
+    }
+}
+
+/// What was counted of a device, over all runs. Any thread may ask at any time.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    active: AtomicU64,
+    pub(crate) queued: AtomicU64,
+    done: AtomicU64,
+    failed: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+/// What [`Counters`] say at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counted {
+    pub(crate) active: u64,
+    pub(crate) queued: u64,
+    pub(crate) done: u64,
+    pub(crate) failed: u64,
+    pub(crate) mean: Option<Duration>,
+}
+
+impl Counters {
+    pub(crate) fn begin(&self) {
+        self.active.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn end(&self, took: Duration) {
+        self.active.fetch_sub(1, Relaxed);
+        self.done.fetch_add(1, Relaxed);
+        self.nanoseconds.fetch_add(took.as_nanos() as u64, Relaxed);
+    }
+
+    pub(crate) fn fail(&self) {
+        self.active.fetch_sub(1, Relaxed);
+        self.failed.fetch_add(1, Relaxed);
+    }
+
+    /// What began came to nothing, and it is nobody's fault.
+    pub(crate) fn drop(&self) {
+        self.active.fetch_sub(1, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Counted {
+        let done = self.done.load(Relaxed);
+        let mean = self.nanoseconds.load(Relaxed).checked_div(done).map(Duration::from_nanos);
+        Counted {
+            active: self.active.load(Relaxed),
+            queued: self.queued.load(Relaxed),
+            done,
+            failed: self.failed.load(Relaxed),
+            mean,
+        }
+    }
+}
+
+/// A task's state on a device, of one generation of it.
+#[derive(Debug)]
+pub(crate) struct Kept<S> {
+    pub(crate) state: S,
+    pub(crate) generation: u64,
+}
+
+/// States that wait for the next run.
+#[derive(Debug)]
+pub(crate) struct Shelf<S> {
+    by_seat: Mutex<HashMap<usize, Vec<Kept<S>>>>,
+}
+
+impl<S> Default for Shelf<S> {
+    fn default() -> Self {
+        Shelf { by_seat: Mutex::default() }
+    }
+}
+
+impl<S> Shelf<S> {
+    /// A state for a device, if one is there.
+    pub(crate) fn take(&self, seat: &Seat) -> Option<Kept<S>> {
+        lock(&self.by_seat).get_mut(&seat.index)?.pop()
+    }
+
+    /// Keeps a state, unless its device has been opened afresh since.
+    pub(crate) fn put(&self, seat: &Seat, kept: Kept<S>) {
+        if kept.generation == seat.generation() {
+            lock(&self.by_seat).entry(seat.index).or_default().push(kept);
+        }
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
