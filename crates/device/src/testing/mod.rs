@@ -112,7 +112,7 @@ struct State {
     plan: Mutex<BTreeMap<u64, Fault>>,
     operations: AtomicU64,
     openings: AtomicU64,
-    /// The opening up to which everything is lost.
+    /// The opening up to which everything is lost; all of them, once it was destroyed.
     lost_opening: AtomicU64,
     corrupt_next: AtomicBool,
     /// How much slower than the device under it, as the bits of an `f64`.
@@ -154,6 +154,12 @@ impl Faults {
         self.release();
     }
 
+    /// Loses the device at once and for good: every opening of it fails.
+    pub fn destroy(&self) {
+        self.state.lost_opening.store(u64::MAX, SeqCst);
+        self.release();
+    }
+
     /// Makes everything take so many times as long from now on; 1 is the device's own speed.
     pub fn slow_down(&self, factor: f64) {
         self.state.slowness.store(factor.max(1.0).to_bits(), SeqCst);
@@ -177,7 +183,7 @@ impl State {
     }
 
     fn lose(&self) {
-        self.lost_opening.store(self.openings.load(SeqCst), SeqCst);
+        self.lost_opening.fetch_max(self.openings.load(SeqCst), SeqCst);
     }
 
     /// Counts an operation, and lets the plan have its way with it.

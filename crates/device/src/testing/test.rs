@@ -104,3 +104,13 @@ fn a_slowed_device_takes_the_factor_longer() {
     assert!(slowed >= 4 * Duration::from_millis(40), "{plain:?} became {slowed:?}");
     assert!(slowed > 2 * plain, "{plain:?} became {slowed:?}");
 }
+
+#[test]
+fn a_destroyed_device_fails_however_often_it_is_opened() {
+    let (device, faults) = Faults::wrap(&Device::cpu());
+    sum_on(&device).unwrap();
+    faults.destroy();
+    for device in [device.clone(), device.fresh(), device.fresh().fresh()] {
+        assert!(matches!(sum_on(&device), Err(Error::Lost { .. })));
+    }
+}

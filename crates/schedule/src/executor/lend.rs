@@ -147,9 +147,9 @@ mod test {
                 write(0..2);
             }
             drop(hold);
-            let written = if missing { vec![2..4] } else { vec![2..4, 0..2] };
+            let written: &[Range<u64>] = if missing { &[const { 2..4 }] } else { &[2..4, 0..2] };
             // SAFETY: these were written.
-            let taken = unsafe { slots.take(&written) };
+            let taken = unsafe { slots.take(written) };
             let numbers = taken.map(|results| results.into_iter().map(|it| it.0).collect::<Vec<_>>());
             assert_eq!(numbers, (!missing).then(|| vec![0, 1, 2, 3]));
             assert_eq!(Arc::strong_count(&counted), 1, "nothing leaks");

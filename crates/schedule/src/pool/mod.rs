@@ -1,7 +1,9 @@
 //! The pool: the devices that work together, and the ways to put them to work.
 
 mod chooser;
+mod execute;
 mod job;
+mod memory;
 mod seat;
 mod statistics;
 mod stream;

@@ -7,11 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Shelf,
-    job::{Job, Lanes},
-    lock,
-};
+use super::{Shelf, execute::Lanes, job::Job, lock};
 use crate::{
     account::Account,
     error::{Done, RunError},

@@ -386,8 +386,9 @@ impl Run {
             return Some(self.cut(back, end, most));
         }
         if let Some(share) = self.lanes[lane].share.take() {
-            let end = share.end;
-            return Some(self.cut(Returned { items: share, given_up: 0 }, end, most));
+            let middle = share.start.saturating_add(most).min(share.end);
+            self.lanes[lane].share = (middle < share.end).then_some(middle..share.end);
+            return Some(Returned { items: share.start..middle, given_up: 0 });
         }
         if self.next >= self.items {
             // Nobody asks for the share of a lane that will not.

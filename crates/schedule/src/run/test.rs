@@ -35,6 +35,19 @@ fn a_fixed_split_hands_out_exactly_its_shares() {
 }
 
 #[test]
+fn a_share_that_does_not_fit_at_once_stays_its_lanes_own() {
+    let settings = Settings { most_items: Some(3), ..Settings::default() };
+    let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Fixed(crate::equal(10, 2)), settings);
+    for items in [0..3, 3..5] {
+        let chunk = run_of(run.ask(0, ms(0)));
+        assert_eq!(chunk.items, items);
+        run.finished(chunk.id, ms(1));
+    }
+    assert!(matches!(run.ask(0, ms(1)), Answer::Wait { .. }), "the rest is the other lane's");
+    assert_eq!(run_of(run.ask(1, ms(1))).items, 5..8);
+}
+
+#[test]
 fn a_first_result_wins_and_the_other_is_dropped() {
     let mut run = Run::new(4, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
     let slow = run_of(run.ask(0, ms(0)));

@@ -1,0 +1,264 @@
+//! Unlike devices on one load: how close to ideal they come, whether choosing among them ever costs, and what a device
+//! that falls costs.
+//!
+//! `cargo bench -p evener-schedule --bench unlike [-- efficiency|choice|kill]`, on the devices that `EVENER_DEVICES`
+//! names, such as `cuda:0[16,40,76],cpu`, or on all of the machine's.
+#![allow(missing_docs, clippy::print_stdout)]
+
+mod churn;
+
+use std::{
+    error::Error,
+    time::{Duration, Instant},
+};
+
+use churn::{Churn, churned};
+use evener_device::{Device, Inventory, Kind, testing::Faults};
+use evener_schedule::{Cancel, Job, Pool, Settings, Strategy};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
+    let parts: Vec<String> = std::env::args().skip(1).filter(|it| !it.starts_with("--")).collect();
+    let wants = |part: &str| parts.is_empty() || parts.iter().any(|it| it == part);
+    let devices = Inventory::discover().select_or_default(None)?;
+    for device in &devices {
+        let it = device.describe();
+        let units = it.compute_units.map_or("?".into(), |units| units.to_string());
+        println!("{:12} {} ({}, {units} units, {})", it.id, it.name, it.kind, it.driver);
+    }
+    if wants("efficiency") {
+        efficiency(&devices)?;
+    }
+    if wants("choice") {
+        choice(&devices)?;
+    }
+    if wants("kill") {
+        kill(&devices)?;
+    }
+    Ok(())
+}
+
+/// A job whose items take the strongest device long enough that copies do not count.
+const HEAVY: u32 = 1 << 15;
+
+/// Each device's items a second, alone; and how many items keep all of them busy for so long.
+fn alone(job: &Job<'_, Churn>, sample: usize) -> Result<Vec<f64>> {
+    // A first guess tells how many items make a second or so.
+    let items: Vec<u32> = (0..sample as u32).collect();
+    let mut rates = Vec::new();
+    for (device, rate) in job.calibrate(&items)? {
+        let rate = rate.ok_or_else(|| format!("{device} failed alone"))?;
+        rates.push(rate);
+    }
+    Ok(rates)
+}
+
+fn show_rates(devices: &[Device], rates: &[f64]) {
+    for (device, rate) in devices.iter().zip(rates) {
+        println!("  {:12} alone {:>12.0} items/s", device.id(), rate);
+    }
+}
+
+/// A run of about two seconds; half-way, one device becomes half as fast.
+fn efficiency(devices: &[Device]) -> Result<()> {
+    // Neither the first nor the last of the GPUs, where there are several: one of middling strength.
+    let gpus: Vec<&Device> = devices.iter().filter(|it| it.describe().kind != Kind::Cpu).collect();
+    let slowed = gpus.get(gpus.len() / 2).copied().unwrap_or(&devices[0]);
+    let task = Churn::new("churn", HEAVY, slowed.id());
+    let pool = Pool::new(devices)?;
+    let job = pool.job(&task).keep_history_at(None).all_devices();
+    println!("\nEfficiency: {HEAVY} rounds an item; {} does everything twice from half-time on", slowed.id());
+    let (rates, items) = calibrated(&job, 2.0)?;
+    show_rates(devices, &rates);
+    let which = devices.iter().position(|device| device.id() == slowed.id()).unwrap_or(0);
+    // What twice the work really does to it.
+    task.slow_down(2);
+    let few = &items[..(rates[which] * 0.3) as usize];
+    let slow_pool = Pool::new([slowed])?;
+    let slow_rate = slow_pool.job(&task).keep_history_at(None).calibrate(few)?[0].1.unwrap_or(0.0);
+    task.slow_down(1);
+    println!(
+        "  {:12} slowed {:>11.0} items/s: {:.3} of its own",
+        slowed.id(),
+        slow_rate,
+        slow_rate / rates[which]
+    );
+
+    let all: f64 = rates.iter().sum();
+    let half = Duration::from_secs_f64(items.len() as f64 / all / 2.0);
+    let after = all - rates[which] + slow_rate;
+    let ideal = half.as_secs_f64() + (items.len() as f64 - all * half.as_secs_f64()) / after;
+    println!("  {} items, ideal {ideal:.4} s", items.len());
+    let expected: Vec<u32> =
+        items.iter().step_by(items.len() / 64).map(|&item| churned(item, HEAVY)).collect();
+    for strategy in Strategy::ALL {
+        // A fixed share is done in pieces, so that slowing down half-way is felt.
+        let settings = match strategy {
+            Strategy::Adaptive => Settings::default(),
+            _ => Settings { most_items: Some(items.len() as u64 / 200), ..Settings::default() },
+        };
+        let job = job_like(&pool, &task, &items, strategy, settings)?;
+        let run = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(half);
+                task.slow_down(2);
+            });
+            job.map(&items)
+        })?;
+        task.slow_down(1);
+        let found = run.results().iter().step_by(items.len() / 64).copied();
+        assert!(found.eq(expected.iter().copied()), "wrong results");
+        println!("\n{strategy}: efficiency {:.4}\n{}", ideal / run.report().wall_s, run.report());
+    }
+    Ok(())
+}
+
+/// Rates alone from runs of a good length, and items for so many seconds of all devices together.
+fn calibrated(job: &Job<'_, Churn>, seconds: f64) -> Result<(Vec<f64>, Vec<u32>)> {
+    // Enough for every multiprocessor of every device to be full, and a first guess of the sum.
+    let guess: f64 = alone(job, 1 << 18)?.iter().sum();
+    let sample = ((guess * 0.2) as usize).max(1 << 18);
+    let rates = alone(job, sample)?;
+    let count = rates.iter().sum::<f64>() * seconds;
+    Ok((rates, (0..count as u32).collect()))
+}
+
+/// A job with the rates of another measured again, since they are kept by the job.
+fn job_like(
+    pool: &Pool,
+    task: &Churn,
+    items: &[u32],
+    strategy: Strategy,
+    settings: Settings,
+) -> Result<Job<'static, Churn>> {
+    let job = pool.job(task).keep_history_at(None).all_devices().strategy(strategy).settings(settings);
+    job.calibrate(&items[..items.len() / 16])?;
+    Ok(job)
+}
+
+/// At every size, the devices that are chosen against each device alone.
+fn choice(devices: &[Device]) -> Result<()> {
+    const ROUNDS: u32 = 1 << 12;
+    let task = Churn::new("choice", ROUNDS, &evener_device::DeviceId::from("none"));
+    println!("\nChoice: {ROUNDS} rounds an item; lower quartiles of alternating runs, in µs");
+    let folder = std::env::temp_dir().join(format!("evener-choice-{}.json", std::process::id()));
+    let pool = Pool::new(devices)?;
+    let chosen = pool.job(&task).keep_history_at(Some(folder.clone()));
+    let alone: Vec<(Pool, &Device)> =
+        devices.iter().map(|device| Ok((Pool::new([device])?, device))).collect::<Result<_>>()?;
+    let alone: Vec<(Job<'_, Churn>, &Device)> =
+        alone.iter().map(|(pool, device)| (pool.job(&task).keep_history_at(None), *device)).collect();
+    let all: Vec<u32> = (0..10_000_000).collect();
+    print!("{:>9} {:>11}", "items", "chosen");
+    alone.iter().for_each(|(_, device)| print!(" {:>12}", device.id().to_string()));
+    println!(" {:>8}  used", "ratio");
+    let mut worst: f64 = 0.0;
+    for size in [1, 3, 10, 100, 1_000, 10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000] {
+        let items = &all[..size];
+        let expected = churned(items[size - 1], ROUNDS);
+        let mut jobs = vec![&chosen];
+        jobs.extend(alone.iter().map(|(job, _)| job));
+        let (times, used) = alternate(&jobs, items, expected)?;
+        let fastest = times[1..].iter().min().copied().unwrap_or_default();
+        let ratio = times[0].as_secs_f64() / fastest.as_secs_f64();
+        worst = worst.max(ratio);
+        print!("{size:>9}");
+        times.iter().for_each(|time| print!(" {:>11.1}", time.as_secs_f64() * 1e6));
+        println!(" {ratio:>8.3}  {used}");
+    }
+    println!("worst ratio to the fastest alone: {worst:.3}");
+    let _ = std::fs::remove_file(folder);
+    Ok(())
+}
+
+/// Lower quartiles of the jobs' times, in turns; and who the first one used in the end.
+fn alternate(jobs: &[&Job<'_, Churn>], items: &[u32], expected: u32) -> Result<(Vec<Duration>, String)> {
+    let mut times = vec![Vec::new(); jobs.len()];
+    let mut used = String::new();
+    let start = Instant::now();
+    // At least some turns, at most as many as tell no more; the first tenth warms up, and is learned from.
+    while times[0].len() < 12 || (start.elapsed() < Duration::from_millis(2500) && times[0].len() < 2000) {
+        let turn = times[0].len();
+        for which in 0..jobs.len() {
+            let which = (which + turn) % jobs.len();
+            // One that is hopelessly slow is not waited for each time.
+            if which > 0 && turn > 3 && turn % 8 != 0 && is_hopeless(&times, which) {
+                continue;
+            }
+            let begin = Instant::now();
+            let run = jobs[which].map(items)?;
+            times[which].push(begin.elapsed());
+            assert_eq!(run.results().last(), Some(&expected), "wrong results");
+            if which == 0 {
+                let devices = run.report().devices.iter().filter(|device| device.items > 0);
+                used = devices.map(|device| device.id.clone()).collect::<Vec<_>>().join(" ");
+            }
+        }
+    }
+    let quartile = |mut times: Vec<Duration>| {
+        let warm = times.len() / 10 + 2;
+        let mut times = times.split_off(warm.min(times.len() - 1));
+        times.sort_unstable();
+        times[times.len() / 4]
+    };
+    Ok((times.into_iter().map(quartile).collect(), used))
+}
+
+fn is_hopeless(times: &[Vec<Duration>], which: usize) -> bool {
+    let least = |times: &Vec<Duration>| times.iter().min().copied().unwrap_or(Duration::MAX);
+    let best = times.iter().map(least).min().unwrap_or(Duration::MAX);
+    least(&times[which]) > best * 4
+}
+
+/// Half-way through a run of the GPUs, one of them is gone for good.
+fn kill(devices: &[Device]) -> Result<()> {
+    let gpus: Vec<Device> =
+        devices.iter().filter(|device| device.describe().kind != Kind::Cpu).cloned().collect();
+    if gpus.len() < 2 {
+        println!("\nskipped: killing a device needs two GPUs, or parts of one");
+        return Ok(());
+    }
+    let task = Churn::new("kill", HEAVY, &evener_device::DeviceId::from("none"));
+    let victim = gpus.len() / 2;
+    let (wrapped, _) = Faults::wrap(&gpus[victim]);
+    let mut members = gpus.clone();
+    members[victim] = wrapped;
+    let pool = Pool::new(&members)?;
+    let job = pool.job(&task).keep_history_at(None).all_devices();
+    let (rates, items) = calibrated(&job, 2.0)?;
+    println!("\nKilled: {} is gone for good half-way through", gpus[victim].id());
+    show_rates(&members, &rates);
+    for _ in 0..3 {
+        let (wrapped, faults) = Faults::wrap(&gpus[victim]);
+        members[victim] = wrapped;
+        let pool = Pool::new(&members)?;
+        let job = pool.job(&task).keep_history_at(None).all_devices();
+        // Warm: what is made once is there.
+        job.map(&items[..items.len() / 16])?;
+        let all: f64 = rates.iter().sum();
+        let half = Duration::from_secs_f64(items.len() as f64 / all / 2.0);
+        let rest = (items.len() as f64 - all * half.as_secs_f64()) / (all - rates[victim]);
+        let cancel = Cancel::new();
+        let job = job.cancel(&cancel);
+        let run = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(half);
+                faults.destroy();
+            });
+            job.map(&items)
+        })?;
+        assert_eq!(
+            run.results().last(),
+            items.last().map(|&item| churned(item, HEAVY)).as_ref(),
+            "wrong results"
+        );
+        let took = run.report().wall_s - half.as_secs_f64();
+        println!(
+            "what remained: ideal {rest:.4} s, took {took:.4} s: {:.3} times\n{}",
+            took / rest,
+            run.report()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! What a job knows from its earlier runs.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use super::Seat;
+use crate::{
+    account::DeviceLanes,
+    report::LeftOut,
+    run::{Expected, Run},
+};
+
+/// Deciding which devices to use may take one part in so many of the time that the runs take.
+const WORTH: u32 = 100;
+/// So many numbers of items are remembered.
+const SIZES: usize = 64;
+
+/// What a job knows from its earlier runs.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// What each device's lanes have shown, by the items of a unit.
+    expected: HashMap<(usize, u64), Expected>,
+    /// Items a second of each device alone.
+    pub(super) alone: HashMap<usize, f64>,
+    /// Which devices runs of so many items have used lately.
+    choices: HashMap<u64, Remembered>,
+}
+
+/// Which devices a run uses.
+#[derive(Debug, Clone)]
+pub(super) struct Selection {
+    pub(super) seats: Vec<Arc<Seat>>,
+    pub(super) left_out: Arc<[LeftOut]>,
+    pub(super) predicted: Option<Duration>,
+    /// Whether it was decided just now, so that something can be learned from how it turns out.
+    pub(super) fresh: bool,
+}
+
+#[derive(Debug)]
+struct Remembered {
+    selection: Selection,
+    /// How long deciding took.
+    deciding: Duration,
+    /// How long the runs took that have used it since.
+    used: Duration,
+}
+
+impl Memory {
+    /// What a device's lanes have shown.
+    pub(super) fn expected(&self, seat: &Seat, unit: u64) -> Option<Expected> {
+        self.expected.get(&(seat.index, unit)).copied()
+    }
+
+    /// Keeps what the lanes of a run have shown.
+    pub(super) fn remember(&mut self, run: &Run, seats: &[Arc<Seat>], devices: &[DeviceLanes], unit: u64) {
+        for (seat, device) in seats.iter().zip(devices) {
+            let learned = device.lanes.clone().filter_map(|lane| run.learned(lane));
+            // Of several lanes of one device, the one that did most tells best.
+            if let Some(best) = learned.max_by(|a, b| a.largest.total_cmp(&b.largest)) {
+                self.expected.insert((seat.index, unit), best);
+            }
+        }
+    }
+
+    /// The devices that a run of so many items used lately, unless it is worth deciding anew.
+    pub(super) fn lately(&self, items: u64) -> Option<Selection> {
+        let known = self.choices.get(&items)?;
+        (known.used < known.deciding * WORTH).then(|| Selection { fresh: false, ..known.selection.clone() })
+    }
+
+    /// Keeps a decision that took so long, for the next runs of as many items.
+    pub(super) fn decided(&mut self, items: u64, selection: &Selection, deciding: Duration) {
+        if self.choices.len() >= SIZES {
+            self.choices.clear();
+        }
+        let used = Duration::ZERO;
+        self.choices.insert(items, Remembered { selection: selection.clone(), deciding, used });
+    }
+
+    /// A run of so many items took so long.
+    pub(super) fn took(&mut self, items: u64, wall: Duration) {
+        if let Some(known) = self.choices.get_mut(&items) {
+            known.used += wall;
+        }
+    }
+}
