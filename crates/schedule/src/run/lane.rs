@@ -74,14 +74,17 @@ impl Line {
         self.cost_time += weight * cost * took;
     }
 
-    /// What a chunk costs beside its items; nothing where all were of one size, so that it cannot be told.
-    fn overhead(&self) -> f64 {
+    /// What a chunk costs beside its items, and what each of them adds; nothing where all chunks were of one size, so
+    /// that it cannot be told.
+    fn solve(&self) -> Option<(f64, f64)> {
         let all = self.weights * self.cost_squared;
         let apart = all - self.cost * self.cost;
         if apart <= all * 1e-9 {
-            return 0.0;
+            return None;
         }
-        ((self.time * self.cost_squared - self.cost * self.cost_time) / apart).max(0.0)
+        let overhead = (self.time * self.cost_squared - self.cost * self.cost_time) / apart;
+        let each = (self.weights * self.cost_time - self.cost * self.time) / apart;
+        Some((overhead.max(0.0), each.max(0.0)))
     }
 }
 
@@ -130,7 +133,17 @@ impl Lane {
 
     /// What a chunk costs beside its items.
     pub(super) fn overhead(&self) -> f64 {
-        self.speed.line.overhead()
+        self.speed.line.solve().map_or(0.0, |(overhead, _)| overhead)
+    }
+
+    /// How much it probably does in a chunk of so many seconds. In a short one the cost of the chunk itself counts: it
+    /// is paid once, however many items there are, and the time an item of smaller chunks says too little.
+    pub(super) fn done_in(&self, seconds: f64) -> Option<f64> {
+        let by_rate = seconds / self.seconds_per_item()?;
+        let short = |&(overhead, _): &(f64, f64)| seconds < overhead * 8.0;
+        let by_line = self.speed.line.solve().filter(short);
+        let by_line = by_line.map_or(0.0, |(overhead, each)| (seconds - overhead) / each.max(1e-15));
+        Some(by_rate.max(by_line))
     }
 
     /// How long a chunk of so much cost probably takes.

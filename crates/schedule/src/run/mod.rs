@@ -363,7 +363,7 @@ impl Run {
         // The lane's share of half of what remains takes as long as half of what remains takes all of them.
         let time = (left / all / 2.0).clamp(shortest.min(longest), longest);
         let grown = (it.largest * settings.growth).max(first);
-        (rate * time).min(grown).max(1.0)
+        it.done_in(time).unwrap_or(first).min(grown).max(1.0)
     }
 
     /// Items a second of all healthy lanes together. Those that have finished nothing yet are taken to be like the
@@ -441,7 +441,7 @@ impl Run {
         let now = now.as_secs_f64();
         let end = |piece: &Piece| {
             let [attempt] = piece.attempts.as_slice() else { return None };
-            if attempt.lane == lane || attempt.exclusive {
+            if attempt.lane == lane || attempt.exclusive || len(&piece.items) > it.most_items {
                 return None;
             }
             let theirs = &self.lanes[attempt.lane];

@@ -65,6 +65,17 @@ fn a_first_result_wins_and_the_other_is_dropped() {
 }
 
 #[test]
+fn nobody_rescues_what_does_not_fit_it() {
+    let small = LaneSpec { most_items: Some(2), ..ONE_AT_A_TIME };
+    let shares = Shares::Fixed(vec![8, 0]);
+    let mut run = Run::new(8, &[ONE_AT_A_TIME, small], &shares, Settings::default());
+    run.adaptive = true;
+    let slow = run_of(run.ask(0, ms(0)));
+    assert_eq!(slow.items, 0..8);
+    assert!(matches!(run.ask(1, ms(1)), Answer::Wait { .. }));
+}
+
+#[test]
 fn what_does_not_fit_is_halved_on_its_lane() {
     let mut run = Run::new(8, &[ONE_AT_A_TIME], &Shares::Fixed(vec![8]), Settings::default());
     for items in [0..8, 0..4] {
