@@ -202,7 +202,7 @@ impl Task for Churn {
     fn most_items(&self, hand: &Hand) -> u64 {
         match hand {
             Hand::Cores(_) => u64::MAX,
-            Hand::Gpu(gpu) => gpu.most.min(1 << 24) as u64,
+            Hand::Gpu(gpu) => gpu.most.min(1 << 22) as u64,
         }
     }
 

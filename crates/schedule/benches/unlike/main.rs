@@ -13,7 +13,7 @@ use std::{
 };
 
 use churn::{Churn, churned};
-use evener_device::{Device, Inventory, Kind, testing::Faults};
+use evener_device::{Device, DeviceId, Inventory, Kind, testing::Faults};
 use evener_schedule::{Cancel, Job, Pool, Settings, Strategy};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -42,18 +42,6 @@ fn main() -> Result<()> {
 /// A job whose items take the strongest device long enough that copies do not count.
 const HEAVY: u32 = 1 << 15;
 
-/// Each device's items a second, alone; and how many items keep all of them busy for so long.
-fn alone(job: &Job<'_, Churn>, sample: usize) -> Result<Vec<f64>> {
-    // A first guess tells how many items make a second or so.
-    let items: Vec<u32> = (0..sample as u32).collect();
-    let mut rates = Vec::new();
-    for (device, rate) in job.calibrate(&items)? {
-        let rate = rate.ok_or_else(|| format!("{device} failed alone"))?;
-        rates.push(rate);
-    }
-    Ok(rates)
-}
-
 fn show_rates(devices: &[Device], rates: &[f64]) {
     for (device, rate) in devices.iter().zip(rates) {
         println!("  {:12} alone {:>12.0} items/s", device.id(), rate);
@@ -74,9 +62,8 @@ fn efficiency(devices: &[Device]) -> Result<()> {
     let which = devices.iter().position(|device| device.id() == slowed.id()).unwrap_or(0);
     // What twice the work really does to it.
     task.slow_down(2);
-    let few = &items[..(rates[which] * 0.3) as usize];
     let slow_pool = Pool::new([slowed])?;
-    let slow_rate = slow_pool.job(&task).keep_history_at(None).calibrate(few)?[0].1.unwrap_or(0.0);
+    let slow_rate = slow_pool.job(&task).keep_history_at(None).calibrate(&items)?[0].1.unwrap_or(0.0);
     task.slow_down(1);
     println!(
         "  {:12} slowed {:>11.0} items/s: {:.3} of its own",
@@ -114,12 +101,12 @@ fn efficiency(devices: &[Device]) -> Result<()> {
     Ok(())
 }
 
-/// Rates alone from runs of a good length, and items for so many seconds of all devices together.
+/// Each device's items a second, alone; and items for so many seconds of all of them together.
 fn calibrated(job: &Job<'_, Churn>, seconds: f64) -> Result<(Vec<f64>, Vec<u32>)> {
-    // Enough for every multiprocessor of every device to be full, and a first guess of the sum.
-    let guess: f64 = alone(job, 1 << 18)?.iter().sum();
-    let sample = ((guess * 0.2) as usize).max(1 << 18);
-    let rates = alone(job, sample)?;
+    let items: Vec<u32> = (0..100_000_000).collect();
+    let rate = |(device, rate): (DeviceId, Option<f64>)| rate.ok_or_else(|| format!("{device} failed alone"));
+    let rates: Vec<f64> =
+        job.calibrate(&items)?.into_iter().map(rate).collect::<std::result::Result<_, _>>()?;
     let count = rates.iter().sum::<f64>() * seconds;
     Ok((rates, (0..count as u32).collect()))
 }
@@ -133,14 +120,14 @@ fn job_like(
     settings: Settings,
 ) -> Result<Job<'static, Churn>> {
     let job = pool.job(task).keep_history_at(None).all_devices().strategy(strategy).settings(settings);
-    job.calibrate(&items[..items.len() / 16])?;
+    job.calibrate(items)?;
     Ok(job)
 }
 
 /// At every size, the devices that are chosen against each device alone.
 fn choice(devices: &[Device]) -> Result<()> {
     const ROUNDS: u32 = 1 << 12;
-    let task = Churn::new("choice", ROUNDS, &evener_device::DeviceId::from("none"));
+    let task = Churn::new("choice", ROUNDS, &DeviceId::from("none"));
     println!("\nChoice: {ROUNDS} rounds an item; lower quartiles of alternating runs, in µs");
     let folder = std::env::temp_dir().join(format!("evener-choice-{}.json", std::process::id()));
     let pool = Pool::new(devices)?;
@@ -219,7 +206,7 @@ fn kill(devices: &[Device]) -> Result<()> {
         println!("\nskipped: killing a device needs two GPUs, or parts of one");
         return Ok(());
     }
-    let task = Churn::new("kill", HEAVY, &evener_device::DeviceId::from("none"));
+    let task = Churn::new("kill", HEAVY, &DeviceId::from("none"));
     let victim = gpus.len() / 2;
     let (wrapped, _) = Faults::wrap(&gpus[victim]);
     let mut members = gpus.clone();

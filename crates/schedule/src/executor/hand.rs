@@ -28,8 +28,9 @@ enum Next {
 }
 
 impl<T: Task> Shared<T> {
-    /// Sends a hand to work on a lane. The lock is held by the caller: the hand is known before it begins.
-    pub(super) fn hire(self: &Arc<Self>, core: &mut Core, lane: LaneIndex) {
+    /// Sends a hand to work on a lane. The lock is held by the caller: the hand is known before it begins. Says whether
+    /// there was one to send.
+    pub(super) fn hire(self: &Arc<Self>, core: &mut Core, lane: LaneIndex) -> bool {
         let number = core.hands.len();
         core.hands.push(Hand { lane, doing: Doing::Nothing, dismissed: false });
         let shared = self.clone();
@@ -39,11 +40,25 @@ impl<T: Task> Shared<T> {
             core.failures.push(Error::Lost { device, operation, detail: why.to_string() });
             core.run.lane_failed(lane, Failure::Unable, self.now());
             self.wake_all();
+            return false;
+        }
+        true
+    }
+
+    /// Sends the next two hands to work: each of them does the same, so that all are awake soon.
+    pub(super) fn hire_some(self: &Arc<Self>) {
+        let mut core = self.core();
+        let mut sent = 0;
+        while sent < 2
+            && let Some(lane) = core.to_hire.pop()
+        {
+            sent += u32::from(self.hire(&mut core, lane));
         }
     }
 
     /// A hand's whole life.
     fn work_on(self: Arc<Self>, me: usize, lane: LaneIndex) {
+        self.hire_some();
         let mut state: Option<Kept<T::State>> = None;
         let mut scratch = Vec::new();
         'ready: while let Some(kept) = self.make_ready(me, lane, state.take()) {

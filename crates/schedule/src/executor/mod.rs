@@ -87,6 +87,8 @@ pub(crate) struct Core {
     pub(crate) run: Run,
     pub(crate) account: Account,
     hands: Vec<Hand>,
+    /// Lanes that hands are still to be sent to.
+    to_hire: Vec<LaneIndex>,
     /// The units that were accepted.
     pub(crate) accepted: Vec<Range<u64>>,
     /// What has gone wrong.
@@ -148,6 +150,7 @@ impl<T: Task> Shared<T> {
                 run,
                 account,
                 hands: Vec::new(),
+                to_hire: Vec::new(),
                 accepted: Vec::new(),
                 failures: Vec::new(),
                 task_error: None,

@@ -37,14 +37,11 @@ pub(crate) enum Stopped {
 }
 
 impl<T: Task> Shared<T> {
-    /// Puts so many hands on each lane.
+    /// Puts so many hands on each lane. Waking a thread takes a while, so those that are awake help to wake the others.
     pub(crate) fn begin(self: &Arc<Self>, hands: &[usize]) {
-        let mut core = self.core();
-        for (lane, &count) in hands.iter().enumerate() {
-            for _ in 0..count {
-                self.hire(&mut core, lane);
-            }
-        }
+        let lanes = hands.iter().enumerate().rev();
+        self.core().to_hire = lanes.flat_map(|(lane, &count)| std::iter::repeat_n(lane, count)).collect();
+        self.hire_some();
     }
 
     /// Watches until the run has ended, and works on a lane meanwhile, where one is given and it can. Says why it ended,

@@ -16,6 +16,8 @@ pub(super) struct Sample {
     pub(super) items: u64,
     pub(super) busy: Duration,
     pub(super) startup: Duration,
+    /// Whether it had to be made ready first.
+    pub(super) cold: bool,
 }
 
 /// Runs remembered of one device and task.
@@ -56,8 +58,8 @@ pub(super) struct Fit {
 }
 
 impl Fit {
-    /// Nothing, where no run says how long items take.
-    pub(super) fn of(samples: &[Sample]) -> Option<Fit> {
+    /// The line of a device that has to be made ready first, or not. Nothing, where no run says how long items take.
+    pub(super) fn of(samples: &[Sample], cold: bool) -> Option<Fit> {
         let points = weigh(samples);
         let largest = points.iter().map(|point| point.items).reduce(f64::max)?;
         let mut line = Solution::of(&points, |point| point.seconds);
@@ -67,8 +69,8 @@ impl Fit {
             // believed for a long time.
             line = Solution::of(&points, |point| line.overhead + line.per_item * point.items);
         }
-        let startup = mean(samples, |sample| sample.startup);
-        let vain = samples.iter().filter(|sample| sample.items == 0);
+        let startup = mean(samples, cold, |sample| sample.startup);
+        let vain = samples.iter().filter(|sample| sample.items == 0 && sample.cold == cold);
         let in_vain = vain.map(|sample| sample.startup.saturating_add(sample.busy)).max().unwrap_or_default();
         Some(Fit { startup, line, largest, in_vain: in_vain.as_secs_f64() })
     }
@@ -152,14 +154,15 @@ fn faded(later: usize) -> f64 {
 
 /// Seconds until a device is ready that never did an item: at least as long as it is known to have had none done.
 /// Zero where it never took part.
-pub(super) fn without_an_item(samples: &[Sample]) -> f64 {
-    mean(samples, |sample| sample.startup.saturating_add(sample.busy))
+pub(super) fn without_an_item(samples: &[Sample], cold: bool) -> f64 {
+    mean(samples, cold, |sample| sample.startup.saturating_add(sample.busy))
 }
 
-/// The mean of times that do not depend on the number of items, in seconds, the last ones weighing most.
-fn mean(samples: &[Sample], time: impl Fn(&Sample) -> Duration) -> f64 {
+/// The mean of times that do not depend on the number of items, in seconds, the last ones weighing most; of runs that
+/// began alike, cold or not.
+fn mean(samples: &[Sample], cold: bool, time: impl Fn(&Sample) -> Duration) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
-    for (later, sample) in samples.iter().rev().enumerate() {
+    for (later, sample) in samples.iter().rev().filter(|sample| sample.cold == cold).enumerate() {
         let weight = faded(later);
         sum += weight * time(sample).as_secs_f64();
         weights += weight;

@@ -34,6 +34,8 @@ pub struct Candidate {
     /// Its strength until it has been measured, compared with the other candidates'. What is not a positive number
     /// counts as 1.
     pub score: f64,
+    /// Whether it has to be made ready first: kernels compiled, memory taken.
+    pub cold: bool,
 }
 
 impl Candidate {
@@ -54,6 +56,8 @@ pub struct Observation {
     pub busy: Duration,
     /// The time from the start of the run until it was ready for its first item.
     pub startup: Duration,
+    /// Whether it had to be made ready first.
+    pub cold: bool,
 }
 
 /// How long something was expected to take, and how long it took.
@@ -202,14 +206,15 @@ impl Model {
     /// Learns from what a device did, and says how well that was foreseen. A device that did no item still tells
     /// how long it was not ready.
     pub fn observe(&mut self, task: &str, observation: &Observation) -> Prediction {
-        let Observation { device, items, busy, startup } = observation;
+        let Observation { device, items, busy, startup, cold } = observation;
         let devices = self.tasks.entry(task.to_owned()).or_default();
         let record = devices.entry(device.clone()).or_default();
-        let fit = Fit::of(&record.samples).filter(|_| *items > 0);
+        let fit = Fit::of(&record.samples, *cold).filter(|_| *items > 0);
         let predicted = fit.map(|fit| duration(fit.likely().seconds(*items)));
         let prediction = Prediction { predicted, actual: startup.saturating_add(*busy) };
         record.last = Some(prediction);
-        fit::remember(&mut record.samples, Sample { items: *items, busy: *busy, startup: *startup });
+        let sample = Sample { items: *items, busy: *busy, startup: *startup, cold: *cold };
+        fit::remember(&mut record.samples, sample);
         prediction
     }
 
@@ -225,7 +230,8 @@ impl Model {
             let record = records.and_then(|records| records.get(&candidate.device));
             record.map_or(&[][..], |record| &record.samples)
         };
-        let fits: Vec<Option<Fit>> = candidates.iter().map(|candidate| Fit::of(samples(candidate))).collect();
+        let fit = |candidate: &Candidate| Fit::of(samples(candidate), candidate.cold);
+        let fits: Vec<Option<Fit>> = candidates.iter().map(fit).collect();
         // Seconds an item of a device with score 1, by the device that makes the others look fastest.
         let unit = |per_item: fn(&Fit) -> Option<f64>| {
             let known = |(candidate, fit): (&Candidate, &Option<Fit>)| {
@@ -238,7 +244,10 @@ impl Model {
         let any = trusted.or_else(|| unit(Fit::per_item)).unwrap_or(1e-6);
         let line = |(candidate, fit): (&Candidate, &Option<Fit>)| match fit {
             Some(fit) => fit.near(),
-            None => Line::new(fit::without_an_item(samples(candidate)), any / candidate.strength()),
+            None => {
+                let startup = fit::without_an_item(samples(candidate), candidate.cold);
+                Line::new(startup, any / candidate.strength())
+            }
         };
         let mut lines: Vec<Line> = candidates.iter().zip(&fits).map(line).collect();
         // Whoever would do far more than it ever did gets the benefit of the doubt.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Model, Record};
 
 /// Changes whenever what is kept, or what it means, does.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Stored<Tasks> {
@@ -45,7 +45,8 @@ mod test {
     fn taught() -> Model {
         let mut model = Model::default();
         let busy = Duration::from_millis(1500);
-        let observation = Observation { device: "cuda:0".into(), items: 1000, busy, startup: busy };
+        let observation =
+            Observation { device: "cuda:0".into(), items: 1000, busy, startup: busy, cold: true };
         model.observe("hash", &observation);
         model
     }
@@ -67,8 +68,8 @@ mod test {
         assert_eq!(Model::load(&path), Model::default());
         taught().save(&path).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        let older = text.replace("\"version\":1", "\"version\":0");
-        for damaged in ["", "{}", "\0", &text[..text.len() / 2], &older, r#"{"version":1,"tasks":{"a":3}}"#] {
+        let older = text.replace("\"version\":2", "\"version\":0");
+        for damaged in ["", "{}", "\0", &text[..text.len() / 2], &older, r#"{"version":2,"tasks":{"a":3}}"#] {
             std::fs::write(&path, damaged).unwrap();
             assert_eq!(Model::load(&path), Model::default(), "{damaged}");
         }

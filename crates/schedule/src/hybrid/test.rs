@@ -9,7 +9,7 @@ fn candidates() -> Vec<Candidate> {
 }
 
 fn candidate(device: &str, score: f64) -> Candidate {
-    Candidate { device: device.to_owned(), score }
+    Candidate { device: device.to_owned(), score, cold: true }
 }
 
 /// Seconds of startup, of overhead in each run, and an item.
@@ -22,7 +22,13 @@ const GPU: Truth = Truth(0.4, 0.1, 1e-7);
 impl Truth {
     fn run(self, device: &str, items: u64) -> Observation {
         let busy = Duration::from_secs_f64(self.1 + self.2 * items as f64);
-        Observation { device: device.to_owned(), items, busy, startup: Duration::from_secs_f64(self.0) }
+        Observation {
+            device: device.to_owned(),
+            items,
+            busy,
+            startup: Duration::from_secs_f64(self.0),
+            cold: true,
+        }
     }
 }
 
@@ -68,7 +74,7 @@ fn a_device_never_seen_is_judged_by_one_that_was() {
 fn a_device_that_never_got_an_item_is_known_by_its_startup() {
     let mut model = taught(&[("cpu", CPU, 1000), ("cpu", CPU, 10)]);
     let startup = Duration::from_secs(2);
-    let idle = Observation { device: "gpu".into(), items: 0, busy: Duration::ZERO, startup };
+    let idle = Observation { device: "gpu".into(), items: 0, busy: Duration::ZERO, startup, cold: true };
     assert_eq!(model.observe("task", &idle), Prediction { predicted: None, actual: startup });
     assert_eq!(names(&model.choose("task", 1000, &candidates())), ["cpu"]);
     assert_eq!(names(&model.choose("task", LARGE, &candidates())), ["cpu", "gpu"]);
@@ -84,7 +90,7 @@ fn a_device_whose_overhead_never_showed_learns_it_from_work_in_vain() {
     }
     assert_eq!(names(&model.choose("task", few, &candidates())), ["gpu"]);
     let busy = Duration::from_millis(8);
-    let in_vain = Observation { device: "gpu".into(), items: 0, busy, startup: Duration::ZERO };
+    let in_vain = Observation { device: "gpu".into(), items: 0, busy, startup: Duration::ZERO, cold: true };
     model.observe("task", &in_vain);
     assert_eq!(names(&model.choose("task", few, &candidates())), ["cpu"]);
 }
@@ -105,6 +111,21 @@ fn a_device_that_starts_slowly_is_left_out_of_one_item_and_used_for_many() {
     assert_eq!(names(&large), ["cpu", "gpu"]);
     assert!(share(&large, "gpu") > 0.97);
     close(large.predicted, 1.5, 0.1);
+}
+
+#[test]
+fn what_making_ready_costs_is_not_counted_against_a_device_that_is_ready() {
+    let mut model = Model::default();
+    for _ in 0..4 {
+        model.observe("task", &Truth(0.0, 0.0, 1e-3).run("cpu", 100));
+        model.observe("task", &Truth(5.0, 0.0, 1e-5).run("gpu", 100));
+    }
+    let warm = Candidate { cold: false, ..candidate("gpu", 80.0) };
+    for (gpu, expected) in [(candidate("gpu", 80.0), vec!["cpu"]), (warm, vec!["cpu", "gpu"])] {
+        let choice = model.clone().choose("task", 1000, &[candidate("cpu", 10.0), gpu]);
+        let used: Vec<&str> = choice.used.iter().map(|used| used.device.as_str()).collect();
+        assert_eq!(used, expected);
+    }
 }
 
 #[test]
@@ -248,7 +269,7 @@ proptest! {
     ) {
         let mut model = Model::default();
         for (device, items, busy, startup) in runs {
-            let observation = Observation { device: device.to_string(), items, busy, startup };
+            let observation = Observation { device: device.to_string(), items, busy, startup, cold: true };
             let prediction = model.observe("task", &observation);
             prop_assert!(prediction.error().is_none_or(f64::is_finite));
         }

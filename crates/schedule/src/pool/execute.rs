@@ -16,7 +16,7 @@ use crate::{
     hybrid::{Basis, Candidate, Observation},
     progress::Reporter,
     report::{Calibrated, DeviceReport, LeftOut, Report},
-    run::{Costs, LaneSpec, Outcome, Run, Settings},
+    run::{Costs, Expected, LaneSpec, Outcome, Run, Settings},
     strategy::Strategy,
     task::Task,
     trace::Trace,
@@ -63,7 +63,7 @@ impl<T: Task> Job<'_, T> {
         }
         let candidate = |seat: &Arc<Seat>| {
             let (device, _) = seat.device();
-            Candidate { device: history_name(&device), score: score(&device) }
+            Candidate { device: history_name(&device), score: score(&device), cold: !self.shelf.has(seat) }
         };
         let candidates: Vec<Candidate> = seats.iter().map(candidate).collect();
         let choice = self.pool.inner().chooser.choose(self.task.name(), items, &candidates);
@@ -91,14 +91,11 @@ impl<T: Task> Job<'_, T> {
         let memory = lock(&self.memory);
         for seat in used {
             let (device, _) = seat.device();
-            let hands = (self.task.hands(&device).max(1) as u64).min(units) as usize;
+            let expected = memory.expected(seat, unit);
+            let hands = (self.task.hands(&device).max(1) as u64).min(units).min(worth_waking(expected, units))
+                as usize;
             let (count, depth) = if device.describe().kind == Kind::Cpu { (hands, 1) } else { (1, hands) };
-            let spec = LaneSpec {
-                depth,
-                most_items: None,
-                may_hang: self.task.may_hang(&device),
-                expected: memory.expected(seat, unit),
-            };
+            let spec = LaneSpec { depth, most_items: None, may_hang: self.task.may_hang(&device), expected };
             let first = lanes.specs.len();
             lanes.devices.push(DeviceLanes { id: seat.id.to_string(), lanes: first..first + count });
             lanes.seats.extend(std::iter::repeat_n(seat.clone(), count));
@@ -129,6 +126,7 @@ impl<T: Task> Job<'_, T> {
         let count = items.len() as u64;
         let units = count.div_ceil(unit);
         let Selection { seats, left_out, predicted, fresh } = self.select(only, count)?;
+        let cold: Vec<bool> = seats.iter().map(|seat| !self.shelf.has(seat)).collect();
         let Lanes { devices, seats: lane_seats, specs } = self.lanes(&seats, units, unit);
         let run = self.decide(settings, &seats, &devices, &specs, units, unit, items);
         let own = own_lane(&lane_seats, &specs, units);
@@ -177,7 +175,7 @@ impl<T: Task> Job<'_, T> {
         match (outcome, results, stopped) {
             (Outcome::Complete, Some(results), _) => {
                 if fresh {
-                    self.learn(&report, &seats, only);
+                    self.learn(&report, &seats, &cold, only);
                 }
                 report.task = Some(self.task.name().into());
                 report.strategy = Some(self.strategy.name().into());
@@ -254,11 +252,11 @@ impl<T: Task> Job<'_, T> {
     }
 
     /// Teaches the model what the devices did, where it was they who decided how much.
-    fn learn(&self, report: &Report, seats: &[Arc<Seat>], only: Option<usize>) {
+    fn learn(&self, report: &Report, seats: &[Arc<Seat>], cold: &[bool], only: Option<usize>) {
         if self.strategy != Strategy::Adaptive && only.is_none() {
             return;
         }
-        let observation = |(seat, device): (&Arc<Seat>, &DeviceReport)| {
+        let observation = |((seat, device), &cold): ((&Arc<Seat>, &DeviceReport), &bool)| {
             let seconds = |time: f64| Duration::try_from_secs_f64(time).unwrap_or_default();
             Observation {
                 device: history_name(&seat.device().0),
@@ -269,9 +267,11 @@ impl<T: Task> Job<'_, T> {
                     report.wall_s - device.startup_s
                 }),
                 startup: seconds(device.startup_s),
+                cold,
             }
         };
-        let observations: Vec<Observation> = seats.iter().zip(&report.devices).map(observation).collect();
+        let observations: Vec<Observation> =
+            seats.iter().zip(&report.devices).zip(cold).map(observation).collect();
         self.pool.inner().chooser.observe(self.task.name(), &observations);
     }
 
@@ -296,6 +296,12 @@ impl<T: Task> Drop for Borrowed<'_, T> {
             lent.take_back();
         }
     }
+}
+
+/// How many hands so many units are worth: waking one takes about as long as some runs do.
+fn worth_waking(expected: Option<Expected>, units: u64) -> u64 {
+    const WAKING: f64 = 50e-6;
+    expected.map_or(u64::MAX, |it| (it.seconds_per_item * units as f64 / WAKING).ceil().max(1.0) as u64)
 }
 
 /// The lane that the thread which starts a run works on itself: one of plain code on whole cores, in a run that is

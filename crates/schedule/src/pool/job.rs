@@ -196,31 +196,48 @@ impl<'a, T: Task> Job<'a, T> {
         MapStream::new(self, self.lanes(&seats, u64::MAX, 1), Box::new(items.into_iter()))
     }
 
-    /// Measures how fast each device is alone, with these items: each does all of them twice, and the better time
-    /// counts. Reports tell from then on how close a run came to the sum, and [`Strategy::Proportional`] and
+    /// Measures how fast each device is alone, each with as many of these items as keep it busy for about a fifth of a
+    /// second. Reports tell from then on how close a run came to the sum, and [`Strategy::Proportional`] and
     /// [`Strategy::Dynamic`] go by these rates. Gives the items a second; a device that fails has none.
     pub fn calibrate(&self, items: &[T::Input]) -> Result<Vec<(DeviceId, Option<f64>)>, RunError> {
         let mut rates = Vec::new();
         for seat in self.usable()? {
-            let mut best: Option<f64> = None;
-            for _ in 0..2 {
-                match self.execute(items, 1, None, Some(seat.index)) {
-                    Ok(run) => {
-                        let rate = items.len() as f64 / run.report.wall_s.max(1e-9);
-                        best = Some(best.map_or(rate, |best| best.max(rate)));
-                    }
-                    Err(error @ (RunError::Cancelled { .. } | RunError::DeadlinePassed { .. })) => {
-                        return Err(error);
-                    }
-                    Err(error) => tracing::warn!(device = %seat.id, %error, "it could not be calibrated"),
+            let rate = match self.rate_alone(seat.index, items) {
+                Err(error @ (RunError::Cancelled { .. } | RunError::DeadlinePassed { .. })) => {
+                    return Err(error);
                 }
-            }
-            if let Some(rate) = best {
-                lock(&self.memory).alone.insert(seat.index, rate);
-            }
-            rates.push((seat.id.clone(), best));
+                Err(error) => {
+                    tracing::warn!(device = %seat.id, %error, "it could not be calibrated");
+                    None
+                }
+                Ok(rate) => {
+                    lock(&self.memory).alone.insert(seat.index, rate);
+                    Some(rate)
+                }
+            };
+            rates.push((seat.id.clone(), rate));
         }
         Ok(rates)
+    }
+
+    /// Items a second of one device, alone: the best of two runs that are long enough, or that have all the items.
+    fn rate_alone(&self, seat: usize, items: &[T::Input]) -> Result<f64, RunError> {
+        const ENOUGH: f64 = 0.2;
+        let mut count = 1;
+        let mut best: f64 = 0.0;
+        for _ in 0..2 {
+            loop {
+                let Mapped { report, .. } =
+                    self.execute(&items[..count.min(items.len())], 1, None, Some(seat))?;
+                let took = report.wall_s.max(1e-9);
+                if took >= ENOUGH / 2.0 || count >= items.len() {
+                    best = best.max(count.min(items.len()) as f64 / took);
+                    break;
+                }
+                count = (count as f64 * (ENOUGH / took).clamp(2.0, 16.0)) as usize;
+            }
+        }
+        Ok(best)
     }
 
     /// Keeps what is learned about this pool's devices in a file of one's own, or nowhere; the user's cache folder has

@@ -135,6 +135,13 @@ impl<S> Shelf<S> {
         lock(&self.by_seat).get_mut(&seat.index)?.pop()
     }
 
+    /// Whether a state is there that can be used.
+    pub(crate) fn has(&self, seat: &Seat) -> bool {
+        let generation = seat.generation();
+        let is_usable = |kept: &Vec<Kept<S>>| kept.iter().any(|kept| kept.generation == generation);
+        lock(&self.by_seat).get(&seat.index).is_some_and(is_usable)
+    }
+
     /// Keeps a state, unless its device has been opened afresh since.
     pub(crate) fn put(&self, seat: &Seat, kept: Kept<S>) {
         if kept.generation == seat.generation() {

@@ -49,8 +49,11 @@ pub struct Expected {
 pub struct Settings {
     /// A chunk is to take at least this fraction of the expected time of the whole run: the price at the end.
     pub shortest_fraction: f64,
-    /// A chunk is to take at most this fraction of the expected time of the whole run: the price of a failure.
+    /// What a lane has in hand is to take at most this fraction of the expected time of the whole run: the price of a
+    /// failure.
     pub longest_fraction: f64,
+    /// A chunk may always take this long, however short the run.
+    pub longest_at_least: Duration,
     /// A chunk is to take at least so many times the lane's overhead.
     pub overheads: f64,
     /// A lane's next chunk is at most so many times the largest that it has finished.
@@ -79,6 +82,7 @@ impl Default for Settings {
         Settings {
             shortest_fraction: 0.002,
             longest_fraction: 1.0 / 16.0,
+            longest_at_least: Duration::from_micros(200),
             overheads: 4.0,
             growth: 8.0,
             patience: 8.0,

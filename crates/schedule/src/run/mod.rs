@@ -359,7 +359,9 @@ impl Run {
         // Of a run without a known end, what is known and not done yet.
         let whole = if self.open { (self.items - self.done) as f64 } else { self.items as f64 } / all;
         let shortest = (whole * settings.shortest_fraction).max(it.overhead() * settings.overheads);
-        let longest = (whole * settings.longest_fraction).max(shortest);
+        let longest = (whole * settings.longest_fraction / it.depth as f64)
+            .max(settings.longest_at_least.as_secs_f64())
+            .max(shortest);
         // The lane's share of half of what remains takes as long as half of what remains takes all of them.
         let time = (left / all / 2.0).clamp(shortest.min(longest), longest);
         let grown = (it.largest * settings.growth).max(first);

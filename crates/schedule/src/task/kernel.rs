@@ -47,6 +47,10 @@ pub struct KernelTask<I, O> {
     types: PhantomData<fn(I) -> O>,
 }
 
+/// The most host memory that a chunk's items or results are staged in. Pinning memory takes long, and chunks of this size
+/// are long enough to hide what a launch costs.
+const STAGING_BYTES: u64 = 16 << 20;
+
 /// What a [`KernelTask`]'s kernel is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -143,7 +147,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Task for KernelTask<I, O> {
     fn prepare(&self, device: &Device) -> Result<KernelState<I, O>> {
         let has = device.capabilities()?;
         let timestamps = device.describe().kind != Kind::Cpu && has.features.contains(Features::TIMESTAMPS);
-        let by_size = has.max_binding_bytes.min(has.max_buffer_bytes)
+        let by_size = has.max_binding_bytes.min(has.max_buffer_bytes).min(STAGING_BYTES)
             / size_of::<I>().max(size_of::<O>()).max(1) as u64;
         let by_threads = u64::from(has.max_groups[0]).saturating_mul(self.kernel.workgroup_threads());
         // Room is made in powers of two.
