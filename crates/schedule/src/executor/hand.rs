@@ -84,9 +84,16 @@ impl<T: Task> Shared<T> {
     }
 
     /// The thread that started the run works on a lane itself for as long as there is something to do, and looks after
-    /// the run between chunks; then a hand takes over. Gives up at once where there is no state from an earlier run.
+    /// the run between chunks; then a hand takes over.
     pub(super) fn lend_a_hand(self: &Arc<Self>, lane: LaneIndex, mut look_after: impl FnMut()) {
-        if let Some(mut state) = self.shelf.take(&self.seats[lane]) {
+        let seat = &self.seats[lane];
+        let (device, generation) = seat.device();
+        let new = || {
+            let state = guarded(seat.id.clone(), "preparing", || self.task.prepare(&device)).ok()?;
+            Some(Kept { state, generation })
+        };
+        // What goes wrong here goes wrong again for the hand, who tells.
+        if let Some(mut state) = self.shelf.take(seat).or_else(new) {
             let mut core = self.core();
             let me = core.hands.len();
             core.hands.push(Hand { lane, doing: Doing::Nothing, dismissed: false });
@@ -99,7 +106,7 @@ impl<T: Task> Shared<T> {
                 look_after();
             }
             self.core().hands[me].dismissed = true;
-            self.shelf.put(&self.seats[lane], state);
+            self.shelf.put(seat, state);
         }
         let mut core = self.core();
         if core.run.outcome().is_none() {

@@ -38,8 +38,8 @@ pub struct LaneSpec {
 pub struct Expected {
     /// Time an item, in seconds, overhead included.
     pub seconds_per_item: f64,
-    /// What a chunk costs beside its items, in seconds.
-    pub overhead_seconds: f64,
+    /// What a chunk costs beside its items, in seconds; nothing where all were of one size, so that it cannot be told.
+    pub overhead_seconds: Option<f64>,
     /// The largest chunk that it finished, in items.
     pub largest: f64,
 }

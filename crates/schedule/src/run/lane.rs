@@ -136,6 +136,11 @@ impl Lane {
         self.speed.line.solve().map_or(0.0, |(overhead, _)| overhead)
     }
 
+    /// Whether chunks of more than one size have told what a chunk costs beside its items.
+    pub(super) fn knows_overhead(&self) -> bool {
+        self.speed.line.solve().is_some()
+    }
+
     /// How much it probably does in a chunk of so many seconds. In a short one the cost of the chunk itself counts: it
     /// is paid once, however many items there are, and the time an item of smaller chunks says too little.
     pub(super) fn done_in(&self, seconds: f64) -> Option<f64> {
@@ -155,7 +160,7 @@ impl Lane {
     pub(super) fn learned(&self) -> Option<Expected> {
         (self.speed.chunks > 0.0).then(|| Expected {
             seconds_per_item: self.seconds_per_item().unwrap_or(f64::INFINITY),
-            overhead_seconds: self.overhead(),
+            overhead_seconds: self.speed.line.solve().map(|(overhead, _)| overhead),
             largest: self.largest,
         })
     }
@@ -176,8 +181,8 @@ impl Lane {
 /// What was known before counts as two chunks: one without items, and the largest.
 fn line_of(expected: Option<Expected>) -> Line {
     let mut line = Line::default();
-    if let Some(Expected { seconds_per_item, overhead_seconds, largest }) = expected {
-        let overhead = overhead_seconds.max(0.0);
+    if let Some(Expected { seconds_per_item, overhead_seconds: Some(overhead), largest }) = expected {
+        let overhead = overhead.max(0.0);
         line.add(0.0, overhead);
         line.add(largest.max(1.0), overhead.max(largest.max(1.0) * seconds_per_item));
     }

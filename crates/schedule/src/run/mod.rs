@@ -365,7 +365,10 @@ impl Run {
         // The lane's share of half of what remains takes as long as half of what remains takes all of them.
         let time = (left / all / 2.0).clamp(shortest.min(longest), longest);
         let grown = (it.largest * settings.growth).max(first);
-        it.done_in(time).unwrap_or(first).min(grown).max(1.0)
+        // A short run may be nothing but overhead. Who has only ever done chunks of one size cannot tell, and tries.
+        let tries = !it.knows_overhead() && whole < settings.longest_at_least.as_secs_f64();
+        let least = if tries { it.largest * 2.0 } else { 1.0 };
+        it.done_in(time).unwrap_or(first).min(grown).max(least)
     }
 
     /// Items a second of all healthy lanes together. Those that have finished nothing yet are taken to be like the
