@@ -38,12 +38,8 @@ impl Source for Disguised {
 
 fn disguised(id: &str, kind: Kind, units: u32) -> Device {
     let cpu = Device::cpu();
-    let description = Description {
-        id: DeviceId::from(id),
-        kind,
-        compute_units: Some(units),
-        ..cpu.describe().clone()
-    };
+    let description =
+        Description { id: DeviceId::from(id), kind, compute_units: Some(units), ..cpu.describe().clone() };
     Device::from_source(Arc::new(Disguised { under: cpu.source().clone(), description }))
 }
 
@@ -80,15 +76,20 @@ impl Faulty {
 
     /// Ends every hang, and waits until nobody is at work any more.
     pub(crate) fn settle(&self) {
-        self.faults.iter().for_each(Faults::release);
-        settle(&self.pool);
+        // Over and over: who lost a race may come to its hang only after the run.
+        settle_while(&self.pool, || self.faults.iter().for_each(Faults::release));
     }
 }
 
 /// Waits until nobody is at work any more: the counters come back to nothing, whatever happened.
 pub(crate) fn settle(pool: &Pool) {
+    settle_while(pool, || ());
+}
+
+fn settle_while(pool: &Pool, mut meanwhile: impl FnMut()) {
     let start = Instant::now();
     loop {
+        meanwhile();
         let active: Vec<u64> = pool.statistics().iter().map(|device| device.active).collect();
         if active.iter().all(|&count| count == 0) {
             return;

@@ -9,7 +9,7 @@ use evener_device::{
     Device, Inventory,
     testing::{Failure, Fault, Faults},
 };
-use evener_schedule::{Mapped, RunError};
+use evener_schedule::{DeviceReport, Mapped, RunError};
 
 use crate::common::{
     Dice, Faulty, Scramble, assert_counted_once, assert_sane, card, cores, done_of, numbers, scramble, within,
@@ -76,6 +76,15 @@ impl Case {
                 let plain: Vec<u32> = items.iter().map(|&item| scramble(item)).collect();
                 assert_eq!(run.results(), plain, "wrong results {self}");
                 assert_counted_once(run.report(), items.len());
+                if self.plan.is_empty() {
+                    let well =
+                        |device: &DeviceReport| (device.state.as_str(), device.retries) == ("healthy", 0);
+                    assert!(
+                        run.report().devices.iter().all(well),
+                        "nothing went wrong, and yet:\n{}",
+                        run.report()
+                    );
+                }
             }
             Err(RunError::Task { items: failed, error }) => {
                 assert!(self.has(Fault::Fail(Failure::Task)), "{error} {self}");
@@ -83,7 +92,8 @@ impl Case {
             }
             Err(error) => {
                 assert!(matches!(error, RunError::NoDeviceLeft { .. }), "{error} {self}");
-                let broken = (0..self.devices.len()).filter(|it| self.plan.iter().any(|fault| fault.0 == *it));
+                let broken =
+                    (0..self.devices.len()).filter(|it| self.plan.iter().any(|fault| fault.0 == *it));
                 assert_eq!(broken.count(), self.devices.len(), "a device is well, and yet: {error}\n{self}");
                 assert_sane(done_of(&error).unwrap(), items.len());
             }
@@ -130,9 +140,8 @@ fn some_double_faults(devices: &[Device], count: usize, seed: u64) {
     for _ in 0..count {
         let first = dice.under(devices.len());
         let second = (first + 1 + dice.under(devices.len() - 1)) % devices.len();
-        let mut fault = |device: usize| {
-            (device, 1 + dice.roll() % operations[device], faults[dice.under(faults.len())])
-        };
+        let mut fault =
+            |device: usize| (device, 1 + dice.roll() % operations[device], faults[dice.under(faults.len())]);
         let plan = vec![fault(first), fault(second)];
         let chunk_limit = Some(Duration::from_millis(800));
         Case { devices: devices.to_vec(), plan, chunk_limit }.run();
@@ -166,6 +175,7 @@ fn faults_of_two_devices_at_once_leave_the_results_or_a_justified_error() {
 fn a_card_with_vulkan_and_a_processor_survive_every_fault_of_either() {
     let inventory = Inventory::discover();
     let mut devices = inventory.devices().iter();
-    let vulkan = devices.find(|device| device.id().as_str().starts_with("vulkan:")).expect("no Vulkan device");
+    let vulkan =
+        devices.find(|device| device.id().as_str().starts_with("vulkan:")).expect("no Vulkan device");
     every_single_fault(&[vulkan.clone(), cores("cpu", 1)]);
 }
