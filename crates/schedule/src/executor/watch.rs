@@ -29,6 +29,14 @@ pub(crate) struct Control<'a> {
     pub(crate) prepare_limit: Duration,
 }
 
+impl Control<'_> {
+    /// Whether somebody wants the run to end.
+    pub(crate) fn is_over(&self, now: impl Fn() -> Time) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Relaxed))
+            || self.deadline.is_some_and(|deadline| now() >= deadline)
+    }
+}
+
 /// Why a run was stopped from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stopped {
@@ -122,6 +130,7 @@ impl<T: Task> Shared<T> {
             .filter(|hand| !hand.dismissed && is_hung(&hand.doing))
             .map(|hand| hand.lane)
             .collect();
+        lanes.sort_unstable();
         lanes.dedup();
         for lane in lanes {
             let after = core.hands.iter().find_map(|hand| match &hand.doing {
