@@ -104,3 +104,24 @@ fn a_slowed_device_takes_the_factor_longer() {
     assert!(slowed >= 4 * Duration::from_millis(40), "{plain:?} became {slowed:?}");
     assert!(slowed > 2 * plain, "{plain:?} became {slowed:?}");
 }
+
+#[test]
+fn a_slowed_device_is_as_slow_in_whatever_order_its_marks_are_waited_for() {
+    let (device, faults) = Faults::wrap(&Device::cpu());
+    faults.slow_down(40.0);
+    let kernel = Kernel::new("sleep").rust(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        Ok(())
+    });
+    let bound = device.compile(&kernel).unwrap().bind(&[]).unwrap();
+    let mut stream = device.stream().unwrap();
+    let start = Instant::now();
+    stream.launch(&bound, 1, &()).unwrap();
+    let first = stream.mark().unwrap();
+    let second = stream.mark().unwrap();
+    second.wait().unwrap();
+    let once = start.elapsed();
+    assert!(once >= Duration::from_millis(200), "{once:?}");
+    first.wait().unwrap();
+    assert!(start.elapsed() < once + Duration::from_secs(2), "it was slowed down twice");
+}

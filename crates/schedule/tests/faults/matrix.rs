@@ -20,7 +20,7 @@ const ITEMS: u32 = 400;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Every fault there is.
-fn every_fault() -> impl Iterator<Item = Fault> {
+pub(crate) fn every_fault() -> impl Iterator<Item = Fault> {
     Failure::ALL.into_iter().map(Fault::Fail).chain([Fault::Hang, Fault::Corrupt])
 }
 
