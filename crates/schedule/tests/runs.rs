@@ -38,6 +38,7 @@ fn plain(items: &[u32]) -> Vec<u32> {
 }
 
 type Prepare = Arc<dyn Fn(&DeviceId) -> Result<()> + Send + Sync>;
+type Costs = fn(&[u32]) -> Vec<f64>;
 type Compute = Arc<dyn Fn(&DeviceId, &[u32], &mut Results<'_, u32>) -> Result<()> + Send + Sync>;
 
 /// A task of plain functions, which may do anything on any device. It works on a copy of the items, so that whoever
@@ -46,7 +47,7 @@ type Compute = Arc<dyn Fn(&DeviceId, &[u32], &mut Results<'_, u32>) -> Result<()
 struct Plain {
     prepare: Prepare,
     compute: Compute,
-    costs: Option<fn(&[u32]) -> Vec<f64>>,
+    costs: Option<Costs>,
 }
 
 impl Plain {
@@ -195,9 +196,9 @@ fn every_strategy_survives_a_loss_and_a_hang_in_any_operation() {
 fn costs_change_who_does_what_and_never_what_comes_out() {
     within(LIMIT, "costs", || {
         let items = numbers(300);
-        let right: fn(&[u32]) -> Vec<f64> = |items| items.iter().map(|item| f64::from(item % 50)).collect();
-        let too_few: fn(&[u32]) -> Vec<f64> = |_| vec![1.0];
-        let absurd: fn(&[u32]) -> Vec<f64> =
+        let right: Costs = |items| items.iter().map(|item| f64::from(item % 50)).collect();
+        let too_few: Costs = |_| vec![1.0];
+        let absurd: Costs =
             |items| (0..items.len()).map(|it| [0.0, -3.0, f64::NAN, f64::INFINITY][it % 4]).collect();
         for costs in [right, too_few, absurd] {
             let faulty = Faulty::new(&two());
@@ -418,7 +419,7 @@ fn a_sum_of_floats_is_the_same_to_the_last_bit_whoever_does_what_and_whatever_fa
                 plan.iter()
                     .for_each(|&(device, operation, fault)| faulty.faults[device].at(operation, fault));
                 let sum = faulty.job(&root()).map_reduce(&wide, |a, b| a + b).unwrap();
-                assert_counted_once_in_blocks(sum.report(), wide.len());
+                assert_counted_once(sum.report(), wide.len());
                 faulty.settle();
                 let sum_f32 = faulty.job(&root_f32()).map_reduce(&narrow, |a, b| a + b).unwrap();
                 faulty.settle();
@@ -437,11 +438,6 @@ fn a_sum_of_floats_is_the_same_to_the_last_bit_whoever_does_what_and_whatever_fa
             assert_eq!(sums(&two(), &plan), alone, "{plan:?}");
         }
     }
-}
-
-/// As `assert_counted_once`: every item was done by exactly one device, also where they are counted in blocks.
-fn assert_counted_once_in_blocks(report: &evener_schedule::Report, items: usize) {
-    assert_counted_once(report, items);
 }
 
 #[test]
@@ -775,11 +771,10 @@ fn a_stream_does_without_a_device_that_hangs_while_the_stream_is_dry() {
         });
         let mut stream = faulty
             .job(&task)
-            .map_stream((0u32..3_000).map(|item| {
+            .map_stream((0u32..3_000).inspect(|item| {
                 if item % 1_024 == 0 {
                     std::thread::sleep(ms(300));
                 }
-                item
             }))
             .unwrap();
         let results: Vec<u32> = stream.by_ref().map(|result| result.unwrap()).collect();

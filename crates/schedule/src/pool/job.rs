@@ -57,11 +57,14 @@ pub struct Job<'a, T: Task> {
     pub(super) cancel: Option<Cancel>,
     pub(super) deadline: Option<Duration>,
     pub(super) prepare_limit: Duration,
-    progress: Option<Mutex<Box<dyn FnMut(&Progress) + 'a>>>,
+    progress: Option<Mutex<Tell<'a>>>,
     progress_every: Duration,
     pub(super) shelf: Arc<Shelf<T::State>>,
     memory: Mutex<Memory>,
 }
+
+/// Who is told how far a run has come.
+type Tell<'a> = Box<dyn FnMut(&Progress) + 'a>;
 
 /// What a job knows from its earlier runs.
 #[derive(Debug, Default)]
