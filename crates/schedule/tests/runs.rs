@@ -847,6 +847,37 @@ fn a_hand_that_panics_outside_the_tasks_code_loses_no_item() {
 }
 
 #[test]
+fn a_lane_has_all_its_hands_again_although_one_hung_while_another_failed() {
+    within(LIMIT, "a lane with a hung hand", || {
+        let faulty = Faulty::new(&two());
+        let (came, at_once, most) = (AtomicU64::new(0), AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
+        let seen = most.clone();
+        let task = Plain::new(move |device, items, results| {
+            if device.as_str() == "card:0" {
+                match came.fetch_add(1, SeqCst) {
+                    // The first hand hangs; the second fails once the first has begun to.
+                    0 => std::thread::sleep(Duration::from_secs(25)),
+                    1 => return Err(lost(device)),
+                    _ => {}
+                }
+                seen.fetch_max(at_once.fetch_add(1, SeqCst) + 1, SeqCst);
+                std::thread::sleep(ms(5));
+                at_once.fetch_sub(1, SeqCst);
+            }
+            std::thread::sleep(ms(5));
+            results.extend(items.iter().map(|&item| scramble(item)));
+            Ok(())
+        });
+        let items = numbers(400);
+        let settings = Settings { most_items: Some(2), ..common::SHORT };
+        let run = faulty.job(&task).settings(settings).map(&items).unwrap();
+        assert_eq!(run.results(), plain(&items));
+        assert_eq!(most.load(SeqCst), 2, "one of its two hands is gone");
+        settle(&faulty.pool);
+    });
+}
+
+#[test]
 fn a_stream_that_is_dropped_half_way_leaves_nobody_at_work() {
     within(LIMIT, "a dropped stream", || {
         let faulty = Faulty::new(&two());

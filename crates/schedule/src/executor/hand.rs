@@ -121,7 +121,7 @@ impl<T: Task> Shared<T> {
 
     /// Does a chunk and tells how it went. Gives what comes next.
     fn do_chunk(
-        &self,
+        self: &Arc<Self>,
         me: usize,
         chunk: &run::Chunk,
         began: Time,
@@ -319,7 +319,7 @@ impl<T: Task> Shared<T> {
     /// A chunk has ended well: its results are kept, if they are the first. Gives what comes next.
     #[expect(clippy::too_many_arguments, reason = "all that is known of the chunk")]
     fn finish(
-        &self,
+        self: &Arc<Self>,
         me: usize,
         chunk: &run::Chunk,
         began: Time,
@@ -424,7 +424,14 @@ impl<T: Task> Shared<T> {
     }
 
     /// A chunk has failed. Gives what comes next.
-    fn fail(&self, me: usize, chunk: &run::Chunk, began: Time, error: Error, generation: u64) -> Next {
+    fn fail(
+        self: &Arc<Self>,
+        me: usize,
+        chunk: &run::Chunk,
+        began: Time,
+        error: Error,
+        generation: u64,
+    ) -> Next {
         let lane = chunk.lane;
         let mut core = self.core();
         let now = self.now();
@@ -457,8 +464,10 @@ impl<T: Task> Shared<T> {
         }
         core.look(now);
         if core.run.state(lane) != State::Healthy {
-            // It begins afresh; so do the lane's other hands when they come to ask.
+            // It begins afresh, and so does the lane: its other chunks are out of its hands, and nobody would notice if
+            // one of them hung.
             self.seats[lane].renew(generation);
+            self.replace(&mut core, lane, now, |doing| matches!(doing, Doing::Chunk(..)));
         }
         let next = self.ask_within(&mut core, me, lane, generation, now);
         drop(core);
