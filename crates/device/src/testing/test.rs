@@ -114,3 +114,24 @@ fn a_destroyed_device_fails_however_often_it_is_opened() {
         assert!(matches!(sum_on(&device), Err(Error::Lost { .. })));
     }
 }
+
+#[test]
+fn a_slowed_device_is_as_slow_in_whatever_order_its_marks_are_waited_for() {
+    let (device, faults) = Faults::wrap(&Device::cpu());
+    faults.slow_down(40.0);
+    let kernel = Kernel::new("sleep").rust(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        Ok(())
+    });
+    let bound = device.compile(&kernel).unwrap().bind(&[]).unwrap();
+    let mut stream = device.stream().unwrap();
+    let start = Instant::now();
+    stream.launch(&bound, 1, &()).unwrap();
+    let first = stream.mark().unwrap();
+    let second = stream.mark().unwrap();
+    second.wait().unwrap();
+    let once = start.elapsed();
+    assert!(once >= Duration::from_millis(200), "{once:?}");
+    first.wait().unwrap();
+    assert!(start.elapsed() < once + Duration::from_secs(2), "it was slowed down twice");
+}

@@ -3,11 +3,11 @@
 use std::{
     any::Any,
     ops::Range,
-    sync::{Arc, OnceLock, atomic::Ordering::SeqCst},
+    sync::{Arc, Mutex, OnceLock, atomic::Ordering::SeqCst},
     time::{Duration, Instant},
 };
 
-use super::State;
+use super::{State, lock};
 use crate::{
     backend::{
         Backend, Bound, Contents, Direction, HostMemory, Mark, Memory, MemoryUse, Program, Region, Source,
@@ -102,6 +102,7 @@ impl Backend for FaultyBackend {
             hold: self.hold.clone(),
             busy_since: None,
             last: None,
+            reached: Arc::default(),
         }))
     }
 
@@ -149,12 +150,14 @@ struct FaultyStream {
     /// When the work began that no mark has closed yet.
     busy_since: Option<Instant>,
     last: Option<Arc<FaultyMark>>,
+    /// When the latest of its marks that was waited for was reached, slowed down.
+    reached: Arc<Mutex<Option<(u64, Instant)>>>,
 }
 
 impl FaultyStream {
     fn operation(&mut self, name: &str) -> Result<()> {
         self.busy_since.get_or_insert_with(Instant::now);
-        self.hold.operation(name)
+        self.hold.operation(name).inspect_err(|_| self.busy_since = None)
     }
 
     fn close(&mut self) -> Result<Arc<FaultyMark>> {
@@ -164,6 +167,8 @@ impl FaultyStream {
             began: self.busy_since.take().unwrap_or_else(Instant::now),
             before: self.last.as_ref().and_then(|last| last.slow_end.get().copied()),
             slow_end: OnceLock::new(),
+            number: self.last.as_ref().map_or(0, |last| last.number + 1),
+            reached: self.reached.clone(),
         });
         self.last = Some(mark.clone());
         Ok(mark)
@@ -253,14 +258,27 @@ struct FaultyMark {
     before: Option<Instant>,
     /// When this mark is reached, slowed down: set when the one under it is seen to be reached.
     slow_end: OnceLock<Instant>,
+    /// Its number in the stream.
+    number: u64,
+    reached: Arc<Mutex<Option<(u64, Instant)>>>,
 }
 
 impl FaultyMark {
     fn slow_end(&self) -> Instant {
         *self.slow_end.get_or_init(|| {
+            let mut reached = lock(&self.reached);
+            // One that comes earlier in the stream than one that was reached was reached before it: the time that the
+            // host has slept for that one is not this one's.
+            if let Some((number, when)) = *reached
+                && number > self.number
+            {
+                return when;
+            }
             let now = Instant::now();
             let began = self.before.map_or(self.began, |before| before.max(self.began));
-            began + now.saturating_duration_since(began).mul_f64(self.hold.state.slowness())
+            let end = began + now.saturating_duration_since(began).mul_f64(self.hold.state.slowness());
+            *reached = Some((self.number, end));
+            end
         })
     }
 

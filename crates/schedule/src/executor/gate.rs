@@ -66,12 +66,14 @@ mod with_loom {
 
     use super::*;
 
-    #[test]
-    fn once_shut_nobody_is_inside_and_the_keeper_wakes() {
-        loom::model(|| {
+    /// So many threads enter while the gate is shut.
+    fn race(count: usize) {
+        // The keeper is a thread of its own that waits for nothing else: loom takes a late `unpark` for the end of
+        // whatever its thread waits for.
+        let keeper = loom::thread::spawn(move || {
             let gate = Arc::new(Gate::new());
             let there = Arc::new(AtomicBool::new(true));
-            let threads: Vec<_> = (0..2)
+            let threads: Vec<_> = (0..count)
                 .map(|_| {
                     let (gate, there) = (gate.clone(), there.clone());
                     loom::thread::spawn(move || {
@@ -83,8 +85,18 @@ mod with_loom {
                 .collect();
             gate.shut();
             there.store(false, SeqCst);
-            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            threads
         });
+        keeper.join().unwrap().into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    #[test]
+    fn once_shut_nobody_is_inside_and_the_keeper_wakes() {
+        loom::model(|| race(1));
+        // In every order with up to three preemptions; without a bound it takes minutes.
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| race(2));
     }
 }
 

@@ -34,7 +34,12 @@ impl<T: Task> Shared<T> {
         let number = core.hands.len();
         core.hands.push(Hand { lane, doing: Doing::Nothing, dismissed: false });
         let shared = self.clone();
-        if let Err(why) = self.seats[lane].crew.go(move || shared.work_on(number, lane)) {
+        let life = move || {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.work_on(number, lane))) {
+                shared.bury(number, lane, panic_message(&*panic));
+            }
+        };
+        if let Err(why) = self.seats[lane].crew.go(life) {
             core.hands[number].dismissed = true;
             let (device, operation) = (self.seats[lane].id.clone(), "starting a thread".to_owned());
             core.failures.push(Error::Lost { device, operation, detail: why.to_string() });
@@ -57,7 +62,7 @@ impl<T: Task> Shared<T> {
     }
 
     /// A hand's whole life.
-    fn work_on(self: Arc<Self>, me: usize, lane: LaneIndex) {
+    fn work_on(self: &Arc<Self>, me: usize, lane: LaneIndex) {
         self.hire_some();
         let mut state: Option<Kept<T::State>> = None;
         let mut scratch = Vec::new();
@@ -83,6 +88,28 @@ impl<T: Task> Shared<T> {
         }
     }
 
+    /// A hand has panicked where no user's code should have: while something of the task's was dropped. What it had
+    /// begun is done elsewhere, and its lane is not used any more.
+    fn bury(&self, me: usize, lane: LaneIndex, message: String) {
+        let mut core = self.core();
+        let now = self.now();
+        let hand = &mut core.hands[me];
+        if std::mem::replace(&mut hand.dismissed, true) {
+            return;
+        }
+        if let Doing::Chunk(chunk, began) = std::mem::replace(&mut hand.doing, Doing::Nothing) {
+            core.account.failed(&chunk, began, now);
+            self.seats[lane].counters.fail();
+        }
+        let error = task_error(&self.seats[lane].id, "working on a lane".into(), message);
+        tracing::warn!(device = %self.seats[lane].id, %error, "a hand is gone");
+        core.failures.push(error);
+        core.run.lane_failed(lane, Failure::Unable, now);
+        core.look(now);
+        drop(core);
+        self.wake_all();
+    }
+
     /// The thread that started the run works on a lane itself for as long as there is something to do, and looks after
     /// the run between chunks; then a hand takes over.
     pub(super) fn lend_a_hand(self: &Arc<Self>, lane: LaneIndex, mut look_after: impl FnMut()) {
@@ -90,7 +117,7 @@ impl<T: Task> Shared<T> {
         let (device, generation) = seat.device();
         let new = || {
             let state = guarded(seat.id.clone(), "preparing", || self.task.prepare(&device)).ok()?;
-            Some(Kept { state, generation })
+            Some(Kept { state, generation, sound: true })
         };
         // What goes wrong here goes wrong again for the hand, who tells.
         if let Some(mut state) = self.shelf.take(seat).or_else(new) {
@@ -116,7 +143,7 @@ impl<T: Task> Shared<T> {
 
     /// Does a chunk and tells how it went. Gives what comes next.
     fn do_chunk(
-        &self,
+        self: &Arc<Self>,
         me: usize,
         chunk: &run::Chunk,
         began: Time,
@@ -148,6 +175,8 @@ impl<T: Task> Shared<T> {
             Ok(copies) => self.finish(me, chunk, began, copies, results, state.generation, hold.is_some()),
             Err(error) => {
                 drop(results);
+                // Whatever the task's own code was in the middle of, it has left it there.
+                state.sound &= !matches!(error, Error::Task { .. });
                 self.fail(me, chunk, began, error, state.generation)
             }
         }
@@ -188,7 +217,7 @@ impl<T: Task> Shared<T> {
                 Ok((state, most)) => {
                     core.account.ready(lane, now);
                     core.run.limit(lane, most / self.unit);
-                    return Some(Kept { state, generation });
+                    return Some(Kept { state, generation, sound: true });
                 }
                 Err(error) => {
                     tracing::warn!(device = %seat.id, %error, "a device could not be made ready");
@@ -279,19 +308,20 @@ impl<T: Task> Shared<T> {
     ) -> Result<Copies> {
         let device = &self.seats[chunk.lane].id;
         let items = self.items_of(&chunk.items);
-        let copied;
-        let feed = match &self.feed {
-            Feed::Lent(lent) => Items::Lent(lent),
-            Feed::Window(window) => {
-                let window = window.lock().unwrap_or_else(PoisonError::into_inner);
-                // What was accepted from somebody else may be gone.
-                let Some(first) = items.start.checked_sub(window.first) else { return Err(Error::Ended) };
-                copied = (window.copy)(&window.items, first as usize..(items.end - window.first) as usize);
-                Items::Here(&copied)
-            }
-        };
-        let work = Chunk::new(items, feed);
         guarded(device.clone(), "running a chunk", || {
+            let copied;
+            let feed = match &self.feed {
+                Feed::Lent(lent) => Items::Lent(lent),
+                Feed::Window(window) => {
+                    let window = window.lock().unwrap_or_else(PoisonError::into_inner);
+                    // What was accepted from somebody else may be gone.
+                    let Some(first) = items.start.checked_sub(window.first) else { return Err(Error::Ended) };
+                    let range = first as usize..(items.end - window.first) as usize;
+                    copied = (window.copy)(&window.items, range);
+                    Items::Here(&copied)
+                }
+            };
+            let work = Chunk::new(items, feed);
             self.task.run(state, &work, results)?;
             if !results.is_complete() {
                 let more = if results.len() == work.len() { "more than " } else { "" };
@@ -311,7 +341,7 @@ impl<T: Task> Shared<T> {
     /// A chunk has ended well: its results are kept, if they are the first. Gives what comes next.
     #[expect(clippy::too_many_arguments, reason = "all that is known of the chunk")]
     fn finish(
-        &self,
+        self: &Arc<Self>,
         me: usize,
         chunk: &run::Chunk,
         began: Time,
@@ -370,6 +400,9 @@ impl<T: Task> Shared<T> {
         drop(hold);
         if has_ended {
             self.wake_all();
+        } else if chunk.purpose == Purpose::Canary {
+            // There is room for the lane's other hands now.
+            self.work.notify_all();
         }
         next
     }
@@ -413,24 +446,37 @@ impl<T: Task> Shared<T> {
     }
 
     /// A chunk has failed. Gives what comes next.
-    fn fail(&self, me: usize, chunk: &run::Chunk, began: Time, error: Error, generation: u64) -> Next {
+    fn fail(
+        self: &Arc<Self>,
+        me: usize,
+        chunk: &run::Chunk,
+        began: Time,
+        error: Error,
+        generation: u64,
+    ) -> Next {
         let lane = chunk.lane;
         let mut core = self.core();
         let now = self.now();
         if core.hands[me].dismissed {
             return Next::Go;
         }
-        self.seats[lane].counters.fail();
+        core.hands[me].doing = Doing::Nothing;
+        let has_failed = !matches!(error, Error::Ended);
+        if has_failed {
+            self.seats[lane].counters.fail()
+        } else {
+            self.seats[lane].counters.drop()
+        }
         if core.run.outcome().is_some() {
             return Next::Go;
         }
-        core.hands[me].doing = Doing::Nothing;
-        core.account.failed(chunk, began, now);
-        if matches!(error, Error::Ended) {
+        if !has_failed {
             // Somebody else's results for these items were accepted, and the items are gone.
+            core.account.unfinished(chunk, began, now);
             core.run.failed(chunk.id, Failure::TooLarge, now);
             return self.ask_within(&mut core, me, lane, generation, now);
         }
+        core.account.failed(chunk, began, now);
         tracing::warn!(device = %self.seats[lane].id, items = ?chunk.items, %error, "a chunk failed");
         let failure = Failure::from(&error);
         core.run.failed(chunk.id, failure, now);
@@ -440,8 +486,10 @@ impl<T: Task> Shared<T> {
         }
         core.look(now);
         if core.run.state(lane) != State::Healthy {
-            // It begins afresh; so do the lane's other hands when they come to ask.
+            // It begins afresh, and so does the lane: its other chunks are out of its hands, and nobody would notice if
+            // one of them hung.
             self.seats[lane].renew(generation);
+            self.replace(&mut core, lane, now, |doing| matches!(doing, Doing::Chunk(..)));
         }
         let next = self.ask_within(&mut core, me, lane, generation, now);
         drop(core);

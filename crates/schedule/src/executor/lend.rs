@@ -130,6 +130,30 @@ mod test {
     }
 
     #[test]
+    fn nobody_looks_at_items_that_were_taken_back() {
+        for _ in 0..if cfg!(miri) { 3 } else { 200 } {
+            let mut items: Vec<u64> = (0..8).collect();
+            // SAFETY: the items are as they are until `take_back`.
+            let lent = Arc::new(unsafe { Lent::new(&items) });
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    let lent = lent.clone();
+                    std::thread::spawn(move || {
+                        while let Some(sum) = lent.read(0..8, |items| items.iter().sum::<u64>()) {
+                            assert_eq!(sum, 28);
+                        }
+                    })
+                })
+                .collect();
+            std::thread::yield_now();
+            lent.take_back();
+            items.fill(99);
+            drop(items);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+    }
+
+    #[test]
     fn results_come_out_in_order_and_incomplete_ones_are_dropped() {
         let counted = Arc::new(());
         let result = |number: usize| (number, counted.clone());

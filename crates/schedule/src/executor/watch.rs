@@ -29,6 +29,14 @@ pub(crate) struct Control<'a> {
     pub(crate) prepare_limit: Duration,
 }
 
+impl Control<'_> {
+    /// Whether somebody wants the run to end.
+    pub(crate) fn is_over(&self, now: impl Fn() -> Time) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Relaxed))
+            || self.deadline.is_some_and(|deadline| now() >= deadline)
+    }
+}
+
 /// Why a run was stopped from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stopped {
@@ -119,6 +127,7 @@ impl<T: Task> Shared<T> {
             .filter(|hand| !hand.dismissed && is_hung(&hand.doing))
             .map(|hand| hand.lane)
             .collect();
+        lanes.sort_unstable();
         lanes.dedup();
         for lane in lanes {
             let after = core.hands.iter().find_map(|hand| match &hand.doing {
@@ -160,22 +169,33 @@ impl<T: Task> Shared<T> {
         tracing::warn!(device = %seat.id, %error, "a device is given up on");
         core.failures.push(error);
         seat.renew(seat.generation());
+        self.replace(core, lane, now, |doing| !matches!(doing, Doing::Nothing));
+        core.look(now);
+        self.wake_all();
+    }
+
+    /// Dismisses those of a lane's hands that are at something, and has others begin afresh in their place.
+    pub(super) fn replace(
+        self: &Arc<Self>,
+        core: &mut Core,
+        lane: LaneIndex,
+        now: Time,
+        is_at_it: impl Fn(&Doing) -> bool,
+    ) {
         for hand in 0..core.hands.len() {
             let it = &mut core.hands[hand];
-            if it.lane != lane || it.dismissed || matches!(it.doing, Doing::Nothing) {
+            if it.lane != lane || it.dismissed || !is_at_it(&it.doing) {
                 continue;
             }
             it.dismissed = true;
             if let Doing::Chunk(chunk, began) = std::mem::replace(&mut it.doing, Doing::Nothing) {
                 core.account.failed(&chunk, began, now);
-                seat.counters.fail();
+                self.seats[lane].counters.fail();
             }
             if core.run.outcome().is_none() {
                 self.hire(core, lane);
             }
         }
-        core.look(now);
-        self.wake_all();
     }
 
     /// How far it has come.

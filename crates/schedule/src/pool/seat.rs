@@ -100,13 +100,9 @@ impl Counters {
     pub(crate) fn read(&self) -> Counted {
         let done = self.done.load(Relaxed);
         let mean = self.nanoseconds.load(Relaxed).checked_div(done).map(Duration::from_nanos);
-        Counted {
-            active: self.active.load(Relaxed),
-            queued: self.queued.load(Relaxed),
-            done,
-            failed: self.failed.load(Relaxed),
-            mean,
-        }
+        // A chunk that is given up on just before its hand begins it ends before it begins.
+        let active = self.active.load(Relaxed).cast_signed().max(0).cast_unsigned();
+        Counted { active, queued: self.queued.load(Relaxed), done, failed: self.failed.load(Relaxed), mean }
     }
 }
 
@@ -115,6 +111,8 @@ impl Counters {
 pub(crate) struct Kept<S> {
     pub(crate) state: S,
     pub(crate) generation: u64,
+    /// Whether the task's own code has never failed on it.
+    pub(crate) sound: bool,
 }
 
 /// States that wait for the next run.
@@ -142,9 +140,9 @@ impl<S> Shelf<S> {
         lock(&self.by_seat).get(&seat.index).is_some_and(is_usable)
     }
 
-    /// Keeps a state, unless its device has been opened afresh since.
+    /// Keeps a state, unless its device has been opened afresh since, or it may have been left half-way.
     pub(crate) fn put(&self, seat: &Seat, kept: Kept<S>) {
-        if kept.generation == seat.generation() {
+        if kept.sound && kept.generation == seat.generation() {
             lock(&self.by_seat).entry(seat.index).or_default().push(kept);
         }
     }

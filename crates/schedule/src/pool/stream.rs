@@ -122,6 +122,13 @@ impl<T: Task> MapStream<'_, T> {
         true
     }
 
+    /// Whether it is to end although there is more to give: looked at before every result, since whoever asks slowly may
+    /// never find that there is nothing to give. What has come to its end is given.
+    fn is_over(&self) -> bool {
+        self.control.is_over(|| self.shared.now())
+            && self.shared.core().run.outcome() != Some(&Outcome::Complete)
+    }
+
     /// How it ended, once nothing more will come.
     fn outcome(&self, core: &mut Core, stopped: Option<Stopped>) -> Option<Result<(), RunError>> {
         let done = |core: &mut Core| Done::of(std::mem::take(&mut core.accepted));
@@ -149,18 +156,18 @@ impl<T: Task> Iterator for MapStream<'_, T> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(result) = self.ready.pop_front() {
-                self.given += 1;
-                return Some(Ok(result));
-            }
-            if self.take_results() {
-                continue;
-            }
+            // An error is the last thing that it gives, whatever comes after it.
             if self.ended {
                 return None;
             }
-            if self.take_items() {
-                continue;
+            if !self.is_over() {
+                if let Some(result) = self.ready.pop_front() {
+                    self.given += 1;
+                    return Some(Ok(result));
+                }
+                if self.take_results() || self.take_items() {
+                    continue;
+                }
             }
             let shared = self.shared.clone();
             let mut core = shared.core();

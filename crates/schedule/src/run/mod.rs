@@ -289,6 +289,10 @@ impl Run {
 
     /// A lane has failed without a chunk in hand, while it was made ready. What would be halved cannot be.
     pub fn lane_failed(&mut self, lane: LaneIndex, failure: Failure, now: Time) {
+        // What cannot do this task cannot, whatever its other hands say.
+        if self.lanes[lane].state == State::Retired {
+            return;
+        }
         match failure {
             Failure::Unable | Failure::Task => self.set_aside(lane, State::Retired),
             Failure::TooLarge | Failure::Untrusted => self.quarantine(lane, now),
@@ -296,20 +300,22 @@ impl Run {
     }
 
     /// The chunks that should have ended by now: they have hung. Their lanes are put into quarantine and their items
-    /// given back. Gives their numbers.
+    /// given back, unless somebody else has done them. Gives their numbers.
     pub fn overdue(&mut self, now: Time) -> Vec<u64> {
         let hung: Vec<(u64, LaneIndex)> = self
-            .pieces
-            .iter()
-            .flat_map(|piece| piece.attempts.iter().map(move |attempt| (piece, attempt)))
-            .filter(|(piece, attempt)| self.deadline(piece, attempt).is_some_and(|deadline| deadline <= now))
-            .map(|(_, attempt)| (attempt.chunk, attempt.lane))
+            .in_flight()
+            .filter(|(attempt, cost, given_up)| {
+                self.deadline(attempt, *cost, *given_up).is_some_and(|deadline| deadline <= now)
+            })
+            .map(|(attempt, ..)| (attempt.chunk, attempt.lane))
             .collect();
         for &(chunk, lane) in &hung {
             // Quarantining its lane for another chunk may have given this one back already.
             if let Some((piece, _)) = self.find(chunk) {
                 self.pieces[piece].given_up += 1;
                 self.tallies[lane].retries += 1;
+                self.quarantine(lane, now);
+            } else if self.losers.iter().any(|loser| loser.attempt.chunk == chunk) {
                 self.quarantine(lane, now);
             }
         }
@@ -318,13 +324,25 @@ impl Run {
 
     /// When the next chunk will have to be taken for hung, if nothing ends before.
     pub fn next_deadline(&self) -> Option<Time> {
-        let attempts = self.pieces.iter().flat_map(|piece| piece.attempts.iter().map(move |it| (piece, it)));
-        attempts.filter_map(|(piece, attempt)| self.deadline(piece, attempt)).min()
+        self.in_flight().filter_map(|(attempt, cost, given_up)| self.deadline(attempt, cost, given_up)).min()
     }
 
-    /// How long a chunk may take, from its lane's own history and the user's limit. A lane without a history has the
-    /// user's limit alone.
-    fn deadline(&self, piece: &Piece, attempt: &Attempt) -> Option<Time> {
+    /// Every chunk that is in somebody's hands, its cost, and how often its items were given up on. One whose items
+    /// somebody else has done counts like any other: as long as it runs, its lane has no room, and if it never ends,
+    /// its lane is not to be counted on.
+    fn in_flight(&self) -> impl Iterator<Item = (&Attempt, f64, u32)> {
+        let pieces = self.pieces.iter().flat_map(|piece| {
+            let cost = self.costs.of(&piece.items);
+            piece.attempts.iter().map(move |attempt| (attempt, cost, piece.given_up))
+        });
+        pieces.chain(self.losers.iter().map(|loser| (&loser.attempt, loser.cost, 0)))
+    }
+
+    /// How long a chunk may take, from its lane's own history and the user's limit. Until a lane has a history, that of
+    /// the others counts, generously; where nobody has one, there is the user's limit alone.
+    fn deadline(&self, attempt: &Attempt, cost: f64, given_up: u32) -> Option<Time> {
+        /// A lane of which nothing is known may be so many times slower than the slowest that has shown something.
+        const SLOWER: f64 = 1_000.0;
         let lane = &self.lanes[attempt.lane];
         let ahead = lane.in_flight.max(1) as f64;
         let is_last = !self
@@ -332,13 +350,19 @@ impl Run {
             .iter()
             .enumerate()
             .any(|(index, it)| index != attempt.lane && it.state == State::Healthy);
-        let times = 4f64.powi(piece.given_up.min(20) as i32) * if is_last { 16.0 } else { 1.0 };
-        let expected = lane.estimate(self.costs.of(&piece.items)).filter(|_| lane.may_hang).map(|estimate| {
-            let patience = estimate * ahead * self.settings.patience;
-            Duration::from_secs_f64(
-                (patience.max(self.settings.least_patience.as_secs_f64()) * times).min(1e9),
-            )
-        });
+        let times = 4f64.powi(given_up.min(20) as i32) * if is_last { 16.0 } else { 1.0 };
+        let (patience, least) = (self.settings.patience, self.settings.least_patience.as_secs_f64());
+        let own = || Some((lane.estimate(cost)? * ahead * patience).max(least));
+        let of_others = || {
+            let slowest = self.lanes.iter().filter_map(|it| it.estimate(cost)).max_by(f64::total_cmp)?;
+            // What happens only once, at the beginning, takes longer than anything that it has shown.
+            Some((slowest * ahead * SLOWER).max(least * patience))
+        };
+        let expected = lane
+            .may_hang
+            .then(|| own().or_else(of_others))
+            .flatten()
+            .map(|seconds| Duration::from_secs_f64((seconds * times).min(1e9)));
         let allowed = match (expected, self.settings.limit) {
             (Some(expected), Some(limit)) => expected.min(limit),
             (expected, limit) => expected.or(limit)?,

@@ -140,6 +140,46 @@ fn a_chunk_that_takes_many_times_its_estimate_has_hung() {
 }
 
 #[test]
+fn a_chunk_that_hangs_after_it_was_rescued_is_found_out_too() {
+    let mut run = Run::open(&[ONE_AT_A_TIME; 2], Settings::default());
+    run.grow(3);
+    for lane in 0..2 {
+        let chunk = run_of(run.ask(lane, ms(0)));
+        run.finished(chunk.id, ms(1));
+    }
+    let hung = run_of(run.ask(0, ms(1)));
+    let rescue = run_of(run.ask(1, ms(20)));
+    assert_eq!((&rescue.items, rescue.purpose), (&hung.items, Purpose::Rescue));
+    assert_eq!(run.finished(rescue.id, ms(1)), Verdict::Accept);
+    let deadline = run.next_deadline().unwrap();
+    assert_eq!(run.overdue(deadline), [hung.id]);
+    assert!(matches!(run.state(0), State::Quarantined { .. }));
+    assert!(run.is_drained(), "its items are done: nothing is given back");
+    run.lane_failed(1, Failure::Unable, deadline);
+    assert_eq!(run.outcome(), Some(&Outcome::NoLaneLeft), "nobody waits for a lane that hangs");
+}
+
+#[test]
+fn the_first_chunk_of_a_lane_has_hung_when_it_takes_a_thousand_times_what_others_take() {
+    let mut run = Run::new(1_000, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
+    let stranger = run_of(run.ask(0, ms(0)));
+    assert_eq!(run.next_deadline(), None, "nobody has shown anything");
+    let known = run_of(run.ask(1, ms(0)));
+    run.finished(known.id, ms(10));
+    assert_eq!(run.next_deadline(), Some(ms(10_000)));
+    assert!(run.overdue(ms(9_999)).is_empty());
+    assert_eq!(run.overdue(ms(10_000)), [stranger.id]);
+}
+
+#[test]
+fn a_lane_that_was_retired_does_not_come_back_because_another_hand_of_it_failed() {
+    let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
+    run.lane_failed(0, Failure::Unable, ms(0));
+    run.lane_failed(0, Failure::Untrusted, ms(0));
+    assert_eq!((run.state(0), run.tallies()[0].quarantines), (State::Retired, 0));
+}
+
+#[test]
 fn every_error_of_a_device_decides_what_comes_next() {
     use evener_device::{
         Device, Kernel,

@@ -1,0 +1,270 @@
+//! What the tests of whole runs share: devices that fail on purpose, a task that checks itself, and a watchdog.
+#![allow(dead_code, reason = "no file of tests uses all of it")]
+
+use std::{
+    sync::{Arc, mpsc},
+    time::{Duration, Instant},
+};
+
+use evener_device::{
+    Description, Device, DeviceId, Kernel, Kind, Result,
+    backend::{Backend, Source},
+    testing::Faults,
+};
+use evener_schedule::{
+    Chunk, Done, Job, KernelParams, KernelState, KernelTask, Pool, Report, Results, RunError, Settings, Task,
+};
+
+/// The processor under another name, as a device of another kind.
+#[derive(Debug)]
+struct Disguised {
+    under: Arc<dyn Source>,
+    description: Description,
+}
+
+impl Source for Disguised {
+    fn describe(&self) -> &Description {
+        &self.description
+    }
+
+    fn open(&self) -> Result<Arc<dyn Backend>> {
+        self.under.open()
+    }
+
+    fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
+        self.under.split(sizes)
+    }
+}
+
+fn disguised(id: &str, kind: Kind, units: u32) -> Device {
+    let cpu = Device::cpu();
+    let description =
+        Description { id: DeviceId::from(id), kind, compute_units: Some(units), ..cpu.describe().clone() };
+    Device::from_source(Arc::new(Disguised { under: cpu.source().clone(), description }))
+}
+
+/// A processor of so many cores: as many lanes, each with one chunk in hand.
+pub(crate) fn cores(id: &str, count: u32) -> Device {
+    disguised(id, Kind::Cpu, count)
+}
+
+/// What is scheduled like a card: one lane with two chunks in hand.
+pub(crate) fn card(id: &str) -> Device {
+    disguised(id, Kind::Discrete, 16)
+}
+
+/// Devices that work together, each with what makes it fail.
+pub(crate) struct Faulty {
+    pub(crate) pool: Pool,
+    pub(crate) faults: Vec<Faults>,
+}
+
+impl Faulty {
+    pub(crate) fn new(devices: &[Device]) -> Faulty {
+        let (devices, faults): (Vec<_>, Vec<_>) = devices.iter().map(Faults::wrap).unzip();
+        Faulty { pool: Pool::new(devices).unwrap(), faults }
+    }
+
+    pub(crate) fn job<T: Task>(&self, task: &T) -> Job<'static, T> {
+        self.pool
+            .job(task)
+            .settings(SHORT)
+            .prepare_limit(Duration::from_millis(400))
+            .all_devices()
+            .keep_history_at(None)
+    }
+
+    /// Ends every hang, and waits until nobody is at work any more.
+    pub(crate) fn settle(&self) {
+        // Over and over: who lost a race may come to its hang only after the run.
+        settle_while(&self.pool, || self.faults.iter().for_each(Faults::release));
+    }
+}
+
+/// Waits until nobody is at work any more: the counters come back to nothing, whatever happened.
+pub(crate) fn settle(pool: &Pool) {
+    settle_while(pool, || ());
+}
+
+fn settle_while(pool: &Pool, mut meanwhile: impl FnMut()) {
+    let start = Instant::now();
+    loop {
+        meanwhile();
+        let active: Vec<u64> = pool.statistics().iter().map(|device| device.active).collect();
+        if active.iter().all(|&count| count == 0) {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "still at work after the run: {active:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Few, large chunks, and little patience. What is healthy must still get away with being slow, on a machine that has
+/// other things to do.
+pub(crate) const SHORT: Settings = Settings {
+    shortest_fraction: 0.2,
+    longest_fraction: 0.5,
+    longest_at_least: Duration::from_micros(200),
+    overheads: 0.0,
+    growth: 1_000.0,
+    patience: 8.0,
+    least_patience: Duration::from_millis(250),
+    limit: None,
+    cooldown: Duration::from_millis(2),
+    look_again: Duration::from_millis(1),
+    rescue: true,
+    exclusive_under: Duration::from_micros(100),
+    most_items: None,
+};
+
+/// What the task makes of an item.
+pub(crate) fn scramble(item: u32) -> u32 {
+    item.wrapping_mul(2_654_435_761).rotate_left(7) ^ item
+}
+
+/// A kernel that scrambles, as a task that checks what comes of it.
+#[derive(Clone)]
+pub(crate) struct Scramble(KernelTask<u32, u32>);
+
+impl Scramble {
+    pub(crate) fn new() -> Scramble {
+        let kernel = Kernel::new("scramble")
+            .reads::<u32>()
+            .writes::<u32>()
+            .params::<KernelParams>()
+            .workgroup(64)
+            .wgsl(
+                r#"
+                struct Params { first: vec2<u32>, count: u32, padding: u32 }
+                var<immediate> params: Params;
+                @group(0) @binding(0) var<storage, read> items: array<u32>;
+                @group(0) @binding(1) var<storage, read_write> results: array<u32>;
+                @compute @workgroup_size(64)
+                fn scramble(@builtin(global_invocation_id) id: vec3<u32>) {
+                    if (id.x < params.count) {
+                        let item = items[id.x];
+                        let product = item * 2654435761u;
+                        results[id.x] = ((product << 7u) | (product >> 25u)) ^ item;
+                    }
+                }"#,
+            )
+            .rust(|launch| {
+                let count = launch.params::<KernelParams>()?.count as usize;
+                let (items, results) = (launch.read::<u32>(0)?, launch.write::<u32>(1)?);
+                for (result, &item) in results[..count].iter_mut().zip(items) {
+                    *result = scramble(item);
+                }
+                Ok(())
+            });
+        Scramble(KernelTask::new(&kernel))
+    }
+}
+
+impl Task for Scramble {
+    type Input = u32;
+    type Output = u32;
+    type State = KernelState<u32, u32>;
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn can_use(&self, device: &Device) -> bool {
+        self.0.can_use(device)
+    }
+
+    fn prepare(&self, device: &Device) -> Result<Self::State> {
+        self.0.prepare(device)
+    }
+
+    fn run(
+        &self,
+        state: &mut Self::State,
+        chunk: &Chunk<'_, u32>,
+        results: &mut Results<'_, u32>,
+    ) -> Result<()> {
+        self.0.run(state, chunk, results)
+    }
+
+    fn most_items(&self, state: &Self::State) -> u64 {
+        self.0.most_items(state)
+    }
+
+    fn check(&self, items: &[u32], results: &[u32]) -> Result<(), String> {
+        match items.iter().zip(results).position(|(&item, &result)| result != scramble(item)) {
+            None => Ok(()),
+            Some(wrong) => Err(format!("item {wrong} of the chunk is wrong")),
+        }
+    }
+}
+
+/// So many items.
+pub(crate) fn numbers(count: u32) -> Vec<u32> {
+    (0..count).map(|number| number.wrapping_mul(2_246_822_519)).collect()
+}
+
+/// Does something, and fails where it takes longer than this: what hangs must not hang the tests.
+pub(crate) fn within<R: Send + 'static>(
+    limit: Duration,
+    name: &str,
+    work: impl FnOnce() -> R + Send + 'static,
+) -> R {
+    let (sender, receiver) = mpsc::channel();
+    let thread = std::thread::Builder::new().name(name.into());
+    let thread = thread.spawn(move || drop(sender.send(work()))).unwrap();
+    match receiver.recv_timeout(limit) {
+        Ok(result) => result,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("hung: {name} is not done after {limit:?}"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            let panic = thread.join().unwrap_err();
+            let said = panic.downcast_ref::<String>().cloned();
+            let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            panic!("{name}: {}", said.unwrap_or_default())
+        }
+    }
+}
+
+/// Every item was done by exactly one device.
+pub(crate) fn assert_counted_once(report: &Report, items: usize) {
+    let counted: u64 = report.devices.iter().map(|device| device.items).sum();
+    assert_eq!((report.items, report.done, counted), (items as u64, items as u64, items as u64), "{report}");
+}
+
+/// What an error says was done is possible: ranges in order, apart, within the items, and not all of them.
+pub(crate) fn assert_sane(done: &Done, items: usize) {
+    let mut after = None;
+    for range in &done.0 {
+        assert!(range.start < range.end && range.end <= items as u64, "{done:?} of {items}");
+        assert!(after.is_none_or(|end| end < range.start), "{done:?} is not in order");
+        after = Some(range.end);
+    }
+    assert!(done.count() < items as u64, "all was done, and yet it is an error");
+}
+
+/// What the error says was done, where it says so.
+pub(crate) fn done_of(error: &RunError) -> Option<&Done> {
+    match error {
+        RunError::NoDeviceLeft { done, .. }
+        | RunError::Cancelled { done, .. }
+        | RunError::DeadlinePassed { done, .. } => Some(done),
+        _ => None,
+    }
+}
+
+/// A generator of numbers that look random, from a seed. SplitMix64.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number under this one.
+    pub(crate) fn under(&mut self, limit: usize) -> usize {
+        (self.roll() % limit as u64) as usize
+    }
+}

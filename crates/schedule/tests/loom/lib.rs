@@ -1,0 +1,20 @@
+//! The parts of the executor whose soundness rests on the order of what threads do, alone, for the tools that check it:
+//!
+//! - loom, in every order in which threads can take turns: `RUSTFLAGS="--cfg loom" cargo test --lib
+//!   --manifest-path crates/schedule/tests/loom/Cargo.toml --target-dir target/loom`;
+//! - Miri, for what is not defined: `cargo +nightly miri test --lib
+//!   --manifest-path crates/schedule/tests/loom/Cargo.toml --target-dir target/miri`.
+#![allow(dead_code, unreachable_pub, unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+#[path = "../../src/executor/crew.rs"]
+#[cfg(not(loom))]
+mod crew;
+#[path = "../../src/executor/gate.rs"]
+mod gate;
+#[path = "../../src/executor/lend.rs"]
+#[cfg(not(loom))]
+mod lend;
+#[path = "../../src/task/results.rs"]
+#[cfg(not(loom))]
+mod results;

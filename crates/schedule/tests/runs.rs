@@ -1,0 +1,920 @@
+//! Whole runs on devices that work, fail, hang and dawdle: what every way to start one promises.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    time::{Duration, Instant},
+};
+
+use common::{
+    Faulty, Scramble, assert_counted_once, assert_sane, card, cores, done_of, numbers, scramble, settle,
+    within,
+};
+use evener_device::{
+    Device, DeviceId, Error, Kernel, Result,
+    testing::{Failure, Fault, Faults},
+};
+use evener_schedule::{
+    Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Pool, Results, RunError, Settings, Strategy, Task,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+fn plain(items: &[u32]) -> Vec<u32> {
+    items.iter().map(|&item| scramble(item)).collect()
+}
+
+type Prepare = Arc<dyn Fn(&DeviceId) -> Result<()> + Send + Sync>;
+type Costs = fn(&[u32]) -> Vec<f64>;
+type Compute = Arc<dyn Fn(&DeviceId, &[u32], &mut Results<'_, u32>) -> Result<()> + Send + Sync>;
+
+/// A task of plain functions, which may do anything on any device. It works on a copy of the items, so that whoever
+/// started the run need not wait for it.
+#[derive(Clone)]
+struct Plain {
+    prepare: Prepare,
+    compute: Compute,
+    costs: Option<Costs>,
+}
+
+impl Plain {
+    fn new(
+        compute: impl Fn(&DeviceId, &[u32], &mut Results<'_, u32>) -> Result<()> + Send + Sync + 'static,
+    ) -> Plain {
+        Plain { prepare: Arc::new(|_| Ok(())), compute: Arc::new(compute), costs: None }
+    }
+
+    /// Scrambles, after doing something else.
+    fn after(before: impl Fn(&DeviceId, &[u32]) + Send + Sync + 'static) -> Plain {
+        Plain::new(move |device, items, results| {
+            before(device, items);
+            results.extend(items.iter().map(|&item| scramble(item)));
+            Ok(())
+        })
+    }
+
+    fn preparing(mut self, prepare: impl Fn(&DeviceId) -> Result<()> + Send + Sync + 'static) -> Plain {
+        self.prepare = Arc::new(prepare);
+        self
+    }
+}
+
+impl Task for Plain {
+    type Input = u32;
+    type Output = u32;
+    type State = DeviceId;
+
+    fn name(&self) -> &str {
+        "plain"
+    }
+
+    fn can_use(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn prepare(&self, device: &Device) -> Result<DeviceId> {
+        (self.prepare)(device.id())?;
+        Ok(device.id().clone())
+    }
+
+    fn run(
+        &self,
+        device: &mut DeviceId,
+        chunk: &Chunk<'_, u32>,
+        results: &mut Results<'_, u32>,
+    ) -> Result<()> {
+        let items = chunk.read(<[u32]>::to_vec)?;
+        (self.compute)(device, &items, results)
+    }
+
+    fn costs(&self, items: &[u32]) -> Option<Vec<f64>> {
+        self.costs.map(|costs| costs(items))
+    }
+}
+
+/// A kernel of one `f64` an item.
+fn root() -> KernelTask<f64, f64> {
+    let kernel = Kernel::new("root").reads::<f64>().writes::<f64>().params::<KernelParams>().rust(|launch| {
+        let count = launch.params::<KernelParams>()?.count as usize;
+        let (items, results) = (launch.read::<f64>(0)?, launch.write::<f64>(1)?);
+        for (result, item) in results[..count].iter_mut().zip(items) {
+            *result = item.sqrt() * 1e3;
+        }
+        Ok(())
+    });
+    KernelTask::new(&kernel)
+}
+
+/// The same in `f32`.
+fn root_f32() -> KernelTask<f32, f32> {
+    let kernel = Kernel::new("root").reads::<f32>().writes::<f32>().params::<KernelParams>().rust(|launch| {
+        let count = launch.params::<KernelParams>()?.count as usize;
+        let (items, results) = (launch.read::<f32>(0)?, launch.write::<f32>(1)?);
+        for (result, item) in results[..count].iter_mut().zip(items) {
+            *result = item.sqrt() * 1e3;
+        }
+        Ok(())
+    });
+    KernelTask::new(&kernel)
+}
+
+fn two() -> Vec<Device> {
+    vec![card("card:0"), cores("cpu", 2)]
+}
+
+fn lost(device: &DeviceId) -> Error {
+    Error::Lost { device: device.clone(), operation: "testing".into(), detail: "on purpose".into() }
+}
+
+#[test]
+fn no_items_give_no_results_whoever_asks() {
+    within(LIMIT, "no items", || {
+        let faulty = Faulty::new(&two());
+        let job = faulty.job(&Scramble::new());
+        let run = job.map(&[]).unwrap();
+        assert!(run.results().is_empty());
+        assert_counted_once(run.report(), 0);
+        assert_eq!(job.map_reduce(&[], |a, _| a).unwrap().into_value(), None);
+        assert_eq!(job.map_stream([]).unwrap().count(), 0);
+        let nothing = Closure::new("nothing", |_: &u32| ());
+        assert_eq!(faulty.job(&nothing).for_each(&[]).unwrap().done, 0);
+    });
+}
+
+#[test]
+fn fewer_items_than_devices_are_each_done_once() {
+    within(LIMIT, "few items", || {
+        let devices = [card("card:0"), card("card:1"), cores("cpu", 2), cores("cpu/b", 1)];
+        for strategy in [Strategy::Equal, Strategy::Proportional, Strategy::Dynamic, Strategy::Adaptive] {
+            for count in 1..6 {
+                let faulty = Faulty::new(&devices);
+                let items = numbers(count);
+                let run = faulty.job(&Scramble::new()).strategy(strategy).map(&items).unwrap();
+                assert_eq!(run.results(), plain(&items));
+                assert_counted_once(run.report(), items.len());
+            }
+        }
+    });
+}
+
+#[test]
+fn every_strategy_survives_a_loss_and_a_hang_in_any_operation() {
+    let items = numbers(300);
+    for strategy in [Strategy::Equal, Strategy::Proportional, Strategy::Dynamic, Strategy::Adaptive] {
+        for fault in [Fault::Fail(Failure::Lost), Fault::Fail(Failure::OutOfMemory), Fault::Hang] {
+            for operation in (1..22).step_by(if fault == Fault::Hang { 7 } else { 1 }) {
+                let (name, items) =
+                    (format!("{strategy:?}: {fault:?} in operation {operation}"), items.clone());
+                within(LIMIT, &name, move || {
+                    let faulty = Faulty::new(&two());
+                    faulty.faults[0].at(operation, fault);
+                    let job = faulty.job(&Scramble::new()).strategy(strategy);
+                    let run = job.map(&items).unwrap();
+                    assert_eq!(run.results(), plain(&items));
+                    assert_counted_once(run.report(), items.len());
+                    faulty.settle();
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn costs_change_who_does_what_and_never_what_comes_out() {
+    within(LIMIT, "costs", || {
+        let items = numbers(300);
+        let right: Costs = |items| items.iter().map(|item| f64::from(item % 50)).collect();
+        let too_few: Costs = |_| vec![1.0];
+        let absurd: Costs =
+            |items| (0..items.len()).map(|it| [0.0, -3.0, f64::NAN, f64::INFINITY][it % 4]).collect();
+        for costs in [right, too_few, absurd] {
+            let faulty = Faulty::new(&two());
+            let task = Plain { costs: Some(costs), ..Plain::after(|_, _| ()) };
+            let run = faulty.job(&task).map(&items).unwrap();
+            assert_eq!(run.results(), plain(&items));
+            assert_counted_once(run.report(), items.len());
+        }
+    });
+}
+
+#[test]
+fn a_task_error_ends_the_run_and_names_the_item() {
+    within(LIMIT, "a task error", || {
+        let pool = Faulty::new(&[cores("cpu", 2), cores("cpu/b", 1)]);
+        let items = numbers(300);
+        let (bad, ran) = (items[137], Arc::new(AtomicU64::new(0)));
+        let count = ran.clone();
+        let task = Closure::fallible("picky", move |&item: &u32| {
+            if item == bad {
+                count.fetch_add(1, SeqCst);
+                return Err("not this one".into());
+            }
+            Ok(scramble(item))
+        });
+        match pool.job(&task).map(&items).unwrap_err() {
+            RunError::Task { items, error: Error::Task { item, message, .. } } => {
+                assert!(items.contains(&137), "{items:?}");
+                assert_eq!((item, message.as_str()), (Some(137), "not this one"));
+            }
+            other => panic!("{other}"),
+        }
+        settle(&pool.pool);
+        assert_eq!(ran.load(SeqCst), 1, "it would fail anywhere, so it is not tried again");
+    });
+}
+
+#[test]
+fn a_panic_of_a_closure_ends_the_run_and_names_the_item_and_the_next_run_works() {
+    within(LIMIT, "a panic", || {
+        let pool = Faulty::new(&[cores("cpu", 2), cores("cpu/b", 1)]);
+        let armed = Arc::new(AtomicBool::new(true));
+        let is_armed = armed.clone();
+        let items = numbers(300);
+        let bad = items[42];
+        let task = Closure::new("panicky", move |&item: &u32| {
+            assert!(item != bad || !is_armed.load(SeqCst), "never this one");
+            scramble(item)
+        });
+        let job = pool.job(&task);
+        match job.map(&items).unwrap_err() {
+            RunError::Task { error: Error::Task { item, message, .. }, .. } => {
+                assert_eq!(item, Some(42));
+                assert!(message.contains("never this one"), "{message}");
+            }
+            other => panic!("{other}"),
+        }
+        armed.store(false, SeqCst);
+        assert_eq!(job.map(&items).unwrap().results(), plain(&items));
+    });
+}
+
+#[test]
+fn a_state_on_which_the_task_failed_is_not_used_again() {
+    /// Its state is beyond use once it has failed.
+    #[derive(Clone)]
+    struct Fragile(Arc<AtomicBool>);
+
+    impl Task for Fragile {
+        type Input = u32;
+        type Output = u32;
+        type State = bool;
+
+        fn name(&self) -> &str {
+            "fragile"
+        }
+
+        fn can_use(&self, _: &Device) -> bool {
+            true
+        }
+
+        fn prepare(&self, _: &Device) -> Result<bool> {
+            Ok(false)
+        }
+
+        fn run(
+            &self,
+            broken: &mut bool,
+            chunk: &Chunk<'_, u32>,
+            results: &mut Results<'_, u32>,
+        ) -> Result<()> {
+            assert!(!*broken, "the state was left half-way by a panic");
+            *broken = true;
+            assert!(!self.0.load(SeqCst), "on purpose");
+            chunk.read(|items| results.extend(items.iter().map(|&item| scramble(item))))?;
+            *broken = false;
+            Ok(())
+        }
+    }
+
+    within(LIMIT, "a broken state", || {
+        let pool = Faulty::new(&[cores("cpu", 1)]);
+        let fails = Arc::new(AtomicBool::new(true));
+        let job = pool.job(&Fragile(fails.clone()));
+        let items = numbers(50);
+        assert!(matches!(job.map(&items), Err(RunError::Task { .. })));
+        settle(&pool.pool);
+        std::thread::sleep(ms(20)); // the hand puts its state away after it has said that it failed
+        fails.store(false, SeqCst);
+        assert_eq!(job.map(&items).unwrap().results(), plain(&items));
+    });
+}
+
+#[test]
+fn too_few_or_too_many_results_are_the_tasks_own_error() {
+    for extra in [-1i64, 1] {
+        within(LIMIT, "a wrong number of results", move || {
+            let pool = Faulty::new(&two());
+            let task = Plain::new(move |_, items, results| {
+                let count = (items.len() as i64 + extra) as usize;
+                results.extend(std::iter::repeat_n(7, count));
+                Ok(())
+            });
+            let error = pool.job(&task).map(&numbers(100)).unwrap_err();
+            assert!(matches!(error, RunError::Task { .. }), "{error}");
+            assert!(error.to_string().contains("results for"), "{error}");
+        });
+    }
+}
+
+#[test]
+fn a_panicking_check_or_combination_is_the_tasks_own_error() {
+    within(LIMIT, "a panicking combination", || {
+        let pool = Faulty::new(&two());
+        let job = pool.job(&Scramble::new());
+        let items = numbers(40_000); // more than one a block
+        let error = job.map_reduce(&items, |_, _| panic!("will not combine")).unwrap_err();
+        assert!(matches!(error, RunError::Task { .. }), "{error}");
+        assert!(error.to_string().contains("will not combine"), "{error}");
+    });
+}
+
+#[test]
+fn a_device_that_cannot_be_made_ready_is_done_without() {
+    let lost_on_card = |device: &DeviceId| match device.as_str() {
+        "card:0" => Err(lost(device)),
+        _ => Ok(()),
+    };
+    let panics_on_card = |device: &DeviceId| {
+        assert_ne!(device.as_str(), "card:0", "on purpose");
+        Ok(())
+    };
+    let hangs_on_card = |device: &DeviceId| {
+        if device.as_str() == "card:0" {
+            std::thread::sleep(ms(1500));
+        }
+        Ok(())
+    };
+    let ways: [(&str, Prepare); 3] = [
+        ("lost", Arc::new(lost_on_card)),
+        ("panics", Arc::new(panics_on_card)),
+        ("hangs", Arc::new(hangs_on_card)),
+    ];
+    for (name, prepare) in ways {
+        for strategy in [Strategy::Adaptive, Strategy::Equal] {
+            let prepare = prepare.clone();
+            within(LIMIT, name, move || {
+                let pool = Faulty::new(&two());
+                let task = Plain::after(|_, _| ()).preparing(move |device| prepare(device));
+                let items = numbers(300);
+                let run = pool.job(&task).strategy(strategy).prepare_limit(ms(100)).map(&items).unwrap();
+                assert_eq!(run.results(), plain(&items), "{name}");
+                assert_counted_once(run.report(), items.len());
+                assert_eq!(run.report().devices[0].items, 0, "{name}");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_run_whose_devices_cannot_be_made_ready_ends_and_says_why() {
+    let ways: [(&str, Prepare); 3] = [
+        ("on purpose", Arc::new(|device| Err(lost(device)))),
+        ("panicked: on purpose", Arc::new(|_| panic!("on purpose"))),
+        (
+            "no answer after 100ms while being made ready",
+            Arc::new(|_| {
+                std::thread::sleep(ms(1500));
+                Ok(())
+            }),
+        ),
+    ];
+    for (says, prepare) in ways {
+        within(LIMIT, says, move || {
+            let pool = Faulty::new(&two());
+            let task = Plain::after(|_, _| ()).preparing(move |device| prepare(device));
+            let start = Instant::now();
+            let error = pool.job(&task).prepare_limit(ms(100)).map(&numbers(100)).unwrap_err();
+            assert!(matches!(error, RunError::NoDeviceLeft { .. }), "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+            assert_eq!(done_of(&error).unwrap().count(), 0);
+            assert!(start.elapsed() < ms(1400), "it waited for what hangs: {:?}", start.elapsed());
+        });
+    }
+}
+
+#[test]
+fn a_sum_of_floats_is_the_same_to_the_last_bit_whoever_does_what_and_whatever_fails() {
+    // As many blocks as items, and blocks of two with one left over.
+    for count in [3_000u32, 20_001] {
+        let wide: Vec<f64> = (0..count).map(|number| f64::from(number) + 0.1).collect();
+        let narrow: Vec<f32> = wide.iter().map(|&item| item as f32).collect();
+        let sums = |devices: &[Device], plan: &[(usize, u64, Fault)]| {
+            let (devices, plan) = (devices.to_vec(), plan.to_vec());
+            let (wide, narrow) = (wide.clone(), narrow.clone());
+            within(LIMIT, &format!("a sum: {plan:?}"), move || {
+                let faulty = Faulty::new(&devices);
+                plan.iter()
+                    .for_each(|&(device, operation, fault)| faulty.faults[device].at(operation, fault));
+                let sum = faulty.job(&root()).map_reduce(&wide, |a, b| a + b).unwrap();
+                assert_counted_once(sum.report(), wide.len());
+                faulty.settle();
+                let sum_f32 = faulty.job(&root_f32()).map_reduce(&narrow, |a, b| a + b).unwrap();
+                faulty.settle();
+                (sum.into_value().unwrap().to_bits(), sum_f32.into_value().unwrap().to_bits())
+            })
+        };
+        let alone = sums(&[cores("cpu", 1)], &[]);
+        if count < 16_384 {
+            let plain = wide.iter().map(|item| item.sqrt() * 1e3).reduce(|a, b| a + b).unwrap();
+            assert_eq!(alone.0, plain.to_bits());
+        }
+        assert_eq!(sums(&[card("card:0"), card("card:1"), cores("cpu", 2)], &[]), alone);
+        for operation in 1..30 {
+            let faults = [Fault::Fail(Failure::Lost), Fault::Fail(Failure::OutOfMemory), Fault::Hang];
+            let plan = [(0, operation, faults[operation as usize % 3])];
+            assert_eq!(sums(&two(), &plan), alone, "{plan:?}");
+        }
+    }
+}
+
+#[test]
+fn for_each_does_every_item_exactly_once_when_nothing_fails() {
+    within(LIMIT, "for_each", || {
+        let faulty = Faulty::new(&[cores("cpu", 2), cores("cpu/b", 1)]);
+        let counts: Arc<Vec<AtomicU64>> = Arc::new((0..2_000).map(|_| AtomicU64::new(0)).collect());
+        let counted = counts.clone();
+        let task = Closure::new("count", move |&item: &usize| {
+            counted[item].fetch_add(1, Relaxed);
+        });
+        let items: Vec<usize> = (0..counts.len()).collect();
+        let report = faulty.job(&task).for_each(&items).unwrap();
+        assert_counted_once(&report, items.len());
+        assert!(counts.iter().all(|count| count.load(SeqCst) == 1));
+    });
+}
+
+/// Nothing to give back, on any device; some of it takes long.
+#[derive(Clone)]
+struct Dawdle {
+    /// What dawdles, on its first chunk.
+    device: &'static str,
+    long: Duration,
+    done: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Task for Dawdle {
+    type Input = u32;
+    type Output = ();
+    type State = DeviceId;
+
+    fn name(&self) -> &str {
+        "dawdle"
+    }
+
+    fn can_use(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn prepare(&self, device: &Device) -> Result<DeviceId> {
+        Ok(device.id().clone())
+    }
+
+    fn run(
+        &self,
+        device: &mut DeviceId,
+        chunk: &Chunk<'_, u32>,
+        results: &mut Results<'_, ()>,
+    ) -> Result<()> {
+        let items = chunk.read(<[u32]>::to_vec)?;
+        std::thread::sleep(if device.as_str() == self.device { self.long } else { ms(1) });
+        self.done.lock().unwrap().extend(&items);
+        results.extend(items.iter().map(|_| ()));
+        Ok(())
+    }
+}
+
+#[test]
+fn for_each_ends_although_a_device_hangs_in_its_very_first_chunk() {
+    within(LIMIT, "for_each with a hang", || {
+        let faulty = Faulty::new(&two());
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let task = Dawdle { device: "card:0", long: Duration::from_secs(25), done: done.clone() };
+        let items = numbers(200);
+        let report = faulty.job(&task).for_each(&items).unwrap();
+        assert_counted_once(&report, items.len());
+        let done: BTreeSet<u32> = done.lock().unwrap().iter().copied().collect();
+        assert_eq!(done, items.iter().copied().collect());
+    });
+}
+
+#[test]
+fn a_device_that_was_merely_slower_has_not_failed() {
+    within(LIMIT, "a slow device", || {
+        let faulty = Faulty::new(&[cores("cpu", 1), cores("cpu/b", 1)]);
+        let task = Plain::new(|device, items, results| {
+            std::thread::sleep(ms(if device.as_str() == "cpu" { 150 } else { 1 }));
+            results.extend(items.iter().map(|&item| scramble(item)));
+            Ok(())
+        });
+        let items = numbers(60);
+        let settings = Settings { least_patience: Duration::from_secs(30), ..common::SHORT };
+        let run = faulty.job(&task).settings(settings).map(&items).unwrap();
+        assert_eq!(run.results(), plain(&items));
+        assert!(run.report().wall_s < 0.14, "it was not rescued");
+        settle(&faulty.pool);
+        let failed: Vec<u64> = faulty.pool.statistics().iter().map(|device| device.failed).collect();
+        assert_eq!(failed, [0, 0]);
+    });
+}
+
+/// Runs what takes ten seconds until somebody ends it, and gives the error and how long that took.
+fn ended_by(
+    end: impl FnOnce(Job<'static, Plain>) -> Job<'static, Plain> + Send + 'static,
+) -> (RunError, Duration, BTreeSet<u64>) {
+    within(LIMIT, "something that is ended", move || {
+        let faulty = Faulty::new(&two());
+        let seen = Arc::new(Mutex::new(BTreeSet::new()));
+        let note = seen.clone();
+        let task = Plain::after(move |_, items| {
+            std::thread::sleep(ms(10) * items.len() as u32);
+            note.lock().unwrap().extend(items.iter().map(|&item| u64::from(item)));
+        });
+        let items: Vec<u32> = (0..3_000).collect();
+        let job = faulty.job(&task).settings(Settings { most_items: Some(3), ..common::SHORT });
+        let start = Instant::now();
+        let error = end(job).map(&items).unwrap_err();
+        let took = start.elapsed();
+        let seen = seen.lock().unwrap().clone();
+        settle(&faulty.pool);
+        (error, took, seen)
+    })
+}
+
+fn assert_done_is_what_ran(error: &RunError, ran: &BTreeSet<u64>) {
+    let done = done_of(error).unwrap();
+    assert_sane(done, 3_000);
+    assert!(done.count() > 0, "{error}");
+    assert!(done.0.iter().cloned().flatten().all(|item| ran.contains(&item)), "{error}: only {ran:?} ran");
+}
+
+#[test]
+fn a_cancelled_run_returns_at_once_and_says_what_was_done() {
+    let cancel = Cancel::new();
+    let from_outside = cancel.clone();
+    let canceller = std::thread::spawn(move || {
+        std::thread::sleep(ms(150));
+        from_outside.cancel();
+    });
+    let (error, took, ran) = ended_by(move |job| job.cancel(&cancel));
+    canceller.join().unwrap();
+    assert!(matches!(error, RunError::Cancelled { items: 3_000, .. }), "{error}");
+    assert!(took < ms(600), "it took {took:?}");
+    assert_done_is_what_ran(&error, &ran);
+}
+
+#[test]
+fn a_run_past_its_deadline_returns_at_once_and_says_what_was_done() {
+    let (error, took, ran) = ended_by(|job| job.deadline(ms(150)));
+    assert!(matches!(error, RunError::DeadlinePassed { items: 3_000, .. }), "{error}");
+    assert!(took >= ms(150) && took < ms(600), "it took {took:?}");
+    assert_done_is_what_ran(&error, &ran);
+}
+
+#[test]
+fn a_deadline_ends_a_run_whose_devices_all_hang() {
+    within(LIMIT, "everything hangs", || {
+        let faulty = Faulty::new(&two());
+        faulty.faults.iter().for_each(|faults| faults.at(8, Fault::Hang));
+        let job = faulty.job(&Scramble::new()).deadline(ms(300)).prepare_limit(Duration::from_secs(60));
+        let start = Instant::now();
+        let error = job.map(&numbers(400)).unwrap_err();
+        assert!(matches!(error, RunError::DeadlinePassed { .. } | RunError::NoDeviceLeft { .. }), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(5));
+        faulty.settle();
+    });
+}
+
+#[test]
+fn progress_only_ever_grows_and_a_callback_that_panics_costs_nothing_else() {
+    within(LIMIT, "progress", || {
+        let faulty = Faulty::new(&two());
+        let task = Plain::after(|_, _| std::thread::sleep(ms(40)));
+        let items = numbers(100);
+        let settings = Settings { most_items: Some(2), ..common::SHORT };
+        let mut told: Vec<(u64, f64)> = Vec::new();
+        let job = faulty.job(&task).settings(settings).on_progress(|progress| {
+            assert_eq!(progress.items, 100);
+            told.push((progress.done, progress.shares.iter().map(|share| share.1).sum()));
+        });
+        assert_eq!(job.map(&items).unwrap().results(), plain(&items));
+        drop(job);
+        assert!(told.len() >= 2, "{told:?}");
+        assert!(told.is_sorted_by_key(|it| it.0) && told.iter().all(|it| it.0 <= 100), "{told:?}");
+        assert!(told.iter().all(|it| it.0 == 0 || (it.1 - 1.0).abs() < 1e-9), "{told:?}");
+
+        let job = faulty.job(&task).settings(settings).on_progress(|_| panic!("on purpose"));
+        let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.map(&items).map(drop)));
+        assert!(run.is_err(), "the panic goes to whoever started the run");
+        drop(job);
+        settle(&faulty.pool);
+        assert_eq!(faulty.job(&task).settings(settings).map(&items).unwrap().results(), plain(&items));
+    });
+}
+
+#[test]
+fn a_stream_keeps_the_order_and_loses_nothing_whatever_fails() {
+    let operations = 40;
+    for operation in 1..=operations {
+        for fault in
+            [Fault::Fail(Failure::Lost), Fault::Fail(Failure::OutOfMemory), Fault::Hang, Fault::Corrupt]
+        {
+            within(LIMIT, &format!("a stream: {fault:?} in operation {operation}"), move || {
+                let faulty = Faulty::new(&two());
+                faulty.faults[operation as usize % 2].at(operation, fault);
+                let job = faulty.job(&Scramble::new());
+                let items = numbers(1_500);
+                let stream = job.map_stream(items.clone()).unwrap();
+                let results: Vec<u32> = stream.map(|result| result.unwrap()).collect();
+                assert_eq!(results, plain(&items));
+                faulty.settle();
+            });
+        }
+    }
+}
+
+#[test]
+fn a_stream_never_reads_further_ahead_than_its_window() {
+    const WINDOW: u64 = 1 << 16;
+    within(LIMIT, "back-pressure", || {
+        let faulty = Faulty::new(&[cores("cpu", 2)]);
+        let (taken, task) =
+            (Arc::new(AtomicU64::new(0)), Closure::new("scramble", |&item: &u32| scramble(item)));
+        let count = taken.clone();
+        let source = (0u32..).inspect(move |_| {
+            count.fetch_add(1, SeqCst);
+        });
+        let mut most = 0;
+        let stream = faulty.job(&task).map_stream(source).unwrap();
+        for (given, result) in (0u64..300_000).zip(stream) {
+            assert_eq!(result.unwrap(), scramble(given as u32));
+            most = most.max(taken.load(SeqCst) - given);
+        }
+        assert!(most <= WINDOW, "{most} items were taken ahead");
+    });
+}
+
+#[test]
+fn a_stream_that_is_cancelled_ends_with_an_error_however_fast_results_come() {
+    for by_deadline in [false, true] {
+        within(LIMIT, "a cancelled stream", move || {
+            let faulty = Faulty::new(&[cores("cpu", 2)]);
+            let task = Closure::new("scramble", |&item: &u32| scramble(item));
+            let cancel = Cancel::new();
+            let mut job = faulty.job(&task).cancel(&cancel);
+            if by_deadline {
+                job = job.deadline(ms(100));
+            }
+            let mut stream = job.map_stream(0u32..).unwrap();
+            let start = Instant::now();
+            // Whoever asks slowly finds results ready whenever it asks.
+            while start.elapsed() < ms(120) {
+                if let Some(Err(error)) = stream.next() {
+                    assert!(by_deadline, "{error}");
+                    return;
+                }
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            cancel.cancel();
+            let start = Instant::now();
+            let error = loop {
+                match stream.next().expect("an error, not an end") {
+                    Ok(_) => std::thread::sleep(Duration::from_micros(50)),
+                    Err(error) => break error,
+                }
+                assert!(start.elapsed() < ms(500), "it goes on although it was ended");
+            };
+            match by_deadline {
+                false => assert!(matches!(error, RunError::Cancelled { .. }), "{error}"),
+                true => assert!(matches!(error, RunError::DeadlinePassed { .. }), "{error}"),
+            }
+            assert!(stream.next().is_none(), "an error is the last thing");
+        });
+    }
+}
+
+#[test]
+fn a_stream_gives_what_comes_before_an_error_and_nothing_after_it() {
+    for _ in 0..50 {
+        within(LIMIT, "a stream with an error", || {
+            let faulty = Faulty::new(&[cores("cpu", 2), cores("cpu/b", 1)]);
+            let task = Closure::fallible("picky", |&item: &u32| match item {
+                700 => Err("not this one".into()),
+                _ => Ok(scramble(item)),
+            });
+            let mut stream = faulty.job(&task).map_stream(0u32..2_000).unwrap();
+            let mut given = 0u32;
+            let error = loop {
+                match stream.next().expect("an error, not an end") {
+                    Ok(result) => assert_eq!(result, scramble(given)),
+                    Err(error) => break error,
+                }
+                given += 1;
+            };
+            assert!(given <= 700);
+            assert!(
+                matches!(error, RunError::Task { error: Error::Task { item: Some(700), .. }, .. }),
+                "{error}"
+            );
+            for _ in 0..3 {
+                assert!(stream.next().is_none());
+                std::thread::yield_now();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_stream_whose_items_panic_when_copied_ends_with_an_error() {
+    struct Brittle(u32);
+    impl Clone for Brittle {
+        fn clone(&self) -> Self {
+            assert_ne!(self.0, 300, "it breaks");
+            Brittle(self.0)
+        }
+    }
+    within(LIMIT, "brittle items", || {
+        let faulty = Faulty::new(&[cores("cpu", 2)]);
+        let task = Closure::new("scramble", |item: &Brittle| scramble(item.0));
+        let stream = faulty.job(&task).map_stream((0..1_000).map(Brittle)).unwrap();
+        let error = stream.map(|result| result.map(drop)).find_map(Result::err).expect("an error");
+        assert!(error.to_string().contains("it breaks"), "{error}");
+    });
+}
+
+#[test]
+fn a_stream_does_without_a_device_that_hangs_while_the_stream_is_dry() {
+    within(LIMIT, "a dry stream", || {
+        let faulty = Faulty::new(&two());
+        let hangs = Arc::new(AtomicBool::new(true));
+        let first = hangs.clone();
+        // The card hangs once it is known; what it has in hand is taken over, as nothing else is left to do.
+        let seen = AtomicU64::new(0);
+        let task = Plain::after(move |device, _| {
+            let chunk = if device.as_str() == "card:0" { seen.fetch_add(1, SeqCst) } else { 0 };
+            if chunk == 2 && first.swap(false, SeqCst) {
+                std::thread::sleep(Duration::from_secs(25));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        });
+        let mut stream = faulty
+            .job(&task)
+            .map_stream((0u32..3_000).inspect(|item| {
+                if item % 1_024 == 0 {
+                    std::thread::sleep(ms(300));
+                }
+            }))
+            .unwrap();
+        let results: Vec<u32> = stream.by_ref().map(|result| result.unwrap()).collect();
+        assert_eq!(results, (0..3_000).map(scramble).collect::<Vec<_>>());
+        assert!(!hangs.load(SeqCst), "it never hung");
+        let failed = faulty.pool.statistics()[0].failed;
+        assert!(failed >= 1, "nobody noticed that it hangs");
+    });
+}
+
+/// A result that must not be dropped.
+struct Bomb {
+    armed: bool,
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!self.armed, "it was dropped");
+    }
+}
+
+/// Fails on the card, with results that panic when they are dropped.
+#[derive(Clone)]
+struct Explosive;
+
+impl Task for Explosive {
+    type Input = u32;
+    type Output = Bomb;
+    type State = DeviceId;
+
+    fn name(&self) -> &str {
+        "explosive"
+    }
+
+    fn can_use(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn prepare(&self, device: &Device) -> Result<DeviceId> {
+        Ok(device.id().clone())
+    }
+
+    fn run(
+        &self,
+        device: &mut DeviceId,
+        chunk: &Chunk<'_, u32>,
+        results: &mut Results<'_, Bomb>,
+    ) -> Result<()> {
+        if device.as_str() == "card:0" {
+            results.push(Bomb { armed: true });
+            return Err(lost(device));
+        }
+        std::thread::sleep(ms(1));
+        results.extend((0..chunk.len()).map(|_| Bomb { armed: false }));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_hand_that_panics_outside_the_tasks_code_loses_no_item() {
+    within(LIMIT, "a hand that is gone", || {
+        for strategy in [Strategy::Equal, Strategy::Adaptive] {
+            let faulty = Faulty::new(&two());
+            let run = faulty.job(&Explosive).strategy(strategy).map(&numbers(300)).unwrap();
+            assert_counted_once(run.report(), 300);
+            assert_eq!(run.report().devices[0].state, "retired");
+            settle(&faulty.pool);
+        }
+    });
+}
+
+#[test]
+fn a_lane_has_all_its_hands_again_although_one_hung_while_another_failed() {
+    within(LIMIT, "a lane with a hung hand", || {
+        let faulty = Faulty::new(&two());
+        let (came, at_once, most) = (AtomicU64::new(0), AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
+        let seen = most.clone();
+        let task = Plain::new(move |device, items, results| {
+            if device.as_str() == "card:0" {
+                match came.fetch_add(1, SeqCst) {
+                    // The first hand hangs; the second fails once the first has begun to.
+                    0 => std::thread::sleep(Duration::from_secs(25)),
+                    1 => return Err(lost(device)),
+                    _ => {}
+                }
+                seen.fetch_max(at_once.fetch_add(1, SeqCst) + 1, SeqCst);
+                std::thread::sleep(ms(5));
+                at_once.fetch_sub(1, SeqCst);
+            }
+            std::thread::sleep(ms(5));
+            results.extend(items.iter().map(|&item| scramble(item)));
+            Ok(())
+        });
+        let items = numbers(400);
+        let settings = Settings { most_items: Some(2), ..common::SHORT };
+        let run = faulty.job(&task).settings(settings).map(&items).unwrap();
+        assert_eq!(run.results(), plain(&items));
+        assert_eq!(most.load(SeqCst), 2, "one of its two hands is gone");
+        settle(&faulty.pool);
+    });
+}
+
+#[test]
+fn a_stream_that_is_dropped_half_way_leaves_nobody_at_work() {
+    within(LIMIT, "a dropped stream", || {
+        let faulty = Faulty::new(&two());
+        let job = faulty.job(&Scramble::new());
+        let mut stream = job.map_stream(0u32..).unwrap();
+        for number in 0..100 {
+            assert_eq!(stream.next().unwrap().unwrap(), scramble(number));
+        }
+        drop(stream);
+        faulty.settle();
+        let items = numbers(100);
+        assert_eq!(job.map(&items).unwrap().results(), plain(&items));
+    });
+}
+
+#[test]
+fn runs_of_one_pool_at_the_same_time_do_not_disturb_each_other() {
+    within(LIMIT, "runs at the same time", || {
+        let faulty = Faulty::new(&two());
+        faulty.faults[0].at(20, Fault::Fail(Failure::Lost));
+        faulty.faults[0].at(60, Fault::Fail(Failure::OutOfMemory));
+        let pool: &Pool = &faulty.pool;
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let faulty = &faulty;
+                scope.spawn(move || {
+                    let job = faulty.job(&Scramble::new());
+                    for round in 0..5 {
+                        let items = numbers(200 + 10 * thread + round);
+                        let run = job.map(&items).unwrap();
+                        assert_eq!(run.results(), plain(&items));
+                        assert_counted_once(run.report(), items.len());
+                    }
+                });
+            }
+        });
+        settle(pool);
+        faulty.faults.iter().for_each(Faults::release);
+    });
+}
