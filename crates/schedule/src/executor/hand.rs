@@ -2,14 +2,13 @@
 
 use std::{
     mem::MaybeUninit,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use evener_device::{Error, Result};
 
-use super::{Core, Doing, Feed, Hand, Outlet, Shared, panic_message};
+use super::{Core, Doing, Feed, Hand, Outlet, Shared, guarded, perform};
 use crate::{
     pool::Kept,
     run::{self, Answer, Failure, LaneIndex, Purpose, State, Time, Verdict},
@@ -268,22 +267,7 @@ impl<T: Task> Shared<T> {
                 Items::Here(&copied)
             }
         };
-        let work = Chunk::new(items, feed);
-        guarded(device.clone(), "running a chunk", || {
-            self.task.run(state, &work, results)?;
-            if !results.is_complete() {
-                let more = if results.len() == work.len() { "more than " } else { "" };
-                let message = format!("it gave {more}{} results for {} items", results.len(), work.len());
-                return Err(task_error(device, format!("task `{}`", self.task.name()), message));
-            }
-            let checked = work.read(|items| self.task.check(items, results.as_slice()))?;
-            checked.map_err(|detail| Error::BadResult {
-                device: device.clone(),
-                operation: format!("checking items {:?}", work.range()),
-                detail,
-            })?;
-            Ok(work.copies())
-        })
+        perform(&self.task, device, state, &Chunk::new(items, feed), results)
     }
 
     /// A chunk has ended well: its results are kept, if they are the first. Gives what comes next.
@@ -426,20 +410,4 @@ impl<T: Task> Shared<T> {
         self.wake_all();
         next
     }
-}
-
-/// Runs the user's code. A panic becomes an error of the task.
-fn guarded<R>(
-    device: evener_device::DeviceId,
-    operation: &str,
-    work: impl FnOnce() -> Result<R>,
-) -> Result<R> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => result,
-        Err(panic) => Err(task_error(&device, operation.to_owned(), panic_message(&*panic))),
-    }
-}
-
-fn task_error(device: &evener_device::DeviceId, operation: String, message: String) -> Error {
-    Error::Task { device: device.clone(), operation, item: None, message }
 }
