@@ -27,7 +27,7 @@ use evener_device::Error;
 pub(crate) use self::{
     crew::Crew,
     lend::{Lent, Slots},
-    perform::{guarded, perform},
+    perform::{guarded, perform, task_error},
     watch::{Control, Stopped},
 };
 use crate::{

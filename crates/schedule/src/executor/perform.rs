@@ -41,6 +41,6 @@ pub(crate) fn guarded<R>(device: DeviceId, operation: &str, work: impl FnOnce() 
     }
 }
 
-fn task_error(device: &DeviceId, operation: String, message: String) -> Error {
+pub(crate) fn task_error(device: &DeviceId, operation: String, message: String) -> Error {
     Error::Task { device: device.clone(), operation, item: None, message }
 }
