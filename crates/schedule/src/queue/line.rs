@@ -138,12 +138,17 @@ impl<I, O> Line<I, O> {
         count
     }
 
-    /// What the balancer is told: several hands drain the queue so many times as fast as one.
-    pub(super) fn load(&self) -> Load {
+    /// What the balancer is told: several hands drain the queue so many times as fast as one, and what the device is
+    /// about to be tried with stays.
+    pub(super) fn load(&self, now: Time) -> Load {
+        let load = Load::of(&self.queue);
+        let working = self.trust.is_working();
+        let canary = usize::from(!working && self.may_begin(now));
         Load {
+            movable: load.movable.saturating_sub(canary),
             piece_time: self.mean.time().map(|mean| mean / self.most_hands as u32),
-            working: self.trust.is_working(),
-            ..Load::of(&self.queue)
+            working,
+            ..load
         }
     }
 

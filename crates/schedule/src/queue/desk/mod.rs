@@ -5,6 +5,8 @@
 
 mod fail;
 mod place;
+#[cfg(test)]
+mod test;
 
 use std::{collections::HashMap, sync::Arc, task::Waker, time::Duration};
 
@@ -178,6 +180,11 @@ impl<I, O> Desk<I, O> {
             return Next::Rest;
         }
         let generation = it.seat.generation();
+        let canary = !it.trust.is_working();
+        if canary {
+            self.keep_canary_only(line, now);
+        }
+        let it = &mut self.lines[line];
         let (doing, next) = if ready_for != Some(generation) {
             it.preparing += 1;
             (Doing::Preparing { since: now, generation }, Next::Prepare)
@@ -185,7 +192,6 @@ impl<I, O> Desk<I, O> {
             let Some(ticket) = it.pop() else { return Next::Rest };
             it.active += 1;
             it.seat.counters.begin();
-            let canary = !it.trust.is_working();
             let next = Next::Run { item: ticket.item.clone(), number: ticket.place.number };
             tracing::trace!(device = %it.seat.id, piece = ticket.place.number, canary, "a piece begins");
             (Doing::Piece { ticket, began: now, generation, canary }, next)
@@ -236,7 +242,7 @@ impl<I, O> Desk<I, O> {
 
     /// Asks the balancer, and does what it says.
     fn rebalance(&mut self, now: Time) {
-        let loads: Vec<_> = self.lines.iter().map(Line::load).collect();
+        let loads: Vec<_> = self.lines.iter().map(|line| line.load(now)).collect();
         for step in self.balancer.rebalance(now, &loads) {
             let Ok([from, to]) = self.lines.get_disjoint_mut([step.from, step.to]) else { continue };
             let pieces = from.exchange(to, &step);

@@ -116,6 +116,22 @@ impl<I, O> Desk<I, O> {
         }
     }
 
+    /// A device is about to be tried: all but the piece that it is tried with goes where it is better off, since nobody
+    /// knows how long a device that is not well takes to show it.
+    pub(super) fn keep_canary_only(&mut self, line: usize, now: Time) {
+        let mut all = self.lines[line].drain().into_iter();
+        // First, so that it wants no other.
+        if let Some(canary) = all.next() {
+            self.lines[line].push(canary);
+        }
+        for ticket in all {
+            match self.best_line(&ticket, now) {
+                Some((better, Rank { outlook: Outlook::Good, .. })) => self.lines[better].push(ticket),
+                _ => self.lines[line].push(ticket),
+            }
+        }
+    }
+
     /// Gives devices that are to be tried, and have nothing to be tried with, a piece that would have waited longest
     /// elsewhere.
     pub(in crate::queue) fn send_canaries(&mut self, now: Time) {
