@@ -52,7 +52,9 @@ impl<T: Task> Shared<T> {
                     // The piece's item is dropped by whoever has it last, but never under the lock.
                     drop(item);
                     let next = self.tell(me, kept.generation, result);
-                    if kept.generation != self.seats[line].generation() {
+                    let is_stale = kept.generation != self.seats[line].generation();
+                    // What is not needed any more is given back while the device is left alone.
+                    if is_stale && !matches!(next, Next::Run { .. }) {
                         state = None;
                     }
                     next

@@ -68,7 +68,7 @@ impl<O> Handle<O> {
 
     /// Whether there is a result, or an error, so that waiting would not block.
     pub fn is_done(&self) -> bool {
-        !matches!(*lock(&self.answer.state), State::Waiting(_))
+        self.answer.is_given()
     }
 
     /// Takes the piece out of its queue, unless somebody has begun with it. Says whether it did; the handle then gives
@@ -103,6 +103,12 @@ impl<O> fmt::Debug for Handle<O> {
 pub(super) struct Answer<O> {
     state: Mutex<State<O>>,
     given: Condvar,
+}
+
+impl<O> Answer<O> {
+    pub(super) fn is_given(&self) -> bool {
+        !matches!(*lock(&self.state), State::Waiting(_))
+    }
 }
 
 #[derive(Debug)]

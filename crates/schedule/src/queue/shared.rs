@@ -86,9 +86,14 @@ impl<T: Task> Shared<T> {
                     desk.no_thread(hand, &why, now);
                 }
             }
-            match desk.lines[line].queued() {
+            let it = &desk.lines[line];
+            if it.trust.is_retired() && it.hands > 0 {
+                // Its hands are to go.
+                self.work[line].notify_all();
+            }
+            match it.queued() {
                 0 => {}
-                _ if !desk.lines[line].may_begin(now) => {}
+                _ if !it.may_begin(now) => {}
                 1 => self.work[line].notify_one(),
                 _ => self.work[line].notify_all(),
             }

@@ -1,21 +1,22 @@
+mod failure;
+
 use std::{
     collections::HashMap,
     sync::{
         Arc, Condvar, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
     time::{Duration, Instant},
 };
 
 use evener_device::{
-    Description, Device, DeviceId, Error, Kernel, Result,
+    Description, Device, DeviceId, Error, Result,
     backend::{Backend, Source},
-    testing::{Fault, Faults},
 };
 
 use super::*;
-use crate::{Chunk, Closure, KernelParams, KernelTask, Results};
+use crate::{Chunk, Closure, Results, pool::lock};
 
 /// Runs a test, and fails it where it does not end: a queue that hangs is the worst that can happen.
 fn within_a_minute(body: impl FnOnce() + Send + 'static) {
@@ -87,8 +88,6 @@ impl Probe {
         lock(&self.runs).get(&item).copied().unwrap_or(0)
     }
 }
-
-use crate::pool::lock;
 
 impl Task for Probe {
     type Input = u64;
@@ -296,216 +295,6 @@ fn the_pools_statistics_show_what_is_queued() {
     });
 }
 
-fn triple() -> KernelTask<u64, u64> {
-    let kernel =
-        Kernel::new("triple").reads::<u64>().writes::<u64>().params::<KernelParams>().rust(|launch| {
-            let count = launch.params::<KernelParams>()?.count as usize;
-            let (input, output) = (launch.read::<u64>(0)?, launch.write::<u64>(1)?);
-            output[..count].iter_mut().zip(input).for_each(|(out, value)| *out = 3 * value);
-            Ok(())
-        });
-    KernelTask::new(&kernel)
-}
-
-/// A queue over a device that can be made to fail and one that does not, both of which have done some pieces.
-fn faulty_queue() -> (Queue<KernelTask<u64, u64>>, Faults) {
-    let (faulty, faults) = Faults::wrap(&named("faulty"));
-    let pool = Pool::new([faulty, named("sound")]).unwrap();
-    let queue = pool.queue(&triple()).balancer(at_once()).open().unwrap();
-    while queue.statistics().devices.iter().any(|device| device.done < 3) {
-        let handles: Vec<_> = (0..20).map(|item| (item, queue.submit(item).unwrap())).collect();
-        expect_all(handles);
-    }
-    (queue, faults)
-}
-
-/// Submits pieces until a device is given work again.
-fn wait_until_well(queue: &Queue<KernelTask<u64, u64>>) {
-    while !queue.statistics().devices[0].working {
-        expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Submits pieces until one has failed on the first device.
-fn run_into_a_failure(queue: &Queue<KernelTask<u64, u64>>) {
-    let mut item = 0;
-    while queue.statistics().devices[0].failed == 0 {
-        let handles = (item..item + 50).map(|item| (item, queue.submit(item).unwrap())).collect();
-        item += 50;
-        expect_all(handles);
-    }
-}
-
-#[test]
-fn a_device_that_is_killed_loses_no_piece_and_comes_back() {
-    within_a_minute(|| {
-        let (queue, faults) = faulty_queue();
-        let handles: Vec<_> = (0..300)
-            .map(|item| {
-                if item == 100 {
-                    faults.kill();
-                }
-                (item, queue.submit(item).unwrap())
-            })
-            .collect();
-        expect_all(handles);
-        run_into_a_failure(&queue);
-        wait_until_well(&queue);
-        assert_eq!(queue.statistics().devices[1].failed, 0);
-    });
-}
-
-#[test]
-fn a_device_that_hangs_loses_no_piece_and_comes_back() {
-    within_a_minute(|| {
-        let (queue, faults) = faulty_queue();
-        faults.now(Fault::Hang);
-        run_into_a_failure(&queue);
-        assert!(!queue.statistics().devices[0].working);
-        // It hangs while it is tried, too, and nobody waits for that.
-        std::thread::sleep(Duration::from_millis(200));
-        expect_all((0..100).map(|item| (item, queue.submit(item).unwrap())).collect());
-        faults.release();
-        wait_until_well(&queue);
-    });
-}
-
-#[test]
-fn a_piece_has_no_longer_than_the_users_limit() {
-    within_a_minute(|| {
-        let (latch, hung) = (Latch::default(), Arc::new(AtomicUsize::new(0)));
-        let (held, count) = (latch.clone(), hung.clone());
-        let task = Probe::new(move |device, item| {
-            if device.as_str() == "a" {
-                count.fetch_add(1, SeqCst);
-                held.pass();
-            }
-            Ok(3 * item)
-        });
-        let pool = Pool::new([named("a"), named("b")]).unwrap();
-        let queue = pool.queue(&task).piece_limit(Duration::from_millis(300)).open().unwrap();
-        expect_all(submit_all(&queue, 0..40));
-        assert!(hung.load(SeqCst) > 0 && queue.statistics().devices[0].failed > 0);
-        // Those who were given up on come back, and what they bring is nobody's.
-        latch.open();
-        expect_all(submit_all(&queue, 40..80));
-    });
-}
-
-#[test]
-fn a_device_that_never_gets_ready_loses_no_piece() {
-    within_a_minute(|| {
-        let latch = Latch::default();
-        let held = latch.clone();
-        let mut task = Probe::new(|_, item| Ok(3 * item));
-        task.prepare = Arc::new(move |device| {
-            if device.as_str() == "a" {
-                held.pass();
-            }
-            Ok(())
-        });
-        let pool = Pool::new([named("a"), named("b")]).unwrap();
-        let queue = pool.queue(&task).prepare_limit(Duration::from_millis(100)).open().unwrap();
-        expect_all(submit_all(&queue, 0..50));
-        latch.open();
-    });
-}
-
-#[test]
-fn bad_results_are_never_given() {
-    within_a_minute(|| {
-        let bad = Arc::new(AtomicUsize::new(0));
-        let count = bad.clone();
-        let task = Probe::new(move |device, item| {
-            let is_bad = device.as_str() == "a" && count.fetch_add(1, SeqCst) < 3;
-            Ok(if is_bad { 0 } else { 3 * item })
-        });
-        let pool = Pool::new([named("a"), named("b")]).unwrap();
-        let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
-        let mut item = 1;
-        while bad.load(SeqCst) < 4 || !queue.statistics().devices[0].working {
-            expect_all(submit_all(&queue, item..item + 20));
-            item += 20;
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(queue.statistics().devices[0].failed, 3);
-    });
-}
-
-#[test]
-fn where_no_device_is_left_every_handle_is_told_why() {
-    within_a_minute(|| {
-        let pool = Pool::new([named("a"), named("b")]).unwrap();
-        let told = |handle: Handle<u64>, text: &str| {
-            let error = handle.wait().unwrap_err();
-            assert!(
-                matches!(&error, QueueError::NoDeviceLeft { failures } if failures.len() >= 2),
-                "{error}"
-            );
-            assert!(error.to_string().contains(text), "{error}");
-        };
-        let mut unable = Probe::new(|_, item| Ok(3 * item));
-        unable.prepare = Arc::new(|device| {
-            let (operation, detail) = ("this".to_owned(), "it has no teeth".to_owned());
-            Err(Error::Unsupported { device: device.clone(), operation, detail })
-        });
-        let queue = pool.queue(&unable).open().unwrap();
-        submit_all(&queue, 0..10).into_iter().for_each(|(_, handle)| told(handle, "no teeth"));
-        told(queue.submit(1).unwrap(), "no teeth");
-
-        // Lost when it is made ready, and lost when it runs: each time it is tried again, but not forever.
-        let mut unready = Probe::new(|_, item| Ok(3 * item));
-        unready.prepare = Arc::new(|device| Err(lost(device)));
-        for task in [unready, Probe::new(|device, _| Err(lost(device)))] {
-            let queue = pool.queue(&task).open().unwrap();
-            submit_all(&queue, 0..10).into_iter().for_each(|(_, handle)| told(handle, "it is gone"));
-        }
-    });
-}
-
-#[test]
-fn a_piece_without_memory_is_done_elsewhere() {
-    within_a_minute(|| {
-        let task = Probe::new(|device, item| match device.as_str() {
-            "small" => Err(Error::OutOfMemory {
-                device: device.clone(),
-                operation: "a test".into(),
-                requested: 1,
-                available: Some(0),
-                detail: String::new(),
-            }),
-            _ => Ok(3 * item),
-        });
-        let queue = Pool::new([named("small"), named("large")]).unwrap().queue(&task).open().unwrap();
-        expect_all(submit_all(&queue, 0..20));
-        let statistics = queue.statistics();
-        assert!(statistics.devices[0].failed > 0 && !statistics.devices[0].working);
-        assert_eq!(statistics.devices[1].done, 20);
-    });
-}
-
-#[test]
-fn an_error_of_the_task_is_its_pieces_alone_and_is_not_tried_again() {
-    within_a_minute(|| {
-        let task = Probe::new(|device, item| match item {
-            3 => Err(crate::executor::task_error(device, "a test".into(), "three is wrong".into())),
-            5 => panic!("five is worse"),
-            _ => Ok(3 * item),
-        });
-        let queue = Pool::new([named("a"), named("b")]).unwrap().queue(&task).open().unwrap();
-        for (item, handle) in submit_all(&queue, 0..20) {
-            match (item, handle.wait()) {
-                (3, Err(QueueError::Task { error })) => assert!(error.to_string().contains("three is wrong")),
-                (5, Err(QueueError::Task { error })) => assert!(error.to_string().contains("five is worse")),
-                (_, result) => assert_eq!(result.unwrap(), 3 * item),
-            }
-            assert_eq!(task.runs_of(item), 1);
-        }
-        assert!(queue.statistics().devices.iter().all(|device| device.working));
-    });
-}
-
 #[test]
 fn what_nobody_has_begun_can_be_cancelled() {
     within_a_minute(|| {
@@ -598,59 +387,23 @@ fn a_handle_is_a_future() {
     });
 }
 
-/// A state that panics when it is dropped.
-struct Touchy(Arc<AtomicBool>);
-
-impl Drop for Touchy {
-    fn drop(&mut self) {
-        if self.0.swap(false, SeqCst) {
-            panic!("do not drop me");
-        }
-    }
-}
-
-/// Fails once, so that its state is dropped.
-#[derive(Clone)]
-struct Fragile {
-    fails: Arc<AtomicBool>,
-    panics: Arc<AtomicBool>,
-}
-
-impl Task for Fragile {
-    type Input = u64;
-    type Output = u64;
-    type State = Touchy;
-
-    fn name(&self) -> &str {
-        "fragile"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn hands(&self, _: &Device) -> usize {
-        1
-    }
-
-    fn prepare(&self, _: &Device) -> Result<Touchy> {
-        Ok(Touchy(self.panics.clone()))
-    }
-
-    fn run(&self, _: &mut Touchy, chunk: &Chunk<'_, u64>, results: &mut Results<'_, u64>) -> Result<()> {
-        if self.fails.swap(false, SeqCst) {
-            return Err(lost(&"a".into()));
-        }
-        chunk.read(|items| results.extend(items.iter().map(|item| 3 * item)))
-    }
-}
-
 #[test]
-fn a_hand_that_panics_is_replaced() {
+fn an_error_of_the_task_is_its_pieces_alone_and_is_not_tried_again() {
     within_a_minute(|| {
-        let task = Fragile { fails: Arc::new(true.into()), panics: Arc::new(true.into()) };
-        let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
-        expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
-        assert!(!task.fails.load(SeqCst) && !task.panics.load(SeqCst), "it failed, and it panicked");
+        let task = Probe::new(|device, item| match item {
+            3 => Err(crate::executor::task_error(device, "a test".into(), "three is wrong".into())),
+            5 => panic!("five is worse"),
+            _ => Ok(3 * item),
+        });
+        let queue = Pool::new([named("a"), named("b")]).unwrap().queue(&task).open().unwrap();
+        for (item, handle) in submit_all(&queue, 0..20) {
+            match (item, handle.wait()) {
+                (3, Err(QueueError::Task { error })) => assert!(error.to_string().contains("three is wrong")),
+                (5, Err(QueueError::Task { error })) => assert!(error.to_string().contains("five is worse")),
+                (_, result) => assert_eq!(result.unwrap(), 3 * item),
+            }
+            assert_eq!(task.runs_of(item), 1);
+        }
+        assert!(queue.statistics().devices.iter().all(|device| device.working));
     });
 }

@@ -13,8 +13,9 @@ const COOLDOWN: Duration = Duration::from_millis(100);
 /// wants a repaired device back.
 const MOST_DOUBLINGS: u32 = 10;
 
-/// So many pieces done well, one after another, and earlier failures are forgotten.
-const FORGIVEN_AFTER: u32 = 100;
+/// So many pieces done well, one after another, and one earlier failure is forgotten: a device that fails now and then is
+/// of use, and one that fails every other time is not.
+const FORGIVEN_AFTER: u32 = 10;
 
 /// After so many failures in a row, without a piece done between them, nobody waits for the device any more.
 const HOPELESS_AFTER: u32 = 4;
@@ -99,9 +100,9 @@ impl Trust {
         // What somebody had begun before the device failed says nothing about it now.
         if is_back || self.is_working() {
             self.in_a_row = 0;
-            self.well += 1;
-            if self.well >= FORGIVEN_AFTER {
-                self.strikes = 0;
+            self.well = self.well.wrapping_add(1);
+            if self.well.is_multiple_of(FORGIVEN_AFTER) {
+                self.strikes = self.strikes.saturating_sub(1);
             }
         }
         is_back
@@ -124,7 +125,7 @@ mod test {
     }
 
     #[test]
-    fn each_quarantine_is_twice_as_long_until_the_failures_are_forgotten() {
+    fn each_quarantine_is_twice_as_long_and_failures_are_forgotten_one_by_one() {
         let mut trust = Trust::new();
         for cooldown in [100, 200, 400] {
             trust.strike(lost(), Time::ZERO);
@@ -132,9 +133,9 @@ mod test {
             assert!(!trust.done(false), "only a canary brings it back");
             assert!(trust.done(true));
         }
-        (0..FORGIVEN_AFTER).for_each(|_| assert!(!trust.done(false)));
+        (0..2 * FORGIVEN_AFTER).for_each(|_| assert!(!trust.done(false)));
         trust.strike(lost(), Time::ZERO);
-        assert_eq!(until(&trust), Time::from_millis(100));
+        assert_eq!(until(&trust), Time::from_millis(200), "two of three are forgotten");
         (0..40).for_each(|_| trust.strike(lost(), Time::ZERO));
         assert_eq!(until(&trust), COOLDOWN * 1024);
     }

@@ -175,3 +175,139 @@ fn what_moves_between_devices_stays_in_order_and_is_counted() {
     assert_eq!((desk.lines[0].gave, desk.lines[1].received), (2, 2));
     assert_eq!((counted(&desk, 0), counted(&desk, 1)), (0, 0));
 }
+
+/// What a hand has been given.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Given {
+    Nothing,
+    Ready,
+    Piece(u32),
+}
+
+/// Drives a desk as hands and a clock would, in virtual time.
+struct Drive {
+    desk: TestDesk,
+    hands: Vec<(u64, usize, Option<u64>, Given)>,
+    answers: Vec<Arc<Answer<u32>>>,
+    places: Vec<Place>,
+    now: Time,
+}
+
+impl Drive {
+    fn hire(&mut self) {
+        for line in 0..self.desk.lines.len() {
+            while self.desk.lines[line].lacks_hands(self.now) {
+                self.hands.push((self.desk.hire(line), line, None, Given::Nothing));
+            }
+        }
+    }
+
+    /// A hand does its next step, which goes well or does not.
+    fn step(&mut self, index: usize, error: Option<Error>) {
+        let (hand, line, generation, given) = self.hands[index];
+        match (given, error) {
+            (Given::Piece(item), None) => drop(self.desk.finished(hand, item, self.now)),
+            (Given::Piece(_), Some(error)) => self.desk.failed(hand, error, self.now),
+            (Given::Ready, None) => self.desk.prepared(hand),
+            (Given::Ready, Some(error)) => {
+                self.desk.not_ready(hand, generation.unwrap_or(0), error, self.now);
+                self.hands[index].2 = None;
+            }
+            (Given::Nothing, _) => {}
+        }
+        self.hands[index].3 = match self.desk.ask(hand, self.hands[index].2, self.now) {
+            Next::Run { item, .. } => Given::Piece(*item),
+            Next::Prepare => {
+                self.hands[index].2 = Some(self.desk.lines[line].seat.generation());
+                Given::Ready
+            }
+            Next::Rest => Given::Nothing,
+            Next::Go => {
+                self.hands.swap_remove(index);
+                return;
+            }
+        };
+    }
+
+    fn look_after(&mut self, passed: Duration) {
+        self.now += passed;
+        self.desk.dismiss_hung(self.now);
+        self.desk.send_canaries(self.now);
+        self.desk.rebalance_if_due(self.now);
+        self.hire();
+        self.check();
+    }
+
+    /// What must always be so.
+    fn check(&mut self) {
+        let queued: usize = queued(&self.desk).iter().sum();
+        let active: usize = self.desk.lines.iter().map(|line| line.active).sum();
+        assert_eq!(self.desk.outstanding, queued + active, "each piece is in one place");
+        for line in &self.desk.lines {
+            assert_eq!(line.seat.counters.read().queued, line.queued() as u64);
+            assert_eq!(line.seat.counters.read().active, line.active as u64);
+            assert!(line.hands >= line.active + line.preparing && line.hands <= line.most_hands);
+            assert!(!line.trust.is_retired() || line.queued() == 0);
+        }
+        let waiting = self.answers.iter().filter(|answer| !answer.is_given()).count();
+        assert_eq!(self.desk.outstanding, waiting, "each piece has one answer");
+        self.desk.settled.clear();
+    }
+}
+
+fn failure(kind: u8) -> Option<Error> {
+    let (device, operation) = (evener_device::DeviceId::from("cpu"), "a test".to_owned());
+    match kind {
+        0 => Some(lost()),
+        1 => Some(Error::Task { device, operation, item: None, message: String::new() }),
+        2 => Some(Error::Unsupported { device, operation, detail: String::new() }),
+        3 => Some(Error::BadResult { device, operation, detail: String::new() }),
+        _ => None,
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn whatever_happens_each_piece_is_answered_once(
+        devices in 1usize..4,
+        events in proptest::collection::vec((0u8..8, 0usize..8, 0u8..40, 0u64..700), 1..200),
+    ) {
+        let seat = |index| Arc::new(Seat::new(index, Device::cpu()));
+        let lines = (0..devices).map(|index| Line::new(seat(index), 10.0 + index as f64, 2, true));
+        let settings = BalancerSettings { interval: ms(100), ..BalancerSettings::default() };
+        let desk = Desk::new(lines.collect(), settings, None, Duration::from_secs(5));
+        let (hands, answers, places) = (Vec::new(), Vec::new(), Vec::new());
+        let mut drive = Drive { desk, hands, answers, places, now: ms(0) };
+        for (event, which, kind, passed) in events {
+            match event {
+                0..3 => {
+                    let item = drive.answers.len() as u32;
+                    let (answer, place) = drive.desk.submit(item, i32::from(kind) % 3, drive.now).unwrap();
+                    drive.answers.push(answer);
+                    drive.places.push(place);
+                    drive.hire();
+                }
+                3..6 if !drive.hands.is_empty() => drive.step(which % drive.hands.len(), failure(kind)),
+                6 if kind < 5 && !drive.places.is_empty() => {
+                    let place = drive.places[which % drive.places.len()];
+                    drive.desk.withdraw(place);
+                }
+                _ => drive.look_after(ms(passed)),
+            }
+            drive.check();
+        }
+        // From here on nothing fails, and what hung before is given up on.
+        drive.desk.closed = true;
+        for _ in 0..3000 {
+            drive.look_after(ms(200));
+            for index in (0..drive.hands.len()).rev() {
+                drive.step(index, None);
+                drive.check();
+            }
+            if drive.desk.is_over() {
+                break;
+            }
+        }
+        proptest::prop_assert!(drive.desk.is_over(), "{} are left", drive.desk.outstanding);
+    }
+}
