@@ -67,11 +67,14 @@ fn named(id: &str) -> Device {
     Device::from_source(Arc::new(Named { description, under: cpu.source().clone() }))
 }
 
+type Run = dyn Fn(&DeviceId, u64) -> Result<u64> + Send + Sync;
+type Prepare = dyn Fn(&DeviceId) -> Result<()> + Send + Sync;
+
 /// A task of a closure that is told which device it is on.
 #[derive(Clone)]
 struct Probe {
-    run: Arc<dyn Fn(&DeviceId, u64) -> Result<u64> + Send + Sync>,
-    prepare: Arc<dyn Fn(&DeviceId) -> Result<()> + Send + Sync>,
+    run: Arc<Run>,
+    prepare: Arc<Prepare>,
     hands: usize,
     may_hang: bool,
     /// How often each piece was run.
