@@ -38,18 +38,17 @@ fn lost() -> Error {
     Error::Lost { device: "cpu".into(), operation: "a test".into(), detail: "it is gone".into() }
 }
 
+/// Puts a piece into a device's queue, wherever it would be better off.
+fn push(desk: &mut TestDesk, line: usize, item: u32, priority: i32) {
+    let (promise, _) = Promise::new();
+    let place = Place { priority: std::cmp::Reverse(priority), number: 1_000_000 + u64::from(item) };
+    desk.outstanding += 1;
+    desk.lines[line].push(Ticket { place, item: Arc::new(item), promise, failures: Vec::new(), given_up: 0 });
+}
+
 /// Has a device do a piece in so long.
 fn teach(desk: &mut TestDesk, hand: u64, took: Duration) {
-    let (promise, _) = Promise::new();
-    let place = Place { priority: std::cmp::Reverse(0), number: 1_000_000 + hand };
-    desk.outstanding += 1;
-    desk.lines[hand as usize].push(Ticket {
-        place,
-        item: Arc::new(0),
-        promise,
-        failures: Vec::new(),
-        given_up: 0,
-    });
+    push(desk, hand as usize, 0, 0);
     assert!(begin(desk, hand, ms(0)).is_some());
     assert!(desk.finished(hand, 0, took).is_none());
 }
@@ -156,12 +155,13 @@ fn what_moves_between_devices_stays_in_order_and_is_counted() {
     for (item, priority) in priorities.into_iter().enumerate() {
         desk.submit(item as u32, priority, ms(0)).unwrap();
     }
-    assert_eq!(queued(&desk), [5, 0]);
+    push(&mut desk, 1, 8, -1);
+    assert_eq!(queued(&desk), [5, 1]);
     desk.rebalance_if_due(ms(1));
-    assert_eq!(queued(&desk), [3, 2]);
+    assert_eq!(queued(&desk), [3, 3]);
     desk.submit(9, 9, ms(1)).unwrap();
     let counted = |desk: &TestDesk, line: usize| desk.lines[line].seat.counters.read().queued;
-    assert_eq!((counted(&desk, 0), counted(&desk, 1)), (4, 2));
+    assert_eq!((counted(&desk, 0), counted(&desk, 1)), (4, 3));
     let mut order = |hand: u64| {
         let mut order = Vec::new();
         while let Some(item) = begin(&mut desk, hand, ms(2)) {
@@ -170,7 +170,7 @@ fn what_moves_between_devices_stays_in_order_and_is_counted() {
         }
         order
     };
-    assert_eq!((order(0), order(1)), (vec![9, 1, 3, 4], vec![0, 2]));
+    assert_eq!((order(0), order(1)), (vec![9, 1, 3, 4], vec![0, 2, 8]));
     assert_eq!(desk.balanced().pieces, 2);
     assert_eq!((desk.lines[0].gave, desk.lines[1].received), (2, 2));
     assert_eq!((counted(&desk, 0), counted(&desk, 1)), (0, 0));
