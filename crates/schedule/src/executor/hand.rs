@@ -9,7 +9,7 @@ use std::{
 
 use evener_device::{Error, Result};
 
-use super::{Core, Doing, Feed, Hand, Outlet, Shared, panic_message};
+use super::{Core, Doing, Feed, Hand, Outlet, Shared, guarded, panic_message, perform, task_error};
 use crate::{
     pool::Kept,
     run::{self, Answer, Failure, LaneIndex, Purpose, State, Time, Verdict},
@@ -308,34 +308,22 @@ impl<T: Task> Shared<T> {
     ) -> Result<Copies> {
         let device = &self.seats[chunk.lane].id;
         let items = self.items_of(&chunk.items);
-        guarded(device.clone(), "running a chunk", || {
-            let copied;
-            let feed = match &self.feed {
-                Feed::Lent(lent) => Items::Lent(lent),
-                Feed::Window(window) => {
+        let copied;
+        let feed = match &self.feed {
+            Feed::Lent(lent) => Items::Lent(lent),
+            Feed::Window(window) => {
+                // Copying an item is the user's code too.
+                copied = guarded(device.clone(), "copying items", || {
                     let window = window.lock().unwrap_or_else(PoisonError::into_inner);
                     // What was accepted from somebody else may be gone.
-                    let Some(first) = items.start.checked_sub(window.first) else { return Err(Error::Ended) };
+                    let first = items.start.checked_sub(window.first).ok_or(Error::Ended)?;
                     let range = first as usize..(items.end - window.first) as usize;
-                    copied = (window.copy)(&window.items, range);
-                    Items::Here(&copied)
-                }
-            };
-            let work = Chunk::new(items, feed);
-            self.task.run(state, &work, results)?;
-            if !results.is_complete() {
-                let more = if results.len() == work.len() { "more than " } else { "" };
-                let message = format!("it gave {more}{} results for {} items", results.len(), work.len());
-                return Err(task_error(device, format!("task `{}`", self.task.name()), message));
+                    Ok((window.copy)(&window.items, range))
+                })?;
+                Items::Here(&copied)
             }
-            let checked = work.read(|items| self.task.check(items, results.as_slice()))?;
-            checked.map_err(|detail| Error::BadResult {
-                device: device.clone(),
-                operation: format!("checking items {:?}", work.range()),
-                detail,
-            })?;
-            Ok(work.copies())
-        })
+        };
+        perform(&self.task, device, state, &Chunk::new(items, feed), results)
     }
 
     /// A chunk has ended well: its results are kept, if they are the first. Gives what comes next.
@@ -496,20 +484,4 @@ impl<T: Task> Shared<T> {
         self.wake_all();
         next
     }
-}
-
-/// Runs the user's code. A panic becomes an error of the task.
-fn guarded<R>(
-    device: evener_device::DeviceId,
-    operation: &str,
-    work: impl FnOnce() -> Result<R>,
-) -> Result<R> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => result,
-        Err(panic) => Err(task_error(&device, operation.to_owned(), panic_message(&*panic))),
-    }
-}
-
-fn task_error(device: &evener_device::DeviceId, operation: String, message: String) -> Error {
-    Error::Task { device: device.clone(), operation, item: None, message }
 }

@@ -12,6 +12,7 @@ mod crew;
 mod gate;
 mod hand;
 mod lend;
+mod perform;
 mod watch;
 
 use std::{
@@ -26,6 +27,7 @@ use evener_device::Error;
 pub(crate) use self::{
     crew::Crew,
     lend::{Lent, Slots},
+    perform::{guarded, perform, task_error},
     watch::{Control, Stopped},
 };
 use crate::{

@@ -19,11 +19,14 @@ use std::{
 use evener_device::{Device, Inventory};
 
 use self::chooser::Chooser;
-pub(crate) use self::seat::{Kept, Seat, Shelf, lock};
 pub use self::{
     job::{Job, Mapped, Reduced},
     statistics::DeviceStatistics,
     stream::MapStream,
+};
+pub(crate) use self::{
+    seat::{Kept, Seat, Shelf, lock},
+    statistics::score,
 };
 use crate::{error::RunError, report::Report, run::Settings, strategy::Strategy, task::Task};
 

@@ -1,0 +1,46 @@
+//! Running a task's code: what runs and queues have in common.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use evener_device::{DeviceId, Error, Result};
+
+use super::panic_message;
+use crate::task::{Chunk, Copies, Results, Task};
+
+/// Has a task turn a chunk into results on a device, and checks that they are complete and right. Says how long copies
+/// took.
+pub(crate) fn perform<T: Task>(
+    task: &T,
+    device: &DeviceId,
+    state: &mut T::State,
+    work: &Chunk<'_, T::Input>,
+    results: &mut Results<'_, T::Output>,
+) -> Result<Copies> {
+    guarded(device.clone(), "running a chunk", || {
+        task.run(state, work, results)?;
+        if !results.is_complete() {
+            let more = if results.len() == work.len() { "more than " } else { "" };
+            let message = format!("it gave {more}{} results for {} items", results.len(), work.len());
+            return Err(task_error(device, format!("task `{}`", task.name()), message));
+        }
+        let checked = work.read(|items| task.check(items, results.as_slice()))?;
+        checked.map_err(|detail| Error::BadResult {
+            device: device.clone(),
+            operation: format!("checking items {:?}", work.range()),
+            detail,
+        })?;
+        Ok(work.copies())
+    })
+}
+
+/// Runs the user's code. A panic becomes an error of the task.
+pub(crate) fn guarded<R>(device: DeviceId, operation: &str, work: impl FnOnce() -> Result<R>) -> Result<R> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result,
+        Err(panic) => Err(task_error(&device, operation.to_owned(), panic_message(&*panic))),
+    }
+}
+
+pub(crate) fn task_error(device: &DeviceId, operation: String, message: String) -> Error {
+    Error::Task { device: device.clone(), operation, item: None, message }
+}

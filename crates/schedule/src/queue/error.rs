@@ -1,0 +1,39 @@
+//! Why a piece has no result.
+
+use evener_device::Error;
+
+/// Why a piece was not taken, or has no result.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// The queue takes no more pieces.
+    #[error("the queue is closed")]
+    Closed,
+    /// The task's own code failed on this piece. It would fail anywhere, so it was not tried again; other pieces are
+    /// not touched by it.
+    #[error("the task failed: {error}")]
+    Task {
+        /// What it said.
+        error: Error,
+    },
+    /// Every device that could have done the piece failed.
+    #[error("no device is left that could do this piece{}", one_a_line(.failures))]
+    NoDeviceLeft {
+        /// What happened to the piece and to the devices that it could have gone to.
+        failures: Vec<Error>,
+    },
+    /// It was cancelled before anybody began with it.
+    #[error("cancelled before anybody began with it")]
+    Cancelled,
+    /// The queue ended without an answer to this piece. Nothing is known to cause it: it is said rather than let a
+    /// handle wait forever.
+    #[error("the queue ended without doing this piece")]
+    Abandoned,
+    /// The handle was polled again after it had given its result.
+    #[error("the result was taken before")]
+    Taken,
+}
+
+fn one_a_line(failures: &[Error]) -> String {
+    failures.iter().map(|failure| format!("\n  {failure}")).collect()
+}

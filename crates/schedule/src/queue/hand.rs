@@ -1,0 +1,127 @@
+//! A hand: a thread that works on one device's pieces, one after another.
+
+use std::{
+    mem::MaybeUninit,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, PoisonError},
+};
+
+use evener_device::Result;
+
+use super::{desk::Next, shared::Shared};
+use crate::{
+    executor::{guarded, panic_message, perform, task_error},
+    pool::Kept,
+    task::{Chunk, Items, Results, Task},
+};
+
+impl<T: Task> Shared<T> {
+    /// A hand's whole life, whatever it ends with.
+    pub(super) fn live(self: Arc<Self>, me: u64, line: usize) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work_on(me, line))) {
+            self.fall(me, line, panic_message(&*panic));
+        }
+    }
+
+    /// A hand is no more; somebody else may take its place.
+    fn fall(self: &Arc<Self>, me: u64, line: usize, message: String) {
+        let error = task_error(&self.seats[line].id, "between pieces".into(), message);
+        tracing::warn!(%error, "a hand has fallen");
+        self.at_desk(|desk, now| desk.fell(me, error, now));
+    }
+
+    fn work_on(self: &Arc<Self>, me: u64, line: usize) {
+        let mut state: Option<Kept<T::State>> = None;
+        let mut next = Next::Rest;
+        loop {
+            next = match next {
+                Next::Go => return,
+                Next::Rest => self.wait_for_work(me, line, state.as_ref()),
+                Next::Prepare => {
+                    // What the old opening of a device holds may be in the way of the new one.
+                    drop(state.take());
+                    state = self.make_ready(me, line);
+                    Next::Rest
+                }
+                Next::Run { item, number } => {
+                    // The desk gives pieces only to those who are ready; nobody's piece is lost if it did otherwise.
+                    let Some(kept) = state.as_mut() else {
+                        return self.fall(me, line, "it was not ready".into());
+                    };
+                    let result = self.compute(line, kept, &item, number);
+                    // The piece's item is dropped by whoever has it last, but never under the lock.
+                    drop(item);
+                    let next = self.tell(me, kept.generation, result);
+                    let is_stale = kept.generation != self.seats[line].generation();
+                    // What is not needed any more is given back while the device is left alone.
+                    if is_stale && !matches!(next, Next::Run { .. }) {
+                        state = None;
+                    }
+                    next
+                }
+            }
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn wait_for_work(&self, me: u64, line: usize, state: Option<&Kept<T::State>>) -> Next<T::Input> {
+        let mut desk = self.desk();
+        loop {
+            match desk.ask(me, state.map(|kept| kept.generation), self.now()) {
+                Next::Rest => desk = self.work[line].wait(desk).unwrap_or_else(PoisonError::into_inner),
+                next => return next,
+            }
+        }
+    }
+
+    /// Makes the device ready for this hand.
+    fn make_ready(self: &Arc<Self>, me: u64, line: usize) -> Option<Kept<T::State>> {
+        let seat = &self.seats[line];
+        let (device, generation) = seat.device();
+        match guarded(seat.id.clone(), "preparing", || self.task.prepare(&device)) {
+            Ok(state) => {
+                self.at_desk(|desk, _| desk.prepared(me));
+                Some(Kept { state, generation, sound: true })
+            }
+            Err(error) => {
+                self.at_desk(|desk, now| desk.not_ready(me, generation, error, now));
+                None
+            }
+        }
+    }
+
+    /// Turns one item into its result.
+    fn compute(
+        &self,
+        line: usize,
+        kept: &mut Kept<T::State>,
+        item: &T::Input,
+        number: u64,
+    ) -> Result<T::Output> {
+        let device = &self.seats[line].id;
+        let chunk = Chunk::new(number..number + 1, Items::Here(std::slice::from_ref(item)));
+        let mut slots = [MaybeUninit::uninit()];
+        let mut results = Results::new(&mut slots);
+        perform(&self.task, device, &mut kept.state, &chunk, &mut results)?;
+        // There is exactly one: `perform` has seen to it.
+        let missing =
+            || task_error(device, format!("task `{}`", self.task.name()), "it gave no result".into());
+        results.into_vec().pop().ok_or_else(missing)
+    }
+
+    /// Tells how a piece went, and asks what comes next.
+    fn tell(self: &Arc<Self>, me: u64, generation: u64, result: Result<T::Output>) -> Next<T::Input> {
+        let (next, unwanted) = self.at_desk(|desk, now| {
+            let unwanted = match result {
+                Ok(result) => desk.finished(me, result, now),
+                Err(error) => {
+                    desk.failed(me, error, now);
+                    None
+                }
+            };
+            (desk.ask(me, Some(generation), now), unwanted)
+        });
+        drop(unwanted);
+        next
+    }
+}

@@ -1,0 +1,42 @@
+//! What a queue has done so far.
+
+use std::time::Duration;
+
+use evener_device::DeviceId;
+use serde::Serialize;
+
+use crate::balancer::BalancerStatistics;
+
+/// What a queue has done so far, and what it is doing now.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueueStatistics {
+    /// Pieces that were submitted and have no answer yet: queued, or worked on.
+    pub outstanding: usize,
+    /// What the balancer moved, and how often it was asked and moved nothing.
+    pub balancer: BalancerStatistics,
+    /// The devices that have code for the task.
+    pub devices: Vec<QueueDevice>,
+}
+
+/// What one device has done for a queue.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueueDevice {
+    /// The device.
+    pub device: DeviceId,
+    /// Pieces that wait for it.
+    pub queued: usize,
+    /// Pieces that it works on.
+    pub active: usize,
+    /// Pieces that it has done.
+    pub done: u64,
+    /// Pieces that failed on it, by its own fault or by theirs.
+    pub failed: u64,
+    /// Pieces that the balancer brought it.
+    pub received: u64,
+    /// Pieces that the balancer took from it.
+    pub gave: u64,
+    /// How long a piece took of late, on average; nothing while there is none.
+    pub mean: Option<Duration>,
+    /// Whether it is given work; one that failed is not, until it has shown that it is well.
+    pub working: bool,
+}

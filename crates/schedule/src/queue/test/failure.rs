@@ -1,0 +1,303 @@
+use std::sync::atomic::AtomicBool;
+
+use evener_device::{
+    Kernel,
+    testing::{Fault, Faults},
+};
+
+use super::*;
+use crate::{KernelParams, KernelTask};
+
+fn triple() -> KernelTask<u64, u64> {
+    let kernel =
+        Kernel::new("triple").reads::<u64>().writes::<u64>().params::<KernelParams>().rust(|launch| {
+            let count = launch.params::<KernelParams>()?.count as usize;
+            let (input, output) = (launch.read::<u64>(0)?, launch.write::<u64>(1)?);
+            output[..count].iter_mut().zip(input).for_each(|(out, value)| *out = 3 * value);
+            Ok(())
+        });
+    KernelTask::new(&kernel)
+}
+
+/// A queue over a device that can be made to fail and one that does not, both of which have done some pieces.
+fn faulty_queue() -> (Queue<KernelTask<u64, u64>>, Faults) {
+    let (faulty, faults) = Faults::wrap(&named("faulty"));
+    let pool = Pool::new([faulty, named("sound")]).unwrap();
+    let queue = pool.queue(&triple()).balancer(at_once()).open().unwrap();
+    while queue.statistics().devices.iter().any(|device| device.done < 3) {
+        let handles: Vec<_> = (0..20).map(|item| (item, queue.submit(item).unwrap())).collect();
+        expect_all(handles);
+    }
+    (queue, faults)
+}
+
+/// Submits pieces until a device is given work again.
+fn wait_until_well(queue: &Queue<KernelTask<u64, u64>>) {
+    while !queue.statistics().devices[0].working {
+        expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Makes the first device fail, and submits pieces until one has failed there.
+fn run_into(queue: &Queue<KernelTask<u64, u64>>, fault: impl FnOnce()) {
+    let failed = || queue.statistics().devices[0].failed;
+    let before = failed();
+    fault();
+    let mut item = 0;
+    while failed() == before {
+        let handles = (item..item + 50).map(|item| (item, queue.submit(item).unwrap())).collect();
+        item += 50;
+        expect_all(handles);
+    }
+}
+
+#[test]
+fn a_device_that_is_killed_loses_no_piece_and_comes_back() {
+    within_a_minute(|| {
+        let (queue, faults) = faulty_queue();
+        // While pieces are queued and worked on.
+        let early: Vec<_> = (0..200).map(|item| (item, queue.submit(item).unwrap())).collect();
+        run_into(&queue, || faults.kill());
+        expect_all(early);
+        wait_until_well(&queue);
+    });
+}
+
+#[test]
+fn a_device_that_hangs_loses_no_piece_and_comes_back() {
+    within_a_minute(|| {
+        let (queue, faults) = faulty_queue();
+        run_into(&queue, || faults.now(Fault::Hang));
+        assert!(!queue.statistics().devices[0].working);
+        // It hangs while it is tried, too, and nobody waits for that.
+        std::thread::sleep(Duration::from_millis(200));
+        expect_all((0..100).map(|item| (item, queue.submit(item).unwrap())).collect());
+        faults.release();
+        wait_until_well(&queue);
+    });
+}
+
+#[test]
+fn a_piece_has_no_longer_than_the_users_limit() {
+    within_a_minute(|| {
+        let (latch, hung) = (Latch::default(), Arc::new(AtomicUsize::new(0)));
+        let (held, count) = (latch.clone(), hung.clone());
+        let task = Probe::new(move |device, item| {
+            if device.as_str() == "a" {
+                count.fetch_add(1, SeqCst);
+                held.pass();
+            }
+            Ok(3 * item)
+        });
+        let pool = Pool::new([named("a"), named("b")]).unwrap();
+        let queue = pool.queue(&task).piece_limit(Duration::from_millis(300)).open().unwrap();
+        expect_all(submit_all(&queue, 0..40));
+        assert!(hung.load(SeqCst) > 0 && queue.statistics().devices[0].failed > 0);
+        // Those who were given up on come back, and what they bring is nobody's.
+        latch.open();
+        expect_all(submit_all(&queue, 40..80));
+    });
+}
+
+#[test]
+fn a_device_that_never_gets_ready_loses_no_piece() {
+    within_a_minute(|| {
+        let latch = Latch::default();
+        let held = latch.clone();
+        let mut task = Probe::new(|_, item| Ok(3 * item));
+        task.prepare = Arc::new(move |device| {
+            if device.as_str() == "a" {
+                held.pass();
+            }
+            Ok(())
+        });
+        let pool = Pool::new([named("a"), named("b")]).unwrap();
+        let queue = pool.queue(&task).prepare_limit(Duration::from_millis(100)).open().unwrap();
+        expect_all(submit_all(&queue, 0..50));
+        latch.open();
+    });
+}
+
+#[test]
+fn bad_results_are_never_given() {
+    within_a_minute(|| {
+        let bad = Arc::new(AtomicUsize::new(0));
+        let count = bad.clone();
+        let task = Probe::new(move |device, item| {
+            let is_bad = device.as_str() == "a" && count.fetch_add(1, SeqCst) < 3;
+            Ok(if is_bad { 0 } else { 3 * item })
+        });
+        let pool = Pool::new([named("a"), named("b")]).unwrap();
+        let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
+        let mut item = 1;
+        while bad.load(SeqCst) < 4 || !queue.statistics().devices[0].working {
+            expect_all(submit_all(&queue, item..item + 20));
+            item += 20;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(queue.statistics().devices[0].failed, 3);
+    });
+}
+
+#[test]
+fn where_no_device_is_left_every_handle_is_told_why() {
+    within_a_minute(|| {
+        let pool = Pool::new([named("a"), named("b")]).unwrap();
+        let told = |handle: Handle<u64>, text: &str| {
+            let error = handle.wait().unwrap_err();
+            assert!(
+                matches!(&error, QueueError::NoDeviceLeft { failures } if failures.len() >= 2),
+                "{error}"
+            );
+            assert!(error.to_string().contains(text), "{error}");
+        };
+        let mut unable = Probe::new(|_, item| Ok(3 * item));
+        unable.prepare = Arc::new(|device| {
+            let (operation, detail) = ("this".to_owned(), "it has no teeth".to_owned());
+            Err(Error::Unsupported { device: device.clone(), operation, detail })
+        });
+        let queue = pool.queue(&unable).open().unwrap();
+        submit_all(&queue, 0..10).into_iter().for_each(|(_, handle)| told(handle, "no teeth"));
+        told(queue.submit(1).unwrap(), "no teeth");
+
+        // Lost when it is made ready, and lost when it runs: each time it is tried again, but not forever.
+        let mut unready = Probe::new(|_, item| Ok(3 * item));
+        unready.prepare = Arc::new(|device| Err(lost(device)));
+        for task in [unready, Probe::new(|device, _| Err(lost(device)))] {
+            let queue = pool.queue(&task).open().unwrap();
+            submit_all(&queue, 0..10).into_iter().for_each(|(_, handle)| told(handle, "it is gone"));
+        }
+    });
+}
+
+#[test]
+fn a_piece_without_memory_is_done_elsewhere() {
+    within_a_minute(|| {
+        let task = Probe::new(|device, item| match device.as_str() {
+            "small" => Err(Error::OutOfMemory {
+                device: device.clone(),
+                operation: "a test".into(),
+                requested: 1,
+                available: Some(0),
+                detail: String::new(),
+            }),
+            _ => Ok(3 * item),
+        });
+        let queue = Pool::new([named("small"), named("large")]).unwrap().queue(&task).open().unwrap();
+        expect_all(submit_all(&queue, 0..20));
+        let statistics = queue.statistics();
+        assert!(statistics.devices[0].failed > 0 && !statistics.devices[0].working);
+        assert_eq!(statistics.devices[1].done, 20);
+    });
+}
+
+/// A state that panics when it is dropped.
+struct Touchy(Arc<AtomicBool>);
+
+impl Drop for Touchy {
+    fn drop(&mut self) {
+        if self.0.swap(false, SeqCst) {
+            panic!("do not drop me");
+        }
+    }
+}
+
+/// Fails once, so that its state is dropped.
+#[derive(Clone)]
+struct Fragile {
+    fails: Arc<AtomicBool>,
+    panics: Arc<AtomicBool>,
+}
+
+impl Task for Fragile {
+    type Input = u64;
+    type Output = u64;
+    type State = Touchy;
+
+    fn name(&self) -> &str {
+        "fragile"
+    }
+
+    fn can_use(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn hands(&self, _: &Device) -> usize {
+        1
+    }
+
+    fn prepare(&self, _: &Device) -> Result<Touchy> {
+        Ok(Touchy(self.panics.clone()))
+    }
+
+    fn run(&self, _: &mut Touchy, chunk: &Chunk<'_, u64>, results: &mut Results<'_, u64>) -> Result<()> {
+        if self.fails.swap(false, SeqCst) {
+            return Err(lost(&"a".into()));
+        }
+        chunk.read(|items| results.extend(items.iter().map(|item| 3 * item)))
+    }
+}
+
+#[test]
+fn a_hand_that_panics_is_replaced() {
+    within_a_minute(|| {
+        let task = Fragile { fails: Arc::new(true.into()), panics: Arc::new(true.into()) };
+        let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
+        expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
+        assert!(!task.fails.load(SeqCst) && !task.panics.load(SeqCst), "it failed, and it panicked");
+    });
+}
+
+/// A number that looks random, the same for the same pair.
+fn dice(item: u64, throw: u64) -> u64 {
+    let mut mixed = (item << 32 ^ throw).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^= mixed >> 29;
+    mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33
+}
+
+#[test]
+fn whatever_fails_every_handle_is_answered_and_no_answer_is_wrong() {
+    within_a_minute(|| {
+        let throws = Arc::new(AtomicUsize::new(0));
+        let task =
+            Probe::new(move |device, item| match dice(item, throws.fetch_add(1, SeqCst) as u64) % 40 {
+                0 => Err(lost(device)),
+                1 => Ok(0),
+                2 => panic!("an unlucky throw"),
+                3 => {
+                    std::thread::sleep(Duration::from_millis(2));
+                    Ok(3 * item)
+                }
+                _ => Ok(3 * item),
+            });
+        let task = Probe { hands: 2, ..task };
+        let pool = Pool::new(["a", "b", "c"].map(named)).unwrap();
+        let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
+        let well = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (queue, well) = (&queue, &well);
+                scope.spawn(move || {
+                    for (item, handle) in submit_all(queue, thread * 1000 + 1..thread * 1000 + 201) {
+                        let cancelled = item % 7 == 0 && handle.cancel();
+                        match handle.wait() {
+                            Ok(result) => assert_eq!((result, cancelled), (3 * item, false)),
+                            Err(QueueError::Cancelled) => assert!(cancelled),
+                            Err(QueueError::Task { error }) => {
+                                assert!(error.to_string().contains("unlucky"), "{error}");
+                            }
+                            Err(QueueError::NoDeviceLeft { failures }) => assert!(!failures.is_empty()),
+                            Err(error) => panic!("{error}"),
+                        }
+                        well.fetch_add(usize::from(!cancelled), SeqCst);
+                    }
+                });
+            }
+        });
+        assert!(well.load(SeqCst) > 300, "{well:?}");
+        let statistics = queue.statistics();
+        assert_eq!(statistics.outstanding, 0, "{statistics:?}");
+        assert!(pool.statistics().iter().all(|device| (device.queued, device.active) == (0, 0)));
+    });
+}
