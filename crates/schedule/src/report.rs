@@ -101,9 +101,9 @@ impl fmt::Display for Report {
             "items",
             "share",
             "chunks",
-            "busy s",
-            "copy s",
-            "idle s",
+            "busy",
+            "copy",
+            "idle",
             "retries",
             "rescues",
             "dropped",
@@ -112,14 +112,14 @@ impl fmt::Display for Report {
         for device in self.devices.iter().take(LISTED) {
             writeln!(
                 f,
-                "{:width$} {:>12} {:>6.1}% {:>7} {:>9.4} {:>9.4} {:>9.4} {:>7} {:>7} {:>7} {:>11}  {}",
+                "{:width$} {:>12} {:>6.1}% {:>7} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>11}  {}",
                 device.id,
                 device.items,
                 100.0 * device.items as f64 / self.items.max(1) as f64,
                 device.chunks,
-                device.busy_s,
-                device.copy_s,
-                device.idle_s,
+                time(device.busy_s),
+                time(device.copy_s),
+                time(device.idle_s),
                 device.retries,
                 device.rescues,
                 device.dropped,
@@ -137,18 +137,34 @@ impl fmt::Display for Report {
         }
         write!(
             f,
-            "{} of {} items in {:.4} s; ideal {:.4} s; efficiency {:.4}, certain were {:.4}",
-            self.done, self.items, self.wall_s, self.ideal_s, self.efficiency, self.bound
+            "{} of {} items in {}; ideal {}; efficiency {:.4}, certain were {:.4}",
+            self.done,
+            self.items,
+            time(self.wall_s),
+            time(self.ideal_s),
+            self.efficiency,
+            self.bound
         )?;
         if let Some(Calibrated { ideal_s, efficiency }) = self.calibrated {
             write!(
                 f,
-                "\nat the rates that the devices show alone: ideal {ideal_s:.4} s, efficiency {efficiency:.4}"
+                "\nat the rates that the devices show alone: ideal {}, efficiency {efficiency:.4}",
+                time(ideal_s)
             )?;
         }
         if let Some(predicted) = self.predicted_s {
-            write!(f, "\nexpected were {predicted:.4} s")?;
+            write!(f, "\nexpected were {}", time(predicted))?;
         }
         Ok(())
+    }
+}
+
+/// A time in the unit that suits it.
+fn time(seconds: f64) -> String {
+    match seconds {
+        0.0 => "0".into(),
+        _ if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
+        _ if seconds < 1.0 => format!("{:.2} ms", seconds * 1e3),
+        _ => format!("{seconds:.3} s"),
     }
 }

@@ -4,7 +4,10 @@ use std::{
     fmt,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
 };
 
@@ -30,15 +33,30 @@ struct Inner {
 struct Worker {
     next: Mutex<Option<Work>>,
     told: Condvar,
+    /// Something was put there: to be looked at without the lock.
+    is_told: AtomicBool,
 }
+
+/// So often a thread looks whether there is something to do before it sleeps: some tens of microseconds.
+const PATIENCE: u32 = 64;
 
 impl Worker {
     fn tell(&self, work: Work) {
         *lock(&self.next) = Some(work);
+        self.is_told.store(true, Release);
         self.told.notify_one();
     }
 
     fn listen(&self) -> Work {
+        // The next run often follows soon, and waking up takes far longer than a short run.
+        for _ in 0..PATIENCE {
+            if self.is_told.swap(false, Acquire)
+                && let Some(work) = lock(&self.next).take()
+            {
+                return work;
+            }
+            std::thread::yield_now();
+        }
         let mut next = lock(&self.next);
         loop {
             match next.take() {

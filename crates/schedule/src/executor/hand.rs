@@ -3,7 +3,7 @@
 use std::{
     mem::MaybeUninit,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard, PoisonError, atomic::Ordering::Release},
     time::Duration,
 };
 
@@ -387,6 +387,7 @@ impl<T: Task> Shared<T> {
         }
         drop(hold);
         if has_ended {
+            self.has_ended.store(true, Release);
             self.wake_all();
         } else if chunk.purpose == Purpose::Canary {
             // There is room for the lane's other hands now.

@@ -18,7 +18,7 @@ mod watch;
 use std::{
     any::Any,
     ops::Range,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -82,6 +82,8 @@ pub(crate) struct Shared<T: Task> {
     work: Condvar,
     /// Something has changed for whoever watches.
     news: Condvar,
+    /// The run has ended well: to be looked at without the lock.
+    has_ended: AtomicBool,
 }
 
 /// What is changed under the lock.
@@ -160,6 +162,7 @@ impl<T: Task> Shared<T> {
             }),
             work: Condvar::new(),
             news: Condvar::new(),
+            has_ended: AtomicBool::new(false),
         }
     }
 

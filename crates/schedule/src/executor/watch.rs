@@ -3,7 +3,10 @@
 use std::{
     sync::{
         Arc, MutexGuard,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Relaxed},
+        },
     },
     time::Duration,
 };
@@ -19,6 +22,8 @@ use crate::{
 
 /// So often the watcher looks around when nothing wakes it.
 const GLANCE: Duration = Duration::from_millis(10);
+/// So often it looks whether the run has ended before it sleeps: some tens of microseconds.
+const PATIENCE: u32 = 64;
 
 /// What can end a run from outside, and who wants to know how far it has come.
 pub(crate) struct Control<'a> {
@@ -69,6 +74,13 @@ impl<T: Task> Shared<T> {
                     stopped = stopped.or(self.look_after(self.core(), control));
                 }
             });
+        }
+        // Falling asleep and being woken takes longer than a short run.
+        for _ in 0..PATIENCE {
+            if self.has_ended.load(Acquire) {
+                break;
+            }
+            std::thread::yield_now();
         }
         loop {
             let core = self.core();

@@ -13,6 +13,7 @@ mod joint;
 mod store;
 #[cfg(test)]
 mod test;
+mod trials;
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use fit::{Fit, Sample};
 use joint::Line;
+use trials::{Decision, Trials};
 
 /// At most so many runs without a device until it is measured again.
 const LONGEST_WAIT: u32 = 64;
@@ -88,6 +90,8 @@ pub struct Choice {
     /// How long the run should take, at best where a device was seen with too few items to tell its speed. Nothing
     /// where no device has been measured with this task.
     pub predicted: Option<Duration>,
+    /// Whether runs with just these devices have been measured, and it is not only tried.
+    pub settled: bool,
 }
 
 /// A device that takes part.
@@ -130,8 +134,8 @@ pub enum Reason {
         /// When the others are done.
         others: Duration,
     },
-    /// There are fewer items than devices, and the others are as fast.
-    TooFewItems,
+    /// There are fewer items than devices, and the others are as fast; or runs without it were faster.
+    NotWorthIt,
 }
 
 impl fmt::Display for Reason {
@@ -143,7 +147,7 @@ impl fmt::Display for Reason {
             Reason::TooSlow { first_item, others } => {
                 write!(f, "first item done after {first_item:.1?}, and the others are done in {others:.1?}")
             }
-            Reason::TooFewItems => f.write_str("too few items for so many devices"),
+            Reason::NotWorthIt => f.write_str("the run is no slower without it"),
         }
     }
 }
@@ -152,6 +156,7 @@ impl fmt::Display for Reason {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     tasks: BTreeMap<String, BTreeMap<String, Record>>,
+    trials: BTreeMap<String, Trials>,
 }
 
 /// What is known of one task on one device.
@@ -178,9 +183,16 @@ impl Model {
     /// left out. A run without items uses nobody.
     pub fn choose(&mut self, task: &str, items: u64, candidates: &[Candidate]) -> Choice {
         let (lines, measured) = self.lines(task, items, candidates);
-        let joint = joint::fastest(&lines, items);
+        let mut joint = joint::fastest(&lines, items);
+        let mut settled = false;
+        // Before a device is ready, what it did when it was says nothing.
+        let warm = measured.iter().all(|&measured| measured) && candidates.iter().all(|it| !it.cold);
+        if let Some(trials) = self.trials.get_mut(task).filter(|_| warm && items > 0) {
+            let names: Vec<&str> = candidates.iter().map(|candidate| candidate.device.as_str()).collect();
+            Decision { joint, settled } = trials.decide(items, &names, &lines, joint);
+        }
         let predicted = (measured.contains(&true) || items == 0).then(|| duration(joint.seconds));
-        let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted };
+        let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted, settled };
         let records = self.tasks.entry(task.to_owned()).or_default();
         for (index, candidate) in candidates.iter().enumerate() {
             let device = candidate.device.clone();
@@ -193,6 +205,7 @@ impl Model {
             } else if items > 0 && record.is_due() {
                 record.left_out = 0;
                 record.retries = record.retries.saturating_add(1);
+                choice.settled = false;
                 choice.used.push(Used { device, share, basis: Basis::Retried });
             } else {
                 record.left_out = record.left_out.saturating_add(u32::from(items > 0));
@@ -216,6 +229,13 @@ impl Model {
         let sample = Sample { items: *items, busy: *busy, startup: *startup, cold: *cold };
         fit::remember(&mut record.samples, sample);
         prediction
+    }
+
+    /// Learns from how long a whole run took with these devices, all of which were ready when it began.
+    pub fn ended(&mut self, task: &str, items: u64, devices: Vec<String>, wall: Duration) {
+        if items > 0 && !devices.is_empty() {
+            self.trials.entry(task.to_owned()).or_default().add(items, devices, wall.as_secs_f64());
+        }
     }
 
     /// How the last run of a task on a device was foreseen, and how it went.
@@ -269,7 +289,7 @@ fn reason(line: Line, seconds: f64) -> Reason {
     } else if line.seconds(1) > seconds * (1.0 + 1e-9) && seconds > 0.0 {
         Reason::TooSlow { first_item: duration(line.seconds(1)), others }
     } else {
-        Reason::TooFewItems
+        Reason::NotWorthIt
     }
 }
 

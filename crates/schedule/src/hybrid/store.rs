@@ -4,24 +4,29 @@ use std::{collections::BTreeMap, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Model, Record};
+use super::{Model, Record, Trials};
 
 /// Changes whenever what is kept, or what it means, does.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+
+type Tasks = BTreeMap<String, BTreeMap<String, Record>>;
+type Runs = BTreeMap<String, Trials>;
 
 #[derive(Serialize, Deserialize)]
-struct Stored<Tasks> {
+struct Stored<Tasks, Runs> {
     version: u32,
     tasks: Tasks,
+    runs: Runs,
 }
 
 impl Model {
     /// The model that was saved there. A file that is missing, damaged or of another version is an empty model: what
     /// it knew is learned again.
     pub fn load(path: &Path) -> Model {
-        let stored = std::fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let text = std::fs::read(path).ok();
+        let stored: Option<Stored<Tasks, Runs>> = text.and_then(|text| serde_json::from_slice(&text).ok());
         match stored {
-            Some(Stored { version: VERSION, tasks }) => Model { tasks },
+            Some(Stored { version: VERSION, tasks, runs }) => Model { tasks, trials: runs },
             _ => Model::default(),
         }
     }
@@ -29,8 +34,8 @@ impl Model {
     /// Writes the model whole or not at all, so that two processes cannot spoil each other's; of two that write, the
     /// last one's is kept. Fails where the folder cannot be made or written.
     pub fn save(&self, path: &Path) -> io::Result<()> {
-        let stored: Stored<&BTreeMap<String, BTreeMap<String, Record>>> =
-            Stored { version: VERSION, tasks: &self.tasks };
+        let stored: Stored<&Tasks, &Runs> =
+            Stored { version: VERSION, tasks: &self.tasks, runs: &self.trials };
         evener_device::write_whole(path, &serde_json::to_vec(&stored)?)
     }
 }
@@ -48,6 +53,7 @@ mod test {
         let observation =
             Observation { device: "cuda:0".into(), items: 1000, busy, startup: busy, cold: true };
         model.observe("hash", &observation);
+        model.ended("hash", 1000, vec!["cuda:0".into()], busy);
         model
     }
 
@@ -68,8 +74,10 @@ mod test {
         assert_eq!(Model::load(&path), Model::default());
         taught().save(&path).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        let older = text.replace("\"version\":2", "\"version\":0");
-        for damaged in ["", "{}", "\0", &text[..text.len() / 2], &older, r#"{"version":2,"tasks":{"a":3}}"#] {
+        let older = text.replace("\"version\":3", "\"version\":0");
+        for damaged in
+            ["", "{}", "\0", &text[..text.len() / 2], &older, r#"{"version":3,"runs":{},"tasks":{"a":3}}"#]
+        {
             std::fs::write(&path, damaged).unwrap();
             assert_eq!(Model::load(&path), Model::default(), "{damaged}");
         }

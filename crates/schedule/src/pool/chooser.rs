@@ -3,6 +3,7 @@
 use std::{
     path::PathBuf,
     sync::{Mutex, MutexGuard},
+    time::Duration,
 };
 
 use evener_device::cache_folder;
@@ -57,11 +58,17 @@ impl Chooser {
         self.known().model().choose(task, items, candidates)
     }
 
-    pub(crate) fn observe(&self, task: &str, observations: &[Observation]) {
+    /// Learns from a run of so many items that took so long, and from what each device did in it.
+    pub(crate) fn observe(&self, task: &str, items: u64, observations: &[Observation], wall: Duration) {
         let mut known = self.known();
         known.learned = true;
+        let model = known.model();
         for observation in observations {
-            known.model().observe(task, observation);
+            model.observe(task, observation);
+        }
+        if observations.iter().all(|observation| !observation.cold) {
+            let devices = observations.iter().map(|observation| observation.device.clone()).collect();
+            model.ended(task, items, devices, wall);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     account::{Account, DeviceLanes},
     error::{Done, RunError},
     executor::{Control, Feed, Fold, Lent, Outlet, Shared, Slots, Stopped},
-    hybrid::{Basis, Candidate, Observation},
+    hybrid::{Candidate, Observation},
     progress::Reporter,
     report::{Calibrated, DeviceReport, LeftOut, Report},
     run::{Costs, Expected, LaneSpec, Outcome, Run, Settings},
@@ -77,8 +77,8 @@ impl<T: Task> Job<'_, T> {
         seats.retain(|_| names.next().is_some_and(|candidate| is_used(&candidate.device)));
         let left_out = left_out.into();
         let selection = Selection { seats, left_out, predicted: choice.predicted, fresh: true };
-        // Who is only tried again is not to be used for the next runs too, and who is guessed at is soon known better.
-        if choice.used.iter().all(|used| used.basis == Basis::Measured) {
+        // What is only tried is not to be used for the next runs too.
+        if choice.settled {
             lock(&self.memory).decided(items, &selection, begin.elapsed());
         }
         Ok(selection)
@@ -272,7 +272,8 @@ impl<T: Task> Job<'_, T> {
         };
         let observations: Vec<Observation> =
             seats.iter().zip(&report.devices).zip(cold).map(observation).collect();
-        self.pool.inner().chooser.observe(self.task.name(), &observations);
+        let wall = Duration::try_from_secs_f64(report.wall_s).unwrap_or_default();
+        self.pool.inner().chooser.observe(self.task.name(), report.items, &observations, wall);
     }
 
     /// How the run compares with the devices' rates alone, where all of them are known.

@@ -1,0 +1,225 @@
+//! How long runs really took, by the devices that took part.
+//!
+//! What devices do alone does not say all of what they do together: threads have to be woken, memory and the bus are
+//! shared. So the whole run is timed too. For a number of items, what was measured counts before what was reckoned: a
+//! set of devices that looks best on paper is tried, and stays only if it is.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::joint::{self, Joint, Line};
+
+/// A set counts as measured after so many runs; until then it is tried while it may be the best.
+const ENOUGH: usize = 3;
+/// So many of a set's last runs are remembered.
+const REMEMBERED: usize = 5;
+/// A set that was never tried is, if by reckoning it takes at most so many times as long as the best.
+const WORTH_TRYING: f64 = 1.5;
+/// Once in so many decisions, a set is measured again that was not used for long.
+const AGAIN: u32 = 64;
+
+/// What is known of one task's runs as a whole, by about how many items they had.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Trials {
+    sizes: BTreeMap<u32, Size>,
+}
+
+/// Runs of about the same number of items.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Size {
+    sets: Vec<Trial>,
+    decisions: u32,
+}
+
+/// Runs with the same devices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Trial {
+    devices: Vec<String>,
+    /// Seconds an item, the last runs' last.
+    seconds_per_item: Vec<f64>,
+    /// The decision that it was last used in.
+    last: u32,
+}
+
+impl Trial {
+    fn is_measured(&self) -> bool {
+        self.seconds_per_item.len() >= ENOUGH
+    }
+
+    /// The lower median, or the best of too few: one run that something disturbed does not count.
+    fn seconds_per_item(&self) -> f64 {
+        let mut sorted = self.seconds_per_item.clone();
+        sorted.sort_by(f64::total_cmp);
+        let index = if self.is_measured() { (sorted.len() - 1) / 2 } else { 0 };
+        sorted.get(index).copied().unwrap_or(f64::INFINITY)
+    }
+}
+
+/// Some of the candidates, and what they would do together.
+struct Set {
+    members: Vec<usize>,
+    reckoned: Joint,
+}
+
+/// What was decided.
+pub(super) struct Decision {
+    pub(super) joint: Joint,
+    /// Whether it was measured, and not for the sake of measuring.
+    pub(super) settled: bool,
+}
+
+impl Trials {
+    /// A run of so many items with these devices took so long.
+    pub(super) fn add(&mut self, items: u64, mut devices: Vec<String>, seconds: f64) {
+        devices.sort();
+        let size = self.sizes.entry(size_of_run(items)).or_default();
+        let last = size.decisions;
+        let index = size.sets.iter().position(|trial| trial.devices == devices).unwrap_or_else(|| {
+            size.sets.push(Trial { devices, seconds_per_item: Vec::new(), last });
+            size.sets.len() - 1
+        });
+        let trial = &mut size.sets[index];
+        trial.last = last;
+        trial.seconds_per_item.push(seconds / items.max(1) as f64);
+        if trial.seconds_per_item.len() > REMEMBERED {
+            trial.seconds_per_item.remove(0);
+        }
+    }
+
+    /// The set of devices to use, given the lines of all candidates and what would be best by those.
+    pub(super) fn decide(&mut self, items: u64, names: &[&str], lines: &[Line], best: Joint) -> Decision {
+        let Some(size) = self.sizes.get_mut(&size_of_run(items)) else {
+            return Decision { joint: best, settled: false };
+        };
+        size.decisions = size.decisions.wrapping_add(1);
+        let mut sets = sets(items, lines, best);
+        let measured =
+            |set: &Set| size.find(&set.members, names).map(|it| it.seconds_per_item() * items as f64);
+        let seconds: Vec<f64> =
+            sets.iter().map(|set| measured(set).unwrap_or(set.reckoned.seconds)).collect();
+        let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let is_measured = |set: &Set| size.find(&set.members, names).is_some_and(Trial::is_measured);
+        let untried = |&index: &usize| !is_measured(&sets[index]) && seconds[index] <= least * WORTH_TRYING;
+        let unused = |index: &usize| size.find(&sets[*index].members, names).map_or(0, |trial| trial.last);
+        let fastest = || (0..sets.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
+        let again = size.decisions.is_multiple_of(AGAIN);
+        let near = (0..sets.len()).filter(|&index| seconds[index] <= least * 2.0 * WORTH_TRYING);
+        let explored = (0..sets.len()).find(untried).or_else(|| near.min_by_key(unused).filter(|_| again));
+        let Some(chosen) = explored.or_else(fastest) else {
+            return Decision { joint: joint::fastest(lines, items), settled: false };
+        };
+        let settled = explored.is_none();
+        Decision { joint: sets.swap_remove(chosen).reckoned, settled }
+    }
+}
+
+impl Size {
+    fn find(&self, members: &[usize], names: &[&str]) -> Option<&Trial> {
+        let mut devices: Vec<&str> = members.iter().map(|&member| names[member]).collect();
+        devices.sort_unstable();
+        self.sets.iter().find(|trial| trial.devices == devices)
+    }
+}
+
+/// Runs whose numbers of items differ by less than a fifth are alike.
+fn size_of_run(items: u64) -> u32 {
+    ((items.max(1) as f64).log2() * 4.0).round() as u32
+}
+
+/// The sets that may be worth using: the best by reckoning, the same without those who would do least, and each device
+/// alone.
+fn sets(items: u64, lines: &[Line], best: Joint) -> Vec<Set> {
+    let mut order: Vec<usize> = (0..lines.len()).filter(|&index| best.items[index] > 0.0).collect();
+    order.sort_by(|&a, &b| best.items[b].total_cmp(&best.items[a]).then(a.cmp(&b)));
+    let mut members: Vec<Vec<usize>> = (2..=order.len()).rev().map(|count| order[..count].to_vec()).collect();
+    members.extend((0..lines.len()).map(|alone| vec![alone]));
+    let whole = order.len();
+    let set = |members: Vec<usize>| {
+        let reckoned = if members.len() == whole && members == order {
+            best.clone()
+        } else {
+            only(items, lines, &members)
+        };
+        Set { members, reckoned }
+    };
+    members.into_iter().map(set).collect()
+}
+
+/// What some of the candidates would do without the others.
+fn only(items: u64, lines: &[Line], members: &[usize]) -> Joint {
+    let own: Vec<Line> = members.iter().map(|&member| lines[member]).collect();
+    let Joint { seconds, items: counts } = joint::fastest(&own, items);
+    let mut all = vec![0.0; lines.len()];
+    for (&member, count) in members.iter().zip(counts) {
+        // Whoever is a member takes part: how much it gets is seen when it runs.
+        all[member] = count.max(f64::MIN_POSITIVE);
+    }
+    Joint { seconds, items: all }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const NAMES: [&str; 3] = ["a", "b", "c"];
+
+    fn used(joint: &Joint) -> Vec<usize> {
+        (0..joint.items.len()).filter(|&index| joint.items[index] > 0.0).collect()
+    }
+
+    /// Decides and runs so often, where the sets really take what `truth` says. Gives what was used.
+    fn live(
+        trials: &mut Trials,
+        lines: &[Line],
+        times: usize,
+        truth: impl Fn(&[usize]) -> f64,
+    ) -> Vec<Vec<usize>> {
+        let mut history = Vec::new();
+        for _ in 0..times {
+            let best = joint::fastest(lines, 1000);
+            let set = used(&trials.decide(1000, &NAMES, lines, best).joint);
+            trials.add(1000, set.iter().map(|&index| NAMES[index].to_owned()).collect(), truth(&set));
+            history.push(set);
+        }
+        history
+    }
+
+    #[test]
+    fn what_is_best_on_paper_stays_only_if_it_is() {
+        let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1e-6), Line::new(0.0, 2e-6)];
+        // Together they get into each other's way.
+        let truth = |set: &[usize]| if set.len() > 1 { 5e-3 } else { 1e-3 * (1.0 + set[0] as f64 / 10.0) };
+        let history = live(&mut Trials::default(), &lines, 200, truth);
+        let best = history[50..].iter().filter(|set| **set == [0]).count();
+        assert!(best >= 145, "{best} of 150");
+        // And where they do not, they stay together.
+        let truth = |set: &[usize]| 1e-3 / set.len() as f64;
+        let history = live(&mut Trials::default(), &lines, 200, truth);
+        assert!(history[50..].iter().filter(|set| set.len() == 3).count() >= 145);
+    }
+
+    #[test]
+    fn one_disturbed_run_does_not_count_and_a_change_is_noticed() {
+        let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1.2e-6)];
+        let mut trials = Trials::default();
+        let first = |set: &[usize]| if set == [0] { 1e-3 } else { 2e-3 };
+        live(&mut trials, &lines, 40, first);
+        trials.add(1000, vec!["a".into()], 1.0);
+        let history = live(&mut trials, &lines, 20, first);
+        assert!(history.iter().filter(|set| **set == [0]).count() >= 19);
+        // The other has become faster: nobody tells, but it is looked at now and then.
+        let second = |set: &[usize]| if set == [1] { 0.5e-3 } else { 1e-3 };
+        let history = live(&mut trials, &lines, 1500, second);
+        assert!(history[1400..].iter().filter(|set| **set == [1]).count() >= 95);
+    }
+
+    #[test]
+    fn sizes_are_learned_apart() {
+        let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1.1e-6)];
+        let mut trials = Trials::default();
+        live(&mut trials, &lines, 40, |set| if set == [1] { 1e-3 } else { 2e-3 });
+        let best = joint::fastest(&lines, 1_000_000);
+        assert_eq!(used(&trials.decide(1_000_000, &NAMES, &lines, best).joint), [0, 1]);
+    }
+}
