@@ -47,12 +47,10 @@ impl Trial {
         self.seconds_per_item.len() >= ENOUGH
     }
 
-    /// The lower median, or the best of too few: one run that something disturbed does not count.
+    /// The best of the last runs: whatever disturbs a run only ever makes it longer, and the first ones with some
+    /// devices are those in which they are got to know.
     fn seconds_per_item(&self) -> f64 {
-        let mut sorted = self.seconds_per_item.clone();
-        sorted.sort_by(f64::total_cmp);
-        let index = if self.is_measured() { (sorted.len() - 1) / 2 } else { 0 };
-        sorted.get(index).copied().unwrap_or(f64::INFINITY)
+        self.seconds_per_item.iter().copied().fold(f64::INFINITY, f64::min)
     }
 }
 
@@ -103,7 +101,8 @@ impl Trials {
         let untried = |&index: &usize| !is_measured(&sets[index]) && seconds[index] <= least * WORTH_TRYING;
         let unused = |index: &usize| size.find(&sets[*index].members, names).map_or(0, |trial| trial.last);
         let fastest = || (0..sets.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
-        let again = size.decisions.is_multiple_of(AGAIN);
+        // Sooner at first: what was slow then may only have been new.
+        let again = size.decisions.is_multiple_of(AGAIN.min(size.decisions.next_power_of_two()));
         let near = (0..sets.len()).filter(|&index| seconds[index] <= least * 2.0 * WORTH_TRYING);
         let explored = (0..sets.len()).find(untried).or_else(|| near.min_by_key(unused).filter(|_| again));
         let Some(chosen) = explored.or_else(fastest) else {

@@ -84,16 +84,22 @@ impl<T: Task> Job<'_, T> {
         Ok(selection)
     }
 
-    /// The lanes of some devices: one a core of the processor, and one of every other device, with as many chunks in
-    /// hand as the task wants. No more than there are units to do.
+    /// The lanes of some devices: one a core of the processor, but for those that feed other devices; and one of every
+    /// other device, with as many chunks in hand as the task wants. No more than there are units to do.
     pub(super) fn lanes(&self, used: &[Arc<Seat>], units: u64, unit: u64) -> Lanes {
         let mut lanes = Lanes { devices: Vec::new(), seats: Vec::new(), specs: Vec::new() };
         let memory = lock(&self.memory);
+        let is_core = |seat: &Arc<Seat>| seat.device().0.describe().kind == Kind::Cpu;
+        let fed = used.iter().filter(|seat| !is_core(seat)).count() as u64;
         for seat in used {
             let (device, _) = seat.device();
-            let expected = memory.expected(seat, unit);
-            let hands = (self.task.hands(&device).max(1) as u64).min(units).min(worth_waking(expected, units))
-                as usize;
+            let expected = memory.expected(seat, unit, units);
+            let mut hands = self.task.hands(&device).max(1) as u64;
+            if is_core(seat) && device.describe().part_of.is_none() {
+                // Every other device keeps a core busy that feeds it, and waits where it has none.
+                hands = hands.saturating_sub(fed).max(1);
+            }
+            let hands = hands.min(units).min(worth_waking(expected, units)) as usize;
             let (count, depth) = if device.describe().kind == Kind::Cpu { (hands, 1) } else { (1, hands) };
             let spec = LaneSpec { depth, most_items: None, may_hang: self.task.may_hang(&device), expected };
             let first = lanes.specs.len();
@@ -162,7 +168,7 @@ impl<T: Task> Job<'_, T> {
         let failures = std::mem::take(&mut core.failures);
         let task_error = core.task_error.take();
         let mut memory = lock(&self.memory);
-        memory.remember(&core.run, &seats, &devices, unit);
+        memory.remember(&core.run, &seats, &devices, (unit, units));
         memory.took(count, wall);
         drop(memory);
         drop(core);

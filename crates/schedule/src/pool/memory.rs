@@ -1,6 +1,10 @@
 //! What a job knows from its earlier runs.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::Seat;
 use crate::{
@@ -17,8 +21,9 @@ const SIZES: usize = 64;
 /// What a job knows from its earlier runs.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// What each device's lanes have shown, by the items of a unit.
-    expected: HashMap<(usize, u64), Expected>,
+    /// What each device's lanes have shown, by the items of a unit and about how many units there were: a short run is
+    /// mostly overhead, and says little about a long one.
+    expected: HashMap<(usize, u64), BTreeMap<u32, Expected>>,
     /// Items a second of each device alone.
     pub(super) alone: HashMap<usize, f64>,
     /// Which devices runs of so many items have used lately.
@@ -45,18 +50,27 @@ struct Remembered {
 }
 
 impl Memory {
-    /// What a device's lanes have shown.
-    pub(super) fn expected(&self, seat: &Seat, unit: u64) -> Option<Expected> {
-        self.expected.get(&(seat.index, unit)).copied()
+    /// What a device's lanes have shown in the run that was most like one of so many units.
+    pub(super) fn expected(&self, seat: &Seat, unit: u64, units: u64) -> Option<Expected> {
+        let sizes = self.expected.get(&(seat.index, unit))?;
+        let size = units.max(1).ilog2();
+        sizes.iter().min_by_key(|(known, _)| known.abs_diff(size)).map(|(_, expected)| *expected)
     }
 
     /// Keeps what the lanes of a run have shown.
-    pub(super) fn remember(&mut self, run: &Run, seats: &[Arc<Seat>], devices: &[DeviceLanes], unit: u64) {
+    pub(super) fn remember(
+        &mut self,
+        run: &Run,
+        seats: &[Arc<Seat>],
+        devices: &[DeviceLanes],
+        (unit, units): (u64, u64),
+    ) {
         for (seat, device) in seats.iter().zip(devices) {
             let learned = device.lanes.clone().filter_map(|lane| run.learned(lane));
             // Of several lanes of one device, the one that did most tells best.
             if let Some(best) = learned.max_by(|a, b| a.largest.total_cmp(&b.largest)) {
-                self.expected.insert((seat.index, unit), best);
+                let sizes = self.expected.entry((seat.index, unit)).or_default();
+                sizes.insert(units.max(1).ilog2(), best);
             }
         }
     }

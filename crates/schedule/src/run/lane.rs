@@ -107,14 +107,17 @@ impl Lane {
         }
     }
 
-    /// A chunk of so much cost has ended that kept the lane busy for so long.
-    pub(super) fn learn(&mut self, cost: f64, took: Duration) {
+    /// A chunk of so much cost has ended that kept the lane busy for so long. Where it was not alone, that is only its
+    /// part of the time: it says how fast the lane is, but not what a chunk costs.
+    pub(super) fn learn(&mut self, cost: f64, took: Duration, alone: bool) {
         let took = took.as_secs_f64().max(1e-9);
         let speed = &mut self.speed;
         speed.chunks += 1.0;
         speed.weighted_time += speed.chunks * took;
         speed.weighted_items += speed.chunks * cost;
-        speed.line.add(cost, took);
+        if alone {
+            speed.line.add(cost, took);
+        }
         self.largest = self.largest.max(cost);
     }
 

@@ -46,6 +46,8 @@ struct Attempt {
     canary: bool,
     /// Nobody else is given its items while it runs.
     exclusive: bool,
+    /// Its lane has had nothing else in hand since it began: what it took is its own.
+    alone: bool,
 }
 
 /// An attempt that still runs although somebody else's results were accepted.
@@ -249,7 +251,7 @@ impl Run {
         self.tallies[attempt.lane].chunks += 1;
         let lane = &mut self.lanes[attempt.lane];
         lane.in_flight -= 1;
-        lane.learn(cost, took);
+        lane.learn(cost, took, attempt.alone);
         if attempt.canary {
             lane.on_trial = false;
             lane.state = State::Healthy;
@@ -446,11 +448,24 @@ impl Run {
         let id = self.next_chunk;
         self.next_chunk += 1;
         let exclusive = purpose == Purpose::Work && self.is_brief(lane, &self.pieces[piece].items);
+        let alone = self.lanes[lane].in_flight == 0;
+        if !alone {
+            self.note_company(lane);
+        }
         self.lanes[lane].in_flight += 1;
         let (rescue, canary) = (purpose == Purpose::Rescue, self.lanes[lane].on_trial);
         let piece = &mut self.pieces[piece];
-        piece.attempts.push(Attempt { chunk: id, lane, began: now, rescue, canary, exclusive });
+        piece.attempts.push(Attempt { chunk: id, lane, began: now, rescue, canary, exclusive, alone });
         Chunk { id, lane, items: piece.items.clone(), purpose, exclusive }
+    }
+
+    /// What a lane has in hand is not alone any more.
+    fn note_company(&mut self, lane: LaneIndex) {
+        let attempts = self.pieces.iter_mut().flat_map(|piece| &mut piece.attempts);
+        let losers = self.losers.iter_mut().map(|loser| &mut loser.attempt);
+        for attempt in attempts.chain(losers).filter(|attempt| attempt.lane == lane) {
+            attempt.alone = false;
+        }
     }
 
     /// Whether a lane is done with some items before anybody else could be, and cannot be given up on meanwhile.
