@@ -124,7 +124,7 @@ impl<T: Task> Shared<T> {
             let mut core = self.core();
             let me = core.hands.len();
             core.hands.push(Hand { lane, doing: Doing::Nothing, dismissed: false });
-            core.account.ready(lane, self.now());
+            self.be_ready(&mut core, lane, &state.state);
             drop(core);
             let mut scratch = Vec::new();
             let mut next = self.ask(me, lane, state.generation);
@@ -198,15 +198,11 @@ impl<T: Task> Shared<T> {
             }
             let (device, generation) = seat.device();
             if let Some(kept) = at_hand.take().filter(|kept| kept.generation == generation) {
-                self.core().account.ready(lane, self.now());
+                self.be_ready(&mut self.core(), lane, &kept.state);
                 return Some(kept);
             }
             self.core().hands[me].doing = Doing::Preparing(self.now());
-            let prepared = guarded(seat.id.clone(), "preparing", || {
-                let state = self.task.prepare(&device)?;
-                let most = self.task.most_items(&state);
-                Ok((state, most))
-            });
+            let prepared = guarded(seat.id.clone(), "preparing", || self.task.prepare(&device));
             let mut core = self.core();
             let now = self.now();
             if core.hands[me].dismissed {
@@ -214,9 +210,8 @@ impl<T: Task> Shared<T> {
             }
             core.hands[me].doing = Doing::Nothing;
             match prepared {
-                Ok((state, most)) => {
-                    core.account.ready(lane, now);
-                    core.run.limit(lane, most / self.unit);
+                Ok(state) => {
+                    self.be_ready(&mut core, lane, &state);
                     return Some(Kept { state, generation, sound: true });
                 }
                 Err(error) => {
@@ -232,6 +227,12 @@ impl<T: Task> Shared<T> {
                 }
             }
         }
+    }
+
+    /// A lane has a hand with a state that chunks must fit.
+    fn be_ready(&self, core: &mut Core, lane: LaneIndex, state: &T::State) {
+        core.account.ready(lane, self.now());
+        core.run.limit(lane, self.task.most_items(state) / self.unit);
     }
 
     /// Waits out a lane's quarantine. Says whether there is something to be ready for.

@@ -18,6 +18,8 @@ const REMEMBERED: usize = 5;
 const WORTH_TRYING: f64 = 1.5;
 /// Once in so many decisions, a set is measured again that was not used for long.
 const AGAIN: u32 = 64;
+/// Then it is one that took at most so many times as long as the best.
+const WORTH_LOOKING: f64 = 2.0;
 
 /// What is known of one task's runs as a whole, by about how many items they had.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -103,7 +105,7 @@ impl Trials {
         let fastest = || (0..sets.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
         // Sooner at first: what was slow then may only have been new.
         let again = size.decisions.is_multiple_of(AGAIN.min(size.decisions.next_power_of_two()));
-        let near = (0..sets.len()).filter(|&index| seconds[index] <= least * 2.0 * WORTH_TRYING);
+        let near = (0..sets.len()).filter(|&index| seconds[index] <= least * WORTH_LOOKING);
         let explored = (0..sets.len()).find(untried).or_else(|| near.min_by_key(unused).filter(|_| again));
         let Some(chosen) = explored.or_else(fastest) else {
             return Decision { joint: joint::fastest(lines, items), settled: false };
@@ -202,7 +204,7 @@ mod test {
     fn one_disturbed_run_does_not_count_and_a_change_is_noticed() {
         let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1.2e-6)];
         let mut trials = Trials::default();
-        let first = |set: &[usize]| if set == [0] { 1e-3 } else { 2e-3 };
+        let first = |set: &[usize]| if set == [0] { 1e-3 } else { 1.9e-3 };
         live(&mut trials, &lines, 40, first);
         trials.add(1000, vec!["a".into()], 1.0);
         let history = live(&mut trials, &lines, 20, first);

@@ -58,18 +58,20 @@ impl Chooser {
         self.known().model().choose(task, items, candidates)
     }
 
-    /// Learns from a run of so many items that took so long, and from what each device did in it.
-    pub(crate) fn observe(&self, task: &str, items: u64, observations: &[Observation], wall: Duration) {
+    /// Learns from what each device did in a run.
+    pub(crate) fn observe(&self, task: &str, observations: &[Observation]) {
         let mut known = self.known();
         known.learned = true;
-        let model = known.model();
         for observation in observations {
-            model.observe(task, observation);
+            known.model().observe(task, observation);
         }
-        if observations.iter().all(|observation| !observation.cold) {
-            let devices = observations.iter().map(|observation| observation.device.clone()).collect();
-            model.ended(task, items, devices, wall);
-        }
+    }
+
+    /// Learns from how long whole runs took with these devices.
+    pub(crate) fn ended(&self, task: &str, items: u64, devices: Vec<String>, wall: Duration) {
+        let mut known = self.known();
+        known.learned = true;
+        known.model().ended(task, items, devices, wall);
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

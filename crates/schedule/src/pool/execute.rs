@@ -50,6 +50,11 @@ impl<T: Task> Job<'_, T> {
             return Ok(lately);
         }
         let begin = Instant::now();
+        let experience = if chooses { lock(&self.memory).experience(items) } else { None };
+        if let Some((selection, wall)) = experience {
+            let devices = selection.seats.iter().map(|seat| history_name(&seat.device().0)).collect();
+            self.pool.inner().chooser.ended(self.task.name(), items, devices, wall);
+        }
         let mut seats = self.usable()?;
         let usable = |seat: &&Arc<Seat>| !seats.iter().any(|it| it.index == seat.index);
         let no_code = |seat: &Arc<Seat>| LeftOut {
@@ -77,8 +82,8 @@ impl<T: Task> Job<'_, T> {
         seats.retain(|_| names.next().is_some_and(|candidate| is_used(&candidate.device)));
         let left_out = left_out.into();
         let selection = Selection { seats, left_out, predicted: choice.predicted, fresh: true };
-        // What is only tried is not to be used for the next runs too.
-        if choice.settled {
+        // Who is not ready yet takes longer now than the next times.
+        if selection.seats.iter().all(|seat| self.shelf.has(seat)) {
             lock(&self.memory).decided(items, &selection, begin.elapsed());
         }
         Ok(selection)
@@ -278,8 +283,7 @@ impl<T: Task> Job<'_, T> {
         };
         let observations: Vec<Observation> =
             seats.iter().zip(&report.devices).zip(cold).map(observation).collect();
-        let wall = Duration::try_from_secs_f64(report.wall_s).unwrap_or_default();
-        self.pool.inner().chooser.observe(self.task.name(), report.items, &observations, wall);
+        self.pool.inner().chooser.observe(self.task.name(), &observations);
     }
 
     /// How the run compares with the devices' rates alone, where all of them are known.

@@ -45,9 +45,21 @@ struct Remembered {
     selection: Selection,
     /// How long deciding took.
     deciding: Duration,
-    /// How long the runs took that have used it since.
+    /// How long the runs took that have used it since, in all and one by one.
     used: Duration,
+    walls: Vec<Duration>,
 }
+
+impl Remembered {
+    /// How long a run with it takes: the lower quartile, since whatever disturbs a run only ever makes it longer.
+    fn wall(mut self) -> Option<Duration> {
+        self.walls.sort_unstable();
+        self.walls.get(self.walls.len() / 4).copied()
+    }
+}
+
+/// So many runs with one decision are timed one by one.
+const TIMED: usize = 64;
 
 impl Memory {
     /// What a device's lanes have shown in the run that was most like one of so many units.
@@ -86,14 +98,23 @@ impl Memory {
         if self.choices.len() >= SIZES {
             self.choices.clear();
         }
-        let used = Duration::ZERO;
-        self.choices.insert(items, Remembered { selection: selection.clone(), deciding, used });
+        let (selection, used, walls) = (selection.clone(), Duration::ZERO, Vec::new());
+        self.choices.insert(items, Remembered { selection, deciding, used, walls });
+    }
+
+    /// The last decision for so many items, which is over, and how long runs with it took.
+    pub(super) fn experience(&mut self, items: u64) -> Option<(Selection, Duration)> {
+        let known = self.choices.remove(&items)?;
+        Some((known.selection.clone(), known.wall()?))
     }
 
     /// A run of so many items took so long.
     pub(super) fn took(&mut self, items: u64, wall: Duration) {
         if let Some(known) = self.choices.get_mut(&items) {
             known.used += wall;
+            if known.walls.len() < TIMED {
+                known.walls.push(wall);
+            }
         }
     }
 }
