@@ -158,7 +158,12 @@ impl Gpu {
         })
     }
 
-    fn run(&mut self, chunk: &Chunk<'_, u32>, params: Params, results: &mut Results<'_, u32>) -> Result<()> {
+    fn run<'s>(
+        &'s mut self,
+        chunk: &Chunk<'_, u32>,
+        params: Params,
+        results: &mut Results<'s, u32>,
+    ) -> Result<()> {
         let count = chunk.len();
         let mut room = self.room(count)?;
         chunk.read(|items| room.up.as_mut_slice()[..count].copy_from_slice(items))?;
@@ -167,8 +172,7 @@ impl Gpu {
         let down = self.stream.download_host(&room.output.slice(..count)?, room.down)?;
         room.down = down.wait()?;
         room.up = up.wait()?;
-        results.extend_from_slice(&room.down.as_slice()[..count]);
-        self.room = Some(room);
+        results.lend(&self.room.insert(room).down.as_slice()[..count]);
         Ok(())
     }
 }
@@ -206,7 +210,12 @@ impl Task for Churn {
         }
     }
 
-    fn run(&self, hand: &mut Hand, chunk: &Chunk<'_, u32>, results: &mut Results<'_, u32>) -> Result<()> {
+    fn run<'s>(
+        &self,
+        hand: &'s mut Hand,
+        chunk: &Chunk<'_, u32>,
+        results: &mut Results<'s, u32>,
+    ) -> Result<()> {
         match hand {
             Hand::Cores(device) => chunk.read(|items| {
                 for _ in 1..self.times_on(device) {

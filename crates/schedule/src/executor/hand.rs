@@ -170,14 +170,15 @@ impl<T: Task> Shared<T> {
                 &mut scratch[..count]
             }
         };
+        let generation = state.generation;
         let mut results = Results::new(slots);
         match self.compute(&mut state.state, chunk, &mut results) {
-            Ok(copies) => self.finish(me, chunk, began, copies, results, state.generation, hold.is_some()),
+            Ok(copies) => self.finish(me, chunk, began, copies, results, generation, hold.is_some()),
             Err(error) => {
                 drop(results);
                 // Whatever the task's own code was in the middle of, it has left it there.
                 state.sound &= !matches!(error, Error::Task { .. });
-                self.fail(me, chunk, began, error, state.generation)
+                self.fail(me, chunk, began, error, generation)
             }
         }
     }
@@ -301,11 +302,11 @@ impl<T: Task> Shared<T> {
     }
 
     /// Turns a chunk into results, checked and folded. Says how long copies took.
-    fn compute(
+    fn compute<'s>(
         &self,
-        state: &mut T::State,
+        state: &'s mut T::State,
         chunk: &run::Chunk,
-        results: &mut Results<'_, T::Output>,
+        results: &mut Results<'s, T::Output>,
     ) -> Result<Copies> {
         let device = &self.seats[chunk.lane].id;
         let items = self.items_of(&chunk.items);

@@ -65,6 +65,7 @@ impl<T> Slots<T> {
         let mut slots = Vec::with_capacity(count);
         // SAFETY: the capacity is there, and a slot that may be uninitialised needs no initialising.
         unsafe { slots.set_len(count) };
+        ask_for_large_pages(&mut slots);
         Slots { slots: UnsafeCell::new(slots), gate: Gate::new() }
     }
 
@@ -112,6 +113,25 @@ impl<T> Slots<T> {
         None
     }
 }
+
+/// Asks the system to back much memory with large pages: each page is found when it is first written to, and small ones
+/// are so many that it takes longer than many a task. It is free to do otherwise.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn ask_for_large_pages<T>(slots: &mut [MaybeUninit<T>]) {
+    const LARGE: usize = 2 << 20;
+    const PAGE: usize = 4096;
+    let bytes = size_of_val(slots);
+    if bytes < 2 * LARGE {
+        return;
+    }
+    let start = (slots.as_mut_ptr() as usize).next_multiple_of(PAGE);
+    let end = slots.as_mut_ptr() as usize + bytes;
+    // SAFETY: the range is within the slots, and the advice changes nothing about what is there.
+    unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn ask_for_large_pages<T>(_: &mut [MaybeUninit<T>]) {}
 
 #[cfg(test)]
 mod test {

@@ -9,12 +9,12 @@ use crate::task::{Chunk, Copies, Results, Task};
 
 /// Has a task turn a chunk into results on a device, and checks that they are complete and right. Says how long copies
 /// took.
-pub(crate) fn perform<T: Task>(
+pub(crate) fn perform<'s, T: Task>(
     task: &T,
     device: &DeviceId,
-    state: &mut T::State,
+    state: &'s mut T::State,
     work: &Chunk<'_, T::Input>,
-    results: &mut Results<'_, T::Output>,
+    results: &mut Results<'s, T::Output>,
 ) -> Result<Copies> {
     guarded(device.clone(), "running a chunk", || {
         task.run(state, work, results)?;

@@ -14,11 +14,15 @@ use super::joint::{self, Joint, Line};
 const ENOUGH: usize = 3;
 /// So many of a set's last runs are remembered.
 const REMEMBERED: usize = 5;
-/// A set that was never tried is, if by reckoning it takes at most so many times as long as the best.
-const WORTH_TRYING: f64 = 1.5;
+/// A set that was never tried is, if by reckoning it takes at most so many times as long as the best. Short runs are
+/// mostly overhead, which is hard to reckon and cheap to try; long ones are neither.
+fn worth_trying(least: f64) -> f64 {
+    const SHORT: f64 = 5e-3;
+    if least < SHORT { 4.0 } else { 1.05 }
+}
 /// Once in so many decisions, a set is measured again that was not used for long.
 const AGAIN: u32 = 64;
-/// Then it is one that took at most so many times as long as the best.
+/// Then it is one that took at most so many times as long as the best, or as is worth trying.
 const WORTH_LOOKING: f64 = 2.0;
 
 /// What is known of one task's runs as a whole, by about how many items they had.
@@ -100,12 +104,14 @@ impl Trials {
             sets.iter().map(|set| measured(set).unwrap_or(set.reckoned.seconds)).collect();
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
         let is_measured = |set: &Set| size.find(&set.members, names).is_some_and(Trial::is_measured);
-        let untried = |&index: &usize| !is_measured(&sets[index]) && seconds[index] <= least * WORTH_TRYING;
+        let untried =
+            |&index: &usize| !is_measured(&sets[index]) && seconds[index] <= least * worth_trying(least);
         let unused = |index: &usize| size.find(&sets[*index].members, names).map_or(0, |trial| trial.last);
         let fastest = || (0..sets.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
         // Sooner at first: what was slow then may only have been new.
         let again = size.decisions.is_multiple_of(AGAIN.min(size.decisions.next_power_of_two()));
-        let near = (0..sets.len()).filter(|&index| seconds[index] <= least * WORTH_LOOKING);
+        let looking = WORTH_LOOKING.min(worth_trying(least));
+        let near = (0..sets.len()).filter(|&index| seconds[index] <= least * looking);
         let explored = (0..sets.len()).find(untried).or_else(|| near.min_by_key(unused).filter(|_| again));
         let Some(chosen) = explored.or_else(fastest) else {
             return Decision { joint: joint::fastest(lines, items), settled: false };

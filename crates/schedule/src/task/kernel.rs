@@ -167,11 +167,11 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Task for KernelTask<I, O> {
         state.most_items
     }
 
-    fn run(
+    fn run<'s>(
         &self,
-        state: &mut KernelState<I, O>,
+        state: &'s mut KernelState<I, O>,
         chunk: &Chunk<'_, I>,
-        results: &mut Results<'_, O>,
+        results: &mut Results<'s, O>,
     ) -> Result<()> {
         let count = chunk.len();
         let mut room = state.room(count)?;
@@ -207,10 +207,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Task for KernelTask<I, O> {
                 chunk.spent_copying(direction, time);
             }
         }
-        let start = Instant::now();
-        results.extend_from_slice(&room.down.as_slice()[..count]);
-        chunk.spent_copying(Direction::Download, start.elapsed());
-        state.room = Some(room);
+        results.lend(&state.room.insert(room).down.as_slice()[..count]);
         Ok(())
     }
 }

@@ -82,11 +82,11 @@ pub trait Task: Clone + Send + Sync + 'static {
     /// Turns the items of a chunk into as many results, in order.
     ///
     /// An `Error::Task` ends the run; with any other error the chunk is done again, elsewhere or smaller.
-    fn run(
+    fn run<'s>(
         &self,
-        state: &mut Self::State,
+        state: &'s mut Self::State,
         chunk: &Chunk<'_, Self::Input>,
-        results: &mut Results<'_, Self::Output>,
+        results: &mut Results<'s, Self::Output>,
     ) -> Result<()>;
 
     /// How many chunks are worked on at once on a device, each by a hand with a state of its own: as many as the

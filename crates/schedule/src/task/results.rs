@@ -10,22 +10,34 @@ pub struct Results<'a, O> {
     filled: usize,
     /// More was given than there is room for.
     overflowed: bool,
+    /// All of them, where they are somewhere else.
+    elsewhere: Option<&'a [O]>,
 }
 
 impl<'a, O> Results<'a, O> {
     /// Nothing yet, with room for as many as there are slots. What is in the slots is forgotten.
     pub(crate) fn new(slots: &'a mut [MaybeUninit<O>]) -> Self {
-        Results { slots, filled: 0, overflowed: false }
+        Results { slots, filled: 0, overflowed: false, elsewhere: None }
+    }
+
+    /// Says where all of the results are: in memory of the task's state, such as what a device has copied them to. They
+    /// are copied from there if they are accepted, and only then.
+    pub fn lend(&mut self, results: &'a [O])
+    where
+        O: Copy,
+    {
+        self.overflowed |= self.filled > 0;
+        self.elsewhere = Some(results);
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.filled
+        self.elsewhere.map_or(self.filled, <[O]>::len)
     }
 
     /// Whether there are none yet.
     pub fn is_empty(&self) -> bool {
-        self.filled == 0
+        self.len() == 0
     }
 
     /// Adds the next result. One more than there are items makes the chunk fail.
@@ -53,22 +65,31 @@ impl<'a, O> Results<'a, O> {
 
     /// The results so far.
     pub fn as_slice(&self) -> &[O] {
+        if let Some(elsewhere) = self.elsewhere {
+            return elsewhere;
+        }
         // SAFETY: the slots before `filled` are filled.
         unsafe { self.slots[..self.filled].assume_init_ref() }
     }
 
     /// Whether there is one for each slot, and no more.
     pub(crate) fn is_complete(&self) -> bool {
-        self.filled == self.slots.len() && !self.overflowed
+        self.len() == self.slots.len() && !self.overflowed
     }
 
     /// Leaves the results in the slots, for whoever has them.
     pub(crate) fn leave(mut self) {
+        if let Some(elsewhere) = self.elsewhere {
+            copy(elsewhere, self.slots);
+        }
         self.filled = 0;
     }
 
     /// The results, moved to other slots, of which there must be as many.
     pub(crate) fn move_to(mut self, slots: &mut [MaybeUninit<O>]) {
+        if let Some(elsewhere) = self.elsewhere {
+            return copy(elsewhere, slots);
+        }
         let filled = std::mem::take(&mut self.filled);
         assert_eq!(filled, slots.len(), "as many slots as results");
         // SAFETY: both are slices of so many slots, and two exclusive slices do not overlap. The results count as gone
@@ -78,10 +99,24 @@ impl<'a, O> Results<'a, O> {
 
     /// The results, moved out.
     pub(crate) fn into_vec(mut self) -> Vec<O> {
+        if let Some(elsewhere) = self.elsewhere {
+            copy(elsewhere, &mut self.slots[..elsewhere.len()]);
+            self.filled = elsewhere.len();
+        }
         let filled = std::mem::take(&mut self.filled);
         // SAFETY: these slots are filled, and count as empty from here on, so nothing is dropped twice.
         self.slots[..filled].iter().map(|slot| unsafe { slot.assume_init_read() }).collect()
     }
+}
+
+/// Copies results that were lent. Only those that may be copied can be: `Results::lend` asks for it.
+fn copy<O>(from: &[O], to: &mut [MaybeUninit<O>]) {
+    assert_eq!(from.len(), to.len(), "as many slots as results");
+    // SAFETY: both are slices of so many, which do not overlap since one is exclusive; and `lend` takes only what may be
+    // copied bit by bit.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.as_ptr().cast::<MaybeUninit<O>>(), to.as_mut_ptr(), from.len())
+    };
 }
 
 impl<O> Extend<O> for Results<'_, O> {
@@ -146,6 +181,26 @@ mod test {
         let mut results = Results::new(&mut slots);
         results.extend(0..4);
         assert!(!results.is_complete());
+    }
+
+    #[test]
+    fn results_that_are_lent_are_copied_only_when_they_are_wanted() {
+        let lent = [7, 8, 9];
+        let (mut slots, mut others) = (slots(3), slots(3));
+        let mut results = Results::new(&mut slots);
+        results.lend(&lent);
+        assert!(results.is_complete());
+        assert_eq!((results.len(), results.as_slice()), (3, &lent[..]));
+        results.move_to(&mut others);
+        let mut results = Results::new(&mut others);
+        results.lend(&lent[..2]);
+        assert!(!results.is_complete(), "too few");
+        results.lend(&lent);
+        assert_eq!(results.into_vec(), lent);
+        let mut results = Results::new(&mut slots);
+        results.push(1);
+        results.lend(&lent);
+        assert!(!results.is_complete(), "some are here and all are there");
     }
 
     #[test]

@@ -177,11 +177,11 @@ impl Task for Scramble {
         self.0.prepare(device)
     }
 
-    fn run(
+    fn run<'s>(
         &self,
-        state: &mut Self::State,
+        state: &'s mut Self::State,
         chunk: &Chunk<'_, u32>,
-        results: &mut Results<'_, u32>,
+        results: &mut Results<'s, u32>,
     ) -> Result<()> {
         self.0.run(state, chunk, results)
     }
