@@ -370,7 +370,7 @@ impl<T: Task> Shared<T> {
             return Next::Go;
         }
         let took = core.account.took(chunk.lane, began, now);
-        let verdict = core.run.finished(chunk.id, took);
+        let verdict = core.run.ended(chunk.id, took, now.saturating_sub(began));
         let items = self.items_of(&chunk.items);
         core.account.ended(chunk, began, verdict, items.end - items.start, now);
         core.account.copies(chunk, (began, now), copies.up, copies.down);

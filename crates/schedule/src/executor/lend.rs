@@ -118,10 +118,11 @@ impl<T> Slots<T> {
 /// are so many that it takes longer than many a task. It is free to do otherwise.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn ask_for_large_pages<T>(slots: &mut [MaybeUninit<T>]) {
-    const LARGE: usize = 2 << 20;
+    // Less than this the allocator may have had before, so that nothing has to be found.
+    const MUCH: usize = 32 << 20;
     const PAGE: usize = 4096;
     let bytes = size_of_val(slots);
-    if bytes < 2 * LARGE {
+    if bytes < MUCH {
         return;
     }
     let start = (slots.as_mut_ptr() as usize).next_multiple_of(PAGE);

@@ -10,20 +10,25 @@ use serde::{Deserialize, Serialize};
 
 use super::joint::{self, Joint, Line};
 
-/// A set counts as measured after so many runs; until then it is tried while it may be the best.
-const ENOUGH: usize = 3;
+/// A set counts as measured after so many runs of this length; until then it is tried while it may be the best.
+fn enough(least: f64) -> usize {
+    if least < SHORT { 3 } else { 1 }
+}
+/// Runs shorter than this, in seconds, are mostly overhead, which is hard to reckon and cheap to try.
+const SHORT: f64 = 5e-3;
 /// So many of a set's last runs are remembered.
 const REMEMBERED: usize = 5;
-/// A set that was never tried is, if by reckoning it takes at most so many times as long as the best. Short runs are
-/// mostly overhead, which is hard to reckon and cheap to try; long ones are neither.
+/// A set that was never tried is, if by reckoning it takes at most so many times as long as the best.
 fn worth_trying(least: f64) -> f64 {
-    const SHORT: f64 = 5e-3;
-    if least < SHORT { 4.0 } else { 1.05 }
+    if least < SHORT { 4.0 } else { 1.5 }
 }
 /// Once in so many decisions, a set is measured again that was not used for long.
 const AGAIN: u32 = 64;
 /// Then it is one that took at most so many times as long as the best, or as is worth trying.
 const WORTH_LOOKING: f64 = 2.0;
+
+/// Several devices are only worth it if they are faster than one by more than runs differ from each other anyway.
+const COMPANY: f64 = 1.03;
 
 /// What is known of one task's runs as a whole, by about how many items they had.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,14 +54,14 @@ struct Trial {
 }
 
 impl Trial {
-    fn is_measured(&self) -> bool {
-        self.seconds_per_item.len() >= ENOUGH
-    }
-
-    /// The best of the last runs: whatever disturbs a run only ever makes it longer, and the first ones with some
-    /// devices are those in which they are got to know.
+    /// The second best of the last runs: whatever disturbs a run only ever makes it longer, and the first ones with some
+    /// devices are those in which they are got to know; but one of them may have been lucky.
     fn seconds_per_item(&self) -> f64 {
-        self.seconds_per_item.iter().copied().fold(f64::INFINITY, f64::min)
+        let mut sorted = self.seconds_per_item.clone();
+        sorted.sort_by(f64::total_cmp);
+        let index = usize::from(sorted.len() > 2);
+        sorted.get(index).copied().unwrap_or(f64::INFINITY)
+            * if self.devices.len() > 1 { COMPANY } else { 1.0 }
     }
 }
 
@@ -103,7 +108,9 @@ impl Trials {
         let seconds: Vec<f64> =
             sets.iter().map(|set| measured(set).unwrap_or(set.reckoned.seconds)).collect();
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
-        let is_measured = |set: &Set| size.find(&set.members, names).is_some_and(Trial::is_measured);
+        let enough = enough(least);
+        let is_measured =
+            |set: &Set| size.find(&set.members, names).is_some_and(|it| it.seconds_per_item.len() >= enough);
         let untried =
             |&index: &usize| !is_measured(&sets[index]) && seconds[index] <= least * worth_trying(least);
         let unused = |index: &usize| size.find(&sets[*index].members, names).map_or(0, |trial| trial.last);

@@ -95,14 +95,16 @@ impl<T: Task> Job<'_, T> {
         let mut lanes = Lanes { devices: Vec::new(), seats: Vec::new(), specs: Vec::new() };
         let memory = lock(&self.memory);
         let is_core = |seat: &Arc<Seat>| seat.device().0.describe().kind == Kind::Cpu;
-        let fed = used.iter().filter(|seat| !is_core(seat)).count() as u64;
+        let feeding =
+            |seat: &&Arc<Seat>| (!is_core(seat)).then(|| self.task.hands(&seat.device().0).max(1) as u64);
+        let feeders: u64 = used.iter().filter_map(|seat| feeding(&seat)).sum();
         for seat in used {
             let (device, _) = seat.device();
             let expected = memory.expected(seat, unit, units);
             let mut hands = self.task.hands(&device).max(1) as u64;
             if is_core(seat) && device.describe().part_of.is_none() {
-                // Every other device keeps a core busy that feeds it, and waits where it has none.
-                hands = hands.saturating_sub(fed).max(1);
+                // Whoever feeds another device needs a core, and that device waits where there is none.
+                hands = hands.saturating_sub(feeders).max(1);
             }
             let hands = hands.min(units).min(worth_waking(expected, units)) as usize;
             let (count, depth) = if device.describe().kind == Kind::Cpu { (hands, 1) } else { (1, hands) };

@@ -15,6 +15,8 @@ use crate::{
 
 /// Deciding which devices to use may take one part in so many of the time that the runs take.
 const WORTH: u32 = 100;
+/// Once in so many runs it is forgotten what a chunk costs beside its items.
+const FORGETFUL: u32 = 16;
 /// So many numbers of items are remembered.
 const SIZES: usize = 64;
 
@@ -24,6 +26,8 @@ pub(super) struct Memory {
     /// What each device's lanes have shown, by the items of a unit and about how many units there were: a short run is
     /// mostly overhead, and says little about a long one.
     expected: HashMap<(usize, u64), BTreeMap<u32, Expected>>,
+    /// Runs so far.
+    runs: u32,
     /// Items a second of each device alone.
     pub(super) alone: HashMap<usize, f64>,
     /// Which devices runs of so many items have used lately.
@@ -77,12 +81,17 @@ impl Memory {
         devices: &[DeviceLanes],
         (unit, units): (u64, u64),
     ) {
+        self.runs += 1;
         for (seat, device) in seats.iter().zip(devices) {
             let learned = device.lanes.clone().filter_map(|lane| run.learned(lane));
             // Of several lanes of one device, the one that did most tells best.
             if let Some(best) = learned.max_by(|a, b| a.largest.total_cmp(&b.largest)) {
                 let sizes = self.expected.entry((seat.index, unit)).or_default();
-                sizes.insert(units.max(1).ilog2(), best);
+                // What is believed of a chunk's overhead decides which chunks there are to learn it from. So it is
+                // forgotten now and then.
+                let forgets = self.runs.is_multiple_of(FORGETFUL);
+                let overhead_seconds = best.overhead_seconds.filter(|_| !forgets);
+                sizes.insert(units.max(1).ilog2(), Expected { overhead_seconds, ..best });
             }
         }
     }

@@ -91,7 +91,7 @@ impl Default for Settings {
             cooldown: Duration::from_millis(100),
             look_again: Duration::from_millis(1),
             rescue: true,
-            exclusive_under: Duration::from_micros(100),
+            exclusive_under: Duration::from_micros(250),
             most_items: None,
         }
     }

@@ -107,17 +107,15 @@ impl Lane {
         }
     }
 
-    /// A chunk of so much cost has ended that kept the lane busy for so long. Where it was not alone, that is only its
-    /// part of the time: it says how fast the lane is, but not what a chunk costs.
-    pub(super) fn learn(&mut self, cost: f64, took: Duration, alone: bool) {
+    /// A chunk of so much cost has ended that kept the lane busy for so long, and took so long in all. Where the lane had
+    /// another one in hand, the first says how fast the lane is, but only the second what a chunk costs beside its items.
+    pub(super) fn learn(&mut self, cost: f64, took: Duration, latency: Duration) {
         let took = took.as_secs_f64().max(1e-9);
         let speed = &mut self.speed;
         speed.chunks += 1.0;
         speed.weighted_time += speed.chunks * took;
         speed.weighted_items += speed.chunks * cost;
-        if alone {
-            speed.line.add(cost, took);
-        }
+        speed.line.add(cost, latency.as_secs_f64());
         self.largest = self.largest.max(cost);
     }
 

@@ -46,8 +46,6 @@ struct Attempt {
     canary: bool,
     /// Nobody else is given its items while it runs.
     exclusive: bool,
-    /// Its lane has had nothing else in hand since it began: what it took is its own.
-    alone: bool,
 }
 
 /// An attempt that still runs although somebody else's results were accepted.
@@ -221,12 +219,18 @@ impl Run {
         }
     }
 
-    /// A chunk has ended well; it kept its lane busy for so long.
+    /// A chunk has ended well, at once after it began; it kept its lane busy for so long.
     pub fn finished(&mut self, chunk: u64, took: Duration) -> Verdict {
+        self.ended(chunk, took, took)
+    }
+
+    /// A chunk has ended well. It kept its lane busy for so long, and so long is it since it was handed out: more, where
+    /// the lane was busy with another one too.
+    pub fn ended(&mut self, chunk: u64, took: Duration, latency: Duration) -> Verdict {
         if let Some(index) = self.losers.iter().position(|loser| loser.attempt.chunk == chunk) {
             let loser = self.losers.swap_remove(index);
             self.tallies[loser.attempt.lane].dropped += 1;
-            self.end(loser.attempt, loser.cost, took);
+            self.end(loser.attempt, loser.cost, took, latency);
             return Verdict::Drop;
         }
         let Some((piece, attempt)) = self.find(chunk) else {
@@ -239,7 +243,7 @@ impl Run {
         let items = len(&items);
         self.tallies[winner.lane].items += items;
         self.tallies[winner.lane].rescues += u64::from(winner.rescue);
-        self.end(winner, cost, took);
+        self.end(winner, cost, took, latency);
         self.losers.extend(attempts.into_iter().map(|attempt| Loser { attempt, cost }));
         self.done += items;
         self.complete();
@@ -247,11 +251,11 @@ impl Run {
     }
 
     /// An attempt is out of its lane's hands, in good order.
-    fn end(&mut self, attempt: Attempt, cost: f64, took: Duration) {
+    fn end(&mut self, attempt: Attempt, cost: f64, took: Duration, latency: Duration) {
         self.tallies[attempt.lane].chunks += 1;
         let lane = &mut self.lanes[attempt.lane];
         lane.in_flight -= 1;
-        lane.learn(cost, took, attempt.alone);
+        lane.learn(cost, took, latency);
         if attempt.canary {
             lane.on_trial = false;
             lane.state = State::Healthy;
@@ -388,8 +392,9 @@ impl Run {
         let longest = (whole * settings.longest_fraction / it.depth as f64)
             .max(settings.longest_at_least.as_secs_f64())
             .max(shortest);
-        // The lane's share of half of what remains takes as long as half of what remains takes all of them.
-        let time = (left / all / 2.0).clamp(shortest.min(longest), longest);
+        // The lane's share of half of what remains takes as long as half of what remains takes all of them; all that it
+        // has in hand counts.
+        let time = (left / all / 2.0 / it.depth as f64).clamp(shortest.min(longest), longest);
         let grown = (it.largest * settings.growth).max(first);
         // A short run may be nothing but overhead. Who has only ever done chunks of one size cannot tell, and tries.
         let tries = !it.knows_overhead() && whole < settings.longest_at_least.as_secs_f64();
@@ -448,24 +453,11 @@ impl Run {
         let id = self.next_chunk;
         self.next_chunk += 1;
         let exclusive = purpose == Purpose::Work && self.is_brief(lane, &self.pieces[piece].items);
-        let alone = self.lanes[lane].in_flight == 0;
-        if !alone {
-            self.note_company(lane);
-        }
         self.lanes[lane].in_flight += 1;
         let (rescue, canary) = (purpose == Purpose::Rescue, self.lanes[lane].on_trial);
         let piece = &mut self.pieces[piece];
-        piece.attempts.push(Attempt { chunk: id, lane, began: now, rescue, canary, exclusive, alone });
+        piece.attempts.push(Attempt { chunk: id, lane, began: now, rescue, canary, exclusive });
         Chunk { id, lane, items: piece.items.clone(), purpose, exclusive }
-    }
-
-    /// What a lane has in hand is not alone any more.
-    fn note_company(&mut self, lane: LaneIndex) {
-        let attempts = self.pieces.iter_mut().flat_map(|piece| &mut piece.attempts);
-        let losers = self.losers.iter_mut().map(|loser| &mut loser.attempt);
-        for attempt in attempts.chain(losers).filter(|attempt| attempt.lane == lane) {
-            attempt.alone = false;
-        }
     }
 
     /// Whether a lane is done with some items before anybody else could be, and cannot be given up on meanwhile.

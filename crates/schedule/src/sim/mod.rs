@@ -184,8 +184,8 @@ impl<'a> Simulator<'a> {
 
     fn end(&mut self, lane: usize) {
         let Some((chunk, took)) = self.devices[lane].end(self.now) else { return };
-        let verdict = self.run.finished(chunk.id, took);
         let began = self.began.remove(&chunk.id).unwrap_or(self.now);
+        let verdict = self.run.ended(chunk.id, took, self.now.saturating_sub(began));
         self.account.ended(&chunk, began, verdict, chunk.items.end - chunk.items.start, self.now);
         self.account.look_at_trust(&self.run, self.now);
         self.set_end(lane);
