@@ -25,6 +25,8 @@ use trials::{Decision, Trials};
 
 /// At most so many runs without a device until it is measured again.
 const LONGEST_WAIT: u32 = 64;
+/// A device that has to be made ready first is used if the run then takes at most this part of the time.
+const WORTH_STARTING: f64 = 0.9;
 /// What a device that is only measured again gets of the items.
 const RETRY_SHARE: f64 = 0.01;
 
@@ -185,11 +187,14 @@ impl Model {
         let (lines, measured) = self.lines(task, items, candidates);
         let mut joint = joint::fastest(&lines, items);
         let mut settled = false;
-        // Before a device is ready, what it did when it was says nothing.
-        let warm = measured.iter().all(|&measured| measured) && candidates.iter().all(|it| !it.cold);
-        if let Some(trials) = self.trials.get_mut(task).filter(|_| warm && items > 0) {
-            let names: Vec<&str> = candidates.iter().map(|candidate| candidate.device.as_str()).collect();
-            Decision { joint, settled } = trials.decide(items, &names, &lines, joint);
+        let some_are_ready = items > 0 && candidates.iter().any(|candidate| !candidate.cold);
+        if let Some(trials) = self.trials.get_mut(task).filter(|_| some_are_ready) {
+            let decision = trials.decide(items, candidates, &lines);
+            // Whoever is not ready yet has to be worth the wait.
+            let waits = candidates.iter().zip(&joint.items).any(|(it, &count)| it.cold && count > 0.0);
+            if !waits || joint.seconds > decision.joint.seconds * WORTH_STARTING {
+                Decision { joint, settled } = decision;
+            }
         }
         let predicted = (measured.contains(&true) || items == 0).then(|| duration(joint.seconds));
         let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted, settled };

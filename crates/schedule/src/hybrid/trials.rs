@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::joint::{self, Joint, Line};
+use super::{
+    Candidate,
+    joint::{self, Joint, Line},
+};
 
 /// A set counts as measured after so many runs of this length; until then it is tried while it may be the best.
 fn enough(least: f64) -> usize {
@@ -96,8 +99,21 @@ impl Trials {
         }
     }
 
-    /// The set of devices to use, given the lines of all candidates and what would be best by those.
-    pub(super) fn decide(&mut self, items: u64, names: &[&str], lines: &[Line], best: Joint) -> Decision {
+    /// The set of devices to use of those that are ready, at least one: before a device is, what it did when it was says
+    /// nothing.
+    pub(super) fn decide(&mut self, items: u64, candidates: &[Candidate], lines: &[Line]) -> Decision {
+        let ready: Vec<usize> = (0..candidates.len()).filter(|&index| !candidates[index].cold).collect();
+        let names: Vec<&str> = ready.iter().map(|&index| candidates[index].device.as_str()).collect();
+        let own: Vec<Line> = ready.iter().map(|&index| lines[index]).collect();
+        let Decision { joint: Joint { seconds, items: counts }, settled } =
+            self.of_ready(items, &names, &own);
+        let mut all = vec![0.0; lines.len()];
+        ready.iter().zip(counts).for_each(|(&index, count)| all[index] = count);
+        Decision { joint: Joint { seconds, items: all }, settled }
+    }
+
+    fn of_ready(&mut self, items: u64, names: &[&str], lines: &[Line]) -> Decision {
+        let best = joint::fastest(lines, items);
         let Some(size) = self.sizes.get_mut(&size_of_run(items)) else {
             return Decision { joint: best, settled: false };
         };
@@ -111,8 +127,12 @@ impl Trials {
         let enough = enough(least);
         let is_measured =
             |set: &Set| size.find(&set.members, names).is_some_and(|it| it.seconds_per_item.len() >= enough);
-        let untried =
-            |&index: &usize| !is_measured(&sets[index]) && seconds[index] <= least * worth_trying(least);
+        // A device that never did such a run is seen once, however slow it should be, if that costs little.
+        let is_new = |set: &Set| set.members.len() == 1 && size.find(&set.members, names).is_none();
+        let untried = |&index: &usize| {
+            let promising = !is_measured(&sets[index]) && seconds[index] <= least * worth_trying(least);
+            promising || is_new(&sets[index]) && seconds[index] < SHORT
+        };
         let unused = |index: &usize| size.find(&sets[*index].members, names).map_or(0, |trial| trial.last);
         let fastest = || (0..sets.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
         // Sooner at first: what was slow then may only have been new.
@@ -178,6 +198,11 @@ mod test {
 
     const NAMES: [&str; 3] = ["a", "b", "c"];
 
+    fn candidates(count: usize) -> Vec<Candidate> {
+        let candidate = |name: &&str| Candidate { device: (*name).to_owned(), score: 1.0, cold: false };
+        NAMES.iter().take(count).map(candidate).collect()
+    }
+
     fn used(joint: &Joint) -> Vec<usize> {
         (0..joint.items.len()).filter(|&index| joint.items[index] > 0.0).collect()
     }
@@ -191,8 +216,7 @@ mod test {
     ) -> Vec<Vec<usize>> {
         let mut history = Vec::new();
         for _ in 0..times {
-            let best = joint::fastest(lines, 1000);
-            let set = used(&trials.decide(1000, &NAMES, lines, best).joint);
+            let set = used(&trials.decide(1000, &candidates(lines.len()), lines).joint);
             trials.add(1000, set.iter().map(|&index| NAMES[index].to_owned()).collect(), truth(&set));
             history.push(set);
         }
@@ -233,7 +257,14 @@ mod test {
         let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1.1e-6)];
         let mut trials = Trials::default();
         live(&mut trials, &lines, 40, |set| if set == [1] { 1e-3 } else { 2e-3 });
-        let best = joint::fastest(&lines, 1_000_000);
-        assert_eq!(used(&trials.decide(1_000_000, &NAMES, &lines, best).joint), [0, 1]);
+        assert_eq!(used(&trials.decide(1_000_000, &candidates(2), &lines).joint), [0, 1]);
+    }
+
+    #[test]
+    fn only_those_that_are_ready_are_decided_about() {
+        let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1e-6)];
+        let mut candidates = candidates(2);
+        candidates[0].cold = true;
+        assert_eq!(used(&Trials::default().decide(1000, &candidates, &lines).joint), [1]);
     }
 }
