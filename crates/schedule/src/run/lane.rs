@@ -59,6 +59,8 @@ struct Line {
     cost_squared: f64,
     time: f64,
     cost_time: f64,
+    /// The shortest time of any chunk, which no chunk's overhead can be above.
+    shortest: Option<f64>,
 }
 
 impl Line {
@@ -72,6 +74,7 @@ impl Line {
         self.cost_squared += weight * cost * cost;
         self.time += weight * took;
         self.cost_time += weight * cost * took;
+        self.shortest = Some(self.shortest.map_or(took, |shortest| shortest.min(took)));
     }
 
     /// What a chunk costs beside its items, and what each of them adds; nothing where all chunks were of one size, so
@@ -84,7 +87,9 @@ impl Line {
         }
         let overhead = (self.time * self.cost_squared - self.cost * self.cost_time) / apart;
         let each = (self.weights * self.cost_time - self.cost * self.time) / apart;
-        Some((overhead.max(0.0), each.max(0.0)))
+        // Where a lane's speed has changed, the line is far from all of them.
+        let most = self.shortest.unwrap_or(f64::INFINITY);
+        Some((overhead.clamp(0.0, most), each.max(0.0)))
     }
 }
 
@@ -188,4 +193,34 @@ fn line_of(expected: Option<Expected>) -> Line {
         line.add(largest.max(1.0), overhead.max(largest.max(1.0) * seconds_per_item));
     }
     line
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn lane_of(chunks: &[(f64, u64)]) -> Lane {
+        let spec = LaneSpec { depth: 1, most_items: None, may_hang: true, expected: None };
+        let mut lane = Lane::new(&spec, None);
+        for &(cost, microseconds) in chunks {
+            let took = Duration::from_micros(microseconds);
+            lane.learn(cost, took, took);
+        }
+        lane
+    }
+
+    #[test]
+    fn what_a_chunk_costs_is_told_by_chunks_of_two_sizes() {
+        assert!(!lane_of(&[(10.0, 120), (10.0, 120)]).knows_overhead());
+        let lane = lane_of(&[(10.0, 120), (110.0, 320)]);
+        assert!((lane.overhead() - 100e-6).abs() < 1e-9, "{}", lane.overhead());
+        assert!((lane.done_in(300e-6).unwrap() - 100.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_change_of_speed_is_not_taken_for_overhead() {
+        let lane =
+            lane_of(&[(1.0, 50), (1000.0, 10_000), (4000.0, 40_000), (1000.0, 90_000), (900.0, 80_000)]);
+        assert!(lane.overhead() <= 50e-6, "{}", lane.overhead());
+    }
 }
