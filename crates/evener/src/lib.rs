@@ -46,14 +46,40 @@
 //! # Ok::<(), evener::Error>(())
 //! ```
 //!
+//! # Let all of them share a load
+//!
+//! A [`Pool`] is devices that work together. It hands out the items of a [`Task`] to them as they can take them, and
+//! gives the results in the items' order; a device that fails, hangs or is wrong loses nothing but its turn.
+//!
+//! ```
+//! use evener::prelude::*;
+//!
+//! let pool = Pool::new([Device::cpu()])?; // or Pool::all()
+//! let square = Closure::new("square", |&number: &u64| number * number);
+//! let run = pool.map(&square, &[1, 2, 3, 4])?;
+//! assert_eq!(run.results(), [1, 4, 9, 16]);
+//! println!("{}", run.report()); // who did what, how close to ideal
+//! # Ok::<(), evener::RunError>(())
+//! ```
+//!
+//! [`Pool::job`] has the options (strategy, deadline, cancelling, progress, trace), [`KernelTask`] puts a kernel to
+//! work, [`Pool::map_reduce`], [`Pool::for_each`] and [`Pool::map_stream`] are the other ways to run, and
+//! [`Pool::queue`] is a service that takes work one piece at a time.
+//!
 //! # Test what happens when a device fails
 //!
 //! [`testing`] wraps any device so that it fails, hangs, slows down or gives a wrong result when told to.
 
 pub use evener_device::*;
+/// All of the scheduler: its settings, decisions, reports and simulator.
 pub use evener_schedule as schedule;
+pub use evener_schedule::{
+    Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Mapped, Pool, Progress, Queue, Reduced, Report,
+    Results, RunError, Strategy, Task,
+};
 
 /// What most programs need: `use evener::prelude::*`.
 pub mod prelude {
     pub use evener_device::{Buffer, Device, Direction, Error, HostBuffer, Inventory, Kernel, Stream};
+    pub use evener_schedule::{Cancel, Chunk, Closure, KernelTask, Pool, Results, RunError, Strategy, Task};
 }

@@ -85,6 +85,13 @@ impl<T: Task> Shared<T> {
         loop {
             let core = self.core();
             if core.run.outcome().is_some() {
+                if let Some(reporter) = control.reporter.as_mut().filter(|it| it.has_told()) {
+                    let progress = Progress { ended: true, ..self.progress(&core, self.now()) };
+                    let is_stopped = core.run.outcome() == Some(&Outcome::Stopped);
+                    drop(core);
+                    reporter.report(&progress, self.now());
+                    return stopped.filter(|_| is_stopped);
+                }
                 return stopped.filter(|_| core.run.outcome() == Some(&Outcome::Stopped));
             }
             // Nothing that happens from here on is missed: whoever has news needs the lock to make it.

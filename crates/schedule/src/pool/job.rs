@@ -13,8 +13,14 @@ use super::{
     memory::{Memory, Selection},
 };
 use crate::{
-    error::RunError, executor::Fold, progress::Progress, report::Report, run::Settings, strategy::Strategy,
-    task::Task, trace::Trace,
+    error::RunError,
+    executor::Fold,
+    progress::{Bar, Progress},
+    report::Report,
+    run::Settings,
+    strategy::Strategy,
+    task::Task,
+    trace::Trace,
 };
 
 /// Somebody who is told how far a run has come.
@@ -129,7 +135,8 @@ impl<'a, T: Task> Job<'a, T> {
         self
     }
 
-    /// Tells how far a run has come, ten times a second, on the thread that started it.
+    /// Tells how far a run has come, ten times a second and at its end, on the thread that started it. Runs that are over
+    /// sooner tell nothing.
     pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + 'b) -> Job<'b, T> {
         Job {
             progress: Some(Mutex::new(Box::new(tell))),
@@ -146,6 +153,18 @@ impl<'a, T: Task> Job<'a, T> {
             shelf: self.shelf,
             memory: self.memory,
         }
+    }
+
+    /// Draws a bar on standard error for runs that take longer than a second, with the rate, the time to go and the
+    /// devices' shares; nothing where it is no terminal.
+    pub fn progress_bar(self) -> Job<'static, T> {
+        let mut bar = Bar::default();
+        self.on_progress(move |progress| {
+            bar.show(progress);
+            if progress.ended {
+                bar = Bar::default();
+            }
+        })
     }
 
     /// Does the task for every item, and gives the results in the items' order.

@@ -1,9 +1,12 @@
 //! How far a run has come.
 
+mod bar;
+
 use std::time::Duration;
 
 use evener_device::DeviceId;
 
+pub(crate) use self::bar::Bar;
 use crate::run::Time;
 
 /// How far a run has come.
@@ -21,6 +24,8 @@ pub struct Progress {
     pub remaining: Option<Duration>,
     /// What part of the done items each device did.
     pub shares: Vec<(DeviceId, f64)>,
+    /// Whether the run has ended: this is the last that is told of it.
+    pub ended: bool,
 }
 
 impl Progress {
@@ -37,6 +42,7 @@ impl Progress {
             items_per_second,
             remaining: Duration::try_from_secs_f64(left).ok(),
             shares: items_of.into_iter().map(|(device, count)| (device, share(count))).collect(),
+            ended: false,
         }
     }
 }
@@ -51,6 +57,11 @@ pub(crate) struct Reporter<'a> {
 impl Reporter<'_> {
     pub(crate) fn is_due(&self, now: Time) -> bool {
         now >= self.next
+    }
+
+    /// Whether anything was told.
+    pub(crate) fn has_told(&self) -> bool {
+        self.next > self.every
     }
 
     pub(crate) fn report(&mut self, progress: &Progress, now: Time) {
