@@ -57,9 +57,12 @@ fn round(value: u32) -> u32 {
 }
 
 /// The same for many, in blocks that fill the processor's vector registers.
-fn churn_on_cores(items: &[u32], rounds: u32, results: &mut Results<'_, u32>) {
+fn churn_on_cores(chunk: &Chunk<'_, u32>, items: &[u32], rounds: u32, results: &mut Results<'_, u32>) {
     const BLOCK: usize = 32;
     for block in items.chunks(BLOCK) {
+        if chunk.is_over() {
+            return;
+        }
         let mut values = [0; BLOCK];
         values[..block.len()].copy_from_slice(block);
         for _ in 0..rounds {
@@ -222,7 +225,7 @@ impl Task for Churn {
                     let again: Vec<u32> = items.iter().map(|&item| churned(item, self.rounds)).collect();
                     std::hint::black_box(&again);
                 }
-                churn_on_cores(items, self.rounds, results);
+                churn_on_cores(chunk, items, self.rounds, results);
             }),
             Hand::Gpu(gpu) => {
                 let times = self.times_on(gpu.device.id());

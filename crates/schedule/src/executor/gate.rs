@@ -41,6 +41,11 @@ impl Gate {
         (before & SHUT == 0).then_some(inside)
     }
 
+    /// Whether it is shut, or about to be once those inside have left.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.state.load(SeqCst) & SHUT != 0
+    }
+
     /// Lets nobody in any more, and waits until nobody is inside. To be called by the thread that made the gate.
     pub(crate) fn shut(&self) {
         self.state.fetch_or(SHUT, SeqCst);

@@ -42,6 +42,11 @@ impl<T> Lent<T> {
         Some(look(&items[range]))
     }
 
+    /// Whether they are wanted back.
+    pub(crate) fn is_wanted_back(&self) -> bool {
+        self.gate.is_shut()
+    }
+
     /// Lends nothing any more, and waits until nobody looks.
     pub(crate) fn take_back(&self) {
         self.gate.shut();

@@ -18,6 +18,9 @@ pub(crate) fn perform<'s, T: Task>(
 ) -> Result<Copies> {
     guarded(device.clone(), "running a chunk", || {
         task.run(state, work, results)?;
+        if work.is_over() {
+            return Err(Error::Ended);
+        }
         if !results.is_complete() {
             let more = if results.len() == work.len() { "more than " } else { "" };
             let message = format!("it gave {more}{} results for {} items", results.len(), work.len());

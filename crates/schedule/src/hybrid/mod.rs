@@ -184,8 +184,13 @@ impl Model {
     /// Which of the candidates to use for a run that is about to begin. It counts as a run for the devices that are
     /// left out. A run without items uses nobody.
     pub fn choose(&mut self, task: &str, items: u64, candidates: &[Candidate]) -> Choice {
-        let (lines, measured) = self.lines(task, items, candidates);
+        let Lines { hopeful: lines, sober, measured } = self.lines(task, items, candidates);
         let mut joint = joint::fastest(&lines, items);
+        // Hope is a reason to use a device, and none to do without another.
+        let sober = joint::fastest(&sober, items);
+        for (hoped, sober) in joint.items.iter_mut().zip(&sober.items) {
+            *hoped = hoped.max(sober.min(1.0));
+        }
         let mut settled = false;
         let some_are_ready = items > 0 && candidates.iter().any(|candidate| !candidate.cold);
         if let Some(trials) = self.trials.get_mut(task).filter(|_| some_are_ready) {
@@ -248,8 +253,8 @@ impl Model {
         self.tasks.get(task)?.get(device)?.last
     }
 
-    /// A line for each candidate, and whether its runs say so.
-    fn lines(&self, task: &str, items: u64, candidates: &[Candidate]) -> (Vec<Line>, Vec<bool>) {
+    /// A line for each candidate.
+    fn lines(&self, task: &str, items: u64, candidates: &[Candidate]) -> Lines {
         let records = self.tasks.get(task);
         let samples = |candidate: &Candidate| {
             let record = records.and_then(|records| records.get(&candidate.device));
@@ -275,6 +280,7 @@ impl Model {
             }
         };
         let mut lines: Vec<Line> = candidates.iter().zip(&fits).map(line).collect();
+        let sober = lines.clone();
         // Whoever would do far more than it ever did gets the benefit of the doubt.
         let joint = joint::fastest(&lines, items);
         for (index, fit) in fits.iter().enumerate() {
@@ -282,8 +288,18 @@ impl Model {
                 lines[index] = fit.beyond(trusted.map(|seconds| seconds / candidates[index].strength()));
             }
         }
-        (lines, fits.iter().map(Option::is_some).collect())
+        Lines { hopeful: lines, sober, measured: fits.iter().map(Option::is_some).collect() }
     }
+}
+
+/// What is expected of the candidates, each in its place.
+struct Lines {
+    /// With the benefit of the doubt for whoever would do far more than it ever did.
+    hopeful: Vec<Line>,
+    /// Without it.
+    sober: Vec<Line>,
+    /// Whether runs say so.
+    measured: Vec<bool>,
 }
 
 /// Why a device with no items at that time has none.

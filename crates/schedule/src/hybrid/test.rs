@@ -154,6 +154,23 @@ fn small_runs_that_were_all_startup_do_not_keep_a_fast_device_out_of_a_large_one
 }
 
 #[test]
+fn hope_for_one_device_is_no_reason_to_do_without_another() {
+    // The processor did little beside a GPU, which has to be made ready again: nothing says that it can do it all.
+    let mut model = Model::default();
+    let run = |device: &str, items, busy_ms, startup_ms| Observation {
+        device: device.into(),
+        items,
+        busy: Duration::from_millis(busy_ms),
+        startup: Duration::from_millis(startup_ms),
+        cold: true,
+    };
+    model.observe("task", &run("gpu", 299_622_000, 394, 234));
+    model.observe("task", &run("cpu", 378_000, 123, 0));
+    let choice = model.choose("task", 300_000_000, &candidates());
+    assert!(names(&choice).contains(&"gpu"), "{choice:?}");
+}
+
+#[test]
 fn small_runs_leave_what_large_ones_told() {
     let mut model = taught(&[("cpu", CPU, LARGE), ("gpu", GPU, LARGE)]);
     for run in 0..200 {

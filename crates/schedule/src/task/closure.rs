@@ -28,7 +28,10 @@ pub struct Closure<I, O, F> {
     types: PhantomData<fn(&I) -> O>,
 }
 
-/// What a closure does with a chunk: it appends a result an item, up to the first that fails.
+/// So many items are done between two looks at whether they are still wanted.
+const BLOCK: usize = 1024;
+
+/// What a closure does with some items: it appends a result an item, up to the first that fails.
 pub trait OfChunk<I, O>:
     Fn(&[I], &mut Results<'_, O>) -> Result<(), BoxError> + Send + Sync + 'static
 {
@@ -65,8 +68,8 @@ impl<I, O> Closure<I, O, ()> {
         })
     }
 
-    /// A task that turns many items into as many results at once: for code that is faster so. One core works on each
-    /// chunk, and others on others.
+    /// A task that turns some items, a thousand or so at most, into as many results at once: for code that is faster so.
+    /// One core works on each chunk, and others on others.
     pub fn of_chunks<F: OfChunk<I, O>>(name: &str, function: F) -> Closure<I, O, F> {
         Closure { name: name.into(), function: Arc::new(function), types: PhantomData }
     }
@@ -113,10 +116,25 @@ where
     fn run(&self, device: &mut DeviceId, chunk: &Chunk<'_, I>, results: &mut Results<'_, O>) -> Result<()> {
         chunk.read(|items| {
             // Caught here and not only outside, so that the item can be named.
-            let outcome = catch_unwind(AssertUnwindSafe(|| (self.function)(items, results)));
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                for block in items.chunks(BLOCK) {
+                    // The run waits for this, even where nobody needs it any more.
+                    if chunk.is_over() {
+                        break;
+                    }
+                    (self.function)(block, results)?;
+                }
+                Ok(())
+            }));
+            if chunk.is_over() {
+                return Err(Error::Ended);
+            }
             let message = match outcome {
                 Ok(Ok(())) => return Ok(()),
-                Ok(Err(error)) => error.to_string(),
+                Ok(Err(error)) => {
+                    let error: BoxError = error;
+                    error.to_string()
+                }
                 Err(panic) => crate::executor::panic_message(&*panic),
             };
             let item = chunk.range().start + results.len() as u64;

@@ -179,6 +179,15 @@ impl<'a, I> Chunk<'a, I> {
         }
     }
 
+    /// Whether the run has ended, and waits for whoever looks at its items: somebody else has done these, or it was
+    /// stopped. Code that takes long may ask this now and then, and return `Error::Ended`.
+    pub fn is_over(&self) -> bool {
+        match self.items {
+            Items::Here(_) => false,
+            Items::Lent(lent) => lent.is_wanted_back(),
+        }
+    }
+
     /// Tells how long the chunk's items were copied to the device, or its results from it, for the report.
     pub fn spent_copying(&self, direction: Direction, time: Duration) {
         let mut copies = self.copying.get();
