@@ -208,9 +208,6 @@ fn alternate(jobs: &[&Job<'_, Churn>], items: &[u32], expected: u32) -> Result<(
                 let devices = run.report().devices.iter().filter(|device| device.items > 0);
                 used = devices.map(|device| device.id.clone()).collect::<Vec<_>>().join(" ");
             }
-            if std::env::var_os("EVENER_BENCH_REPORTS").is_some() && turn % 100 == 50 {
-                println!("{which}: {}", run.report());
-            }
         }
     }
     let quartile = |mut times: Vec<Duration>| {

@@ -3,13 +3,15 @@
 use std::{
     fmt,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Condvar, Mutex, PoisonError, Weak,
         atomic::{
             AtomicBool, AtomicUsize,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
 };
+
+use crate::pool::lock;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -121,10 +123,6 @@ impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the crew of {}", self.name)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

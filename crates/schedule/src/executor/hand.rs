@@ -11,7 +11,7 @@ use evener_device::{Error, Result};
 
 use super::{Core, Doing, Feed, Hand, Outlet, Shared, guarded, panic_message, perform, task_error};
 use crate::{
-    pool::Kept,
+    pool::{Kept, lock},
     run::{self, Answer, Failure, LaneIndex, Purpose, State, Time, Verdict},
     task::{Chunk, Copies, Items, Results, Task},
 };
@@ -252,11 +252,8 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    fn wait_for_work<'a>(&self, mut core: MutexGuard<'a, Core>, limit: Duration) -> MutexGuard<'a, Core> {
-        core.waiting += 1;
-        let mut core = self.work.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner).0;
-        core.waiting -= 1;
-        core
+    fn wait_for_work<'a>(&self, core: MutexGuard<'a, Core>, limit: Duration) -> MutexGuard<'a, Core> {
+        self.work.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Waits until something may have changed. Says whether to ask again.
@@ -301,7 +298,7 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    /// Turns a chunk into results, checked and folded. Says how long copies took.
+    /// Turns a chunk into results, and checks them. Says how long copies took.
     fn compute<'s>(
         &self,
         state: &'s mut T::State,
@@ -316,7 +313,7 @@ impl<T: Task> Shared<T> {
             Feed::Window(window) => {
                 // Copying an item is the user's code too.
                 copied = guarded(device.clone(), "copying items", || {
-                    let window = window.lock().unwrap_or_else(PoisonError::into_inner);
+                    let window = lock(window);
                     // What was accepted from somebody else may be gone.
                     let first = items.start.checked_sub(window.first).ok_or(Error::Ended)?;
                     let range = first as usize..(items.end - window.first) as usize;
@@ -422,7 +419,7 @@ impl<T: Task> Shared<T> {
             }
             (Outlet::InOrder(waiting), results) => {
                 let results = results.map_or_else(|folded| folded, Results::into_vec);
-                waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(chunk.items.start, results);
+                lock(waiting).insert(chunk.items.start, results);
                 self.news.notify_all();
             }
         }

@@ -32,7 +32,7 @@ pub(crate) use self::{
 };
 use crate::{
     account::Account,
-    pool::{Seat, Shelf},
+    pool::{Seat, Shelf, lock},
     run::{LaneIndex, Run, Time},
     task::Task,
 };
@@ -99,8 +99,6 @@ pub(crate) struct Core {
     pub(crate) failures: Vec<Error>,
     /// The task's own error, which ended the run.
     pub(crate) task_error: Option<Error>,
-    /// Lanes that wait for something to do.
-    waiting: usize,
 }
 
 impl Core {
@@ -158,7 +156,6 @@ impl<T: Task> Shared<T> {
                 accepted: Vec::new(),
                 failures: Vec::new(),
                 task_error: None,
-                waiting: 0,
             }),
             work: Condvar::new(),
             news: Condvar::new(),
@@ -167,7 +164,7 @@ impl<T: Task> Shared<T> {
     }
 
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.core)
     }
 
     pub(crate) fn now(&self) -> Time {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use fit::{Fit, Sample};
 use joint::Line;
-use trials::{Decision, Trials};
+use trials::Trials;
 
 /// At most so many runs without a device until it is measured again.
 const LONGEST_WAIT: u32 = 64;
@@ -92,8 +92,6 @@ pub struct Choice {
     /// How long the run should take, at best where a device was seen with too few items to tell its speed. Nothing
     /// where no device has been measured with this task.
     pub predicted: Option<Duration>,
-    /// Whether runs with just these devices have been measured, and it is not only tried.
-    pub settled: bool,
 }
 
 /// A device that takes part.
@@ -191,18 +189,17 @@ impl Model {
         for (hoped, sober) in joint.items.iter_mut().zip(&sober.items) {
             *hoped = hoped.max(sober.min(1.0));
         }
-        let mut settled = false;
         let some_are_ready = items > 0 && candidates.iter().any(|candidate| !candidate.cold);
         if let Some(trials) = self.trials.get_mut(task).filter(|_| some_are_ready) {
-            let decision = trials.decide(items, candidates, &lines);
+            let decided = trials.decide(items, candidates, &lines);
             // Whoever is not ready yet has to be worth the wait.
             let waits = candidates.iter().zip(&joint.items).any(|(it, &count)| it.cold && count > 0.0);
-            if !waits || joint.seconds > decision.joint.seconds * WORTH_STARTING {
-                Decision { joint, settled } = decision;
+            if !waits || joint.seconds > decided.seconds * WORTH_STARTING {
+                joint = decided;
             }
         }
         let predicted = (measured.contains(&true) || items == 0).then(|| duration(joint.seconds));
-        let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted, settled };
+        let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted };
         let records = self.tasks.entry(task.to_owned()).or_default();
         for (index, candidate) in candidates.iter().enumerate() {
             let device = candidate.device.clone();
@@ -215,7 +212,6 @@ impl Model {
             } else if items > 0 && record.is_due() {
                 record.left_out = 0;
                 record.retries = record.retries.saturating_add(1);
-                choice.settled = false;
                 choice.used.push(Used { device, share, basis: Basis::Retried });
             } else {
                 record.left_out = record.left_out.saturating_add(u32::from(items > 0));

@@ -74,13 +74,6 @@ struct Set {
     reckoned: Joint,
 }
 
-/// What was decided.
-pub(super) struct Decision {
-    pub(super) joint: Joint,
-    /// Whether it was measured, and not for the sake of measuring.
-    pub(super) settled: bool,
-}
-
 impl Trials {
     /// A run of so many items with these devices took so long.
     pub(super) fn add(&mut self, items: u64, mut devices: Vec<String>, seconds: f64) {
@@ -101,22 +94,19 @@ impl Trials {
 
     /// The set of devices to use of those that are ready, at least one: before a device is, what it did when it was says
     /// nothing.
-    pub(super) fn decide(&mut self, items: u64, candidates: &[Candidate], lines: &[Line]) -> Decision {
+    pub(super) fn decide(&mut self, items: u64, candidates: &[Candidate], lines: &[Line]) -> Joint {
         let ready: Vec<usize> = (0..candidates.len()).filter(|&index| !candidates[index].cold).collect();
         let names: Vec<&str> = ready.iter().map(|&index| candidates[index].device.as_str()).collect();
         let own: Vec<Line> = ready.iter().map(|&index| lines[index]).collect();
-        let Decision { joint: Joint { seconds, items: counts }, settled } =
-            self.of_ready(items, &names, &own);
+        let Joint { seconds, items: counts } = self.of_ready(items, &names, &own);
         let mut all = vec![0.0; lines.len()];
         ready.iter().zip(counts).for_each(|(&index, count)| all[index] = count);
-        Decision { joint: Joint { seconds, items: all }, settled }
+        Joint { seconds, items: all }
     }
 
-    fn of_ready(&mut self, items: u64, names: &[&str], lines: &[Line]) -> Decision {
+    fn of_ready(&mut self, items: u64, names: &[&str], lines: &[Line]) -> Joint {
         let best = joint::fastest(lines, items);
-        let Some(size) = self.sizes.get_mut(&size_of_run(items)) else {
-            return Decision { joint: best, settled: false };
-        };
+        let Some(size) = self.sizes.get_mut(&size_of_run(items)) else { return best };
         size.decisions = size.decisions.wrapping_add(1);
         let mut sets = sets(items, lines, best);
         let measured =
@@ -140,11 +130,10 @@ impl Trials {
         let looking = WORTH_LOOKING.min(worth_trying(least));
         let near = (0..sets.len()).filter(|&index| seconds[index] <= least * looking);
         let explored = (0..sets.len()).find(untried).or_else(|| near.min_by_key(unused).filter(|_| again));
-        let Some(chosen) = explored.or_else(fastest) else {
-            return Decision { joint: joint::fastest(lines, items), settled: false };
-        };
-        let settled = explored.is_none();
-        Decision { joint: sets.swap_remove(chosen).reckoned, settled }
+        match explored.or_else(fastest) {
+            Some(chosen) => sets.swap_remove(chosen).reckoned,
+            None => joint::fastest(lines, items),
+        }
     }
 }
 
@@ -216,7 +205,7 @@ mod test {
     ) -> Vec<Vec<usize>> {
         let mut history = Vec::new();
         for _ in 0..times {
-            let set = used(&trials.decide(1000, &candidates(lines.len()), lines).joint);
+            let set = used(&trials.decide(1000, &candidates(lines.len()), lines));
             trials.add(1000, set.iter().map(|&index| NAMES[index].to_owned()).collect(), truth(&set));
             history.push(set);
         }
@@ -257,7 +246,7 @@ mod test {
         let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1.1e-6)];
         let mut trials = Trials::default();
         live(&mut trials, &lines, 40, |set| if set == [1] { 1e-3 } else { 2e-3 });
-        assert_eq!(used(&trials.decide(1_000_000, &candidates(2), &lines).joint), [0, 1]);
+        assert_eq!(used(&trials.decide(1_000_000, &candidates(2), &lines)), [0, 1]);
     }
 
     #[test]
@@ -265,6 +254,6 @@ mod test {
         let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1e-6)];
         let mut candidates = candidates(2);
         candidates[0].cold = true;
-        assert_eq!(used(&Trials::default().decide(1000, &candidates, &lines).joint), [1]);
+        assert_eq!(used(&Trials::default().decide(1000, &candidates, &lines)), [1]);
     }
 }

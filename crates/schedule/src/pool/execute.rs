@@ -31,18 +31,6 @@ pub(super) struct Lanes {
 }
 
 impl<T: Task> Job<'_, T> {
-    /// The devices that have code for the task.
-    pub(super) fn usable(&self) -> Result<Vec<Arc<Seat>>, RunError> {
-        let seats = &self.pool.inner().seats;
-        let usable: Vec<_> =
-            seats.iter().filter(|seat| self.task.can_use(&seat.device().0)).cloned().collect();
-        if usable.is_empty() {
-            let devices = seats.iter().map(|seat| seat.id.to_string()).collect::<Vec<_>>().join(", ");
-            return Err(RunError::Unable { task: self.task.name().into(), devices });
-        }
-        Ok(usable)
-    }
-
     /// Which devices a run of so many items uses: one that is named, or those that are worth it.
     pub(super) fn select(&self, only: Option<usize>, items: u64) -> Result<Selection, RunError> {
         let chooses = only.is_none() && self.chooses && self.strategy == Strategy::Adaptive && items > 0;
@@ -55,7 +43,7 @@ impl<T: Task> Job<'_, T> {
             let devices = selection.seats.iter().map(|seat| history_name(&seat.device().0)).collect();
             self.pool.inner().chooser.ended(self.task.name(), items, devices, wall);
         }
-        let mut seats = self.usable()?;
+        let mut seats = self.pool.usable(&self.task)?;
         let usable = |seat: &&Arc<Seat>| !seats.iter().any(|it| it.index == seat.index);
         let no_code = |seat: &Arc<Seat>| LeftOut {
             id: seat.id.to_string(),
@@ -223,7 +211,9 @@ impl<T: Task> Job<'_, T> {
         items: &[T::Input],
     ) -> Run {
         let lane_counts: Vec<usize> = devices.iter().map(|device| device.lanes.len()).collect();
-        let shares = self.strategy.shares(units, &self.strengths(seats), &lane_counts);
+        // Asking how strong they are takes time that short runs do not have.
+        let strengths = if self.strategy == Strategy::Adaptive { Vec::new() } else { self.strengths(seats) };
+        let shares = self.strategy.shares(units, &strengths, &lane_counts);
         let run = Run::new(units, specs, &shares, settings);
         match self.task.costs(items).filter(|costs| costs.len() == items.len()) {
             None => run,

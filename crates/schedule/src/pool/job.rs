@@ -220,7 +220,7 @@ impl<'a, T: Task> Job<'a, T> {
     /// [`Strategy::Dynamic`] go by these rates. Gives the items a second; a device that fails has none.
     pub fn calibrate(&self, items: &[T::Input]) -> Result<Vec<(DeviceId, Option<f64>)>, RunError> {
         let mut rates = Vec::new();
-        for seat in self.usable()? {
+        for seat in self.pool.usable(&self.task)? {
             let rate = match self.rate_alone(seat.index, items) {
                 Err(error @ (RunError::Cancelled { .. } | RunError::DeadlinePassed { .. })) => {
                     return Err(error);

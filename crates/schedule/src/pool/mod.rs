@@ -139,6 +139,17 @@ impl Pool {
         self.job(task).map_stream(items)
     }
 
+    /// The devices that have code for a task. Fails where there are none.
+    pub(crate) fn usable<T: Task>(&self, task: &T) -> Result<Vec<Arc<Seat>>, RunError> {
+        let seats = &self.inner.seats;
+        let usable: Vec<_> = seats.iter().filter(|seat| task.can_use(&seat.device().0)).cloned().collect();
+        if usable.is_empty() {
+            let devices = seats.iter().map(|seat| seat.id.to_string()).collect::<Vec<_>>().join(", ");
+            return Err(RunError::Unable { task: task.name().into(), devices });
+        }
+        Ok(usable)
+    }
+
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
     }

@@ -77,12 +77,8 @@ impl<T: Task> QueueBuilder<T> {
     /// has code for the task.
     pub fn open(self) -> Result<Queue<T>, RunError> {
         let QueueBuilder { pool, task, balancer, limit, prepare_limit } = self;
-        let all = &pool.inner().seats;
-        let seats: Vec<_> = all.iter().filter(|seat| task.can_use(&seat.device().0)).cloned().collect();
-        let Some(first) = seats.first().map(|seat| seat.id.clone()) else {
-            let devices = all.iter().map(|seat| seat.id.to_string()).collect::<Vec<_>>().join(", ");
-            return Err(RunError::Unable { task: task.name().into(), devices });
-        };
+        let seats = pool.usable(&task)?;
+        let first = seats[0].id.clone();
         let lines = seats.iter().map(|seat| {
             let (device, _) = seat.device();
             Line::new(seat.clone(), score(&device), task.hands(&device), task.may_hang(&device))
