@@ -6,12 +6,8 @@ use std::sync::{
 };
 
 use bytemuck::{Pod, Zeroable};
-use evener_device::{
-    Bound, Buffer, Device, DeviceId, Direction, HostBuffer, Kernel, Kind, Program, Result, Stream,
-};
-use evener_schedule::{Chunk, Results, Task};
-
-const WORKGROUP: u32 = 128;
+use evener_device::{Device, DeviceId, Kernel, Kind, Result};
+use evener_schedule::{Chunk, KernelState, KernelTask, Results, Task};
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -23,26 +19,31 @@ struct Params {
     padding: u32,
 }
 
-/// So many rounds an item, the first `half` of which cannot be skipped.
+/// So many rounds an item.
 #[derive(Clone)]
 pub(crate) struct Churn {
     name: String,
     rounds: u32,
-    /// A device that is made slower while a run goes on, and how often it does everything.
-    pub(crate) slowed: Arc<(DeviceId, AtomicU32)>,
+    on_gpus: KernelTask<u32, u32, Params>,
+    /// How often the device that is made slower does everything.
+    times: Arc<AtomicU32>,
 }
 
 impl Churn {
+    /// A task that one GPU may be slower at.
     pub(crate) fn new(name: &str, rounds: u32, slowed: &DeviceId) -> Self {
-        Churn { name: name.into(), rounds, slowed: Arc::new((slowed.clone(), AtomicU32::new(1))) }
+        let (times, slowed) = (Arc::new(AtomicU32::new(1)), slowed.clone());
+        let read = times.clone();
+        let on_gpus = KernelTask::with_params(&kernel(), move |device, items| {
+            let times = if *device == slowed { read.load(Relaxed) } else { 1 };
+            Params { count: (items.end - items.start) as u32, rounds, times, padding: 0 }
+        });
+        Churn { name: name.into(), rounds, on_gpus, times }
     }
 
+    /// From now on that GPU does everything so often.
     pub(crate) fn slow_down(&self, times: u32) {
-        self.slowed.1.store(times, Relaxed);
-    }
-
-    fn times_on(&self, device: &DeviceId) -> u32 {
-        if *device == self.slowed.0 { self.slowed.1.load(Relaxed) } else { 1 }
+        self.times.store(times, Relaxed);
     }
 }
 
@@ -57,7 +58,7 @@ fn round(value: u32) -> u32 {
 }
 
 /// The same for many, in blocks that fill the processor's vector registers.
-fn churn_on_cores(chunk: &Chunk<'_, u32>, items: &[u32], rounds: u32, results: &mut Results<'_, u32>) {
+fn churn_on_a_core(chunk: &Chunk<'_, u32>, items: &[u32], rounds: u32, results: &mut Results<'_, u32>) {
     const BLOCK: usize = 32;
     for block in items.chunks(BLOCK) {
         if chunk.is_over() {
@@ -77,7 +78,7 @@ fn kernel() -> Kernel {
         .reads::<u32>()
         .writes::<u32>()
         .params::<Params>()
-        .workgroup(WORKGROUP)
+        .workgroup(128)
         .cuda(
             r#"
 struct Params { unsigned count, rounds, times, padding; };
@@ -120,64 +121,10 @@ fn churn(@builtin(global_invocation_id) id: vec3<u32>) {
         )
 }
 
-/// A hand of a lane.
+/// A hand of a lane: one that runs the kernel, or a core.
 pub(crate) enum Hand {
-    Cores(DeviceId),
-    Gpu(Box<Gpu>),
-}
-
-/// A stream of a GPU, and room on both sides.
-pub(crate) struct Gpu {
-    device: Device,
-    program: Program,
-    stream: Stream,
-    most: usize,
-    room: Option<Room>,
-}
-
-struct Room {
-    items: usize,
-    input: Buffer<u32>,
-    output: Buffer<u32>,
-    up: HostBuffer<u32>,
-    down: HostBuffer<u32>,
-    bound: Bound,
-}
-
-impl Gpu {
-    fn room(&mut self, items: usize) -> Result<Room> {
-        if let Some(room) = self.room.take().filter(|room| room.items >= items) {
-            return Ok(room);
-        }
-        let items = items.next_power_of_two().max(1024);
-        let (input, output) = (self.device.buffer_any(items)?, self.device.buffer_any(items)?);
-        Ok(Room {
-            items,
-            bound: self.program.bind(&[Buffer::<u32>::arg(&input), Buffer::<u32>::arg(&output)])?,
-            input,
-            output,
-            up: self.device.host_buffer(items, Direction::Upload)?,
-            down: self.device.host_buffer(items, Direction::Download)?,
-        })
-    }
-
-    fn run<'s>(
-        &'s mut self,
-        chunk: &Chunk<'_, u32>,
-        params: Params,
-        results: &mut Results<'s, u32>,
-    ) -> Result<()> {
-        let count = chunk.len();
-        let mut room = self.room(count)?;
-        chunk.read(|items| room.up.as_mut_slice()[..count].copy_from_slice(items))?;
-        let up = self.stream.upload_first(room.up, count, &room.input)?;
-        self.stream.launch(&room.bound, (count as u32).div_ceil(WORKGROUP), &params)?;
-        let down = self.stream.download_host(&room.output.slice(..count)?, room.down)?;
-        room.down = down.wait()?;
-        room.up = up.wait()?;
-        results.lend(&self.room.insert(room).down.as_slice()[..count]);
-        Ok(())
-    }
+    Core,
+    Gpu(KernelState<u32, u32>),
 }
 
 impl Task for Churn {
@@ -198,18 +145,16 @@ impl Task for Churn {
     }
 
     fn prepare(&self, device: &Device) -> Result<Hand> {
-        if device.describe().kind == Kind::Cpu {
-            return Ok(Hand::Cores(device.id().clone()));
+        match device.describe().kind {
+            Kind::Cpu => Ok(Hand::Core),
+            _ => self.on_gpus.prepare(device).map(Hand::Gpu),
         }
-        let most = device.capabilities()?.max_groups[0] as usize * WORKGROUP as usize;
-        let (program, stream) = (device.compile(&kernel())?, device.stream()?);
-        Ok(Hand::Gpu(Box::new(Gpu { device: device.clone(), program, stream, most, room: None })))
     }
 
     fn most_items(&self, hand: &Hand) -> u64 {
         match hand {
-            Hand::Cores(_) => u64::MAX,
-            Hand::Gpu(gpu) => gpu.most.min(1 << 22) as u64,
+            Hand::Core => u64::MAX,
+            Hand::Gpu(state) => self.on_gpus.most_items(state),
         }
     }
 
@@ -220,18 +165,8 @@ impl Task for Churn {
         results: &mut Results<'s, u32>,
     ) -> Result<()> {
         match hand {
-            Hand::Cores(device) => chunk.read(|items| {
-                for _ in 1..self.times_on(device) {
-                    let again: Vec<u32> = items.iter().map(|&item| churned(item, self.rounds)).collect();
-                    std::hint::black_box(&again);
-                }
-                churn_on_cores(chunk, items, self.rounds, results);
-            }),
-            Hand::Gpu(gpu) => {
-                let times = self.times_on(gpu.device.id());
-                let params = Params { count: chunk.len() as u32, rounds: self.rounds, times, padding: 0 };
-                gpu.run(chunk, params, results)
-            }
+            Hand::Core => chunk.read(|items| churn_on_a_core(chunk, items, self.rounds, results)),
+            Hand::Gpu(state) => self.on_gpus.run(state, chunk, results),
         }
     }
 

@@ -1,14 +1,18 @@
 //! Unlike devices on one load: how close to ideal they come, whether choosing among them ever costs, and what a device
 //! that falls costs.
 //!
-//! `cargo bench -p evener-schedule --bench unlike [-- efficiency|choice|kill]`, on the devices that `EVENER_DEVICES`
-//! names, such as `cuda:0[16,40,76],cpu`, or on all of the machine's.
+//! `cargo bench -p evener-schedule --bench unlike [-- efficiency|adaptive|choice|kill]`, on the devices that
+//! `EVENER_DEVICES` names, such as `cuda:0[16,40,76],cpu`, or on all of the machine's. `adaptive` is `efficiency` without
+//! the other strategies. Where `EVENER_TRACES` names a folder, the traces of these runs are written there.
 #![allow(missing_docs, clippy::print_stdout)]
 
 mod churn;
 
 use std::{
+    collections::BTreeMap,
     error::Error,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -28,7 +32,9 @@ fn main() -> Result<()> {
         println!("{:12} {} ({}, {units} units, {})", it.id, it.name, it.kind, it.driver);
     }
     if wants("efficiency") {
-        efficiency(&devices)?;
+        efficiency(&devices, &[Strategy::Proportional, Strategy::Dynamic, Strategy::Equal])?;
+    } else if wants("adaptive") {
+        efficiency(&devices, &[])?;
     }
     if wants("choice") {
         choice(&devices)?;
@@ -41,6 +47,8 @@ fn main() -> Result<()> {
 
 /// A job whose items take the strongest device long enough that copies do not count.
 const HEAVY: u32 = 1 << 15;
+/// So often the efficiency is measured.
+const TURNS: usize = 5;
 
 fn show_rates(devices: &[Device], rates: &[f64]) {
     for (device, rate) in devices.iter().zip(rates) {
@@ -49,21 +57,19 @@ fn show_rates(devices: &[Device], rates: &[f64]) {
 }
 
 /// A run of about two seconds; half-way, one device becomes half as fast.
-fn efficiency(devices: &[Device]) -> Result<()> {
+fn efficiency(devices: &[Device], peers: &[Strategy]) -> Result<()> {
     // Neither the first nor the last of the GPUs, where there are several: one of middling strength.
     let gpus: Vec<&Device> = devices.iter().filter(|it| it.describe().kind != Kind::Cpu).collect();
     let slowed = gpus.get(gpus.len() / 2).copied().unwrap_or(&devices[0]);
     let task = Churn::new("churn", HEAVY, slowed.id());
     let pool = Pool::new(devices)?;
-    let job = pool.job(&task).keep_history_at(None).all_devices();
     println!("\nEfficiency: {HEAVY} rounds an item; {} does everything twice from half-time on", slowed.id());
-    let (rates, items) = calibrated(&job, 2.0)?;
+    let (rates, items) = calibrated(devices, &task, 2.0)?;
     show_rates(devices, &rates);
     let which = devices.iter().position(|device| device.id() == slowed.id()).unwrap_or(0);
     // What twice the work really does to it.
     task.slow_down(2);
-    let slow_pool = Pool::new([slowed])?;
-    let slow_rate = slow_pool.job(&task).keep_history_at(None).calibrate(&items)?[0].1.unwrap_or(0.0);
+    let slow_rate = rate_alone(slowed, &task, &items, rates[which] / 2.0)?;
     task.slow_down(1);
     println!(
         "  {:12} slowed {:>11.0} items/s: {:.3} of its own",
@@ -79,7 +85,12 @@ fn efficiency(devices: &[Device]) -> Result<()> {
     println!("  {} items, ideal {ideal:.4} s", items.len());
     let expected: Vec<u32> =
         items.iter().step_by(items.len() / 64).map(|&item| churned(item, HEAVY)).collect();
-    for strategy in [Strategy::Adaptive, Strategy::Proportional, Strategy::Dynamic, Strategy::Equal] {
+    // What is made once is there: pinned memory for the largest chunks takes long to get.
+    let warm = job_like(&pool, &task, &items, Strategy::Adaptive, Settings::default())?;
+    warm.map(&items)?;
+    let traces = std::env::var_os("EVENER_TRACES").map(PathBuf::from);
+    let mut found = Vec::new();
+    for (turn, strategy) in [Strategy::Adaptive; TURNS].iter().chain(peers).enumerate() {
         // A fixed share is done in pieces, so that slowing down half-way is felt.
         let settings = match strategy {
             Strategy::Adaptive => Settings::default(),
@@ -87,11 +98,14 @@ fn efficiency(devices: &[Device]) -> Result<()> {
         };
         // Nobody waits for the weakest device to do as much as the strongest.
         let limit = Duration::from_secs_f64(ideal * 8.0);
-        let job = job_like(&pool, &task, &items, strategy, settings)?.deadline(limit);
-        // What is made once is there: pinned memory for the largest chunks takes long to get.
-        if strategy == Strategy::Adaptive {
-            job.map(&items)?;
-        }
+        let other;
+        let job = match strategy {
+            Strategy::Adaptive => &warm,
+            _ => {
+                other = job_like(&pool, &task, &items, *strategy, settings)?.deadline(limit);
+                &other
+            }
+        };
         let run = std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(half);
@@ -111,21 +125,44 @@ fn efficiency(devices: &[Device]) -> Result<()> {
             }
             run => run?,
         };
-        let found = run.results().iter().step_by(items.len() / 64).copied();
-        assert!(found.eq(expected.iter().copied()), "wrong results");
-        println!("\n{strategy}: efficiency {:.4}\n{}", ideal / run.report().wall_s, run.report());
+        let some = run.results().iter().step_by(items.len() / 64).copied();
+        assert!(some.eq(expected.iter().copied()), "wrong results");
+        let efficiency = ideal / run.report().wall_s;
+        println!("\n{strategy}: efficiency {efficiency:.4}\n{}", run.report());
+        if *strategy == Strategy::Adaptive {
+            found.push(efficiency);
+            if let Some(folder) = &traces {
+                std::fs::write(folder.join(format!("{turn}.json")), run.trace().to_json().to_string())?;
+            }
+        }
     }
+    found.sort_by(f64::total_cmp);
+    println!("\nadaptive, {TURNS} runs: least {:.4}, median {:.4}", found[0], found[TURNS / 2]);
     Ok(())
 }
 
 /// Each device's items a second, alone; and items for so many seconds of all of them together.
-fn calibrated(job: &Job<'_, Churn>, seconds: f64) -> Result<(Vec<f64>, Vec<u32>)> {
-    let items: Vec<u32> = (0..100_000_000).collect();
-    let rate = |(device, rate): (DeviceId, Option<f64>)| rate.ok_or_else(|| format!("{device} failed alone"));
-    let rates: Vec<f64> =
-        job.calibrate(&items)?.into_iter().map(rate).collect::<std::result::Result<_, _>>()?;
+fn calibrated(devices: &[Device], task: &Churn, seconds: f64) -> Result<(Vec<f64>, Vec<u32>)> {
+    let items: Vec<u32> = (0..200_000_000).collect();
+    let job = Pool::new(devices)?.job(task).keep_history_at(None);
+    let about = job.calibrate(&items)?;
+    let rate = |(device, (id, about)): (&Device, (DeviceId, Option<f64>))| {
+        rate_alone(device, task, &items, about.ok_or_else(|| format!("{id} failed alone"))?)
+    };
+    let rates: Vec<f64> = devices.iter().zip(about).map(rate).collect::<Result<_>>()?;
     let count = rates.iter().sum::<f64>() * seconds;
     Ok((rates, (0..count as u32).collect()))
+}
+
+/// Items a second of one device in the best of three runs of a second, so that beginnings and ends do not count.
+fn rate_alone(device: &Device, task: &Churn, items: &[u32], about: f64) -> Result<f64> {
+    let job = Pool::new([device])?.job(task).keep_history_at(None);
+    let items = &items[..(about as usize).min(items.len())];
+    let mut best: f64 = 0.0;
+    for _ in 0..3 {
+        best = best.max(items.len() as f64 / job.map(items)?.report().wall_s);
+    }
+    Ok(best)
 }
 
 /// A job with the rates of another measured again, since they are kept by the job.
@@ -137,6 +174,7 @@ fn job_like(
     settings: Settings,
 ) -> Result<Job<'static, Churn>> {
     let job = pool.job(task).keep_history_at(None).all_devices().strategy(strategy).settings(settings);
+    let job = if std::env::var_os("EVENER_TRACES").is_some() { job.trace() } else { job };
     job.calibrate(items)?;
     Ok(job)
 }
@@ -189,13 +227,19 @@ fn choice(devices: &[Device]) -> Result<()> {
 /// Lower quartiles of the jobs' times, in turns; and who the first one used in the end.
 fn alternate(jobs: &[&Job<'_, Churn>], items: &[u32], expected: u32) -> Result<(Vec<Duration>, String)> {
     let mut times = vec![Vec::new(); jobs.len()];
-    let mut used = String::new();
+    let mut used: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
     let start = Instant::now();
     // At least some turns, at most as many as tell no more; the first tenth warms up, and is learned from.
     while times[0].len() < 40 || (start.elapsed() < Duration::from_millis(2500) && times[0].len() < 2000) {
         let turn = times[0].len();
-        for which in 0..jobs.len() {
-            let which = (which + turn) % jobs.len();
+        // In another order each time: what ran before leaves traces.
+        order.sort_by_cached_key(|&which| {
+            let mut hasher = DefaultHasher::new();
+            (turn, which).hash(&mut hasher);
+            hasher.finish()
+        });
+        for &which in &order {
             // One that is hopelessly slow is not waited for each time.
             if which > 0 && turn > 3 && turn % 16 != 0 && is_hopeless(&times, which) {
                 continue;
@@ -206,7 +250,8 @@ fn alternate(jobs: &[&Job<'_, Churn>], items: &[u32], expected: u32) -> Result<(
             assert_eq!(run.results().last(), Some(&expected), "wrong results");
             if which == 0 {
                 let devices = run.report().devices.iter().filter(|device| device.items > 0);
-                used = devices.map(|device| device.id.clone()).collect::<Vec<_>>().join(" ");
+                let names = devices.map(|device| device.id.clone()).collect::<Vec<_>>().join("+");
+                used.entry(names).or_default().push(begin.elapsed());
             }
         }
     }
@@ -216,6 +261,12 @@ fn alternate(jobs: &[&Job<'_, Churn>], items: &[u32], expected: u32) -> Result<(
         times.sort_unstable();
         times[times.len() / 4]
     };
+    let mut used: Vec<(usize, String)> = used
+        .into_iter()
+        .map(|(names, times)| (times.len(), format!("{names} {}x {:.1?}", times.len(), quartile(times))))
+        .collect();
+    used.sort_unstable_by(|a, b| b.cmp(a));
+    let used = used.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(", ");
     Ok((times.into_iter().map(quartile).collect(), used))
 }
 
@@ -238,9 +289,7 @@ fn kill(devices: &[Device]) -> Result<()> {
     let (wrapped, _) = Faults::wrap(&gpus[victim]);
     let mut members = gpus.clone();
     members[victim] = wrapped;
-    let pool = Pool::new(&members)?;
-    let job = pool.job(&task).keep_history_at(None).all_devices();
-    let (rates, items) = calibrated(&job, 2.0)?;
+    let (rates, items) = calibrated(&members, &task, 2.0)?;
     println!("\nKilled: {} is gone for good half-way through", gpus[victim].id());
     show_rates(&members, &rates);
     for _ in 0..3 {

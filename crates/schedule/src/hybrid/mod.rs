@@ -92,6 +92,8 @@ pub struct Choice {
     /// How long the run should take, at best where a device was seen with too few items to tell its speed. Nothing
     /// where no device has been measured with this task.
     pub predicted: Option<Duration>,
+    /// Whether it is also to find something out, and something else may be faster: it should not be kept for long.
+    pub explores: bool,
 }
 
 /// A device that takes part.
@@ -189,17 +191,18 @@ impl Model {
         for (hoped, sober) in joint.items.iter_mut().zip(&sober.items) {
             *hoped = hoped.max(sober.min(1.0));
         }
+        let mut explores = true;
         let some_are_ready = items > 0 && candidates.iter().any(|candidate| !candidate.cold);
         if let Some(trials) = self.trials.get_mut(task).filter(|_| some_are_ready) {
             let decided = trials.decide(items, candidates, &lines);
             // Whoever is not ready yet has to be worth the wait.
             let waits = candidates.iter().zip(&joint.items).any(|(it, &count)| it.cold && count > 0.0);
-            if !waits || joint.seconds > decided.seconds * WORTH_STARTING {
-                joint = decided;
+            if !waits || joint.seconds > decided.joint.seconds * WORTH_STARTING {
+                (joint, explores) = (decided.joint, decided.explores);
             }
         }
         let predicted = (measured.contains(&true) || items == 0).then(|| duration(joint.seconds));
-        let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted };
+        let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted, explores };
         let records = self.tasks.entry(task.to_owned()).or_default();
         for (index, candidate) in candidates.iter().enumerate() {
             let device = candidate.device.clone();
@@ -213,6 +216,7 @@ impl Model {
                 record.left_out = 0;
                 record.retries = record.retries.saturating_add(1);
                 choice.used.push(Used { device, share, basis: Basis::Retried });
+                choice.explores = true;
             } else {
                 record.left_out = record.left_out.saturating_add(u32::from(items > 0));
                 choice.left_out.push((device, reason(lines[index], joint.seconds)));

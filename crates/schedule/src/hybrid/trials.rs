@@ -30,6 +30,8 @@ const AGAIN: u32 = 64;
 /// Then it is one that took at most so many times as long as the best, or as is worth trying.
 const WORTH_LOOKING: f64 = 2.0;
 
+/// What was used last stays until something else is faster by more than chance.
+const STEADY: f64 = 1.015;
 /// Several devices are only worth it if they are faster than one by more than runs differ from each other anyway.
 const COMPANY: f64 = 1.03;
 
@@ -44,6 +46,9 @@ pub(super) struct Trials {
 struct Size {
     sets: Vec<Trial>,
     decisions: u32,
+    /// The devices that were last used because they were fastest.
+    #[serde(default)]
+    settled: Vec<String>,
 }
 
 /// Runs with the same devices.
@@ -66,6 +71,14 @@ impl Trial {
         sorted.get(index).copied().unwrap_or(f64::INFINITY)
             * if self.devices.len() > 1 { COMPANY } else { 1.0 }
     }
+}
+
+/// What was decided.
+#[derive(Debug)]
+pub(super) struct Decided {
+    pub(super) joint: Joint,
+    /// Whether it is only to find out how fast it is, and something else may be faster.
+    pub(super) explores: bool,
 }
 
 /// Some of the candidates, and what they would do together.
@@ -94,19 +107,22 @@ impl Trials {
 
     /// The set of devices to use of those that are ready, at least one: before a device is, what it did when it was says
     /// nothing.
-    pub(super) fn decide(&mut self, items: u64, candidates: &[Candidate], lines: &[Line]) -> Joint {
+    pub(super) fn decide(&mut self, items: u64, candidates: &[Candidate], lines: &[Line]) -> Decided {
         let ready: Vec<usize> = (0..candidates.len()).filter(|&index| !candidates[index].cold).collect();
         let names: Vec<&str> = ready.iter().map(|&index| candidates[index].device.as_str()).collect();
         let own: Vec<Line> = ready.iter().map(|&index| lines[index]).collect();
-        let Joint { seconds, items: counts } = self.of_ready(items, &names, &own);
+        let Decided { joint: Joint { seconds, items: counts }, explores } =
+            self.of_ready(items, &names, &own);
         let mut all = vec![0.0; lines.len()];
         ready.iter().zip(counts).for_each(|(&index, count)| all[index] = count);
-        Joint { seconds, items: all }
+        Decided { joint: Joint { seconds, items: all }, explores }
     }
 
-    fn of_ready(&mut self, items: u64, names: &[&str], lines: &[Line]) -> Joint {
+    fn of_ready(&mut self, items: u64, names: &[&str], lines: &[Line]) -> Decided {
         let best = joint::fastest(lines, items);
-        let Some(size) = self.sizes.get_mut(&size_of_run(items)) else { return best };
+        let Some(size) = self.sizes.get_mut(&size_of_run(items)) else {
+            return Decided { joint: best, explores: true };
+        };
         size.decisions = size.decisions.wrapping_add(1);
         let mut sets = sets(items, lines, best);
         let measured =
@@ -124,25 +140,37 @@ impl Trials {
             promising || is_new(&sets[index]) && seconds[index] < SHORT
         };
         let unused = |index: &usize| size.find(&sets[*index].members, names).map_or(0, |trial| trial.last);
+        let named = |index: usize| sorted_names(&sets[index].members, names);
+        let settled =
+            (0..sets.len()).find(|&index| seconds[index] <= least * STEADY && named(index) == size.settled);
         let fastest = || (0..sets.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
         // Sooner at first: what was slow then may only have been new.
         let again = size.decisions.is_multiple_of(AGAIN.min(size.decisions.next_power_of_two()));
         let looking = WORTH_LOOKING.min(worth_trying(least));
         let near = (0..sets.len()).filter(|&index| seconds[index] <= least * looking);
         let explored = (0..sets.len()).find(untried).or_else(|| near.min_by_key(unused).filter(|_| again));
-        match explored.or_else(fastest) {
-            Some(chosen) => sets.swap_remove(chosen).reckoned,
-            None => joint::fastest(lines, items),
+        let explores = explored.is_some();
+        let Some(chosen) = explored.or(settled).or_else(fastest) else {
+            return Decided { joint: joint::fastest(lines, items), explores };
+        };
+        if !explores {
+            size.settled = named(chosen).into_iter().map(str::to_owned).collect();
         }
+        Decided { joint: sets.swap_remove(chosen).reckoned, explores }
     }
 }
 
 impl Size {
     fn find(&self, members: &[usize], names: &[&str]) -> Option<&Trial> {
-        let mut devices: Vec<&str> = members.iter().map(|&member| names[member]).collect();
-        devices.sort_unstable();
+        let devices = sorted_names(members, names);
         self.sets.iter().find(|trial| trial.devices == devices)
     }
+}
+
+fn sorted_names<'n>(members: &[usize], names: &[&'n str]) -> Vec<&'n str> {
+    let mut devices: Vec<&str> = members.iter().map(|&member| names[member]).collect();
+    devices.sort_unstable();
+    devices
 }
 
 /// Runs whose numbers of items differ by less than a fifth are alike.
@@ -205,7 +233,7 @@ mod test {
     ) -> Vec<Vec<usize>> {
         let mut history = Vec::new();
         for _ in 0..times {
-            let set = used(&trials.decide(1000, &candidates(lines.len()), lines));
+            let set = used(&trials.decide(1000, &candidates(lines.len()), lines).joint);
             trials.add(1000, set.iter().map(|&index| NAMES[index].to_owned()).collect(), truth(&set));
             history.push(set);
         }
@@ -242,11 +270,25 @@ mod test {
     }
 
     #[test]
+    fn of_equals_the_same_one_stays() {
+        let lines = [Line::new(1e-4, 1e-9); 2];
+        let noise = std::cell::Cell::new(0u32);
+        // Whoever it is, a run takes as long, to a hundredth.
+        let truth = |_: &[usize]| {
+            noise.set(noise.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+            1e-4 * (1.0 + f64::from(noise.get() >> 24) / 25_600.0)
+        };
+        let history = live(&mut Trials::default(), &lines, 400, truth);
+        let changes = history[64..].windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert!(changes <= 20, "{changes}");
+    }
+
+    #[test]
     fn sizes_are_learned_apart() {
         let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1.1e-6)];
         let mut trials = Trials::default();
         live(&mut trials, &lines, 40, |set| if set == [1] { 1e-3 } else { 2e-3 });
-        assert_eq!(used(&trials.decide(1_000_000, &candidates(2), &lines)), [0, 1]);
+        assert_eq!(used(&trials.decide(1_000_000, &candidates(2), &lines).joint), [0, 1]);
     }
 
     #[test]
@@ -254,6 +296,6 @@ mod test {
         let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1e-6)];
         let mut candidates = candidates(2);
         candidates[0].cold = true;
-        assert_eq!(used(&Trials::default().decide(1000, &candidates, &lines)), [1]);
+        assert_eq!(used(&Trials::default().decide(1000, &candidates, &lines).joint), [1]);
     }
 }

@@ -52,7 +52,13 @@ impl<T: Task> Job<'_, T> {
         let mut left_out: Vec<LeftOut> = self.pool.inner().seats.iter().filter(usable).map(no_code).collect();
         if !chooses {
             seats.retain(|seat| only.is_none_or(|only| seat.index == only));
-            return Ok(Selection { seats, left_out: left_out.into(), predicted: None, fresh: true });
+            return Ok(Selection {
+                seats,
+                left_out: left_out.into(),
+                predicted: None,
+                explores: false,
+                fresh: true,
+            });
         }
         let candidate = |seat: &Arc<Seat>| {
             let (device, _) = seat.device();
@@ -68,8 +74,8 @@ impl<T: Task> Job<'_, T> {
         let is_used = |name: &str| choice.used.iter().any(|used| used.device == name);
         let mut names = candidates.iter();
         seats.retain(|_| names.next().is_some_and(|candidate| is_used(&candidate.device)));
-        let left_out = left_out.into();
-        let selection = Selection { seats, left_out, predicted: choice.predicted, fresh: true };
+        let (left_out, predicted, explores) = (left_out.into(), choice.predicted, choice.explores);
+        let selection = Selection { seats, left_out, predicted, explores, fresh: true };
         // Who is not ready yet takes longer now than the next times.
         if selection.seats.iter().all(|seat| self.shelf.has(seat)) {
             lock(&self.memory).decided(items, &selection, begin.elapsed());
@@ -126,7 +132,7 @@ impl<T: Task> Job<'_, T> {
     ) -> Result<Mapped<T::Output>, RunError> {
         let count = items.len() as u64;
         let units = count.div_ceil(unit);
-        let Selection { seats, left_out, predicted, fresh } = self.select(only, count)?;
+        let Selection { seats, left_out, predicted, fresh, .. } = self.select(only, count)?;
         let cold: Vec<bool> = seats.iter().map(|seat| !self.shelf.has(seat)).collect();
         let Lanes { devices, seats: lane_seats, specs } = self.lanes(&seats, units, unit);
         let run = self.decide(settings, &seats, &devices, &specs, units, unit, items);

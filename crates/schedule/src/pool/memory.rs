@@ -40,6 +40,8 @@ pub(super) struct Selection {
     pub(super) seats: Vec<Arc<Seat>>,
     pub(super) left_out: Arc<[LeftOut]>,
     pub(super) predicted: Option<Duration>,
+    /// Whether it is to find something out, and something else may be faster.
+    pub(super) explores: bool,
     /// Whether it was decided just now, so that something can be learned from how it turns out.
     pub(super) fresh: bool,
 }
@@ -64,6 +66,8 @@ impl Remembered {
 
 /// So many runs with one decision are timed one by one.
 const TIMED: usize = 64;
+/// So many runs with one decision tell enough of what was only tried.
+const EXPLORING: usize = 8;
 
 impl Memory {
     /// What a device's lanes have shown in the run that was most like one of so many units.
@@ -99,6 +103,9 @@ impl Memory {
     /// The devices that a run of so many items used lately, unless it is worth deciding anew.
     pub(super) fn lately(&self, items: u64) -> Option<Selection> {
         let known = self.choices.get(&items)?;
+        if known.selection.explores && known.walls.len() >= EXPLORING {
+            return None;
+        }
         (known.used < known.deciding * WORTH).then(|| Selection { fresh: false, ..known.selection.clone() })
     }
 

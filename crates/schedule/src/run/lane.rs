@@ -50,6 +50,15 @@ struct Speed {
     expected: Option<Expected>,
 }
 
+impl Speed {
+    /// Time per item where each chunk costs so much beside its items. Where items are unlike, a line through small
+    /// chunks says far too little.
+    fn without(&self, overhead: f64) -> f64 {
+        let chunks = self.chunks * (self.chunks + 1.0) / 2.0;
+        ((self.weighted_time - overhead * chunks) / self.weighted_items.max(f64::MIN_POSITIVE)).max(0.0)
+    }
+}
+
 /// The line `time = overhead + cost × time an item` through all chunks, by least squares of the relative error: so small
 /// chunks settle the overhead, and one that something disturbed counts little.
 #[derive(Debug, Clone, Copy, Default)]
@@ -112,15 +121,21 @@ impl Lane {
         }
     }
 
-    /// A chunk of so much cost has ended that kept the lane busy for so long, and took so long in all. Where the lane had
-    /// another one in hand, the first says how fast the lane is, but only the second what a chunk costs beside its items.
+    /// A chunk that kept its lane busy for this part of its time had it to itself.
+    const ALONE: f64 = 0.9;
+
+    /// A chunk of so much cost has ended that kept the lane busy for so long, and took so long in all: more, where the
+    /// lane had another one in hand.
     pub(super) fn learn(&mut self, cost: f64, took: Duration, latency: Duration) {
         let took = took.as_secs_f64().max(1e-9);
         let speed = &mut self.speed;
         speed.chunks += 1.0;
         speed.weighted_time += speed.chunks * took;
         speed.weighted_items += speed.chunks * cost;
-        speed.line.add(cost, latency.as_secs_f64());
+        // What waited behind another chunk says nothing about what a chunk costs.
+        if took >= latency.as_secs_f64() * Self::ALONE {
+            speed.line.add(cost, latency.as_secs_f64());
+        }
         self.largest = self.largest.max(cost);
     }
 
@@ -153,7 +168,9 @@ impl Lane {
         let by_rate = seconds / self.seconds_per_item()?;
         let short = |&(overhead, _): &(f64, f64)| seconds < overhead * 8.0;
         let by_line = self.speed.line.solve().filter(short);
-        let by_line = by_line.map_or(0.0, |(overhead, each)| (seconds - overhead) / each.max(1e-15));
+        let by_line = by_line.map_or(0.0, |(overhead, each)| {
+            (seconds - overhead) / each.max(self.speed.without(overhead)).max(1e-15)
+        });
         Some(by_rate.max(by_line))
     }
 
@@ -191,6 +208,8 @@ fn line_of(expected: Option<Expected>) -> Line {
         let overhead = overhead.max(0.0);
         line.add(0.0, overhead);
         line.add(largest.max(1.0), overhead.max(largest.max(1.0) * seconds_per_item));
+        // What was believed before does not bound what this run shows.
+        line.shortest = None;
     }
     line
 }
@@ -215,6 +234,22 @@ mod test {
         let lane = lane_of(&[(10.0, 120), (110.0, 320)]);
         assert!((lane.overhead() - 100e-6).abs() < 1e-9, "{}", lane.overhead());
         assert!((lane.done_in(300e-6).unwrap() - 100.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn waiting_behind_another_chunk_is_not_taken_for_overhead() {
+        let mut lane = lane_of(&[(1.0, 50)]);
+        for cost in [4000.0, 3000.0, 2000.0, 1000.0] {
+            let took = Duration::from_micros(cost as u64 * 10);
+            lane.learn(cost, took, took + Duration::from_millis(40));
+        }
+        assert!(lane.overhead() <= 50e-6, "{}", lane.overhead());
+    }
+
+    #[test]
+    fn unlike_items_are_not_taken_for_overhead() {
+        let lane = lane_of(&[(16.0, 18_600), (25.0, 35_200), (2.0, 1_500), (1.0, 110), (1.0, 2_700)]);
+        assert!(lane.done_in(200e-6).unwrap() < 1.0, "{:?}", lane.done_in(200e-6));
     }
 
     #[test]

@@ -1,10 +1,17 @@
 //! A kernel with one result an item, as a task.
 
-use std::{fmt, marker::PhantomData, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    marker::PhantomData,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytemuck::{Pod, Zeroable};
 use evener_device::{
-    Bound, Buffer, Device, Direction, Features, HostBuffer, Kernel, Kind, Program, Result, Stream, Timestamp,
+    Bound, Buffer, Device, DeviceId, Direction, Features, HostBuffer, Kernel, Kind, Program, Result, Stream,
+    Timestamp,
 };
 
 use super::{Chunk, Results, Task};
@@ -42,10 +49,14 @@ use super::{Chunk, Results, Task};
 /// assert_eq!(pool.map(&task, &[1, 2, 3])?.results(), [2, 4, 6]);
 /// # Ok::<(), evener_schedule::RunError>(())
 /// ```
-pub struct KernelTask<I, O> {
+pub struct KernelTask<I, O, P = KernelParams> {
     kernel: Arc<Kernel>,
+    params: Arc<Params<P>>,
     types: PhantomData<fn(I) -> O>,
 }
+
+/// What a kernel is told on a device about items with these numbers.
+type Params<P> = dyn Fn(&DeviceId, Range<u64>) -> P + Send + Sync;
 
 /// The most host memory that a chunk's items or results are staged in. Pinning memory takes long, and chunks of this size
 /// are long enough to hide what a launch costs.
@@ -66,17 +77,32 @@ pub struct KernelParams {
 impl<I: Pod, O: Pod> KernelTask<I, O> {
     /// A task that runs a kernel.
     pub fn new(kernel: &Kernel) -> Self {
-        KernelTask { kernel: Arc::new(kernel.clone()), types: PhantomData }
+        KernelTask::with_params(kernel, |_, items| KernelParams {
+            first: [items.start as u32, (items.start >> 32) as u32],
+            count: (items.end - items.start) as u32,
+            padding: 0,
+        })
     }
 }
 
-impl<I, O> Clone for KernelTask<I, O> {
+impl<I: Pod, O: Pod, P: Pod> KernelTask<I, O, P> {
+    /// A task that runs a kernel with parameters of its own, told which device it is and the numbers of the chunk's
+    /// items. How many there are must be among them.
+    pub fn with_params(
+        kernel: &Kernel,
+        params: impl Fn(&DeviceId, Range<u64>) -> P + Send + Sync + 'static,
+    ) -> Self {
+        KernelTask { kernel: Arc::new(kernel.clone()), params: Arc::new(params), types: PhantomData }
+    }
+}
+
+impl<I, O, P> Clone for KernelTask<I, O, P> {
     fn clone(&self) -> Self {
-        KernelTask { kernel: self.kernel.clone(), types: PhantomData }
+        KernelTask { kernel: self.kernel.clone(), params: self.params.clone(), types: PhantomData }
     }
 }
 
-impl<I, O> fmt::Debug for KernelTask<I, O> {
+impl<I, O, P> fmt::Debug for KernelTask<I, O, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "KernelTask({})", self.kernel.name())
     }
@@ -94,7 +120,14 @@ pub struct KernelState<I, O> {
     /// Copies are of a multiple of so many elements.
     alignment: usize,
     most_items: u64,
+    /// Whether others use the same card, and how long the last kernel took.
+    shares_card: bool,
+    last: Duration,
 }
+
+/// A download that waits for its kernel holds up those of a card's other partitions, on the engine that they share. So
+/// behind a kernel that takes longer than this, it is queued only once the kernel has ended.
+const LONG: Duration = Duration::from_micros(500);
 
 #[derive(Debug)]
 struct Room<I, O> {
@@ -131,7 +164,7 @@ impl<I: Pod, O: Pod> KernelState<I, O> {
     }
 }
 
-impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Task for KernelTask<I, O> {
+impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, O, P> {
     type Input = I;
     type Output = O;
     type State = KernelState<I, O>;
@@ -160,6 +193,8 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Task for KernelTask<I, O> {
             timestamps,
             alignment: has.copy_alignment.max(1) as usize,
             most_items: 1 << most.ilog2(),
+            shares_card: device.describe().part_of.is_some() && device.describe().kind != Kind::Cpu,
+            last: Duration::ZERO,
         })
     }
 
@@ -181,18 +216,21 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Task for KernelTask<I, O> {
         let before = state.timestamp()?;
         let up = state.stream.upload_first(room.up, state.padded(count), &room.input)?;
         let uploaded = state.timestamp()?;
-        let first = chunk.range().start;
-        let params =
-            KernelParams { first: [first as u32, (first >> 32) as u32], count: count as u32, padding: 0 };
+        let params = (self.params)(state.device.id(), chunk.range());
         // It fits: `most_items` saw to it.
         let groups = self.kernel.groups_for(count as u64) as u32;
+        let launched = Instant::now();
         state.stream.launch(&room.bound, groups, &params)?;
+        if state.shares_card && state.last > LONG {
+            state.stream.wait()?;
+        }
         let computed = state.timestamp()?;
         let part = room.output.slice(..state.padded(count))?;
         let down = state.stream.download_host(&part, room.down)?;
         let after = state.timestamp()?;
         room.down = down.wait()?;
         room.up = up.wait()?;
+        state.last = launched.elapsed();
         if after.is_some() {
             // The last reading comes after the download, which is all that has been waited for.
             state.stream.wait()?;
