@@ -191,14 +191,14 @@ impl Model {
         for (hoped, sober) in joint.items.iter_mut().zip(&sober.items) {
             *hoped = hoped.max(sober.min(1.0));
         }
-        let mut explores = true;
+        let (mut explores, mut tries) = (true, false);
         let some_are_ready = items > 0 && candidates.iter().any(|candidate| !candidate.cold);
         if let Some(trials) = self.trials.get_mut(task).filter(|_| some_are_ready) {
             let decided = trials.decide(items, candidates, &lines);
             // Whoever is not ready yet has to be worth the wait.
             let waits = candidates.iter().zip(&joint.items).any(|(it, &count)| it.cold && count > 0.0);
             if !waits || joint.seconds > decided.joint.seconds * WORTH_STARTING {
-                (joint, explores) = (decided.joint, decided.explores);
+                (joint, explores, tries) = (decided.joint, decided.explores, decided.explores);
             }
         }
         let predicted = (measured.contains(&true) || items == 0).then(|| duration(joint.seconds));
@@ -209,10 +209,13 @@ impl Model {
             let record = records.entry(device.clone()).or_default();
             let share = joint.items[index];
             if share > 0.0 {
-                (record.left_out, record.retries) = (0, 0);
+                // Who is only tried has not shown that it is worth using.
+                if !tries {
+                    (record.left_out, record.retries) = (0, 0);
+                }
                 let basis = if measured[index] { Basis::Measured } else { Basis::Guessed };
                 choice.used.push(Used { device, share, basis });
-            } else if items > 0 && record.is_due() {
+            } else if items > 0 && !tries && record.is_due() {
                 record.left_out = 0;
                 record.retries = record.retries.saturating_add(1);
                 choice.used.push(Used { device, share, basis: Basis::Retried });

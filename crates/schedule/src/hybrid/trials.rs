@@ -149,11 +149,12 @@ impl Trials {
         let looking = WORTH_LOOKING.min(worth_trying(least));
         let near = (0..sets.len()).filter(|&index| seconds[index] <= least * looking);
         let explored = (0..sets.len()).find(untried).or_else(|| near.min_by_key(unused).filter(|_| again));
-        let explores = explored.is_some();
         let Some(chosen) = explored.or(settled).or_else(fastest) else {
-            return Decided { joint: joint::fastest(lines, items), explores };
+            return Decided { joint: joint::fastest(lines, items), explores: true };
         };
-        if !explores {
+        // Whoever takes the place of another has to show soon that it is faster.
+        let explores = explored.or(settled) != settled || settled.is_none();
+        if explored.is_none() {
             size.settled = named(chosen).into_iter().map(str::to_owned).collect();
         }
         Decided { joint: sets.swap_remove(chosen).reckoned, explores }
