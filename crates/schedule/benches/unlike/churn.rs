@@ -121,16 +121,11 @@ fn churn(@builtin(global_invocation_id) id: vec3<u32>) {
         )
 }
 
-/// A hand of a lane: one that runs the kernel, or a core.
-pub(crate) enum Hand {
-    Core,
-    Gpu(KernelState<u32, u32>),
-}
-
 impl Task for Churn {
     type Input = u32;
     type Output = u32;
-    type State = Hand;
+    /// What runs the kernel; a core has nothing.
+    type State = Option<KernelState<u32, u32>>;
 
     fn name(&self) -> &str {
         &self.name
@@ -144,29 +139,26 @@ impl Task for Churn {
         device.describe().kind != Kind::Cpu
     }
 
-    fn prepare(&self, device: &Device) -> Result<Hand> {
+    fn prepare(&self, device: &Device) -> Result<Self::State> {
         match device.describe().kind {
-            Kind::Cpu => Ok(Hand::Core),
-            _ => self.on_gpus.prepare(device).map(Hand::Gpu),
+            Kind::Cpu => Ok(None),
+            _ => self.on_gpus.prepare(device).map(Some),
         }
     }
 
-    fn most_items(&self, hand: &Hand) -> u64 {
-        match hand {
-            Hand::Core => u64::MAX,
-            Hand::Gpu(state) => self.on_gpus.most_items(state),
-        }
+    fn most_items(&self, state: &Self::State) -> u64 {
+        state.as_ref().map_or(u64::MAX, |state| self.on_gpus.most_items(state))
     }
 
     fn run<'s>(
         &self,
-        hand: &'s mut Hand,
+        state: &'s mut Self::State,
         chunk: &Chunk<'_, u32>,
         results: &mut Results<'s, u32>,
     ) -> Result<()> {
-        match hand {
-            Hand::Core => chunk.read(|items| churn_on_a_core(chunk, items, self.rounds, results)),
-            Hand::Gpu(state) => self.on_gpus.run(state, chunk, results),
+        match state {
+            None => chunk.read(|items| churn_on_a_core(chunk, items, self.rounds, results)),
+            Some(state) => self.on_gpus.run(state, chunk, results),
         }
     }
 

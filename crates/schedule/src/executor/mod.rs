@@ -9,9 +9,11 @@
 //! are only ever [`Lent`].
 
 mod crew;
+mod end;
 mod gate;
 mod hand;
 mod lend;
+mod outcome;
 mod perform;
 mod watch;
 

@@ -11,12 +11,12 @@ use evener_device::{Device, Kind};
 use super::{Job, Mapped, Seat, lock, memory::Selection, statistics::score};
 use crate::{
     account::{Account, DeviceLanes},
-    error::{Done, RunError},
+    error::RunError,
     executor::{Control, Feed, Fold, Lent, Outlet, Shared, Slots, Stopped},
     hybrid::{Candidate, Observation},
     progress::Reporter,
     report::{Calibrated, DeviceReport, LeftOut, Report},
-    run::{Costs, Expected, LaneSpec, Outcome, Run, Settings},
+    run::{Costs, Expected, LaneSpec, Run, Settings},
     strategy::Strategy,
     task::Task,
     trace::Trace,
@@ -164,10 +164,8 @@ impl<T: Task> Job<'_, T> {
         let wall = shared.now();
         let mut report = core.account.report(&core.run, &devices, count, wall, None);
         let spans = core.account.take_spans();
+        let ending = shared.ending(&mut core, stopped, count);
         let accepted = std::mem::take(&mut core.accepted);
-        let outcome = core.run.outcome().cloned().unwrap_or(Outcome::NoLaneLeft);
-        let failures = std::mem::take(&mut core.failures);
-        let task_error = core.task_error.take();
         let mut memory = lock(&self.memory);
         memory.remember(&core.run, &seats, &devices, (unit, units));
         memory.took(count, wall);
@@ -177,31 +175,20 @@ impl<T: Task> Job<'_, T> {
         // SAFETY: every unit that was accepted was written, by `finish`, and no other.
         #[allow(unsafe_code)]
         let results = unsafe { slots.take(&accepted) };
-        tracing::debug!(task = self.task.name(), ?outcome, wall_s = report.wall_s, "a run has ended");
-        let done = || Done::of(accepted.iter().map(|units| shared.items_of(units)).collect());
-        match (outcome, results, stopped) {
-            (Outcome::Complete, Some(results), _) => {
-                if fresh {
-                    self.learn(&report, &seats, &cold, only);
-                }
-                report.task = Some(self.task.name().into());
-                report.strategy = Some(self.strategy.name().into());
-                report.left_out = left_out.to_vec();
-                report.predicted_s = predicted.map(|predicted| predicted.as_secs_f64());
-                report.calibrated = self.calibrated(&report, &seats);
-                let lanes = trace_lanes(&devices);
-                Ok(Mapped { results, report, trace: Trace { lanes, spans } })
-            }
-            (Outcome::TaskFailed(units), _, _) => {
-                let error = task_error.unwrap_or(evener_device::Error::Ended);
-                Err(RunError::Task { items: shared.items_of(&units), error })
-            }
-            (_, _, Some(Stopped::Cancelled)) => Err(RunError::Cancelled { done: done(), items: count }),
-            (_, _, Some(Stopped::DeadlinePassed(after))) => {
-                Err(RunError::DeadlinePassed { after, done: done(), items: count })
-            }
-            _ => Err(RunError::NoDeviceLeft { done: done(), items: count, failures }),
+        tracing::debug!(task = self.task.name(), ?ending, wall_s = report.wall_s, "a run has ended");
+        // It is only ever left by one that has ended.
+        ending.unwrap_or(Err(RunError::NoDevices))?;
+        let results = results.ok_or(RunError::NoDevices)?;
+        if fresh {
+            self.learn(&report, &seats, &cold, only);
         }
+        report.task = Some(self.task.name().into());
+        report.strategy = Some(self.strategy.name().into());
+        report.left_out = left_out.to_vec();
+        report.predicted_s = predicted.map(|predicted| predicted.as_secs_f64());
+        report.calibrated = self.calibrated(&report, &seats);
+        let lanes = trace_lanes(&devices);
+        Ok(Mapped { results, report, trace: Trace { lanes, spans } })
     }
 
     /// The decisions of a run.

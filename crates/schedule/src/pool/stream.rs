@@ -10,8 +10,8 @@ use std::{
 use super::{Shelf, execute::Lanes, job::Job, lock};
 use crate::{
     account::Account,
-    error::{Done, RunError},
-    executor::{Control, Core, Feed, Outlet, Shared, Stopped, Window},
+    error::RunError,
+    executor::{Control, Feed, Outlet, Shared, Window},
     run::{Outcome, Run},
     task::Task,
 };
@@ -128,27 +128,6 @@ impl<T: Task> MapStream<'_, T> {
         self.control.is_over(|| self.shared.now())
             && self.shared.core().run.outcome() != Some(&Outcome::Complete)
     }
-
-    /// How it ended, once nothing more will come.
-    fn outcome(&self, core: &mut Core, stopped: Option<Stopped>) -> Option<Result<(), RunError>> {
-        let done = |core: &mut Core| Done::of(std::mem::take(&mut core.accepted));
-        let items = self.taken;
-        Some(match (core.run.outcome()?.clone(), stopped) {
-            (Outcome::Complete, _) => Ok(()),
-            (Outcome::TaskFailed(items), _) => Err(RunError::Task {
-                items,
-                error: core.task_error.take().unwrap_or(evener_device::Error::Ended),
-            }),
-            (_, Some(Stopped::Cancelled)) => Err(RunError::Cancelled { done: done(core), items }),
-            (_, Some(Stopped::DeadlinePassed(after))) => {
-                Err(RunError::DeadlinePassed { after, done: done(core), items })
-            }
-            _ => {
-                let failures = std::mem::take(&mut core.failures);
-                Err(RunError::NoDeviceLeft { done: done(core), items, failures })
-            }
-        })
-    }
 }
 
 impl<T: Task> Iterator for MapStream<'_, T> {
@@ -172,7 +151,7 @@ impl<T: Task> Iterator for MapStream<'_, T> {
             let shared = self.shared.clone();
             let mut core = shared.core();
             let stopped = shared.glance(&mut core, &self.control);
-            match self.outcome(&mut core, stopped) {
+            match shared.ending(&mut core, stopped, self.taken) {
                 // The last results may have come since they were looked for.
                 Some(Ok(())) if self.given + (self.ready.len() as u64) < self.taken => {
                     drop(core);

@@ -92,19 +92,51 @@ fn two() -> usize {
 
 /// Something that happens to a device.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "Written")]
 pub struct Event {
     /// When, in seconds.
     pub at_s: f64,
     /// To which device, by its name.
     pub device: String,
     /// What.
-    #[serde(flatten)]
     pub what: What,
 }
 
+/// An event as it stands in the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    at_s: f64,
+    device: String,
+    what: String,
+    factor: Option<f64>,
+    items: Option<u64>,
+}
+
+impl TryFrom<Written> for Event {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let Written { at_s, device, what, factor, items } = written;
+        let what = match (what.as_str(), factor, items) {
+            ("slow", Some(factor), None) => What::Slow { factor },
+            ("hang", None, None) => What::Hang,
+            ("die", None, None) => What::Die,
+            ("lose-memory", None, Some(items)) => What::LoseMemory { items },
+            ("return", None, None) => What::Return,
+            _ => {
+                return Err(format!(
+                    "event `{what}`: there are `slow` with a `factor`, `lose-memory` with `items`, and `hang`, `die` \
+                     and `return` with neither"
+                ));
+            }
+        };
+        Ok(Event { at_s, device, what })
+    }
+}
+
 /// What happens.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(tag = "what", rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum What {
     /// From now on it takes so many times as long as at first.
     Slow {

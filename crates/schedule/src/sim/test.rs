@@ -69,7 +69,15 @@ fn when_all_die_the_run_ends_with_what_is_done() {
 
 #[test]
 fn a_scenario_that_makes_no_sense_is_refused_with_the_reason() {
+    let event = |event: &str| {
+        format!(
+            "items = 1\n[[device]]\nid = 'a'\nrate = 1.0\n[[event]]\nat_s = 1.0\ndevice = 'a'\nwhat = {event}"
+        )
+    };
     for (text, reason) in [
+        (event("'slow'").as_str(), "factor"),
+        (&event("'die'\nfactor = 2.0"), "neither"),
+        (&event("'die'\nspeed = 2.0"), "speed"),
         ("items = 1", "device"),
         ("items = 1\n[[device]]\nid = 'a'\nrate = 0.0", "rate"),
         ("items = 1\n[[device]]\nid = 'a'\nrate = 1.0\nspeed = 2", "speed"),
