@@ -1,0 +1,1 @@
+//! Who talks to whom: devices arranged by parallelism axes, process groups, and collectives.
