@@ -74,20 +74,37 @@ pub(super) fn why_not(
 ) -> String {
     let needed = sums.memory(0, layers.len());
     let Some(room) = rooms.clone().sum::<Option<u128>>() else {
-        return format!("they need {needed} bytes, in the order that they have");
+        return format!("they need {}, in the order that they have", bytes(needed));
     };
     let largest = layers.iter().map(|layer| u128::from(layer.memory_bytes)).max().unwrap_or(0);
     let stage = rooms.flatten().max().unwrap_or(0);
     if needed > room {
-        format!("they need {needed} bytes, and the stages have {room}: use {} bytes less", needed - room)
+        format!(
+            "they need {}, and the stages have {}: {} too little",
+            bytes(needed),
+            bytes(room),
+            bytes(needed - room)
+        )
     } else if largest > stage {
-        format!("the largest layer needs {largest} bytes, and the largest stage has {stage}: raise tp")
+        format!(
+            "the largest layer needs {}, and the largest stage has {}: raise tp",
+            bytes(largest),
+            bytes(stage)
+        )
     } else {
         format!(
-            "they need {needed} bytes of the {room} that the stages have, but no cut in the layers' order fits: the \
-             largest layer needs {largest}"
+            "they need {} of the {} that the stages have, but no cut in the layers' order fits: the largest layer \
+             needs {}",
+            bytes(needed),
+            bytes(room),
+            bytes(largest)
         )
     }
+}
+
+fn bytes(count: u128) -> String {
+    const GIB: u128 = 1 << 30;
+    if count < GIB { format!("{count} bytes") } else { format!("{:.1} GiB", count as f64 / GIB as f64) }
 }
 
 /// The same for any notion of time and room. `seconds` must not shrink, and `fits` not become true again, when layers

@@ -121,13 +121,17 @@ impl Planner {
     /// The layout that would take the least time.
     pub fn propose(&self) -> Result<Proposal, PlacementError> {
         self.plan(|searcher, sizes| {
+            let everything = sizes.iter().all(|&sizes| searcher.tries_everything(sizes));
             let mut found: Vec<Found> = sizes.iter().filter_map(|&sizes| searcher.begin(sizes)).collect();
             found.sort_by(|one, other| one.prediction.step_s.total_cmp(&other.prediction.step_s));
             let improved = found
                 .into_iter()
                 .enumerate()
                 .map(|(place, found)| if place < IMPROVED { searcher.improve(found) } else { found });
-            best(improved)
+            let mut best = best(improved)?;
+            // Of these sizes every way may have been tried, and of others not.
+            best.search = if everything { Search::Everything } else { Search::Improved };
+            Some(best)
         })
     }
 
@@ -229,8 +233,14 @@ impl Planner {
             }
             rates.push(value);
         }
-        let memory = self.members.iter().map(|member| member.memory_bytes).collect();
+        let memory = self.members.iter().map(|member| self.room(member)).collect();
         Ok((Figures { rates, memory, bandwidth: self.bandwidths()? }, rated_by))
+    }
+
+    /// A device's memory; its part of it where partitions share it.
+    fn room(&self, member: &Member) -> Option<u64> {
+        let sharing = self.members.iter().filter(|other| other.memory_key() == member.memory_key());
+        Some(member.memory_bytes? / sharing.count().max(1) as u64)
     }
 
     fn bandwidths(&self) -> Result<Vec<Vec<Option<f64>>>, PlacementError> {
@@ -263,7 +273,7 @@ impl Planner {
     fn no_room(&self, sums: &Sums, sizes: &[[usize; 3]]) -> PlacementError {
         let [tp, pp, dp] = sizes.iter().copied().max_by_key(|sizes| sizes[0] * sizes[1]).unwrap_or([1; 3]);
         // The most that stages can have: the largest devices together.
-        let mut memory: Vec<Option<u64>> = self.members.iter().map(|member| member.memory_bytes).collect();
+        let mut memory: Vec<Option<u64>> = self.members.iter().map(|member| self.room(member)).collect();
         memory.sort_unstable_by_key(|room| std::cmp::Reverse(room.unwrap_or(u64::MAX)));
         let rooms: Vec<Option<u128>> = memory
             .chunks(tp * dp)

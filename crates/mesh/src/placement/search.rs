@@ -83,12 +83,13 @@ impl<'a> Searcher<'a> {
 
     /// The best of all ways where they are few, or else of some good beginnings.
     pub(super) fn begin(&self, sizes: [usize; 3]) -> Option<Found> {
+        if self.tries_everything(sizes) { self.every_way(sizes) } else { self.good_beginning(sizes) }
+    }
+
+    /// Whether there are few enough ways to try all.
+    pub(super) fn tries_everything(&self, [_, pp, _]: [usize; 3]) -> bool {
         let ways = self.ways();
-        if ways <= ALL_WAYS && ways * self.effort(sizes[1]) <= PATIENCE {
-            self.every_way(sizes)
-        } else {
-            self.good_beginning(sizes)
-        }
+        ways <= ALL_WAYS && ways * self.effort(pp) <= PATIENCE
     }
 
     /// The best of some orders.

@@ -163,10 +163,13 @@ fn memory_overrules_rate() {
     let tight = [(100.0, Some(19)), (1.0, Some(69))]
         .map(|(rate_per_s, memory_bytes)| StageStrength { rate_per_s, memory_bytes });
     let refused = cut(&layers, &tight).unwrap_err().to_string();
-    assert!(refused.contains("they need 80 bytes of the 88"), "{refused}");
+    assert!(refused.contains("they need 80 bytes of the 88 bytes"), "{refused}");
     let small = tight.map(|stage| StageStrength { memory_bytes: Some(9), ..stage });
     assert!(
-        cut(&layers, &small).unwrap_err().to_string().contains("80 bytes, and the stages have 18: use 62")
+        cut(&layers, &small)
+            .unwrap_err()
+            .to_string()
+            .contains("80 bytes, and the stages have 18 bytes: 62 bytes too")
     );
     let large = [Layer { memory_bytes: 25, ..layer(1.0) }, layer(1.0), layer(1.0)];
     let refused = cut(&large, &stages.map(|stage| StageStrength { memory_bytes: Some(20), ..stage }));
@@ -358,9 +361,21 @@ fn too_little_memory_is_said_with_figures() {
     let layers = vec![Layer { memory_bytes: 11, ..layer(1.0) }; 4];
     let planner = Planner::new(devices, Workload::new(layers));
     let refused = planner.propose().unwrap_err().to_string();
-    assert!(refused.contains("they need 44 bytes, and the stages have 40: use 4 bytes less"), "{refused}");
+    assert!(
+        refused.contains("they need 44 bytes, and the stages have 40 bytes: 4 bytes too little"),
+        "{refused}"
+    );
     let refused = planner.clone().dp(4).propose().unwrap_err().to_string();
     assert!(refused.contains("with tp 1, pp 1 and dp 4"), "{refused}");
+}
+
+#[test]
+fn partitions_share_memory() {
+    let part = |id: &str| device(id, 1.0).part_of("gpu").with_memory_bytes(100);
+    let layers = vec![Layer { memory_bytes: 30, ..layer(1.0) }; 3];
+    let planner = Planner::new([part("gpu/a"), part("gpu/b")], Workload::new(layers)).pp(2);
+    let refused = planner.propose().unwrap_err().to_string();
+    assert!(refused.contains("no cut in the layers' order fits"), "{refused}");
 }
 
 #[test]

@@ -25,6 +25,9 @@ pub struct Member {
     pub machine: Option<String>,
     /// What sort of hardware it is.
     pub kind: Kind,
+    /// The device that this is a partition of. Partitions of one device share its memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part_of: Option<DeviceId>,
     /// Its memory in all, in bytes.
     pub memory_bytes: Option<u64>,
     /// Its compute units.
@@ -47,6 +50,7 @@ impl Member {
             id: DeviceId::from(id.into()),
             machine: None,
             kind,
+            part_of: None,
             memory_bytes: None,
             compute_units: None,
             rate_per_s: None,
@@ -109,9 +113,23 @@ impl Member {
         self
     }
 
+    /// As a partition of this device.
+    pub fn part_of(mut self, device: impl Into<String>) -> Self {
+        self.part_of = Some(DeviceId::from(device.into()));
+        self
+    }
+
     /// The device itself, where it is at hand.
     pub fn device(&self) -> Option<&Device> {
         self.device.as_ref()
+    }
+
+    /// The memory that it has: whoever names the same has the same memory.
+    pub(crate) fn memory_key(&self) -> (Option<&str>, &str) {
+        // A partition of a partition is one of the whole, which its id begins with.
+        let whole = self.part_of.as_ref().unwrap_or(&self.id).as_str();
+        let whole = if self.part_of.is_some() { whole.split('/').next().unwrap_or(whole) } else { whole };
+        (self.machine.as_deref(), whole)
     }
 
     /// Whether this is the same device as another, in the same machine.
@@ -125,6 +143,7 @@ impl PartialEq for Member {
     fn eq(&self, other: &Self) -> bool {
         self.is_same(other)
             && self.kind == other.kind
+            && self.part_of == other.part_of
             && self.memory_bytes == other.memory_bytes
             && self.compute_units == other.compute_units
             && self.rate_per_s == other.rate_per_s
@@ -149,6 +168,7 @@ impl From<&Description> for Member {
             memory_bytes: description.memory_bytes,
             compute_units: description.compute_units,
             score: Some(ScoreTable::default().score(description).points),
+            part_of: description.part_of.clone(),
             ..Member::new(description.id.as_str(), description.kind)
         }
     }

@@ -1,6 +1,6 @@
 //! What a mesh, or a group of it, is in numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use evener_device::Kind;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use super::member::Member;
 pub struct Totals {
     /// How many devices there are.
     pub devices: usize,
-    /// Their memory, in bytes.
+    /// Their memory, in bytes; what partitions of one device share counts once.
     pub memory_bytes: u64,
     /// Devices whose memory is not known.
     pub memory_unknown: usize,
@@ -28,9 +28,13 @@ pub struct Totals {
 
 impl Totals {
     pub(super) fn of<'a>(members: impl IntoIterator<Item = &'a Member>) -> Self {
+        let mut seen = HashSet::new();
         members.into_iter().fold(Totals::default(), |all, member| Totals {
             devices: all.devices + 1,
-            memory_bytes: all.memory_bytes.saturating_add(member.memory_bytes.unwrap_or(0)),
+            memory_bytes: match member.memory_bytes {
+                Some(bytes) if seen.insert(member.memory_key()) => all.memory_bytes.saturating_add(bytes),
+                _ => all.memory_bytes,
+            },
             memory_unknown: all.memory_unknown + usize::from(member.memory_bytes.is_none()),
             compute_units: all.compute_units + u64::from(member.compute_units.unwrap_or(0)),
             compute_units_unknown: all.compute_units_unknown + usize::from(member.compute_units.is_none()),

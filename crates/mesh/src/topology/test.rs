@@ -297,6 +297,19 @@ fn totals_leave_out_what_is_not_known_and_say_so() {
 }
 
 #[test]
+fn memory_that_partitions_share_counts_once() {
+    let part = |id: &str, of: &str| Member::new(id, Kind::Cpu).part_of(of).with_memory_bytes(7);
+    let devices = [
+        part("cpu/a", "cpu"),
+        part("cpu/b/a", "cpu/b"),
+        part("cpu/a", "cpu").on_machine("other"),
+        Member::new("gpu", Kind::Discrete).with_memory_bytes(5),
+    ];
+    let mesh = Mesh::new(devices).axes(Parallelism::DataParallel).unwrap();
+    assert_eq!((mesh.totals().memory_bytes, mesh.totals().memory_unknown), (7 + 7 + 5, 0));
+}
+
+#[test]
 fn real_devices_are_members_and_can_be_had_back() {
     let device = Device::cpu();
     let mesh = Mesh::new([&device]).axes(Parallelism::DataParallel).unwrap();
