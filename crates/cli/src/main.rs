@@ -1,6 +1,7 @@
 //! The `evener` command.
 
 mod devices;
+mod mesh;
 mod sim;
 
 use std::{
@@ -21,7 +22,8 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  all went well
   1  something went wrong: the message on stderr says what
-  2  the command line, a selection of devices, a score table or a scenario cannot be used";
+  2  the command line, a selection of devices, a score table, a scenario or a layout cannot be
+     used";
 
 /// What was asked for makes no sense.
 #[derive(Debug)]
@@ -46,6 +48,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Devices(devices::Arguments),
+    Mesh(mesh::Arguments),
     Sim(sim::Arguments),
 }
 
@@ -56,6 +59,7 @@ Examples:
   evener devices            what is here, and how strong is it?
   evener devices --measure  measure it
   evener sim FILE           how would a run go, on devices that are not here?
+  evener mesh plan          which device should be where, and how well would that go?
   evener help devices       more about a command
 
 {EXIT_CODES}"
@@ -65,6 +69,7 @@ Examples:
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Devices(arguments) => devices::run(arguments),
+        Command::Mesh(arguments) => mesh::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
     };
     match result {

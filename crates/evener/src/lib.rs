@@ -66,11 +66,28 @@
 //! work, [`Pool::map_reduce`], [`Pool::for_each`] and [`Pool::map_stream`] are the other ways to run, and
 //! [`Pool::queue`] is a service that takes work one piece at a time.
 //!
+//! # Arrange them as a mesh
+//!
+//! A [`Mesh`](mesh::Mesh) gives each device a rank and arranges the ranks by named axes. A layout that does not fit is
+//! refused with what would; groups have names that follow from the axes. [`mesh::placement`] says which device should
+//! be where, and how well that would go.
+//!
+//! ```
+//! use evener::{Kind, mesh::{Member, Mesh}};
+//!
+//! let devices = (0..8).map(|index| Member::new(format!("gpu-{index}"), Kind::Discrete)); // or real devices
+//! let mesh = Mesh::new(devices).axes([("dp", 2), ("pp", 2), ("tp", 2)])?;
+//! assert_eq!(mesh.group("tp_dp0_pp1")?.ranks()?, [2, 3]);
+//! # Ok::<(), evener::mesh::LayoutError>(())
+//! ```
+//!
 //! # Test what happens when a device fails
 //!
 //! [`testing`] wraps any device so that it fails, hangs, slows down or gives a wrong result when told to.
 
 pub use evener_device::*;
+/// Who talks to whom: meshes of devices, their groups, and where which device should be.
+pub use evener_mesh as mesh;
 /// All of the scheduler: its settings, decisions, reports and simulator.
 pub use evener_schedule as schedule;
 pub use evener_schedule::{

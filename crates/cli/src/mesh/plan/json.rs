@@ -1,0 +1,83 @@
+//! A plan for programs.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use evener_mesh::{
+    placement::{RatedBy, ReplicaPlan, Search, StagePlan},
+    topology::{Axis, Member, Statistics},
+};
+use serde::Serialize;
+
+use super::Plan;
+
+#[derive(Serialize)]
+struct Object<'a> {
+    axes: &'a [Axis],
+    ranks: Vec<Rank<'a>>,
+    groups: Vec<Group>,
+    statistics: Statistics,
+    prediction: Option<Prediction<'a>>,
+}
+
+#[derive(Serialize)]
+struct Rank<'a> {
+    rank: usize,
+    coordinates: BTreeMap<&'a str, usize>,
+    #[serde(flatten)]
+    member: &'a Member,
+}
+
+#[derive(Serialize)]
+struct Group {
+    name: String,
+    axis: Option<String>,
+    ranks: Vec<usize>,
+}
+
+#[derive(Serialize)]
+struct Prediction<'a> {
+    stages: &'a [StagePlan],
+    replicas: &'a [ReplicaPlan],
+    gradients_s: f64,
+    step_s: f64,
+    ideal_s: f64,
+    efficiency: f64,
+    balance: f64,
+    rated_by: RatedBy,
+    search: Search,
+    /// Whether times are in seconds. They compare with each other in any case.
+    times_are_seconds: bool,
+}
+
+/// One object.
+pub(super) fn text(plan: &Plan) -> Result<String> {
+    let mesh = &plan.mesh;
+    let mut ranks = Vec::new();
+    for (rank, member) in mesh.members().iter().enumerate() {
+        let names = mesh.axes().iter().map(|axis| axis.name.as_str());
+        ranks.push(Rank { rank, coordinates: names.zip(mesh.coordinates(rank)?).collect(), member });
+    }
+    let mut groups = Vec::new();
+    for group in mesh.groups() {
+        groups.push(Group {
+            name: group.name().to_owned(),
+            axis: group.axis()?.map(str::to_owned),
+            ranks: group.ranks()?.to_vec(),
+        });
+    }
+    let prediction = plan.proposal.as_ref().map(|proposal| Prediction {
+        stages: &proposal.stages,
+        replicas: &proposal.replicas,
+        gradients_s: proposal.gradients_s,
+        step_s: proposal.step_s,
+        ideal_s: proposal.ideal_s,
+        efficiency: proposal.efficiency,
+        balance: proposal.balance,
+        rated_by: proposal.rated_by,
+        search: proposal.search,
+        times_are_seconds: plan.has_seconds,
+    });
+    let object = Object { axes: mesh.axes(), ranks, groups, statistics: mesh.statistics(), prediction };
+    Ok(serde_json::to_string_pretty(&object)? + "\n")
+}

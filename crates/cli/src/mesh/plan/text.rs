@@ -1,0 +1,212 @@
+//! A plan for people.
+
+use anyhow::Result;
+use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
+use evener_mesh::{
+    placement::{Proposal, RatedBy, Search},
+    topology::{Mesh, Totals},
+};
+
+use super::Plan;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Space between columns.
+const GAP: u16 = 2;
+
+/// The layout, the ranks, the groups, the stages, and how well it would go.
+pub(super) fn text(plan: &Plan) -> Result<String> {
+    let mesh = &plan.mesh;
+    let mut paragraphs = Vec::new();
+    if !plan.about.is_empty() {
+        paragraphs.push(plan.about.clone());
+    }
+    paragraphs.push(headline(mesh));
+    paragraphs.push(ranks(mesh, plan.proposal.as_ref())?);
+    paragraphs.push(groups(mesh)?);
+    if let Some(proposal) = &plan.proposal {
+        paragraphs.push(stages(proposal, plan.has_seconds));
+        if proposal.dp > 1 {
+            paragraphs.push(replicas(proposal, plan.has_seconds));
+        }
+        paragraphs.push(verdict(proposal, plan.has_seconds));
+    }
+    Ok(paragraphs.join("\n\n") + "\n")
+}
+
+fn headline(mesh: &Mesh) -> String {
+    let axes: Vec<String> = mesh.axes().iter().map(|axis| format!("{} {}", axis.name, axis.size)).collect();
+    let Totals { devices, memory_bytes, memory_unknown, compute_units, compute_units_unknown, .. } =
+        mesh.totals();
+    let but = |unknown: usize| if unknown > 0 { format!(" (not known of {unknown})") } else { String::new() };
+    let devices = if devices == 1 { "1 device".into() } else { format!("{devices} devices") };
+    format!(
+        "{devices} as {}; {:.1} GiB of memory{}, {compute_units} compute units{}",
+        axes.join(" × "),
+        memory_bytes as f64 / GIB,
+        but(memory_unknown),
+        but(compute_units_unknown)
+    )
+}
+
+fn ranks(mesh: &Mesh, proposal: Option<&Proposal>) -> Result<String> {
+    let by_score = proposal.is_some_and(|proposal| proposal.rated_by == RatedBy::Score);
+    let mut headings = vec![("RANK", true)];
+    headings.extend(mesh.axes().iter().map(|axis| (axis.name.as_str(), true)));
+    let strength = if by_score { "SCORE" } else { "RATE /s" };
+    headings.extend([
+        ("DEVICE", false),
+        ("KIND", false),
+        ("MEMORY GiB", true),
+        ("UNITS", true),
+        (strength, true),
+    ]);
+    let mut rows = Vec::new();
+    for (rank, member) in mesh.members().iter().enumerate() {
+        let mut row = vec![rank.to_string()];
+        row.extend(mesh.coordinates(rank)?.iter().map(usize::to_string));
+        let strength = if by_score {
+            known(member.score, |score| format!("{score:.1}"))
+        } else {
+            known(member.rate_per_s, |rate| format!("{rate:.3e}"))
+        };
+        row.extend([
+            member.to_string(),
+            member.kind.to_string(),
+            known(member.memory_bytes, |bytes| format!("{:.1}", bytes as f64 / GIB)),
+            known(member.compute_units, |units| units.to_string()),
+            strength,
+        ]);
+        rows.push(row);
+    }
+    Ok(table(&headings, rows))
+}
+
+fn groups(mesh: &Mesh) -> Result<String> {
+    let mut rows = Vec::new();
+    for group in mesh.groups() {
+        rows.push(vec![group.name().to_owned(), some(group.ranks()?)]);
+    }
+    Ok(table(&[("GROUP", false), ("RANKS", false)], rows))
+}
+
+fn stages(proposal: &Proposal, has_seconds: bool) -> String {
+    let slowest = proposal.stages.iter().map(|stage| stage.seconds).fold(0.0, f64::max);
+    let rows = proposal.stages.iter().enumerate().map(|(index, stage)| {
+        let layers = &stage.layers;
+        let mut row = vec![
+            index.to_string(),
+            format!("{}..{}", layers.start, layers.end),
+            format!("{:.3e}", stage.cost),
+            format!("{:.2}", stage.memory_bytes as f64 / GIB),
+            known(stage.room_bytes, |bytes| format!("{:.2}", bytes as f64 / GIB)),
+            format!("{:.1} %", 100.0 * stage.seconds / slowest),
+        ];
+        if has_seconds {
+            row.push(time(stage.seconds));
+        }
+        row
+    });
+    let mut headings = vec![
+        ("STAGE", true),
+        ("LAYERS", true),
+        ("COST", true),
+        ("NEEDS GiB", true),
+        ("HAS GiB", true),
+        ("OF SLOWEST", true),
+    ];
+    if has_seconds {
+        headings.push(("A MICRO-BATCH", true));
+    }
+    table(&headings, rows.collect())
+}
+
+fn replicas(proposal: &Proposal, has_seconds: bool) -> String {
+    let slowest = proposal.replicas.iter().map(|replica| replica.seconds).fold(0.0, f64::max);
+    let rows = proposal.replicas.iter().enumerate().map(|(index, replica)| {
+        let mut row = vec![
+            index.to_string(),
+            replica.micro_batches.to_string(),
+            format!("{:.1} %", 100.0 * replica.seconds / slowest),
+        ];
+        if has_seconds {
+            row.push(time(replica.seconds));
+        }
+        row
+    });
+    let mut headings = vec![("REPLICA", true), ("MICRO-BATCHES", true), ("OF SLOWEST", true)];
+    if has_seconds {
+        headings.push(("A STEP", true));
+    }
+    table(&headings, rows.collect())
+}
+
+fn verdict(proposal: &Proposal, has_seconds: bool) -> String {
+    let mut lines = vec![format!(
+        "predicted: balance {:.3} (1 where all devices are equally busy), efficiency {:.3} (1 where none ever waits or sends)",
+        proposal.balance, proposal.efficiency
+    )];
+    if has_seconds {
+        lines.push(format!(
+            "a step of {} micro-batches takes {}, of which {} for gradients; ideal {}",
+            proposal.replicas.iter().map(|replica| replica.micro_batches).sum::<u64>(),
+            time(proposal.step_s),
+            time(proposal.gradients_s),
+            time(proposal.ideal_s)
+        ));
+    }
+    lines.push(
+        match proposal.search {
+            Search::Everything => "every way to put the devices on ranks was tried",
+            Search::Improved => {
+                "there are too many ways to put the devices on ranks to try them all: a better one may exist"
+            }
+            Search::AsListed => "the devices are on the ranks that their order gives them",
+        }
+        .into(),
+    );
+    if proposal.rated_by == RatedBy::Score {
+        lines.push(
+            "not all devices were measured, so scores count: `evener devices --measure` measures".into(),
+        );
+    }
+    lines.join("\n")
+}
+
+fn table(headings: &[(&str, bool)], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(headings.iter().map(|(heading, _)| Cell::new(heading).add_attribute(Attribute::Bold)));
+    table.add_rows(rows);
+    for (index, &(_, is_number)) in headings.iter().enumerate() {
+        if let Some(cells) = table.column_mut(index) {
+            cells.set_padding((0, if index + 1 == headings.len() { 0 } else { GAP }));
+            cells.set_cell_alignment(if is_number { CellAlignment::Right } else { CellAlignment::Left });
+        }
+    }
+    table.trim_fmt()
+}
+
+fn known<T>(fact: Option<T>, show: impl Fn(T) -> String) -> String {
+    fact.map_or_else(|| "?".into(), show)
+}
+
+/// Ranks, the first of them where they are many.
+fn some(ranks: &[usize]) -> String {
+    const LISTED: usize = 16;
+    let listed = ranks.iter().take(LISTED).map(usize::to_string).collect::<Vec<_>>().join(" ");
+    match ranks.len() {
+        all if all > LISTED => format!("{listed} and {} more", all - LISTED),
+        _ => listed,
+    }
+}
+
+/// A time in the unit that suits it.
+fn time(seconds: f64) -> String {
+    match seconds {
+        0.0 => "0".into(),
+        _ if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
+        _ if seconds < 1.0 => format!("{:.2} ms", seconds * 1e3),
+        _ => format!("{seconds:.3} s"),
+    }
+}

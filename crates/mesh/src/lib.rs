@@ -1,0 +1,10 @@
+//! Who talks to whom: devices arranged by parallelism axes, process groups, and collectives.
+//!
+//! [`topology`] arranges devices and names their groups; [`placement`] says which device should be where. Both decide
+//! and do nothing else: no thread, no clock, no device of their own.
+
+pub mod placement;
+pub mod topology;
+
+pub use placement::{Planner, Proposal, Workload};
+pub use topology::{LayoutError, Member, Mesh, Parallelism};

@@ -1,0 +1,178 @@
+//! Machines and a model that are not at hand, as a small TOML file says them.
+
+use evener_device::Kind;
+use serde::Deserialize;
+
+use super::{
+    links::Links,
+    workload::{Layer, Workload},
+};
+use crate::topology::Member;
+
+/// Devices, links and layers to plan for, any of which may be left out.
+///
+/// ```
+/// use evener_mesh::placement::Blueprint;
+///
+/// let blueprint = Blueprint::from_toml(
+///     r#"
+///     about = "Two pairs of cards, a machine each."
+///
+///     [[device]]
+///     id = "card"
+///     count = 2
+///     machine = "one"
+///     rate_per_s = 20e12
+///     memory_bytes = 24_000_000_000
+///
+///     [[device]]
+///     id = "card"
+///     count = 2
+///     machine = "two"
+///     rate_per_s = 10e12
+///     memory_bytes = 12_000_000_000
+///
+///     [[link]]
+///     between = ["one", "two"]
+///     bytes_per_s = 1.2e9
+///
+///     [[layer]]
+///     count = 24
+///     cost = 50e9
+///     memory_bytes = 500_000_000
+///     "#,
+/// )?;
+/// assert_eq!(blueprint.members[3].to_string(), "two/card-1");
+/// assert_eq!(blueprint.workload.unwrap().layers.len(), 24);
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Blueprint {
+    /// What it is, for people.
+    pub about: String,
+    /// The devices, in order.
+    pub members: Vec<Member>,
+    /// What is said of their links.
+    pub links: Links,
+    /// The model, where there are layers.
+    pub workload: Option<Workload>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    about: String,
+    micro_batches: Option<u64>,
+    #[serde(default, rename = "device")]
+    devices: Vec<Device>,
+    #[serde(default, rename = "link")]
+    links: Vec<Link>,
+    #[serde(default, rename = "layer")]
+    layers: Vec<Several>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Device {
+    /// Of several, the id is followed by a number.
+    id: String,
+    #[serde(default = "one")]
+    count: usize,
+    machine: Option<String>,
+    #[serde(default = "discrete")]
+    kind: Kind,
+    memory_bytes: Option<u64>,
+    compute_units: Option<u32>,
+    rate_per_s: Option<f64>,
+    score: Option<f64>,
+    host_bytes_per_s: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Link {
+    between: [String; 2],
+    bytes_per_s: f64,
+}
+
+/// Layers of a kind.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Several {
+    #[serde(default = "one")]
+    count: usize,
+    cost: f64,
+    #[serde(default)]
+    memory_bytes: u64,
+    #[serde(default)]
+    tensor_bytes: u64,
+    #[serde(default)]
+    output_bytes: u64,
+    #[serde(default)]
+    gradient_bytes: u64,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn discrete() -> Kind {
+    Kind::Discrete
+}
+
+/// More devices or layers than this are taken to be a slip of the pen.
+const MOST: usize = 4096;
+
+impl Blueprint {
+    /// Reads a blueprint. The error says what is wrong and where.
+    pub fn from_toml(text: &str) -> Result<Self, String> {
+        let file: File = toml::from_str(text).map_err(|why| why.to_string())?;
+        let counts = |counts: &mut dyn Iterator<Item = usize>| counts.fold(0, usize::saturating_add);
+        let devices = counts(&mut file.devices.iter().map(|device| device.count));
+        let layers = counts(&mut file.layers.iter().map(|layer| layer.count));
+        for (what, count) in [("devices", devices), ("layers", layers)] {
+            if count > MOST {
+                return Err(format!("{count} {what}: {MOST} are the most"));
+            }
+        }
+        if file.layers.is_empty() && file.micro_batches.is_some() {
+            return Err("micro_batches are given, and no layers: add a [[layer]]".into());
+        }
+        let links = file
+            .links
+            .into_iter()
+            .fold(Links::new(), |links, Link { between: [one, other], bytes_per_s }| {
+                links.between(one, other, bytes_per_s)
+            });
+        let layers: Vec<Layer> = file.layers.iter().flat_map(Several::layers).collect();
+        let workload = (!file.layers.is_empty()).then(|| {
+            Workload::new(layers).with_micro_batches(file.micro_batches.unwrap_or(Workload::MICRO_BATCHES))
+        });
+        let members = file.devices.iter().flat_map(Device::members).collect();
+        Ok(Blueprint { about: file.about, members, links, workload })
+    }
+}
+
+impl Device {
+    fn members(&self) -> impl Iterator<Item = Member> + '_ {
+        (0..self.count).map(|index| {
+            let id = if self.count == 1 { self.id.clone() } else { format!("{}-{index}", self.id) };
+            let mut member = Member::new(id, self.kind);
+            member.machine = self.machine.clone();
+            member.memory_bytes = self.memory_bytes;
+            member.compute_units = self.compute_units;
+            member.rate_per_s = self.rate_per_s;
+            member.score = self.score;
+            member.host_bytes_per_s = self.host_bytes_per_s;
+            member
+        })
+    }
+}
+
+impl Several {
+    fn layers(&self) -> impl Iterator<Item = Layer> {
+        let &Several { count, cost, memory_bytes, tensor_bytes, output_bytes, gradient_bytes } = self;
+        std::iter::repeat_n(Layer { cost, memory_bytes, tensor_bytes, output_bytes, gradient_bytes }, count)
+    }
+}

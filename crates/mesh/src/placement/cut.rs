@@ -1,0 +1,180 @@
+//! Cutting layers into stages: contiguous, none empty, the slowest as fast as it can be, and all within memory.
+
+use std::ops::Range;
+
+use super::{
+    error::PlacementError,
+    workload::{Layer, Sums, check_costs},
+};
+
+/// Rounding, as a factor.
+const SAME: f64 = 1.0 + 1e-12;
+
+/// What a stage's devices can do together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StageStrength {
+    /// Work a second.
+    pub rate_per_s: f64,
+    /// The most memory that its layers can have; nothing where that is not known, and then it is not checked.
+    pub memory_bytes: Option<u64>,
+}
+
+/// Layers cut into stages.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cut {
+    /// Which layers each stage has.
+    pub stages: Vec<Range<usize>>,
+    /// How long the slowest stage takes.
+    pub slowest_s: f64,
+}
+
+/// Cuts layers into stages, in this order: each gets at least one, the slowest is as fast as any cut can make it, and
+/// among such cuts all stages together take the least time. It is exact, whatever the layers cost.
+///
+/// ```
+/// use evener_mesh::placement::{Layer, StageStrength, cut};
+///
+/// let layers = [4.0, 1.0, 1.0, 1.0, 1.0].map(|cost| Layer { cost, ..Layer::default() });
+/// let stages = [2.0, 2.0].map(|rate_per_s| StageStrength { rate_per_s, memory_bytes: None });
+/// let cut = cut(&layers, &stages)?;
+/// assert_eq!(cut.stages, [0..1, 1..5]);
+/// assert_eq!(cut.slowest_s, 2.0);
+/// # Ok::<(), evener_mesh::placement::PlacementError>(())
+/// ```
+pub fn cut(layers: &[Layer], stages: &[StageStrength]) -> Result<Cut, PlacementError> {
+    check_costs(layers)?;
+    for (index, stage) in stages.iter().enumerate() {
+        let rate = stage.rate_per_s;
+        if !rate.is_finite() || rate <= 0.0 {
+            return Err(PlacementError::Figure {
+                device: format!("stage {index}"),
+                what: "its rate",
+                value: rate,
+            });
+        }
+    }
+    if stages.is_empty() || stages.len() > layers.len() {
+        return Err(PlacementError::TooFewLayers { layers: layers.len(), stages: stages.len().max(1) });
+    }
+    let sums = Sums::of(layers);
+    let seconds = |stage: usize, from: usize, until: usize| sums.cost(from, until) / stages[stage].rate_per_s;
+    let room = |stage: usize| stages[stage].memory_bytes.map(u128::from);
+    let fits = |stage: usize, from: usize, until: usize| {
+        room(stage).is_none_or(|room| sums.memory(from, until) <= room)
+    };
+    cut_by(layers.len(), stages.len(), seconds, fits)
+        .ok_or_else(|| PlacementError::Memory(why_not(&sums, layers, (0..stages.len()).map(room))))
+}
+
+/// What is needed and what there is, where no cut fits.
+pub(super) fn why_not(
+    sums: &Sums,
+    layers: &[Layer],
+    rooms: impl Iterator<Item = Option<u128>> + Clone,
+) -> String {
+    let needed = sums.memory(0, layers.len());
+    let Some(room) = rooms.clone().sum::<Option<u128>>() else {
+        return format!("they need {}, in the order that they have", bytes(needed));
+    };
+    let largest = layers.iter().map(|layer| u128::from(layer.memory_bytes)).max().unwrap_or(0);
+    let stage = rooms.flatten().max().unwrap_or(0);
+    if needed > room {
+        format!(
+            "they need {}, and the stages have {}: {} too little",
+            bytes(needed),
+            bytes(room),
+            bytes(needed - room)
+        )
+    } else if largest > stage {
+        format!(
+            "the largest layer needs {}, and the largest stage has {}: raise tp",
+            bytes(largest),
+            bytes(stage)
+        )
+    } else {
+        format!(
+            "they need {} of the {} that the stages have, but no cut in the layers' order fits: the largest layer \
+             needs {}",
+            bytes(needed),
+            bytes(room),
+            bytes(largest)
+        )
+    }
+}
+
+fn bytes(count: u128) -> String {
+    const GIB: u128 = 1 << 30;
+    if count < GIB { format!("{count} bytes") } else { format!("{:.1} GiB", count as f64 / GIB as f64) }
+}
+
+/// The same for any notion of time and room. `seconds` must not shrink, and `fits` not become true again, when layers
+/// are added in front. Nothing where no cut fits.
+pub(super) fn cut_by(
+    layers: usize,
+    stages: usize,
+    seconds: impl Fn(usize, usize, usize) -> f64,
+    fits: impl Fn(usize, usize, usize) -> bool,
+) -> Option<Cut> {
+    let slowest_s = fastest_slowest(layers, stages, &seconds, &fits);
+    if !slowest_s.is_finite() {
+        return None;
+    }
+    // Among the cuts that are as good, the one that takes the least time in all: it fills the pipeline soonest.
+    let most = slowest_s * SAME;
+    let mut least = vec![f64::INFINITY; layers + 1];
+    least[0] = 0.0;
+    let mut begins = vec![vec![0; layers + 1]; stages];
+    for (stage, begins) in begins.iter_mut().enumerate() {
+        let before = std::mem::replace(&mut least, vec![f64::INFINITY; layers + 1]);
+        for until in stage + 1..=layers - (stages - 1 - stage) {
+            for from in (stage..until).rev() {
+                let time = seconds(stage, from, until);
+                if time > most || !fits(stage, from, until) {
+                    break;
+                }
+                if before[from] + time < least[until] {
+                    least[until] = before[from] + time;
+                    begins[until] = from;
+                }
+            }
+        }
+    }
+    let mut until = layers;
+    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(stages);
+    for begins in begins.iter().rev() {
+        ranges.push(begins[until]..until);
+        until = begins[until];
+    }
+    ranges.reverse();
+    Some(Cut { stages: ranges, slowest_s })
+}
+
+/// The time of the slowest stage in the best cut: over all places to begin the last stage, the slower of it and of the
+/// best cut of what is before.
+fn fastest_slowest(
+    layers: usize,
+    stages: usize,
+    seconds: &impl Fn(usize, usize, usize) -> f64,
+    fits: &impl Fn(usize, usize, usize) -> bool,
+) -> f64 {
+    let mut slowest = vec![f64::INFINITY; layers + 1];
+    slowest[0] = 0.0;
+    for stage in 0..stages {
+        let ends = stage + 1..=layers - (stages - 1 - stage);
+        let best = |until: usize| {
+            let mut best = f64::INFINITY;
+            for from in (stage..until).rev() {
+                let time = seconds(stage, from, until);
+                if time >= best || !fits(stage, from, until) {
+                    break;
+                }
+                best = best.min(slowest[from].max(time));
+            }
+            best
+        };
+        slowest = (0..=layers)
+            .map(|until| if ends.contains(&until) { best(until) } else { f64::INFINITY })
+            .collect();
+    }
+    slowest[layers]
+}

@@ -1,0 +1,65 @@
+//! Which device takes which rank, and which stage gets which layers.
+//!
+//! On unlike devices a layout is only as good as its placement: a tensor-parallel group goes at the pace of its slowest
+//! member, a pipeline at the pace of its slowest stage. [`Planner`] puts alike devices into tensor-parallel groups, cuts
+//! the layers by measured rate, and says how well balanced the result would be. [`cut`] is the cutting alone.
+//!
+//! # The cost model
+//! For replica d and stage s, a micro-batch takes
+//!
+//! ```text
+//! compute  Σ cost / (tp · slowest rate of the tp group)
+//! tensor   Σ tensor_bytes · 2(tp − 1)/tp / slowest link within the tp group
+//! output   output_bytes of the stage's last layer / slowest link to the next stage
+//! ```
+//!
+//! A replica with m micro-batches takes the sum of its stages' times once, to fill the pipeline, and then m − 1 times the
+//! slowest of them. Micro-batches go to the replica that would be done with one more first, so that unlike replicas end
+//! together; their gradients are then averaged by weight. At the end every data-parallel group reduces its gradients:
+//! Σ gradient_bytes / tp · 2(dp − 1)/dp / slowest link within the group.
+//!
+//! All replicas have the same layers in the same stage, because their gradients are reduced together. The cut makes the
+//! slowest stage as fast as it can be, exactly, where a stage's time is what its replicas make of it together: dp over
+//! the sum of their paces. A stage fits where its layers' memory, divided by tp, fits each of its devices.
+//!
+//! What the model leaves out: latency, traffic that hides behind compute, and links that carry several groups at once.
+//!
+//! ```
+//! use evener_device::Kind;
+//! use evener_mesh::{
+//!     placement::{Planner, Workload},
+//!     topology::Member,
+//! };
+//!
+//! let device = |id: &str, rate| Member::new(id, Kind::Discrete).with_rate(rate);
+//! let devices = [device("new-0", 3e12), device("old-0", 1e12), device("new-1", 3e12), device("old-1", 1e12)];
+//! let plan = Planner::new(devices, Workload::even(8, 1e12)).tp(2).pp(2).propose()?;
+//! // Alike devices share their layers, and the faster stage has three times as many.
+//! assert_eq!(plan.stages[0].layers, 0..6);
+//! assert_eq!(plan.stages[1].layers, 6..8);
+//! let fast = plan.mesh()?.group("tp_dp0_pp0")?;
+//! assert_eq!(fast.members()?.map(|it| it.id.as_str()).collect::<Vec<_>>(), ["new-0", "new-1"]);
+//! assert!(plan.balance > 0.999);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod blueprint;
+mod cut;
+mod error;
+mod links;
+mod planner;
+mod predict;
+mod search;
+#[cfg(test)]
+mod test;
+mod workload;
+
+pub use self::{
+    blueprint::Blueprint,
+    cut::{Cut, StageStrength, cut},
+    error::PlacementError,
+    links::Links,
+    planner::{Planner, Proposal, RatedBy, Search},
+    predict::{ReplicaPlan, StagePlan},
+    workload::{Layer, Workload},
+};

@@ -1,0 +1,292 @@
+//! Proposing a layout: sizes, ranks, cut, and what it would take.
+
+use serde::Serialize;
+
+use super::{
+    cut::why_not,
+    error::PlacementError,
+    links::Links,
+    predict::{Figures, ReplicaPlan, StagePlan},
+    search::{Found, Searcher},
+    workload::{Sums, Workload},
+};
+use crate::topology::{Axis, LayoutError, Member, Mesh, Parallelism};
+
+/// So many of the layouts that begin best are improved.
+const IMPROVED: usize = 4;
+
+/// Proposes which device takes which rank and which layers, by [the cost model](super). It never leaves a device out.
+#[derive(Debug, Clone)]
+pub struct Planner {
+    members: Vec<Member>,
+    workload: Workload,
+    links: Links,
+    tp: Option<usize>,
+    pp: Option<usize>,
+    dp: Option<usize>,
+}
+
+/// What the devices' strengths were taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RatedBy {
+    /// Every device's measured rate.
+    Rate,
+    /// Every device's static score, because not all were measured: times then only compare.
+    Score,
+}
+
+/// How a proposal was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Search {
+    /// Every way to put the devices on ranks was tried: by the cost model, none is better.
+    Everything,
+    /// There were too many ways: it began with good ones, and went on for as long as a change of places helped.
+    Improved,
+    /// The devices kept the ranks that their order gives them.
+    AsListed,
+}
+
+/// A layout, and what it would take. Times are in seconds where layers' costs are in the unit of the devices' rates.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Proposal {
+    /// How many devices share a layer.
+    pub tp: usize,
+    /// How many stages there are.
+    pub pp: usize,
+    /// How many replicas there are.
+    pub dp: usize,
+    /// The devices, in the order of their ranks.
+    pub members: Vec<Member>,
+    /// The stages, in order.
+    pub stages: Vec<StagePlan>,
+    /// The replicas, in order.
+    pub replicas: Vec<ReplicaPlan>,
+    /// How long reducing the gradients takes.
+    pub gradients_s: f64,
+    /// How long a step takes in all.
+    pub step_s: f64,
+    /// How long it would take were no device ever idle and no link ever used.
+    pub ideal_s: f64,
+    /// The ideal over the predicted time.
+    pub efficiency: f64,
+    /// How evenly the devices are busy: the mean over the most, so 1 is even. Filling the pipeline does not count.
+    pub balance: f64,
+    /// What the devices' strengths were taken from.
+    pub rated_by: RatedBy,
+    /// How it was found.
+    pub search: Search,
+}
+
+impl Proposal {
+    /// The mesh that it proposes, with axes `dp`, `pp` and `tp`.
+    pub fn mesh(&self) -> Result<Mesh, LayoutError> {
+        let &Proposal { tp, pp, dp, .. } = self;
+        Mesh::new(&self.members).axes(Parallelism::Mixed { tp, pp, dp })
+    }
+}
+
+impl Planner {
+    /// For these devices and this work. Sizes that are not given are proposed.
+    pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>, workload: Workload) -> Self {
+        let members = members.into_iter().map(Into::into).collect();
+        Planner { members, workload, links: Links::new(), tp: None, pp: None, dp: None }
+    }
+
+    /// With these links.
+    pub fn links(mut self, links: Links) -> Self {
+        self.links = links;
+        self
+    }
+
+    /// With so many devices to a layer.
+    pub fn tp(mut self, tp: impl Into<Option<usize>>) -> Self {
+        self.tp = tp.into();
+        self
+    }
+
+    /// With so many stages.
+    pub fn pp(mut self, pp: impl Into<Option<usize>>) -> Self {
+        self.pp = pp.into();
+        self
+    }
+
+    /// With so many replicas.
+    pub fn dp(mut self, dp: impl Into<Option<usize>>) -> Self {
+        self.dp = dp.into();
+        self
+    }
+
+    /// The layout that would take the least time.
+    pub fn propose(&self) -> Result<Proposal, PlacementError> {
+        self.plan(|searcher, sizes| {
+            let everything = sizes.iter().all(|&sizes| searcher.tries_everything(sizes));
+            let mut found: Vec<Found> = sizes.iter().filter_map(|&sizes| searcher.begin(sizes)).collect();
+            found.sort_by(|one, other| one.prediction.step_s.total_cmp(&other.prediction.step_s));
+            let improved = found
+                .into_iter()
+                .enumerate()
+                .map(|(place, found)| if place < IMPROVED { searcher.improve(found) } else { found });
+            let mut best = best(improved)?;
+            // Of these sizes every way may have been tried, and of others not.
+            best.search = if everything { Search::Everything } else { Search::Improved };
+            Some(best)
+        })
+    }
+
+    /// The same with the devices on the ranks that their order gives them: only sizes that are not given are proposed.
+    pub fn as_listed(&self) -> Result<Proposal, PlacementError> {
+        self.plan(|searcher, sizes| best(sizes.iter().filter_map(|&sizes| searcher.as_listed(sizes))))
+    }
+
+    fn plan(
+        &self,
+        search: impl FnOnce(&Searcher<'_>, &[[usize; 3]]) -> Option<Found>,
+    ) -> Result<Proposal, PlacementError> {
+        // Devices that cannot make any mesh cannot make this one.
+        Mesh::new(&self.members).axes(Parallelism::DataParallel)?;
+        self.workload.check()?;
+        self.links.check(&self.members)?;
+        let (figures, rated_by) = self.figures()?;
+        let sums = Sums::of(&self.workload.layers);
+        let sizes = self.sizes()?;
+        let machines = self
+            .members
+            .iter()
+            .map(|member| self.members.iter().position(|first| first.machine == member.machine).unwrap_or(0));
+        let searcher = Searcher::new(&figures, &self.workload, &sums, &machines.collect::<Vec<_>>());
+        let Some(found) = search(&searcher, &sizes) else {
+            return Err(self.no_room(&sums, &sizes));
+        };
+        Ok(self.proposal(found, rated_by))
+    }
+
+    fn proposal(&self, found: Found, rated_by: RatedBy) -> Proposal {
+        let Found { arrangement, prediction, search } = found;
+        Proposal {
+            tp: arrangement.tp,
+            pp: arrangement.pp,
+            dp: arrangement.dp,
+            members: arrangement.order.iter().map(|&device| self.members[device].clone()).collect(),
+            stages: prediction.stages,
+            replicas: prediction.replicas,
+            gradients_s: prediction.gradients_s,
+            step_s: prediction.step_s,
+            ideal_s: prediction.ideal_s,
+            efficiency: prediction.ideal_s / prediction.step_s,
+            balance: prediction.balance,
+            rated_by,
+            search,
+        }
+    }
+
+    /// Every way to make up the number of devices with the sizes that are given, and a layer for each stage.
+    fn sizes(&self) -> Result<Vec<[usize; 3]>, PlacementError> {
+        let (world, layers) = (self.members.len(), self.workload.layers.len());
+        let given = [("dp", self.dp), ("pp", self.pp), ("tp", self.tp)];
+        let axes: Vec<Axis> =
+            given.iter().filter_map(|&(name, size)| Some(Axis { name: name.into(), size: size? })).collect();
+        if let Some(axis) = axes.iter().find(|axis| axis.size == 0) {
+            return Err(LayoutError::ZeroSize { axis: axis.name.clone(), world }.into());
+        }
+        let fits = |given: Option<usize>, size: usize| given.is_none_or(|given| given == size);
+        let divides = |size: &usize| world.is_multiple_of(*size);
+        let sizes: Vec<[usize; 3]> = (1..=world)
+            .filter(divides)
+            .flat_map(|tp| {
+                (1..=world / tp)
+                    .filter(move |pp| (world / tp).is_multiple_of(*pp))
+                    .map(move |pp| [tp, pp, world / tp / pp])
+            })
+            .filter(|&[tp, pp, dp]| fits(self.tp, tp) && fits(self.pp, pp) && fits(self.dp, dp))
+            .collect();
+        let fewest = sizes.iter().map(|sizes| sizes[1]).min();
+        match fewest {
+            None => Err(LayoutError::NotTheWorld { axes, world }.into()),
+            Some(stages) if stages > layers => Err(PlacementError::TooFewLayers { layers, stages }),
+            Some(_) => Ok(sizes.into_iter().filter(|sizes| sizes[1] <= layers).collect()),
+        }
+    }
+
+    fn figures(&self) -> Result<(Figures, RatedBy), PlacementError> {
+        let unmeasured = self.members.iter().filter(|member| member.rate_per_s.is_none());
+        let unmeasured: Vec<String> = unmeasured.map(ToString::to_string).collect();
+        let rated_by = if unmeasured.is_empty() { RatedBy::Rate } else { RatedBy::Score };
+        if rated_by == RatedBy::Score {
+            if self.members.iter().any(|member| member.score.is_none()) {
+                return Err(PlacementError::NotRated(unmeasured));
+            }
+            if self.workload.has_traffic() {
+                return Err(PlacementError::NotMeasured(unmeasured));
+            }
+        }
+        let (what, strength): (_, fn(&Member) -> Option<f64>) = match rated_by {
+            RatedBy::Rate => ("its rate", |member| member.rate_per_s),
+            RatedBy::Score => ("its score", |member| member.score),
+        };
+        let mut rates = Vec::new();
+        for member in &self.members {
+            let value = strength(member).unwrap_or(f64::NAN);
+            if !value.is_finite() || value <= 0.0 {
+                return Err(PlacementError::Figure { device: member.to_string(), what, value });
+            }
+            rates.push(value);
+        }
+        let memory = self.members.iter().map(|member| self.room(member)).collect();
+        Ok((Figures { rates, memory, bandwidth: self.bandwidths()? }, rated_by))
+    }
+
+    /// A device's memory; its part of it where partitions share it.
+    fn room(&self, member: &Member) -> Option<u64> {
+        let sharing = self.members.iter().filter(|other| other.memory_key() == member.memory_key());
+        Some(member.memory_bytes? / sharing.count().max(1) as u64)
+    }
+
+    fn bandwidths(&self) -> Result<Vec<Vec<Option<f64>>>, PlacementError> {
+        let traffic = self.workload.has_traffic();
+        let mut all = vec![vec![None; self.members.len()]; self.members.len()];
+        for (index, one) in self.members.iter().enumerate() {
+            for (second, other) in self.members.iter().enumerate().skip(index + 1) {
+                let bandwidth = self.links.bandwidth(one, other);
+                match bandwidth {
+                    None if traffic => {
+                        return Err(PlacementError::UnknownLink {
+                            from: one.to_string(),
+                            to: other.to_string(),
+                        });
+                    }
+                    Some(value) if !value.is_finite() || value <= 0.0 => {
+                        let device = if one.host_bytes_per_s == bandwidth { one } else { other }.to_string();
+                        return Err(PlacementError::Figure { device, what: "its host's bandwidth", value });
+                    }
+                    _ => {}
+                }
+                all[index][second] = bandwidth;
+                all[second][index] = bandwidth;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Why nothing fits, said for the layout that has most room for a layer.
+    fn no_room(&self, sums: &Sums, sizes: &[[usize; 3]]) -> PlacementError {
+        let [tp, pp, dp] = sizes.iter().copied().max_by_key(|sizes| sizes[0] * sizes[1]).unwrap_or([1; 3]);
+        // The most that stages can have: the largest devices together.
+        let mut memory: Vec<Option<u64>> = self.members.iter().map(|member| self.room(member)).collect();
+        memory.sort_unstable_by_key(|room| std::cmp::Reverse(room.unwrap_or(u64::MAX)));
+        let rooms: Vec<Option<u128>> = memory
+            .chunks(tp * dp)
+            .map(|devices| Some(u128::from(devices.iter().copied().flatten().min()?) * tp as u128))
+            .collect();
+        let why = why_not(sums, &self.workload.layers, rooms.into_iter());
+        PlacementError::Memory(format!("with tp {tp}, pp {pp} and dp {dp}, {why}"))
+    }
+}
+
+fn best(found: impl Iterator<Item = Found>) -> Option<Found> {
+    found.fold(None, |best, found| match best {
+        Some(best) if !found.is_better_than(&best) => Some(best),
+        _ => Some(found),
+    })
+}

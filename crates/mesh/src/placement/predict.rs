@@ -1,0 +1,295 @@
+//! What an arrangement would take, by the cost model.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use super::{
+    cut::{Cut, cut_by},
+    workload::{Sums, Workload},
+};
+
+/// One stage of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StagePlan {
+    /// Its layers.
+    pub layers: Range<usize>,
+    /// What they cost.
+    pub cost: f64,
+    /// What each of its devices needs for them, in bytes.
+    pub memory_bytes: u64,
+    /// The least memory that one of its devices has, in bytes, of those where it is known.
+    pub room_bytes: Option<u64>,
+    /// How long it takes for a micro-batch, as its replicas do together.
+    pub seconds: f64,
+}
+
+/// One replica of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReplicaPlan {
+    /// How many of a step's micro-batches it does.
+    pub micro_batches: u64,
+    /// How long each of its stages takes for one.
+    pub stage_s: Vec<f64>,
+    /// How long it takes for all of them, the filling of the pipeline included.
+    pub seconds: f64,
+}
+
+/// What is known of the devices, by their place in the list that was given.
+#[derive(Debug)]
+pub(super) struct Figures {
+    pub(super) rates: Vec<f64>,
+    pub(super) memory: Vec<Option<u64>>,
+    /// Bytes a second between each two; nothing where not known, and then there is no traffic.
+    pub(super) bandwidth: Vec<Vec<Option<f64>>>,
+}
+
+/// Devices on ranks: which device each rank is, `tp` innermost and `dp` outermost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Arrangement {
+    pub(super) tp: usize,
+    pub(super) pp: usize,
+    pub(super) dp: usize,
+    pub(super) order: Vec<usize>,
+}
+
+/// What it would take.
+#[derive(Debug, Clone)]
+pub(super) struct Prediction {
+    pub(super) stages: Vec<StagePlan>,
+    pub(super) replicas: Vec<ReplicaPlan>,
+    pub(super) gradients_s: f64,
+    pub(super) step_s: f64,
+    pub(super) ideal_s: f64,
+    pub(super) balance: f64,
+    /// The slowest link within tensor-parallel groups, between stages, and within data-parallel groups.
+    pub(super) links: [f64; 3],
+}
+
+/// How long a tensor-parallel group takes: for work, for a byte reduced, for a byte handed on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Pace {
+    per_cost: f64,
+    per_tensor_byte: f64,
+    per_output_byte: f64,
+}
+
+impl Arrangement {
+    pub(super) fn rank(&self, replica: usize, stage: usize, shard: usize) -> usize {
+        (replica * self.pp + stage) * self.tp + shard
+    }
+
+    fn device(&self, replica: usize, stage: usize, shard: usize) -> usize {
+        self.order[self.rank(replica, stage, shard)]
+    }
+
+    /// The devices of a tensor-parallel group.
+    fn group(&self, replica: usize, stage: usize) -> &[usize] {
+        let first = self.rank(replica, stage, 0);
+        &self.order[first..first + self.tp]
+    }
+
+    /// The devices of a stage, in all replicas.
+    fn stage(&self, stage: usize) -> impl Iterator<Item = usize> + Clone + '_ {
+        (0..self.dp).flat_map(move |replica| self.group(replica, stage).iter().copied())
+    }
+}
+
+impl Figures {
+    /// The slowest link within a group; endless where it is one device alone.
+    fn slowest_within(&self, group: impl Iterator<Item = usize> + Clone) -> f64 {
+        let pairs = group.clone().flat_map(|one| group.clone().map(move |other| (one, other)));
+        pairs
+            .filter(|(one, other)| one < other)
+            .map(|(one, other)| self.link(one, other))
+            .fold(f64::INFINITY, f64::min)
+    }
+
+    /// A link that nobody knows is taken to be worse than any: it only counts where all else is equal.
+    fn link(&self, one: usize, other: usize) -> f64 {
+        self.bandwidth[one][other].unwrap_or(0.0)
+    }
+
+    /// The slowest link from a stage to the next, over a replica's shards.
+    fn slowest_onwards(&self, arrangement: &Arrangement, replica: usize, stage: usize) -> f64 {
+        (0..arrangement.tp)
+            .map(|shard| {
+                let from = arrangement.device(replica, stage, shard);
+                self.link(from, arrangement.device(replica, stage + 1, shard))
+            })
+            .fold(f64::INFINITY, f64::min)
+    }
+
+    /// The memory that each device of a stage has, as far as it is known.
+    pub(super) fn room(&self, arrangement: &Arrangement, stage: usize) -> Option<u64> {
+        arrangement.stage(stage).filter_map(|device| self.memory[device]).min()
+    }
+
+    fn pace(&self, arrangement: &Arrangement, replica: usize, stage: usize) -> Pace {
+        let group = arrangement.group(replica, stage);
+        let slowest = group.iter().map(|&device| self.rates[device]).fold(f64::INFINITY, f64::min);
+        let last = stage + 1 == arrangement.pp;
+        Pace {
+            per_cost: 1.0 / (slowest * arrangement.tp as f64),
+            per_tensor_byte: reduce(arrangement.tp) / self.slowest_within(group.iter().copied()),
+            per_output_byte: if last { 0.0 } else { 1.0 / self.slowest_onwards(arrangement, replica, stage) },
+        }
+    }
+}
+
+/// What each member of a group sends of every byte that is reduced among them, by the ring.
+fn reduce(members: usize) -> f64 {
+    2.0 * (members - 1) as f64 / members as f64
+}
+
+/// Bytes at a pace; none take no time, even where the pace is not known.
+fn sending(bytes: f64, per_byte: f64) -> f64 {
+    if bytes > 0.0 { bytes * per_byte } else { 0.0 }
+}
+
+/// What an arrangement would take, with the best cut for it; nothing where no cut fits its memory.
+pub(super) fn predict(
+    figures: &Figures,
+    workload: &Workload,
+    sums: &Sums,
+    arrangement: &Arrangement,
+) -> Option<Prediction> {
+    let &Arrangement { tp, pp, dp, .. } = arrangement;
+    let layers = &workload.layers;
+    let paces: Vec<Vec<Pace>> = (0..dp)
+        .map(|replica| (0..pp).map(|stage| figures.pace(arrangement, replica, stage)).collect())
+        .collect();
+    let time = |pace: Pace, from: usize, until: usize| {
+        sums.cost(from, until) * pace.per_cost
+            + sending(sums.tensor(from, until), pace.per_tensor_byte)
+            + sending(layers[until - 1].output_bytes as f64, pace.per_output_byte)
+    };
+    // Replicas that go at one pace are counted rather than asked one by one.
+    let counted: Vec<Vec<(Pace, f64)>> =
+        (0..pp).map(|stage| count(paces.iter().map(|replica| replica[stage]))).collect();
+    let together = |stage: usize, from: usize, until: usize| match counted[stage][..] {
+        [(pace, _)] => time(pace, from, until),
+        ref paces => {
+            dp as f64 / paces.iter().map(|&(pace, count)| count / time(pace, from, until)).sum::<f64>()
+        }
+    };
+    let rooms: Vec<Option<u64>> = (0..pp).map(|stage| figures.room(arrangement, stage)).collect();
+    let needs = |from: usize, until: usize| sums.memory(from, until).div_ceil(tp as u128);
+    let fits = |stage: usize, from: usize, until: usize| {
+        rooms[stage].is_none_or(|room| needs(from, until) <= u128::from(room))
+    };
+    let Cut { stages: cut, .. } = cut_by(layers.len(), pp, together, fits)?;
+
+    let stage_s: Vec<Vec<f64>> = paces
+        .iter()
+        .map(|paces| {
+            paces.iter().zip(&cut).map(|(&pace, range)| time(pace, range.start, range.end)).collect()
+        })
+        .collect();
+    let replicas = share(&stage_s, workload.micro_batches);
+    let gradients_s = (0..pp)
+        .map(|stage| {
+            let bytes = sums.gradient(cut[stage].start, cut[stage].end) / tp as f64;
+            sending(bytes, reduce(dp) / slowest_between_replicas(figures, arrangement, stage))
+        })
+        .fold(0.0, f64::max);
+    let slowest = replicas.iter().map(|replica| replica.seconds).fold(0.0, f64::max);
+    let work = sums.cost(0, layers.len()) * workload.micro_batches as f64;
+    let stages = cut.iter().enumerate().map(|(stage, range)| StagePlan {
+        layers: range.clone(),
+        cost: sums.cost(range.start, range.end),
+        memory_bytes: needs(range.start, range.end).try_into().unwrap_or(u64::MAX),
+        room_bytes: rooms[stage],
+        seconds: together(stage, range.start, range.end),
+    });
+    Some(Prediction {
+        balance: balance(figures, arrangement, sums, &cut, &replicas, &paces),
+        stages: stages.collect(),
+        replicas,
+        gradients_s,
+        step_s: slowest + gradients_s,
+        ideal_s: work / figures.rates.iter().sum::<f64>(),
+        links: slowest_links(figures, arrangement),
+    })
+}
+
+fn count(paces: impl Iterator<Item = Pace>) -> Vec<(Pace, f64)> {
+    let mut counted: Vec<(Pace, f64)> = Vec::new();
+    for pace in paces {
+        match counted.iter_mut().find(|(known, _)| *known == pace) {
+            Some((_, count)) => *count += 1.0,
+            None => counted.push((pace, 1.0)),
+        }
+    }
+    counted
+}
+
+/// Hands each micro-batch to the replica that would be done with it first, which no other way of sharing beats.
+fn share(stage_s: &[Vec<f64>], micro_batches: u64) -> Vec<ReplicaPlan> {
+    let fill: Vec<f64> = stage_s.iter().map(|stages| stages.iter().sum()).collect();
+    let each: Vec<f64> = stage_s.iter().map(|stages| stages.iter().copied().fold(0.0, f64::max)).collect();
+    let mut shares = vec![0u64; stage_s.len()];
+    for _ in 0..micro_batches {
+        let done = |replica: usize| fill[replica] + shares[replica] as f64 * each[replica];
+        let first = (0..shares.len()).min_by(|&one, &other| done(one).total_cmp(&done(other)));
+        shares[first.unwrap_or(0)] += 1;
+    }
+    let plans = stage_s.iter().zip(&shares).enumerate().map(|(replica, (stage_s, &micro_batches))| {
+        let more = micro_batches.saturating_sub(1) as f64;
+        let seconds = if micro_batches == 0 { 0.0 } else { fill[replica] + more * each[replica] };
+        ReplicaPlan { micro_batches, stage_s: stage_s.clone(), seconds }
+    });
+    plans.collect()
+}
+
+fn slowest_between_replicas(figures: &Figures, arrangement: &Arrangement, stage: usize) -> f64 {
+    (0..arrangement.tp)
+        .map(|shard| {
+            let group = (0..arrangement.dp).map(move |replica| arrangement.device(replica, stage, shard));
+            figures.slowest_within(group)
+        })
+        .fold(f64::INFINITY, f64::min)
+}
+
+fn slowest_links(figures: &Figures, arrangement: &Arrangement) -> [f64; 3] {
+    let &Arrangement { pp, dp, .. } = arrangement;
+    let least = |links: &mut dyn Iterator<Item = f64>| links.fold(f64::INFINITY, f64::min);
+    let places = || (0..dp).flat_map(|replica| (0..pp).map(move |stage| (replica, stage)));
+    [
+        least(&mut places().map(|(replica, stage)| {
+            figures.slowest_within(arrangement.group(replica, stage).iter().copied())
+        })),
+        least(
+            &mut places()
+                .filter(|(_, stage)| stage + 1 < pp)
+                .map(|(replica, stage)| figures.slowest_onwards(arrangement, replica, stage)),
+        ),
+        least(&mut (0..pp).map(|stage| slowest_between_replicas(figures, arrangement, stage))),
+    ]
+}
+
+/// How evenly devices are busy in a step: the mean over the most. A device is busy while it computes its own part, and
+/// while it sends; not while it waits for a slower one.
+fn balance(
+    figures: &Figures,
+    arrangement: &Arrangement,
+    sums: &Sums,
+    cut: &[Range<usize>],
+    replicas: &[ReplicaPlan],
+    paces: &[Vec<Pace>],
+) -> f64 {
+    let (mut all, mut most) = (0.0, 0.0f64);
+    for (replica, plan) in replicas.iter().enumerate() {
+        for (stage, range) in cut.iter().enumerate() {
+            let cost = sums.cost(range.start, range.end);
+            let sent = plan.stage_s[stage] - cost * paces[replica][stage].per_cost;
+            for &device in arrangement.group(replica, stage) {
+                let own = cost / (figures.rates[device] * arrangement.tp as f64);
+                let busy = plan.micro_batches as f64 * (own + sent);
+                all += busy;
+                most = most.max(busy);
+            }
+        }
+    }
+    all / (most * arrangement.order.len() as f64)
+}

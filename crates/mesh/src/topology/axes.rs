@@ -1,0 +1,171 @@
+//! Named axes, and the arithmetic between ranks and coordinates.
+
+use serde::Serialize;
+
+use super::error::LayoutError;
+
+/// One axis of a mesh: how many coordinates it has, and what it is called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Axis {
+    /// Its name.
+    pub name: String,
+    /// How many coordinates it has: they are 0 to one less than this.
+    pub size: usize,
+}
+
+/// The usual ways to share out a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parallelism {
+    /// Every device has the whole model and a part of the data: one axis, `dp`.
+    DataParallel,
+    /// Every layer is cut over so many devices: one axis, `tp`. The degree must be the number of devices: where there
+    /// are more, say what the others do, with [`Mixed`](Parallelism::Mixed).
+    TensorParallel {
+        /// How many devices share a layer.
+        degree: usize,
+    },
+    /// Layers follow each other over so many devices: one axis, `pp`. There must be as many devices as stages.
+    PipelineParallel {
+        /// How many stages there are.
+        stages: usize,
+    },
+    /// All three, with axes `dp`, `pp` and `tp`, the last one innermost.
+    Mixed {
+        /// How many devices share a layer.
+        tp: usize,
+        /// How many stages there are.
+        pp: usize,
+        /// How many replicas of the model there are.
+        dp: usize,
+    },
+}
+
+/// What a mesh is to look like: axes with their sizes, innermost last, or one of the usual ways.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shape(Wanted);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wanted {
+    Axes(Vec<(String, usize)>),
+    Usual(Parallelism),
+}
+
+impl From<Parallelism> for Shape {
+    fn from(parallelism: Parallelism) -> Self {
+        Shape(Wanted::Usual(parallelism))
+    }
+}
+
+impl<Name: Into<String>, const N: usize> From<[(Name, usize); N]> for Shape {
+    fn from(axes: [(Name, usize); N]) -> Self {
+        Shape::from(Vec::from(axes))
+    }
+}
+
+impl<Name: Into<String>> From<Vec<(Name, usize)>> for Shape {
+    fn from(axes: Vec<(Name, usize)>) -> Self {
+        Shape(Wanted::Axes(axes.into_iter().map(|(name, size)| (name.into(), size)).collect()))
+    }
+}
+
+impl Shape {
+    /// The axes for so many ranks.
+    fn axes(self, world: usize) -> Vec<Axis> {
+        let axes = match self.0 {
+            Wanted::Axes(axes) => axes,
+            Wanted::Usual(Parallelism::DataParallel) => vec![("dp".into(), world)],
+            Wanted::Usual(Parallelism::TensorParallel { degree }) => vec![("tp".into(), degree)],
+            Wanted::Usual(Parallelism::PipelineParallel { stages }) => vec![("pp".into(), stages)],
+            Wanted::Usual(Parallelism::Mixed { tp, pp, dp }) => {
+                vec![("dp".into(), dp), ("pp".into(), pp), ("tp".into(), tp)]
+            }
+        };
+        axes.into_iter().map(|(name, size)| Axis { name, size }).collect()
+    }
+}
+
+/// Axes whose sizes multiply to the number of ranks, each with a name of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Axes(Vec<Axis>);
+
+impl Axes {
+    pub(super) fn new(shape: Shape, world: usize) -> Result<Self, LayoutError> {
+        let axes = shape.axes(world);
+        if axes.is_empty() {
+            return Err(LayoutError::NoAxes { world });
+        }
+        for (index, Axis { name, size }) in axes.iter().enumerate() {
+            if !is_axis_name(name) {
+                return Err(LayoutError::AxisName { name: name.clone() });
+            }
+            if axes[..index].iter().any(|before| before.name == *name) {
+                return Err(LayoutError::DuplicateAxis { name: name.clone() });
+            }
+            if *size == 0 {
+                return Err(LayoutError::ZeroSize { axis: name.clone(), world });
+            }
+        }
+        let product = axes.iter().try_fold(1usize, |product, axis| product.checked_mul(axis.size));
+        if product != Some(world) {
+            return Err(LayoutError::NotTheWorld { axes, world });
+        }
+        Ok(Axes(axes))
+    }
+
+    pub(super) fn as_slice(&self) -> &[Axis] {
+        &self.0
+    }
+
+    pub(super) fn index(&self, name: &str) -> Result<usize, LayoutError> {
+        self.0.iter().position(|axis| axis.name == name).ok_or_else(|| LayoutError::UnknownAxis {
+            axis: name.into(),
+            axes: self.0.iter().map(|axis| axis.name.clone()).collect(),
+        })
+    }
+
+    /// How far apart two ranks are that are neighbours along this axis.
+    pub(super) fn stride(&self, axis: usize) -> usize {
+        self.0[axis + 1..].iter().map(|axis| axis.size).product()
+    }
+
+    /// A rank's coordinate along one axis.
+    pub(super) fn coordinate(&self, rank: usize, axis: usize) -> usize {
+        rank / self.stride(axis) % self.0[axis].size
+    }
+
+    /// The rank at these coordinates, where there is one.
+    pub(super) fn rank(&self, coordinates: &[usize]) -> Option<usize> {
+        if coordinates.len() != self.0.len() {
+            return None;
+        }
+        self.0.iter().zip(coordinates).try_fold(0, |rank, (axis, &coordinate)| {
+            (coordinate < axis.size).then(|| rank * axis.size + coordinate)
+        })
+    }
+
+    /// An axis's groups in the order of their first ranks: name and ranks of each.
+    pub(super) fn groups(&self, axis: usize) -> impl Iterator<Item = (String, Vec<usize>)> + '_ {
+        let world: usize = self.0.iter().map(|axis| axis.size).product();
+        let (size, stride) = (self.0[axis].size, self.stride(axis));
+        (0..world).filter(move |&rank| self.coordinate(rank, axis) == 0).map(move |first| {
+            let ranks = (0..size).map(|coordinate| first + coordinate * stride).collect();
+            (self.group_name(axis, first), ranks)
+        })
+    }
+
+    /// The name of a rank's group along an axis: it depends on the other coordinates alone.
+    fn group_name(&self, axis: usize, rank: usize) -> String {
+        let others = (0..self.0.len()).filter(|&other| other != axis);
+        let others: String =
+            others.map(|other| format!("_{}{}", self.0[other].name, self.coordinate(rank, other))).collect();
+        let name = &self.0[axis].name;
+        if others.is_empty() { format!("{name}_0") } else { format!("{name}{others}") }
+    }
+}
+
+/// Without digits and underscores, every group's name can be read in one way only.
+fn is_axis_name(name: &str) -> bool {
+    name.starts_with(|letter: char| letter.is_ascii_lowercase())
+        && name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-')
+        && name != "world"
+}

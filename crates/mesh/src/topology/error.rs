@@ -1,0 +1,291 @@
+//! Why a mesh cannot be arranged so, or has no answer.
+
+use super::axes::Axis;
+
+/// Why a mesh cannot be arranged so, or has no answer. A message says what would fit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// There is nothing to arrange.
+    #[error("a mesh needs at least one device")]
+    NoDevices,
+    /// One device cannot be two ranks.
+    #[error(
+        "ranks {first} and {second} are both {device}: give each rank a device of its own, which may be a part of one \
+         (as `cpu[1,1]`)"
+    )]
+    SameDevice {
+        /// The device.
+        device: String,
+        /// The first rank that it is.
+        first: usize,
+        /// The second.
+        second: usize,
+    },
+    /// No axis was named.
+    #[error("a mesh needs at least one axis: `dp` of size {world} would be one")]
+    NoAxes {
+        /// How many ranks there are.
+        world: usize,
+    },
+    /// An axis cannot be called so, because group names are made of axis names, numbers and underscores.
+    #[error(
+        "an axis cannot be called `{name}`: small letters and hyphens, beginning with a letter, and not `world`"
+    )]
+    AxisName {
+        /// What it was called.
+        name: String,
+    },
+    /// Two axes have one name.
+    #[error("two axes are called `{name}`: each needs a name of its own")]
+    DuplicateAxis {
+        /// What they are called.
+        name: String,
+    },
+    /// An axis of size 0 has no room for any rank.
+    #[error("axis `{axis}` has size 0: {} would divide {world} ranks", or_list(&divisors(*.world)))]
+    ZeroSize {
+        /// The axis.
+        axis: String,
+        /// How many ranks there are.
+        world: usize,
+    },
+    /// The sizes do not multiply to the number of ranks.
+    #[error("{}", not_the_world(.axes, *.world))]
+    NotTheWorld {
+        /// What was asked for.
+        axes: Vec<Axis>,
+        /// How many ranks there are.
+        world: usize,
+    },
+    /// The mesh has no such axis.
+    #[error("there is no axis `{axis}`: this mesh has {}", .axes.join(", "))]
+    UnknownAxis {
+        /// What was asked for.
+        axis: String,
+        /// What there is.
+        axes: Vec<String>,
+    },
+    /// There is no such rank.
+    #[error("there is no rank {rank}: {}", ranks_text(0, *.world))]
+    UnknownRank {
+        /// What was asked for.
+        rank: usize,
+        /// How many ranks there are.
+        world: usize,
+    },
+    /// Nothing is at these coordinates.
+    #[error("nothing is at {coordinates:?}: the axes, outermost first, are {}", axes_text(.axes))]
+    UnknownCoordinates {
+        /// What was asked for.
+        coordinates: Vec<usize>,
+        /// What there is.
+        axes: Vec<Axis>,
+    },
+    /// The mesh has no such group.
+    #[error("there is no group `{name}`: this mesh has {}", some_of(.groups))]
+    UnknownGroup {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        groups: Vec<String>,
+    },
+    /// `world` is every rank, and stays it.
+    #[error("`world` is the group of all ranks and cannot be replaced: choose another name")]
+    World,
+    /// A group cannot be called so.
+    #[error("a group cannot be called `{name}`: it needs a name without blanks")]
+    GroupName {
+        /// What it was called.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("there is a group `{name}` already, of ranks {ranks:?}: choose another name")]
+    DuplicateGroup {
+        /// Its name.
+        name: String,
+        /// Its ranks.
+        ranks: Vec<usize>,
+    },
+    /// A group of nobody.
+    #[error("group `{name}` is empty: it needs at least one rank, and {}", ranks_text(0, *.world))]
+    EmptyGroup {
+        /// What it was to be called.
+        name: String,
+        /// How many ranks there are.
+        world: usize,
+    },
+    /// A group has a rank that the mesh has not.
+    #[error("group `{name}` has rank {rank}, which there is not: {}", ranks_text(0, *.world))]
+    GroupOutOfRange {
+        /// What it was to be called.
+        name: String,
+        /// The rank.
+        rank: usize,
+        /// How many ranks there are.
+        world: usize,
+    },
+    /// A group has a rank twice.
+    #[error("group `{name}` has rank {rank} twice: each rank can be in a group once")]
+    RankTwice {
+        /// What it was to be called.
+        name: String,
+        /// The rank.
+        rank: usize,
+    },
+    /// The rank, or the number of a member, is not in this group.
+    #[error("{asked} is not in group `{group}`, which has ranks {ranks:?}")]
+    NotInGroup {
+        /// What was asked for.
+        asked: String,
+        /// The group.
+        group: String,
+        /// Its ranks.
+        ranks: Vec<usize>,
+    },
+    /// The mesh was reshaped after this handle was made: what it stood for is gone.
+    #[error(
+        "group `{group}` is from before the mesh was reshaped (its arrangement {made}, now {now}): ask the mesh for its \
+         groups again"
+    )]
+    Stale {
+        /// The group.
+        group: String,
+        /// The arrangement that it belonged to, counted from 0.
+        made: u64,
+        /// The arrangement that the mesh has now.
+        now: u64,
+    },
+}
+
+/// Which ranks there are: `there are ranks 0 to 7`, `there is rank 0`.
+fn ranks_text(from: usize, until: usize) -> String {
+    match until.saturating_sub(from) {
+        0 => "there is no rank".into(),
+        1 => format!("there is rank {from}"),
+        _ => format!("there are ranks {from} to {}", until - 1),
+    }
+}
+
+/// Numbers that divide a number, in order.
+pub(super) fn divisors(number: usize) -> Vec<usize> {
+    let low: Vec<usize> = (1..=number.isqrt()).filter(|size| number.is_multiple_of(*size)).collect();
+    let high = low.iter().rev().map(|size| number / size).filter(|size| !low.contains(size));
+    low.iter().copied().chain(high).collect()
+}
+
+fn or_list(numbers: &[usize]) -> String {
+    match numbers {
+        [] => "nothing".into(),
+        [only] => only.to_string(),
+        [first @ .., last] => {
+            let first: Vec<String> = first.iter().map(usize::to_string).collect();
+            format!("{} or {last}", first.join(", "))
+        }
+    }
+}
+
+fn axes_text(axes: &[Axis]) -> String {
+    axes.iter().map(|axis| format!("{} {}", axis.name, axis.size)).collect::<Vec<_>>().join(" × ")
+}
+
+/// How sizes and ranks fail to agree: who would be left over or missing, and which sizes would fit.
+fn not_the_world(axes: &[Axis], world: usize) -> String {
+    let product = axes.iter().fold(1u128, |product, axis| product.saturating_mul(axis.size as u128));
+    let asked = axes_text(axes);
+    let wrong = if product < world as u128 {
+        let over = product as usize;
+        let ranks =
+            if world - over == 1 { format!("rank {over}") } else { format!("ranks {over} to {}", world - 1) };
+        format!("{asked} arranges {product} of {world} ranks: {ranks} would be left over")
+    } else {
+        let missing = product - world as u128;
+        format!("{asked} needs {product} ranks, and there are {world}: {missing} would be missing")
+    };
+    format!("{wrong}; {}", what_fits(axes, world))
+}
+
+/// Sizes of single axes that would make it fit, the others kept; or else what divides at all.
+fn what_fits(axes: &[Axis], world: usize) -> String {
+    let fits: Vec<String> = (0..axes.len())
+        .filter_map(|index| {
+            let others = axes.iter().enumerate().filter(|(other, _)| *other != index);
+            let product = others.fold(1u128, |product, (_, axis)| product.saturating_mul(axis.size as u128));
+            let fits = product <= world as u128 && world.is_multiple_of(product as usize);
+            fits.then(|| format!("{} {}", axes[index].name, world / product as usize))
+        })
+        .collect();
+    let product = axes.iter().fold(1u128, |product, axis| product.saturating_mul(axis.size as u128));
+    let another = (product < world as u128 && world.is_multiple_of(product as usize))
+        .then(|| format!("another axis of size {}", world / product as usize));
+    let all: Vec<String> = fits.into_iter().chain(another).collect();
+    if all.is_empty() {
+        format!("sizes must divide {world}: {}", or_list(&divisors(world)))
+    } else {
+        format!("{} would fit", all.join(", or "))
+    }
+}
+
+/// Some names, and how many more there are.
+fn some_of(names: &[String]) -> String {
+    const LISTED: usize = 8;
+    let listed = names.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
+    match names.len() {
+        all if all > LISTED => format!("{listed} and {} more", all - LISTED),
+        _ => listed,
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn axes(sizes: &[(&str, usize)]) -> Vec<Axis> {
+        sizes.iter().map(|&(name, size)| Axis { name: name.into(), size }).collect()
+    }
+
+    #[test]
+    fn divisors_are_all_there_and_in_order() {
+        for number in 1..200 {
+            let plain: Vec<usize> = (1..=number).filter(|size| number % size == 0).collect();
+            assert_eq!(divisors(number), plain);
+        }
+    }
+
+    #[test]
+    fn what_is_left_over_and_what_would_fit_is_said() {
+        let text = |sizes: &[(&str, usize)], world| {
+            LayoutError::NotTheWorld { axes: axes(sizes), world }.to_string()
+        };
+        assert_eq!(
+            text(&[("dp", 2), ("tp", 3)], 8),
+            "dp 2 × tp 3 arranges 6 of 8 ranks: ranks 6 to 7 would be left over; tp 4 would fit"
+        );
+        assert_eq!(
+            text(&[("tp", 4)], 8),
+            "tp 4 arranges 4 of 8 ranks: ranks 4 to 7 would be left over; tp 8, or another axis of size 2 would fit"
+        );
+        assert_eq!(
+            text(&[("dp", 3), ("tp", 4)], 8),
+            "dp 3 × tp 4 needs 12 ranks, and there are 8: 4 would be missing; dp 2 would fit"
+        );
+        assert_eq!(
+            text(&[("dp", 3), ("tp", 3)], 10),
+            "dp 3 × tp 3 arranges 9 of 10 ranks: rank 9 would be left over; sizes must divide 10: 1, 2, 5 or 10"
+        );
+        assert!(text(&[("dp", usize::MAX), ("tp", usize::MAX)], 8).contains("would be missing"));
+    }
+
+    #[test]
+    fn a_size_of_nothing_is_answered_with_what_divides() {
+        let error = LayoutError::ZeroSize { axis: "tp".into(), world: 8 };
+        assert_eq!(error.to_string(), "axis `tp` has size 0: 1, 2, 4 or 8 would divide 8 ranks");
+    }
+
+    #[test]
+    fn long_lists_of_groups_are_cut() {
+        let groups: Vec<String> = (0..10).map(|index| format!("g{index}")).collect();
+        let text = LayoutError::UnknownGroup { name: "x".into(), groups }.to_string();
+        assert!(text.ends_with("g0, g1, g2, g3, g4, g5, g6, g7 and 2 more"), "{text}");
+    }
+}

@@ -1,0 +1,322 @@
+//! The mesh: a rank for each device, axes over the ranks, and the groups of both.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use serde::Serialize;
+
+use super::{
+    axes::{Axes, Axis, Shape},
+    error::LayoutError,
+    group::{Facts, Group, WORLD},
+    member::Member,
+    statistics::{AxisStatistics, Statistics, Totals},
+};
+
+/// Devices arranged by named axes, each with a rank. [The module](super) says how groups are made and named.
+///
+/// ```
+/// use evener_device::Kind;
+/// use evener_mesh::topology::{LayoutError, Member, Mesh, Parallelism};
+///
+/// let devices = ["a", "b", "c", "d"].map(|id| Member::new(id, Kind::Discrete));
+/// let mut mesh = Mesh::new(devices).axes(Parallelism::TensorParallel { degree: 4 })?;
+/// let everybody = mesh.group("tp_0")?;
+/// assert_eq!(everybody.ranks()?, [0, 1, 2, 3]);
+///
+/// mesh.reshape([("dp", 2), ("tp", 2)])?;
+/// assert!(matches!(everybody.ranks(), Err(LayoutError::Stale { .. })));
+/// assert_eq!(mesh.group("dp_tp1")?.ranks()?, [1, 3]);
+///
+/// let refused = mesh.reshape([("dp", 3)]).unwrap_err();
+/// assert_eq!(
+///     refused.to_string(),
+///     "dp 3 arranges 3 of 4 ranks: rank 3 would be left over; dp 4 would fit"
+/// );
+/// # Ok::<(), LayoutError>(())
+/// ```
+#[derive(Debug)]
+pub struct Mesh {
+    members: Arc<[Member]>,
+    axes: Axes,
+    groups: Groups,
+    /// Which arrangement this is. Group handles share it, and so know when they are out of date.
+    now: Arc<AtomicU64>,
+}
+
+/// Devices that are not arranged yet: see [`Mesh::new`].
+#[derive(Debug, Clone)]
+pub struct MeshBuilder {
+    members: Vec<Member>,
+}
+
+/// The ranks before and after a rank along an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Neighbours {
+    /// The one before; nothing for the first.
+    pub previous: Option<usize>,
+    /// The one after; nothing for the last.
+    pub next: Option<usize>,
+    /// The one before where the axis is a ring: the first has the last one. On an axis of size 1, the rank itself.
+    pub ring_previous: usize,
+    /// The one after where the axis is a ring: the last has the first one. On an axis of size 1, the rank itself.
+    pub ring_next: usize,
+}
+
+/// A rank's place in its pipeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Stage {
+    /// Which stage it is, from 0.
+    pub index: usize,
+    /// How many there are.
+    pub stages: usize,
+    /// The rank that it gets its input from; nothing for the first stage.
+    pub predecessor: Option<usize>,
+    /// The rank that it hands its output to; nothing for the last stage.
+    pub successor: Option<usize>,
+}
+
+impl Stage {
+    /// Whether the pipeline's input comes in here.
+    pub fn is_first(&self) -> bool {
+        self.predecessor.is_none()
+    }
+
+    /// Whether the pipeline's output goes out here.
+    pub fn is_last(&self) -> bool {
+        self.successor.is_none()
+    }
+}
+
+impl MeshBuilder {
+    /// Arranges the devices by these axes, innermost last, or in one of the [usual ways](super::Parallelism). Fails
+    /// where there is no device, where one is there twice, and where the sizes do not fit the number of devices.
+    pub fn axes(self, shape: impl Into<Shape>) -> Result<Mesh, LayoutError> {
+        let members = self.members;
+        if members.is_empty() {
+            return Err(LayoutError::NoDevices);
+        }
+        let mut seen = HashMap::new();
+        for (second, member) in members.iter().enumerate() {
+            if let Some(first) = seen.insert((&member.machine, &member.id), second) {
+                return Err(LayoutError::SameDevice { device: member.to_string(), first, second });
+            }
+        }
+        let axes = Axes::new(shape.into(), members.len())?;
+        let groups = Groups::of(&axes, members.len());
+        Ok(Mesh { members: members.into(), axes, groups, now: Arc::default() })
+    }
+}
+
+impl Mesh {
+    /// These devices, in the order of their ranks, to be arranged by [`MeshBuilder::axes`].
+    // A mesh without axes is none yet.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> MeshBuilder {
+        MeshBuilder { members: members.into_iter().map(Into::into).collect() }
+    }
+
+    /// Arranges the same devices anew: all is then as in a fresh mesh of that shape, custom groups are gone, and
+    /// group handles from before fail. Where the shape does not fit, nothing changes.
+    pub fn reshape(&mut self, shape: impl Into<Shape>) -> Result<(), LayoutError> {
+        let axes = Axes::new(shape.into(), self.world_size())?;
+        self.groups = Groups::of(&axes, self.world_size());
+        self.axes = axes;
+        self.now.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The devices, in the order of their ranks.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// A rank's device.
+    pub fn member(&self, rank: usize) -> Result<&Member, LayoutError> {
+        self.members.get(rank).ok_or(LayoutError::UnknownRank { rank, world: self.world_size() })
+    }
+
+    /// The axes, outermost first.
+    pub fn axes(&self) -> &[Axis] {
+        self.axes.as_slice()
+    }
+
+    /// A rank's coordinates, in the order of [`axes`](Mesh::axes).
+    pub fn coordinates(&self, rank: usize) -> Result<Vec<usize>, LayoutError> {
+        self.member(rank)?;
+        Ok((0..self.axes().len()).map(|axis| self.axes.coordinate(rank, axis)).collect())
+    }
+
+    /// A rank's coordinate along one axis.
+    pub fn coordinate(&self, rank: usize, axis: &str) -> Result<usize, LayoutError> {
+        self.member(rank)?;
+        Ok(self.axes.coordinate(rank, self.axes.index(axis)?))
+    }
+
+    /// The rank at these coordinates, given in the order of [`axes`](Mesh::axes).
+    pub fn rank_at(&self, coordinates: &[usize]) -> Result<usize, LayoutError> {
+        self.axes.rank(coordinates).ok_or_else(|| LayoutError::UnknownCoordinates {
+            coordinates: coordinates.to_vec(),
+            axes: self.axes().to_vec(),
+        })
+    }
+
+    /// The ranks before and after a rank along an axis.
+    pub fn neighbours(&self, rank: usize, axis: &str) -> Result<Neighbours, LayoutError> {
+        let at = self.coordinate(rank, axis)?;
+        let axis = self.axes.index(axis)?;
+        let (size, stride) = (self.axes()[axis].size, self.axes.stride(axis));
+        let first = rank - at * stride;
+        let rank_of = |coordinate: usize| first + coordinate * stride;
+        Ok(Neighbours {
+            previous: (at > 0).then(|| rank - stride),
+            next: (at + 1 < size).then(|| rank + stride),
+            ring_previous: rank_of((at + size - 1) % size),
+            ring_next: rank_of((at + 1) % size),
+        })
+    }
+
+    /// A rank's place in its pipeline. Fails where the mesh has no axis `pp`.
+    pub fn stage(&self, rank: usize) -> Result<Stage, LayoutError> {
+        let Neighbours { previous, next, .. } = self.neighbours(rank, "pp")?;
+        let stages = self.axes()[self.axes.index("pp")?].size;
+        Ok(Stage { index: self.coordinate(rank, "pp")?, stages, predecessor: previous, successor: next })
+    }
+
+    /// The group with this name.
+    pub fn group(&self, name: &str) -> Result<Group, LayoutError> {
+        match self.groups.by_name.get(name) {
+            Some(&index) => Ok(self.handle(&self.groups.list[index])),
+            None => Err(LayoutError::UnknownGroup {
+                name: name.into(),
+                groups: self.groups.list.iter().map(|group| group.name.clone()).collect(),
+            }),
+        }
+    }
+
+    /// The group of this axis that a rank is in.
+    pub fn group_of(&self, rank: usize, axis: &str) -> Result<Group, LayoutError> {
+        let at = self.coordinate(rank, axis)?;
+        let axis = self.axes.index(axis)?;
+        let first = rank - at * self.axes.stride(axis);
+        Ok(self.handle(&self.groups.list[self.groups.of_axes[axis][&first]]))
+    }
+
+    /// All groups: `world`, those of the axes, outermost axis first, and the custom ones in the order they were made.
+    pub fn groups(&self) -> impl ExactSizeIterator<Item = Group> + '_ {
+        self.groups.list.iter().map(|facts| self.handle(facts))
+    }
+
+    /// The groups of one axis, in the order of their first ranks.
+    pub fn groups_of_axis(&self, axis: &str) -> Result<Vec<Group>, LayoutError> {
+        let groups = &self.groups.of_axes[self.axes.index(axis)?];
+        Ok(groups.values().map(|&index| self.handle(&self.groups.list[index])).collect())
+    }
+
+    /// Makes a group of one's own. Its group ranks are in the order of these ranks. Fails where the name is taken or
+    /// blank, and where the ranks are none, not of this mesh, or there twice.
+    pub fn add_group(
+        &mut self,
+        name: impl Into<String>,
+        ranks: impl IntoIterator<Item = usize>,
+    ) -> Result<Group, LayoutError> {
+        let (name, ranks) = (name.into(), ranks.into_iter().collect::<Vec<_>>());
+        let world = self.world_size();
+        if name == WORLD {
+            return Err(LayoutError::World);
+        }
+        if name.is_empty() || name.contains(char::is_whitespace) {
+            return Err(LayoutError::GroupName { name });
+        }
+        if let Some(&taken) = self.groups.by_name.get(&name) {
+            return Err(LayoutError::DuplicateGroup { name, ranks: self.groups.list[taken].ranks.clone() });
+        }
+        if ranks.is_empty() {
+            return Err(LayoutError::EmptyGroup { name, world });
+        }
+        let mut seen = vec![false; world];
+        for &rank in &ranks {
+            match seen.get_mut(rank) {
+                None => return Err(LayoutError::GroupOutOfRange { name, rank, world }),
+                Some(true) => return Err(LayoutError::RankTwice { name, rank }),
+                Some(seen) => *seen = true,
+            }
+        }
+        let index = self.groups.add(name, None, ranks);
+        Ok(self.handle(&self.groups.list[index]))
+    }
+
+    /// What all devices have together.
+    pub fn totals(&self) -> Totals {
+        Totals::of(&*self.members)
+    }
+
+    /// The mesh in numbers.
+    pub fn statistics(&self) -> Statistics {
+        let mut kinds = BTreeMap::new();
+        for member in &*self.members {
+            *kinds.entry(member.kind).or_insert(0) += 1;
+        }
+        let axes = self.axes().iter().zip(&self.groups.of_axes).map(|(axis, groups)| AxisStatistics {
+            name: axis.name.clone(),
+            size: axis.size,
+            groups: groups.len(),
+        });
+        let axes: Vec<_> = axes.collect();
+        let groups = self.groups.list.len();
+        let custom_groups = groups - 1 - axes.iter().map(|axis| axis.groups).sum::<usize>();
+        let reshapes = self.now.load(Ordering::Acquire);
+        Statistics { totals: self.totals(), kinds, axes, groups, custom_groups, reshapes }
+    }
+
+    fn handle(&self, facts: &Arc<Facts>) -> Group {
+        Group {
+            facts: facts.clone(),
+            members: self.members.clone(),
+            made: self.now.load(Ordering::Acquire),
+            now: self.now.clone(),
+        }
+    }
+}
+
+/// Every group of an arrangement.
+#[derive(Debug)]
+struct Groups {
+    list: Vec<Arc<Facts>>,
+    by_name: HashMap<String, usize>,
+    /// For each axis, where its groups are in the list, by their first rank.
+    of_axes: Vec<BTreeMap<usize, usize>>,
+}
+
+impl Groups {
+    fn of(axes: &Axes, world: usize) -> Self {
+        let mut groups = Groups { list: Vec::new(), by_name: HashMap::new(), of_axes: Vec::new() };
+        groups.add(WORLD.into(), None, (0..world).collect());
+        for (index, axis) in axes.as_slice().iter().enumerate() {
+            let mut of_axis = BTreeMap::new();
+            for (name, ranks) in axes.groups(index) {
+                let first = ranks[0];
+                of_axis.insert(first, groups.add(name, Some(axis.name.clone()), ranks));
+            }
+            groups.of_axes.push(of_axis);
+        }
+        groups
+    }
+
+    fn add(&mut self, name: String, axis: Option<String>, ranks: Vec<usize>) -> usize {
+        let index = self.list.len();
+        self.by_name.insert(name.clone(), index);
+        self.list.push(Arc::new(Facts { name, axis, ranks }));
+        index
+    }
+}

@@ -1,0 +1,50 @@
+//! How devices are arranged: named axes, a rank for each device, and the groups that follow from them.
+//!
+//! A [`Mesh`] has one rank a device, from 0. Its axes (`dp`, `pp`, `tp`, or any names) give every rank a coordinate
+//! each; the last axis is innermost, so its coordinate changes from one rank to the next.
+//!
+//! # Groups and their names
+//! The groups of an axis are the sets of ranks that differ in that axis's coordinate only. So the groups of each axis
+//! partition the ranks, and every rank is in exactly one group of every axis, whatever the sizes: an axis of size 1
+//! has a group of one for each rank.
+//!
+//! | group | name | example |
+//! | --- | --- | --- |
+//! | every rank | `world` | |
+//! | of an axis | the axis, `_`, then every other axis with its coordinate, outermost first, joined by `_` | `tp_dp0_pp1`, `pp_dp0_tp1`, `dp_pp0_tp1` |
+//! | of the only axis of a mesh | the axis and `_0` | `tp_0` |
+//! | of one's own | as it was called | `odd` |
+//!
+//! A name depends on the axes and coordinates, never on sizes: with axes `dp`, `pp` and `tp`, `tp_dp0_pp0` is there
+//! even where `dp` has size 1. [`Mesh::groups`] lists them all, [`Mesh::group_of`] finds a rank's by axis.
+//!
+//! ```
+//! use evener_device::Kind;
+//! use evener_mesh::topology::{Member, Mesh};
+//!
+//! let devices = (0..16).map(|index| Member::new(format!("gpu-{index}"), Kind::Discrete));
+//! let mesh = Mesh::new(devices).axes([("dp", 2), ("pp", 2), ("tp", 4)])?;
+//! assert_eq!(mesh.group("tp_dp0_pp1")?.ranks()?, [4, 5, 6, 7]);
+//! assert_eq!(mesh.group("pp_dp0_tp1")?.ranks()?, [1, 5]);
+//! assert_eq!(mesh.group_of(9, "dp")?.name(), "dp_pp0_tp1");
+//! assert_eq!(mesh.stage(6)?.predecessor, Some(2));
+//! # Ok::<(), evener_mesh::topology::LayoutError>(())
+//! ```
+
+mod axes;
+mod error;
+mod group;
+mod member;
+mod mesh;
+mod statistics;
+#[cfg(test)]
+mod test;
+
+pub use self::{
+    axes::{Axis, Parallelism, Shape},
+    error::LayoutError,
+    group::Group,
+    member::Member,
+    mesh::{Mesh, MeshBuilder, Neighbours, Stage},
+    statistics::{AxisStatistics, Statistics, Totals},
+};
