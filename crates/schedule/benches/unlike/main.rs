@@ -6,15 +6,10 @@
 //! the other strategies. Where `EVENER_TRACES` names a folder, the traces of these runs are written there.
 #![allow(missing_docs, clippy::print_stdout)]
 
+mod choice;
 mod churn;
 
-use std::{
-    collections::BTreeMap,
-    error::Error,
-    hash::{DefaultHasher, Hash, Hasher},
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{error::Error, path::PathBuf, time::Duration};
 
 use churn::{Churn, churned};
 use evener_device::{Device, DeviceId, Inventory, Kind, testing::Faults};
@@ -37,7 +32,7 @@ fn main() -> Result<()> {
         efficiency(&devices, &[])?;
     }
     if wants("choice") {
-        choice(&devices)?;
+        choice::choice(&devices)?;
     }
     if wants("kill") {
         kill(&devices)?;
@@ -177,103 +172,6 @@ fn job_like(
     let job = if std::env::var_os("EVENER_TRACES").is_some() { job.trace() } else { job };
     job.calibrate(items)?;
     Ok(job)
-}
-
-/// At every size, the devices that are chosen against each device alone.
-fn choice(devices: &[Device]) -> Result<()> {
-    const ROUNDS: u32 = 1 << 12;
-    let task = Churn::new("choice", ROUNDS, &DeviceId::from("none"));
-    println!(
-        "\nChoice: {ROUNDS} rounds an item; lower quartiles of alternating runs, in µs, after 64 or more to learn from"
-    );
-    let folder = std::env::temp_dir().join(format!("evener-choice-{}.json", std::process::id()));
-    let pool = Pool::new(devices)?;
-    let chosen = pool.job(&task).keep_history_at(Some(folder.clone()));
-    let alone: Vec<(Pool, &Device)> =
-        devices.iter().map(|device| Ok((Pool::new([device])?, device))).collect::<Result<_>>()?;
-    let alone: Vec<(Job<'_, Churn>, &Device)> =
-        alone.iter().map(|(pool, device)| (pool.job(&task).keep_history_at(None), *device)).collect();
-    let all: Vec<u32> = (0..10_000_000).collect();
-    print!("{:>9} {:>11}", "items", "chosen");
-    alone.iter().for_each(|(_, device)| print!(" {:>12}", device.id().to_string()));
-    println!(" {:>8}  used", "ratio");
-    let mut worst: f64 = 0.0;
-    for size in [1, 3, 10, 100, 1_000, 10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000] {
-        let items = &all[..size];
-        let expected = churned(items[size - 1], ROUNDS);
-        let mut jobs = vec![&chosen];
-        jobs.extend(alone.iter().map(|(job, _)| job));
-        // It learns from what it does: a while, or until it has nothing more to try.
-        let start = Instant::now();
-        for run in 0..4000 {
-            if run >= 64 && start.elapsed() > Duration::from_millis(1500) {
-                break;
-            }
-            chosen.map(items)?;
-        }
-        let (times, used) = alternate(&jobs, items, expected)?;
-        let fastest = times[1..].iter().min().copied().unwrap_or_default();
-        let ratio = times[0].as_secs_f64() / fastest.as_secs_f64();
-        worst = worst.max(ratio);
-        print!("{size:>9}");
-        times.iter().for_each(|time| print!(" {:>11.1}", time.as_secs_f64() * 1e6));
-        println!(" {ratio:>8.3}  {used}");
-    }
-    println!("worst ratio to the fastest alone: {worst:.3}");
-    let _ = std::fs::remove_file(folder);
-    Ok(())
-}
-
-/// Lower quartiles of the jobs' times, in turns; and who the first one used in the end.
-fn alternate(jobs: &[&Job<'_, Churn>], items: &[u32], expected: u32) -> Result<(Vec<Duration>, String)> {
-    let mut times = vec![Vec::new(); jobs.len()];
-    let mut used: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
-    let mut order: Vec<usize> = (0..jobs.len()).collect();
-    let start = Instant::now();
-    // At least some turns, at most as many as tell no more; the first tenth warms up, and is learned from.
-    while times[0].len() < 40 || (start.elapsed() < Duration::from_millis(2500) && times[0].len() < 2000) {
-        let turn = times[0].len();
-        // In another order each time: what ran before leaves traces.
-        order.sort_by_cached_key(|&which| {
-            let mut hasher = DefaultHasher::new();
-            (turn, which).hash(&mut hasher);
-            hasher.finish()
-        });
-        for &which in &order {
-            // One that is hopelessly slow is not waited for each time.
-            if which > 0 && turn > 3 && turn % 16 != 0 && is_hopeless(&times, which) {
-                continue;
-            }
-            let begin = Instant::now();
-            let run = jobs[which].map(items)?;
-            times[which].push(begin.elapsed());
-            assert_eq!(run.results().last(), Some(&expected), "wrong results");
-            if which == 0 {
-                let devices = run.report().devices.iter().filter(|device| device.items > 0);
-                let names = devices.map(|device| device.id.clone()).collect::<Vec<_>>().join("+");
-                used.entry(names).or_default().push(begin.elapsed());
-            }
-        }
-    }
-    let quartile = |mut times: Vec<Duration>| {
-        let warm = times.len() / 10 + 2;
-        let mut times = times.split_off(warm.min(times.len() - 1));
-        times.sort_unstable();
-        times[times.len() / 4]
-    };
-    let mut used: Vec<(usize, String)> = used
-        .into_iter()
-        .map(|(names, times)| (times.len(), format!("{names} {}x {:.1?}", times.len(), quartile(times))))
-        .collect();
-    used.sort_unstable_by(|a, b| b.cmp(a));
-    let used = used.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(", ");
-    Ok((times.into_iter().map(quartile).collect(), used))
-}
-
-fn is_hopeless(times: &[Vec<Duration>], which: usize) -> bool {
-    let least = |times: &Vec<Duration>| times.iter().min().copied().unwrap_or(Duration::MAX);
-    let best = times.iter().map(least).min().unwrap_or(Duration::MAX);
-    least(&times[which]) > best * 4
 }
 
 /// Half-way through a run of the GPUs, one of them is gone for good.

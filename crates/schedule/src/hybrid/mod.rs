@@ -10,6 +10,8 @@
 
 mod fit;
 mod joint;
+#[cfg(test)]
+mod live;
 mod store;
 #[cfg(test)]
 mod test;

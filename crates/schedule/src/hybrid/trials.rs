@@ -27,11 +27,15 @@ fn worth_trying(least: f64) -> f64 {
 }
 /// Once in so many decisions, a set is measured again that was not used for long.
 const AGAIN: u32 = 64;
-/// Then it is one that took at most so many times as long as the best, or as is worth trying.
+/// Then it is one that took at most so many times as long as the best, or as is worth trying; mostly one that is close.
 const WORTH_LOOKING: f64 = 2.0;
+const CLOSE: f64 = 1.1;
 
 /// What was used last stays until something else is faster by more than chance.
-const STEADY: f64 = 1.015;
+const STEADY: f64 = 1.01;
+/// Where what is used becomes slower or faster by at most this part, so has the whole machine, and the others are taken
+/// to have changed as much: what they did a while ago could otherwise not be compared.
+const DRIFT: f64 = 0.1;
 /// Several devices are only worth it if they are faster than one by more than runs differ from each other anyway.
 const COMPANY: f64 = 1.03;
 
@@ -98,10 +102,17 @@ impl Trials {
             size.sets.len() - 1
         });
         let trial = &mut size.sets[index];
+        let before = trial.seconds_per_item();
         trial.last = last;
         trial.seconds_per_item.push(seconds / items.max(1) as f64);
         if trial.seconds_per_item.len() > REMEMBERED {
             trial.seconds_per_item.remove(0);
+        }
+        let change = trial.seconds_per_item() / before;
+        if trial.devices == size.settled && (change - 1.0).abs() <= DRIFT {
+            for (other, trial) in size.sets.iter_mut().enumerate() {
+                trial.seconds_per_item.iter_mut().filter(|_| other != index).for_each(|it| *it *= change);
+            }
         }
     }
 
@@ -124,7 +135,7 @@ impl Trials {
             return Decided { joint: best, explores: true };
         };
         size.decisions = size.decisions.wrapping_add(1);
-        let mut sets = sets(items, lines, best);
+        let mut sets = sets(items, lines, best, size.known(names));
         let measured =
             |set: &Set| size.find(&set.members, names).map(|it| it.seconds_per_item() * items as f64);
         let seconds: Vec<f64> =
@@ -146,7 +157,8 @@ impl Trials {
         let fastest = || (0..sets.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
         // Sooner at first: what was slow then may only have been new.
         let again = size.decisions.is_multiple_of(AGAIN.min(size.decisions.next_power_of_two()));
-        let looking = WORTH_LOOKING.min(worth_trying(least));
+        let far = (size.decisions / AGAIN).is_multiple_of(4);
+        let looking = if far { WORTH_LOOKING.min(worth_trying(least)) } else { CLOSE };
         let near = (0..sets.len()).filter(|&index| seconds[index] <= least * looking);
         let explored = (0..sets.len()).find(untried).or_else(|| near.min_by_key(unused).filter(|_| again));
         let Some(chosen) = explored.or(settled).or_else(fastest) else {
@@ -162,6 +174,13 @@ impl Trials {
 }
 
 impl Size {
+    /// The sets that were tried and whose members are all there.
+    fn known(&self, names: &[&str]) -> Vec<Vec<usize>> {
+        let place = |device: &String| names.iter().position(|name| name == device);
+        let members = |trial: &Trial| trial.devices.iter().map(place).collect();
+        self.sets.iter().filter_map(members).collect()
+    }
+
     fn find(&self, members: &[usize], names: &[&str]) -> Option<&Trial> {
         let devices = sorted_names(members, names);
         self.sets.iter().find(|trial| trial.devices == devices)
@@ -179,13 +198,19 @@ fn size_of_run(items: u64) -> u32 {
     ((items.max(1) as f64).log2() * 4.0).round() as u32
 }
 
-/// The sets that may be worth using: the best by reckoning, the same without those who would do least, and each device
-/// alone.
-fn sets(items: u64, lines: &[Line], best: Joint) -> Vec<Set> {
+/// The sets that may be worth using: the best by reckoning, the same without those who would do least, each device
+/// alone, and what was tried before.
+fn sets(items: u64, lines: &[Line], best: Joint, known: Vec<Vec<usize>>) -> Vec<Set> {
     let mut order: Vec<usize> = (0..lines.len()).filter(|&index| best.items[index] > 0.0).collect();
     order.sort_by(|&a, &b| best.items[b].total_cmp(&best.items[a]).then(a.cmp(&b)));
     let mut members: Vec<Vec<usize>> = (2..=order.len()).rev().map(|count| order[..count].to_vec()).collect();
     members.extend((0..lines.len()).map(|alone| vec![alone]));
+    let alike = |a: &[usize], b: &[usize]| a.len() == b.len() && a.iter().all(|member| b.contains(member));
+    for known in known {
+        if !members.iter().any(|set| alike(set, &known)) {
+            members.push(known);
+        }
+    }
     let whole = order.len();
     let set = |members: Vec<usize>| {
         let reckoned = if members.len() == whole && members == order {

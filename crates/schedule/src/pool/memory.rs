@@ -66,8 +66,10 @@ impl Remembered {
 
 /// So many runs with one decision are timed one by one.
 const TIMED: usize = 64;
-/// So many runs with one decision tell enough of what was only tried.
+/// So many runs, or runs for so long, tell enough of what was only tried: the first ones with devices that had nothing to
+/// do for a while take longer than those that follow.
 const EXPLORING: usize = 8;
+const EXPLORING_AT_MOST: Duration = Duration::from_millis(20);
 
 impl Memory {
     /// What a device's lanes have shown in the run that was most like one of so many units.
@@ -103,10 +105,12 @@ impl Memory {
     /// The devices that a run of so many items used lately, unless it is worth deciding anew.
     pub(super) fn lately(&self, items: u64) -> Option<Selection> {
         let known = self.choices.get(&items)?;
-        if known.selection.explores && known.walls.len() >= EXPLORING {
-            return None;
-        }
-        (known.used < known.deciding * WORTH).then(|| Selection { fresh: false, ..known.selection.clone() })
+        let stays = if known.selection.explores {
+            known.walls.len() < EXPLORING && known.used < EXPLORING_AT_MOST
+        } else {
+            known.used < known.deciding * WORTH
+        };
+        stays.then(|| Selection { fresh: false, ..known.selection.clone() })
     }
 
     /// Keeps a decision that took so long, for the next runs of as many items.

@@ -1,0 +1,142 @@
+//! At every size, the devices that are chosen against each device alone.
+
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use evener_device::{Device, DeviceId};
+use evener_schedule::{Job, Pool};
+
+use super::{
+    Result,
+    churn::{Churn, churned},
+};
+
+const ROUNDS: u32 = 1 << 12;
+const SIZES: [usize; 11] = [1, 3, 10, 100, 1_000, 10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000];
+/// So often all is made afresh, pools, threads, streams and buffers: where they happen to lie makes short runs differ by
+/// some percent.
+const TIMES: usize = 4;
+
+/// What was measured at one size: the times of the chosen devices and of each one alone, and those of the chosen ones by
+/// who they were.
+#[derive(Default, Clone)]
+struct Measured {
+    times: Vec<Vec<Duration>>,
+    used: BTreeMap<String, Vec<Duration>>,
+}
+
+pub(crate) fn choice(devices: &[Device]) -> Result<()> {
+    println!(
+        "\nChoice: {ROUNDS} rounds an item; lower quartiles of alternating runs of {TIMES} sets of pools, in µs"
+    );
+    let task = Churn::new("choice", ROUNDS, &DeviceId::from("none"));
+    let history = std::env::temp_dir().join(format!("evener-choice-{}.json", std::process::id()));
+    let all: Vec<u32> = (0..*SIZES.last().unwrap_or(&1) as u32).collect();
+    let nothing = Measured { times: vec![Vec::new(); devices.len() + 1], ..Measured::default() };
+    let mut measured = vec![nothing; SIZES.len()];
+    for time in 0..TIMES {
+        let jobs = contenders(devices, &task, &history)?;
+        for (size, measured) in SIZES.into_iter().zip(&mut measured) {
+            // It learns from what it does, and what it has learned is kept for the next pool.
+            let learning = Duration::from_millis(if time == 0 { 1500 } else { 300 });
+            let start = Instant::now();
+            for run in 0..4000 {
+                if run >= 64 && start.elapsed() > learning {
+                    break;
+                }
+                jobs[0].map(&all[..size])?;
+            }
+            alternate(&jobs, &all[..size], measured)?;
+        }
+    }
+    let _ = std::fs::remove_file(history);
+    show(devices, measured);
+    Ok(())
+}
+
+/// A job for all devices to choose from, and one for each alone.
+fn contenders(devices: &[Device], task: &Churn, history: &Path) -> Result<Vec<Job<'static, Churn>>> {
+    let mut jobs = vec![Pool::new(devices)?.job(task).keep_history_at(Some(history.into()))];
+    for device in devices {
+        jobs.push(Pool::new([device])?.job(task).keep_history_at(None));
+    }
+    Ok(jobs)
+}
+
+/// Times the jobs, in turns.
+fn alternate(jobs: &[Job<'static, Churn>], items: &[u32], measured: &mut Measured) -> Result<()> {
+    let expected = items.last().map(|&item| churned(item, ROUNDS));
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    let start = Instant::now();
+    // At least some turns, at most as many as tell no more; the first ones warm up.
+    for turn in 0..500 {
+        if turn >= 16 && start.elapsed() > Duration::from_millis(800) {
+            break;
+        }
+        // In another order each time: what ran before leaves traces.
+        order.sort_by_cached_key(|&which| {
+            let mut hasher = DefaultHasher::new();
+            (turn, which).hash(&mut hasher);
+            hasher.finish()
+        });
+        for &which in &order {
+            // One that is hopelessly slow is not waited for each time.
+            if which > 0 && turn % 16 != 4 && is_hopeless(&measured.times, which) {
+                continue;
+            }
+            let begin = Instant::now();
+            let run = jobs[which].map(items)?;
+            let took = begin.elapsed();
+            assert_eq!(run.results().last(), expected.as_ref(), "wrong results");
+            if turn < 4 {
+                continue;
+            }
+            measured.times[which].push(took);
+            if which == 0 {
+                let devices = run.report().devices.iter().filter(|device| device.items > 0);
+                let names = devices.map(|device| device.id.clone()).collect::<Vec<_>>().join("+");
+                measured.used.entry(names).or_default().push(took);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_hopeless(times: &[Vec<Duration>], which: usize) -> bool {
+    let least = |times: &Vec<Duration>| times.iter().min().copied();
+    let best = times.iter().filter_map(least).min().unwrap_or(Duration::MAX);
+    least(&times[which]).is_some_and(|least| least > best.saturating_mul(4))
+}
+
+fn quartile(times: &[Duration]) -> f64 {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times.get(times.len() / 4).map_or(f64::NAN, Duration::as_secs_f64)
+}
+
+fn show(devices: &[Device], measured: Vec<Measured>) {
+    print!("{:>9} {:>11}", "items", "chosen");
+    devices.iter().for_each(|device| print!(" {:>12}", device.id().to_string()));
+    println!(" {:>8}  used, how often, lower quartile", "ratio");
+    let mut worst: f64 = 0.0;
+    for (size, Measured { times, used }) in SIZES.into_iter().zip(measured) {
+        let times: Vec<f64> = times.iter().map(|times| quartile(times)).collect();
+        let fastest = times[1..].iter().copied().fold(f64::INFINITY, f64::min);
+        let ratio = times[0] / fastest;
+        worst = worst.max(ratio);
+        let mut used: Vec<_> = used.into_iter().collect();
+        used.sort_by_key(|(_, times)| std::cmp::Reverse(times.len()));
+        let used = used
+            .iter()
+            .map(|(names, times)| format!("{names} {}x {:.1}", times.len(), quartile(times) * 1e6));
+        let used = used.collect::<Vec<_>>().join(", ");
+        print!("{size:>9}");
+        times.iter().for_each(|time| print!(" {:>11.1}", time * 1e6));
+        println!(" {ratio:>8.3}  {used}");
+    }
+    println!("worst ratio to the fastest alone: {worst:.3}");
+}
