@@ -94,8 +94,9 @@ fn live(seed: u64) -> Vec<(u64, f64)> {
             }
             walls.extend(&here);
             let devices = members.iter().map(|&it| NAMES[it].to_owned()).collect();
+            let runs = here.len() as u32;
             here.truncate(64);
-            model.ended("task", *items, devices, Duration::from_secs_f64(quartile(here)));
+            model.ended("task", *items, devices, Duration::from_secs_f64(quartile(here)), runs);
         }
         let best = singles.map(|mut single| quartile(single.split_off(2_000)));
         let best = best.into_iter().fold(f64::INFINITY, f64::min);

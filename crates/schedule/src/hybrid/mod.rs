@@ -12,6 +12,7 @@ mod fit;
 mod joint;
 #[cfg(test)]
 mod live;
+mod missed;
 mod store;
 #[cfg(test)]
 mod test;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use fit::{Fit, Sample};
 use joint::Line;
+use missed::Missed;
 use trials::Trials;
 
 /// At most so many runs without a device until it is measured again.
@@ -161,6 +163,9 @@ impl fmt::Display for Reason {
 pub struct Model {
     tasks: BTreeMap<String, BTreeMap<String, Record>>,
     trials: BTreeMap<String, Trials>,
+    /// How many runs there have been since the last choice.
+    runs: u32,
+    missed: Missed,
 }
 
 /// What is known of one task on one device.
@@ -197,10 +202,18 @@ impl Model {
         let some_are_ready = items > 0 && candidates.iter().any(|candidate| !candidate.cold);
         if let Some(trials) = self.trials.get_mut(task).filter(|_| some_are_ready) {
             let decided = trials.decide(items, candidates, &lines);
-            // Whoever is not ready yet has to be worth the wait.
+            // Whoever is not ready yet has to be worth the wait, in this run or over all that were made without.
             let waits = candidates.iter().zip(&joint.items).any(|(it, &count)| it.cold && count > 0.0);
-            if !waits || joint.seconds > decided.joint.seconds * WORTH_STARTING {
-                (joint, explores, tries) = (decided.joint, decided.explores, decided.explores);
+            let better = trials.fastest(items, candidates).filter(|(_, seconds)| *seconds < decided.seconds);
+            let better = better.filter(|(members, seconds)| {
+                let missed = (decided.seconds - seconds) * f64::from(self.runs.max(1));
+                let cold = members.iter().filter(|&&member| candidates[member].cold);
+                self.missed.worth_starting(task, cold.map(|&it| (&candidates[it], lines[it].startup)), missed)
+            });
+            if let Some((members, _)) = better {
+                joint = trials::only(items, &lines, &members);
+            } else if !waits || joint.seconds > decided.joint.seconds * WORTH_STARTING {
+                (joint, explores, tries) = (decided.joint, decided.explores, decided.tries);
             }
         }
         let predicted = (measured.contains(&true) || items == 0).then(|| duration(joint.seconds));
@@ -246,8 +259,10 @@ impl Model {
         prediction
     }
 
-    /// Learns from how long a whole run took with these devices, all of which were ready when it began.
-    pub fn ended(&mut self, task: &str, items: u64, devices: Vec<String>, wall: Duration) {
+    /// Learns from how long a whole run took with these devices, all of which were ready when it began. It was one of so
+    /// many, and like them.
+    pub fn ended(&mut self, task: &str, items: u64, devices: Vec<String>, wall: Duration, runs: u32) {
+        self.runs = runs;
         if items > 0 && !devices.is_empty() {
             self.trials.entry(task.to_owned()).or_default().add(items, devices, wall.as_secs_f64());
         }

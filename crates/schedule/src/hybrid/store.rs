@@ -26,7 +26,9 @@ impl Model {
         let text = std::fs::read(path).ok();
         let stored: Option<Stored<Tasks, Runs>> = text.and_then(|text| serde_json::from_slice(&text).ok());
         match stored {
-            Some(Stored { version: VERSION, tasks, runs }) => Model { tasks, trials: runs },
+            Some(Stored { version: VERSION, tasks, runs }) => {
+                Model { tasks, trials: runs, ..Model::default() }
+            }
             _ => Model::default(),
         }
     }
@@ -53,7 +55,7 @@ mod test {
         let observation =
             Observation { device: "cuda:0".into(), items: 1000, busy, startup: busy, cold: true };
         model.observe("hash", &observation);
-        model.ended("hash", 1000, vec!["cuda:0".into()], busy);
+        model.ended("hash", 1000, vec!["cuda:0".into()], busy, 0);
         model
     }
 

@@ -353,3 +353,33 @@ proptest! {
         prop_assert!(slow <= 12, "{slow} of 60 runs took a tenth longer than they need");
     }
 }
+
+#[test]
+fn a_device_that_was_best_is_made_ready_again_once_it_was_missed_long_enough() {
+    let mut model = Model::default();
+    let micros = Duration::from_micros;
+    let run = |device: &str, took: u64, startup: u64, cold: bool| Observation {
+        device: device.into(),
+        items: 1,
+        busy: micros(took),
+        startup: micros(startup),
+        cold,
+    };
+    for _ in 0..4 {
+        model.observe("task", &run("gpu", 110, 5, false));
+        model.observe("task", &run("cpu", 50, 5, false));
+        model.observe("task", &run("cpu", 50, 400, true));
+        model.ended("task", 1, vec!["gpu".into()], micros(115), 1);
+        model.ended("task", 1, vec!["cpu".into()], micros(55), 1);
+    }
+    // Another program, in which only the slower one is ready.
+    let ready = [candidate("gpu", 50.0), Candidate { cold: true, ..candidate("cpu", 50.0) }];
+    let mut runs = 0;
+    let is_used =
+        |choice: Choice| choice.used.iter().any(|used| used.device == "cpu" && used.basis != Basis::Retried);
+    while !is_used(model.choose("task", 1, &ready)) {
+        model.ended("task", 1, vec!["gpu".into()], micros(115), 1);
+        runs += 1;
+    }
+    assert!((1..=12).contains(&runs), "{runs}");
+}

@@ -81,8 +81,12 @@ impl Trial {
 #[derive(Debug)]
 pub(super) struct Decided {
     pub(super) joint: Joint,
-    /// Whether it is only to find out how fast it is, and something else may be faster.
+    /// How long that should take: as measured, or as reckoned where it was not.
+    pub(super) seconds: f64,
+    /// Whether something else may be faster, so that it should not be kept for long.
     pub(super) explores: bool,
+    /// Whether it is only to find out how fast it is.
+    pub(super) tries: bool,
 }
 
 /// Some of the candidates, and what they would do together.
@@ -122,17 +126,30 @@ impl Trials {
         let ready: Vec<usize> = (0..candidates.len()).filter(|&index| !candidates[index].cold).collect();
         let names: Vec<&str> = ready.iter().map(|&index| candidates[index].device.as_str()).collect();
         let own: Vec<Line> = ready.iter().map(|&index| lines[index]).collect();
-        let Decided { joint: Joint { seconds, items: counts }, explores } =
-            self.of_ready(items, &names, &own);
+        let mut decided = self.of_ready(items, &names, &own);
         let mut all = vec![0.0; lines.len()];
-        ready.iter().zip(counts).for_each(|(&index, count)| all[index] = count);
-        Decided { joint: Joint { seconds, items: all }, explores }
+        ready.iter().zip(decided.joint.items).for_each(|(&index, count)| all[index] = count);
+        decided.joint.items = all;
+        decided
+    }
+
+    /// The candidates that took least together, where that was measured well enough, and how long. Whether they are
+    /// ready makes no difference.
+    pub(super) fn fastest(&self, items: u64, candidates: &[Candidate]) -> Option<(Vec<usize>, f64)> {
+        let names: Vec<&str> = candidates.iter().map(|candidate| candidate.device.as_str()).collect();
+        let size = self.sizes.get(&size_of_run(items))?;
+        let seconds = |members: Vec<usize>| {
+            let trial = size.find(&members, &names)?;
+            let seconds = trial.seconds_per_item() * items as f64;
+            (trial.seconds_per_item.len() >= enough(seconds)).then_some((members, seconds))
+        };
+        size.known(&names).into_iter().filter_map(seconds).min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     fn of_ready(&mut self, items: u64, names: &[&str], lines: &[Line]) -> Decided {
         let best = joint::fastest(lines, items);
         let Some(size) = self.sizes.get_mut(&size_of_run(items)) else {
-            return Decided { joint: best, explores: true };
+            return Decided { seconds: best.seconds, joint: best, explores: true, tries: false };
         };
         size.decisions = size.decisions.wrapping_add(1);
         let mut sets = sets(items, lines, best, size.known(names));
@@ -162,14 +179,16 @@ impl Trials {
         let near = (0..sets.len()).filter(|&index| seconds[index] <= least * looking);
         let explored = (0..sets.len()).find(untried).or_else(|| near.min_by_key(unused).filter(|_| again));
         let Some(chosen) = explored.or(settled).or_else(fastest) else {
-            return Decided { joint: joint::fastest(lines, items), explores: true };
+            let joint = joint::fastest(lines, items);
+            return Decided { seconds: joint.seconds, joint, explores: true, tries: false };
         };
         // Whoever takes the place of another has to show soon that it is faster.
         let explores = explored.or(settled) != settled || settled.is_none();
         if explored.is_none() {
             size.settled = named(chosen).into_iter().map(str::to_owned).collect();
         }
-        Decided { joint: sets.swap_remove(chosen).reckoned, explores }
+        let (seconds, tries) = (seconds[chosen], explored.is_some());
+        Decided { joint: sets.swap_remove(chosen).reckoned, seconds, explores, tries }
     }
 }
 
@@ -224,7 +243,7 @@ fn sets(items: u64, lines: &[Line], best: Joint, known: Vec<Vec<usize>>) -> Vec<
 }
 
 /// What some of the candidates would do without the others.
-fn only(items: u64, lines: &[Line], members: &[usize]) -> Joint {
+pub(super) fn only(items: u64, lines: &[Line], members: &[usize]) -> Joint {
     let own: Vec<Line> = members.iter().map(|&member| lines[member]).collect();
     let Joint { seconds, items: counts } = joint::fastest(&own, items);
     let mut all = vec![0.0; lines.len()];

@@ -67,11 +67,11 @@ impl Chooser {
         }
     }
 
-    /// Learns from how long whole runs took with these devices.
-    pub(crate) fn ended(&self, task: &str, items: u64, devices: Vec<String>, wall: Duration) {
+    /// Learns from how long each of so many whole runs took with these devices.
+    pub(crate) fn ended(&self, task: &str, items: u64, devices: Vec<String>, wall: Duration, runs: u32) {
         let mut known = self.known();
         known.learned = true;
-        known.model().ended(task, items, devices, wall);
+        known.model().ended(task, items, devices, wall, runs);
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

@@ -39,9 +39,9 @@ impl<T: Task> Job<'_, T> {
         }
         let begin = Instant::now();
         let experience = if chooses { lock(&self.memory).experience(items) } else { None };
-        if let Some((selection, wall)) = experience {
+        if let Some((selection, wall, runs)) = experience {
             let devices = selection.seats.iter().map(|seat| history_name(&seat.device().0)).collect();
-            self.pool.inner().chooser.ended(self.task.name(), items, devices, wall);
+            self.pool.inner().chooser.ended(self.task.name(), items, devices, wall, runs);
         }
         let mut seats = self.pool.usable(&self.task)?;
         let usable = |seat: &&Arc<Seat>| !seats.iter().any(|it| it.index == seat.index);

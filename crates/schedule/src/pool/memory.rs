@@ -122,10 +122,13 @@ impl Memory {
         self.choices.insert(items, Remembered { selection, deciding, used, walls });
     }
 
-    /// The last decision for so many items, which is over, and how long runs with it took.
-    pub(super) fn experience(&mut self, items: u64) -> Option<(Selection, Duration)> {
+    /// The last decision for so many items, which is over, how long a run with it took, and how many there were.
+    pub(super) fn experience(&mut self, items: u64) -> Option<(Selection, Duration, u32)> {
         let known = self.choices.remove(&items)?;
-        Some((known.selection.clone(), known.wall()?))
+        let (selection, used) = (known.selection.clone(), known.used);
+        let wall = known.wall()?;
+        let runs = used.as_secs_f64() / wall.as_secs_f64().max(1e-9);
+        Some((selection, wall, runs.round() as u32))
     }
 
     /// A run of so many items took so long.
