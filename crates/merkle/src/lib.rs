@@ -1,0 +1,9 @@
+//! Hashing and Merkle trees over unlike devices.
+
+mod error;
+mod hash;
+mod rule;
+
+pub use error::{Error, Result};
+pub use hash::{Digest, Hash};
+pub use rule::{Rule, Scheme};
