@@ -2,7 +2,9 @@
 
 mod error;
 mod hash;
+mod kernel;
 mod rule;
+mod subtree;
 
 pub use error::{Error, Result};
 pub use hash::{Digest, Hash};
