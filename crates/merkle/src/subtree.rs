@@ -151,7 +151,8 @@ pub(crate) mod test {
     #[test]
     fn blocks_of_every_height_have_the_roots_that_plain_code_finds() {
         for scheme in Scheme::all() {
-            for (height, blocks, leaf_bytes) in [(8, 1, 32), (8, 19, 32), (8, 2, 7), (12, 3, 32), (13, 1, 40)] {
+            for (height, blocks, leaf_bytes) in [(8, 1, 32), (8, 19, 32), (8, 2, 7), (12, 3, 32), (13, 1, 40)]
+            {
                 let format = Format { scheme, leaf_bytes, hashed: false };
                 let leaves = noise((blocks * leaf_bytes) << height);
                 let expected: Vec<Digest> = leaves
@@ -161,7 +162,9 @@ pub(crate) mod test {
                     })
                     .collect();
                 let mut found = Vec::new();
-                roots(&format, &leaves, height, &mut Scratch::default(), |roots| found.extend_from_slice(roots));
+                roots(&format, &leaves, height, &mut Scratch::default(), |roots| {
+                    found.extend_from_slice(roots)
+                });
                 assert_eq!(found, expected, "{scheme}, {blocks} blocks of height {height}");
                 let mut nodes = vec![Digest::default(); (2 << height) - 1];
                 whole(&format, &leaves[..leaf_bytes << height], height, &mut nodes);
@@ -178,7 +181,10 @@ pub(crate) mod test {
             let bytes = noise(32 * 100);
             let nodes: &[Digest] = bytemuck::cast_slice(&bytes);
             for count in 1..100 {
-                assert_eq!(root(scheme, nodes[..count].to_vec()), Some(plain_root(scheme, nodes[..count].to_vec())));
+                assert_eq!(
+                    root(scheme, nodes[..count].to_vec()),
+                    Some(plain_root(scheme, nodes[..count].to_vec()))
+                );
                 // Blocks of eight to the left, and what is left over.
                 let (left, right) = nodes[..count].split_at(count / 8 * 8);
                 let mut level: Vec<Digest> =

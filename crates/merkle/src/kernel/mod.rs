@@ -93,7 +93,8 @@ fn cuda(format: &Format) -> String {
         Hash::Keccak256 => include_str!("keccak256.cu"),
         Hash::Blake3 => include_str!("blake3.cu"),
     };
-    let definitions: String = definitions(format).map(|(name, value)| format!("#define {name} {value}\n")).concat();
+    let definitions: String =
+        definitions(format).map(|(name, value)| format!("#define {name} {value}\n")).concat();
     [&definitions, include_str!("message.cu"), hash, include_str!("tree.cu")].concat()
 }
 
@@ -103,7 +104,8 @@ fn wgsl(format: &Format) -> String {
         Hash::Keccak256 => include_str!("keccak256.wgsl"),
         Hash::Blake3 => include_str!("blake3.wgsl"),
     };
-    let definitions: String = definitions(format).map(|(name, value)| format!("const {name} = {value}u;\n")).concat();
+    let definitions: String =
+        definitions(format).map(|(name, value)| format!("const {name} = {value}u;\n")).concat();
     [&definitions, include_str!("message.wgsl"), hash, include_str!("tree.wgsl")].concat()
 }
 
@@ -153,7 +155,10 @@ mod with_nvrtc {
                     for kernel in [merkle(format), bare(format), leaves_alone(format)] {
                         let source = kernel.cuda_source().unwrap();
                         let compiled = compile_for(card, kernel.name(), source);
-                        assert!(!compiled.unwrap().is_empty(), "{scheme}, leaves of {leaf_bytes} bytes, {card}");
+                        assert!(
+                            !compiled.unwrap().is_empty(),
+                            "{scheme}, leaves of {leaf_bytes} bytes, {card}"
+                        );
                     }
                 }
             }
