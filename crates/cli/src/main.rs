@@ -21,7 +21,10 @@ use clap::{CommandFactory, Parser, Subcommand};
 use evener_device::Error;
 use evener_schedule::RunError;
 
-use crate::{output::write_aside, verbosity::Verbosity};
+use crate::{
+    output::{survive_full_files, write_aside},
+    verbosity::Verbosity,
+};
 
 /// Something went wrong.
 const FAILURE: u8 = 1;
@@ -110,6 +113,7 @@ Environment:
 fn main() -> ExitCode {
     let Cli { verbosity, command } = Cli::parse();
     verbosity.listen();
+    survive_full_files();
     let result = match command {
         Command::Demo(arguments) => demo::run(arguments, verbosity),
         Command::Devices(arguments) => devices::run(arguments, verbosity),

@@ -43,6 +43,23 @@ pub(crate) fn write_file(path: &Path, contents: &[u8]) -> Result<()> {
     written.with_context(|| format!("{}: cannot be written", path.display()))
 }
 
+/// Lets a file that may not grow be an error like any other, and not the end of the process.
+#[cfg(unix)]
+pub(crate) fn survive_full_files() {
+    use std::sync::{Arc, atomic::AtomicBool};
+
+    use signal_hook::{consts::SIGXFSZ, flag};
+
+    let came = Arc::new(AtomicBool::new(false));
+    if let Err(error) = flag::register(SIGXFSZ, came) {
+        tracing::debug!(%error, "a file that may not grow would end the process");
+    }
+}
+
+/// Nowhere else does a file that may not grow end the process.
+#[cfg(not(unix))]
+pub(crate) fn survive_full_files() {}
+
 /// Writes what every lane did, for Perfetto.
 pub(crate) fn write_trace(path: &Path, trace: &Trace) -> Result<()> {
     write_file(path, &serde_json::to_vec(&trace.to_json())?)

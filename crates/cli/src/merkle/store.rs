@@ -17,7 +17,7 @@ pub(super) fn store(tree: &MerkleTree, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lets what was begun be ended before a signal ends the process, and lets a file that may not grow be an error.
+/// Lets what was begun be ended before a signal ends the process.
 #[cfg(unix)]
 fn uninterrupted<R>(work: impl FnOnce() -> R) -> R {
     use std::sync::{
@@ -26,13 +26,13 @@ fn uninterrupted<R>(work: impl FnOnce() -> R) -> R {
     };
 
     use signal_hook::{
-        consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ},
+        consts::{SIGHUP, SIGINT, SIGTERM},
         flag,
         low_level::emulate_default_handler,
     };
 
     let came = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGHUP, SIGINT, SIGTERM, SIGXFSZ] {
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
         // Where a signal cannot be had, it does what it always does.
         if let Err(error) = flag::register_usize(signal, came.clone(), signal as usize) {
             tracing::debug!(signal, %error, "a signal cannot be waited for");
@@ -40,7 +40,7 @@ fn uninterrupted<R>(work: impl FnOnce() -> R) -> R {
     }
     let result = work();
     match came.load(SeqCst) as i32 {
-        0 | SIGXFSZ => {}
+        0 => {}
         // It ends the process; if not, the work is done all the same.
         signal => drop(emulate_default_handler(signal)),
     }
