@@ -66,11 +66,26 @@
 //! work, [`Pool::map_reduce`], [`Pool::for_each`] and [`Pool::map_stream`] are the other ways to run, and
 //! [`Pool::queue`] is a service that takes work one piece at a time.
 //!
+//! # Build a Merkle tree over every device
+//!
+//! ```
+//! use evener::{merkle::{Leaves, MerkleTree}, prelude::*};
+//!
+//! let pool = Pool::new([Device::cpu()])?; // or Pool::all()
+//! let leaves: Vec<[u8; 32]> = (0..1000u32).map(|number| [number as u8; 32]).collect();
+//! let tree = MerkleTree::build(&pool, &Leaves::from(&leaves))?;
+//! let root = tree.root().ok_or("no leaves")?;
+//! tree.proof(41)?.verify_leaf(&root, &leaves[41])?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Test what happens when a device fails
 //!
 //! [`testing`] wraps any device so that it fails, hangs, slows down or gives a wrong result when told to.
 
 pub use evener_device::*;
+/// Merkle trees over a pool: roots, trees and proofs.
+pub use evener_merkle as merkle;
 /// All of the scheduler: its settings, decisions, reports and simulator.
 pub use evener_schedule as schedule;
 pub use evener_schedule::{

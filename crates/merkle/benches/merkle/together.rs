@@ -19,11 +19,8 @@ pub(crate) fn bench(device: &Device, most: usize) {
     let mut sizes: Vec<usize> = sizes.filter(|&size| size <= most).collect();
     sizes.sort_unstable();
     for leaves in sizes {
-        let leaves_in = Leaves::of_size(&host.as_slice()[..32 * leaves], 32).unwrap();
-        let input = match leaves == host.as_slice().len() / 32 {
-            true => Leaves::shared(&host, 32).unwrap(),
-            false => leaves_in,
-        };
+        let part = host.slice(0..32 * leaves).unwrap();
+        let input = Leaves::shared(&part, 32).unwrap();
         // Enough runs that what is learned has settled, few enough that it ends.
         let rounds = (2_000_000 / leaves).clamp(24, 2000);
         let [gpu, cpu, together] = turns(
