@@ -4,7 +4,7 @@ use std::{
     any::{TypeId, type_name},
     fmt,
     marker::PhantomData,
-    ops::{Bound as End, RangeBounds},
+    ops::{Bound as End, Range, RangeBounds},
     sync::Arc,
 };
 
@@ -150,7 +150,8 @@ impl<T: Pod> HostBuffer<T> {
 impl<T: Pod> HostBuffer<T> {
     /// Gives up writing, so that it can be read by several, and copied to devices again and again and in parts.
     pub fn share(self) -> SharedBuffer<T> {
-        SharedBuffer { memory: self.memory.share(), element: PhantomData }
+        let memory = self.memory.share();
+        SharedBuffer { bytes: 0..memory.bytes().len(), memory, element: PhantomData }
     }
 }
 
@@ -173,19 +174,30 @@ impl<T: Pod> HostBuffer<T> {
 /// ```
 pub struct SharedBuffer<T> {
     pub(crate) memory: Arc<dyn SharedMemory>,
+    /// Which of the memory's bytes these are.
+    pub(crate) bytes: Range<usize>,
     element: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod> SharedBuffer<T> {
     /// The elements.
     pub fn as_slice(&self) -> &[T] {
-        bytemuck::cast_slice(self.memory.bytes())
+        bytemuck::cast_slice(&self.memory.bytes()[self.bytes.clone()])
+    }
+
+    /// A handle on some of the elements. Nothing when the range reaches past the end.
+    pub fn slice(&self, range: Range<usize>) -> Option<SharedBuffer<T>> {
+        self.as_slice().get(range.clone())?;
+        let (first, element) = (self.bytes.start, size_of::<T>());
+        let bytes = first + range.start * element..first + range.end * element;
+        Some(SharedBuffer { memory: self.memory.clone(), bytes, element: PhantomData })
     }
 }
 
 impl<T> Clone for SharedBuffer<T> {
     fn clone(&self) -> Self {
-        SharedBuffer { memory: self.memory.clone(), element: PhantomData }
+        let (memory, bytes) = (self.memory.clone(), self.bytes.clone());
+        SharedBuffer { memory, bytes, element: PhantomData }
     }
 }
 

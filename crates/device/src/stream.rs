@@ -110,7 +110,8 @@ impl Stream {
         let element = size_of::<T>() as u64;
         let bytes = elements.len() as u64 * element;
         self.check_copy("upload", to.region(), bytes)?;
-        let places = range.start as u64 * element..range.end as u64 * element;
+        let first = from.bytes.start as u64;
+        let places = first + range.start as u64 * element..first + range.end as u64 * element;
         match self.inner.upload_shared(&from.memory, places, &sub_region(to.region(), 0, bytes))? {
             true => Ok(()),
             false => self.upload(elements, to),

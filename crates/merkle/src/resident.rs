@@ -73,8 +73,10 @@ impl Resident {
             runs.push(Run { level: height + LOG_THREADS, nodes });
             left = second << LOG_THREADS;
         }
-        let nodes = self.stream.download(&roots.slice(left..)?)?.wait()?;
-        runs.push(Run { level: height, nodes });
+        if left < blocks {
+            let nodes = self.stream.download(&roots.slice(left..)?)?.wait()?;
+            runs.push(Run { level: height, nodes });
+        }
         Ok(runs)
     }
 

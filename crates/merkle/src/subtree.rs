@@ -62,7 +62,7 @@ pub(crate) fn roots(
     scratch: &mut Scratch,
     mut give: impl FnMut(&[Digest]),
 ) {
-    for piece in leaves.chunks(blocks_at_once(height) * format.bytes() << height) {
+    for piece in leaves.chunks((blocks_at_once(height) * format.bytes()) << height) {
         let mut count = piece.len() / format.bytes();
         let Scratch { lower, upper } = scratch;
         if lower.len() < count {
@@ -126,12 +126,29 @@ pub(crate) fn root(scheme: Scheme, mut nodes: Vec<Digest>) -> Option<Digest> {
     nodes.pop()
 }
 
+/// The root over runs of nodes, of the highest level first: each begins where the one before ends, and only the last may
+/// be no whole number of nodes of the level before it. There is at least one node.
+pub(crate) fn join(
+    scheme: Scheme,
+    runs: impl IntoIterator<Item = (u32, Vec<Digest>), IntoIter: DoubleEndedIterator>,
+) -> Digest {
+    let mut runs = runs.into_iter().rev();
+    let (mut level, mut nodes) = runs.next().unwrap_or_default();
+    for (above, mut run) in runs {
+        if !run.is_empty() {
+            run.extend(lift(scheme, nodes, above - level));
+            (level, nodes) = (above, run);
+        }
+    }
+    root(scheme, nodes).unwrap_or_default()
+}
+
 #[cfg(test)]
-pub(crate) mod test {
+mod test {
     use super::*;
 
     /// The root by the plainest code there is.
-    pub(crate) fn plain_root(scheme: Scheme, mut level: Vec<Digest>) -> Digest {
+    fn plain_root(scheme: Scheme, mut level: Vec<Digest>) -> Digest {
         while level.len() > 1 {
             level = level
                 .chunks(2)

@@ -87,7 +87,11 @@ pub(super) fn compared(comparison: &Comparison) -> String {
     };
     let row = |row: &Row| {
         let mut cells = vec![row.way.clone()];
-        cells.extend(columns(&row.timing));
+        match (&row.timing, row.not_tried_s) {
+            (Some(timing), _) => cells.extend(columns(timing)),
+            (None, Some(seconds)) => cells.push(format!("not tried: {seconds:.0} s")),
+            (None, None) => {}
+        }
         cells.extend(row.with_neighbour.iter().flat_map(columns));
         cells
     };
@@ -138,8 +142,10 @@ fn what_happened(story: &Story) -> String {
 }
 
 fn against_alone(comparison: &Comparison, report: &Report, leaves: u64) -> String {
-    let Some(alone) = comparison.alone() else { return String::new() };
-    let times = leaves as f64 / report.wall_s.max(1e-9) / alone.timing.leaves_per_s.max(1e-9);
+    let Some((alone, timing)) = comparison.alone().and_then(|alone| Some((alone, alone.timing?))) else {
+        return String::new();
+    };
+    let times = leaves as f64 / report.wall_s.max(1e-9) / timing.leaves_per_s.max(1e-9);
     let device = alone.way.trim_end_matches(" alone");
     format!(", {times:.2} times as fast as {device}, the fastest of them, alone")
 }

@@ -66,6 +66,11 @@ fn shared_host_memory(device: &Device) -> Outcome {
         ensure!(received == sent, "elements {range:?} became others");
     }
     let buffer = device.buffer::<u32>(2)?;
+    let mut stream = device.stream()?;
+    let part = shared.slice(100..200).ok_or("a part of what is shared")?;
+    stream.upload_shared(&part, 10..12, &buffer)?;
+    ensure!(stream.download(&buffer)?.wait()? == [110, 111], "a part of a part became another");
+    ensure!(part.slice(99..101).is_none(), "a part reaches past the end");
     let past = device.stream()?.upload_shared(&shared, LEN - 1..LEN + 1, &buffer);
     ensure_error!(Error::Unsupported { .. }, past);
     Ok(())

@@ -1,8 +1,8 @@
 //! Many leaves or nodes at once, on the processor.
 //!
-//! SHA-256 goes through AVX-512 where the processor has it ([`wide`](super::wide)), sixteen messages at a time, and
-//! through `tape-sha256` otherwise: four messages at a time with the SHA instructions, eight with AVX2. Keccak-256 and
-//! BLAKE3 go through their crates, one message after another.
+//! Digests go through AVX-512 where the processor has it ([`wide`](super::wide)): sixteen messages at a time, or eight of
+//! Keccak-256's. Otherwise, and for leaves of other sizes, SHA-256 goes through `tape-sha256`, four messages at a time with
+//! the SHA instructions and eight with AVX2; Keccak-256 and BLAKE3 go through their crates, one message after another.
 
 use super::{Digest, Hash};
 use crate::rule::Scheme;
@@ -14,8 +14,7 @@ const GO: usize = 64;
 pub(crate) fn leaves(scheme: Scheme, bytes: &[u8], size: usize, out: &mut [Digest]) {
     debug_assert_eq!(bytes.len(), size * out.len());
     #[cfg(target_arch = "x86_64")]
-    if scheme.hash() == Hash::Sha256
-        && size == size_of::<Digest>()
+    if size == size_of::<Digest>()
         && super::wide::hash_ones(around(scheme, scheme.leaf_prefix()), bytemuck::cast_slice(bytes), out)
     {
         return;
@@ -29,10 +28,7 @@ pub(crate) fn nodes(scheme: Scheme, children: &[Digest], out: &mut [Digest]) {
     // A few are done sooner one by one than as many at once as there are lanes.
     const FEW: usize = 3;
     #[cfg(target_arch = "x86_64")]
-    if scheme.hash() == Hash::Sha256
-        && out.len() > FEW
-        && super::wide::hash_pairs(around(scheme, scheme.node_prefix()), children, out)
-    {
+    if out.len() > FEW && super::wide::hash_pairs(around(scheme, scheme.node_prefix()), children, out) {
         return;
     }
     messages(scheme, scheme.node_prefix(), bytemuck::cast_slice(children), 2 * size_of::<Digest>(), out);
@@ -40,7 +36,8 @@ pub(crate) fn nodes(scheme: Scheme, children: &[Digest], out: &mut [Digest]) {
 
 #[cfg(target_arch = "x86_64")]
 fn around(scheme: Scheme, prefix: &[u8]) -> super::wide::Around {
-    super::wide::Around { prefix: prefix.first().copied(), double: scheme.is_double() }
+    let (hash, prefix, double) = (scheme.hash(), prefix.first().copied(), scheme.is_double());
+    super::wide::Around { hash, prefix, double }
 }
 
 /// Hashes messages of one size that follow each other, each with a prefix.

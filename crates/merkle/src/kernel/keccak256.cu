@@ -43,7 +43,8 @@ static __device__ __forceinline__ void permute(u64 (&s)[25]) {
 }
 
 static __device__ __forceinline__ Digest load(const unsigned *from) {
-    const uint4 low = reinterpret_cast<const uint4 *>(from)[0], high = reinterpret_cast<const uint4 *>(from)[1];
+    const uint4 *halves = reinterpret_cast<const uint4 *>(from);
+    const uint4 low = __ldg(halves), high = __ldg(halves + 1);
     return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
 }
 

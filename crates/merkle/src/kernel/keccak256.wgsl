@@ -1,7 +1,8 @@
 // Keccak-256, each of its words of 64 bits as two of 32, the low one first: not every device has larger ones. A
 // digest's words are as they are in memory.
 
-const ROUND_CONSTANTS = array<vec2<u32>, 24>(
+// Not a constant: one that is indexed is copied for every access.
+var<private> ROUND_CONSTANTS: array<vec2<u32>, 24> = array<vec2<u32>, 24>(
     vec2<u32>(0x00000001u, 0x00000000u),
     vec2<u32>(0x00008082u, 0x00000000u),
     vec2<u32>(0x0000808au, 0x80000000u),

@@ -21,7 +21,7 @@ static __device__ __forceinline__ unsigned leaf_word(const unsigned *in, u64 lea
     if (index * 4 >= LEAF_BYTES) return 0;
 #if LEAF_BYTES % 16 == 0
     // Sixteen bytes a load; of the four words that want the same load the compiler makes one.
-    const uint4 words = reinterpret_cast<const uint4 *>(in)[leaf * (LEAF_BYTES / 16) + index / 4];
+    const uint4 words = __ldg(reinterpret_cast<const uint4 *>(in) + leaf * (LEAF_BYTES / 16) + index / 4);
     return index % 4 == 0 ? words.x : index % 4 == 1 ? words.y : index % 4 == 2 ? words.z : words.w;
 #elif LEAF_BYTES % 4 == 0
     return in[leaf * (LEAF_BYTES / 4) + index];

@@ -44,7 +44,8 @@ static __device__ __forceinline__ Digest compress(Digest before, unsigned (&w)[1
 }
 
 static __device__ __forceinline__ Digest load(const unsigned *from) {
-    const uint4 low = reinterpret_cast<const uint4 *>(from)[0], high = reinterpret_cast<const uint4 *>(from)[1];
+    const uint4 *halves = reinterpret_cast<const uint4 *>(from);
+    const uint4 low = __ldg(halves), high = __ldg(halves + 1);
     return {{swap_bytes(low.x), swap_bytes(low.y), swap_bytes(low.z), swap_bytes(low.w), swap_bytes(high.x),
              swap_bytes(high.y), swap_bytes(high.z), swap_bytes(high.w)}};
 }

@@ -15,7 +15,6 @@ struct Params {
 var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> output: array<u32>;
 
-const THREADS = 256u;
 const LOG_THREADS = 8u;
 
 var<workgroup> together: array<array<u32, 8>, 256>;
@@ -48,43 +47,53 @@ fn merkle(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     let nodes = block << (height + 1u);
 
     // A thread reduces its own leaves first: the roots of complete subtrees wait in `waiting`, one a level, as the ones of
-    // a binary counter do.
+    // a binary counter do. After its last leaf it goes on with what the other threads have. There is one call of
+    // `node_hash`, because drivers write out every call.
     var waiting: array<array<u32, 8>, 9>;
     var digest: array<u32, 8>;
-    for (var own = 0u; own < (1u << alone); own++) {
-        var index = (thread << alone) + own;
-        let leaf = (block << height) + index;
+    let own_leaves = 1u << alone;
+    for (var own = 0u; own < own_leaves; own++) {
+        let leaf = (thread << alone) + own;
         if (params.hashed != 0u) {
-            digest = load(leaf);
+            digest = load((block << height) + leaf);
         } else {
-            digest = leaf_hash(leaf);
+            digest = leaf_hash((block << height) + leaf);
         }
         if (params.whole != 0u) {
-            store(nodes + index, digest);
+            store(nodes + leaf, digest);
         }
-        let merges = countTrailingZeros(~own);
+        var merges = countTrailingZeros(~own);
+        if (own + 1u == own_leaves) {
+            merges = height;
+        }
         for (var level = 0u; level < merges; level++) {
-            digest = node_hash(waiting[level], digest);
-            index >>= 1u;
-            if (params.whole != 0u) {
-                store(nodes + level_start(height, level + 1u) + index, digest);
+            var left: array<u32, 8>;
+            var right = digest;
+            var index = leaf >> (level + 1u);
+            var is_active = true;
+            if (level < alone) {
+                left = waiting[level];
+            } else {
+                together[thread] = digest;
+                workgroupBarrier();
+                index = thread;
+                is_active = thread < (1u << (height - level - 1u));
+                if (is_active) {
+                    left = together[2u * thread];
+                    right = together[2u * thread + 1u];
+                }
+                workgroupBarrier();
+            }
+            if (is_active) {
+                digest = node_hash(left, right);
+                if (params.whole != 0u) {
+                    store(nodes + level_start(height, level + 1u) + index, digest);
+                }
             }
         }
-        waiting[merges] = digest;
-    }
-
-    // Then the workgroup reduces the threads' nodes together.
-    for (var step = 1u; step <= LOG_THREADS; step++) {
-        together[thread] = digest;
-        workgroupBarrier();
-        let count = THREADS >> step;
-        if (thread < count) {
-            digest = node_hash(together[2u * thread], together[2u * thread + 1u]);
-            if (params.whole != 0u) {
-                store(nodes + level_start(height, alone + step) + thread, digest);
-            }
+        if (merges < 9u) {
+            waiting[merges] = digest;
         }
-        workgroupBarrier();
     }
     if (thread == 0u && params.whole == 0u) {
         store(block, digest);

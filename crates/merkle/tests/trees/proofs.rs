@@ -180,7 +180,7 @@ proptest! {
             let built = tree_of(scheme, &bytes[..32 * count]);
             prop_assert_eq!(tree.root(), built.root());
             for level in 0..built.levels() {
-                for index in [0, 1, count as u64 / 3 >> level, (count as u64 - 1) >> level] {
+                for index in [0, 1, (count as u64 / 3) >> level, (count as u64 - 1) >> level] {
                     prop_assert_eq!(tree.node(level, index), built.node(level, index));
                 }
             }
