@@ -13,7 +13,7 @@ use evener_device::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::{EXIT_CODES, write_out};
+use crate::{EXIT_CODES, output::write_out, verbosity::Verbosity};
 
 /// What is here, and how strong is it?
 ///
@@ -93,7 +93,7 @@ struct Entry {
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
+pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let inventory = if arguments.all_apis { Inventory::discover_all_apis() } else { Inventory::discover() };
     let selection = arguments.devices.or_else(selection_from_environment);
     // Listing is not using: without a selection, software devices are shown too.
@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let mut entries: Vec<Entry> =
         devices.into_iter().map(|device| Entry::new(device, &score_table)).collect();
     if arguments.measure {
-        measure_all(&mut entries, arguments.json);
+        measure_all(&mut entries, arguments.json || verbosity.is_quiet());
     }
     if arguments.json {
         write_out(&json::text(&entries)?)?;

@@ -4,14 +4,17 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use evener_device::write_whole;
 use evener_schedule::{
     Settings, Strategy,
     decide::Outcome,
     sim::{Scenario, simulate},
 };
 
-use crate::{EXIT_CODES, Usage, write_out};
+use crate::{
+    EXIT_CODES, Usage,
+    output::{write_json, write_out, write_trace},
+    verbosity::Verbosity,
+};
 
 /// How would a run go, on devices that are not here?
 ///
@@ -53,18 +56,19 @@ Examples:
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
+pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let path = arguments.scenario.display();
     let text =
         std::fs::read_to_string(&arguments.scenario).with_context(|| format!("{path}: cannot be read"))?;
     let scenario = Scenario::from_toml(&text).map_err(|why| Usage(format!("{path}: {why}")))?;
     let simulation = simulate(&scenario, arguments.strategy, Settings::default());
     if let Some(trace) = &arguments.trace {
-        let text = serde_json::to_vec(&simulation.trace.to_json())?;
-        write_whole(trace, &text).with_context(|| format!("{}: cannot be written", trace.display()))?;
+        write_trace(trace, &simulation.trace)?;
     }
     if arguments.json {
-        write_out(&format!("{}\n", serde_json::to_string_pretty(&simulation.report)?))?;
+        write_json(&simulation.report)?;
+    } else if verbosity.is_quiet() {
+        write_out(&format!("{:.4}\n", simulation.report.efficiency))?;
     } else {
         let about = if scenario.about.is_empty() { String::new() } else { format!("{}\n\n", scenario.about) };
         write_out(&format!("{about}{}\n", simulation.report))?;

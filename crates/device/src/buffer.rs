@@ -4,14 +4,14 @@ use std::{
     any::{TypeId, type_name},
     fmt,
     marker::PhantomData,
-    ops::{Bound as End, RangeBounds},
+    ops::{Bound as End, Range, RangeBounds},
     sync::Arc,
 };
 
 use bytemuck::Pod;
 
 use crate::{
-    backend::{HostMemory, Memory, Region},
+    backend::{HostMemory, Memory, Region, SharedMemory},
     describe::DeviceId,
     error::{Error, Result},
 };
@@ -144,6 +144,66 @@ impl<T: Pod> HostBuffer<T> {
     /// The elements, to write. In memory made for uploads, reading them back can be slow.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(self.memory.bytes_mut())
+    }
+}
+
+impl<T: Pod> HostBuffer<T> {
+    /// Gives up writing, so that it can be read by several, and copied to devices again and again and in parts.
+    pub fn share(self) -> SharedBuffer<T> {
+        let memory = self.memory.share();
+        SharedBuffer { bytes: 0..memory.bytes().len(), memory, element: PhantomData }
+    }
+}
+
+/// Elements in host memory that nobody writes any more. Cloning it gives another handle on the same elements.
+///
+/// A CUDA device copies from what was its [`HostBuffer`] at the full rate of the bus; other devices copy through staging
+/// memory.
+///
+/// ```
+/// use evener_device::{Device, Direction};
+///
+/// let device = Device::cpu();
+/// let mut host = device.host_buffer::<u32>(8, Direction::Upload)?;
+/// host.as_mut_slice().copy_from_slice(&[0, 1, 2, 3, 4, 5, 6, 7]);
+/// let shared = host.share();
+/// let (mut stream, buffer) = (device.stream()?, device.buffer::<u32>(4)?);
+/// stream.upload_shared(&shared, 2..6, &buffer)?;
+/// assert_eq!(stream.download(&buffer)?.wait()?, [2, 3, 4, 5]);
+/// # Ok::<(), evener_device::Error>(())
+/// ```
+pub struct SharedBuffer<T> {
+    pub(crate) memory: Arc<dyn SharedMemory>,
+    /// Which of the memory's bytes these are.
+    pub(crate) bytes: Range<usize>,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T: Pod> SharedBuffer<T> {
+    /// The elements.
+    pub fn as_slice(&self) -> &[T] {
+        bytemuck::cast_slice(&self.memory.bytes()[self.bytes.clone()])
+    }
+
+    /// A handle on some of the elements. Nothing when the range reaches past the end.
+    pub fn slice(&self, range: Range<usize>) -> Option<SharedBuffer<T>> {
+        self.as_slice().get(range.clone())?;
+        let (first, element) = (self.bytes.start, size_of::<T>());
+        let bytes = first + range.start * element..first + range.end * element;
+        Some(SharedBuffer { memory: self.memory.clone(), bytes, element: PhantomData })
+    }
+}
+
+impl<T> Clone for SharedBuffer<T> {
+    fn clone(&self) -> Self {
+        let (memory, bytes) = (self.memory.clone(), self.bytes.clone());
+        SharedBuffer { memory, bytes, element: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for SharedBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedBuffer<{}>", type_name::<T>())
     }
 }
 

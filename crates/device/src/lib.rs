@@ -29,7 +29,7 @@ pub mod cuda {
 }
 
 pub use backend::{Direction, MemoryUse};
-pub use buffer::{Argument, Buffer, HostBuffer};
+pub use buffer::{Argument, Buffer, HostBuffer, SharedBuffer};
 pub use cache::{CACHE_VARIABLE, folder as cache_folder, write as write_whole};
 pub use describe::{Api, Capabilities, Description, DeviceId, Features, Kind};
 pub use device::Device;

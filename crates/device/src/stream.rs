@@ -1,12 +1,12 @@
 //! Streams: operations that run in order on one device while the host goes on.
 
-use std::{any::type_name, collections::VecDeque, fmt, sync::Arc, time::Duration};
+use std::{any::type_name, collections::VecDeque, fmt, ops::Range, sync::Arc, time::Duration};
 
 use bytemuck::Pod;
 
 use crate::{
     backend::{self, Backend, Direction, HostMemory, Region, StreamBackend},
-    buffer::{Buffer, HostBuffer},
+    buffer::{Buffer, HostBuffer, SharedBuffer},
     describe::DeviceId,
     error::{Error, Result},
     kernel::{Bound, Extent},
@@ -92,6 +92,30 @@ impl Stream {
             self.inner.upload(&mut *from.memory, 0..bytes, &sub_region(to.region(), 0, bytes))?;
         }
         Ok(Transfer { host: from, mark: self.inner.mark()? })
+    }
+
+    /// Copies some elements of shared host memory to the beginning of a buffer. Fails when they reach past the end.
+    pub fn upload_shared<T: Pod>(
+        &mut self,
+        from: &SharedBuffer<T>,
+        range: Range<usize>,
+        to: &Buffer<T>,
+    ) -> Result<()> {
+        let there = from.as_slice().len();
+        let Some(elements) = from.as_slice().get(range.clone()) else {
+            let detail = format!("elements {range:?} of shared memory of {there}");
+            return Err(Error::unsupported(&self.device, "upload", detail));
+        };
+        self.check_room("upload", elements.len(), to)?;
+        let element = size_of::<T>() as u64;
+        let bytes = elements.len() as u64 * element;
+        self.check_copy("upload", to.region(), bytes)?;
+        let first = from.bytes.start as u64;
+        let places = first + range.start as u64 * element..first + range.end as u64 * element;
+        match self.inner.upload_shared(&from.memory, places, &sub_region(to.region(), 0, bytes))? {
+            true => Ok(()),
+            false => self.upload(elements, to),
+        }
     }
 
     /// Begins to copy a buffer to the host.

@@ -81,11 +81,26 @@
 //! # Ok::<(), evener::mesh::LayoutError>(())
 //! ```
 //!
+//! # Build a Merkle tree over every device
+//!
+//! ```
+//! use evener::{merkle::{Leaves, MerkleTree}, prelude::*};
+//!
+//! let pool = Pool::new([Device::cpu()])?; // or Pool::all()
+//! let leaves: Vec<[u8; 32]> = (0..1000u32).map(|number| [number as u8; 32]).collect();
+//! let tree = MerkleTree::build(&pool, &Leaves::from(&leaves))?;
+//! let root = tree.root().ok_or("no leaves")?;
+//! tree.proof(41)?.verify_leaf(&root, &leaves[41])?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Test what happens when a device fails
 //!
 //! [`testing`] wraps any device so that it fails, hangs, slows down or gives a wrong result when told to.
 
 pub use evener_device::*;
+/// Merkle trees over a pool: roots, trees and proofs.
+pub use evener_merkle as merkle;
 /// Who talks to whom: meshes of devices, their groups, and where which device should be.
 pub use evener_mesh as mesh;
 /// All of the scheduler: its settings, decisions, reports and simulator.

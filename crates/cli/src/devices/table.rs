@@ -1,14 +1,12 @@
 //! The devices for people.
 
-use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, presets};
 use evener_device::{Absent, Kind, Rates};
 
 use super::Entry;
+use crate::output::{GAP, heading};
 
 const GIB: f64 = (1u64 << 30) as f64;
-
-/// Space between columns.
-const GAP: u16 = 2;
 
 /// A column: its heading, whether it holds numbers, and what it shows of a device.
 struct Column {
@@ -94,7 +92,7 @@ fn tables(columns: &[Column], entries: &[Entry], width: Option<u16>) -> Vec<Stri
 fn table(columns: &[&Column], entries: &[Entry]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(columns.iter().map(|column| Cell::new(column.heading).add_attribute(Attribute::Bold)));
+    table.set_header(columns.iter().map(|column| heading(column.heading)));
     for entry in entries {
         table.add_row(columns.iter().map(|column| (column.show)(entry)));
     }

@@ -14,7 +14,7 @@ use evener_mesh::{
     topology::{Member, Mesh},
 };
 
-use crate::{EXIT_CODES, Usage, write_out};
+use crate::{EXIT_CODES, Usage, output::write_out, size::bytes};
 
 /// Layers of a model of which nothing is said.
 const LAYERS: usize = 32;
@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     costs: Option<parse::Costs>,
 
     /// What each layer needs of memory, over all that share it: 1.5GiB, 800MB
-    #[arg(long, value_name = "SIZE", value_parser = parse::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
     layer_memory: Option<u64>,
 
     /// Micro-batches of a step, over all replicas [default: that of the file, or else 16]

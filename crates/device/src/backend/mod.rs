@@ -124,6 +124,35 @@ pub trait HostMemory: Any + Send + Debug {
     fn bytes_mut(&mut self) -> &mut [u8];
     /// Makes the bytes accessible to the host again after a copy that has ended.
     fn reclaim(&mut self) -> Result<()>;
+    /// Gives up writing, so that the host and any number of copies to devices may read at once. No copy may be under way.
+    fn share(self: Box<Self>) -> Arc<dyn SharedMemory>;
+}
+
+/// Host memory that nobody writes any more.
+pub trait SharedMemory: Any + Send + Sync + Debug {
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+}
+
+/// Shared memory that a device has no faster way to than any other: a copy of what was shared.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    words: Vec<u128>,
+    bytes: usize,
+}
+
+impl Copied {
+    pub(crate) fn of(bytes: &[u8]) -> Arc<dyn SharedMemory> {
+        let mut words = vec![0; bytes.len().div_ceil(size_of::<u128>())];
+        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        Arc::new(Copied { words, bytes: bytes.len() })
+    }
+}
+
+impl SharedMemory for Copied {
+    fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.bytes]
+    }
 }
 
 /// A compiled kernel.
@@ -155,6 +184,16 @@ pub trait Timestamp: Any + Send + Sync + Debug {
 pub trait StreamBackend: Send + Debug {
     /// Copies part of host memory to the device.
     fn upload(&mut self, from: &mut dyn HostMemory, range: Range<u64>, to: &Region) -> Result<()>;
+    /// Copies part of shared memory to the device, where that needs no staging memory between. Says whether it does.
+    fn upload_shared(
+        &mut self,
+        from: &Arc<dyn SharedMemory>,
+        range: Range<u64>,
+        to: &Region,
+    ) -> Result<bool> {
+        let _ = (from, range, to);
+        Ok(false)
+    }
     /// Copies from the device into host memory at `offset`.
     fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()>;
     /// Copies on the device.

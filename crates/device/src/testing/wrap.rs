@@ -10,8 +10,8 @@ use std::{
 use super::{State, lock};
 use crate::{
     backend::{
-        Backend, Bound, Contents, Direction, HostMemory, Mark, Memory, MemoryUse, Program, Region, Source,
-        StreamBackend, Timestamp,
+        Backend, Bound, Contents, Direction, HostMemory, Mark, Memory, MemoryUse, Program, Region,
+        SharedMemory, Source, StreamBackend, Timestamp,
     },
     describe::{Capabilities, Description},
     device::Device,
@@ -141,6 +141,10 @@ impl HostMemory for FaultyHostMemory {
         }
         Ok(())
     }
+
+    fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {
+        self.under.share()
+    }
 }
 
 #[derive(Debug)]
@@ -179,6 +183,16 @@ impl StreamBackend for FaultyStream {
     fn upload(&mut self, from: &mut dyn HostMemory, range: Range<u64>, to: &Region) -> Result<()> {
         self.operation("uploading")?;
         self.under.upload(under_host(from, &self.hold)?, range, to)
+    }
+
+    fn upload_shared(
+        &mut self,
+        from: &Arc<dyn SharedMemory>,
+        range: Range<u64>,
+        to: &Region,
+    ) -> Result<bool> {
+        self.operation("uploading")?;
+        self.under.upload_shared(from, range, to)
     }
 
     fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()> {

@@ -10,6 +10,7 @@ use crate::{Behaviour, Outcome, ensure, ensure_error};
 pub(crate) const ALL: &[Behaviour] = &[
     ("every_type_and_odd_size_comes_back", every_type_and_odd_size),
     ("host_memory_comes_back_and_can_be_used_again", host_memory),
+    ("shared_host_memory_goes_over_in_parts_from_several_streams", shared_host_memory),
     ("parts_of_buffers_are_copied_and_zeroed_alone", parts),
     ("buffers_over_four_gibibytes_keep_their_bytes", over_four_gibibytes),
 ];
@@ -42,6 +43,36 @@ fn round_trips<T: Pod + PartialEq + Debug>(device: &Device, element: impl Fn(usi
             return Err(format!("{name} {at} of {len}: {:?} became {:?}", sent[at], received[at]).into());
         }
     }
+    Ok(())
+}
+
+fn shared_host_memory(device: &Device) -> Outcome {
+    const LEN: usize = 1 << 16;
+    let mut host = device.host_buffer::<u32>(LEN, Direction::Upload)?;
+    host.as_mut_slice().iter_mut().zip(0..).for_each(|(element, index)| *element = index);
+    let shared = host.share();
+    let mut parts = Vec::new();
+    for range in [0..LEN / 2, LEN / 4..LEN, LEN - 1..LEN, 5..5] {
+        let (mut stream, buffer) = (device.stream()?, device.buffer::<u32>(range.len())?);
+        stream.upload_shared(&shared, range.clone(), &buffer)?;
+        parts.push((stream, buffer, range));
+    }
+    ensure!(shared.as_slice()[LEN - 1] == LEN as u32 - 1, "what is shared can be read meanwhile");
+    // The copies under way keep it.
+    drop(shared.clone());
+    for (mut stream, buffer, range) in parts {
+        let received = stream.download(&buffer)?.wait()?;
+        let sent: Vec<u32> = (range.start as u32..range.end as u32).collect();
+        ensure!(received == sent, "elements {range:?} became others");
+    }
+    let buffer = device.buffer::<u32>(2)?;
+    let mut stream = device.stream()?;
+    let part = shared.slice(100..200).ok_or("a part of what is shared")?;
+    stream.upload_shared(&part, 10..12, &buffer)?;
+    ensure!(stream.download(&buffer)?.wait()? == [110, 111], "a part of a part became another");
+    ensure!(part.slice(99..101).is_none(), "a part reaches past the end");
+    let past = device.stream()?.upload_shared(&shared, LEN - 1..LEN + 1, &buffer);
+    ensure_error!(Error::Unsupported { .. }, past);
     Ok(())
 }
 

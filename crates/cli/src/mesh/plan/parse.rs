@@ -1,4 +1,4 @@
-//! Axes, costs and sizes as they are written on a command line.
+//! Axes and costs as they are written on a command line.
 
 /// Axes and their sizes, innermost last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,26 +36,6 @@ pub(super) fn costs(text: &str) -> Result<Costs, String> {
     Ok(Costs(costs))
 }
 
-/// Reads a number of bytes: `1.5GiB`, `800MB`, `4096`.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 9] = [
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("TiB", 1 << 40),
-        ("KB", 1_000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("TB", 1_000_000_000_000),
-        ("B", 1),
-    ];
-    let unit = UNITS.iter().find_map(|&(name, unit)| Some((text.strip_suffix(name)?, unit)));
-    let (number, unit) = unit.unwrap_or((text, 1));
-    let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is not like 1.5GiB"))?;
-    let bytes = number * unit as f64;
-    if (0.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err(format!("`{text}` is no size")) }
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
@@ -64,9 +44,6 @@ mod test {
     fn what_is_written_is_read() {
         assert_eq!(axes("dp=2, tp=4").unwrap().0, [("dp".to_owned(), 2), ("tp".to_owned(), 4)]);
         assert_eq!(costs("8e9,2x3,1").unwrap().0, [8e9, 2.0, 2.0, 2.0, 1.0]);
-        assert_eq!(bytes("1.5GiB").unwrap(), 3 << 29);
-        assert_eq!(bytes("800MB").unwrap(), 800_000_000);
-        assert_eq!((bytes("12 B").unwrap(), bytes("7").unwrap()), (12, 7));
     }
 
     #[test]
@@ -76,9 +53,6 @@ mod test {
         }
         for text in ["", "a", "1x", "1x5000", "1x4000,1x4000", "1xx3"] {
             assert!(costs(text).is_err(), "{text}");
-        }
-        for text in ["", "GiB", "1.5 giraffes", "-1", "1e30", "NaN"] {
-            assert!(bytes(text).is_err(), "{text}");
         }
     }
 }

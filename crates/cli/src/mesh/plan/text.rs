@@ -1,18 +1,15 @@
 //! A plan for people.
 
 use anyhow::Result;
-use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
 use evener_mesh::{
     placement::{Proposal, RatedBy, Search},
     topology::{Mesh, Totals},
 };
 
 use super::Plan;
+use crate::output::{table, time};
 
 const GIB: f64 = (1u64 << 30) as f64;
-
-/// Space between columns.
-const GAP: u16 = 2;
 
 /// The layout, the ranks, the groups, the stages, and how well it would go.
 pub(super) fn text(plan: &Plan) -> Result<String> {
@@ -173,20 +170,6 @@ fn verdict(proposal: &Proposal, has_seconds: bool) -> String {
     lines.join("\n")
 }
 
-fn table(headings: &[(&str, bool)], rows: Vec<Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(headings.iter().map(|(heading, _)| Cell::new(heading).add_attribute(Attribute::Bold)));
-    table.add_rows(rows);
-    for (index, &(_, is_number)) in headings.iter().enumerate() {
-        if let Some(cells) = table.column_mut(index) {
-            cells.set_padding((0, if index + 1 == headings.len() { 0 } else { GAP }));
-            cells.set_cell_alignment(if is_number { CellAlignment::Right } else { CellAlignment::Left });
-        }
-    }
-    table.trim_fmt()
-}
-
 fn known<T>(fact: Option<T>, show: impl Fn(T) -> String) -> String {
     fact.map_or_else(|| "?".into(), show)
 }
@@ -198,15 +181,5 @@ fn some(ranks: &[usize]) -> String {
     match ranks.len() {
         all if all > LISTED => format!("{listed} and {} more", all - LISTED),
         _ => listed,
-    }
-}
-
-/// A time in the unit that suits it.
-fn time(seconds: f64) -> String {
-    match seconds {
-        0.0 => "0".into(),
-        _ if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
-        _ if seconds < 1.0 => format!("{:.2} ms", seconds * 1e3),
-        _ => format!("{seconds:.3} s"),
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use bytemuck::{Pod, Zeroable};
 
-use super::super::{HostMemory, Memory, Region, shelf::Shelf};
+use super::super::{HostMemory, Memory, Region, SharedMemory, shelf::Shelf};
 use crate::{
     describe::DeviceId,
     error::{Error, Result},
@@ -147,5 +147,22 @@ impl HostMemory for CpuHostMemory {
         self.block = block;
         self.lent = None;
         Ok(())
+    }
+
+    fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {
+        Arc::new(CpuSharedMemory { bytes: self.bytes().len(), block: self.block })
+    }
+}
+
+/// Host memory that nobody writes any more.
+#[derive(Debug)]
+struct CpuSharedMemory {
+    block: Block,
+    bytes: usize,
+}
+
+impl SharedMemory for CpuSharedMemory {
+    fn bytes(&self) -> &[u8] {
+        &self.block.bytes()[..self.bytes]
     }
 }

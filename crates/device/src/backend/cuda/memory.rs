@@ -22,7 +22,7 @@ use super::{
     open::Open,
 };
 use crate::{
-    backend::{HostMemory, Memory, Region, shelf::class_bytes},
+    backend::{HostMemory, Memory, Region, SharedMemory, shelf::class_bytes},
     error::{Error, Result},
 };
 
@@ -327,5 +327,24 @@ impl HostMemory for CudaHostMemory {
         drop(hold.enter("taking host memory back")?);
         let detail = "the copy is not known to have ended: wait for its mark first";
         Err(Error::unsupported(&hold.id, "taking host memory back", detail))
+    }
+
+    fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {
+        Arc::new(CudaSharedMemory { bytes: self.shown(), pinned: self.pinned })
+    }
+}
+
+/// Host memory that nobody writes any more. It is pinned for every card.
+#[derive(Debug)]
+pub(super) struct CudaSharedMemory {
+    pub(super) pinned: Arc<Pinned>,
+    bytes: usize,
+}
+
+impl SharedMemory for CudaSharedMemory {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the block has at least so many bytes, all initialised when it was made, and nobody writes them: what
+        // could have was consumed, with no copy under way, and copies of shared memory only read.
+        unsafe { std::slice::from_raw_parts(self.pinned.at(0), self.bytes) }
     }
 }

@@ -11,12 +11,12 @@ use super::{
     errors,
     event::{self, CudaMark, CudaTimestamp, Event, Progress, Timing},
     keep::KeepAlive,
-    memory::{CudaHostMemory, CudaMemory, Pinned},
+    memory::{CudaHostMemory, CudaMemory, CudaSharedMemory, Pinned},
     open::{Grave, Open, RawStream},
     program::CudaBound,
 };
 use crate::{
-    backend::{Bound, HostMemory, Mark, Memory, Region, StreamBackend, Timestamp},
+    backend::{Bound, HostMemory, Mark, Memory, Region, SharedMemory, StreamBackend, Timestamp},
     error::{Error, Result},
 };
 
@@ -127,6 +127,40 @@ impl StreamBackend for CudaStream {
             // written meanwhile.
             unsafe { (entered.driver.memcpy_to_device)(device, host.cast_const().cast(), bytes, stream.0) }
         })
+    }
+
+    fn upload_shared(
+        &mut self,
+        from: &Arc<dyn SharedMemory>,
+        range: Range<u64>,
+        to: &Region,
+    ) -> Result<bool> {
+        let Some(memory) = (&**from as &dyn Any).downcast_ref::<CudaSharedMemory>() else { return Ok(false) };
+        let address = CudaMemory::address(to, &self.open, "uploading")?;
+        if range.end.checked_sub(range.start) != Some(to.bytes) || range.end > memory.bytes().len() as u64 {
+            let detail = format!(
+                "bytes {range:?} of shared memory of {} into {} bytes",
+                memory.bytes().len(),
+                to.bytes
+            );
+            return Err(Error::unsupported(&self.open.hold.id, "uploading", detail));
+        }
+        if to.bytes == 0 {
+            return Ok(true);
+        }
+        let open = self.open.clone();
+        let entered = open.hold.enter("uploading")?;
+        let host = memory.pinned.at(range.start).cast_const().cast();
+        // SAFETY: both places were checked to have so many bytes; the stream is alive and of this context; host memory
+        // and device memory are kept until the copy has ended, and nobody writes shared memory.
+        let code = unsafe { (entered.driver.memcpy_to_device)(address, host, to.bytes as usize, self.raw.0) };
+        entered.check_sized(code, to.bytes)?;
+        self.queued += 1;
+        self.kept.push(Kept::Memory(to.memory.clone()), 0);
+        // Whoever shares it keeps it anyway, so it does not count as dear.
+        self.kept.push(Kept::Host(memory.pinned.clone()), 0);
+        self.tidy(&entered)?;
+        Ok(true)
     }
 
     fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()> {

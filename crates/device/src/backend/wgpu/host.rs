@@ -17,7 +17,7 @@ use std::{
 use wgpu::{Buffer, BufferUsages, BufferViewMut, MapMode};
 
 use super::{
-    super::{Direction, HostMemory, shelf::Shelf},
+    super::{Copied, Direction, HostMemory, SharedMemory, shelf::Shelf},
     hold::Hold,
 };
 use crate::{
@@ -259,5 +259,10 @@ impl HostMemory for WgpuHostMemory {
         }
         self.mapping = Some(mapping);
         Ok(())
+    }
+
+    // A copy from a mapped buffer needs it unmapped, and then the host cannot read it.
+    fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {
+        Copied::of(self.bytes())
     }
 }

@@ -1,0 +1,118 @@
+//! Several runs as one: what they did in all.
+
+use std::time::Duration;
+
+use evener_schedule::{DeviceReport, Report, Trace};
+
+/// What several runs, one after another, did in all.
+#[derive(Debug, Default)]
+pub(super) struct Sum {
+    report: Option<Report>,
+    /// How long it would have taken at what was certain.
+    certain_s: f64,
+    trace: Trace,
+}
+
+impl Sum {
+    /// Adds a run that began so long after the first.
+    pub(super) fn add(&mut self, report: Option<&Report>, trace: &Trace, began: Duration) {
+        if let Some(report) = report {
+            self.certain_s += report.ideal_s / report.bound.max(f64::MIN_POSITIVE);
+            match &mut self.report {
+                None => self.report = Some(report.clone()),
+                Some(sum) => add(sum, report, self.certain_s),
+            }
+        }
+        // Which lanes there are can change from run to run.
+        let places: Vec<usize> = trace.lanes.iter().map(|name| self.lane(name, &trace.lanes)).collect();
+        self.trace.spans.extend(trace.spans.iter().cloned().map(|mut span| {
+            span.lane = places[span.lane];
+            span.from += began;
+            span.until += began;
+            span
+        }));
+    }
+
+    fn lane(&mut self, name: &str, of: &[String]) -> usize {
+        if self.trace.lanes.is_empty() {
+            self.trace.lanes = of.to_vec();
+        }
+        self.trace.lanes.iter().position(|lane| lane == name).unwrap_or_else(|| {
+            self.trace.lanes.push(name.into());
+            self.trace.lanes.len() - 1
+        })
+    }
+
+    /// All of it. There is no report where there was no run.
+    pub(super) fn finish(self) -> (Option<Report>, Trace) {
+        (self.report, self.trace)
+    }
+}
+
+fn add(sum: &mut Report, more: &Report, certain_s: f64) {
+    sum.items += more.items;
+    sum.done += more.done;
+    sum.wall_s += more.wall_s;
+    sum.ideal_s += more.ideal_s;
+    sum.efficiency = sum.ideal_s / sum.wall_s.max(f64::MIN_POSITIVE);
+    sum.bound = (sum.ideal_s / certain_s.max(f64::MIN_POSITIVE)).min(1.0);
+    sum.calibrated = None;
+    sum.predicted_s = sum.predicted_s.zip(more.predicted_s).map(|(a, b)| a + b);
+    for device in &more.devices {
+        match sum.devices.iter_mut().find(|it| it.id == device.id) {
+            Some(it) => add_device(it, device),
+            None => sum.devices.push(device.clone()),
+        }
+    }
+    let new = more.left_out.iter().filter(|out| !sum.left_out.contains(out)).cloned().collect::<Vec<_>>();
+    sum.left_out.extend(new);
+}
+
+fn add_device(sum: &mut DeviceReport, more: &DeviceReport) {
+    // Its rate is what it did in all over the time it was at it.
+    let at_work = |it: &DeviceReport| it.rate.map_or(0.0, |rate| it.items as f64 / rate);
+    let working = at_work(sum) + at_work(more);
+    sum.items += more.items;
+    sum.rate = (working > 0.0).then(|| sum.items as f64 / working);
+    sum.chunks += more.chunks;
+    sum.busy_s += more.busy_s;
+    sum.copy_s += more.copy_s;
+    sum.idle_s += more.idle_s;
+    sum.away_s += more.away_s;
+    sum.retries += more.retries;
+    sum.rescues += more.rescues;
+    sum.dropped += more.dropped;
+    sum.quarantines += more.quarantines;
+    sum.state.clone_from(&more.state);
+}
+
+#[cfg(test)]
+mod test {
+    use evener_device::Device;
+    use evener_merkle::{Builder, Leaves};
+    use evener_schedule::Pool;
+
+    use super::*;
+
+    #[test]
+    fn runs_add_up() {
+        let pool = Pool::new([Device::cpu()]).unwrap();
+        let builder = Builder::new(&pool).trace().keep_history_at(None);
+        let bytes = vec![0; 32 << 16];
+        let leaves = Leaves::of_size(&bytes, 32).unwrap();
+        let (a, b) = (builder.root(&leaves).unwrap(), builder.root(&leaves).unwrap());
+        let mut sum = Sum::default();
+        sum.add(a.report(), a.trace(), Duration::ZERO);
+        sum.add(b.report(), b.trace(), Duration::from_secs(1));
+        let (report, trace) = sum.finish();
+        let (report, a_report, b_report) = (report.unwrap(), a.report().unwrap(), b.report().unwrap());
+        assert_eq!(report.items, 2 * a_report.items);
+        assert_eq!(report.devices.iter().map(|it| it.items).sum::<u64>(), report.items);
+        assert!((report.wall_s - a_report.wall_s - b_report.wall_s).abs() < 1e-9);
+        let (low, high) =
+            (a_report.efficiency.min(b_report.efficiency), a_report.efficiency.max(b_report.efficiency));
+        assert!((low..=high).contains(&report.efficiency), "{low} {} {high}", report.efficiency);
+        assert_eq!(trace.spans.len(), a.trace().spans.len() + b.trace().spans.len());
+        assert!(trace.spans.iter().any(|span| span.from >= Duration::from_secs(1)));
+    }
+}

@@ -1,0 +1,48 @@
+//! How much is said on standard error: `-q` and `-v`, for every command.
+
+use std::io::{self, IsTerminal};
+
+use clap::{ArgAction, Args};
+use tracing::level_filters::LevelFilter;
+
+use crate::output::may_colour;
+
+/// How much is said.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Verbosity {
+    /// Only the result: no progress, no tables, no warnings
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+
+    /// Say what happens on standard error; twice, every decision; three times, every chunk
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+}
+
+impl Verbosity {
+    /// Whether only results are wanted.
+    pub(crate) fn is_quiet(self) -> bool {
+        self.quiet
+    }
+
+    fn level(self) -> LevelFilter {
+        match (self.quiet, self.verbose) {
+            (true, _) => LevelFilter::ERROR,
+            (false, 0) => LevelFilter::WARN,
+            (false, 1) => LevelFilter::INFO,
+            (false, 2) => LevelFilter::DEBUG,
+            (false, _) => LevelFilter::TRACE,
+        }
+    }
+
+    /// Sends what the libraries say to standard error.
+    pub(crate) fn listen(self) {
+        tracing_subscriber::fmt()
+            .with_max_level(self.level())
+            .with_writer(io::stderr)
+            .with_ansi(may_colour(io::stderr().is_terminal()))
+            .with_target(false)
+            .without_time()
+            .init();
+    }
+}

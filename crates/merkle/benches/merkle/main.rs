@@ -1,0 +1,69 @@
+//! How fast trees are built, against peers in the same run: `cargo bench -p evener-merkle`.
+//!
+//! Without a GPU: a million leaves on the processor's cores, against rayon with `sha2`, `sha2` on one thread, and
+//! `rs_merkle`. Where `EVENER_DEVICES` names a GPU, or there is one: leaves in pinned memory against the copy alone, leaves
+//! on the device against the bare hash kernel, and the GPU and the processor together against the better of the two.
+//! `EVENER_BENCH_LOG2` sets the largest number of leaves for that, as a power of two: 24 where it is not set.
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
+
+mod card;
+mod processor;
+mod together;
+
+use std::time::{Duration, Instant};
+
+use evener_device::{Inventory, Kind};
+
+/// Times several ways to do the same in turns, and gives the lower quartile of each: whatever disturbs only ever adds.
+fn turns<const N: usize>(rounds: usize, ways: [&mut dyn FnMut(); N]) -> [Duration; N] {
+    let mut times: [Vec<Duration>; N] = std::array::from_fn(|_| Vec::new());
+    for round in 0..rounds + rounds.div_ceil(4) {
+        for which in 0..N {
+            let which = (which + round) % N;
+            let start = Instant::now();
+            ways[which]();
+            if round >= rounds.div_ceil(4) {
+                times[which].push(start.elapsed());
+            }
+        }
+    }
+    times.map(|mut times| {
+        times.sort_unstable();
+        times[times.len() / 4]
+    })
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// The same leaves every time.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut noise = vec![0; bytes];
+    fill(&mut noise);
+    noise
+}
+
+fn fill(bytes: &mut [u8]) {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    for eight in bytes.chunks_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        eight.copy_from_slice(&state.to_le_bytes()[..eight.len()]);
+    }
+}
+
+fn main() {
+    processor::bench();
+    let devices = Inventory::discover().select_or_default(None).unwrap();
+    let largest: u32 =
+        std::env::var("EVENER_BENCH_LOG2").ok().and_then(|text| text.parse().ok()).unwrap_or(24);
+    match devices.iter().find(|device| device.describe().kind != Kind::Cpu) {
+        None => println!("\nskipped: leaves on a GPU (no GPU is here, or none is named in EVENER_DEVICES)"),
+        Some(gpu) => {
+            card::bench(gpu, 1 << largest);
+            together::bench(gpu, 1 << largest);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! BLAKE3, sixteen messages at once.
+
+use std::arch::x86_64::*;
+
+use super::{Around, Digest, LANES, Word, Words, columns, message_of_pairs, rows, splat};
+
+const INITIAL: [u32; 8] =
+    [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
+
+const CHUNK_START: u32 = 1;
+const CHUNK_END: u32 = 2;
+const ROOT: u32 = 8;
+const WHOLE: u32 = CHUNK_START | CHUNK_END | ROOT;
+
+/// Where each word of a message comes from for the next round.
+const NEXT: [usize; 16] = [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8];
+
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn initial() -> Words {
+    let mut words = [_mm512_setzero_si512(); 8];
+    for (word, number) in words.iter_mut().zip(INITIAL) {
+        *word = splat(number);
+    }
+    words
+}
+
+macro_rules! mix {
+    ($v:ident, $a:expr, $b:expr, $c:expr, $d:expr, $x:expr, $y:expr) => {
+        $v[$a] = _mm512_add_epi32(_mm512_add_epi32($v[$a], $v[$b]), $x);
+        $v[$d] = _mm512_ror_epi32::<16>(_mm512_xor_si512($v[$d], $v[$a]));
+        $v[$c] = _mm512_add_epi32($v[$c], $v[$d]);
+        $v[$b] = _mm512_ror_epi32::<12>(_mm512_xor_si512($v[$b], $v[$c]));
+        $v[$a] = _mm512_add_epi32(_mm512_add_epi32($v[$a], $v[$b]), $y);
+        $v[$d] = _mm512_ror_epi32::<8>(_mm512_xor_si512($v[$d], $v[$a]));
+        $v[$c] = _mm512_add_epi32($v[$c], $v[$d]);
+        $v[$b] = _mm512_ror_epi32::<7>(_mm512_xor_si512($v[$b], $v[$c]));
+    };
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn compress(chain: &Words, mut m: [Word; 16], bytes: u32, flags: u32) -> Words {
+    let zero = _mm512_setzero_si512();
+    let mut v = [zero; 16];
+    v[..8].copy_from_slice(chain);
+    v[8..12].copy_from_slice(&initial()[..4]);
+    (v[14], v[15]) = (splat(bytes), splat(flags));
+    for round in 0..7 {
+        if round > 0 {
+            let before = m;
+            for (word, from) in m.iter_mut().zip(NEXT) {
+                *word = before[from];
+            }
+        }
+        mix!(v, 0, 4, 8, 12, m[0], m[1]);
+        mix!(v, 1, 5, 9, 13, m[2], m[3]);
+        mix!(v, 2, 6, 10, 14, m[4], m[5]);
+        mix!(v, 3, 7, 11, 15, m[6], m[7]);
+        mix!(v, 0, 5, 10, 15, m[8], m[9]);
+        mix!(v, 1, 6, 11, 12, m[10], m[11]);
+        mix!(v, 2, 7, 8, 13, m[12], m[13]);
+        mix!(v, 3, 4, 9, 14, m[14], m[15]);
+    }
+    let mut words = [zero; 8];
+    for (index, word) in words.iter_mut().enumerate() {
+        *word = _mm512_xor_si512(v[index], v[8 + index]);
+    }
+    words
+}
+
+/// The last byte of one word before the first three of the next: here the low byte is the first.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn moved(before: Word, word: Word) -> Word {
+    _mm512_or_si512(_mm512_srli_epi32::<24>(before), _mm512_slli_epi32::<8>(word))
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn ones(around: Around, messages: &[Digest; LANES]) -> [Digest; LANES] {
+    let message = columns::<false>(messages);
+    let zero = _mm512_setzero_si512();
+    let mut words = [zero; 16];
+    rows::<false>(&match around.prefix {
+        Some(prefix) => {
+            words[0] = _mm512_or_si512(splat(prefix.into()), _mm512_slli_epi32::<8>(message[0]));
+            for index in 1..8 {
+                words[index] = moved(message[index - 1], message[index]);
+            }
+            words[8] = moved(message[7], zero);
+            compress(&initial(), words, 33, WHOLE)
+        }
+        None => {
+            words[..8].copy_from_slice(&message);
+            compress(&initial(), words, 32, WHOLE)
+        }
+    })
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn pairs(around: Around, low: &[Digest; LANES], high: &[Digest; LANES]) -> [Digest; LANES] {
+    let message = message_of_pairs(&columns::<false>(low), &columns::<false>(high));
+    let zero = _mm512_setzero_si512();
+    rows::<false>(&match around.prefix {
+        Some(prefix) => {
+            let (mut words, mut rest) = ([zero; 16], [zero; 16]);
+            words[0] = _mm512_or_si512(splat(prefix.into()), _mm512_slli_epi32::<8>(message[0]));
+            for index in 1..16 {
+                words[index] = moved(message[index - 1], message[index]);
+            }
+            rest[0] = moved(message[15], zero);
+            let chain = compress(&initial(), words, 64, CHUNK_START);
+            compress(&chain, rest, 1, CHUNK_END | ROOT)
+        }
+        None => compress(&initial(), message, 64, WHOLE),
+    })
+}

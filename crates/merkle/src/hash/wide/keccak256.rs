@@ -1,0 +1,118 @@
+//! Keccak-256, eight messages at once, each shorter than what is taken in at once.
+
+use std::arch::x86_64::*;
+
+use super::{Around, Digest, is_here};
+
+/// Eight 64-bit numbers, one a message.
+type Word = __m512i;
+
+/// So many messages are hashed at once.
+const LANES: usize = 8;
+/// So many bytes are taken in between two permutations.
+const RATE: usize = 136;
+
+const ROUND_CONSTANTS: [u64; 24] = [
+    0x0000000000000001,
+    0x0000000000008082,
+    0x800000000000808a,
+    0x8000000080008000,
+    0x000000000000808b,
+    0x0000000080000001,
+    0x8000000080008081,
+    0x8000000000008009,
+    0x000000000000008a,
+    0x0000000000000088,
+    0x0000000080008009,
+    0x000000008000000a,
+    0x000000008000808b,
+    0x800000000000008b,
+    0x8000000000008089,
+    0x8000000000008003,
+    0x8000000000008002,
+    0x8000000000000080,
+    0x000000000000800a,
+    0x800000008000000a,
+    0x8000000080008081,
+    0x8000000000008080,
+    0x0000000080000001,
+    0x8000000080008008,
+];
+
+/// By how much the word at each place is rotated.
+const ROTATIONS: [i64; 25] =
+    [0, 1, 62, 28, 27, 36, 44, 6, 55, 20, 3, 10, 43, 25, 39, 41, 45, 15, 21, 8, 18, 2, 61, 56, 14];
+
+/// Hashes as many messages of a size as there is room for. Nothing, and `false`, where they are too long, or the
+/// processor cannot.
+pub(super) fn hash(around: Around, bytes: &[u8], size: usize, out: &mut [Digest]) -> bool {
+    let prefix = around.prefix.as_slice();
+    let end = prefix.len() + size;
+    if around.double || end >= RATE || !is_here() {
+        return false;
+    }
+    // The padding is the same for all.
+    let mut padded = [[0u8; RATE]; LANES];
+    for message in &mut padded {
+        message[..prefix.len()].copy_from_slice(prefix);
+        message[end] = 1;
+        message[RATE - 1] |= 0x80;
+    }
+    for (messages, out) in bytes.chunks(LANES * size).zip(out.chunks_mut(LANES)) {
+        for (padded, message) in padded.iter_mut().zip(messages.chunks(size)) {
+            padded[prefix.len()..end].copy_from_slice(message);
+        }
+        let words = std::array::from_fn(|word| {
+            padded
+                .each_ref()
+                .map(|message| bytemuck::pod_read_unaligned::<u64>(&message[8 * word..8 * word + 8]))
+        });
+        // SAFETY: the processor has the instructions.
+        let digests: [[u64; LANES]; 4] = unsafe { absorb(&words) };
+        for (lane, out) in out.iter_mut().enumerate() {
+            *out = Digest(bytemuck::cast(digests.each_ref().map(|word| word[lane])));
+        }
+    }
+    true
+}
+
+/// The words of the hashes of eight messages, of their padded words.
+#[target_feature(enable = "avx512f,avx512bw")]
+fn absorb(message: &[[u64; LANES]; RATE / 8]) -> [[u64; LANES]; 4] {
+    let mut state = [_mm512_setzero_si512(); 25];
+    for (word, message) in state.iter_mut().zip(message) {
+        *word = bytemuck::cast(*message);
+    }
+    for constant in ROUND_CONSTANTS {
+        state = round(state, constant);
+    }
+    [state[0], state[1], state[2], state[3]].map(|word| bytemuck::cast(word))
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn round(mut s: [Word; 25], constant: u64) -> [Word; 25] {
+    let zero = _mm512_setzero_si512();
+    let (mut columns, mut moved) = ([zero; 5], [zero; 25]);
+    for (x, column) in columns.iter_mut().enumerate() {
+        let three = _mm512_ternarylogic_epi64::<0x96>(s[x], s[x + 5], s[x + 10]);
+        *column = _mm512_ternarylogic_epi64::<0x96>(three, s[x + 15], s[x + 20]);
+    }
+    for x in 0..5 {
+        let next = _mm512_rol_epi64::<1>(columns[(x + 1) % 5]);
+        for y in 0..5 {
+            let place = x + 5 * y;
+            s[place] = _mm512_ternarylogic_epi64::<0x96>(s[place], columns[(x + 4) % 5], next);
+            moved[y + 5 * ((2 * x + 3 * y) % 5)] =
+                _mm512_rolv_epi64(s[place], _mm512_set1_epi64(ROTATIONS[place]));
+        }
+    }
+    for (place, word) in s.iter_mut().enumerate() {
+        let row = place - place % 5;
+        let (next, after) = (moved[row + (place + 1) % 5], moved[row + (place + 2) % 5]);
+        // The word, exclusive or: not the next, and the one after.
+        *word = _mm512_ternarylogic_epi64::<0xd2>(moved[place], next, after);
+    }
+    s[0] = _mm512_xor_si512(s[0], _mm512_set1_epi64(constant as i64));
+    s
+}

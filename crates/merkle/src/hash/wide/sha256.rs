@@ -1,0 +1,162 @@
+//! SHA-256, sixteen messages at once.
+
+use std::arch::x86_64::*;
+
+use super::{Around, Digest, LANES, Word, Words, columns, message_of_pairs, rows, splat};
+
+const ROUND_CONSTANTS: [u32; 64] = [
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+];
+
+const INITIAL: [u32; 8] =
+    [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
+
+/// The bit after a message, in the word's topmost byte.
+const END: u32 = 0x8000_0000;
+
+macro_rules! xor3 {
+    ($a:expr, $b:expr, $c:expr) => {
+        _mm512_xor_si512(_mm512_xor_si512($a, $b), $c)
+    };
+}
+
+/// One round, with the message word that it needs where that is not there yet. State words are not moved: which one is
+/// `a` goes round.
+macro_rules! round {
+    ($state:ident, $words:ident, $index:literal) => {{
+        const A: usize = 64 - $index;
+        let [a, b, c, d] = [$state[A % 8], $state[(A + 1) % 8], $state[(A + 2) % 8], $state[(A + 3) % 8]];
+        let [e, f, g, h] =
+            [$state[(A + 4) % 8], $state[(A + 5) % 8], $state[(A + 6) % 8], $state[(A + 7) % 8]];
+        if $index >= 16 {
+            let (early, late) = ($words[($index + 1) % 16], $words[($index + 14) % 16]);
+            // Plain operations, so that the compiler can fold what is known of the words.
+            let sigma0 = xor3!(
+                _mm512_ror_epi32::<7>(early),
+                _mm512_ror_epi32::<18>(early),
+                _mm512_srli_epi32::<3>(early)
+            );
+            let sigma1 = xor3!(
+                _mm512_ror_epi32::<17>(late),
+                _mm512_ror_epi32::<19>(late),
+                _mm512_srli_epi32::<10>(late)
+            );
+            let before = _mm512_add_epi32($words[$index % 16], $words[($index + 9) % 16]);
+            $words[$index % 16] = _mm512_add_epi32(before, _mm512_add_epi32(sigma0, sigma1));
+        }
+        let word = _mm512_add_epi32($words[$index % 16], splat(ROUND_CONSTANTS[$index]));
+        let sum1 = _mm512_ternarylogic_epi32::<0x96>(
+            _mm512_ror_epi32::<6>(e),
+            _mm512_ror_epi32::<11>(e),
+            _mm512_ror_epi32::<25>(e),
+        );
+        let choice = _mm512_ternarylogic_epi32::<0xca>(e, f, g);
+        let first = _mm512_add_epi32(_mm512_add_epi32(h, word), _mm512_add_epi32(sum1, choice));
+        let sum0 = _mm512_ternarylogic_epi32::<0x96>(
+            _mm512_ror_epi32::<2>(a),
+            _mm512_ror_epi32::<13>(a),
+            _mm512_ror_epi32::<22>(a),
+        );
+        let majority = _mm512_ternarylogic_epi32::<0xe8>(a, b, c);
+        $state[(A + 3) % 8] = _mm512_add_epi32(d, first);
+        $state[(A + 7) % 8] = _mm512_add_epi32(first, _mm512_add_epi32(sum0, majority));
+    }};
+}
+
+macro_rules! rounds {
+    ($state:ident, $words:ident, $($index:literal)*) => { $(round!($state, $words, $index);)* };
+}
+
+/// One compression. A macro, so that each place has its own, with what is known of the words folded in.
+macro_rules! compress {
+    ($before:expr, $words:expr) => {{
+        let before: Words = $before;
+        let (mut state, mut words): (Words, [Word; 16]) = (before, $words);
+        rounds!(state, words,
+            0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
+            32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63);
+        let mut after = before;
+        for (after, state) in after.iter_mut().zip(state) {
+            *after = _mm512_add_epi32(*after, state);
+        }
+        after
+    }};
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn initial() -> Words {
+    let mut state = [_mm512_setzero_si512(); 8];
+    for (word, number) in state.iter_mut().zip(INITIAL) {
+        *word = splat(number);
+    }
+    state
+}
+
+/// The last byte of one word before the first three of the next.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn moved(before: Word, word: Word) -> Word {
+    _mm512_or_si512(_mm512_slli_epi32::<24>(before), _mm512_srli_epi32::<8>(word))
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn ones(around: Around, messages: &[Digest; LANES]) -> [Digest; LANES] {
+    let message = columns::<true>(messages);
+    let zero = _mm512_setzero_si512();
+    let mut words = [zero; 16];
+    let hashed = match around.prefix {
+        Some(prefix) => {
+            words[0] = _mm512_or_si512(splat(u32::from(prefix) << 24), _mm512_srli_epi32::<8>(message[0]));
+            for index in 1..8 {
+                words[index] = moved(message[index - 1], message[index]);
+            }
+            words[8] = moved(message[7], splat(END));
+            words[15] = splat(8 * 33);
+            compress!(initial(), words)
+        }
+        None => plain_one(&message),
+    };
+    rows::<true>(&if around.double { plain_one(&hashed) } else { hashed })
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn plain_one(message: &Words) -> Words {
+    let mut words = [_mm512_setzero_si512(); 16];
+    words[..8].copy_from_slice(message);
+    words[8] = splat(END);
+    words[15] = splat(8 * 32);
+    compress!(initial(), words)
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn pairs(around: Around, low: &[Digest; LANES], high: &[Digest; LANES]) -> [Digest; LANES] {
+    let message = message_of_pairs(&columns::<true>(low), &columns::<true>(high));
+    let zero = _mm512_setzero_si512();
+    let mut padding = [zero; 16];
+    let hashed = match around.prefix {
+        Some(prefix) => {
+            let mut words = [zero; 16];
+            words[0] = _mm512_or_si512(splat(u32::from(prefix) << 24), _mm512_srli_epi32::<8>(message[0]));
+            for index in 1..16 {
+                words[index] = moved(message[index - 1], message[index]);
+            }
+            padding[0] = moved(message[15], splat(END));
+            padding[15] = splat(8 * 65);
+            compress!(compress!(initial(), words), padding)
+        }
+        None => {
+            padding[0] = splat(END);
+            padding[15] = splat(8 * 64);
+            compress!(compress!(initial(), message), padding)
+        }
+    };
+    rows::<true>(&if around.double { plain_one(&hashed) } else { hashed })
+}

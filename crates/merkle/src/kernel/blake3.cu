@@ -1,0 +1,105 @@
+// BLAKE3 of messages up to 1024 bytes. A digest's words are as they are in memory.
+
+#define GROUPS_AT_ONCE 4
+#define CHUNK_START 1
+#define CHUNK_END 2
+#define ROOT 8
+
+static __device__ __forceinline__ constexpr unsigned initial_word(int index) {
+    constexpr unsigned words[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                   0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    return words[index];
+}
+
+static __device__ __forceinline__ Digest initial() {
+    Digest digest;
+#pragma unroll
+    for (int word = 0; word < 8; word++) digest.words[word] = initial_word(word);
+    return digest;
+}
+
+static __device__ __forceinline__ void mix(unsigned (&v)[16], int a, int b, int c, int d, unsigned x, unsigned y) {
+    v[a] += v[b] + x;
+    v[d] = rotate_right(v[d] ^ v[a], 16);
+    v[c] += v[d];
+    v[b] = rotate_right(v[b] ^ v[c], 12);
+    v[a] += v[b] + y;
+    v[d] = rotate_right(v[d] ^ v[a], 8);
+    v[c] += v[d];
+    v[b] = rotate_right(v[b] ^ v[c], 7);
+}
+
+static __device__ __forceinline__ constexpr int permuted(int index) {
+    constexpr int places[16] = {2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8};
+    return places[index];
+}
+
+static __device__ __forceinline__ Digest compress(const Digest &chain, unsigned (&m)[16], unsigned bytes, unsigned flags) {
+    unsigned v[16];
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = chain.words[i];
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[8 + i] = initial_word(i);
+    v[12] = 0, v[13] = 0, v[14] = bytes, v[15] = flags;
+#pragma unroll
+    for (int round = 0; round < 7; round++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) mix(v, i, 4 + i, 8 + i, 12 + i, m[2 * i], m[2 * i + 1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            mix(v, i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4, m[8 + 2 * i], m[9 + 2 * i]);
+        unsigned next[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++) next[i] = m[permuted(i)];
+#pragma unroll
+        for (int i = 0; i < 16; i++) m[i] = next[i];
+    }
+    Digest digest;
+#pragma unroll
+    for (int i = 0; i < 8; i++) digest.words[i] = v[i] ^ v[8 + i];
+    return digest;
+}
+
+static __device__ __forceinline__ Digest load(const unsigned *from) {
+    const uint4 *halves = reinterpret_cast<const uint4 *>(from);
+    const uint4 low = __ldg(halves), high = __ldg(halves + 1);
+    return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+}
+
+static __device__ __forceinline__ void store(unsigned *to, const Digest &digest) {
+    const unsigned *w = digest.words;
+    reinterpret_cast<uint4 *>(to)[0] = make_uint4(w[0], w[1], w[2], w[3]);
+    reinterpret_cast<uint4 *>(to)[1] = make_uint4(w[4], w[5], w[6], w[7]);
+}
+
+#define MESSAGE_BLOCKS ((MESSAGE_BYTES + 63) / 64)
+
+static __device__ __forceinline__ Digest leaf_hash(const unsigned *in, u64 leaf) {
+    Digest digest = initial();
+#pragma unroll 1
+    for (unsigned block = 0; block < MESSAGE_BLOCKS; block++) {
+        const unsigned first = MESSAGE_BLOCKS == 1 ? 0 : block * 16;
+        unsigned m[16];
+#pragma unroll
+        for (unsigned i = 0; i < 16; i++) m[i] = message_word(in, leaf, first + i);
+        const bool last = first + 16 == MESSAGE_BLOCKS * 16;
+        const unsigned flags = (first == 0 ? CHUNK_START : 0) | (last ? CHUNK_END | ROOT : 0);
+        digest = compress(digest, m, last ? MESSAGE_BYTES - (MESSAGE_BLOCKS - 1) * 64 : 64, flags);
+    }
+    return digest;
+}
+
+static __device__ __noinline__ Digest node_hash(Digest left, Digest right) {
+    unsigned m[16];
+#pragma unroll
+    for (int word = 0; word < 8; word++) m[word] = left.words[word], m[8 + word] = right.words[word];
+#if PREFIXED
+    unsigned rest[16] = {m[15] >> 24};
+#pragma unroll
+    for (int word = 15; word > 0; word--) m[word] = __funnelshift_l(m[word - 1], m[word], 8);
+    m[0] = m[0] << 8 | 1;
+    return compress(compress(initial(), m, 64, CHUNK_START), rest, 1, CHUNK_END | ROOT);
+#else
+    return compress(initial(), m, 64, CHUNK_START | CHUNK_END | ROOT);
+#endif
+}
