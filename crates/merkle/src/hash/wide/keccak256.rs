@@ -4,9 +4,6 @@ use std::arch::x86_64::*;
 
 use super::{Around, Digest, is_here};
 
-/// Eight 64-bit numbers, one a message.
-type Word = __m512i;
-
 /// So many messages are hashed at once.
 const LANES: usize = 8;
 /// So many bytes are taken in between two permutations.
@@ -38,10 +35,6 @@ const ROUND_CONSTANTS: [u64; 24] = [
     0x0000000080000001,
     0x8000000080008008,
 ];
-
-/// By how much the word at each place is rotated.
-const ROTATIONS: [i64; 25] =
-    [0, 1, 62, 28, 27, 36, 44, 6, 55, 20, 3, 10, 43, 25, 39, 41, 45, 15, 21, 8, 18, 2, 61, 56, 14];
 
 /// Hashes as many messages of a size as there is room for. Nothing, and `false`, where they are too long, or the
 /// processor cannot.
@@ -76,6 +69,38 @@ pub(super) fn hash(around: Around, bytes: &[u8], size: usize, out: &mut [Digest]
     true
 }
 
+/// One round. A macro, and written out, so that the state stays in registers.
+macro_rules! round {
+    ($s:ident, $constant:expr, $($to:literal: $from:literal << $count:literal),*) => {{
+        let mut columns = [_mm512_setzero_si512(); 5];
+        let mut moved = [_mm512_setzero_si512(); 25];
+        for x in 0..5 {
+            let three = _mm512_ternarylogic_epi64::<0x96>($s[x], $s[x + 5], $s[x + 10]);
+            columns[x] = _mm512_ternarylogic_epi64::<0x96>(three, $s[x + 15], $s[x + 20]);
+        }
+        let mut next = columns;
+        for x in 0..5 {
+            next[x] = _mm512_rol_epi64::<1>(columns[(x + 1) % 5]);
+        }
+        $(
+            moved[$to] = _mm512_rol_epi64::<$count>(_mm512_ternarylogic_epi64::<0x96>(
+                $s[$from],
+                columns[($from + 4) % 5],
+                next[$from % 5],
+            ));
+        )*
+        $(
+            // The word, exclusive or: not the next of its row, and the one after.
+            $s[$to] = _mm512_ternarylogic_epi64::<0xd2>(
+                moved[$to],
+                moved[$to - $to % 5 + ($to + 1) % 5],
+                moved[$to - $to % 5 + ($to + 2) % 5],
+            );
+        )*
+        $s[0] = _mm512_xor_si512($s[0], _mm512_set1_epi64($constant as i64));
+    }};
+}
+
 /// The words of the hashes of eight messages, of their padded words.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn absorb(message: &[[u64; LANES]; RATE / 8]) -> [[u64; LANES]; 4] {
@@ -84,35 +109,9 @@ fn absorb(message: &[[u64; LANES]; RATE / 8]) -> [[u64; LANES]; 4] {
         *word = bytemuck::cast(*message);
     }
     for constant in ROUND_CONSTANTS {
-        state = round(state, constant);
+        // Where each word comes from, and by how much it is rotated.
+        round!(state, constant,
+            0: 0 << 0, 1: 6 << 44, 2: 12 << 43, 3: 18 << 21, 4: 24 << 14, 5: 3 << 28, 6: 9 << 20, 7: 10 << 3, 8: 16 << 45, 9: 22 << 61, 10: 1 << 1, 11: 7 << 6, 12: 13 << 25, 13: 19 << 8, 14: 20 << 18, 15: 4 << 27, 16: 5 << 36, 17: 11 << 10, 18: 17 << 15, 19: 23 << 56, 20: 2 << 62, 21: 8 << 55, 22: 14 << 39, 23: 15 << 41, 24: 21 << 2);
     }
-    [state[0], state[1], state[2], state[3]].map(|word| bytemuck::cast(word))
-}
-
-#[target_feature(enable = "avx512f,avx512bw")]
-#[inline]
-fn round(mut s: [Word; 25], constant: u64) -> [Word; 25] {
-    let zero = _mm512_setzero_si512();
-    let (mut columns, mut moved) = ([zero; 5], [zero; 25]);
-    for (x, column) in columns.iter_mut().enumerate() {
-        let three = _mm512_ternarylogic_epi64::<0x96>(s[x], s[x + 5], s[x + 10]);
-        *column = _mm512_ternarylogic_epi64::<0x96>(three, s[x + 15], s[x + 20]);
-    }
-    for x in 0..5 {
-        let next = _mm512_rol_epi64::<1>(columns[(x + 1) % 5]);
-        for y in 0..5 {
-            let place = x + 5 * y;
-            s[place] = _mm512_ternarylogic_epi64::<0x96>(s[place], columns[(x + 4) % 5], next);
-            moved[y + 5 * ((2 * x + 3 * y) % 5)] =
-                _mm512_rolv_epi64(s[place], _mm512_set1_epi64(ROTATIONS[place]));
-        }
-    }
-    for (place, word) in s.iter_mut().enumerate() {
-        let row = place - place % 5;
-        let (next, after) = (moved[row + (place + 1) % 5], moved[row + (place + 2) % 5]);
-        // The word, exclusive or: not the next, and the one after.
-        *word = _mm512_ternarylogic_epi64::<0xd2>(moved[place], next, after);
-    }
-    s[0] = _mm512_xor_si512(s[0], _mm512_set1_epi64(constant as i64));
-    s
+    [state[0], state[1], state[2], state[3]].map(bytemuck::cast)
 }
