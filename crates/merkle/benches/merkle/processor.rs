@@ -34,11 +34,29 @@ fn with_rayon(leaves: &[[u8; 32]]) -> [u8; 32] {
     level[0]
 }
 
-/// The same with rayon's pieces as large as is good for it.
-fn with_rayon_tuned(leaves: &[[u8; 32]]) -> [u8; 32] {
-    let mut level: Vec<[u8; 32]> = leaves.par_iter().with_min_len(1024).map(leaf).collect();
+/// The same by the rule of `rs_merkle`, whose messages need no putting together.
+fn with_rayon_unprefixed(leaves: &[[u8; 32]]) -> [u8; 32] {
+    let mut level: Vec<[u8; 32]> = leaves.par_iter().map(|leaf| Sha256::digest(leaf).into()).collect();
     while level.len() > 1 {
-        level = level.par_chunks(2).with_min_len(1024).map(node).collect();
+        let node = |pair: &[[u8; 32]]| match pair.len() {
+            1 => pair[0],
+            _ => Sha256::digest(pair.as_flattened()).into(),
+        };
+        level = level.par_chunks(2).map(node).collect();
+    }
+    level[0]
+}
+
+/// The same with the version of `sha2` before.
+fn with_rayon_before(leaves: &[[u8; 32]]) -> [u8; 32] {
+    use sha2_before::{Digest, Sha256};
+    let mut level: Vec<[u8; 32]> = leaves.par_iter().map(|leaf| Sha256::digest(leaf).into()).collect();
+    while level.len() > 1 {
+        let node = |pair: &[[u8; 32]]| match pair.len() {
+            1 => pair[0],
+            _ => Sha256::digest(pair.as_flattened()).into(),
+        };
+        level = level.par_chunks(2).map(node).collect();
     }
     level[0]
 }
@@ -70,13 +88,14 @@ pub(crate) fn bench() {
     let like_rs_merkle = Builder::new(&pool).keep_history_at(None).scheme(same_rule);
     let root = builder.root(&input).unwrap().into_value().0;
     let other_root = like_rs_merkle.root(&input).unwrap().into_value().0;
-    let [evener, evener_other, rayon, tuned, one, rs_merkle] = turns(
+    let [evener, evener_other, rayon, unprefixed, before, one, rs_merkle] = turns(
         12,
         [
             &mut || assert_eq!(builder.root(&input).unwrap().value().0, root),
             &mut || assert_eq!(like_rs_merkle.root(&input).unwrap().value().0, other_root),
             &mut || assert_eq!(with_rayon(leaves), root),
-            &mut || assert_eq!(with_rayon_tuned(leaves), root),
+            &mut || assert_eq!(with_rayon_unprefixed(leaves), other_root),
+            &mut || assert_eq!(with_rayon_before(leaves), other_root),
             &mut || assert_eq!(with_one_thread(leaves), root),
             &mut || assert_eq!(with_rs_merkle(leaves), other_root),
         ],
@@ -88,7 +107,8 @@ pub(crate) fn bench() {
     println!("  {:<42} {:>8.2} ms", "Evener, rule rfc6962", milliseconds(evener));
     println!("  {:<42} {:>8.2} ms", "Evener, rule rs-merkle", milliseconds(evener_other));
     line("rayon and sha2, a plain loop, rfc6962", rayon, evener);
-    line("rayon and sha2, larger pieces, rfc6962", tuned, evener);
+    line("rayon and sha2, a plain loop, rs-merkle", unprefixed, evener_other);
+    line("rayon and sha2 0.10, rs-merkle", before, evener_other);
     line("sha2 on one thread, rfc6962", one, evener);
     line("rs_merkle, rs-merkle", rs_merkle, evener_other);
     for hash in Hash::ALL {

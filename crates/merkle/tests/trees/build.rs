@@ -165,11 +165,11 @@ fn a_tree_that_was_stored_proves_and_grows_as_before() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_is_told_and_nothing_is_left_behind() {
-    // A device file that is always full stands in for the disk; what is written beside it is not.
+    // A device file that is always full stands in for the disk.
     let tree = builder().tree(&Leaves::of_size(&noise(32 * 5000), 32).unwrap()).unwrap().into_value();
     let full = File::options().write(true).open("/dev/full").unwrap();
     assert_eq!(tree.write_to(full).unwrap_err().kind(), io::ErrorKind::StorageFull);
-    // A file may not grow past what the process is allowed: the same error comes while the new file is written.
+    // Where the file itself cannot be written, what was there is as it was.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tree");
     std::fs::write(&path, b"as it was").unwrap();
