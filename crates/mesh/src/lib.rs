@@ -1,1 +1,4 @@
 //! Who talks to whom: devices arranged by parallelism axes, process groups, and collectives.
+
+mod backend;
+pub mod comm;
