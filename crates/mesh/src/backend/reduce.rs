@@ -3,7 +3,7 @@
 //! Vectors are worked on in blocks that fit the first-level cache: one pass a rank over an accumulator, then one
 //! copy to each output. The loops are over plain slices, so that the compiler makes vector instructions of them.
 
-use std::ops::Range;
+use std::{mem::MaybeUninit, ops::Range};
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
@@ -89,36 +89,32 @@ pub(crate) unsafe fn weighted(
 ///
 /// # Safety
 /// As for [`reduce`].
-unsafe fn fold<T: Default + Copy, A: Accumulate<T>>(
+unsafe fn fold<T: Copy, A: Accumulate<T>>(
     Vectors { inputs, outputs }: Vectors<'_>,
     range: Range<usize>,
     combine: impl Fn(A::Number, A::Number) -> A::Number + Copy,
     mean: Option<u32>,
 ) {
-    let mut sum = [A::Number::ZERO; BLOCK];
-    let mut scratch = ([A::Number::ZERO; BLOCK], [A::Number::ZERO; BLOCK]);
-    let mut result = [T::default(); BLOCK];
+    let (mut sum, mut scratch, mut result) = (space(), (space(), space()), space());
     for start in range.clone().step_by(BLOCK) {
         let len = BLOCK.min(range.end - start);
         // SAFETY: within the range, which the caller promises to be readable and left alone.
         let block = |input: *const u8| unsafe { std::slice::from_raw_parts(input.cast::<T>().add(start), len) };
-        let sum = &mut sum[..len];
-        match inputs {
+        let sum = match inputs {
             [] => return,
-            [only] => sum.copy_from_slice(A::wide(block(*only), &mut scratch.0)),
+            [only] => fill(&mut sum, A::wide(block(*only), &mut scratch.0).iter().copied()),
             [first, second, rest @ ..] => {
                 let first = A::wide(block(*first), &mut scratch.0);
                 let second = A::wide(block(*second), &mut scratch.1);
-                for ((sum, first), second) in sum.iter_mut().zip(first).zip(second) {
-                    *sum = combine(*first, *second);
-                }
+                let sum = fill(&mut sum, first.iter().zip(second).map(|(first, second)| combine(*first, *second)));
                 for input in rest {
                     for (sum, value) in sum.iter_mut().zip(A::wide(block(*input), &mut scratch.0)) {
                         *sum = combine(*sum, *value);
                     }
                 }
+                sum
             }
-        }
+        };
         if let Some(count) = mean {
             sum.iter_mut().for_each(|sum| *sum = sum.divided(count));
         }
@@ -136,19 +132,16 @@ unsafe fn fold<T: Default + Copy, A: Accumulate<T>>(
 ///
 /// # Safety
 /// As for [`weighted`].
-unsafe fn weigh<T: Default + Copy, A: Accumulate<T, Number: Weigh>>(
+unsafe fn weigh<T: Copy, A: Accumulate<T, Number: Weigh>>(
     weights: &[f64],
     Vectors { inputs, outputs }: Vectors<'_>,
     range: Range<usize>,
 ) {
     let total = A::Number::of_weight(weights.iter().sum());
-    let mut sum = [A::Number::ZERO; BLOCK];
-    let mut scratch = [A::Number::ZERO; BLOCK];
-    let mut result = [T::default(); BLOCK];
+    let (mut sum, mut scratch, mut result) = (space(), space(), space());
     for start in range.clone().step_by(BLOCK) {
         let len = BLOCK.min(range.end - start);
-        let sum = &mut sum[..len];
-        sum.fill(A::Number::ZERO);
+        let sum = fill(&mut sum, std::iter::repeat_n(A::Number::ZERO, len));
         for (&input, &weight) in inputs.iter().zip(weights).filter(|(_, weight)| **weight != 0.0) {
             // SAFETY: within the range, which the caller promises to be readable and left alone.
             let block = unsafe { std::slice::from_raw_parts(input.cast::<T>().add(start), len) };
@@ -168,13 +161,33 @@ unsafe fn weigh<T: Default + Copy, A: Accumulate<T, Number: Weigh>>(
     }
 }
 
+/// Room for a block, not written to: most kinds of element need only some of it.
+type Space<N> = [MaybeUninit<N>; BLOCK];
+
+fn space<N: Copy>() -> Space<N> {
+    [const { MaybeUninit::uninit() }; BLOCK]
+}
+
+/// Writes values to the beginning of the space.
+#[inline]
+fn fill<N: Copy>(space: &mut Space<N>, values: impl ExactSizeIterator<Item = N>) -> &mut [N] {
+    let len = values.len().min(BLOCK);
+    let mut written = 0;
+    for (place, value) in space[..len].iter_mut().zip(values) {
+        place.write(value);
+        written += 1;
+    }
+    // SAFETY: so many have just been written.
+    unsafe { std::slice::from_raw_parts_mut(space.as_mut_ptr().cast(), written) }
+}
+
 /// In which numbers elements are reduced.
 trait Accumulate<T> {
     type Number: Number;
     /// Elements as such numbers, in the scratch space where they have to be converted.
-    fn wide<'a>(elements: &'a [T], scratch: &'a mut [Self::Number; BLOCK]) -> &'a [Self::Number];
+    fn wide<'a>(elements: &'a [T], scratch: &'a mut Space<Self::Number>) -> &'a [Self::Number];
     /// The numbers as elements again.
-    fn narrow<'a>(numbers: &'a [Self::Number], scratch: &'a mut [T; BLOCK]) -> &'a [T];
+    fn narrow<'a>(numbers: &'a [Self::Number], scratch: &'a mut Space<T>) -> &'a [T];
 }
 
 /// In the elements' own type.
@@ -182,10 +195,10 @@ struct Plain;
 
 impl<T: Number> Accumulate<T> for Plain {
     type Number = T;
-    fn wide<'a>(elements: &'a [T], _: &'a mut [T; BLOCK]) -> &'a [T] {
+    fn wide<'a>(elements: &'a [T], _: &'a mut Space<T>) -> &'a [T] {
         elements
     }
-    fn narrow<'a>(numbers: &'a [T], _: &'a mut [T; BLOCK]) -> &'a [T] {
+    fn narrow<'a>(numbers: &'a [T], _: &'a mut Space<T>) -> &'a [T] {
         numbers
     }
 }
@@ -197,13 +210,13 @@ macro_rules! half {
     ($element:ty) => {
         impl Accumulate<$element> for Half {
             type Number = f32;
-            fn wide<'a>(elements: &'a [$element], scratch: &'a mut [f32; BLOCK]) -> &'a [f32] {
-                let wide = &mut scratch[..elements.len()];
+            fn wide<'a>(elements: &'a [$element], scratch: &'a mut Space<f32>) -> &'a [f32] {
+                let wide = fill(scratch, elements.iter().map(|_| 0.0));
                 elements.convert_to_f32_slice(wide);
                 wide
             }
-            fn narrow<'a>(numbers: &'a [f32], scratch: &'a mut [$element; BLOCK]) -> &'a [$element] {
-                let narrow = &mut scratch[..numbers.len()];
+            fn narrow<'a>(numbers: &'a [f32], scratch: &'a mut Space<$element>) -> &'a [$element] {
+                let narrow = fill(scratch, numbers.iter().map(|_| <$element>::ZERO));
                 narrow.convert_from_f32_slice(numbers);
                 narrow
             }
@@ -220,19 +233,11 @@ macro_rules! wide {
     ($($element:ty => $wide:ty),*) => {$(
         impl Accumulate<$element> for Wide<$wide> {
             type Number = $wide;
-            fn wide<'a>(elements: &'a [$element], scratch: &'a mut [$wide; BLOCK]) -> &'a [$wide] {
-                let wide = &mut scratch[..elements.len()];
-                for (wide, element) in wide.iter_mut().zip(elements) {
-                    *wide = *element as $wide;
-                }
-                wide
+            fn wide<'a>(elements: &'a [$element], scratch: &'a mut Space<$wide>) -> &'a [$wide] {
+                fill(scratch, elements.iter().map(|element| *element as $wide))
             }
-            fn narrow<'a>(numbers: &'a [$wide], scratch: &'a mut [$element; BLOCK]) -> &'a [$element] {
-                let narrow = &mut scratch[..numbers.len()];
-                for (narrow, number) in narrow.iter_mut().zip(numbers) {
-                    *narrow = *number as $element;
-                }
-                narrow
+            fn narrow<'a>(numbers: &'a [$wide], scratch: &'a mut Space<$element>) -> &'a [$element] {
+                fill(scratch, numbers.iter().map(|number| *number as $element))
             }
         }
     )*};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    call::Signature,
+    call::{Collective, Signature},
     error::{CommError, list},
 };
 use crate::backend::{Failure, Parting};
@@ -65,8 +65,10 @@ fn disagreement(called: &[Option<Signature>], ranks: &[usize]) -> (Vec<usize>, S
     };
     let usual = kinds.iter().position(|(_, members)| members.len() == most).unwrap_or(0);
     let (usual, usual_ranks) = kinds.remove(usual);
-    // Where the collectives differ, their names say it; otherwise the sizes, types and operations do.
-    let names = kinds.iter().all(|(kind, _)| kind.collective != usual.collective);
+    // Where the collectives differ, their names say it; otherwise the sizes, types and operations do. Sending and
+    // receiving belong together.
+    let names = kinds.iter().all(|(kind, _)| kind.collective != usual.collective)
+        && !matches!(usual.collective, Collective::Send | Collective::Receive);
     let name = |signature: &Signature| {
         if names { signature.collective.to_string() } else { signature.to_string() }
     };
@@ -86,7 +88,7 @@ fn disagreement(called: &[Option<Signature>], ranks: &[usize]) -> (Vec<usize>, S
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::comm::{ElementType, Operation, call::Collective};
+    use crate::comm::{ElementType, Operation};
 
     fn signature(collective: Collective, count: u64) -> Option<Signature> {
         let operation = (collective == Collective::AllReduce).then_some(Operation::Sum);

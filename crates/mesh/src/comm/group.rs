@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     thread,
     time::Duration,
 };
@@ -44,8 +47,9 @@ pub(super) struct Core {
     farewell: Option<Arc<dyn Farewell>>,
     failed: OnceLock<CommError>,
     /// How many started calls have not ended.
-    started: Mutex<usize>,
-    none_started: Condvar,
+    started: AtomicUsize,
+    ending: Mutex<()>,
+    ended: Condvar,
 }
 
 // What is behind these locks is never left half-done.
@@ -95,8 +99,9 @@ impl Group {
                 endpoint: endpoint.map(Mutex::new),
                 members,
                 failed: OnceLock::new(),
-                started: Mutex::new(0),
-                none_started: Condvar::new(),
+                started: AtomicUsize::new(0),
+                ending: Mutex::new(()),
+                ended: Condvar::new(),
             }),
             worker: OnceLock::new(),
         })
@@ -261,20 +266,29 @@ impl fmt::Debug for Group {
 
 impl Core {
     /// Waits until what was started has ended.
+    #[inline]
     fn settle(&self) {
-        let mut started = lock(&self.started);
-        while *started > 0 {
-            started = self.none_started.wait(started).unwrap_or_else(PoisonError::into_inner);
+        if self.started.load(SeqCst) > 0 {
+            self.settle_started();
+        }
+    }
+
+    #[cold]
+    fn settle_started(&self) {
+        let mut ending = lock(&self.ending);
+        while self.started.load(SeqCst) > 0 {
+            ending = self.ended.wait(ending).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     pub(super) fn begin_one(&self) {
-        *lock(&self.started) += 1;
+        self.started.fetch_add(1, SeqCst);
     }
 
     pub(super) fn end_one(&self) {
-        *lock(&self.started) -= 1;
-        self.none_started.notify_all();
+        let _ending = lock(&self.ending);
+        self.started.fetch_sub(1, SeqCst);
+        self.ended.notify_all();
     }
 
     pub(super) fn all_reduce<T: Element>(&self, data: &mut [T], operation: Operation) -> Result<()> {

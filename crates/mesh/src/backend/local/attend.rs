@@ -61,7 +61,6 @@ impl Attendance {
         let small = given_bytes(&signature, members) <= SMALL_BYTES;
         let meeting = &*self.meeting;
         let words = signature.pack();
-        meeting.slots.say(self.me, self.call, words);
         if signature.collective == Collective::WeightedAllReduce {
             meeting.set_weight(self.me, self.call, weight);
         }
@@ -77,6 +76,8 @@ impl Attendance {
         if !small {
             meeting.lend(self.me, self.call, input_pointer, output_pointer);
         }
+        // Last: the others keep looking at this line, and take it away again and again.
+        meeting.slots.say(self.me, self.call, words);
         meeting.slots.arrive(self.me, self.step).map_err(Outcome::Closed)?;
         meeting.wake(self.me);
         // An error from here means that no member ever sees all of them at this step, so nobody touches what this one

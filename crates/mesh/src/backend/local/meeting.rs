@@ -15,8 +15,10 @@ use super::slots::{Closed, Look, Slots};
 
 /// What a member gives is copied to the meeting's own memory where it is no larger than this: then one step suffices,
 /// since nobody's own memory is lent.
-pub(crate) const SMALL_BYTES: usize = 8 << 10;
+pub(crate) const SMALL_BYTES: usize = 512;
 
+/// So many looks without a pause.
+const EAGER_LOOKS: u32 = 100;
 /// So many looks before the clock is asked.
 const QUICK_LOOKS: u32 = 2000;
 /// So many looks between two questions to the clock.
@@ -168,9 +170,11 @@ impl Meeting {
     ) -> Result<(), Stopped> {
         let mut there = 0;
         let looks = if self.crowded { 100 } else { QUICK_LOOKS };
-        for _ in 0..looks {
+        for look in 0..looks {
             match self.slots.look(step, &mut there) {
                 Look::All => return Ok(()),
+                // The first few without a pause, which takes longer than the line takes to come.
+                Look::Waiting if look < EAGER_LOOKS => {}
                 Look::Waiting => hint::spin_loop(),
                 Look::Never(member, why) => return Err(Stopped::Never(member, why)),
             }
