@@ -13,6 +13,8 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod local;
+#[cfg(unix)]
+pub(crate) mod mpi;
 pub(crate) mod reduce;
 
 use std::{fmt::Debug, sync::Arc, time::Duration};

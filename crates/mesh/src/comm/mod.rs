@@ -75,6 +75,29 @@ impl Comm {
         local::world(size).into_iter().filter_map(|transport| Comm::new(transport, timeout).ok()).collect()
     }
 
+    /// This process's place in the world of whatever MPI is on the machine: started by `mpirun -n 4`, `srun` and the
+    /// like, one of several; by itself, the only one. The library is opened at run time: one with the standard ABI of
+    /// MPI-5 where there is one, then Open MPI, then MPICH, and of these the one whose launcher started this process;
+    /// `EVENER_MPI` names another. Can be called once a process.
+    ///
+    /// MPI is ended with the last group. Where a group has failed, that waits at most so long for the other ranks; where
+    /// one of them is gone by then, MPI is left as it is.
+    pub fn mpi(timeout: Duration) -> Result<Comm> {
+        #[cfg(unix)]
+        let world = crate::backend::mpi::world(timeout);
+        #[cfg(not(unix))]
+        let world = Err("only on Unix so far".to_owned());
+        Comm::new(world.map_err(|detail| CommError::Unavailable { backend: "mpi", detail })?, timeout)
+    }
+
+    /// Whether a launcher of MPI programs started this process: `mpirun`, `mpiexec` or `srun`.
+    pub fn was_launched_by_mpi() -> bool {
+        #[cfg(unix)]
+        return crate::backend::mpi::library::was_launched();
+        #[cfg(not(unix))]
+        return false;
+    }
+
     pub(crate) fn new(transport: Arc<dyn Transport>, timeout: Duration) -> Result<Comm> {
         let ranks: Vec<_> = (0..transport.size()).collect();
         let world = Group::join(&transport, Members::new("world", ranks), timeout)?;

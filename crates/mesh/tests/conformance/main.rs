@@ -12,7 +12,10 @@ mod gradients;
 mod reference;
 mod rounds;
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use evener_mesh::comm::{Comm, Group, Members};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -56,6 +59,9 @@ const EVERYWHERE: &[Behaviour] = &[
 ];
 
 fn main() {
+    if Comm::was_launched_by_mpi() {
+        return as_process();
+    }
     let mut arguments = Arguments::from_args();
     // Trials have threads of their own.
     arguments.test_threads.get_or_insert(1);
@@ -66,7 +72,32 @@ fn main() {
             trials.push(Trial::test(format!("local::{size}::{name}"), move || on_threads(*size, *behaviour)));
         }
     }
+    for (name, _) in EVERYWHERE {
+        let absent = || Err("not started by mpirun".into());
+        trials.push(Trial::test(format!("mpi::{name}"), absent).with_ignored_flag(true));
+    }
     libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Runs every behaviour as one process of several.
+fn as_process() {
+    let rank = Rank { comm: Comm::mpi(TIMEOUT).unwrap() };
+    let first = rank.comm.rank() == 0;
+    if first {
+        println!("\nrunning {} tests on {} ranks of {}", EVERYWHERE.len(), rank.comm.size(), rank.comm.backend());
+    }
+    for (name, behaviour) in EVERYWHERE {
+        // A panic ends this process, and so the others.
+        let start = Instant::now();
+        behaviour(&rank);
+        rank.comm.world().barrier().unwrap();
+        if first {
+            println!("test mpi::{name} ... ok ({:.1} s)", start.elapsed().as_secs_f64());
+        }
+    }
+    if first {
+        println!("\ntest result: ok. {} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out", EVERYWHERE.len());
+    }
 }
 
 /// Runs a behaviour on so many threads, each a rank.

@@ -2,6 +2,7 @@
 // A rank says what is wrong by panicking, and panics on purpose.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
 
+mod over_mpi;
 mod script;
 
 use std::{

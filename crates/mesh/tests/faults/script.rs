@@ -24,11 +24,8 @@ pub enum Fault {
     WrongSize,
     /// The rank calls another collective.
     OtherCollective,
-}
-
-impl Fault {
-    pub const ALL: [Fault; 5] =
-        [Fault::Panics, Fault::Hangs, Fault::Exits, Fault::WrongSize, Fault::OtherCollective];
+    /// The rank's process is killed, with nothing said.
+    Killed,
 }
 
 /// One of the ten collectives, of vectors of any length. Every one is there, small and large alike.
@@ -58,6 +55,12 @@ pub fn go_wrong(group: &Group, fault: Fault, at: usize, len: usize) -> bool {
     match fault {
         Fault::Panics => panic!("a panic on purpose"),
         Fault::Exits => return false,
+        Fault::Killed => {
+            let me = std::process::id().to_string();
+            std::process::Command::new("kill").args(["-9", &me]).status().unwrap();
+            std::thread::sleep(Duration::from_secs(60));
+            panic!("still there");
+        }
         Fault::Hangs => {
             std::thread::sleep(TIMEOUT * 2);
             step(group, at, len).expect_err("the others have given up");

@@ -1,0 +1,104 @@
+//! The same faults among processes, with Open MPI and with MPICH: `scripts/test` runs these where they are installed.
+//!
+//! A launcher ends all processes when one of them dies, unless it is told not to. Whoever wants to survive a rank starts
+//! `mpirun --enable-recovery` (Open MPI 4) or `mpiexec -disable-auto-cleanup` (MPICH).
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use evener_mesh::comm::Comm;
+
+use crate::script::{Fault, STEPS, TIMEOUT, run};
+
+/// What the processes are told to do: a fault, and the step at which it happens, or `all` of them.
+const VARIABLE: &str = "EVENER_TEST_FAULT";
+
+/// What each process does.
+#[test]
+#[ignore = "started by the tests below, under mpirun"]
+fn one_of_several_processes() {
+    let what = std::env::var(VARIABLE).expect("started by the tests below");
+    let (fault, at) = what.split_once(':').unwrap();
+    let fault = match fault {
+        "Panics" => Fault::Panics,
+        "Hangs" => Fault::Hangs,
+        "Exits" => Fault::Exits,
+        "WrongSize" => Fault::WrongSize,
+        "OtherCollective" => Fault::OtherCollective,
+        "Killed" => Fault::Killed,
+        other => panic!("no fault is called {other}"),
+    };
+    let comm = Comm::mpi(TIMEOUT * 4).unwrap();
+    let steps = if at == "all" { 0..STEPS } else { at.parse().unwrap()..at.parse::<usize>().unwrap() + 1 };
+    for at in steps {
+        for len in if at % 2 == 0 { [5, 40_000] } else { [40_000, 5] } {
+            let there = run(&comm, &format!("{fault:?} at {at} of {len}"), fault, at, len);
+            if !there {
+                std::process::exit(0);
+            }
+            if !comes_back(fault) {
+                break;
+            }
+        }
+    }
+    eprintln!("rank {} survived", comm.rank());
+    if !comes_back(fault) {
+        // Nobody waits for the one that is gone.
+        std::mem::forget(comm);
+        std::process::exit(0);
+    }
+}
+
+/// Whether the wrong rank is there afterwards, to do the next thing wrong.
+fn comes_back(fault: Fault) -> bool {
+    matches!(fault, Fault::Hangs | Fault::WrongSize | Fault::OtherCollective)
+}
+
+const RANKS: usize = 4;
+
+/// Runs processes that do this, and expects all but the wrong one to survive.
+fn survive(launcher: &[&str], fault: Fault, at: &str) {
+    let mut command = Command::new(launcher[0]);
+    command.args(&launcher[1..]).args(["-n", &RANKS.to_string()]).arg(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "--nocapture", "over_mpi::one_of_several_processes"]);
+    let start = Instant::now();
+    let output = command.env(VARIABLE, format!("{fault:?}:{at}")).env("RUST_BACKTRACE", "0").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let wanted = if comes_back(fault) { RANKS } else { RANKS - 1 };
+    for rank in 0..wanted {
+        assert!(said.contains(&format!("rank {rank} survived")), "{fault:?} at {at}: rank {rank} did not:\n{said}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(60), "{fault:?} at {at} took {:?}", start.elapsed());
+}
+
+fn every_fault(launcher: &[&str]) {
+    for fault in [Fault::WrongSize, Fault::OtherCollective, Fault::Hangs] {
+        survive(launcher, fault, "all");
+    }
+    for at in 0..STEPS {
+        for fault in [Fault::Killed, Fault::Exits, Fault::Panics] {
+            // Who is gone is gone, however it went: not every step for each.
+            if fault == Fault::Killed || at % 3 == 0 {
+                survive(launcher, fault, &at.to_string());
+            }
+        }
+    }
+}
+
+mod with_openmpi {
+    #[test]
+    #[ignore = "needs Open MPI"]
+    fn whatever_one_process_does_the_others_get_an_error_in_time() {
+        super::every_fault(&["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--enable-recovery"]);
+    }
+}
+
+mod with_mpich {
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn whatever_one_process_does_the_others_get_an_error_in_time() {
+        super::every_fault(&["mpirun.mpich", "-disable-auto-cleanup"]);
+    }
+}
