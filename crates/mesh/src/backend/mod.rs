@@ -58,8 +58,8 @@ pub(crate) enum Parting {
     Left,
     /// It panicked.
     Panicked,
-    /// It met an error.
-    Failed(String),
+    /// It met an error, for which it blames these ranks of the world; itself where there are none.
+    Failed { why: String, blame: Vec<usize> },
 }
 
 /// Why a call failed. Members are places in the group.

@@ -39,8 +39,9 @@ pub(super) fn error(failure: Failure, scene: Scene<'_>) -> CommError {
             match parting {
                 Parting::Left => CommError::Left { group, call, rank, how: "left".into() },
                 Parting::Panicked => CommError::Left { group, call, rank, how: "panicked".into() },
-                Parting::Failed(why) => {
-                    CommError::Failed { group, call, ranks: vec![rank], detail: format!("rank {rank} failed: {why}") }
+                Parting::Failed { why, blame } => {
+                    let ranks = if blame.is_empty() { vec![rank] } else { blame };
+                    CommError::Failed { group, call, ranks, detail: format!("rank {rank} failed: {why}") }
                 }
             }
         }

@@ -63,7 +63,7 @@ pub enum CommError {
         group: String,
         /// What was called.
         call: String,
-        /// The ranks that failed.
+        /// The ranks that are the reason.
         ranks: Vec<usize>,
         /// What they said.
         detail: String,

@@ -466,7 +466,7 @@ impl Core {
     pub(super) fn fail(&self, error: CommError) -> CommError {
         let first = self.failed.get_or_init(|| error.clone());
         if let Some(farewell) = &self.farewell {
-            farewell.say(&Parting::Failed(first.to_string()));
+            farewell.say(&Parting::Failed { why: first.to_string(), blame: first.ranks().to_vec() });
         }
         error
     }

@@ -53,8 +53,8 @@ struct Channel {
     meeting: Arc<Meeting>,
     /// Meetings of two, by sender and receiver.
     pairs: Mutex<HashMap<(usize, usize), Arc<Meeting>>>,
-    /// What members that failed said.
-    said: Mutex<HashMap<usize, String>>,
+    /// What members that failed said, and whom they blame.
+    said: Mutex<HashMap<usize, (String, Vec<usize>)>>,
 }
 
 #[derive(Debug)]
@@ -163,7 +163,9 @@ impl Member {
             Closed::Left => Parting::Left,
             Closed::Panicked => Parting::Panicked,
             Closed::TimedOut | Closed::Failed => {
-                Parting::Failed(lock(&self.channel.said).get(&member).cloned().unwrap_or_default())
+                let said = lock(&self.channel.said).get(&member).cloned();
+                let (why, blame) = said.unwrap_or_default();
+                Parting::Failed { why, blame }
             }
         }
     }
@@ -228,9 +230,9 @@ impl Farewell for Leaving {
         let why = match why {
             Parting::Left => Closed::Left,
             Parting::Panicked => Closed::Panicked,
-            Parting::Failed(detail) => {
+            Parting::Failed { why, blame } => {
                 // Before the slot is closed, so that whoever sees that finds it.
-                lock(&self.channel.said).entry(self.me).or_insert_with(|| detail.clone());
+                lock(&self.channel.said).entry(self.me).or_insert_with(|| (why.clone(), blame.clone()));
                 Closed::Failed
             }
         };

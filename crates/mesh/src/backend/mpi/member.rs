@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::{
     Shared,
     header::Header,
-    session::{Ear, Session},
+    session::Session,
     wire::{PIECE_BYTES, Ticket},
     word::Speaker,
 };
@@ -43,7 +43,6 @@ pub(super) struct Member {
     ended: Arc<AtomicU64>,
     /// How often it has exchanged with each member.
     exchanged: HashMap<usize, u64>,
-    ear: Ear,
     /// When the last call began.
     last: Instant,
     speaker: Arc<Speaker>,
@@ -53,7 +52,6 @@ pub(super) struct Member {
 const PIECES: c_int = 0;
 const RESULTS: c_int = 1;
 const EXCHANGES: c_int = 2;
-const WORDS: c_int = 3;
 
 /// First messages, by member; nothing for this one.
 type Openings = SmallVec<[Option<Ticket>; 8]>;
@@ -65,25 +63,17 @@ impl Member {
         me: usize,
         tag: c_int,
         identity: u64,
-    ) -> Result<Self, Failure> {
-        let ticket = {
-            let mut wire = shared.wire();
-            let ticket = wire.take();
-            wire.receive(ticket, None, tag + WORDS)?;
-            ticket
-        };
+    ) -> Self {
         let ended = Arc::new(AtomicU64::new(0));
         let speaker = Speaker {
             shared: shared.clone(),
             ranks: ranks.clone(),
             me,
-            tag: tag + WORDS,
             identity,
             ended: ended.clone(),
             said: AtomicBool::new(false),
         };
-        let ear = Ear { ticket, tag: tag + WORDS, identity, members: ranks.len(), heard: Vec::new() };
-        Ok(Member {
+        Member {
             shared,
             ranks,
             me,
@@ -92,16 +82,15 @@ impl Member {
             call: 0,
             ended,
             exchanged: HashMap::new(),
-            ear,
             last: Instant::now(),
             speaker: Arc::new(speaker),
-        })
+        }
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.shared.wire().abandon(self.ear.ticket);
+        self.shared.line().ear.forget(self.identity);
     }
 }
 
@@ -116,7 +105,7 @@ impl Endpoint for Member {
             signature: call.signature.pack(),
             weight: call.weight,
         };
-        let mut session = Session::new(&self.shared, &self.ranks, header, start, timeout, &mut self.ear);
+        let mut session = Session::new(&self.shared, &self.ranks, header, start, timeout);
         // The others may have given up meanwhile. Then what they sent before is here, and would look like success.
         if pause > timeout / 2 {
             session.listen()?;
@@ -143,7 +132,7 @@ impl Endpoint for Member {
         let mut signature = call.signature;
         let header = Header { identity: self.identity, call: *count, signature: signature.pack(), weight: 1.0 };
         // Words are numbered by calls of all; whoever has said one takes no part in exchanges either.
-        let mut session = Session::new(&self.shared, &self.ranks, header, start, timeout, &mut self.ear);
+        let mut session = Session::new(&self.shared, &self.ranks, header, start, timeout);
         session.any_word_counts();
         let tag = self.tag + EXCHANGES;
         let done = (|| {

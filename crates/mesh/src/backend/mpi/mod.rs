@@ -28,6 +28,7 @@ use std::{
 use library::Either;
 use member::Member;
 use wire::{Mpi, Wire};
+use word::Ear;
 
 use super::{Endpoint, Failure, Transport};
 
@@ -38,13 +39,14 @@ pub(crate) fn world(goodbye: Duration) -> Result<Arc<dyn Transport>, String> {
     if OPENED.set(()).is_err() {
         return Err("it has been opened before in this process".into());
     }
-    let wire: Box<dyn Wire> = match library::open()? {
+    let mut wire: Box<dyn Wire> = match library::open()? {
         Either::Wide(library) => Box::new(Mpi::start(library)?),
         Either::Narrow(library) => Box::new(Mpi::start(library)?),
     };
     let (rank, size, version, highest_tag) = (wire.rank(), wire.size(), wire.version().to_owned(), wire.highest_tag());
+    let ear = Ear::new(&mut *wire).map_err(|why| format!("{why:?}"))?;
     let shared = Shared {
-        wire: Mutex::new(wire),
+        line: Mutex::new(Line { wire, ear }),
         wanted: AtomicUsize::new(0),
         failed: AtomicBool::new(false),
         groups: Mutex::default(),
@@ -57,7 +59,7 @@ pub(crate) fn world(goodbye: Duration) -> Result<Arc<dyn Transport>, String> {
 #[derive(Debug)]
 struct Shared {
     /// One thread at a time calls MPI.
-    wire: Mutex<Box<dyn Wire>>,
+    line: Mutex<Line>,
     /// How many threads want to.
     wanted: AtomicUsize,
     /// Some group has failed: not all ranks may be there any more.
@@ -74,41 +76,57 @@ struct Groups {
     tags: HashMap<c_int, u64>,
 }
 
+/// The wire, and what is heard on it.
+#[derive(Debug)]
+struct Line {
+    wire: Box<dyn Wire>,
+    ear: Ear,
+}
+
+impl Line {
+    /// Hears what there is to hear.
+    fn listen(&mut self) -> Result<(), Failure> {
+        self.ear.listen(&mut *self.wire)
+    }
+}
+
 impl Shared {
-    fn wire(&self) -> MutexGuard<'_, Box<dyn Wire>> {
-        // A wire is never left half-done: tickets that were being used stay where they are.
-        if let Ok(wire) = self.wire.try_lock() {
-            return wire;
+    fn line(&self) -> MutexGuard<'_, Line> {
+        // A line is never left half-done: tickets that were being used stay where they are.
+        if let Ok(line) = self.line.try_lock() {
+            return line;
         }
         self.wanted.fetch_add(1, SeqCst);
-        let wire = self.wire.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         self.wanted.fetch_sub(1, SeqCst);
-        wire
+        line
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let wire = self.wire.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Ending MPI waits for all ranks, for ever where one of them is gone. So each tells all that it is about to.
+        let Line { wire, ear } = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Ending MPI waits for all ranks, for ever where one of them is gone. So each tells all that it is about to, and
+        // hears meanwhile what others said before.
         let (rank, size) = (wire.rank(), wire.size());
-        let mut heard = Vec::new();
+        let mut awaited = Vec::new();
         for other in (0..size).filter(|other| *other != rank) {
-            let (said, awaited) = (wire.take(), wire.take());
-            if wire.receive(awaited, Some(other), GOODBYES).is_ok() {
-                heard.push(awaited);
+            let (goodbye, answer) = (wire.take(), wire.take());
+            if wire.receive(answer, Some(other), GOODBYES).is_ok() {
+                awaited.push(answer);
             }
-            let _ = wire.send(said, 0, other, GOODBYES);
+            let _ = wire.send(goodbye, 0, other, GOODBYES);
         }
-        if *self.failed.get_mut() {
-            let start = Instant::now();
-            while heard.iter().any(|ticket| !wire.is_done(*ticket).unwrap_or(false)) {
-                if start.elapsed() > self.goodbye {
-                    return;
-                }
-                std::thread::yield_now();
+        let start = Instant::now();
+        while awaited.iter().any(|ticket| !wire.is_done(*ticket).unwrap_or(false)) {
+            let _ = ear.listen(&mut **wire);
+            if *self.failed.get_mut() && start.elapsed() > self.goodbye {
+                return;
             }
+            std::thread::yield_now();
         }
+        let _ = ear.listen(&mut **wire);
+        ear.close(&mut **wire);
         wire.finish();
     }
 }
@@ -123,9 +141,10 @@ struct Place {
 }
 
 /// Tags that a group has.
-const TAGS: c_int = 4;
-/// The tag of goodbyes, before all groups'.
+const TAGS: c_int = 3;
+/// Tags that are no group's.
 const GOODBYES: c_int = 0;
+const WORDS: c_int = 1;
 
 impl Transport for Place {
     fn name(&self) -> String {
@@ -154,7 +173,7 @@ impl Transport for Place {
         }
         groups.tags.insert(tag, identity);
         drop(groups);
-        Member::join(self.shared.clone(), ranks.to_vec(), member, tag, identity).map(|it| Box::new(it) as _)
+        Ok(Box::new(Member::join(self.shared.clone(), ranks.to_vec(), member, tag, identity)))
     }
 
     fn leave(&self, _panicked: bool) {}

@@ -9,10 +9,9 @@ use std::{
 };
 
 use super::{
-    Shared,
+    Line, Shared,
     header::Header,
     wire::{HEADER_BYTES, PIECE_BYTES, Ticket, Wire},
-    word::Word,
 };
 use crate::backend::Failure;
 
@@ -28,12 +27,11 @@ const GRACE: Duration = Duration::from_millis(50);
 /// One call's messages.
 pub(super) struct Session<'a> {
     shared: &'a Shared,
-    wire: Option<MutexGuard<'a, Box<dyn Wire>>>,
+    line: Option<MutexGuard<'a, Line>>,
     ranks: &'a [usize],
     header: Header,
     start: Instant,
     timeout: Duration,
-    ear: &'a mut Ear,
     /// Messages on their way out, by member.
     outgoing: Vec<VecDeque<Ticket>>,
     /// Messages that are awaited, or were received and are still being read.
@@ -44,27 +42,6 @@ pub(super) struct Session<'a> {
     any_word: bool,
 }
 
-/// Where members' words are heard.
-#[derive(Debug)]
-pub(super) struct Ear {
-    pub(super) ticket: Ticket,
-    pub(super) tag: c_int,
-    pub(super) identity: u64,
-    pub(super) members: usize,
-    pub(super) heard: Vec<Word>,
-}
-
-impl Ear {
-    /// Hears what there is to hear.
-    pub(super) fn listen(&mut self, wire: &mut dyn Wire) -> Result<(), Failure> {
-        while wire.is_done(self.ticket)? {
-            self.heard.extend(Word::read(wire.buffer(self.ticket), self.identity, self.members));
-            wire.receive(self.ticket, None, self.tag)?;
-        }
-        Ok(())
-    }
-}
-
 impl<'a> Session<'a> {
     pub(super) fn new(
         shared: &'a Shared,
@@ -72,16 +49,19 @@ impl<'a> Session<'a> {
         header: Header,
         start: Instant,
         timeout: Duration,
-        ear: &'a mut Ear,
-    ) -> Self {
-        let wire = Some(shared.wire());
+        ) -> Self {
+        let line = Some(shared.line());
         let outgoing = ranks.iter().map(|_| VecDeque::new()).collect();
-        Session { shared, wire, ranks, header, start, timeout, ear, outgoing, incoming: Vec::new(), looks: 0, grace: None, any_word: false }
+        Session { shared, line, ranks, header, start, timeout, outgoing, incoming: Vec::new(), looks: 0, grace: None, any_word: false }
+    }
+
+    fn line(&mut self) -> &mut Line {
+        let shared = self.shared;
+        self.line.get_or_insert_with(|| shared.line())
     }
 
     fn wire(&mut self) -> &mut dyn Wire {
-        let shared = self.shared;
-        &mut ***self.wire.get_or_insert_with(|| shared.wire())
+        &mut *self.line().wire
     }
 
     pub(super) fn members(&self) -> usize {
@@ -99,16 +79,15 @@ impl<'a> Session<'a> {
 
     /// Hears words that came while this rank was elsewhere.
     pub(super) fn listen(&mut self) -> Result<(), Failure> {
-        let shared = self.shared;
-        let wire = self.wire.get_or_insert_with(|| shared.wire());
         // Twice: the first question brings in what the second finds.
-        self.ear.listen(&mut ***wire)?;
-        self.ear.listen(&mut ***wire)
+        self.line().listen()?;
+        self.line().listen()
     }
 
     /// Who will not take part in this call to the end, of those that were heard of.
-    pub(super) fn parted(&self) -> Option<Failure> {
-        let word = self.ear.heard.iter().find(|word| self.any_word || word.call <= self.header.call)?;
+    pub(super) fn parted(&mut self) -> Option<Failure> {
+        let (any, Header { identity, call, .. }) = (self.any_word, self.header);
+        let word = self.line().ear.of(identity).iter().find(|word| any || word.call <= call)?;
         Some(Failure::Parted(word.member, word.parting.clone()))
     }
 
@@ -216,9 +195,7 @@ impl<'a> Session<'a> {
 
     #[cold]
     fn pause_longer(&mut self, member: usize) -> Result<Option<Failure>, Failure> {
-        let shared = self.shared;
-        let wire = self.wire.get_or_insert_with(|| shared.wire());
-        self.ear.listen(&mut ***wire)?;
+        self.line().listen()?;
         let waited = self.start.elapsed();
         if let Some(failure) = self.parted() {
             // What was sent before the word is about to be here.
@@ -229,7 +206,7 @@ impl<'a> Session<'a> {
             return Ok(Some(Failure::TimedOut(vec![member])));
         }
         if self.shared.wanted.load(std::sync::atomic::Ordering::SeqCst) > 0 {
-            self.wire = None;
+            self.line = None;
             thread::yield_now();
         } else if self.looks > EAGER_LOOKS {
             thread::yield_now();
