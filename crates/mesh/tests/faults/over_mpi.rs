@@ -15,6 +15,9 @@ use crate::script::{Fault, STEPS, TIMEOUT, run};
 /// What the processes are told to do: a fault, and the step at which it happens, or `all` of them.
 const VARIABLE: &str = "EVENER_TEST_FAULT";
 
+/// The folder in which each process that survives leaves a file.
+const SURVIVORS: &str = "EVENER_TEST_SURVIVORS";
+
 /// What each process does.
 #[test]
 #[ignore = "started by the tests below, under mpirun"]
@@ -45,7 +48,8 @@ fn one_of_several_processes() {
             comm.world().barrier().unwrap();
         }
     }
-    eprintln!("rank {} survived", comm.rank());
+    let survivors = std::env::var_os(SURVIVORS).expect("started by the tests below");
+    std::fs::write(std::path::Path::new(&survivors).join(comm.rank().to_string()), "").unwrap();
     if !comes_back(fault) {
         // Nobody waits for the one that is gone.
         std::mem::forget(comm);
@@ -65,12 +69,15 @@ fn survive(launcher: &[&str], fault: Fault, at: &str) {
     let mut command = Command::new(launcher[0]);
     command.args(&launcher[1..]).args(["-n", &RANKS.to_string()]).arg(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "--nocapture", "over_mpi::one_of_several_processes"]);
+    let survivors = tempfile::tempdir().unwrap();
     let start = Instant::now();
+    command.env(SURVIVORS, survivors.path());
     let output = command.env(VARIABLE, format!("{fault:?}:{at}")).env("RUST_BACKTRACE", "0").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     let wanted = if comes_back(fault) { RANKS } else { RANKS - 1 };
     for rank in 0..wanted {
-        assert!(said.contains(&format!("rank {rank} survived")), "{fault:?} at {at}: rank {rank} did not:\n{said}");
+        let survived = survivors.path().join(rank.to_string()).exists();
+        assert!(survived, "{fault:?} at {at}: rank {rank} did not survive:\n{said}");
     }
     assert!(start.elapsed() < Duration::from_secs(60), "{fault:?} at {at} took {:?}", start.elapsed());
 }

@@ -51,6 +51,7 @@ pub(crate) fn world(goodbye: Duration) -> Result<Arc<dyn Transport>, String> {
         failed: AtomicBool::new(false),
         groups: Mutex::default(),
         goodbye,
+        panicked: AtomicBool::new(false),
     };
     Ok(Arc::new(Place { shared: Arc::new(shared), rank, size, version, highest_tag }))
 }
@@ -66,6 +67,8 @@ struct Shared {
     failed: AtomicBool,
     groups: Mutex<Groups>,
     goodbye: Duration,
+    /// This rank panicked: it is not to wait for anybody.
+    panicked: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -105,6 +108,9 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if *self.panicked.get_mut() {
+            return;
+        }
         let Line { wire, ear } = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Ending MPI waits for all ranks, for ever where one of them is gone. So each tells all that it is about to, and
         // hears meanwhile what others said before.
@@ -176,7 +182,11 @@ impl Transport for Place {
         Ok(Box::new(Member::join(self.shared.clone(), ranks.to_vec(), member, tag, identity)))
     }
 
-    fn leave(&self, _panicked: bool) {}
+    fn leave(&self, panicked: bool) {
+        if panicked {
+            self.shared.panicked.store(true, SeqCst);
+        }
+    }
 }
 
 /// A number for a group (FNV-1a).

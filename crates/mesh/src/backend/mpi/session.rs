@@ -21,6 +21,8 @@ const LOOKS: u32 = 64;
 const EAGER_LOOKS: u32 = 1024;
 /// So many messages to one rank may be under way.
 const WINDOW: usize = 4;
+/// How long to listen for words after having been elsewhere.
+const CATCH_UP: Duration = Duration::from_millis(5);
 /// A message that was sent before its sender's word can be read after it, but not by much.
 const GRACE: Duration = Duration::from_millis(50);
 
@@ -79,9 +81,12 @@ impl<'a> Session<'a> {
 
     /// Hears words that came while this rank was elsewhere.
     pub(super) fn listen(&mut self) -> Result<(), Failure> {
-        // Twice: the first question brings in what the second finds.
-        self.line().listen()?;
-        self.line().listen()
+        // Each question brings in a little of what has come.
+        let start = Instant::now();
+        while start.elapsed() < CATCH_UP && self.parted().is_none() {
+            self.line().listen()?;
+        }
+        Ok(())
     }
 
     /// Who will not take part in this call to the end, of those that were heard of.
