@@ -41,7 +41,7 @@ pub(crate) fn world(goodbye: Duration) -> Result<Arc<dyn Transport>, String> {
     }
     let mut wire: Box<dyn Wire> = match library::open()? {
         Either::Wide(library) => Box::new(Mpi::start(library)?),
-        Either::Narrow(library) => Box::new(Mpi::start(library)?),
+        Either::Narrow(library) => Box::new(start_deaf(|| Mpi::start(library))?),
     };
     let (rank, size, version, highest_tag) = (wire.rank(), wire.size(), wire.version().to_owned(), wire.highest_tag());
     let ear = Ear::new(&mut *wire).map_err(|why| format!("{why:?}"))?;
@@ -54,6 +54,24 @@ pub(crate) fn world(goodbye: Duration) -> Result<Arc<dyn Transport>, String> {
         panicked: AtomicBool::new(false),
     };
     Ok(Arc::new(Place { shared: Arc::new(shared), rank, size, version, highest_tag }))
+}
+
+/// MPICH's launcher tells processes by a signal that another has died, where it does not end them itself. MPICH's own
+/// answer to it is to ask the launcher who, from which it does not always come back: unless the program itself listens
+/// to that signal, nobody does. `start` starts MPI.
+fn start_deaf<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: asks for what a signal does; a zeroed action is a valid place for the answer.
+    let unused = unsafe {
+        let mut before: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGUSR1, std::ptr::null(), &mut before) == 0
+            && [libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction)
+    };
+    let started = start();
+    if unused {
+        // SAFETY: ignoring a signal calls nothing.
+        unsafe { libc::signal(libc::SIGUSR1, libc::SIG_IGN) };
+    }
+    started
 }
 
 /// What all groups of this process share.
