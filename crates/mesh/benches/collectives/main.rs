@@ -1,7 +1,7 @@
 //! All-reduce of f32 by sum over two ranks, against peers in the same run: `cargo bench -p evener-mesh`.
 //!
 //! `local` is two threads; the peers are MPI called directly from C (shared memory) and Gloo (loopback), each two
-//! processes, built here where their compilers and headers are. All of them reduce in place and are timed the same way:
+//! processes, built here where their compilers and headers are. After each MPI comes Evener's `mpi` on the same. All of them reduce in place and are timed the same way:
 //! a quarter of the iterations to warm up, a barrier, then the mean of the rest; of several rounds in turn, the lower
 //! quartile. Bandwidths are what nccl-tests call them: bytes by time, and for an all-reduce that times 2·(n − 1)/n.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
@@ -14,7 +14,7 @@ use std::{
 };
 
 use evener_device::Device;
-use evener_mesh::comm::{Comm, Group, Operation};
+use evener_mesh::comm::{Comm, DEFAULT_TIMEOUT, Group, Operation};
 
 const RANKS: usize = 2;
 /// Bytes and iterations.
@@ -24,26 +24,40 @@ const ROUNDS: usize = 7;
 
 /// One way to do it: gives seconds by bytes.
 struct Way {
-    name: &'static str,
+    name: String,
     run: Box<dyn Fn() -> Vec<(usize, f64)>>,
 }
 
 fn main() {
+    if Comm::was_launched_by_mpi() {
+        return as_process();
+    }
     let cpu = Device::cpu();
     println!("{}, {} cores", cpu.describe().name, cpu.describe().compute_units.unwrap_or(0));
-    let mut ways = vec![Way { name: "local", run: Box::new(local) }];
+    let mut ways = vec![Way { name: "local".into(), run: Box::new(local) }];
     let folder = tempfile::tempdir().unwrap();
-    match build(folder.path(), "mpicc.openmpi", "mpi.c", "direct-openmpi", &[]) {
-        Ok(peer) => {
-            ways.push(Way { name: "Open MPI", run: Box::new(move || run(mpirun("mpirun.openmpi").arg(&peer).args(sizes(1)))) });
+    for (family, compiler, launcher) in
+        [("Open MPI", "mpicc.openmpi", "mpirun.openmpi"), ("MPICH", "mpicc.mpich", "mpirun.mpich")]
+    {
+        match build(folder.path(), compiler, "mpi.c", launcher, &[]) {
+            Ok(peer) => {
+                ways.push(Way {
+                    name: family.into(),
+                    run: Box::new(move || run(mpirun(launcher).arg(&peer).args(sizes(1)))),
+                });
+                ways.push(Way {
+                    name: "mpi on it".into(),
+                    run: Box::new(move || run(mpirun(launcher).arg(std::env::current_exe().unwrap()))),
+                });
+            }
+            Err(why) => println!("skipped: {family}: {why}"),
         }
-        Err(why) => println!("skipped: Open MPI: {why}"),
     }
     match build(folder.path(), "g++", "gloo.cc", "gloo", &["-std=c++14", "-lgloo", "-lpthread"]) {
         Ok(peer) => {
             let folder = folder.path().to_owned();
             ways.push(Way {
-                name: "Gloo",
+                name: "Gloo".into(),
                 run: Box::new(move || {
                     let meet = tempfile::tempdir_in(&folder).unwrap();
                     // Over loopback a small one takes hundreds of times as long: fewer of them say as much.
@@ -86,6 +100,17 @@ fn main() {
 /// The sizes for a peer, with so many times fewer iterations.
 fn sizes(fewer: usize) -> Vec<String> {
     SIZES.iter().map(|(bytes, iterations)| format!("{bytes}:{}", (iterations / fewer).max(5))).collect()
+}
+
+/// One of two processes through `mpi`.
+fn as_process() {
+    let comm = Comm::mpi(DEFAULT_TIMEOUT).unwrap();
+    for (bytes, iterations) in SIZES {
+        let seconds = time(comm.world(), bytes, iterations);
+        if comm.rank() == 0 {
+            println!("{bytes} {seconds:.9}");
+        }
+    }
 }
 
 /// Two threads through `local`.

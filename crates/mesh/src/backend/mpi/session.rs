@@ -1,12 +1,13 @@
 //! One call's messages: sent, received, waited for with a deadline, and left behind when it fails.
 
 use std::{
-    collections::VecDeque,
     ffi::c_int,
     sync::MutexGuard,
     thread,
     time::{Duration, Instant},
 };
+
+use smallvec::SmallVec;
 
 use super::{
     Line, Shared,
@@ -35,9 +36,9 @@ pub(super) struct Session<'a> {
     start: Instant,
     timeout: Duration,
     /// Messages on their way out, by member.
-    outgoing: Vec<VecDeque<Ticket>>,
+    outgoing: SmallVec<[SmallVec<[Ticket; WINDOW]>; 4]>,
     /// Messages that are awaited, or were received and are still being read.
-    incoming: Vec<Ticket>,
+    incoming: SmallVec<[Ticket; 16]>,
     looks: u32,
     /// How long what was sent before a word may still come.
     grace: Option<Duration>,
@@ -53,8 +54,8 @@ impl<'a> Session<'a> {
         timeout: Duration,
         ) -> Self {
         let line = Some(shared.line());
-        let outgoing = ranks.iter().map(|_| VecDeque::new()).collect();
-        Session { shared, line, ranks, header, start, timeout, outgoing, incoming: Vec::new(), looks: 0, grace: None, any_word: false }
+        let outgoing = SmallVec::from_elem(SmallVec::new(), ranks.len());
+        Session { shared, line, ranks, header, start, timeout, outgoing, incoming: SmallVec::new(), looks: 0, grace: None, any_word: false }
     }
 
     fn line(&mut self) -> &mut Line {
@@ -111,7 +112,7 @@ impl<'a> Session<'a> {
         while self.outgoing[to].len() >= WINDOW {
             let oldest = self.outgoing[to][0];
             self.wait_sent(oldest, to)?;
-            self.outgoing[to].pop_front();
+            self.outgoing[to].remove(0);
             self.wire().give_back(oldest);
         }
         let (rank, header) = (self.ranks[to], self.header);
@@ -121,7 +122,7 @@ impl<'a> Session<'a> {
         header.write(buffer);
         buffer[HEADER_BYTES..][..piece.len()].copy_from_slice(piece);
         wire.send(ticket, HEADER_BYTES + piece.len(), rank, tag)?;
-        self.outgoing[to].push_back(ticket);
+        self.outgoing[to].push(ticket);
         Ok(())
     }
 
@@ -178,9 +179,9 @@ impl<'a> Session<'a> {
     /// Waits until everything is sent: a rank that goes away from MPI for long would hold up the others.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         for to in 0..self.outgoing.len() {
-            while let Some(oldest) = self.outgoing[to].front().copied() {
+            while let Some(oldest) = self.outgoing[to].first().copied() {
                 self.wait_sent(oldest, to)?;
-                self.outgoing[to].pop_front();
+                self.outgoing[to].remove(0);
                 self.wire().give_back(oldest);
             }
         }
