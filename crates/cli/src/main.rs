@@ -1,6 +1,7 @@
 //! The `evener` command.
 
 mod devices;
+mod mesh;
 mod sim;
 
 use std::{
@@ -46,6 +47,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Devices(devices::Arguments),
+    Mesh(mesh::Arguments),
     Sim(sim::Arguments),
 }
 
@@ -55,6 +57,7 @@ fn after_help() -> String {
 Examples:
   evener devices            what is here, and how strong is it?
   evener devices --measure  measure it
+  evener mesh bench         how fast are collectives between its ranks?
   evener sim FILE           how would a run go, on devices that are not here?
   evener help devices       more about a command
 
@@ -65,6 +68,7 @@ Examples:
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Devices(arguments) => devices::run(arguments),
+        Command::Mesh(arguments) => mesh::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
     };
     match result {
