@@ -267,7 +267,7 @@ impl fmt::Debug for Group {
 impl Core {
     /// Waits until what was started has ended.
     #[inline]
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
         if self.started.load(SeqCst) > 0 {
             self.settle_started();
         }
@@ -376,7 +376,11 @@ impl Core {
         self.run(plain(Collective::Barrier, ElementType::U8, 0), 1.0, &[], &mut [])
     }
 
-    fn size(&self) -> usize {
+    pub(super) fn world_rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(super) fn size(&self) -> usize {
         self.members.ranks.len()
     }
 

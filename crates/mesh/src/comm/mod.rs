@@ -30,6 +30,7 @@
 //! - After such an error the group is beyond use. [`Group::rebuild`] makes one of those that are left.
 //! - Every collective is also a barrier: when it has succeeded on one rank, all ranks have called it.
 
+mod buffers;
 mod call;
 mod describe;
 mod element;
