@@ -15,6 +15,8 @@
 pub(crate) mod local;
 #[cfg(unix)]
 pub(crate) mod mpi;
+#[cfg(unix)]
+pub(crate) mod nccl;
 pub(crate) mod reduce;
 
 use std::{fmt::Debug, sync::Arc, time::Duration};

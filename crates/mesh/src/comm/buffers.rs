@@ -200,6 +200,17 @@ impl<'a, T: Element> Pieces<'a, T> {
 }
 
 impl Core {
+    /// Fails on every rank unless all say the same.
+    pub(super) fn agree(&self, says: &[u64]) -> Result<()> {
+        let mut said = vec![0u64; says.len() * self.size()];
+        self.all_gather(says, &mut said)?;
+        if said.chunks_exact(says.len()).all(|it| it == says) {
+            return Ok(());
+        }
+        let detail = format!("what each calls, its operation, root, type and length, in the order of ranks: {said:?}");
+        Err(self.fail(CommError::Disagree { group: self.name.to_string(), ranks: Vec::new(), detail }))
+    }
+
     /// Fails on every rank unless all have buffers of the same length.
     fn agree_on_length(&self, len: usize) -> Result<()> {
         let mut lengths = vec![0u64; self.size()];
@@ -213,7 +224,7 @@ impl Core {
 
     /// An error of this rank's device, of which the others are told.
     #[cold]
-    fn device_failed(&self, error: evener_device::Error) -> CommError {
+    pub(super) fn device_failed(&self, error: evener_device::Error) -> CommError {
         self.fail(CommError::Device { group: self.name.to_string(), rank: self.world_rank(), error: Box::new(error) })
     }
 }

@@ -33,6 +33,7 @@
 mod buffers;
 mod call;
 mod describe;
+mod device_group;
 mod element;
 mod error;
 mod group;
@@ -44,6 +45,7 @@ mod start;
 use std::{sync::Arc, time::Duration};
 
 pub(crate) use call::{Call, Collective, Signature};
+pub use device_group::DeviceGroup;
 pub use element::{Element, ElementType, FloatElement};
 pub use error::{CommError, Result};
 pub use group::Group;

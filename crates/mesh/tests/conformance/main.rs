@@ -72,9 +72,11 @@ fn main() {
             trials.push(Trial::test(format!("local::{size}::{name}"), move || on_threads(*size, *behaviour)));
         }
     }
-    for (name, _) in EVERYWHERE {
-        let absent = || Err("not started by mpirun".into());
-        trials.push(Trial::test(format!("mpi::{name}"), absent).with_ignored_flag(true));
+    for family in ["openmpi", "mpich"] {
+        for (name, _) in EVERYWHERE {
+            let absent = || Err("not started by mpirun".into());
+            trials.push(Trial::test(format!("{family}::{name}"), absent).with_ignored_flag(true));
+        }
     }
     libtest_mimic::run(&arguments, trials).exit();
 }
