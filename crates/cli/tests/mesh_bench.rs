@@ -1,4 +1,5 @@
 //! `evener mesh bench`, as users run it.
+#![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Output};
 
@@ -12,9 +13,17 @@ fn evener(arguments: &[&str]) -> Output {
 
 #[test]
 fn every_collective_is_measured_and_checked() {
-    for op in
-        ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "barrier"]
-    {
+    for op in [
+        "all_reduce",
+        "reduce",
+        "broadcast",
+        "all_gather",
+        "reduce_scatter",
+        "gather",
+        "scatter",
+        "all_to_all",
+        "barrier",
+    ] {
         let output = evener(&["--op", op, "--ranks", "3", "--sizes", "1KiB..16KiB", "--json"]);
         assert!(output.status.success(), "{op}: {}", String::from_utf8_lossy(&output.stderr));
         let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

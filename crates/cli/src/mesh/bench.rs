@@ -125,7 +125,8 @@ fn size(text: &str) -> Result<usize, String> {
         "GiB" => 1 << 30,
         other => return Err(format!("`{other}` is no unit of size: B, KiB, MiB or GiB")),
     };
-    let number: usize = number.trim().parse().map_err(|_| format!("`{text}` is no size: 64KiB, for example"))?;
+    let number: usize =
+        number.trim().parse().map_err(|_| format!("`{text}` is no size: 64KiB, for example"))?;
     number.checked_mul(unit).ok_or_else(|| format!("`{text}` is more than can be counted"))
 }
 
@@ -138,7 +139,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             return Err(Usage(usage).into());
         }
         let measured = measure(&comm, &arguments)?;
-        return if comm.rank() == 0 { report(&comm.backend(), comm.size(), &arguments, &measured) } else { Ok(()) };
+        return if comm.rank() == 0 {
+            report(&comm.backend(), comm.size(), &arguments, &measured)
+        } else {
+            Ok(())
+        };
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let ranks = arguments.ranks.unwrap_or(cores.max(2));

@@ -117,7 +117,11 @@ fn as_process() {
 fn local() -> Vec<(usize, f64)> {
     let ranks: Vec<_> = Comm::local(RANKS)
         .into_iter()
-        .map(|comm| std::thread::spawn(move || SIZES.map(|(bytes, iterations)| (bytes, time(comm.world(), bytes, iterations)))))
+        .map(|comm| {
+            std::thread::spawn(move || {
+                SIZES.map(|(bytes, iterations)| (bytes, time(comm.world(), bytes, iterations)))
+            })
+        })
         .collect();
     let times: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
     times[0].to_vec()
@@ -151,12 +155,27 @@ fn mpirun(launcher: &str) -> Command {
 }
 
 /// Builds a peer, or says why it cannot be built.
-fn build(folder: &Path, compiler: &str, source: &str, name: &str, libraries: &[&str]) -> Result<PathBuf, String> {
+fn build(
+    folder: &Path,
+    compiler: &str,
+    source: &str,
+    name: &str,
+    libraries: &[&str],
+) -> Result<PathBuf, String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/collectives").join(source);
     let binary = folder.join(name);
-    let output = Command::new(compiler).args(["-O3", "-march=native", "-o"]).arg(&binary).arg(source).args(libraries).output();
+    let output = Command::new(compiler)
+        .args(["-O3", "-march=native", "-o"])
+        .arg(&binary)
+        .arg(source)
+        .args(libraries)
+        .output();
     let output = output.map_err(|why| format!("{compiler}: {why}"))?;
-    if output.status.success() { Ok(binary) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    if output.status.success() {
+        Ok(binary)
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
 }
 
 /// Runs a peer, and reads what it measured.

@@ -99,14 +99,16 @@ unsafe fn fold<T: Copy, A: Accumulate<T>>(
     for start in range.clone().step_by(BLOCK) {
         let len = BLOCK.min(range.end - start);
         // SAFETY: within the range, which the caller promises to be readable and left alone.
-        let block = |input: *const u8| unsafe { std::slice::from_raw_parts(input.cast::<T>().add(start), len) };
+        let block =
+            |input: *const u8| unsafe { std::slice::from_raw_parts(input.cast::<T>().add(start), len) };
         let sum = match inputs {
             [] => return,
             [only] => fill(&mut sum, A::wide(block(*only), &mut scratch.0).iter().copied()),
             [first, second, rest @ ..] => {
                 let first = A::wide(block(*first), &mut scratch.0);
                 let second = A::wide(block(*second), &mut scratch.1);
-                let sum = fill(&mut sum, first.iter().zip(second).map(|(first, second)| combine(*first, *second)));
+                let sum =
+                    fill(&mut sum, first.iter().zip(second).map(|(first, second)| combine(*first, *second)));
                 for input in rest {
                     for (sum, value) in sum.iter_mut().zip(A::wide(block(*input), &mut scratch.0)) {
                         *sum = combine(*sum, *value);

@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use evener_device::{Buffer, Device, Direction, HostBuffer, Stream, Transfer};
 
 use super::{
+    core::Core,
     element::{Element, FloatElement},
     error::{CommError, Result},
-    group::{Core, Group},
+    group::Group,
     operation::Operation,
 };
 
@@ -90,8 +91,11 @@ impl Group {
         self.core.settle();
         // All or none: a rank with fewer pieces would be done before the others find out.
         self.core.agree_on_length(buffer.len())?;
-        let mut pieces = Pieces::new(device, stream, buffer).map_err(|error| self.core.device_failed(error))?;
-        while let Some(mut piece) = pieces.next(self.timeout()).map_err(|error| self.core.device_failed(error))? {
+        let mut pieces =
+            Pieces::new(device, stream, buffer).map_err(|error| self.core.device_failed(error))?;
+        while let Some(mut piece) =
+            pieces.next(self.timeout()).map_err(|error| self.core.device_failed(error))?
+        {
             call(&self.core, &mut piece.elements)?;
             pieces.put_back(piece, self.timeout()).map_err(|error| self.core.device_failed(error))?;
         }
@@ -207,7 +211,8 @@ impl Core {
         if said.chunks_exact(says.len()).all(|it| it == says) {
             return Ok(());
         }
-        let detail = format!("what each calls, its operation, root, type and length, in the order of ranks: {said:?}");
+        let detail =
+            format!("what each calls, its operation, root, type and length, in the order of ranks: {said:?}");
         Err(self.fail(CommError::Disagree { group: self.name.to_string(), ranks: Vec::new(), detail }))
     }
 
@@ -218,14 +223,19 @@ impl Core {
         if lengths.iter().all(|it| *it == lengths[0]) {
             return Ok(());
         }
-        let detail = format!("buffers of {lengths:?} elements, in the order of ranks: they must be equally long");
+        let detail =
+            format!("buffers of {lengths:?} elements, in the order of ranks: they must be equally long");
         Err(self.fail(CommError::Disagree { group: self.name.to_string(), ranks: Vec::new(), detail }))
     }
 
     /// An error of this rank's device, of which the others are told.
     #[cold]
     pub(super) fn device_failed(&self, error: evener_device::Error) -> CommError {
-        self.fail(CommError::Device { group: self.name.to_string(), rank: self.world_rank(), error: Box::new(error) })
+        self.fail(CommError::Device {
+            group: self.name.to_string(),
+            rank: self.world_rank(),
+            error: Box::new(error),
+        })
     }
 }
 
@@ -253,7 +263,8 @@ mod test {
                     let buffer = device.buffer_from(&mine).unwrap();
                     group.all_reduce_buffer(&device, &mut stream, &buffer, Operation::Sum).unwrap();
                     let sum = stream.download(&buffer).unwrap().wait().unwrap();
-                    let expected = |index: usize| (0..ranks).map(|rank| (rank + index % 7) as f32).sum::<f32>();
+                    let expected =
+                        |index: usize| (0..ranks).map(|rank| (rank + index % 7) as f32).sum::<f32>();
                     assert!(sum.iter().enumerate().all(|(index, value)| *value == expected(index)));
                     let weight = if comm.rank() == 0 { 25.0 } else { 0.0 };
                     group.weighted_all_reduce_buffer(&device, &mut stream, &buffer, weight).unwrap();
@@ -261,7 +272,8 @@ mod test {
                     group.broadcast_buffer(&device, &mut stream, &bytes, ranks - 1).unwrap();
                     assert_eq!(stream.download(&bytes).unwrap().wait().unwrap(), [ranks as u8 - 1; 1001]);
                     group.reduce_buffer(&device, &mut stream, &bytes, Operation::Sum, 0).unwrap();
-                    let expected = if comm.rank() == 0 { (ranks * (ranks - 1)) as u8 } else { ranks as u8 - 1 };
+                    let expected =
+                        if comm.rank() == 0 { (ranks * (ranks - 1)) as u8 } else { ranks as u8 - 1 };
                     assert_eq!(stream.download(&bytes).unwrap().wait().unwrap(), [expected; 1001]);
                 })
             })
@@ -278,7 +290,8 @@ mod test {
     #[ignore = "needs a Vulkan device"]
     fn with_vulkan_unlike_devices_reduce_together() {
         let inventory = Inventory::discover_all_apis();
-        let vulkan = inventory.devices().iter().find(|it| it.describe().api == Api::Vulkan).expect("no Vulkan device");
+        let vulkan =
+            inventory.devices().iter().find(|it| it.describe().api == Api::Vulkan).expect("no Vulkan device");
         reduce_on(vec![Device::cpu(), vulkan.clone(), Device::cpu()]);
     }
 
@@ -286,7 +299,8 @@ mod test {
     #[ignore = "needs a CUDA card"]
     fn with_card_unlike_devices_reduce_together() {
         let inventory = Inventory::discover_all_apis();
-        let card = inventory.devices().iter().find(|it| it.describe().api == Api::Cuda).expect("no CUDA device");
+        let card =
+            inventory.devices().iter().find(|it| it.describe().api == Api::Cuda).expect("no CUDA device");
         reduce_on(vec![card.clone(), Device::cpu()]);
     }
 

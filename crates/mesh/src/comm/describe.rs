@@ -46,7 +46,9 @@ pub(super) fn error(failure: Failure, scene: Scene<'_>) -> CommError {
             }
         }
         Failure::NoWeight => CommError::NoWeight { group },
-        Failure::Library { library, operation, detail } => CommError::Library { group, library, operation, detail },
+        Failure::Library { library, operation, detail } => {
+            CommError::Library { group, library, operation, detail }
+        }
     }
 }
 

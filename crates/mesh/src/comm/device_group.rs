@@ -51,7 +51,12 @@ impl Group {
         #[cfg(unix)]
         if why_not.is_none() {
             let (why, direct) = self.join_nccl(device)?;
-            return Ok(DeviceGroup { group: self, device: device.clone(), why, direct: Some(Mutex::new(direct)) });
+            return Ok(DeviceGroup {
+                group: self,
+                device: device.clone(),
+                why,
+                direct: Some(Mutex::new(direct)),
+            });
         }
         let why = format!("{} through the host: {}", self.backend(), why_not.unwrap_or_default());
         Ok(DeviceGroup {
@@ -105,7 +110,8 @@ impl Group {
         }
         self.broadcast(&mut id, 0)?;
         let memory = device.buffer::<u8>(256).map_err(|error| core.device_failed(error))?;
-        let address = memory.cuda_address().ok_or_else(|| failed("the device's memory has no address".into()))?;
+        let address =
+            memory.cuda_address().ok_or_else(|| failed("the device's memory has no address".into()))?;
         let joined = Communicator::join(id, self.size(), me, address, self.timeout()).map_err(failed)?;
         self.barrier()?;
         Ok((format!("nccl {}", nccl::available().unwrap_or_default()), joined))
@@ -141,7 +147,12 @@ impl DeviceGroup<'_> {
     }
 
     /// As [`Group::all_reduce_buffer`]; through NCCL, which reduces in an order of its own.
-    pub fn all_reduce<T: Element>(&self, stream: &mut Stream, buffer: &Buffer<T>, operation: Operation) -> Result<()> {
+    pub fn all_reduce<T: Element>(
+        &self,
+        stream: &mut Stream,
+        buffer: &Buffer<T>,
+        operation: Operation,
+    ) -> Result<()> {
         #[cfg(unix)]
         if let Some(direct) = &self.direct {
             return self.run(direct, stream, buffer, Work::AllReduce(operation));
@@ -205,7 +216,12 @@ impl DeviceGroup<'_> {
             let address = buffer.cuda_address().unwrap_or(0);
             direct.run(work, T::TYPE, address, buffer.len(), self.group.timeout()).map_err(|detail| {
                 let group = self.group.name().to_owned();
-                core.fail(CommError::Library { group, library: "NCCL", operation: "a collective".into(), detail })
+                core.fail(CommError::Library {
+                    group,
+                    library: "NCCL",
+                    operation: "a collective".into(),
+                    detail,
+                })
             })?;
             // It ended well everywhere, or somebody says that it did not.
             core.barrier()
@@ -244,7 +260,8 @@ mod test {
     #[ignore = "needs a CUDA card with NCCL"]
     fn with_card_nccl_reduces_on_the_card() {
         let inventory = Inventory::discover_all_apis();
-        let card = inventory.devices().iter().find(|it| it.describe().api == Api::Cuda).expect("no CUDA device");
+        let card =
+            inventory.devices().iter().find(|it| it.describe().api == Api::Cuda).expect("no CUDA device");
         let comm = Comm::local(1).remove(0);
         let group = comm.world().with_device(card).unwrap();
         assert!(group.backend().starts_with("nccl 2."), "{}", group.backend());
@@ -261,9 +278,19 @@ mod test {
         for len in [0, 1, 7, 1024, 1_000_003] {
             check(&group, card, &mut stream, &(0..len).map(|it| it as f32).collect::<Vec<_>>());
             check(&group, card, &mut stream, &(0..len).map(|it| it as f64).collect::<Vec<_>>());
-            check(&group, card, &mut stream, &(0..len).map(|it| half::f16::from_f32(it as f32)).collect::<Vec<_>>());
-            check(&group, card, &mut stream, &(0..len).map(|it| half::bf16::from_f32(it as f32)).collect::<Vec<_>>());
-            check(&group, card, &mut stream, &(0..len).map(|it| it as i32).collect::<Vec<_>>());
+            check(
+                &group,
+                card,
+                &mut stream,
+                &(0..len).map(|it| half::f16::from_f32(it as f32)).collect::<Vec<_>>(),
+            );
+            check(
+                &group,
+                card,
+                &mut stream,
+                &(0..len).map(|it| half::bf16::from_f32(it as f32)).collect::<Vec<_>>(),
+            );
+            check(&group, card, &mut stream, &(0..len).collect::<Vec<_>>());
             check(&group, card, &mut stream, &(0..len).map(|it| it as i64).collect::<Vec<_>>());
             check(&group, card, &mut stream, &(0..len).map(|it| it as u8).collect::<Vec<_>>());
             check(&group, card, &mut stream, &(0..len).map(|it| it as u32).collect::<Vec<_>>());

@@ -69,7 +69,9 @@ pub enum CommError {
         detail: String,
     },
     /// The group failed earlier.
-    #[error("group `{group}` is beyond use since an earlier failure ({why}): rebuild it with the ranks that are left")]
+    #[error(
+        "group `{group}` is beyond use since an earlier failure ({why}): rebuild it with the ranks that are left"
+    )]
     Poisoned {
         /// The group.
         group: String,
@@ -77,7 +79,9 @@ pub enum CommError {
         why: String,
     },
     /// The mesh that the group belonged to has been reshaped.
-    #[error("group `{group}` is of generation {generation} of its mesh, which has been reshaped since: ask for it again")]
+    #[error(
+        "group `{group}` is of generation {generation} of its mesh, which has been reshaped since: ask for it again"
+    )]
     Stale {
         /// The group.
         group: String,
@@ -158,9 +162,9 @@ impl CommError {
             CommError::Disagree { ranks, .. }
             | CommError::TimedOut { ranks, .. }
             | CommError::Failed { ranks, .. } => ranks,
-            CommError::TooLate { rank, .. } | CommError::Left { rank, .. } | CommError::Device { rank, .. } => {
-                std::slice::from_ref(rank)
-            }
+            CommError::TooLate { rank, .. }
+            | CommError::Left { rank, .. }
+            | CommError::Device { rank, .. } => std::slice::from_ref(rank),
             _ => &[],
         }
     }

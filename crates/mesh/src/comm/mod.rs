@@ -32,6 +32,7 @@
 
 mod buffers;
 mod call;
+mod core;
 mod describe;
 mod device_group;
 mod element;

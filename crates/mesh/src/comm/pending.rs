@@ -24,8 +24,9 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn begin(name: &str) -> std::io::Result<Self> {
         let (queue, work) = mpsc::channel::<Work>();
-        let thread =
-            thread::Builder::new().name(format!("group {name}")).spawn(move || work.into_iter().for_each(|it| it()))?;
+        let thread = thread::Builder::new()
+            .name(format!("group {name}"))
+            .spawn(move || work.into_iter().for_each(|it| it()))?;
         Ok(Worker { queue: Some(queue), thread: Some(thread) })
     }
 

@@ -1,9 +1,10 @@
 //! Starting collectives without waiting for them.
 
 use super::{
+    core::Core,
     element::{Element, FloatElement},
     error::{CommError, Result},
-    group::{Core, Group},
+    group::Group,
     operation::Operation,
     pending::{Pending, Worker},
 };
@@ -29,7 +30,11 @@ impl Group {
     }
 
     /// Starts a [`weighted_all_reduce`](Group::weighted_all_reduce).
-    pub fn start_weighted_all_reduce<T: FloatElement>(&self, mut data: Vec<T>, weight: f64) -> Pending<Vec<T>> {
+    pub fn start_weighted_all_reduce<T: FloatElement>(
+        &self,
+        mut data: Vec<T>,
+        weight: f64,
+    ) -> Pending<Vec<T>> {
         self.start(move |core| core.weighted_all_reduce(&mut data, weight).map(|()| data))
     }
 
@@ -49,7 +54,11 @@ impl Group {
     }
 
     /// Starts an [`all_gather`](Group::all_gather); gives input and output back.
-    pub fn start_all_gather<T: Element>(&self, input: Vec<T>, mut output: Vec<T>) -> Pending<(Vec<T>, Vec<T>)> {
+    pub fn start_all_gather<T: Element>(
+        &self,
+        input: Vec<T>,
+        mut output: Vec<T>,
+    ) -> Pending<(Vec<T>, Vec<T>)> {
         self.start(move |core| core.all_gather(&input, &mut output).map(|()| (input, output)))
     }
 
@@ -84,7 +93,11 @@ impl Group {
     }
 
     /// Starts an [`all_to_all`](Group::all_to_all); gives input and output back.
-    pub fn start_all_to_all<T: Element>(&self, input: Vec<T>, mut output: Vec<T>) -> Pending<(Vec<T>, Vec<T>)> {
+    pub fn start_all_to_all<T: Element>(
+        &self,
+        input: Vec<T>,
+        mut output: Vec<T>,
+    ) -> Pending<(Vec<T>, Vec<T>)> {
         self.start(move |core| core.all_to_all(&input, &mut output).map(|()| (input, output)))
     }
 

@@ -46,8 +46,12 @@ pub fn a_different_collective_is_named(rank: &Rank) {
 
 pub fn a_different_size_type_operation_or_root_is_named(rank: &Rank) {
     let last = rank.comm.size() - 1;
-    for (index, (odd_len, len)) in [(7, 8), (70_000, 80_000), (8, 80_000), (80_000, 8)].into_iter().enumerate() {
-        let says = format!("rank {last} called all_reduce of {odd_len} f32 by sum, others all_reduce of {len} f32 by sum");
+    for (index, (odd_len, len)) in
+        [(7, 8), (70_000, 80_000), (8, 80_000), (80_000, 8)].into_iter().enumerate()
+    {
+        let says = format!(
+            "rank {last} called all_reduce of {odd_len} f32 by sum, others all_reduce of {len} f32 by sum"
+        );
         all_are_told(rank, &format!("size{index}"), &says, |group, odd| {
             group.all_reduce(&mut vec![0.0f32; if odd { odd_len } else { len }], Operation::Sum)
         });
@@ -126,7 +130,10 @@ pub fn only_members_take_part(rank: &Rank) {
     } else {
         let error = done.unwrap_err();
         assert!(matches!(error, CommError::NotAMember { .. }));
-        assert_eq!(error.to_string(), format!("group `others` has ranks [1]: rank {} is not in it", rank.comm.rank()));
+        assert_eq!(
+            error.to_string(),
+            format!("group `others` has ranks [1]: rank {} is not in it", rank.comm.rank())
+        );
     }
 }
 

@@ -78,7 +78,11 @@ pub fn all_reduce<T: Sample>(group: &Group, len: usize, operation: Operation, se
     let (inputs, me) = round::<T>(group, len, seed);
     let mut data = inputs[me].clone();
     group.all_reduce(&mut data, operation).unwrap();
-    assert_same(&name::<T>(&format!("all_reduce by {operation}"), group, len), &data, &reduced(operation, &inputs));
+    assert_same(
+        &name::<T>(&format!("all_reduce by {operation}"), group, len),
+        &data,
+        &reduced(operation, &inputs),
+    );
 }
 
 fn reduce<T: Sample>(group: &Group, len: usize, operation: Operation, seed: &mut u64) {
@@ -95,7 +99,11 @@ fn reduce_scatter<T: Sample>(group: &Group, len: usize, operation: Operation, se
     let mut output = vec![T::default(); len];
     group.reduce_scatter(&inputs[me], &mut output, operation).unwrap();
     let parts: Vec<_> = inputs.iter().map(|input| input[me * len..][..len].to_vec()).collect();
-    assert_same(&name::<T>(&format!("reduce_scatter by {operation}"), group, len), &output, &reduced(operation, &parts));
+    assert_same(
+        &name::<T>(&format!("reduce_scatter by {operation}"), group, len),
+        &output,
+        &reduced(operation, &parts),
+    );
 }
 
 pub fn broadcast<T: Sample>(group: &Group, len: usize, seed: &mut u64) {

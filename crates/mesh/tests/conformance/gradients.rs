@@ -2,10 +2,7 @@
 
 use evener_mesh::comm::{Group, Members};
 
-use crate::{
-    Rank,
-    reference::next,
-};
+use crate::{Rank, reference::next};
 
 const FEATURES: usize = 17;
 

@@ -48,10 +48,16 @@ const EVERYWHERE: &[Behaviour] = &[
     ("two_groups_that_share_ranks_at_once", rounds::two_groups_at_once),
     ("started_calls_run_in_order", rounds::started_calls_run_in_order),
     ("a_different_collective_is_named", agreement::a_different_collective_is_named),
-    ("a_different_size_type_operation_or_root_is_named", agreement::a_different_size_type_operation_or_root_is_named),
+    (
+        "a_different_size_type_operation_or_root_is_named",
+        agreement::a_different_size_type_operation_or_root_is_named,
+    ),
     ("what_is_received_must_be_what_is_sent", agreement::what_is_received_must_be_what_is_sent),
     ("a_wrong_argument_fails_everybody", agreement::a_wrong_argument_fails_everybody),
-    ("a_mean_without_weight_is_an_error_and_nothing_is_lost", agreement::a_mean_without_weight_is_an_error_and_nothing_is_lost),
+    (
+        "a_mean_without_weight_is_an_error_and_nothing_is_lost",
+        agreement::a_mean_without_weight_is_an_error_and_nothing_is_lost,
+    ),
     ("only_members_take_part", agreement::only_members_take_part),
     ("groups_that_cannot_be_are_refused", agreement::groups_that_cannot_be_are_refused),
     ("derived_groups_inherit_timeout_and_term", agreement::derived_groups_inherit_timeout_and_term),
@@ -67,7 +73,8 @@ fn main() {
     arguments.test_threads.get_or_insert(1);
     let mut trials = Vec::new();
     for (name, behaviour) in EVERYWHERE {
-        let sizes: &[usize] = if name.starts_with("everything") || name.starts_with("long") { &[8] } else { &[1, 2, 4, 8] };
+        let sizes: &[usize] =
+            if name.starts_with("everything") || name.starts_with("long") { &[8] } else { &[1, 2, 4, 8] };
         for size in sizes {
             trials.push(Trial::test(format!("local::{size}::{name}"), move || on_threads(*size, *behaviour)));
         }
@@ -86,7 +93,12 @@ fn as_process() {
     let rank = Rank { comm: Comm::mpi(TIMEOUT).unwrap() };
     let first = rank.comm.rank() == 0;
     if first {
-        println!("\nrunning {} tests on {} ranks of {}", EVERYWHERE.len(), rank.comm.size(), rank.comm.backend());
+        println!(
+            "\nrunning {} tests on {} ranks of {}",
+            EVERYWHERE.len(),
+            rank.comm.size(),
+            rank.comm.backend()
+        );
     }
     for (name, behaviour) in EVERYWHERE {
         // A panic ends this process, and so the others.
@@ -98,7 +110,10 @@ fn as_process() {
         }
     }
     if first {
-        println!("\ntest result: ok. {} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out", EVERYWHERE.len());
+        println!(
+            "\ntest result: ok. {} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
+            EVERYWHERE.len()
+        );
     }
 }
 
@@ -111,7 +126,8 @@ fn on_threads(size: usize, behaviour: fn(&Rank)) -> Result<(), Failed> {
     let failed = ranks.into_iter().enumerate().filter_map(|(rank, thread)| {
         let panic = thread.join().err()?;
         let says = panic.downcast_ref::<String>().cloned();
-        let says = says.or_else(|| panic.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default();
+        let says =
+            says.or_else(|| panic.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default();
         Some(format!("rank {rank}: {says}"))
     });
     let failed: Vec<_> = failed.collect();

@@ -63,7 +63,8 @@ floats!(f32, f32, |it| it, |it| it; f64, f64, |it| it, |it| it;
 
 /// What a rank gives in a round, element by element.
 pub fn given<T: Sample>(seed: u64, rank: usize, len: usize) -> Vec<T> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (rank as u64 + 1).wrapping_mul(0xD1B5_4A32_D192_ED03);
+    let mut state =
+        seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (rank as u64 + 1).wrapping_mul(0xD1B5_4A32_D192_ED03);
     (0..len).map(|_| T::from_noise(next(&mut state))).collect()
 }
 

@@ -123,7 +123,8 @@ fn what_was_started_fails_too_and_is_given_back_an_error() {
         if comm.rank() == 1 {
             return thread::sleep(TIMEOUT * 3);
         }
-        let (first, second) = (group.start_barrier(), group.start_all_reduce(vec![1u8; 9000], Operation::Sum));
+        let (first, second) =
+            (group.start_barrier(), group.start_all_reduce(vec![1u8; 9000], Operation::Sum));
         assert!(matches!(first.wait(), Err(CommError::TimedOut { .. })));
         assert!(matches!(second.wait(), Err(CommError::Poisoned { .. })));
     });

@@ -74,7 +74,8 @@ fn survive(launcher: &[&str], under: &[&str], fault: Fault, at: &str) {
     let survivors = tempfile::tempdir().unwrap();
     let start = Instant::now();
     command.env(SURVIVORS, survivors.path());
-    let output = command.env(VARIABLE, format!("{fault:?}:{at}")).env("RUST_BACKTRACE", "0").output().unwrap();
+    let output =
+        command.env(VARIABLE, format!("{fault:?}:{at}")).env("RUST_BACKTRACE", "0").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     let wanted = if comes_back(fault) { RANKS } else { RANKS - 1 };
     for rank in 0..wanted {
@@ -102,7 +103,10 @@ mod with_openmpi {
     #[test]
     #[ignore = "needs Open MPI"]
     fn whatever_one_process_does_the_others_get_an_error_in_time() {
-        super::every_fault(&["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--enable-recovery"], &[]);
+        super::every_fault(
+            &["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--enable-recovery"],
+            &[],
+        );
     }
 }
 

@@ -93,12 +93,7 @@ pub fn run(comm: &Comm, name: &str, fault: Fault, at: usize, len: usize) -> bool
 }
 
 /// What every other rank does: gets an error in time that names the wrong rank, and goes on without it.
-pub fn survive(
-    group: &Group,
-    what: &str,
-    wrong: usize,
-    call: impl FnOnce(&Group) -> Result<(), CommError>,
-) {
+pub fn survive(group: &Group, what: &str, wrong: usize, call: impl FnOnce(&Group) -> Result<(), CommError>) {
     let start = Instant::now();
     let Err(error) = call(group) else { panic!("{what}: no error") };
     let took = start.elapsed();

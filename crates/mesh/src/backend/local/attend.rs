@@ -98,8 +98,7 @@ impl Attendance {
         }
         let part = Part { signature, me: self.me, members, weights: &weights };
         if small {
-            let inputs: Pointers<_> =
-                (0..members).map(|member| meeting.copied(member, self.call)).collect();
+            let inputs: Pointers<_> = (0..members).map(|member| meeting.copied(member, self.call)).collect();
             // SAFETY: the copies are left alone until this member arrives at the next call; the output is this member's
             // own, of the length that the signature says.
             unsafe { part.alone(&inputs, output_pointer) };
@@ -168,7 +167,9 @@ impl Part<'_> {
                 Collective::AllReduce | Collective::WeightedAllReduce => {
                     self.reduce(Vectors { inputs, outputs: &[output] }, 0..count);
                 }
-                Collective::Reduce if is_root => self.reduce(Vectors { inputs, outputs: &[output] }, 0..count),
+                Collective::Reduce if is_root => {
+                    self.reduce(Vectors { inputs, outputs: &[output] }, 0..count)
+                }
                 Collective::Gather if is_root => {
                     for (member, input) in inputs.iter().enumerate() {
                         copy(*input, output.add(member * part), part);

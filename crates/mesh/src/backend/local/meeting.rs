@@ -5,7 +5,10 @@ use std::{
     hint,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::{Relaxed, SeqCst}},
+        atomic::{
+            AtomicBool, AtomicPtr, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     thread::{self, Thread},
     time::{Duration, Instant},

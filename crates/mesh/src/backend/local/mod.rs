@@ -24,7 +24,8 @@ use crate::comm::{Call, Collective};
 
 /// A world of threads: one place each.
 pub(crate) fn world(size: usize) -> Vec<Arc<dyn Transport>> {
-    let world = Arc::new(World { size, state: Mutex::new(State { gone: vec![None; size], ..State::default() }) });
+    let world =
+        Arc::new(World { size, state: Mutex::new(State { gone: vec![None; size], ..State::default() }) });
     (0..size).map(|rank| Arc::new(Place { world: world.clone(), rank }) as Arc<dyn Transport>).collect()
 }
 
@@ -152,7 +153,9 @@ impl Member {
             Outcome::NoWeight => Failure::NoWeight,
             Outcome::Stopped(Stopped::TimedOut(missing)) => Failure::TimedOut(missing),
             Outcome::Stopped(Stopped::Never(member, Closed::TimedOut)) => Failure::TimedOut(vec![member]),
-            Outcome::Stopped(Stopped::Never(member, why)) => Failure::Parted(member, self.parting(member, why)),
+            Outcome::Stopped(Stopped::Never(member, why)) => {
+                Failure::Parted(member, self.parting(member, why))
+            }
             Outcome::Closed(Closed::TimedOut) => Failure::TooLate,
             Outcome::Closed(why) => Failure::Parted(self.me, self.parting(self.me, why)),
         }

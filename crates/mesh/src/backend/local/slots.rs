@@ -17,9 +17,15 @@
 //! loom tries it in every order in `tests/loom`.
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering::{Relaxed, SeqCst}};
+use loom::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicU64, Ordering::{Relaxed, SeqCst}};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 /// Set once a slot is closed.
 const CLOSED: u64 = 1 << 63;

@@ -31,6 +31,11 @@ impl Header {
             bytes.copy_from_slice(&buffer[index * 8..][..8]);
             u64::from_le_bytes(bytes)
         };
-        Header { identity: word(0), call: word(1), signature: [word(2), word(3)], weight: f64::from_bits(word(4)) }
+        Header {
+            identity: word(0),
+            call: word(1),
+            signature: [word(2), word(3)],
+            weight: f64::from_bits(word(4)),
+        }
     }
 }

@@ -36,7 +36,8 @@ pub(super) struct Constants<H> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Calls<H> {
     pub(super) initialized: unsafe extern "C" fn(*mut c_int) -> c_int,
-    pub(super) init_thread: unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int,
+    pub(super) init_thread:
+        unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int,
     pub(super) finalize: unsafe extern "C" fn() -> c_int,
     pub(super) comm_dup: unsafe extern "C" fn(H, *mut H) -> c_int,
     pub(super) comm_rank: unsafe extern "C" fn(H, *mut c_int) -> c_int,
@@ -95,7 +96,8 @@ fn launcher() -> Option<Family> {
 
 /// Whether a launcher of MPI programs started this process: `mpirun`, `mpiexec` or `srun`.
 pub(crate) fn was_launched() -> bool {
-    let more_than_one = |name| env::var(name).is_ok_and(|count| count.parse::<usize>().is_ok_and(|count| count > 1));
+    let more_than_one =
+        |name| env::var(name).is_ok_and(|count| count.parse::<usize>().is_ok_and(|count| count > 1));
     launcher().is_some()
         || env::var_os("PMIX_RANK").is_some()
         || (env::var_os("SLURM_PROCID").is_some() && more_than_one("SLURM_STEP_NUM_TASKS"))
@@ -133,7 +135,8 @@ pub(super) fn open() -> Result<Either, String> {
 
 fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) -> Result<Either, String> {
     // SAFETY: only the addresses of these variables are taken.
-    let address = |symbol: &[u8]| unsafe { opened.get::<*const c_void>(symbol) }.map(|it| it.as_raw_ptr() as usize);
+    let address =
+        |symbol: &[u8]| unsafe { opened.get::<*const c_void>(symbol) }.map(|it| it.as_raw_ptr() as usize);
     if name.contains("mpi_abi") {
         let constants = Constants {
             world: 0x101usize,

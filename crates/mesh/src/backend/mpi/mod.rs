@@ -4,13 +4,14 @@
 //! who called something else, and are free to reduce in any order. Every collective begins with a message from every
 //! member to every other, which says what is called and carries the first piece of data; so all know who called what
 //! before anybody goes on, and where the data is small that is all there is. What is longer follows in pieces, whose
-//! reduction overlaps with their transport (`member`). A member that fails says so in a message of its own (`word`).
+//! reduction overlaps with their transport (`part`). A member that fails says so in a message of its own (`word`).
 //!
 //! How many messages a call takes grows with the square of the members: this is for tens of ranks, not for thousands.
 
 mod header;
 pub(crate) mod library;
 mod member;
+mod part;
 mod session;
 mod wire;
 mod word;
@@ -43,7 +44,8 @@ pub(crate) fn world(goodbye: Duration) -> Result<Arc<dyn Transport>, String> {
         Either::Wide(library) => Box::new(Mpi::start(library)?),
         Either::Narrow(library) => Box::new(start_deaf(|| Mpi::start(library))?),
     };
-    let (rank, size, version, highest_tag) = (wire.rank(), wire.size(), wire.version().to_owned(), wire.highest_tag());
+    let (rank, size, version, highest_tag) =
+        (wire.rank(), wire.size(), wire.version().to_owned(), wire.highest_tag());
     let ear = Ear::new(&mut *wire).map_err(|why| format!("{why:?}"))?;
     let shared = Shared {
         line: Mutex::new(Line { wire, ear }),

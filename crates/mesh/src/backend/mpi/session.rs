@@ -52,10 +52,22 @@ impl<'a> Session<'a> {
         header: Header,
         start: Instant,
         timeout: Duration,
-        ) -> Self {
+    ) -> Self {
         let line = Some(shared.line());
         let outgoing = SmallVec::from_elem(SmallVec::new(), ranks.len());
-        Session { shared, line, ranks, header, start, timeout, outgoing, incoming: SmallVec::new(), looks: 0, grace: None, any_word: false }
+        Session {
+            shared,
+            line,
+            ranks,
+            header,
+            start,
+            timeout,
+            outgoing,
+            incoming: SmallVec::new(),
+            looks: 0,
+            grace: None,
+            any_word: false,
+        }
     }
 
     fn line(&mut self) -> &mut Line {

@@ -87,11 +87,17 @@ impl<H: Handle> Mpi<H> {
             }
             check((calls.comm_dup)(constants.world, &mut comm), "MPI_Comm_dup")?;
             check((calls.comm_set_errhandler)(comm, constants.errors_return), "MPI_Comm_set_errhandler")?;
-            check((calls.comm_set_errhandler)(constants.world, constants.errors_return), "MPI_Comm_set_errhandler")?;
+            check(
+                (calls.comm_set_errhandler)(constants.world, constants.errors_return),
+                "MPI_Comm_set_errhandler",
+            )?;
             check((calls.comm_rank)(comm, &mut rank), "MPI_Comm_rank")?;
             check((calls.comm_size)(comm, &mut size), "MPI_Comm_size")?;
             let key = constants.tag_upper_bound;
-            check((calls.comm_get_attr)(constants.world, key, (&raw mut bound).cast(), &mut found), "MPI_Comm_get_attr")?;
+            check(
+                (calls.comm_get_attr)(constants.world, key, (&raw mut bound).cast(), &mut found),
+                "MPI_Comm_get_attr",
+            )?;
         }
         // Every library must allow tags up to this.
         let mut highest_tag = 32_767;
@@ -164,7 +170,10 @@ impl<H: Handle> Wire for Mpi<H> {
     #[inline]
     fn buffer(&mut self, ticket: Ticket) -> &mut [u8] {
         let place = &mut self.places[ticket];
-        debug_assert!(place.request == self.library.constants.null_request, "a message is under way in this buffer");
+        debug_assert!(
+            place.request == self.library.constants.null_request,
+            "a message is under way in this buffer"
+        );
         &mut place.buffer.0
     }
 
@@ -203,8 +212,9 @@ impl<H: Handle> Wire for Mpi<H> {
         }
         let mut done = 0;
         // SAFETY: the request is one that a call above gave; the status is the one to be ignored.
-        let code =
-            unsafe { (self.library.calls.test)(&mut place.request, &mut done, self.library.constants.status_ignore) };
+        let code = unsafe {
+            (self.library.calls.test)(&mut place.request, &mut done, self.library.constants.status_ignore)
+        };
         self.check(code, "MPI_Test")?;
         Ok(done != 0)
     }

@@ -40,7 +40,8 @@ impl Config {
 pub(super) struct Nccl {
     pub(super) version: String,
     pub(super) get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
-    pub(super) comm_init_rank_config: unsafe extern "C" fn(*mut Ptr, c_int, UniqueId, c_int, *mut Config) -> c_int,
+    pub(super) comm_init_rank_config:
+        unsafe extern "C" fn(*mut Ptr, c_int, UniqueId, c_int, *mut Config) -> c_int,
     pub(super) comm_get_async_error: unsafe extern "C" fn(Ptr, *mut c_int) -> c_int,
     pub(super) comm_abort: unsafe extern "C" fn(Ptr) -> c_int,
     pub(super) all_reduce: unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int,
@@ -112,7 +113,8 @@ fn places() -> Vec<PathBuf> {
     }
     let mut places: Vec<PathBuf> = vec!["libnccl.so.2".into(), "libnccl.so".into()];
     let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".local"));
-    let roots = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os).map(PathBuf::from).chain(home);
+    let roots =
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os).map(PathBuf::from).chain(home);
     for root in roots.chain(["/usr/local".into(), "/usr".into()]) {
         let Ok(entries) = std::fs::read_dir(root.join("lib")) else { continue };
         for entry in entries.flatten().filter(|it| it.file_name().to_string_lossy().starts_with("python3")) {

@@ -106,7 +106,10 @@ impl Communicator {
                 }
                 Work::Reduce(operation, root) => {
                     let operation = operation_number(operation);
-                    ((nccl.reduce)(data, data, count, kind, operation, root as c_int, comm, stream), "ncclReduce")
+                    (
+                        (nccl.reduce)(data, data, count, kind, operation, root as c_int, comm, stream),
+                        "ncclReduce",
+                    )
                 }
                 Work::Broadcast(root) => {
                     ((nccl.broadcast)(data, data, count, kind, root as c_int, comm, stream), "ncclBroadcast")
