@@ -20,6 +20,7 @@ const RANKS: usize = 2;
 /// Bytes and iterations.
 const SIZES: [(usize, usize); 5] =
     [(1 << 10, 20_000), (64 << 10, 2_000), (1 << 20, 200), (4 << 20, 50), (64 << 20, 5)];
+/// Unless `EVENER_BENCH_ROUNDS` says otherwise.
 const ROUNDS: usize = 7;
 
 /// One way to do it: gives seconds by bytes.
@@ -68,7 +69,8 @@ fn main() {
         Err(why) => println!("skipped: Gloo: {why}"),
     }
     let mut times: Vec<BTreeMap<usize, Vec<f64>>> = ways.iter().map(|_| BTreeMap::new()).collect();
-    for round in 0..ROUNDS {
+    let rounds = std::env::var("EVENER_BENCH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(ROUNDS);
+    for round in 0..rounds {
         for index in 0..ways.len() {
             let index = (index + round) % ways.len();
             for (bytes, seconds) in (ways[index].run)() {

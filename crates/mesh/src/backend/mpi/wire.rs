@@ -14,7 +14,7 @@ use crate::backend::Failure;
 
 /// What a message can hold: a header and a piece of a vector.
 pub(super) const HEADER_BYTES: usize = 64;
-pub(super) const PIECE_BYTES: usize = 128 << 10;
+pub(super) const PIECE_BYTES: usize = 256 << 10;
 const BUFFER_BYTES: usize = HEADER_BYTES + PIECE_BYTES;
 
 /// A message's place on the wire.
