@@ -97,6 +97,7 @@ Examples:
   evener devices            what is here, and how strong is it?
   evener devices --measure  measure it
   evener merkle FILE        the Merkle root of a file, by all devices
+  evener mesh bench         how fast are collectives between its ranks?
   evener sim FILE           how would a run go, on devices that are not here?
   evener mesh plan          which device should be where, and how well would that go?
   evener help devices       more about a command

@@ -11,7 +11,7 @@ use std::{
 use bytemuck::Pod;
 
 use crate::{
-    backend::{HostMemory, Memory, Region, SharedMemory},
+    backend::{self, HostMemory, Memory, Region, SharedMemory},
     describe::DeviceId,
     error::{Error, Result},
 };
@@ -96,6 +96,12 @@ impl<T: Pod> Buffer<T> {
     /// This buffer as an argument of a kernel.
     pub fn arg(&self) -> Argument {
         Argument { region: self.region.clone(), element: TypeId::of::<T>(), element_name: type_name::<T>() }
+    }
+
+    /// The address of the first element in a CUDA device's memory; nothing where it is not in one. For libraries that
+    /// take such addresses. Whoever uses it keeps the buffer, and waits for the streams that write to it.
+    pub fn cuda_address(&self) -> Option<u64> {
+        backend::cuda::address_of(&self.region)
     }
 
     pub(crate) fn region(&self) -> &Region {

@@ -1,8 +1,10 @@
 //! Who talks to whom: devices arranged by parallelism axes, process groups, and collectives.
 //!
 //! [`topology`] arranges devices and names their groups; [`placement`] says which device should be where. Both decide
-//! and do nothing else: no thread, no clock, no device of their own.
+//! and do nothing else: no thread, no clock, no device of their own. [`comm`] has the collectives.
 
+mod backend;
+pub mod comm;
 pub mod placement;
 pub mod topology;
 

@@ -1,5 +1,6 @@
-//! `evener mesh`: who talks to whom?
+//! `evener mesh`: who talks to whom, and how fast?
 
+mod bench;
 mod plan;
 
 use anyhow::Result;
@@ -7,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use crate::EXIT_CODES;
 
-/// Who talks to whom?
+/// Who talks to whom, and how fast?
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_long_help = after_help())]
 pub(crate) struct Arguments {
@@ -17,6 +18,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(bench::Arguments),
     Plan(plan::Arguments),
 }
 
@@ -25,6 +27,8 @@ fn after_help() -> String {
         "\
 Examples:
   evener mesh plan --tp 2 --pp 2 --dp 2  a layout of this machine's devices, and its balance
+  evener mesh bench                      how fast are collectives between threads?
+  mpirun -n 4 evener mesh bench          the same between processes
   evener help mesh plan                  more about a command
 
 {EXIT_CODES}"
@@ -34,6 +38,7 @@ Examples:
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
+        Command::Bench(arguments) => bench::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
     }
 }

@@ -96,6 +96,12 @@ impl CudaMemory {
     }
 }
 
+/// The address of a region, where it is of a card's memory.
+pub(crate) fn address_of(region: &Region) -> Option<u64> {
+    let memory = (&*region.memory as &dyn Any).downcast_ref::<CudaMemory>()?;
+    Some(memory.block.0 + region.offset)
+}
+
 impl Memory for CudaMemory {
     fn bytes(&self) -> u64 {
         self.bytes

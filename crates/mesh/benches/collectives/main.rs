@@ -1,0 +1,193 @@
+//! All-reduce of f32 by sum over two ranks, against peers in the same run: `cargo bench -p evener-mesh`.
+//!
+//! `local` is two threads; the peers are MPI called directly from C (shared memory) and Gloo (loopback), each two
+//! processes, built here where their compilers and headers are. After each MPI comes Evener's `mpi` on the same. All of them reduce in place and are timed the same way:
+//! a quarter of the iterations to warm up, a barrier, then the mean of the rest; of several rounds in turn, the lower
+//! quartile. Bandwidths are what nccl-tests call them: bytes by time, and for an all-reduce that times 2·(n − 1)/n.
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use evener_device::Device;
+use evener_mesh::comm::{Comm, DEFAULT_TIMEOUT, Group, Operation};
+
+const RANKS: usize = 2;
+/// Bytes and iterations.
+const SIZES: [(usize, usize); 5] =
+    [(1 << 10, 20_000), (64 << 10, 2_000), (1 << 20, 200), (4 << 20, 50), (64 << 20, 5)];
+/// Unless `EVENER_BENCH_ROUNDS` says otherwise.
+const ROUNDS: usize = 7;
+
+/// One way to do it: gives seconds by bytes.
+struct Way {
+    name: String,
+    run: Box<dyn Fn() -> Vec<(usize, f64)>>,
+}
+
+fn main() {
+    if Comm::was_launched_by_mpi() {
+        return as_process();
+    }
+    let cpu = Device::cpu();
+    println!("{}, {} cores", cpu.describe().name, cpu.describe().compute_units.unwrap_or(0));
+    let mut ways = vec![Way { name: "local".into(), run: Box::new(local) }];
+    let folder = tempfile::tempdir().unwrap();
+    for (family, compiler, launcher) in
+        [("Open MPI", "mpicc.openmpi", "mpirun.openmpi"), ("MPICH", "mpicc.mpich", "mpirun.mpich")]
+    {
+        match build(folder.path(), compiler, "mpi.c", launcher, &[]) {
+            Ok(peer) => {
+                ways.push(Way {
+                    name: family.into(),
+                    run: Box::new(move || run(mpirun(launcher).arg(&peer).args(sizes(1)))),
+                });
+                ways.push(Way {
+                    name: "mpi on it".into(),
+                    run: Box::new(move || run(mpirun(launcher).arg(std::env::current_exe().unwrap()))),
+                });
+            }
+            Err(why) => println!("skipped: {family}: {why}"),
+        }
+    }
+    match build(folder.path(), "g++", "gloo.cc", "gloo", &["-std=c++14", "-lgloo", "-lpthread"]) {
+        Ok(peer) => {
+            let folder = folder.path().to_owned();
+            ways.push(Way {
+                name: "Gloo".into(),
+                run: Box::new(move || {
+                    let meet = tempfile::tempdir_in(&folder).unwrap();
+                    // Over loopback a small one takes hundreds of times as long: fewer of them say as much.
+                    run(Command::new(&peer).arg(meet.path()).args(sizes(20)))
+                }),
+            });
+        }
+        Err(why) => println!("skipped: Gloo: {why}"),
+    }
+    let mut times: Vec<BTreeMap<usize, Vec<f64>>> = ways.iter().map(|_| BTreeMap::new()).collect();
+    let rounds = std::env::var("EVENER_BENCH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(ROUNDS);
+    for round in 0..rounds {
+        for index in 0..ways.len() {
+            let index = (index + round) % ways.len();
+            for (bytes, seconds) in (ways[index].run)() {
+                times[index].entry(bytes).or_default().push(seconds);
+            }
+        }
+    }
+    print!("{:>10}", "bytes");
+    ways.iter().for_each(|way| print!("{:>14}{:>10}{:>10}{:>8}", way.name, "alg GB/s", "bus GB/s", "ratio"));
+    println!();
+    for (bytes, _) in SIZES {
+        print!("{bytes:>10}");
+        let quartile = |times: &BTreeMap<usize, Vec<f64>>| {
+            let mut times = times[&bytes].clone();
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 4]
+        };
+        let first = quartile(&times[0]);
+        for times in &times {
+            let seconds = quartile(times);
+            let algorithm = bytes as f64 / seconds / 1e9;
+            let bus = algorithm * 2.0 * (RANKS - 1) as f64 / RANKS as f64;
+            print!("{:>11.2} µs{algorithm:>10.3}{bus:>10.3}{:>8.2}", seconds * 1e6, seconds / first);
+        }
+        println!();
+    }
+}
+
+/// The sizes for a peer, with so many times fewer iterations.
+fn sizes(fewer: usize) -> Vec<String> {
+    SIZES.iter().map(|(bytes, iterations)| format!("{bytes}:{}", (iterations / fewer).max(5))).collect()
+}
+
+/// One of two processes through `mpi`.
+fn as_process() {
+    let comm = Comm::mpi(DEFAULT_TIMEOUT).unwrap();
+    for (bytes, iterations) in SIZES {
+        let seconds = time(comm.world(), bytes, iterations);
+        if comm.rank() == 0 {
+            println!("{bytes} {seconds:.9}");
+        }
+    }
+}
+
+/// Two threads through `local`.
+fn local() -> Vec<(usize, f64)> {
+    let ranks: Vec<_> = Comm::local(RANKS)
+        .into_iter()
+        .map(|comm| {
+            std::thread::spawn(move || {
+                SIZES.map(|(bytes, iterations)| (bytes, time(comm.world(), bytes, iterations)))
+            })
+        })
+        .collect();
+    let times: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    times[0].to_vec()
+}
+
+fn time(group: &Group, bytes: usize, iterations: usize) -> f64 {
+    let rank = group.rank().unwrap();
+    let mut data = vec![(rank + 1) as f32; bytes / 4];
+    group.all_reduce(&mut data, Operation::Sum).unwrap();
+    assert!(data.iter().all(|value| *value == (group.size() * (group.size() + 1)) as f32 / 2.0));
+    data.fill(0.0);
+    let mut start = Instant::now();
+    for iteration in 0..iterations + iterations / 4 {
+        if iteration == iterations / 4 {
+            group.barrier().unwrap();
+            start = Instant::now();
+        }
+        group.all_reduce(&mut data, Operation::Sum).unwrap();
+    }
+    start.elapsed().as_secs_f64() / iterations as f64
+}
+
+/// A launcher of two processes, each on a core of its own.
+fn mpirun(launcher: &str) -> Command {
+    let mut command = Command::new(launcher);
+    if launcher.contains("openmpi") {
+        command.args(["--allow-run-as-root", "--bind-to", "core"]);
+    }
+    command.args(["-n", "2"]);
+    command
+}
+
+/// Builds a peer, or says why it cannot be built.
+fn build(
+    folder: &Path,
+    compiler: &str,
+    source: &str,
+    name: &str,
+    libraries: &[&str],
+) -> Result<PathBuf, String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/collectives").join(source);
+    let binary = folder.join(name);
+    let output = Command::new(compiler)
+        .args(["-O3", "-march=native", "-o"])
+        .arg(&binary)
+        .arg(source)
+        .args(libraries)
+        .output();
+    let output = output.map_err(|why| format!("{compiler}: {why}"))?;
+    if output.status.success() {
+        Ok(binary)
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+/// Runs a peer, and reads what it measured.
+fn run(command: &mut Command) -> Vec<(usize, f64)> {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(bytes, seconds)| (bytes.parse().unwrap(), seconds.parse().unwrap()))
+        .collect()
+}

@@ -1,0 +1,219 @@
+//! An MPI library, opened at run time: nothing of MPI is needed to build.
+//!
+//! The functions are the same everywhere; the handles are not. The standard ABI of MPI-5 has fixed small numbers for the
+//! predefined ones, Open MPI has the addresses of its own variables, and MPICH and its relatives have 32-bit numbers.
+
+use std::{
+    env,
+    ffi::{CStr, c_char, c_int, c_void},
+    fmt::Debug,
+};
+
+use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_NOW};
+
+/// A library of one's own choice.
+pub(crate) const VARIABLE: &str = "EVENER_MPI";
+
+/// A handle, as one family of libraries has it.
+pub(super) trait Handle: Copy + Send + Sync + Debug + PartialEq + 'static {}
+impl Handle for usize {}
+impl Handle for c_int {}
+
+/// What differs between families.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Constants<H> {
+    pub(super) world: H,
+    pub(super) byte: H,
+    pub(super) null_request: H,
+    pub(super) errors_return: H,
+    pub(super) any_source: c_int,
+    pub(super) status_ignore: usize,
+    pub(super) tag_upper_bound: c_int,
+    pub(super) thread_serialized: c_int,
+}
+
+/// The functions that are used, each as the standard declares it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Calls<H> {
+    pub(super) initialized: unsafe extern "C" fn(*mut c_int) -> c_int,
+    pub(super) init_thread:
+        unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int,
+    pub(super) finalize: unsafe extern "C" fn() -> c_int,
+    pub(super) comm_dup: unsafe extern "C" fn(H, *mut H) -> c_int,
+    pub(super) comm_rank: unsafe extern "C" fn(H, *mut c_int) -> c_int,
+    pub(super) comm_size: unsafe extern "C" fn(H, *mut c_int) -> c_int,
+    pub(super) comm_get_attr: unsafe extern "C" fn(H, c_int, *mut *mut c_int, *mut c_int) -> c_int,
+    pub(super) comm_set_errhandler: unsafe extern "C" fn(H, H) -> c_int,
+    pub(super) isend: unsafe extern "C" fn(*const c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int,
+    pub(super) irecv: unsafe extern "C" fn(*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int,
+    pub(super) test: unsafe extern "C" fn(*mut H, *mut c_int, usize) -> c_int,
+    pub(super) cancel: unsafe extern "C" fn(*mut H) -> c_int,
+    pub(super) error_string: unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int,
+}
+
+/// An MPI library with its constants.
+#[derive(Debug)]
+pub(super) struct Library<H> {
+    pub(super) calls: Calls<H>,
+    pub(super) constants: Constants<H>,
+    /// For people, for example `Open MPI v4.1.4`.
+    pub(super) version: String,
+    // Never closed: MPI libraries do not survive it.
+    _opened: std::mem::ManuallyDrop<Opened>,
+}
+
+/// A library of either width of handles.
+#[derive(Debug)]
+pub(super) enum Either {
+    Wide(Library<usize>),
+    Narrow(Library<c_int>),
+}
+
+/// The names to try, in this order: the standard ABI, Open MPI, MPICH. Where a launcher says whose it is, a library of
+/// another family would not know the other ranks.
+fn names() -> Vec<String> {
+    if let Some(own) = env::var_os(VARIABLE).filter(|it| !it.is_empty()) {
+        return vec![own.to_string_lossy().into_owned()];
+    }
+    let abi = ["libmpi_abi.so.0", "libmpi_abi.so", "libmpi_abi.dylib"];
+    let open_mpi = ["libmpi.so.40", "libmpi.so.80", "libmpi.40.dylib"];
+    let mpich = ["libmpich.so.12", "libmpi.so.12", "libmpi.so.0", "libmpi.12.dylib"];
+    let plain = ["libmpi.so", "libmpi.dylib"];
+    abi.iter().chain(&open_mpi).chain(&mpich).chain(&plain).map(|it| (*it).into()).collect()
+}
+
+/// Whose launcher started this process, where one left a trace.
+fn launcher() -> Option<Family> {
+    let has = |name| env::var_os(name).is_some();
+    if has("OMPI_COMM_WORLD_SIZE") {
+        Some(Family::OpenMpi)
+    } else if has("PMI_SIZE") && has("PMI_RANK") && !has("PMIX_RANK") && !has("SLURM_PROCID") {
+        Some(Family::Mpich)
+    } else {
+        None
+    }
+}
+
+/// Whether a launcher of MPI programs started this process: `mpirun`, `mpiexec` or `srun`.
+pub(crate) fn was_launched() -> bool {
+    let more_than_one =
+        |name| env::var(name).is_ok_and(|count| count.parse::<usize>().is_ok_and(|count| count > 1));
+    launcher().is_some()
+        || env::var_os("PMIX_RANK").is_some()
+        || (env::var_os("SLURM_PROCID").is_some() && more_than_one("SLURM_STEP_NUM_TASKS"))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    OpenMpi,
+    Mpich,
+}
+
+/// Opens the first library that fits, or says what was tried.
+pub(super) fn open() -> Result<Either, String> {
+    let mut tried = Vec::new();
+    for name in names() {
+        // SAFETY: MPI libraries run nothing but their own constructors when they are opened. Their plug-ins look their
+        // symbols up in the global scope.
+        let opened = match unsafe { Opened::open(Some(&name), RTLD_NOW | RTLD_GLOBAL) } {
+            Ok(opened) => std::mem::ManuallyDrop::new(opened),
+            Err(_) => {
+                tried.push(name);
+                continue;
+            }
+        };
+        let version = version(&opened).unwrap_or_default();
+        let family = if version.contains("Open MPI") { Family::OpenMpi } else { Family::Mpich };
+        if launcher().is_some_and(|launcher| launcher != family) && env::var_os(VARIABLE).is_none() {
+            tried.push(format!("{name} (it is {version}, which did not launch this)"));
+            continue;
+        }
+        return library(opened, &name, version).map_err(|why| format!("{name}: {why}"));
+    }
+    Err(format!("none of {} could be used; {VARIABLE} names another", tried.join(", ")))
+}
+
+fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) -> Result<Either, String> {
+    // SAFETY: only the addresses of these variables are taken.
+    let address =
+        |symbol: &[u8]| unsafe { opened.get::<*const c_void>(symbol) }.map(|it| it.as_raw_ptr() as usize);
+    if name.contains("mpi_abi") {
+        let constants = Constants {
+            world: 0x101usize,
+            byte: 0x247,
+            null_request: 0x180,
+            errors_return: 0x143,
+            any_source: -1,
+            status_ignore: 0,
+            tag_upper_bound: 501,
+            thread_serialized: 2048,
+        };
+        let calls = calls(&opened)?;
+        return Ok(Either::Wide(Library { calls, constants, version, _opened: opened }));
+    }
+    if let Ok(world) = address(b"ompi_mpi_comm_world") {
+        let of = |symbol: &str| address(symbol.as_bytes()).map_err(|why| why.to_string());
+        let constants = Constants {
+            world,
+            byte: of("ompi_mpi_byte")?,
+            null_request: of("ompi_request_null")?,
+            errors_return: of("ompi_mpi_errors_return")?,
+            any_source: -1,
+            status_ignore: 0,
+            tag_upper_bound: 0,
+            thread_serialized: 2,
+        };
+        let calls = calls(&opened)?;
+        return Ok(Either::Wide(Library { calls, constants, version, _opened: opened }));
+    }
+    let constants = Constants {
+        world: 0x4400_0000,
+        byte: 0x4c00_010d,
+        null_request: 0x2c00_0000,
+        errors_return: 0x5400_0001,
+        any_source: -2,
+        status_ignore: 1,
+        tag_upper_bound: 0x6440_0001,
+        thread_serialized: 2,
+    };
+    let calls = calls(&opened)?;
+    Ok(Either::Narrow(Library { calls, constants, version, _opened: opened }))
+}
+
+fn calls<H: Handle>(opened: &Opened) -> Result<Calls<H>, String> {
+    macro_rules! find {
+        ($name:literal) => {
+            // SAFETY: the standard declares the function so, with the handles of this family.
+            *unsafe { opened.get($name) }.map_err(|why| why.to_string())?
+        };
+    }
+    Ok(Calls {
+        initialized: find!(b"MPI_Initialized"),
+        init_thread: find!(b"MPI_Init_thread"),
+        finalize: find!(b"MPI_Finalize"),
+        comm_dup: find!(b"MPI_Comm_dup"),
+        comm_rank: find!(b"MPI_Comm_rank"),
+        comm_size: find!(b"MPI_Comm_size"),
+        comm_get_attr: find!(b"MPI_Comm_get_attr"),
+        comm_set_errhandler: find!(b"MPI_Comm_set_errhandler"),
+        isend: find!(b"MPI_Isend"),
+        irecv: find!(b"MPI_Irecv"),
+        test: find!(b"MPI_Test"),
+        cancel: find!(b"MPI_Cancel"),
+        error_string: find!(b"MPI_Error_string"),
+    })
+}
+
+/// The library's own words on what it is, shortened to a name and a number.
+fn version(opened: &Opened) -> Option<String> {
+    // SAFETY: the standard declares the function so, and allows it to be called at any time.
+    let get: unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int =
+        unsafe { *opened.get(b"MPI_Get_library_version").ok()? };
+    let (mut text, mut len) = (vec![0u8; 8192], 0);
+    // SAFETY: no library says more than 8192 bytes, and a zero ends what it says.
+    unsafe { get(text.as_mut_ptr().cast(), &mut len) };
+    let text = CStr::from_bytes_until_nul(&text).ok()?.to_string_lossy().into_owned();
+    let first = text.lines().next().unwrap_or_default();
+    let first = first.split(',').next().unwrap_or_default().replace("Version:", "").replace('\t', " ");
+    Some(first.split_whitespace().collect::<Vec<_>>().join(" "))
+}

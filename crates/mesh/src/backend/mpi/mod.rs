@@ -1,0 +1,218 @@
+//! Ranks that are processes, and exchange messages through whatever MPI is on the machine.
+//!
+//! Only messages between two ranks are used, none of MPI's own collectives: those cannot be given a deadline, do not say
+//! who called something else, and are free to reduce in any order. Every collective begins with a message from every
+//! member to every other, which says what is called and carries the first piece of data; so all know who called what
+//! before anybody goes on, and where the data is small that is all there is. What is longer follows in pieces, whose
+//! reduction overlaps with their transport (`part`). A member that fails says so in a message of its own (`word`).
+//!
+//! How many messages a call takes grows with the square of the members: this is for tens of ranks, not for thousands.
+
+mod header;
+pub(crate) mod library;
+mod member;
+mod part;
+mod session;
+mod wire;
+mod word;
+
+use std::{
+    collections::HashMap,
+    ffi::c_int,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use library::Either;
+use member::Member;
+use wire::{Mpi, Wire};
+use word::Ear;
+
+use super::{Endpoint, Failure, Transport};
+
+/// The world of this process's MPI. It is opened once: MPI cannot be started again after it has ended.
+/// Where a group has failed, ending it waits so long for the other ranks.
+pub(crate) fn world(goodbye: Duration) -> Result<Arc<dyn Transport>, String> {
+    static OPENED: OnceLock<()> = OnceLock::new();
+    if OPENED.set(()).is_err() {
+        return Err("it has been opened before in this process".into());
+    }
+    let mut wire: Box<dyn Wire> = match library::open()? {
+        Either::Wide(library) => Box::new(Mpi::start(library)?),
+        Either::Narrow(library) => Box::new(start_deaf(|| Mpi::start(library))?),
+    };
+    let (rank, size, version, highest_tag) =
+        (wire.rank(), wire.size(), wire.version().to_owned(), wire.highest_tag());
+    let ear = Ear::new(&mut *wire).map_err(|why| format!("{why:?}"))?;
+    let shared = Shared {
+        line: Mutex::new(Line { wire, ear }),
+        wanted: AtomicUsize::new(0),
+        failed: AtomicBool::new(false),
+        groups: Mutex::default(),
+        goodbye,
+        panicked: AtomicBool::new(false),
+    };
+    Ok(Arc::new(Place { shared: Arc::new(shared), rank, size, version, highest_tag }))
+}
+
+/// MPICH's launcher tells processes by a signal that another has died, where it does not end them itself. MPICH's own
+/// answer to it is to ask the launcher who, from which it does not always come back: unless the program itself listens
+/// to that signal, nobody does. `start` starts MPI.
+fn start_deaf<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: asks for what a signal does; a zeroed action is a valid place for the answer.
+    let unused = unsafe {
+        let mut before: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGUSR1, std::ptr::null(), &mut before) == 0
+            && [libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction)
+    };
+    let started = start();
+    if unused {
+        // SAFETY: ignoring a signal calls nothing.
+        unsafe { libc::signal(libc::SIGUSR1, libc::SIG_IGN) };
+    }
+    started
+}
+
+/// What all groups of this process share.
+#[derive(Debug)]
+struct Shared {
+    /// One thread at a time calls MPI.
+    line: Mutex<Line>,
+    /// How many threads want to.
+    wanted: AtomicUsize,
+    /// Some group has failed: not all ranks may be there any more.
+    failed: AtomicBool,
+    groups: Mutex<Groups>,
+    goodbye: Duration,
+    /// This rank panicked: it is not to wait for anybody.
+    panicked: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Groups {
+    /// How often groups of this name and these ranks were joined.
+    joined: HashMap<(String, Vec<usize>), u64>,
+    /// The groups' first tags, and whose they are.
+    tags: HashMap<c_int, u64>,
+}
+
+/// The wire, and what is heard on it.
+#[derive(Debug)]
+struct Line {
+    wire: Box<dyn Wire>,
+    ear: Ear,
+}
+
+impl Line {
+    /// Hears what there is to hear.
+    fn listen(&mut self) -> Result<(), Failure> {
+        self.ear.listen(&mut *self.wire)
+    }
+}
+
+impl Shared {
+    fn line(&self) -> MutexGuard<'_, Line> {
+        // A line is never left half-done: tickets that were being used stay where they are.
+        if let Ok(line) = self.line.try_lock() {
+            return line;
+        }
+        self.wanted.fetch_add(1, SeqCst);
+        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wanted.fetch_sub(1, SeqCst);
+        line
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if *self.panicked.get_mut() {
+            return;
+        }
+        let Line { wire, ear } = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Ending MPI waits for all ranks, for ever where one of them is gone. So each tells all that it is about to, and
+        // hears meanwhile what others said before.
+        let (rank, size) = (wire.rank(), wire.size());
+        let mut awaited = Vec::new();
+        for other in (0..size).filter(|other| *other != rank) {
+            let (goodbye, answer) = (wire.take(), wire.take());
+            if wire.receive(answer, Some(other), GOODBYES).is_ok() {
+                awaited.push(answer);
+            }
+            let _ = wire.send(goodbye, 0, other, GOODBYES);
+        }
+        let start = Instant::now();
+        while awaited.iter().any(|ticket| !wire.is_done(*ticket).unwrap_or(false)) {
+            let _ = ear.listen(&mut **wire);
+            if *self.failed.get_mut() && start.elapsed() > self.goodbye {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        let _ = ear.listen(&mut **wire);
+        ear.close(&mut **wire);
+        wire.finish();
+    }
+}
+
+#[derive(Debug)]
+struct Place {
+    shared: Arc<Shared>,
+    rank: usize,
+    size: usize,
+    version: String,
+    highest_tag: c_int,
+}
+
+/// Tags that a group has.
+const TAGS: c_int = 3;
+/// Tags that are no group's.
+const GOODBYES: c_int = 0;
+const WORDS: c_int = 1;
+
+impl Transport for Place {
+    fn name(&self) -> String {
+        format!("mpi ({})", self.version)
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn join(&self, name: &str, ranks: &[usize], member: usize) -> Result<Box<dyn Endpoint>, Failure> {
+        let mut groups = self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = groups.joined.entry((name.to_owned(), ranks.to_vec())).or_default();
+        *count += 1;
+        // All members find the same number without asking one another.
+        let identity = identity(name, ranks, *count);
+        let places = (self.highest_tag / TAGS - 1).max(1) as u64;
+        let tag = TAGS + (identity % places) as c_int * TAGS;
+        if groups.tags.get(&tag).is_some_and(|other| *other != identity) {
+            let detail = "its messages could not be told from another group's: give it another name".into();
+            return Err(Failure::Library { library: "MPI", operation: "choosing a tag".into(), detail });
+        }
+        groups.tags.insert(tag, identity);
+        drop(groups);
+        Ok(Box::new(Member::join(self.shared.clone(), ranks.to_vec(), member, tag, identity)))
+    }
+
+    fn leave(&self, panicked: bool) {
+        if panicked {
+            self.shared.panicked.store(true, SeqCst);
+        }
+    }
+}
+
+/// A number for a group (FNV-1a).
+fn identity(name: &str, ranks: &[usize], count: u64) -> u64 {
+    let numbers = ranks.iter().map(|rank| *rank as u64).chain([count]).flat_map(u64::to_le_bytes);
+    name.bytes().chain([0]).chain(numbers).fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    })
+}

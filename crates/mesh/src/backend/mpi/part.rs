@@ -1,0 +1,392 @@
+//! One rank's part of one collective: how each goes by messages.
+
+use std::{ffi::c_int, ops::Range};
+
+use smallvec::SmallVec;
+
+use super::{
+    session::Session,
+    wire::{PIECE_BYTES, Ticket},
+};
+use crate::{
+    backend::{
+        Failure,
+        reduce::{self, Vectors},
+    },
+    comm::{Call, Collective, Signature},
+};
+
+/// Where all others' vectors together are no longer than this, everybody gets them whole and reduces them all.
+const WHOLE_BYTES: usize = 16 << 10;
+
+// What each of a group's tags is for.
+const PIECES: c_int = 0;
+const RESULTS: c_int = 1;
+pub(super) const EXCHANGES: c_int = 2;
+
+/// First messages, by member; nothing for this one.
+type Openings = SmallVec<[Option<Ticket>; 8]>;
+
+/// The ranges of a vector's pieces; none where it is empty.
+pub(super) fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..bytes).step_by(PIECE_BYTES).map(move |start| start..(start + PIECE_BYTES).min(bytes))
+}
+
+/// The range of one piece; empty past the end.
+fn piece(bytes: usize, index: usize) -> Range<usize> {
+    (index * PIECE_BYTES).min(bytes)..((index + 1) * PIECE_BYTES).min(bytes)
+}
+
+pub(super) fn first(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.len().min(PIECE_BYTES)]
+}
+
+pub(super) fn first_mut(bytes: &mut [u8]) -> &mut [u8] {
+    let len = bytes.len().min(PIECE_BYTES);
+    &mut bytes[..len]
+}
+
+/// One rank's part of one collective.
+pub(super) struct Part<'a> {
+    session: Session<'a>,
+    signature: Signature,
+    me: usize,
+    tag: c_int,
+    weights: SmallVec<[f64; 8]>,
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn new(session: Session<'a>, signature: Signature, me: usize, tag: c_int) -> Self {
+        Part { session, signature, me, tag, weights: SmallVec::new() }
+    }
+
+    pub(super) fn run(&mut self, call: Call<'_>) -> Result<(), Failure> {
+        let Call { signature, weight, input, output } = call;
+        let (members, me) = (self.session.members(), self.me);
+        let part = signature.part_bytes();
+        let root = signature.root.map(|root| root as usize);
+        let block = |bytes: &Range<usize>| bytes.clone();
+        let blocks: SmallVec<[Range<usize>; 8]> = (0..members).map(|it| it * part..(it + 1) * part).collect();
+        self.weights = SmallVec::from_elem(weight, members);
+        match signature.collective {
+            Collective::Barrier => {
+                let openings = self.open(|_| 0..0, &[])?;
+                self.close(openings);
+            }
+            Collective::AllReduce | Collective::WeightedAllReduce => {
+                if part * (members - 1) <= WHOLE_BYTES {
+                    return self.reduce_whole(output);
+                }
+                self.all_reduce(output)?;
+            }
+            Collective::Reduce => {
+                let slice = |member| if Some(member) == root { 0..part } else { 0..0 };
+                self.reduce_slices(None, output, slice, 0)?;
+            }
+            Collective::ReduceScatter => {
+                self.reduce_slices(Some(input), output, |member| block(&blocks[member]), me * part)?;
+            }
+            Collective::Broadcast => {
+                if Some(me) == root {
+                    self.swap(output_as_input(output), |_| 0..part, &mut [], |_| 0..0)?;
+                } else {
+                    self.swap(
+                        &[],
+                        |_| 0..0,
+                        output,
+                        |member| if Some(member) == root { 0..part } else { 0..0 },
+                    )?;
+                }
+            }
+            Collective::AllGather => {
+                output[block(&blocks[me])].copy_from_slice(input);
+                self.swap(input, |_| 0..part, output, |member| block(&blocks[member]))?;
+            }
+            Collective::Gather => {
+                let is_root = Some(me) == root;
+                if is_root {
+                    output[block(&blocks[me])].copy_from_slice(input);
+                }
+                let to_root = |member| if Some(member) == root { 0..part } else { 0..0 };
+                self.swap(
+                    input,
+                    to_root,
+                    output,
+                    |member| if is_root { block(&blocks[member]) } else { 0..0 },
+                )?;
+            }
+            Collective::Scatter => {
+                let is_root = Some(me) == root;
+                if is_root {
+                    output.copy_from_slice(&input[block(&blocks[me])]);
+                }
+                let from_root = |member| if Some(member) == root { 0..part } else { 0..0 };
+                self.swap(
+                    input,
+                    |member| if is_root { block(&blocks[member]) } else { 0..0 },
+                    output,
+                    from_root,
+                )?;
+            }
+            Collective::AllToAll => {
+                output[block(&blocks[me])].copy_from_slice(&input[block(&blocks[me])]);
+                self.swap(input, |member| block(&blocks[member]), output, |member| block(&blocks[member]))?;
+            }
+            Collective::Send | Collective::Receive => {}
+        }
+        self.session.finish()
+    }
+
+    /// Tells everybody what is called, with the first piece of what each is to get, and hears the same from everybody.
+    fn open(&mut self, to: impl Fn(usize) -> Range<usize>, from: &[u8]) -> Result<Openings, Failure> {
+        let (members, me, tag) = (self.session.members(), self.me, self.tag + PIECES);
+        let mut openings = Openings::from_elem(None, members);
+        for member in others(members, me) {
+            openings[member] = Some(self.session.expect(member, tag)?);
+        }
+        for member in others(members, me) {
+            self.session.send(member, tag, first(&from[to(member)]))?;
+        }
+        for member in others(members, me) {
+            let Some(ticket) = openings[member] else { continue };
+            let waiting = &openings;
+            self.session.wait(ticket, member, |wire| {
+                let missing =
+                    |member: &usize| waiting[*member].is_some_and(|it| !wire.is_done(it).unwrap_or(false));
+                others(members, me).filter(missing).collect()
+            })?;
+        }
+        let mine = self.signature.pack();
+        let (mut agreed, mut late) = (true, false);
+        for member in others(members, me) {
+            let Some(ticket) = openings[member] else { continue };
+            let header = self.session.header_of(ticket);
+            agreed &= header.signature == mine;
+            late |= header.call != self.session.call();
+            self.weights[member] = header.weight;
+        }
+        if !agreed || late {
+            let called = (0..members).map(|member| match openings[member] {
+                Some(ticket) => Signature::unpack(self.session.header_of(ticket).signature),
+                None => Some(self.signature),
+            });
+            return Err(Failure::Disagree(called.collect()));
+        }
+        if self.signature.collective == Collective::WeightedAllReduce
+            && self.weights.iter().all(|it| *it == 0.0)
+        {
+            self.close(openings);
+            self.session.finish()?;
+            return Err(Failure::NoWeight);
+        }
+        Ok(openings)
+    }
+
+    /// Lets go of the openings.
+    fn close(&mut self, openings: Openings) {
+        openings.into_iter().flatten().for_each(|ticket| self.session.release(ticket));
+    }
+
+    /// Sends everybody a part of what this rank has, and receives a part from everybody.
+    fn swap(
+        &mut self,
+        given: &[u8],
+        to: impl Fn(usize) -> Range<usize>,
+        taken: &mut [u8],
+        from: impl Fn(usize) -> Range<usize>,
+    ) -> Result<(), Failure> {
+        let (members, me, tag) = (self.session.members(), self.me, self.tag + PIECES);
+        let openings = self.open(&to, given)?;
+        for member in others(members, me) {
+            let Some(ticket) = openings[member] else { continue };
+            let into = first_mut(&mut taken[from(member)]);
+            let len = into.len();
+            into.copy_from_slice(&self.session.data_of(ticket)[..len]);
+        }
+        self.close(openings);
+        let longest = others(members, me).map(|it| to(it).len().max(from(it).len())).max().unwrap_or(0);
+        for index in 1..longest.div_ceil(PIECE_BYTES) {
+            let mut expected = Openings::from_elem(None, members);
+            for member in others(members, me) {
+                if !piece(from(member).len(), index).is_empty() {
+                    expected[member] = Some(self.session.expect(member, tag)?);
+                }
+            }
+            for member in others(members, me) {
+                let range = piece(to(member).len(), index);
+                if !range.is_empty() {
+                    self.session.send(member, tag, &given[to(member)][range])?;
+                }
+            }
+            for member in others(members, me) {
+                let Some(ticket) = expected[member] else { continue };
+                self.session.wait(ticket, member, |_| vec![member])?;
+                let range = piece(from(member).len(), index);
+                let len = range.len();
+                taken[from(member)][range].copy_from_slice(&self.session.data_of(ticket)[..len]);
+                self.session.release(ticket);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reduces everybody's whole vector, which came with the openings.
+    fn reduce_whole(&mut self, data: &mut [u8]) -> Result<(), Failure> {
+        let len = data.len();
+        let openings = self.open(|_| 0..len, data)?;
+        self.reduce(&openings, data.as_ptr(), data.as_mut_ptr(), len);
+        self.close(openings);
+        self.session.finish()
+    }
+
+    /// Everybody reduces its slice of the vector piece by piece, and gives the others each piece that is done.
+    fn all_reduce(&mut self, data: &mut [u8]) -> Result<(), Failure> {
+        let (members, me) = (self.session.members(), self.me);
+        let element = self.signature.element.bytes();
+        // Slices are whole elements, and begin at cache lines.
+        let each = data.len().div_ceil(members).next_multiple_of(element.max(64));
+        let total = data.len();
+        let slice = |member: usize| (member * each).min(total)..((member + 1) * each).min(total);
+        let rounds = slice(0).len().div_ceil(PIECE_BYTES);
+        let (tag, results) = (self.tag + PIECES, self.tag + RESULTS);
+        let mine = slice(me);
+        let mut pieces = Some(self.open(slice, data)?);
+        let mut reduced: Openings = Openings::from_elem(None, members);
+        for index in 0..=rounds {
+            let (mut next_pieces, mut next_reduced) = (None, Openings::from_elem(None, members));
+            if index < rounds {
+                for member in others(members, me) {
+                    if !piece(slice(member).len(), index).is_empty() {
+                        next_reduced[member] = Some(self.session.expect(member, results)?);
+                    }
+                }
+                if index + 1 < rounds {
+                    next_pieces = Some(self.trade(tag, data, slice, &mine, index + 1)?);
+                }
+                let range = piece(mine.len(), index);
+                if let Some(pieces) = pieces.take() {
+                    self.wait_all(&pieces)?;
+                    let here = &mut data[mine.clone()][range.clone()];
+                    self.reduce(&pieces, here.as_ptr(), here.as_mut_ptr(), here.len());
+                    self.close(pieces);
+                }
+                if !range.is_empty() {
+                    for member in others(members, me) {
+                        self.session.send(member, results, &data[mine.clone()][range.clone()])?;
+                    }
+                }
+            }
+            self.wait_all(&reduced)?;
+            for member in others(members, me) {
+                let Some(ticket) = reduced[member] else { continue };
+                let range = piece(slice(member).len(), index - 1);
+                let len = range.len();
+                data[slice(member)][range].copy_from_slice(&self.session.data_of(ticket)[..len]);
+            }
+            self.close(std::mem::replace(&mut reduced, next_reduced));
+            pieces = next_pieces;
+        }
+        Ok(())
+    }
+
+    /// Everybody reduces its slice of what all give, into `result`. `given` is nothing where that is given too.
+    fn reduce_slices(
+        &mut self,
+        given: Option<&[u8]>,
+        result: &mut [u8],
+        slice: impl Fn(usize) -> Range<usize> + Copy,
+        my_offset: usize,
+    ) -> Result<(), Failure> {
+        let (members, me, tag) = (self.session.members(), self.me, self.tag + PIECES);
+        let mine = slice(me);
+        let longest = (0..members).map(|member| slice(member).len()).max().unwrap_or(0);
+        let rounds = longest.div_ceil(PIECE_BYTES);
+        let mut pieces = Some(self.open(slice, given.unwrap_or(result))?);
+        for index in 0..rounds.max(1) {
+            let mut next = None;
+            if index + 1 < rounds {
+                next = Some(self.trade(tag, given.unwrap_or(result), slice, &mine, index + 1)?);
+            }
+            if let Some(pieces) = pieces.take() {
+                self.wait_all(&pieces)?;
+                let range = piece(mine.len(), index);
+                let output = result[range.clone()].as_mut_ptr();
+                let own = match given {
+                    Some(given) => given[my_offset..][range.clone()].as_ptr(),
+                    None => output.cast_const(),
+                };
+                self.reduce(&pieces, own, output, range.len());
+                self.close(pieces);
+            }
+            pieces = next;
+        }
+        Ok(())
+    }
+
+    /// Sends everybody a piece of its slice, and expects the same piece of this rank's slice from everybody.
+    fn trade(
+        &mut self,
+        tag: c_int,
+        given: &[u8],
+        slice: impl Fn(usize) -> Range<usize>,
+        mine: &Range<usize>,
+        index: usize,
+    ) -> Result<Openings, Failure> {
+        let (members, me) = (self.session.members(), self.me);
+        let mut expected = Openings::from_elem(None, members);
+        if !piece(mine.len(), index).is_empty() {
+            for member in others(members, me) {
+                expected[member] = Some(self.session.expect(member, tag)?);
+            }
+        }
+        for member in others(members, me) {
+            let range = piece(slice(member).len(), index);
+            if !range.is_empty() {
+                self.session.send(member, tag, &given[slice(member)][range])?;
+            }
+        }
+        Ok(expected)
+    }
+
+    fn wait_all(&mut self, tickets: &Openings) -> Result<(), Failure> {
+        for (member, ticket) in tickets.iter().enumerate() {
+            if let Some(ticket) = ticket {
+                self.session.wait(*ticket, member, |_| vec![member])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reduces a piece of everybody's, this rank's own at its place, in the order of ranks.
+    fn reduce(&mut self, pieces: &Openings, own: *const u8, output: *mut u8, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let inputs: SmallVec<[*const u8; 8]> = pieces
+            .iter()
+            .map(|ticket| ticket.map_or(own, |ticket| self.session.data_of(ticket).as_ptr()))
+            .collect();
+        let vectors = Vectors { inputs: &inputs, outputs: &[output] };
+        let element = self.signature.element;
+        let range = 0..bytes / element.bytes();
+        // SAFETY: each piece has so many bytes, in a buffer that begins at a cache line, and is left alone until it is
+        // let go; so does this rank's own, which is the output or does not overlap it. Both are aligned as the caller's
+        // elements are.
+        unsafe {
+            match self.signature.operation {
+                Some(operation) => reduce::reduce(element, operation, vectors, range),
+                None => reduce::weighted(element, &self.weights, vectors, range),
+            }
+        }
+    }
+}
+
+/// All members but this one, the next first, so that not everybody begins with the same.
+fn others(members: usize, me: usize) -> impl Iterator<Item = usize> {
+    (1..members).map(move |step| (me + step) % members)
+}
+
+/// What is taken in place is also what is given.
+fn output_as_input(output: &mut [u8]) -> &[u8] {
+    output
+}

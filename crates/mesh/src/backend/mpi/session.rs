@@ -1,0 +1,251 @@
+//! One call's messages: sent, received, waited for with a deadline, and left behind when it fails.
+
+use std::{
+    ffi::c_int,
+    sync::MutexGuard,
+    thread,
+    time::{Duration, Instant},
+};
+
+use smallvec::SmallVec;
+
+use super::{
+    Line, Shared,
+    header::Header,
+    wire::{HEADER_BYTES, PIECE_BYTES, Ticket, Wire},
+};
+use crate::backend::Failure;
+
+/// So many questions to MPI before the clock is asked, and another thread is let in.
+const LOOKS: u32 = 64;
+/// So many before the core is given away too.
+const EAGER_LOOKS: u32 = 1024;
+/// So many messages to one rank may be under way.
+const WINDOW: usize = 4;
+/// How long to listen for words after having been elsewhere.
+const CATCH_UP: Duration = Duration::from_millis(5);
+/// A message that was sent before its sender's word can be read after it, but not by much.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// One call's messages.
+pub(super) struct Session<'a> {
+    shared: &'a Shared,
+    line: Option<MutexGuard<'a, Line>>,
+    ranks: &'a [usize],
+    header: Header,
+    start: Instant,
+    timeout: Duration,
+    /// Messages on their way out, by member.
+    outgoing: SmallVec<[SmallVec<[Ticket; WINDOW]>; 4]>,
+    /// Messages that are awaited, or were received and are still being read.
+    incoming: SmallVec<[Ticket; 16]>,
+    looks: u32,
+    /// How long what was sent before a word may still come.
+    grace: Option<Duration>,
+    any_word: bool,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        shared: &'a Shared,
+        ranks: &'a [usize],
+        header: Header,
+        start: Instant,
+        timeout: Duration,
+    ) -> Self {
+        let line = Some(shared.line());
+        let outgoing = SmallVec::from_elem(SmallVec::new(), ranks.len());
+        Session {
+            shared,
+            line,
+            ranks,
+            header,
+            start,
+            timeout,
+            outgoing,
+            incoming: SmallVec::new(),
+            looks: 0,
+            grace: None,
+            any_word: false,
+        }
+    }
+
+    fn line(&mut self) -> &mut Line {
+        let shared = self.shared;
+        self.line.get_or_insert_with(|| shared.line())
+    }
+
+    fn wire(&mut self) -> &mut dyn Wire {
+        &mut *self.line().wire
+    }
+
+    pub(super) fn members(&self) -> usize {
+        self.ranks.len()
+    }
+
+    pub(super) fn call(&self) -> u64 {
+        self.header.call
+    }
+
+    /// Whoever has said a word, at whichever call, takes no part: for exchanges, which have numbers of their own.
+    pub(super) fn any_word_counts(&mut self) {
+        self.any_word = true;
+    }
+
+    /// Hears words that came while this rank was elsewhere.
+    pub(super) fn listen(&mut self) -> Result<(), Failure> {
+        // Each question brings in a little of what has come.
+        let start = Instant::now();
+        while start.elapsed() < CATCH_UP && self.parted().is_none() {
+            self.line().listen()?;
+        }
+        Ok(())
+    }
+
+    /// Who will not take part in this call to the end, of those that were heard of.
+    pub(super) fn parted(&mut self) -> Option<Failure> {
+        let (any, Header { identity, call, .. }) = (self.any_word, self.header);
+        let word = self.line().ear.of(identity).iter().find(|word| any || word.call <= call)?;
+        Some(Failure::Parted(word.member, word.parting.clone()))
+    }
+
+    /// Begins to receive a message.
+    pub(super) fn expect(&mut self, from: usize, tag: c_int) -> Result<Ticket, Failure> {
+        let rank = self.ranks[from];
+        let wire = self.wire();
+        let ticket = wire.take();
+        wire.receive(ticket, Some(rank), tag)?;
+        self.incoming.push(ticket);
+        Ok(ticket)
+    }
+
+    /// Sends a piece, once there are not too many on their way to that member.
+    pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), Failure> {
+        while self.outgoing[to].len() >= WINDOW {
+            let oldest = self.outgoing[to][0];
+            self.wait_sent(oldest, to)?;
+            self.outgoing[to].remove(0);
+            self.wire().give_back(oldest);
+        }
+        let (rank, header) = (self.ranks[to], self.header);
+        let wire = self.wire();
+        let ticket = wire.take();
+        let buffer = wire.buffer(ticket);
+        header.write(buffer);
+        buffer[HEADER_BYTES..][..piece.len()].copy_from_slice(piece);
+        wire.send(ticket, HEADER_BYTES + piece.len(), rank, tag)?;
+        self.outgoing[to].push(ticket);
+        Ok(())
+    }
+
+    /// What came with a message that has been waited for.
+    pub(super) fn header_of(&mut self, ticket: Ticket) -> Header {
+        Header::read(self.wire().buffer(ticket))
+    }
+
+    /// The data of a message that has been waited for.
+    pub(super) fn data_of(&mut self, ticket: Ticket) -> &[u8] {
+        &self.wire().buffer(ticket)[HEADER_BYTES..][..PIECE_BYTES]
+    }
+
+    /// Lets go of a message that has been read.
+    pub(super) fn release(&mut self, ticket: Ticket) {
+        self.incoming.retain(|it| *it != ticket);
+        self.wire().give_back(ticket);
+    }
+
+    /// Waits for a message from a member. `missing` says, at the end, who else was not heard of.
+    pub(super) fn wait(
+        &mut self,
+        ticket: Ticket,
+        from: usize,
+        missing: impl Fn(&mut dyn Wire) -> Vec<usize>,
+    ) -> Result<(), Failure> {
+        loop {
+            if self.wire().is_done(ticket)? {
+                return Ok(());
+            }
+            if let Some(failure) = self.pause(from)? {
+                return match failure {
+                    Failure::TimedOut(_) => {
+                        let missing = missing(self.wire());
+                        if missing.is_empty() { Err(failure) } else { Err(Failure::TimedOut(missing)) }
+                    }
+                    other => Err(other),
+                };
+            }
+        }
+    }
+
+    fn wait_sent(&mut self, ticket: Ticket, to: usize) -> Result<(), Failure> {
+        loop {
+            if self.wire().is_done(ticket)? {
+                return Ok(());
+            }
+            if let Some(failure) = self.pause(to)? {
+                return Err(failure);
+            }
+        }
+    }
+
+    /// Waits until everything is sent: a rank that goes away from MPI for long would hold up the others.
+    pub(super) fn finish(&mut self) -> Result<(), Failure> {
+        for to in 0..self.outgoing.len() {
+            while let Some(oldest) = self.outgoing[to].first().copied() {
+                self.wait_sent(oldest, to)?;
+                self.outgoing[to].remove(0);
+                self.wire().give_back(oldest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Between two looks at what is awaited from a member. Now and then the clock is asked and words are heard. Gives
+    /// why there is no more waiting.
+    #[inline]
+    fn pause(&mut self, member: usize) -> Result<Option<Failure>, Failure> {
+        self.looks += 1;
+        if !self.looks.is_multiple_of(LOOKS) {
+            return Ok(None);
+        }
+        self.pause_longer(member)
+    }
+
+    #[cold]
+    fn pause_longer(&mut self, member: usize) -> Result<Option<Failure>, Failure> {
+        self.line().listen()?;
+        let waited = self.start.elapsed();
+        if let Some(failure) = self.parted() {
+            // What was sent before the word is about to be here.
+            if self.grace_is_over() {
+                return Ok(Some(failure));
+            }
+        } else if waited >= self.timeout {
+            return Ok(Some(Failure::TimedOut(vec![member])));
+        }
+        if self.shared.wanted.load(std::sync::atomic::Ordering::SeqCst) > 0 {
+            self.line = None;
+            thread::yield_now();
+        } else if self.looks > EAGER_LOOKS {
+            thread::yield_now();
+        }
+        Ok(None)
+    }
+
+    fn grace_is_over(&mut self) -> bool {
+        let now = self.start.elapsed();
+        // From the first time it is asked.
+        let until = self.grace.get_or_insert(now + GRACE);
+        now >= *until
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        let outgoing: Vec<_> = self.outgoing.iter_mut().flat_map(|it| it.drain(..)).collect();
+        let incoming = std::mem::take(&mut self.incoming);
+        for ticket in outgoing.into_iter().chain(incoming) {
+            self.wire().abandon(ticket);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A member's word that it takes no further part, and why.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+};
+
+use super::{
+    Shared, WORDS,
+    wire::{HEADER_BYTES, Ticket, Wire},
+};
+use crate::backend::{Failure, Farewell, Parting};
+
+/// How much of a reason is passed on.
+const MOST_TEXT: usize = 2000;
+const MOST_BLAMED: usize = 1000;
+
+/// What was heard from a member.
+#[derive(Debug, Clone)]
+pub(super) struct Word {
+    pub(super) member: usize,
+    /// The first call that it does not take part in to the end.
+    pub(super) call: u64,
+    pub(super) parting: Parting,
+}
+
+/// Where words are heard, of all groups.
+#[derive(Debug)]
+pub(super) struct Ear {
+    ticket: Ticket,
+    /// By group. A group that was left has nothing for an entry: what comes later is of no interest.
+    heard: HashMap<u64, Option<Vec<Word>>>,
+}
+
+impl Ear {
+    pub(super) fn new(wire: &mut dyn Wire) -> Result<Self, Failure> {
+        let ticket = wire.take();
+        wire.receive(ticket, None, WORDS)?;
+        Ok(Ear { ticket, heard: HashMap::new() })
+    }
+
+    /// Hears what there is to hear.
+    pub(super) fn listen(&mut self, wire: &mut dyn Wire) -> Result<(), Failure> {
+        while wire.is_done(self.ticket)? {
+            let (identity, word) = Word::read(wire.buffer(self.ticket));
+            // Also of groups that this rank has yet to join.
+            if let Some(heard) = self.heard.entry(identity).or_insert_with(|| Some(Vec::new())) {
+                heard.push(word);
+            }
+            wire.receive(self.ticket, None, WORDS)?;
+        }
+        Ok(())
+    }
+
+    /// What was heard of a group.
+    pub(super) fn of(&self, identity: u64) -> &[Word] {
+        self.heard.get(&identity).and_then(|it| it.as_deref()).unwrap_or_default()
+    }
+
+    /// Listens no more to what is said in a group.
+    pub(super) fn forget(&mut self, identity: u64) {
+        self.heard.insert(identity, None);
+    }
+
+    pub(super) fn close(&mut self, wire: &mut dyn Wire) {
+        wire.abandon(self.ticket);
+    }
+}
+
+impl Word {
+    /// Reads a word, and of which group it is.
+    fn read(buffer: &[u8]) -> (u64, Word) {
+        let word = |index: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&buffer[index * 8..][..8]);
+            u64::from_le_bytes(bytes)
+        };
+        let (text, blame) = ((word(4) as usize).min(MOST_TEXT), (word(5) as usize).min(MOST_BLAMED));
+        let data = &buffer[HEADER_BYTES..];
+        let why = String::from_utf8_lossy(&data[..text]).into_owned();
+        let blame = data[text..][..blame * 4].chunks_exact(4);
+        let blame = blame.map(|it| u32::from_le_bytes([it[0], it[1], it[2], it[3]]) as usize).collect();
+        let parting = match word(3) {
+            0 => Parting::Left,
+            1 => Parting::Panicked,
+            _ => Parting::Failed { why, blame },
+        };
+        (word(0), Word { member: word(1) as usize, call: word(2), parting })
+    }
+}
+
+/// Sends a member's word, once.
+#[derive(Debug)]
+pub(super) struct Speaker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) ranks: Vec<usize>,
+    pub(super) me: usize,
+    pub(super) identity: u64,
+    /// How many calls have ended well.
+    pub(super) ended: Arc<AtomicU64>,
+    pub(super) said: AtomicBool,
+}
+
+impl Farewell for Speaker {
+    fn say(&self, why: &Parting) {
+        if self.said.swap(true, SeqCst) {
+            return;
+        }
+        let (kind, text, blame) = match why {
+            Parting::Left => (0u64, "", &[][..]),
+            Parting::Panicked => (1, "", &[][..]),
+            Parting::Failed { why, blame } => (2, why.as_str(), blame.as_slice()),
+        };
+        if kind != 0 {
+            self.shared.failed.store(true, SeqCst);
+        }
+        let text = &text.as_bytes()[..text.len().min(MOST_TEXT)];
+        let blame = &blame[..blame.len().min(MOST_BLAMED)];
+        let data: Vec<u8> =
+            text.iter().copied().chain(blame.iter().flat_map(|rank| (*rank as u32).to_le_bytes())).collect();
+        let call = self.ended.load(SeqCst) + 1;
+        let words = [self.identity, self.me as u64, call, kind, text.len() as u64, blame.len() as u64];
+        let mut line = self.shared.line();
+        let wire = &mut *line.wire;
+        let mut under_way: Vec<Ticket> = Vec::new();
+        for (_, rank) in self.ranks.iter().enumerate().filter(|(member, _)| *member != self.me) {
+            let ticket = wire.take();
+            let buffer = wire.buffer(ticket);
+            for (place, word) in buffer.chunks_exact_mut(8).zip(words) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+            buffer[HEADER_BYTES..][..data.len()].copy_from_slice(&data);
+            // Whoever cannot be told finds out by its timeout.
+            match wire.send(ticket, HEADER_BYTES + data.len(), *rank, WORDS) {
+                Ok(()) => under_way.push(ticket),
+                Err(_) => wire.give_back(ticket),
+            }
+        }
+        // Small messages are gone at once; what is not is left to MPI.
+        settle(wire, under_way);
+    }
+}
+
+fn settle(wire: &mut dyn Wire, mut tickets: Vec<Ticket>) {
+    for _ in 0..1000 {
+        tickets.retain(|ticket| match wire.is_done(*ticket) {
+            Ok(true) => {
+                wire.give_back(*ticket);
+                false
+            }
+            _ => true,
+        });
+        if tickets.is_empty() {
+            return;
+        }
+    }
+    tickets.into_iter().for_each(|ticket| wire.abandon(ticket));
+}

@@ -1,0 +1,169 @@
+//! NCCL and the few functions of the CUDA driver that go with it, opened at run time.
+
+use std::{
+    env,
+    ffi::{CStr, c_char, c_int, c_void},
+    path::PathBuf,
+    sync::OnceLock,
+};
+
+use libloading::Library;
+
+/// A library of one's own choice.
+const VARIABLE: &str = "EVENER_NCCL";
+
+pub(super) const ID_BYTES: usize = 128;
+
+pub(super) type Ptr = *mut c_void;
+
+/// `ncclUniqueId`, which is passed by value.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct UniqueId(pub(super) [u8; ID_BYTES]);
+
+/// The beginning of `ncclConfig_t`, as of version 2.14: later versions read as much as it says that it has.
+#[repr(C)]
+pub(super) struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+}
+
+impl Config {
+    pub(super) fn not_blocking() -> Self {
+        Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: 21_400, blocking: 0 }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Nccl {
+    pub(super) version: String,
+    pub(super) get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
+    pub(super) comm_init_rank_config:
+        unsafe extern "C" fn(*mut Ptr, c_int, UniqueId, c_int, *mut Config) -> c_int,
+    pub(super) comm_get_async_error: unsafe extern "C" fn(Ptr, *mut c_int) -> c_int,
+    pub(super) comm_abort: unsafe extern "C" fn(Ptr) -> c_int,
+    pub(super) all_reduce: unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int,
+    pub(super) reduce: unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, c_int, Ptr, Ptr) -> c_int,
+    pub(super) broadcast: unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int,
+    get_error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+    pub(super) stream_create: unsafe extern "C" fn(*mut Ptr, u32) -> c_int,
+    pub(super) stream_query: unsafe extern "C" fn(Ptr) -> c_int,
+    pub(super) stream_destroy: unsafe extern "C" fn(Ptr) -> c_int,
+    pointer_get_attribute: unsafe extern "C" fn(Ptr, c_int, u64) -> c_int,
+    context_push: unsafe extern "C" fn(Ptr) -> c_int,
+    context_pop: unsafe extern "C" fn(*mut Ptr) -> c_int,
+}
+
+/// NCCL's version where it can be used, or why it cannot.
+pub(crate) fn available() -> Result<String, String> {
+    open().map(|nccl| nccl.version.clone())
+}
+
+pub(super) fn open() -> Result<&'static Nccl, String> {
+    static OPENED: OnceLock<Result<Nccl, String>> = OnceLock::new();
+    OPENED.get_or_init(load).as_ref().map_err(Clone::clone)
+}
+
+fn load() -> Result<Nccl, String> {
+    // SAFETY: the driver library runs nothing but its own constructors when it is opened.
+    let driver = unsafe { Library::new("libcuda.so.1") }.map_err(|_| "no CUDA driver (libcuda.so.1)")?;
+    let (nccl, name) = places()
+        .into_iter()
+        // SAFETY: as above.
+        .find_map(|place| unsafe { Library::new(&place) }.ok().map(|library| (library, place)))
+        .ok_or_else(|| format!("no NCCL (libnccl.so.2; {VARIABLE} names another)"))?;
+    macro_rules! find {
+        ($library:expr, $symbol:literal) => {
+            // SAFETY: NCCL's and the driver's headers declare the function so.
+            *unsafe { $library.get($symbol) }.map_err(|why| format!("{}: {why}", name.display()))?
+        };
+    }
+    let get_version: unsafe extern "C" fn(*mut c_int) -> c_int = find!(nccl, b"ncclGetVersion");
+    let mut version = 0;
+    // SAFETY: the pointer is to a live variable.
+    unsafe { get_version(&mut version) };
+    let found = Nccl {
+        version: format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100),
+        get_unique_id: find!(nccl, b"ncclGetUniqueId"),
+        comm_init_rank_config: find!(nccl, b"ncclCommInitRankConfig"),
+        comm_get_async_error: find!(nccl, b"ncclCommGetAsyncError"),
+        comm_abort: find!(nccl, b"ncclCommAbort"),
+        all_reduce: find!(nccl, b"ncclAllReduce"),
+        reduce: find!(nccl, b"ncclReduce"),
+        broadcast: find!(nccl, b"ncclBroadcast"),
+        get_error_string: find!(nccl, b"ncclGetErrorString"),
+        stream_create: find!(driver, b"cuStreamCreate"),
+        stream_query: find!(driver, b"cuStreamQuery"),
+        stream_destroy: find!(driver, b"cuStreamDestroy_v2"),
+        pointer_get_attribute: find!(driver, b"cuPointerGetAttribute"),
+        context_push: find!(driver, b"cuCtxPushCurrent_v2"),
+        context_pop: find!(driver, b"cuCtxPopCurrent_v2"),
+    };
+    // Never closed: what was found in them is used until the process ends.
+    std::mem::forget((driver, nccl));
+    Ok(found)
+}
+
+/// Where it may be: where the system looks, and where Python packages put it.
+fn places() -> Vec<PathBuf> {
+    if let Some(own) = env::var_os(VARIABLE).filter(|it| !it.is_empty()) {
+        return vec![own.into()];
+    }
+    let mut places: Vec<PathBuf> = vec!["libnccl.so.2".into(), "libnccl.so".into()];
+    let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".local"));
+    let roots =
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os).map(PathBuf::from).chain(home);
+    for root in roots.chain(["/usr/local".into(), "/usr".into()]) {
+        let Ok(entries) = std::fs::read_dir(root.join("lib")) else { continue };
+        for entry in entries.flatten().filter(|it| it.file_name().to_string_lossy().starts_with("python3")) {
+            for packages in ["site-packages", "dist-packages"] {
+                let library = entry.path().join(packages).join("nvidia/nccl/lib/libnccl.so.2");
+                places.extend(Some(library).filter(|it| it.exists()));
+            }
+        }
+    }
+    places
+}
+
+/// A context that is current until this is dropped.
+pub(super) struct Inside<'a>(&'a Nccl);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        let mut popped = std::ptr::null_mut();
+        // SAFETY: pops what was pushed when this was made, on the same thread: it is not `Send`.
+        unsafe { (self.0.context_pop)(&mut popped) };
+    }
+}
+
+impl Nccl {
+    pub(super) fn check(&self, code: c_int, name: &str) -> Result<(), String> {
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: NCCL gives a static text for every number.
+        let text = unsafe { CStr::from_ptr((self.get_error_string)(code)) };
+        Err(format!("{name}: {}", text.to_string_lossy()))
+    }
+
+    pub(super) fn check_driver(&self, code: c_int, name: &str) -> Result<(), String> {
+        if code == 0 { Ok(()) } else { Err(format!("{name}: the CUDA driver says {code}")) }
+    }
+
+    /// The context that some memory belongs to.
+    pub(super) fn context_of(&self, address: u64) -> Result<Ptr, String> {
+        const CONTEXT: c_int = 1;
+        let mut context: Ptr = std::ptr::null_mut();
+        // SAFETY: this attribute is a pointer, for which there is room.
+        let code = unsafe { (self.pointer_get_attribute)((&raw mut context).cast(), CONTEXT, address) };
+        self.check_driver(code, "cuPointerGetAttribute").map(|()| context)
+    }
+
+    /// Makes a context current.
+    pub(super) fn enter(&self, context: Ptr) -> Result<Inside<'_>, String> {
+        // SAFETY: a context that the driver gave; contexts of cards in use are not destroyed.
+        self.check_driver(unsafe { (self.context_push)(context) }, "cuCtxPushCurrent").map(|()| Inside(self))
+    }
+}

@@ -1,0 +1,202 @@
+//! NCCL, opened at run time: collectives on the memory of CUDA devices without a copy through the host.
+//!
+//! The ranks agree on what is called through their group on the host, before NCCL is asked, and whether it went well
+//! afterwards; so whoever calls something else, is late or fails is an error on every rank here too. Communicators are
+//! made not to block; one whose work does not end in time is aborted, which takes its kernels off the card.
+//!
+//! NCCL reduces in an order of its own: every rank gets the same bits, but not those of the other back ends.
+
+mod library;
+
+use std::{
+    ffi::{c_int, c_void},
+    time::{Duration, Instant},
+};
+
+pub(crate) use library::available;
+use library::{Config, Nccl, Ptr, UniqueId};
+
+use crate::comm::{ElementType, Operation};
+
+/// What a communicator's first member gives the others so that they find it.
+pub(crate) const ID_BYTES: usize = library::ID_BYTES;
+
+/// A new such thing.
+pub(crate) fn new_id() -> Result<[u8; ID_BYTES], String> {
+    let nccl = library::open()?;
+    let mut id = UniqueId([0; ID_BYTES]);
+    // SAFETY: the pointer is to a live identifier.
+    nccl.check(unsafe { (nccl.get_unique_id)(&mut id) }, "ncclGetUniqueId")?;
+    Ok(id.0)
+}
+
+/// One rank's communicator, on one card.
+#[derive(Debug)]
+pub(crate) struct Communicator {
+    nccl: &'static Nccl,
+    /// Nothing once it was aborted.
+    comm: Option<Ptr>,
+    context: Ptr,
+    stream: Ptr,
+}
+
+// SAFETY: NCCL and CUDA take calls from any thread, one at a time; this is used by one at a time.
+unsafe impl Send for Communicator {}
+
+/// What is done to a vector in place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Work {
+    AllReduce(Operation),
+    Reduce(Operation, usize),
+    Broadcast(usize),
+}
+
+impl Communicator {
+    /// Joins the others. `address` is any memory of the card.
+    pub(crate) fn join(
+        id: [u8; ID_BYTES],
+        ranks: usize,
+        rank: usize,
+        address: u64,
+        timeout: Duration,
+    ) -> Result<Self, String> {
+        let nccl = library::open()?;
+        let context = nccl.context_of(address)?;
+        let _inside = nccl.enter(context)?;
+        let mut this = Communicator { nccl, comm: None, context, stream: std::ptr::null_mut() };
+        // SAFETY: the context is current, and the pointers are to live variables.
+        unsafe {
+            nccl.check_driver((nccl.stream_create)(&mut this.stream, STREAM_NON_BLOCKING), "cuStreamCreate")?;
+            let mut comm = std::ptr::null_mut();
+            let mut config = Config::not_blocking();
+            let code = (nccl.comm_init_rank_config)(
+                &mut comm,
+                ranks as c_int,
+                UniqueId(id),
+                rank as c_int,
+                &mut config,
+            );
+            this.comm = Some(comm).filter(|comm| !comm.is_null());
+            this.settle(code, "ncclCommInitRankConfig", Instant::now() + timeout)?;
+        }
+        Ok(this)
+    }
+
+    /// Does the work on so many elements at an address, and waits until it is done.
+    pub(crate) fn run(
+        &mut self,
+        work: Work,
+        element: ElementType,
+        address: u64,
+        count: usize,
+        timeout: Duration,
+    ) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
+        let (nccl, stream) = (self.nccl, self.stream);
+        let Some(comm) = self.comm else { return Err("the communicator was aborted".into()) };
+        let _inside = nccl.enter(self.context)?;
+        let (data, kind) = (address as *mut c_void, type_number(element));
+        // SAFETY: the caller's buffer has so many elements and is kept until this returns; the communicator and the
+        // stream are of the current context.
+        let (code, name) = unsafe {
+            match work {
+                Work::AllReduce(operation) => {
+                    let operation = operation_number(operation);
+                    ((nccl.all_reduce)(data, data, count, kind, operation, comm, stream), "ncclAllReduce")
+                }
+                Work::Reduce(operation, root) => {
+                    let operation = operation_number(operation);
+                    (
+                        (nccl.reduce)(data, data, count, kind, operation, root as c_int, comm, stream),
+                        "ncclReduce",
+                    )
+                }
+                Work::Broadcast(root) => {
+                    ((nccl.broadcast)(data, data, count, kind, root as c_int, comm, stream), "ncclBroadcast")
+                }
+            }
+        };
+        self.settle(code, name, deadline)?;
+        loop {
+            // SAFETY: the stream is of the current context.
+            match unsafe { (nccl.stream_query)(stream) } {
+                DRIVER_NOT_READY => {}
+                code => {
+                    return nccl.check_driver(code, name).inspect_err(|_| self.abort());
+                }
+            }
+            self.settle(IN_PROGRESS, name, deadline)?;
+            if Instant::now() > deadline {
+                self.abort();
+                return Err(format!("{name} did not end within {timeout:?}"));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until a call that does not block has been taken; aborts what fails or takes too long.
+    fn settle(&mut self, mut code: c_int, name: &str, deadline: Instant) -> Result<(), String> {
+        while code == IN_PROGRESS {
+            let Some(comm) = self.comm else { return Err(format!("{name}: no communicator")) };
+            if Instant::now() > deadline {
+                self.abort();
+                return Err(format!("{name} did not end in time"));
+            }
+            let mut state = 0;
+            // SAFETY: the communicator is alive, and the pointer is to a live variable.
+            let asked = unsafe { (self.nccl.comm_get_async_error)(comm, &mut state) };
+            code = if asked == SUCCESS { state } else { asked };
+        }
+        self.nccl.check(code, name).inspect_err(|_| self.abort())
+    }
+
+    /// Gives up on whatever is under way.
+    pub(crate) fn abort(&mut self) {
+        if let Some(comm) = self.comm.take() {
+            // SAFETY: taken, so never used again.
+            unsafe { (self.nccl.comm_abort)(comm) };
+        }
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        // Aborting does not wait for the others, as destroying would; nothing is under way.
+        self.abort();
+        if let Ok(_inside) = self.nccl.enter(self.context)
+            && !self.stream.is_null()
+        {
+            // SAFETY: of this context, and never used again.
+            unsafe { (self.nccl.stream_destroy)(self.stream) };
+        }
+    }
+}
+
+const SUCCESS: c_int = 0;
+const IN_PROGRESS: c_int = 7;
+const DRIVER_NOT_READY: c_int = 600;
+const STREAM_NON_BLOCKING: u32 = 1;
+
+fn type_number(element: ElementType) -> c_int {
+    match element {
+        ElementType::U8 => 1,
+        ElementType::I32 => 2,
+        ElementType::U32 => 3,
+        ElementType::I64 => 4,
+        ElementType::U64 => 5,
+        ElementType::F16 => 6,
+        ElementType::F32 => 7,
+        ElementType::F64 => 8,
+        ElementType::Bf16 => 9,
+    }
+}
+
+fn operation_number(operation: Operation) -> c_int {
+    match operation {
+        Operation::Sum => 0,
+        Operation::Product => 1,
+        Operation::Max => 2,
+        Operation::Min => 3,
+        Operation::Average => 4,
+    }
+}

@@ -1,0 +1,249 @@
+//! A rank's place in a group, and its collectives.
+
+use std::{
+    fmt,
+    sync::{Arc, Condvar, Mutex, OnceLock, atomic::AtomicUsize},
+    thread,
+    time::Duration,
+};
+
+use super::{
+    core::Core,
+    element::{Element, FloatElement},
+    error::{CommError, Result},
+    members::Members,
+    operation::Operation,
+    pending::Worker,
+};
+use crate::backend::{Failure, Parting, Transport};
+
+/// A rank's place in a group.
+///
+/// Every member calls the same collectives in the same order; a call returns when all have. Roots, and the other end
+/// of [`send`](Group::send) and [`recv`](Group::recv), are numbers in the group, from 0; errors speak of numbers in
+/// the world. Calls of one rank on one group go one at a time, those that were [started](Group::start_all_reduce)
+/// before first; different groups are independent of one another, also where they share ranks.
+///
+/// Dropping it tells the others that this rank takes no further part: what they call then fails at once.
+pub struct Group {
+    pub(super) core: Arc<Core>,
+    pub(super) worker: OnceLock<Option<Worker>>,
+}
+
+impl Group {
+    pub(super) fn join(
+        transport: &Arc<dyn Transport>,
+        members: Members,
+        inherited: Duration,
+    ) -> Result<Group> {
+        let bad = |detail: String| Err(CommError::BadGroup { group: members.name.clone(), detail });
+        let size = transport.size();
+        if members.ranks.is_empty() {
+            return bad("it has no ranks".into());
+        }
+        for (index, rank) in members.ranks.iter().enumerate() {
+            if *rank >= size {
+                return bad(format!("there is no rank {rank}: the world has 0 to {}", size - 1));
+            }
+            if members.ranks[..index].contains(rank) {
+                return bad(format!("rank {rank} is named twice"));
+            }
+        }
+        let rank = transport.rank();
+        let timeout = members.timeout.unwrap_or(inherited);
+        let member = members.ranks.iter().position(|it| *it == rank);
+        let endpoint = match member {
+            Some(member) => {
+                let joined = transport.join(&members.name, &members.ranks, member);
+                Some(joined.map_err(|why| CommError::BadGroup {
+                    group: members.name.clone(),
+                    detail: match why {
+                        Failure::Library { library, operation, detail } => {
+                            format!("{library}: {operation}: {detail}")
+                        }
+                        other => format!("{other:?}"),
+                    },
+                })?)
+            }
+            None => None,
+        };
+        Ok(Group {
+            core: Arc::new(Core {
+                name: members.name.as_str().into(),
+                rank,
+                member,
+                timeout,
+                transport: transport.clone(),
+                farewell: endpoint.as_ref().map(|endpoint| endpoint.farewell()),
+                endpoint: endpoint.map(Mutex::new),
+                members,
+                failed: OnceLock::new(),
+                started: AtomicUsize::new(0),
+                ending: Mutex::new(()),
+                ended: Condvar::new(),
+            }),
+            worker: OnceLock::new(),
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    /// Its ranks, by their numbers in the world, in the order of their numbers in the group.
+    pub fn ranks(&self) -> &[usize] {
+        &self.core.members.ranks
+    }
+
+    /// How many ranks it has.
+    pub fn size(&self) -> usize {
+        self.ranks().len()
+    }
+
+    /// This rank's number in the group, where it is in it.
+    pub fn rank(&self) -> Option<usize> {
+        self.core.member
+    }
+
+    /// How long a call waits for the others.
+    pub fn timeout(&self) -> Duration {
+        self.core.timeout
+    }
+
+    /// What carries its collectives: `local`, or `mpi` with the library's name and version.
+    pub fn backend(&self) -> String {
+        self.core.transport.name()
+    }
+
+    /// The error that put the group beyond use, where one did.
+    pub fn failure(&self) -> Option<&CommError> {
+        self.core.failed.get()
+    }
+
+    /// Makes a group of some of this group's ranks, in the order given, as [`Comm::group`](super::Comm::group) does.
+    /// It has this group's timeout and term.
+    pub fn derive(&self, name: impl Into<String>, ranks: impl Into<Vec<usize>>) -> Result<Group> {
+        let members = Members::new(name, ranks).timeout(self.timeout()).term(&self.core.members.term);
+        if let Some(other) = members.ranks.iter().find(|rank| !self.ranks().contains(rank)) {
+            let detail = format!("rank {other} is not in `{}`, which has {:?}", self.name(), self.ranks());
+            return Err(CommError::BadGroup { group: members.name, detail });
+        }
+        Group::join(&self.core.transport, members, self.timeout())
+    }
+
+    /// Makes the group anew without some of its ranks, with the same name, timeout and term. Every rank that is left
+    /// does so, with the same ranks left out: [`CommError::ranks`] says who was the reason of a failure.
+    pub fn rebuild(&self, without: &[usize]) -> Result<Group> {
+        let left: Vec<_> = self.ranks().iter().copied().filter(|rank| !without.contains(rank)).collect();
+        self.derive(self.name(), left)
+    }
+
+    /// Puts the group beyond use on every rank, with this reason: for whoever finds out by other means that it cannot
+    /// go on.
+    pub fn poison(&self, why: &str) {
+        let detail = why.to_owned();
+        let group = self.name().to_owned();
+        let ranks = vec![self.core.rank];
+        self.core.fail(CommError::Failed { group, call: "the next call".into(), ranks, detail });
+    }
+
+    /// Reduces everybody's vector to one, which everybody gets in its place.
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], operation: Operation) -> Result<()> {
+        self.core.settle();
+        self.core.all_reduce(data, operation)
+    }
+
+    /// Replaces everybody's vector by Σ wᵢ·xᵢ / Σ wᵢ. What a rank of weight 0 has is not looked at, so it may be
+    /// anything. f16 and bf16 are reduced in f32, f32 and f64 in f64. Where all weights are 0 every rank gets
+    /// [`CommError::NoWeight`] and its vector back unchanged; a weight below 0, infinite or NaN is an error.
+    pub fn weighted_all_reduce<T: FloatElement>(&self, data: &mut [T], weight: f64) -> Result<()> {
+        self.core.settle();
+        self.core.weighted_all_reduce(data, weight)
+    }
+
+    /// Reduces everybody's vector to one, which the root gets in its place. The others' vectors stay as they are.
+    pub fn reduce<T: Element>(&self, data: &mut [T], operation: Operation, root: usize) -> Result<()> {
+        self.core.settle();
+        self.core.reduce(data, operation, root)
+    }
+
+    /// Gives everybody the root's vector.
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<()> {
+        self.core.settle();
+        self.core.broadcast(data, root)
+    }
+
+    /// Gives everybody everybody's vector, one after another in the order of ranks. `output` is as long as all of them.
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        self.core.settle();
+        self.core.all_gather(input, output)
+    }
+
+    /// Reduces everybody's vector to one, and gives each rank its part of it, in the order of ranks. `input` is as long
+    /// as all parts.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        operation: Operation,
+    ) -> Result<()> {
+        self.core.settle();
+        self.core.reduce_scatter(input, output, operation)
+    }
+
+    /// Gives the root everybody's vector, one after another in the order of ranks. `output` is as long as all of them
+    /// at the root, and empty elsewhere.
+    pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
+        self.core.settle();
+        self.core.gather(input, output, root)
+    }
+
+    /// Gives each rank its part of the root's vector, in the order of ranks. `input` is as long as all parts at the
+    /// root, and empty elsewhere.
+    pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
+        self.core.settle();
+        self.core.scatter(input, output, root)
+    }
+
+    /// Gives each rank a part of everybody's vector: part `j` of rank `i`'s input becomes part `i` of rank `j`'s output.
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        self.core.settle();
+        self.core.all_to_all(input, output)
+    }
+
+    /// Sends a vector to another rank of the group, and returns when that has received it.
+    pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
+        self.core.settle();
+        self.core.send(data, to)
+    }
+
+    /// Receives a vector that another rank of the group sends, which must be of this type and length.
+    pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<()> {
+        self.core.settle();
+        self.core.recv(data, from)
+    }
+
+    /// Waits until everybody is here.
+    pub fn barrier(&self) -> Result<()> {
+        self.core.settle();
+        self.core.barrier()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // What was started ends first: others may be working with it.
+        drop(self.worker.take());
+        let why = if thread::panicking() { Parting::Panicked } else { Parting::Left };
+        if let Some(farewell) = &self.core.farewell {
+            farewell.say(&why);
+        }
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Group(`{}` {:?}, rank {})", self.name(), self.ranks(), self.core.rank)
+    }
+}

@@ -1,0 +1,150 @@
+//! Collectives: groups of ranks that agree on a result, or fail together, and never hang.
+//!
+//! A [`Comm`] is one rank's place in a world of ranks: a thread of this process, or a process under `mpirun`. A
+//! [`Group`] is that rank's place in a named group, and has the collectives. Each either gives the right answer on
+//! every rank of the group, or an error on every rank within the group's timeout.
+//!
+//! ```
+//! use evener_mesh::comm::{Comm, Operation};
+//!
+//! let ranks: Vec<_> = Comm::local(4)
+//!     .into_iter()
+//!     .map(|comm| {
+//!         std::thread::spawn(move || {
+//!             let mut gradient = [comm.rank() as f32, 1.0];
+//!             comm.world().all_reduce(&mut gradient, Operation::Sum)?;
+//!             Ok::<_, evener_mesh::comm::CommError>(gradient)
+//!         })
+//!     })
+//!     .collect();
+//! for rank in ranks {
+//!     assert_eq!(rank.join().unwrap()?, [6.0, 4.0]);
+//! }
+//! # Ok::<(), evener_mesh::comm::CommError>(())
+//! ```
+//!
+//! # What is promised
+//! - The order of reduction is fixed by rank (see [`Operation`]): every rank and every run gets the same bits.
+//! - Ranks that call different collectives, or with different sizes, types, operations or roots, all get an error that
+//!   says who called what. So they do when a rank is late, hangs, panics, leaves or dies.
+//! - After such an error the group is beyond use. [`Group::rebuild`] makes one of those that are left.
+//! - Every collective is also a barrier: when it has succeeded on one rank, all ranks have called it.
+
+mod buffers;
+mod call;
+mod core;
+mod describe;
+mod device_group;
+mod element;
+mod error;
+mod group;
+mod members;
+mod operation;
+mod pending;
+mod start;
+
+use std::{sync::Arc, time::Duration};
+
+pub(crate) use call::{Call, Collective, Signature};
+pub use device_group::DeviceGroup;
+pub use element::{Element, ElementType, FloatElement};
+pub use error::{CommError, Result};
+pub use group::Group;
+pub use members::{Members, Term};
+pub use operation::Operation;
+pub use pending::Pending;
+
+use crate::backend::{Transport, local};
+
+/// How long a call waits for the others where nothing else was said.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One rank's place in a world of ranks. Dropping it tells the others that this rank makes no further groups.
+#[derive(Debug)]
+pub struct Comm {
+    transport: Arc<dyn Transport>,
+    world: Group,
+}
+
+impl Comm {
+    /// A world of so many ranks that are threads of this process, a place each, with the default timeout.
+    pub fn local(size: usize) -> Vec<Comm> {
+        Comm::local_with_timeout(size, DEFAULT_TIMEOUT)
+    }
+
+    /// A world of so many ranks that are threads of this process, a place each. Groups made from it have this timeout
+    /// unless they are given another.
+    pub fn local_with_timeout(size: usize, timeout: Duration) -> Vec<Comm> {
+        // Joining fails on no account where nothing was joined before.
+        local::world(size).into_iter().filter_map(|transport| Comm::new(transport, timeout).ok()).collect()
+    }
+
+    /// This process's place in the world of whatever MPI is on the machine: started by `mpirun -n 4`, `srun` and the
+    /// like, one of several; by itself, the only one. The library is opened at run time: one with the standard ABI of
+    /// MPI-5 where there is one, then Open MPI, then MPICH, and of these the one whose launcher started this process;
+    /// `EVENER_MPI` names another. Can be called once a process.
+    ///
+    /// MPI is ended with the last group. Where a group has failed, that waits at most so long for the other ranks; where
+    /// one of them is gone by then, MPI is left as it is.
+    pub fn mpi(timeout: Duration) -> Result<Comm> {
+        #[cfg(unix)]
+        let world = crate::backend::mpi::world(timeout);
+        #[cfg(not(unix))]
+        let world = Err("only on Unix so far".to_owned());
+        Comm::new(world.map_err(|detail| CommError::Unavailable { backend: "mpi", detail })?, timeout)
+    }
+
+    /// Whether a launcher of MPI programs started this process: `mpirun`, `mpiexec` or `srun`.
+    pub fn was_launched_by_mpi() -> bool {
+        #[cfg(unix)]
+        return crate::backend::mpi::library::was_launched();
+        #[cfg(not(unix))]
+        return false;
+    }
+
+    pub(crate) fn new(transport: Arc<dyn Transport>, timeout: Duration) -> Result<Comm> {
+        let ranks: Vec<_> = (0..transport.size()).collect();
+        let world = Group::join(&transport, Members::new("world", ranks), timeout)?;
+        Ok(Comm { transport, world })
+    }
+
+    /// This rank's number in the world.
+    pub fn rank(&self) -> usize {
+        self.transport.rank()
+    }
+
+    /// How many ranks the world has.
+    pub fn size(&self) -> usize {
+        self.transport.size()
+    }
+
+    /// What carries the collectives: `local`, or `mpi` with the library's name and version.
+    pub fn backend(&self) -> String {
+        self.transport.name()
+    }
+
+    /// The group of all ranks.
+    pub fn world(&self) -> &Group {
+        &self.world
+    }
+
+    /// Makes a group, without waiting for its other members, each of which makes it too. Ranks that are not in it may
+    /// make it as well; its collectives then fail with [`CommError::NotAMember`]. Without a timeout of its own it has
+    /// the world's.
+    ///
+    /// Groups of the same name and ranks are matched in the order in which each rank makes them. Fails where the group
+    /// is empty, names a rank twice or one that is not there, or is called `world`.
+    pub fn group(&self, members: Members) -> Result<Group> {
+        if members.name == "world" {
+            let detail = "`world` is the group of all ranks: give it another name".into();
+            return Err(CommError::BadGroup { group: members.name, detail });
+        }
+        Group::join(&self.transport, members, self.world.timeout())
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        self.transport.leave(std::thread::panicking());
+    }
+}

@@ -1,0 +1,135 @@
+//! The conformance suite: what every back end of the collectives must do, run on each.
+//!
+//! Each trial is one behaviour, named `back end::behaviour`. For `local` the ranks are threads. For `mpi` they are
+//! processes: run this same program under `mpirun -n 4`, as `scripts/test` does with Open MPI and with MPICH; without,
+//! its trials are listed as ignored. `EVENER_TEST_FULL` tries long vectors of every type.
+// A behaviour says what is wrong by panicking.
+#![allow(clippy::panic, clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, unreachable_pub)]
+
+mod agreement;
+mod collectives;
+mod gradients;
+mod reference;
+mod rounds;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use evener_mesh::comm::{Comm, Group, Members};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// One rank of a world that runs the suite.
+pub struct Rank {
+    comm: Comm,
+}
+
+impl Rank {
+    /// A group of the first ranks, where this rank is one of them.
+    fn first(&self, size: usize) -> Option<Group> {
+        let group = self.comm.group(Members::new(format!("first{size}"), (0..size).collect::<Vec<_>>()));
+        Some(group.unwrap()).filter(|group| group.rank().is_some())
+    }
+}
+
+/// Long enough for a machine that is busy with other things.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+type Behaviour = (&'static str, fn(&Rank));
+
+/// What every back end must do, in a world of any size.
+const EVERYWHERE: &[Behaviour] = &[
+    ("everything_in_groups_of_every_size", |rank| {
+        (1..=rank.comm.size()).for_each(|size| collectives::everything(rank, size));
+    }),
+    ("long_vectors", |rank| (1..=rank.comm.size()).for_each(|size| collectives::long(rank, size))),
+    ("a_thousand_rounds_with_delays", rounds::a_thousand),
+    ("two_groups_that_share_ranks_at_once", rounds::two_groups_at_once),
+    ("started_calls_run_in_order", rounds::started_calls_run_in_order),
+    ("a_different_collective_is_named", agreement::a_different_collective_is_named),
+    (
+        "a_different_size_type_operation_or_root_is_named",
+        agreement::a_different_size_type_operation_or_root_is_named,
+    ),
+    ("what_is_received_must_be_what_is_sent", agreement::what_is_received_must_be_what_is_sent),
+    ("a_wrong_argument_fails_everybody", agreement::a_wrong_argument_fails_everybody),
+    (
+        "a_mean_without_weight_is_an_error_and_nothing_is_lost",
+        agreement::a_mean_without_weight_is_an_error_and_nothing_is_lost,
+    ),
+    ("only_members_take_part", agreement::only_members_take_part),
+    ("groups_that_cannot_be_are_refused", agreement::groups_that_cannot_be_are_refused),
+    ("derived_groups_inherit_timeout_and_term", agreement::derived_groups_inherit_timeout_and_term),
+    ("uneven_batches_train_as_one", gradients::uneven_batches_train_as_one),
+];
+
+fn main() {
+    if Comm::was_launched_by_mpi() {
+        return as_process();
+    }
+    let mut arguments = Arguments::from_args();
+    // Trials have threads of their own.
+    arguments.test_threads.get_or_insert(1);
+    let mut trials = Vec::new();
+    for (name, behaviour) in EVERYWHERE {
+        let sizes: &[usize] =
+            if name.starts_with("everything") || name.starts_with("long") { &[8] } else { &[1, 2, 4, 8] };
+        for size in sizes {
+            trials.push(Trial::test(format!("local::{size}::{name}"), move || on_threads(*size, *behaviour)));
+        }
+    }
+    for family in ["openmpi", "mpich"] {
+        for (name, _) in EVERYWHERE {
+            let absent = || Err("not started by mpirun".into());
+            trials.push(Trial::test(format!("{family}::{name}"), absent).with_ignored_flag(true));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Runs every behaviour as one process of several.
+fn as_process() {
+    let rank = Rank { comm: Comm::mpi(TIMEOUT).unwrap() };
+    let first = rank.comm.rank() == 0;
+    if first {
+        println!(
+            "\nrunning {} tests on {} ranks of {}",
+            EVERYWHERE.len(),
+            rank.comm.size(),
+            rank.comm.backend()
+        );
+    }
+    for (name, behaviour) in EVERYWHERE {
+        // A panic ends this process, and so the others.
+        let start = Instant::now();
+        behaviour(&rank);
+        rank.comm.world().barrier().unwrap();
+        if first {
+            println!("test mpi::{name} ... ok ({:.1} s)", start.elapsed().as_secs_f64());
+        }
+    }
+    if first {
+        println!(
+            "\ntest result: ok. {} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
+            EVERYWHERE.len()
+        );
+    }
+}
+
+/// Runs a behaviour on so many threads, each a rank.
+fn on_threads(size: usize, behaviour: fn(&Rank)) -> Result<(), Failed> {
+    let ranks: Vec<_> = Comm::local_with_timeout(size, TIMEOUT)
+        .into_iter()
+        .map(|comm| thread::spawn(move || behaviour(&Rank { comm })))
+        .collect();
+    let failed = ranks.into_iter().enumerate().filter_map(|(rank, thread)| {
+        let panic = thread.join().err()?;
+        let says = panic.downcast_ref::<String>().cloned();
+        let says =
+            says.or_else(|| panic.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default();
+        Some(format!("rank {rank}: {says}"))
+    });
+    let failed: Vec<_> = failed.collect();
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
+}

@@ -1,0 +1,167 @@
+//! Faults: whatever one rank does, every other rank gets an error in time, and goes on without it.
+// A rank says what is wrong by panicking, and panics on purpose.
+#![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
+
+mod over_mpi;
+mod script;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use evener_mesh::comm::{Comm, CommError, Members, Operation};
+use script::{DEADLINE, Fault, STEPS, TIMEOUT, run};
+
+/// Every fault, at every step, with vectors that are copied and vectors that are lent.
+fn at_every_step(fault: Fault, size: usize) {
+    for at in 0..STEPS {
+        for len in [5, 3000] {
+            let ranks: Vec<_> = Comm::local(size)
+                .into_iter()
+                .map(|comm| thread::spawn(move || run(&comm, "run", fault, at, len)))
+                .collect();
+            for (rank, thread) in ranks.into_iter().enumerate() {
+                let joined = thread.join();
+                if fault == Fault::Panics && rank == size - 1 {
+                    assert!(joined.is_err());
+                } else {
+                    assert!(joined.is_ok(), "rank {rank}, {fault:?} at {at} of {len}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_panics_fails_the_others_at_once() {
+    let start = Instant::now();
+    at_every_step(Fault::Panics, 4);
+    // Nobody waits for one that has gone.
+    assert!(start.elapsed() < TIMEOUT * 2 * STEPS as u32, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_rank_that_hangs_fails_the_others_in_time_and_itself_when_it_comes() {
+    at_every_step(Fault::Hangs, 3);
+}
+
+#[test]
+fn a_rank_that_exits_fails_the_others() {
+    at_every_step(Fault::Exits, 4);
+}
+
+#[test]
+fn a_wrong_size_fails_everybody() {
+    at_every_step(Fault::WrongSize, 4);
+}
+
+#[test]
+fn another_collective_fails_everybody() {
+    at_every_step(Fault::OtherCollective, 4);
+}
+
+/// Runs each rank of a world in a thread.
+fn ranks<R: Send + 'static>(size: usize, rank: impl Fn(Comm) -> R + Send + Clone + 'static) -> Vec<R> {
+    let threads: Vec<_> = Comm::local_with_timeout(size, TIMEOUT)
+        .into_iter()
+        .map(|comm| {
+            let rank = rank.clone();
+            thread::spawn(move || rank(comm))
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+#[test]
+fn sending_to_one_that_does_not_receive_ends_in_time() {
+    ranks(3, |comm| {
+        let start = Instant::now();
+        let error = match comm.rank() {
+            0 => comm.world().send(&[1u8; 2000], 1).unwrap_err(),
+            // Waits for the third, who is waiting for nobody.
+            1 => comm.world().recv(&mut [0u8; 9], 2).unwrap_err(),
+            _ => return thread::sleep(TIMEOUT * 2),
+        };
+        assert!(start.elapsed() < DEADLINE, "{error}");
+    });
+}
+
+#[test]
+fn a_failed_exchange_fails_whoever_meets_those_two_next() {
+    ranks(3, |comm| {
+        let group = comm.world();
+        match comm.rank() {
+            0 => drop(group.send(&[1u8; 3], 1).unwrap_err()),
+            1 => drop(group.recv(&mut [0u8; 4], 0).unwrap_err()),
+            _ => {
+                let error = group.barrier().unwrap_err();
+                assert!(matches!(error, CommError::Failed { .. }), "{error}");
+                assert!(error.to_string().contains("recv of 4 u8"), "{error}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_group_that_a_rank_never_joins_fails_in_time() {
+    ranks(3, |comm| {
+        if comm.rank() == 2 {
+            return;
+        }
+        let group = comm.group(Members::new("late", [0, 1, 2])).unwrap();
+        let start = Instant::now();
+        let error = group.all_reduce(&mut [1.0f32], Operation::Sum).unwrap_err();
+        assert!(start.elapsed() < DEADLINE && error.ranks() == [2], "{error}");
+    });
+}
+
+#[test]
+fn what_was_started_fails_too_and_is_given_back_an_error() {
+    ranks(2, |comm| {
+        let group = comm.world();
+        if comm.rank() == 1 {
+            return thread::sleep(TIMEOUT * 3);
+        }
+        let (first, second) =
+            (group.start_barrier(), group.start_all_reduce(vec![1u8; 9000], Operation::Sum));
+        assert!(matches!(first.wait(), Err(CommError::TimedOut { .. })));
+        assert!(matches!(second.wait(), Err(CommError::Poisoned { .. })));
+    });
+}
+
+#[test]
+fn poison_reaches_everybody() {
+    ranks(4, |comm| {
+        if comm.rank() == 3 {
+            comm.world().poison("the loss is no number");
+        }
+        let error = comm.world().barrier().unwrap_err();
+        assert!(error.to_string().contains("the loss is no number"), "{error}");
+    });
+}
+
+/// Ranks that come and go at random never disagree about whether a call succeeded, and nobody touches what is not lent
+/// any more: vectors are freed at once.
+#[test]
+fn late_ranks_and_timeouts_never_disagree() {
+    for round in 0..150u64 {
+        let timeout = Duration::from_micros(300);
+        let threads: Vec<_> = Comm::local_with_timeout(3, timeout)
+            .into_iter()
+            .map(|comm| {
+                thread::spawn(move || {
+                    // Around the timeout, so that it is open who gives up on whom.
+                    let delay = (round * 37 + comm.rank() as u64 * 101) % 450;
+                    thread::sleep(Duration::from_micros(delay));
+                    let mut data = vec![comm.rank() as f32 + 1.0; 20_000];
+                    comm.world().all_reduce(&mut data, Operation::Sum).map(|()| data[19_999])
+                })
+            })
+            .collect();
+        let results: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let succeeded = results.iter().filter(|result| result.is_ok()).count();
+        assert!(succeeded == 0 || succeeded == 3, "{results:?}");
+        assert!(results.iter().flatten().all(|value| *value == 6.0));
+    }
+}

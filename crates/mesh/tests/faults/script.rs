@@ -1,0 +1,107 @@
+//! A run of ten collectives, in which one rank does something wrong at one step.
+
+use std::time::{Duration, Instant};
+
+use evener_mesh::comm::{Comm, CommError, Group, Members, Operation};
+
+/// How long a call waits for the others.
+pub const TIMEOUT: Duration = Duration::from_millis(400);
+/// By then every other rank has its error, on a machine that is busy with other things.
+pub const DEADLINE: Duration = Duration::from_millis(2000);
+/// How many collectives a run has.
+pub const STEPS: usize = 10;
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The rank panics.
+    Panics,
+    /// The rank does nothing for longer than the timeout, and then goes on as if nothing were.
+    Hangs,
+    /// The rank goes away.
+    Exits,
+    /// The rank gives vectors of another length.
+    WrongSize,
+    /// The rank calls another collective.
+    OtherCollective,
+    /// The rank's process is killed, with nothing said.
+    Killed,
+}
+
+/// One of the ten collectives, of vectors of any length. Every one is there, small and large alike.
+pub fn step(group: &Group, step: usize, len: usize) -> Result<(), CommError> {
+    let (me, size) = (group.rank().unwrap(), group.size());
+    let mut data = vec![1.0f32; len];
+    match step {
+        0 => group.all_reduce(&mut data, Operation::Sum)?,
+        1 => group.broadcast(&mut data, 0)?,
+        2 => group.all_gather(&data, &mut vec![0.0; len * size])?,
+        3 => group.reduce(&mut data, Operation::Max, size - 1)?,
+        4 => group.reduce_scatter(&vec![1.0; len * size], &mut data, Operation::Sum)?,
+        5 => group.gather(&data, &mut vec![0.0; if me == 0 { len * size } else { 0 }], 0)?,
+        6 => group.scatter(&vec![1.0; if me == 0 { len * size } else { 0 }], &mut data, 0)?,
+        7 => group.all_to_all(&vec![1.0; len * size], &mut vec![0.0; len * size])?,
+        8 => group.weighted_all_reduce(&mut data, 1.0)?,
+        _ => group.barrier()?,
+    }
+    if step == 0 {
+        assert_eq!(data, vec![size as f32; len]);
+    }
+    Ok(())
+}
+
+/// What the wrong rank does at its step. Gives whether it is still there.
+pub fn go_wrong(group: &Group, fault: Fault, at: usize, len: usize) -> bool {
+    match fault {
+        Fault::Panics => panic!("a panic on purpose"),
+        Fault::Exits => return false,
+        Fault::Killed => {
+            let me = std::process::id().to_string();
+            std::process::Command::new("kill").args(["-9", &me]).status().unwrap();
+            std::thread::sleep(Duration::from_secs(60));
+            panic!("still there");
+        }
+        Fault::Hangs => {
+            std::thread::sleep(TIMEOUT * 2);
+            step(group, at, len).expect_err("the others have given up");
+        }
+        // A barrier has no size: there it is another collective too.
+        Fault::WrongSize if at != 9 => {
+            step(group, at, len + 1).expect_err("sizes differ");
+        }
+        Fault::WrongSize | Fault::OtherCollective => {
+            step(group, (at + 1) % STEPS, len).expect_err("collectives differ");
+        }
+    }
+    true
+}
+
+/// A rank's run in a group of all, in which the last rank goes wrong at a step. The others get an error in time, rebuild
+/// the group without it, and go on. Gives whether this rank is still there.
+pub fn run(comm: &Comm, name: &str, fault: Fault, at: usize, len: usize) -> bool {
+    let ranks: Vec<_> = (0..comm.size()).collect();
+    let wrong = comm.size() - 1;
+    let group = comm.group(Members::new(name, ranks).timeout(TIMEOUT)).unwrap();
+    for index in 0..at {
+        step(&group, index, len).unwrap();
+    }
+    if comm.rank() == wrong {
+        return go_wrong(&group, fault, at, len);
+    }
+    survive(&group, &format!("{fault:?} at {at} of {len}"), wrong, |group| step(group, at, len));
+    true
+}
+
+/// What every other rank does: gets an error in time that names the wrong rank, and goes on without it.
+pub fn survive(group: &Group, what: &str, wrong: usize, call: impl FnOnce(&Group) -> Result<(), CommError>) {
+    let start = Instant::now();
+    let Err(error) = call(group) else { panic!("{what}: no error") };
+    let took = start.elapsed();
+    assert!(took < DEADLINE, "{what}: an error only after {took:?}: {error}");
+    assert_eq!(error.ranks(), [wrong], "{what}: {error}");
+    assert!(matches!(group.barrier(), Err(CommError::Poisoned { .. })), "{what}: not beyond use");
+    let rest = group.rebuild(error.ranks()).unwrap();
+    for index in 0..STEPS {
+        step(&rest, index, 1000).unwrap_or_else(|error| panic!("{what}: after rebuilding: {error}"));
+    }
+}

@@ -1,0 +1,12 @@
+//! Where ranks that are threads meet, alone, for loom, in every order in which threads can take turns:
+//! `RUSTFLAGS="--cfg loom" cargo test --lib --manifest-path crates/mesh/tests/loom/Cargo.toml --target-dir target/loom`;
+//! and for Miri: `cargo +nightly miri test --lib --manifest-path crates/mesh/tests/loom/Cargo.toml --target-dir
+//! target/miri`.
+#![allow(dead_code, unreachable_pub, unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+#[path = "../../src/backend/local/meeting.rs"]
+#[cfg(not(loom))]
+mod meeting;
+#[path = "../../src/backend/local/slots.rs"]
+mod slots;
