@@ -105,11 +105,10 @@ impl Builder {
             return self.root(&Leaves::digests(&digests));
         }
         let format = self.format(leaves);
-        let height = block_height(count, format.bytes());
         if let Source::Device(device, buffer) = &leaves.source {
-            let root = self.root_on_device(device, buffer, format, height)?;
-            return Ok(Built::without_run(root, count));
+            return Ok(Built::without_run(self.root_on_device(device, buffer, format)?, count));
         }
+        let height = block_height(count, format.bytes());
         let scheme = self.scheme;
         let built =
             self.blocks::<Roots>(leaves, format, height, |blocks| roots_here(&format, blocks, height))?;
@@ -174,18 +173,8 @@ impl Builder {
         of_one_size && leaves.leaf_bytes <= LONG_LEAF && kernel::can_do(&self.format(leaves))
     }
 
-    fn root_on_device(
-        &self,
-        device: &Device,
-        leaves: &Buffer<u8>,
-        format: Format,
-        height: u32,
-    ) -> Result<Digest> {
-        let blocks = (leaves.len() / format.bytes()) >> height;
-        let (runs, rest) = self.on_device(device, format, |resident| {
-            let runs = if blocks == 0 { Vec::new() } else { resident.roots(leaves, height, blocks)? };
-            Ok((runs, resident.rest(leaves, height, blocks)?))
-        })?;
+    fn root_on_device(&self, device: &Device, leaves: &Buffer<u8>, format: Format) -> Result<Digest> {
+        let (runs, rest) = self.on_device(device, format, |resident| resident.reduce(leaves))?;
         let runs = runs.into_iter().map(|run| (run.level, run.nodes));
         Ok(join(self.scheme, runs.chain([(0, format.bottom_of(&rest))])))
     }
