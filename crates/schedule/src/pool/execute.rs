@@ -100,7 +100,7 @@ impl<T: Task> Job<'_, T> {
                 // Whoever feeds another device needs a core, and that device waits where there is none.
                 hands = hands.saturating_sub(feeders).max(1);
             }
-            let hands = hands.min(units).min(worth_waking(expected, units)) as usize;
+            let hands = hands.min(units).min(worth_waking(expected, units, is_core(seat))) as usize;
             let (count, depth) = if device.describe().kind == Kind::Cpu { (hands, 1) } else { (1, hands) };
             let spec = LaneSpec { depth, most_items: None, may_hang: self.task.may_hang(&device), expected };
             let first = lanes.specs.len();
@@ -294,10 +294,11 @@ impl<T: Task> Drop for Borrowed<'_, T> {
     }
 }
 
-/// How many hands so many units are worth: waking one takes about as long as some runs do.
-fn worth_waking(expected: Option<Expected>, units: u64) -> u64 {
-    const WAKING: f64 = 50e-6;
-    expected.map_or(u64::MAX, |it| (it.seconds_per_item * units as f64 / WAKING).ceil().max(1.0) as u64)
+/// How many hands so many units are worth: waking one takes about as long as some runs do, and a second one on a GPU only
+/// helps to hide copies.
+fn worth_waking(expected: Option<Expected>, units: u64, is_core: bool) -> u64 {
+    let waking = if is_core { 75e-6 } else { 150e-6 };
+    expected.map_or(u64::MAX, |it| (it.seconds_per_item * units as f64 / waking).max(1.0) as u64)
 }
 
 /// The lane that the thread which starts a run works on itself: one of plain code on whole cores, in a run that is
