@@ -1,4 +1,4 @@
-//! How fast trees are built, against peers in the same run: `cargo bench -p evener-merkle`.
+//! How fast trees are built, against peers in the same run: `cargo bench -p evener-merkle [-- processor|card|together]`.
 //!
 //! Without a GPU: a million leaves on the processor's cores, against rayon with `sha2`, `sha2` on one thread, and
 //! `rs_merkle`. Where `EVENER_DEVICES` names a GPU, or there is one: leaves in pinned memory against the copy alone, leaves
@@ -55,15 +55,26 @@ fn fill(bytes: &mut [u8]) {
 }
 
 fn main() {
-    processor::bench();
+    let parts: Vec<String> = std::env::args().skip(1).filter(|it| !it.starts_with("--")).collect();
+    let wants = |part: &str| parts.is_empty() || parts.iter().any(|it| it == part);
+    if wants("processor") {
+        processor::bench();
+    }
+    if !wants("card") && !wants("together") {
+        return;
+    }
     let devices = Inventory::discover().select_or_default(None).unwrap();
     let largest: u32 =
         std::env::var("EVENER_BENCH_LOG2").ok().and_then(|text| text.parse().ok()).unwrap_or(24);
     match devices.iter().find(|device| device.describe().kind != Kind::Cpu) {
         None => println!("\nskipped: leaves on a GPU (no GPU is here, or none is named in EVENER_DEVICES)"),
         Some(gpu) => {
-            card::bench(gpu, 1 << largest);
-            together::bench(gpu, 1 << largest);
+            if wants("card") {
+                card::bench(gpu, 1 << largest);
+            }
+            if wants("together") {
+                together::bench(gpu, 1 << largest);
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 // BLAKE3 of messages up to 1024 bytes. A digest's words are as they are in memory.
 
 #define GROUPS_AT_ONCE 4
+#define KEEP_TOGETHER 0
 #define CHUNK_START 1
 #define CHUNK_END 2
 #define ROOT 8

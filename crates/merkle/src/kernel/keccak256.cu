@@ -1,6 +1,7 @@
 // Keccak-256. A digest's words are as they are in memory.
 
 #define GROUPS_AT_ONCE 2
+#define KEEP_TOGETHER 0
 // So many words of eight bytes are taken in between two permutations.
 #define RATE 17
 

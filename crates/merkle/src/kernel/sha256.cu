@@ -1,6 +1,7 @@
 // SHA-256. A digest's words are numbers here, and bytes in memory.
 
 #define GROUPS_AT_ONCE 4
+#define KEEP_TOGETHER 1
 
 static __device__ __forceinline__ constexpr unsigned round_constant(int index) {
     constexpr unsigned constants[64] = {

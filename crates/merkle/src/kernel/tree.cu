@@ -34,6 +34,10 @@ merkle(const unsigned *in, unsigned *out, Params p) {
     Digest waiting[MOST + 1];
     Digest digest;
     for (unsigned own = 0; own < 1u << alone; own++) {
+#if KEEP_TOGETHER
+        // Warps that are at the same place share what is in the instruction cache.
+        __syncthreads();
+#endif
         unsigned index = (thread << alone) + own;
         const unsigned long long leaf = (block << height) + index;
         digest = p.hashed ? load(in + leaf * 8) : leaf_hash(in, leaf);
