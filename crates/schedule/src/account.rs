@@ -164,6 +164,7 @@ impl Account {
         ideal: Option<f64>,
     ) -> Report {
         let wall_s = wall.as_secs_f64();
+        let waits: Vec<f64> = devices.iter().map(|device| self.waited_for(device, wall)).collect();
         let devices: Vec<DeviceReport> =
             devices.iter().map(|device| self.device_report(run, device, wall)).collect();
         // What was there to work with, and what of it was trusted.
@@ -173,8 +174,10 @@ impl Account {
         let done: u64 = devices.iter().map(|device| device.items).sum();
         let measured = if all > 0.0 { items as f64 / all } else { wall_s };
         let ideal_s = ideal.unwrap_or(measured).min(wall_s.max(f64::MIN_POSITIVE));
+        // Before a lane is ready it does nothing, however much there is to do.
+        let lost: f64 = devices.iter().zip(waits).filter_map(|(it, wait)| Some(it.rate? * wait)).sum();
         let certain =
-            if trusted > 0.0 { items as f64 / trusted + self.longest.as_secs_f64() } else { wall_s };
+            if trusted > 0.0 { (items as f64 + lost) / trusted + self.longest.as_secs_f64() } else { wall_s };
         let share = |time: f64| if time > 0.0 { (ideal_s / time).min(1.0) } else { 1.0 };
         Report {
             task: None,
@@ -190,6 +193,16 @@ impl Account {
             devices,
             left_out: Vec::new(),
         }
+    }
+
+    /// How long a device's lanes took to be ready, in the mean.
+    fn waited_for(&self, device: &DeviceLanes, wall: Time) -> f64 {
+        let lanes = &self.lanes[device.lanes.clone()];
+        if lanes.iter().all(|lane| lane.ready.is_none()) {
+            return 0.0;
+        }
+        let waits = lanes.iter().map(|lane| lane.ready.unwrap_or(wall).as_secs_f64());
+        waits.sum::<f64>() / lanes.len() as f64
     }
 
     fn device_report(&self, run: &Run, device: &DeviceLanes, wall: Time) -> DeviceReport {

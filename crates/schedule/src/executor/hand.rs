@@ -117,7 +117,7 @@ impl<T: Task> Shared<T> {
         let (device, generation) = seat.device();
         let new = || {
             let state = guarded(seat.id.clone(), "preparing", || self.task.prepare(&device)).ok()?;
-            Some(Kept { state, generation, sound: true })
+            Some(self.shelf.lend(seat, Kept::new(state, generation)))
         };
         // What goes wrong here goes wrong again for the hand, who tells.
         if let Some(mut state) = self.shelf.take(seat).or_else(new) {
@@ -213,7 +213,7 @@ impl<T: Task> Shared<T> {
             match prepared {
                 Ok(state) => {
                     self.be_ready(&mut core, lane, &state);
-                    return Some(Kept { state, generation, sound: true });
+                    return Some(self.shelf.lend(seat, Kept::new(state, generation)));
                 }
                 Err(error) => {
                     tracing::warn!(device = %seat.id, %error, "a device could not be made ready");

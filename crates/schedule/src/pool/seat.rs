@@ -3,8 +3,8 @@
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -113,12 +113,47 @@ pub(crate) struct Kept<S> {
     pub(crate) generation: u64,
     /// Whether the task's own code has never failed on it.
     pub(crate) sound: bool,
+    #[expect(dead_code, reason = "it counts until it is dropped")]
+    out: Option<Out>,
+}
+
+impl<S> Kept<S> {
+    /// One that was just made.
+    pub(crate) fn new(state: S, generation: u64) -> Self {
+        Kept { state, generation, sound: true, out: None }
+    }
+}
+
+/// Counts what is in somebody's hands.
+#[derive(Debug)]
+struct Out(Arc<AtomicUsize>);
+
+impl Out {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, SeqCst);
+        Out(count.clone())
+    }
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 /// States that wait for the next run.
 #[derive(Debug)]
 pub(crate) struct Shelf<S> {
-    by_seat: Mutex<HashMap<usize, Vec<Kept<S>>>>,
+    by_seat: Mutex<HashMap<usize, Place<S>>>,
+}
+
+/// The states of one generation of a device.
+#[derive(Debug)]
+struct Place<S> {
+    generation: u64,
+    kept: Vec<Kept<S>>,
+    /// How many of them are in somebody's hands, and will most likely come back.
+    out: Arc<AtomicUsize>,
 }
 
 impl<S> Default for Shelf<S> {
@@ -128,22 +163,52 @@ impl<S> Default for Shelf<S> {
 }
 
 impl<S> Shelf<S> {
-    /// A state for a device, if one is there.
-    pub(crate) fn take(&self, seat: &Seat) -> Option<Kept<S>> {
-        lock(&self.by_seat).get_mut(&seat.index)?.pop()
+    /// What is known of a device as it is now.
+    fn with<R>(&self, seat: &Seat, use_it: impl FnOnce(&mut Place<S>) -> R) -> R {
+        let mut by_seat = lock(&self.by_seat);
+        let generation = seat.generation();
+        let new = || Place { generation, kept: Vec::new(), out: Arc::default() };
+        let place = by_seat.entry(seat.index).or_insert_with(new);
+        if place.generation != generation {
+            *place = new();
+        }
+        use_it(place)
     }
 
-    /// Whether a state is there that can be used.
+    /// A state for a device, if one is there, or comes back at once from the run before: its hand may need a moment
+    /// longer than whoever has the results.
+    pub(crate) fn take(&self, seat: &Seat) -> Option<Kept<S>> {
+        /// So often it is looked for: some tens of microseconds, where making another one takes far longer.
+        const PATIENCE: u32 = 64;
+        for _ in 0..PATIENCE {
+            let (kept, waits) = self.with(seat, |place| {
+                let kept = place.kept.pop().map(|kept| Kept { out: Some(Out::new(&place.out)), ..kept });
+                (kept, place.out.load(SeqCst) > 0)
+            });
+            if kept.is_some() || !waits {
+                return kept;
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// One that was just made is in somebody's hands.
+    pub(crate) fn lend(&self, seat: &Seat, kept: Kept<S>) -> Kept<S> {
+        let out =
+            self.with(seat, |place| (place.generation == kept.generation).then(|| Out::new(&place.out)));
+        Kept { out, ..kept }
+    }
+
+    /// Whether there is a state that can be used, or is in use.
     pub(crate) fn has(&self, seat: &Seat) -> bool {
-        let generation = seat.generation();
-        let is_usable = |kept: &Vec<Kept<S>>| kept.iter().any(|kept| kept.generation == generation);
-        lock(&self.by_seat).get(&seat.index).is_some_and(is_usable)
+        self.with(seat, |place| !place.kept.is_empty() || place.out.load(SeqCst) > 0)
     }
 
     /// Keeps a state, unless its device has been opened afresh since, or it may have been left half-way.
     pub(crate) fn put(&self, seat: &Seat, kept: Kept<S>) {
         if kept.sound && kept.generation == seat.generation() {
-            lock(&self.by_seat).entry(seat.index).or_default().push(kept);
+            self.with(seat, |place| place.kept.push(Kept { out: None, ..kept }));
         }
     }
 }

@@ -81,7 +81,7 @@ impl<T: Task> Shared<T> {
         match guarded(seat.id.clone(), "preparing", || self.task.prepare(&device)) {
             Ok(state) => {
                 self.at_desk(|desk, _| desk.prepared(me));
-                Some(Kept { state, generation, sound: true })
+                Some(Kept::new(state, generation))
             }
             Err(error) => {
                 self.at_desk(|desk, now| desk.not_ready(me, generation, error, now));
