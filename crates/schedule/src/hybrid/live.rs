@@ -104,11 +104,12 @@ fn live(seed: u64, pools: usize) -> Vec<(u64, f64)> {
             }
         }
     }
-    let ratio = |((items, _), (walls, singles)): (&(u64, [f64; 4]), (Vec<f64>, [Vec<f64>; 4]))| {
+    let mut ratios = Vec::new();
+    for ((items, _), (walls, singles)) in ALONE.iter().zip(measured) {
         let best = singles.iter().map(|single| quartile(single)).fold(f64::INFINITY, f64::min);
-        (*items, quartile(&walls) / best)
-    };
-    ALONE.iter().zip(measured).map(ratio).collect()
+        ratios.push((*items, quartile(&walls) / best));
+    }
+    ratios
 }
 
 fn quartile(times: &[f64]) -> f64 {
