@@ -410,28 +410,6 @@ fn a_run_whose_devices_cannot_be_made_ready_ends_and_says_why() {
 }
 
 #[test]
-fn runs_that_follow_at_once_use_what_was_made_before() {
-    within(LIMIT, "at once", || {
-        let made = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        let count = made.clone();
-        let task = Plain::after(|_, _| ()).preparing(move |_| {
-            count.fetch_add(1, SeqCst);
-            Ok(())
-        });
-        let pool = Faulty::new(&two());
-        let job = pool.job(&task);
-        job.map(&numbers(300)).unwrap();
-        let first = made.load(SeqCst);
-        for _ in 0..300 {
-            job.map(&numbers(4)).unwrap();
-        }
-        let more = made.load(SeqCst) - first;
-        // A hand that is not let run for long may still be waited for in vain.
-        assert!(more <= 8, "{more} more than {first}");
-    });
-}
-
-#[test]
 fn a_sum_of_floats_is_the_same_to_the_last_bit_whoever_does_what_and_whatever_fails() {
     // As many blocks as items, and blocks of two with one left over.
     for count in [3_000u32, 20_001] {

@@ -195,6 +195,10 @@ impl<T: Task> Shared<T> {
         let mut at_hand = state.or_else(|| self.shelf.take(seat));
         loop {
             if !self.wait_until_trusted(me, lane) {
+                // It came too late, or is not needed: what it has taken is for the next run.
+                if let Some(kept) = at_hand {
+                    self.shelf.put(seat, kept);
+                }
                 return None;
             }
             let (device, generation) = seat.device();

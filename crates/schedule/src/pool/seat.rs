@@ -216,3 +216,46 @@ impl<S> Shelf<S> {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_is_in_somebodys_hands_is_there_until_it_is_dropped() {
+        let (seat, shelf) = (Seat::new(0, Device::cpu()), Shelf::default());
+        assert!(!shelf.has(&seat));
+        let made = shelf.lend(&seat, Kept::new("state", seat.generation()));
+        assert!(shelf.has(&seat));
+        assert!(shelf.take(&seat).is_none());
+        shelf.put(&seat, made);
+        let taken = shelf.take(&seat).unwrap();
+        assert!(shelf.has(&seat));
+        drop(taken);
+        assert!(!shelf.has(&seat));
+        assert!(shelf.take(&seat).is_none());
+    }
+
+    #[test]
+    fn what_comes_back_at_once_is_waited_for() {
+        let (seat, shelf) = (Seat::new(0, Device::cpu()), Shelf::default());
+        let made = shelf.lend(&seat, Kept::new("state", seat.generation()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| shelf.put(&seat, made));
+            // It may take longer than that to come back, on a machine that has much to do.
+            while shelf.take(&seat).is_none() {}
+        });
+    }
+
+    #[test]
+    fn a_device_that_was_opened_afresh_has_nothing() {
+        let (seat, shelf) = (Seat::new(0, Device::cpu()), Shelf::default());
+        let (old, older) = (seat.generation(), seat.generation());
+        shelf.put(&seat, Kept::new("state", old));
+        let out = shelf.lend(&seat, Kept::new("another", older));
+        assert!(seat.renew(old));
+        assert!(!shelf.has(&seat));
+        shelf.put(&seat, out);
+        assert!(shelf.take(&seat).is_none());
+    }
+}
