@@ -2,26 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Command, Output};
+mod common;
 
+use std::process::Output;
+
+use common::{evener, stderr, stdout};
 use serde_json::Value;
 
 fn demo(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_evener"))
-        .arg("demo")
-        .args(arguments)
-        .env_remove("EVENER_DEVICES")
-        .env("EVENER_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"))
-        .output()
-        .unwrap()
-}
-
-fn stdout(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).unwrap()
-}
-
-fn stderr(output: &Output) -> &str {
-    std::str::from_utf8(&output.stderr).unwrap()
+    evener().arg("demo").args(arguments).output().unwrap()
 }
 
 fn cores() -> usize {

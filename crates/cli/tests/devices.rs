@@ -2,32 +2,19 @@
 // The functions that the tests share are no tests themselves, but may fail like them.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
     process::{Command, Output, Stdio},
 };
 
+use common::{evener, stderr, stdout};
 use serde_json::Value;
-
-/// The command, away from the user's own settings.
-fn evener() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evener"));
-    command.env_remove("EVENER_DEVICES").env_remove("EVENER_SCORE_TABLE");
-    command.env("EVENER_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"));
-    command
-}
 
 fn run(arguments: &[&str]) -> Output {
     evener().args(arguments).output().unwrap()
-}
-
-fn stdout(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).unwrap()
-}
-
-fn stderr(output: &Output) -> &str {
-    std::str::from_utf8(&output.stderr).unwrap()
 }
 
 fn devices(output: &Output) -> Vec<Value> {

@@ -2,23 +2,21 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Command, Output};
+mod common;
+
+use std::process::Output;
 
 const COMMANDS: [&str; 5] = ["demo", "devices", "merkle", "mesh", "sim"];
 
 fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_evener"))
-        .args(arguments)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-        .env_remove("EVENER_DEVICES")
-        .env("EVENER_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"))
-        .output()
-        .unwrap()
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    common::evener().args(arguments).current_dir(root).output().unwrap()
 }
 
+/// What it said, having succeeded.
 fn stdout(output: &Output) -> &str {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    std::str::from_utf8(&output.stdout).unwrap()
+    assert!(output.status.success(), "{}", common::stderr(output));
+    common::stdout(output)
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::{
     fs,
     io::Write,
@@ -9,30 +11,20 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use common::{stderr, stdout};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-/// The command, away from the user's own settings.
+/// The command, in a folder.
 fn evener(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evener"));
-    command
-        .current_dir(folder)
-        .env_remove("EVENER_DEVICES")
-        .env("EVENER_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"));
+    let mut command = common::evener();
+    command.current_dir(folder);
     command
 }
 
 fn merkle(folder: &TempDir, arguments: &[&str]) -> Output {
     evener(folder.path()).arg("merkle").args(arguments).output().unwrap()
-}
-
-fn stdout(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).unwrap()
-}
-
-fn stderr(output: &Output) -> &str {
-    std::str::from_utf8(&output.stderr).unwrap()
 }
 
 fn json(folder: &TempDir, arguments: &[&str]) -> Value {

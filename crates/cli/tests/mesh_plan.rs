@@ -2,31 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    collections::HashSet,
-    process::{Command, Output},
-};
+mod common;
 
+use std::{collections::HashSet, process::Output};
+
+use common::{evener, stderr, stdout};
 use serde_json::Value;
 
-/// The command, among the shipped files and away from the user's own settings.
+/// The command, among the shipped files.
 fn plan(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_evener"))
-        .args(["mesh", "plan"])
-        .args(arguments)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../meshes"))
-        .env_remove("EVENER_DEVICES")
-        .env("EVENER_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"))
-        .output()
-        .unwrap()
-}
-
-fn stdout(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).unwrap()
-}
-
-fn stderr(output: &Output) -> &str {
-    std::str::from_utf8(&output.stderr).unwrap()
+    let meshes = concat!(env!("CARGO_MANIFEST_DIR"), "/../../meshes");
+    evener().args(["mesh", "plan"]).args(arguments).current_dir(meshes).output().unwrap()
 }
 
 fn json(arguments: &[&str]) -> Value {
@@ -113,7 +99,7 @@ fn devices_of_this_machine_are_planned_for() {
 #[test]
 fn scores_count_where_nothing_was_measured_and_that_is_said() {
     let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_evener"))
+    let output = evener()
         .args(["mesh", "plan", "--devices", "cpu"])
         .env("EVENER_CACHE_DIR", folder.path())
         .output()

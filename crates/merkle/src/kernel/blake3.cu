@@ -61,16 +61,9 @@ static __device__ __forceinline__ Digest compress(const Digest &chain, unsigned 
     return digest;
 }
 
-static __device__ __forceinline__ Digest load(const unsigned *from) {
-    const uint4 *halves = reinterpret_cast<const uint4 *>(from);
-    const uint4 low = __ldg(halves), high = __ldg(halves + 1);
-    return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
-}
-
-static __device__ __forceinline__ void store(unsigned *to, const Digest &digest) {
-    const unsigned *w = digest.words;
-    reinterpret_cast<uint4 *>(to)[0] = make_uint4(w[0], w[1], w[2], w[3]);
-    reinterpret_cast<uint4 *>(to)[1] = make_uint4(w[4], w[5], w[6], w[7]);
+// What a digest's word is in memory, and the other way round.
+static __device__ __forceinline__ unsigned in_memory(unsigned word) {
+    return word;
 }
 
 #define MESSAGE_BLOCKS ((MESSAGE_BYTES + 63) / 64)

@@ -44,19 +44,9 @@ static __device__ __forceinline__ Digest compress(Digest before, unsigned (&w)[1
     return before;
 }
 
-static __device__ __forceinline__ Digest load(const unsigned *from) {
-    const uint4 *halves = reinterpret_cast<const uint4 *>(from);
-    const uint4 low = __ldg(halves), high = __ldg(halves + 1);
-    return {{swap_bytes(low.x), swap_bytes(low.y), swap_bytes(low.z), swap_bytes(low.w), swap_bytes(high.x),
-             swap_bytes(high.y), swap_bytes(high.z), swap_bytes(high.w)}};
-}
-
-static __device__ __forceinline__ void store(unsigned *to, const Digest &digest) {
-    const unsigned *w = digest.words;
-    reinterpret_cast<uint4 *>(to)[0] =
-        make_uint4(swap_bytes(w[0]), swap_bytes(w[1]), swap_bytes(w[2]), swap_bytes(w[3]));
-    reinterpret_cast<uint4 *>(to)[1] =
-        make_uint4(swap_bytes(w[4]), swap_bytes(w[5]), swap_bytes(w[6]), swap_bytes(w[7]));
+// What a digest's word is in memory, and the other way round.
+static __device__ __forceinline__ unsigned in_memory(unsigned word) {
+    return swap_bytes(word);
 }
 
 // The hash of a digest, for rules that hash twice.

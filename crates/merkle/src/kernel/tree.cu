@@ -1,5 +1,6 @@
 // Reduces aligned blocks of leaves to their roots, one block a workgroup. In front of this come definitions
-// (LEAF_BYTES, PREFIXED, DOUBLE) and a hash function, which gives `Digest`, `leaf_hash`, `node_hash`, `load` and `store`.
+// (LEAF_BYTES, PREFIXED, DOUBLE) and a hash function, which gives `leaf_hash`, `node_hash`, and what a
+// digest's words are in memory (`in_memory`, its own inverse).
 
 struct Params {
     unsigned log_leaves_a_thread;
@@ -19,6 +20,21 @@ struct Params {
 // Where a level's nodes begin among the nodes of a block of 1 << height leaves.
 static __device__ __forceinline__ unsigned level_start(unsigned height, unsigned level) {
     return (2u << height) - (2u << (height - level));
+}
+
+static __device__ __forceinline__ Digest load(const unsigned *from) {
+    const uint4 *halves = reinterpret_cast<const uint4 *>(from);
+    const uint4 low = __ldg(halves), high = __ldg(halves + 1);
+    return {{in_memory(low.x), in_memory(low.y), in_memory(low.z), in_memory(low.w), in_memory(high.x),
+             in_memory(high.y), in_memory(high.z), in_memory(high.w)}};
+}
+
+static __device__ __forceinline__ void store(unsigned *to, const Digest &digest) {
+    const unsigned *w = digest.words;
+    reinterpret_cast<uint4 *>(to)[0] =
+        make_uint4(in_memory(w[0]), in_memory(w[1]), in_memory(w[2]), in_memory(w[3]));
+    reinterpret_cast<uint4 *>(to)[1] =
+        make_uint4(in_memory(w[4]), in_memory(w[5]), in_memory(w[6]), in_memory(w[7]));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_AT_ONCE)
