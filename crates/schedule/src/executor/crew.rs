@@ -11,6 +11,7 @@ use std::{
     },
 };
 
+use super::Patience;
 use crate::pool::lock;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -26,6 +27,8 @@ struct Inner {
     name: String,
     /// What a new thread does first, told its number.
     begin: Box<dyn Fn(usize) + Send + Sync>,
+    /// How long a thread looks whether there is something to do before it sleeps.
+    patience: Patience,
     idle: Mutex<Vec<Arc<Worker>>>,
     started: AtomicUsize,
 }
@@ -39,8 +42,6 @@ struct Worker {
     is_told: AtomicBool,
 }
 
-/// So often a thread looks whether there is something to do before it sleeps: some tens of microseconds.
-const PATIENCE: u32 = 64;
 
 impl Worker {
     fn tell(&self, work: Work) {
@@ -49,15 +50,11 @@ impl Worker {
         self.told.notify_one();
     }
 
-    fn listen(&self) -> Work {
+    fn listen(&self, patience: Patience) -> Work {
         // The next run often follows soon, and waking up takes far longer than a short run.
-        for _ in 0..PATIENCE {
-            if self.is_told.swap(false, Acquire)
-                && let Some(work) = lock(&self.next).take()
-            {
-                return work;
-            }
-            std::thread::yield_now();
+        let told = || self.is_told.swap(false, Acquire).then(|| lock(&self.next).take()).flatten();
+        if let Some(work) = patience.wait(told) {
+            return work;
         }
         let mut next = lock(&self.next);
         loop {
@@ -70,9 +67,13 @@ impl Worker {
 }
 
 impl Crew {
-    pub(crate) fn new(name: String, begin: impl Fn(usize) + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(
+        name: String,
+        patience: Patience,
+        begin: impl Fn(usize) + Send + Sync + 'static,
+    ) -> Self {
         let (begin, idle, started) = (Box::new(begin), Mutex::default(), AtomicUsize::new(0));
-        Crew { inner: Arc::new(Inner { name, begin, idle, started }) }
+        Crew { inner: Arc::new(Inner { name, begin, patience, idle, started }) }
     }
 
     /// Has a thread do this. Fails where the system gives no more threads.
@@ -106,8 +107,9 @@ fn stay(crew: &Weak<Inner>, first: Work) {
     first();
     while let Some(inner) = crew.upgrade() {
         lock(&inner.idle).push(worker.clone());
+        let patience = inner.patience;
         drop(inner);
-        worker.listen()();
+        worker.listen(patience)();
     }
 }
 
@@ -135,7 +137,7 @@ mod test {
     fn threads_are_kept_for_the_next_work_and_end_with_the_crew() {
         let alive = Arc::new(());
         let kept = alive.clone();
-        let crew = Crew::new("test".into(), move |_| drop(kept.clone()));
+        let crew = Crew::new("test".into(), Patience::SHORT, move |_| drop(kept.clone()));
         let (sender, receiver) = channel();
         for _ in 0..20 {
             let sender = sender.clone();

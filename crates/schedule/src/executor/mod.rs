@@ -14,6 +14,7 @@ mod gate;
 mod hand;
 mod lend;
 mod outcome;
+mod patience;
 mod perform;
 mod watch;
 
@@ -29,6 +30,7 @@ use evener_device::Error;
 pub(crate) use self::{
     crew::Crew,
     lend::{Lent, Slots},
+    patience::Patience,
     perform::{guarded, perform, task_error},
     watch::{Control, Stopped},
 };

@@ -13,7 +13,7 @@ use std::{
 
 use evener_device::Error;
 
-use super::{Core, Doing, Shared};
+use super::{Core, Doing, Patience, Shared};
 use crate::{
     progress::{Progress, Reporter},
     run::{Failure, LaneIndex, Outcome, Time},
@@ -22,8 +22,6 @@ use crate::{
 
 /// So often the watcher looks around when nothing wakes it.
 const GLANCE: Duration = Duration::from_millis(10);
-/// So often it looks whether the run has ended before it sleeps: some tens of microseconds.
-const PATIENCE: u32 = 64;
 
 /// What can end a run from outside, and who wants to know how far it has come.
 pub(crate) struct Control<'a> {
@@ -76,12 +74,10 @@ impl<T: Task> Shared<T> {
             });
         }
         // Falling asleep and being woken takes longer than a short run.
-        for _ in 0..PATIENCE {
-            if self.has_ended.load(Acquire) {
-                break;
-            }
-            std::thread::yield_now();
-        }
+        let core = self.core();
+        let others = core.hands.len() + core.to_hire.len();
+        drop(core);
+        Patience::for_others(others).wait(|| self.has_ended.load(Acquire).then_some(()));
         loop {
             let core = self.core();
             if core.run.outcome().is_some() {

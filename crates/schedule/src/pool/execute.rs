@@ -297,7 +297,7 @@ impl<T: Task> Drop for Borrowed<'_, T> {
 /// How many hands so many units are worth: waking one takes about as long as some runs do, and a second one on a GPU only
 /// helps to hide copies.
 fn worth_waking(expected: Option<Expected>, units: u64, is_core: bool) -> u64 {
-    let waking = if is_core { 75e-6 } else { 150e-6 };
+    let waking = if is_core { 75e-6 } else { 300e-6 };
     expected.map_or(u64::MAX, |it| (it.seconds_per_item * units as f64 / waking).max(1.0) as u64)
 }
 

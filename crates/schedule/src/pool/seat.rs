@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{Device, DeviceId};
+use evener_device::{Device, DeviceId, Kind};
 
-use crate::executor::Crew;
+use crate::executor::{Crew, Patience};
 
 /// A device's place in a pool.
 #[derive(Debug)]
@@ -29,7 +29,9 @@ impl Seat {
     pub(crate) fn new(index: usize, device: Device) -> Self {
         let id = device.id().clone();
         let binding = device.clone();
-        let crew = Crew::new(id.to_string(), move |number| binding.bind_thread(number));
+        let is_core = device.describe().kind == Kind::Cpu;
+        let patience = if is_core { Patience::SHORT } else { Patience::LONG };
+        let crew = Crew::new(id.to_string(), patience, move |number| binding.bind_thread(number));
         let (device, generation) = (Mutex::new(device), AtomicU64::new(0));
         Seat { index, id, device, generation, crew, counters: Counters::default() }
     }

@@ -54,6 +54,8 @@ pub struct Settings {
     pub longest_fraction: f64,
     /// A chunk may always take this long, however short the run.
     pub longest_at_least: Duration,
+    /// A run of one lane that should take less than this is not cut, but for as many chunks as the lane has in hand.
+    pub whole_under: Duration,
     /// A chunk is to take at least so many times the lane's overhead.
     pub overheads: f64,
     /// A lane's next chunk is at most so many times the largest that it has finished.
@@ -83,6 +85,7 @@ impl Default for Settings {
             shortest_fraction: 0.002,
             longest_fraction: 1.0 / 16.0,
             longest_at_least: Duration::from_micros(200),
+            whole_under: Duration::from_micros(600),
             overheads: 4.0,
             growth: 8.0,
             patience: 8.0,

@@ -21,7 +21,11 @@ impl Run {
             .max(shortest);
         // The lane's share of half of what remains takes as long as half of what remains takes all of them; all that it
         // has in hand counts.
-        let time = (left / all / 2.0 / it.depth as f64).clamp(shortest.min(longest), longest);
+        let mut time = (left / all / 2.0 / it.depth as f64).clamp(shortest.min(longest), longest);
+        // Nobody is there to share a short run with: a chunk for each of the lane's hands will do.
+        if self.lanes.len() == 1 && !self.open && whole < settings.whole_under.as_secs_f64() {
+            time = time.max(whole / it.depth as f64);
+        }
         let grown = (it.largest * settings.growth).max(first);
         // A short run may be nothing but overhead. Who has only ever done chunks of one size cannot tell, and tries.
         let tries = !it.knows_overhead() && whole < settings.longest_at_least.as_secs_f64();

@@ -105,6 +105,7 @@ pub(crate) const SHORT: Settings = Settings {
     shortest_fraction: 0.2,
     longest_fraction: 0.5,
     longest_at_least: Duration::from_micros(200),
+    whole_under: Duration::ZERO,
     overheads: 0.0,
     growth: 1_000.0,
     patience: 8.0,
