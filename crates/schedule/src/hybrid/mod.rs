@@ -34,6 +34,10 @@ const WORTH_STARTING: f64 = 0.9;
 /// What a device that is only measured again gets of the items.
 const RETRY_SHARE: f64 = 0.01;
 
+/// Runs in which some devices had nothing to do count as so many times as long: they are faster without them, since
+/// waking them takes time.
+const IDLE: f64 = 1.1;
+
 /// A device that could take part in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
@@ -66,6 +70,19 @@ pub struct Observation {
     pub startup: Duration,
     /// Whether it had to be made ready first.
     pub cold: bool,
+}
+
+/// Runs of as many items with the same devices, all of which were ready when they began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Experience {
+    /// The devices, as in [`Candidate::device`].
+    pub devices: Vec<String>,
+    /// Whether each of them did something in some run.
+    pub all_worked: bool,
+    /// How long a run took.
+    pub wall: Duration,
+    /// How many there were.
+    pub runs: u32,
 }
 
 /// How long something was expected to take, and how long it took.
@@ -259,12 +276,13 @@ impl Model {
         prediction
     }
 
-    /// Learns from how long a whole run took with these devices, all of which were ready when it began. It was one of so
-    /// many, and like them.
-    pub fn ended(&mut self, task: &str, items: u64, devices: Vec<String>, wall: Duration, runs: u32) {
+    /// Learns from how long whole runs of so many items took.
+    pub fn ended(&mut self, task: &str, items: u64, experience: Experience) {
+        let Experience { devices, all_worked, wall, runs } = experience;
         self.runs = runs;
         if items > 0 && !devices.is_empty() {
-            self.trials.entry(task.to_owned()).or_default().add(items, devices, wall.as_secs_f64());
+            let wall = wall.as_secs_f64() * if all_worked { 1.0 } else { IDLE };
+            self.trials.entry(task.to_owned()).or_default().add(items, devices, wall);
         }
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Model, Record, Trials};
 
 /// Changes whenever what is kept, or what it means, does.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 type Tasks = BTreeMap<String, BTreeMap<String, Record>>;
 type Runs = BTreeMap<String, Trials>;
@@ -47,7 +47,7 @@ mod test {
     use std::time::Duration;
 
     use super::*;
-    use crate::hybrid::Observation;
+    use crate::hybrid::{Experience, Observation};
 
     fn taught() -> Model {
         let mut model = Model::default();
@@ -55,7 +55,8 @@ mod test {
         let observation =
             Observation { device: "cuda:0".into(), items: 1000, busy, startup: busy, cold: true };
         model.observe("hash", &observation);
-        model.ended("hash", 1000, vec!["cuda:0".into()], busy, 0);
+        let devices = vec!["cuda:0".into()];
+        model.ended("hash", 1000, Experience { devices, all_worked: true, wall: busy, runs: 0 });
         model
     }
 
@@ -76,9 +77,9 @@ mod test {
         assert_eq!(Model::load(&path), Model::default());
         taught().save(&path).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        let older = text.replace("\"version\":3", "\"version\":0");
+        let older = text.replace("\"version\":4", "\"version\":0");
         for damaged in
-            ["", "{}", "\0", &text[..text.len() / 2], &older, r#"{"version":3,"runs":{},"tasks":{"a":3}}"#]
+            ["", "{}", "\0", &text[..text.len() / 2], &older, r#"{"version":4,"runs":{},"tasks":{"a":3}}"#]
         {
             std::fs::write(&path, damaged).unwrap();
             assert_eq!(Model::load(&path), Model::default(), "{damaged}");

@@ -365,12 +365,18 @@ fn a_device_that_was_best_is_made_ready_again_once_it_was_missed_long_enough() {
         startup: micros(startup),
         cold,
     };
+    let alone = |device: &str, wall: Duration| Experience {
+        devices: vec![device.into()],
+        all_worked: true,
+        wall,
+        runs: 1,
+    };
     for _ in 0..4 {
         model.observe("task", &run("gpu", 110, 5, false));
         model.observe("task", &run("cpu", 50, 5, false));
         model.observe("task", &run("cpu", 50, 400, true));
-        model.ended("task", 1, vec!["gpu".into()], micros(115), 1);
-        model.ended("task", 1, vec!["cpu".into()], micros(55), 1);
+        model.ended("task", 1, alone("gpu", micros(115)));
+        model.ended("task", 1, alone("cpu", micros(55)));
     }
     // Another program, in which only the slower one is ready.
     let ready = [Candidate { cold: false, ..candidate("gpu", 50.0) }, candidate("cpu", 50.0)];
@@ -378,7 +384,7 @@ fn a_device_that_was_best_is_made_ready_again_once_it_was_missed_long_enough() {
         |choice: &Choice| choice.used.iter().any(|used| used.device == "cpu" && used.basis != Basis::Retried);
     let first = (0..20).find(|_| {
         let choice = model.choose("task", 1, &ready);
-        model.ended("task", 1, vec!["gpu".into()], micros(115), 1);
+        model.ended("task", 1, alone("gpu", micros(115)));
         is_used(&choice)
     });
     assert!(first.is_some_and(|first| (1..=12).contains(&first)), "{first:?}");

@@ -34,7 +34,8 @@ const CLOSE: f64 = 1.1;
 /// What was used last stays until something else is faster by more than chance.
 const STEADY: f64 = 1.01;
 /// Where what is used becomes slower or faster by at most this part, so has the whole machine, and the others are taken
-/// to have changed as much: what they did a while ago could otherwise not be compared.
+/// to have changed as much: what they did a while ago could otherwise not be compared. They are not taken to have changed
+/// by more than this without having been seen.
 const DRIFT: f64 = 0.1;
 /// Several devices are only worth it if they are faster than one by more than runs differ from each other anyway.
 const COMPANY: f64 = 1.03;
@@ -46,30 +47,44 @@ pub(super) struct Trials {
 }
 
 /// Runs of about the same number of items.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Size {
     sets: Vec<Trial>,
     decisions: u32,
+    /// The decision since which the same devices are used.
+    since: u32,
     /// The devices that were last used because they were fastest.
-    #[serde(default)]
     settled: Vec<String>,
+    /// How many times as slow the machine has become since the first run, as far as what is used tells.
+    drift: f64,
 }
 
 /// Runs with the same devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Trial {
     devices: Vec<String>,
-    /// Seconds an item, the last runs' last.
-    seconds_per_item: Vec<f64>,
+    /// The last ones last.
+    runs: Vec<Timed>,
     /// The decision that it was last used in.
     last: u32,
 }
 
+/// How long runs took once.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Timed {
+    seconds_per_item: f64,
+    /// How slow the machine was then.
+    drift: f64,
+}
+
 impl Trial {
-    /// The second best of the last runs: whatever disturbs a run only ever makes it longer, and the first ones with some
-    /// devices are those in which they are got to know; but one of them may have been lucky.
-    fn seconds_per_item(&self) -> f64 {
-        let mut sorted = self.seconds_per_item.clone();
+    /// The second best of the last runs, on the machine as it is now: whatever disturbs a run only ever makes it longer,
+    /// and the first ones with some devices are those in which they are got to know; but one of them may have been lucky.
+    fn seconds_per_item(&self, drift: f64) -> f64 {
+        let now = |timed: &Timed| {
+            timed.seconds_per_item * (drift / timed.drift).clamp(1.0 / (1.0 + DRIFT), 1.0 + DRIFT)
+        };
+        let mut sorted: Vec<f64> = self.runs.iter().map(now).collect();
         sorted.sort_by(f64::total_cmp);
         let index = usize::from(sorted.len() > 2);
         sorted.get(index).copied().unwrap_or(f64::INFINITY)
@@ -102,21 +117,23 @@ impl Trials {
         let size = self.sizes.entry(size_of_run(items)).or_default();
         let last = size.decisions;
         let index = size.sets.iter().position(|trial| trial.devices == devices).unwrap_or_else(|| {
-            size.sets.push(Trial { devices, seconds_per_item: Vec::new(), last });
+            size.sets.push(Trial { devices, runs: Vec::new(), last });
             size.sets.len() - 1
         });
         let trial = &mut size.sets[index];
-        let before = trial.seconds_per_item();
+        let before = trial.seconds_per_item(size.drift);
         trial.last = last;
-        trial.seconds_per_item.push(seconds / items.max(1) as f64);
-        if trial.seconds_per_item.len() > REMEMBERED {
-            trial.seconds_per_item.remove(0);
+        trial.runs.push(Timed { seconds_per_item: seconds / items.max(1) as f64, drift: size.drift });
+        if trial.runs.len() > REMEMBERED {
+            trial.runs.remove(0);
         }
-        let change = trial.seconds_per_item() / before;
-        if trial.devices == size.settled && (change - 1.0).abs() <= DRIFT {
-            for (other, trial) in size.sets.iter_mut().enumerate() {
-                trial.seconds_per_item.iter_mut().filter(|_| other != index).for_each(|it| *it *= change);
+        if trial.devices == size.settled {
+            let change = trial.seconds_per_item(size.drift) / before;
+            if (change - 1.0).abs() <= DRIFT {
+                size.drift *= change;
             }
+            // What is in use shows itself how slow it is now.
+            trial.runs.iter_mut().for_each(|timed| timed.drift = size.drift);
         }
     }
 
@@ -140,8 +157,8 @@ impl Trials {
         let size = self.sizes.get(&size_of_run(items))?;
         let seconds = |members: Vec<usize>| {
             let trial = size.find(&members, &names)?;
-            let seconds = trial.seconds_per_item() * items as f64;
-            (trial.seconds_per_item.len() >= enough(seconds)).then_some((members, seconds))
+            let seconds = trial.seconds_per_item(size.drift) * items as f64;
+            (trial.runs.len() >= enough(seconds)).then_some((members, seconds))
         };
         size.known(&names).into_iter().filter_map(seconds).min_by(|a, b| a.1.total_cmp(&b.1))
     }
@@ -153,14 +170,15 @@ impl Trials {
         };
         size.decisions = size.decisions.wrapping_add(1);
         let mut sets = sets(items, lines, best, size.known(names));
-        let measured =
-            |set: &Set| size.find(&set.members, names).map(|it| it.seconds_per_item() * items as f64);
+        let measured = |set: &Set| {
+            size.find(&set.members, names).map(|it| it.seconds_per_item(size.drift) * items as f64)
+        };
         let seconds: Vec<f64> =
             sets.iter().map(|set| measured(set).unwrap_or(set.reckoned.seconds)).collect();
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
         let enough = enough(least);
         let is_measured =
-            |set: &Set| size.find(&set.members, names).is_some_and(|it| it.seconds_per_item.len() >= enough);
+            |set: &Set| size.find(&set.members, names).is_some_and(|it| it.runs.len() >= enough);
         // A device that never did such a run is seen once, however slow it should be, if that costs little.
         let is_new = |set: &Set| set.members.len() == 1 && size.find(&set.members, names).is_none();
         let untried = |&index: &usize| {
@@ -172,8 +190,9 @@ impl Trials {
         let settled =
             (0..sets.len()).find(|&index| seconds[index] <= least * STEADY && named(index) == size.settled);
         let fastest = || (0..sets.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
-        // Sooner at first: what was slow then may only have been new.
-        let again = size.decisions.is_multiple_of(AGAIN.min(size.decisions.next_power_of_two()));
+        // Sooner at first, and after a change: what was slow then may only have been new.
+        let since = size.decisions.wrapping_sub(size.since);
+        let again = since.is_multiple_of(AGAIN.min(since.next_power_of_two()));
         let far = (size.decisions / AGAIN).is_multiple_of(4);
         let looking = if far { WORTH_LOOKING.min(worth_trying(least)) } else { CLOSE };
         let near = (0..sets.len()).filter(|&index| seconds[index] <= least * looking);
@@ -184,11 +203,17 @@ impl Trials {
         };
         // Whoever takes the place of another has to show soon that it is faster.
         let explores = explored.or(settled) != settled || settled.is_none();
-        if explored.is_none() {
-            size.settled = named(chosen).into_iter().map(str::to_owned).collect();
+        if explored.is_none() && settled.is_none() {
+            size.settle(named(chosen).into_iter().map(str::to_owned).collect());
         }
         let (seconds, tries) = (seconds[chosen], explored.is_some());
         Decided { joint: sets.swap_remove(chosen).reckoned, seconds, explores, tries }
+    }
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Size { sets: Vec::new(), decisions: 0, since: 0, settled: Vec::new(), drift: 1.0 }
     }
 }
 
@@ -198,6 +223,15 @@ impl Size {
         let place = |device: &String| names.iter().position(|name| name == device);
         let members = |trial: &Trial| trial.devices.iter().map(place).collect();
         self.sets.iter().filter_map(members).collect()
+    }
+
+    /// These are used from now on. What they did a while ago is no reason to go on with them.
+    fn settle(&mut self, devices: Vec<String>) {
+        if let Some(trial) = self.sets.iter_mut().find(|trial| trial.devices == devices) {
+            trial.runs.drain(..trial.runs.len().saturating_sub(1));
+        }
+        self.settled = devices;
+        self.since = self.decisions;
     }
 
     fn find(&self, members: &[usize], names: &[&str]) -> Option<&Trial> {
@@ -312,6 +346,22 @@ mod test {
         let second = |set: &[usize]| if set == [1] { 0.5e-3 } else { 1e-3 };
         let history = live(&mut trials, &lines, 1500, second);
         assert!(history[1400..].iter().filter(|set| **set == [1]).count() >= 95);
+    }
+
+    #[test]
+    fn what_was_not_used_for_long_is_not_thought_to_have_become_ever_faster() {
+        let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1e-6)];
+        let mut trials = Trials::default();
+        let turn = std::cell::Cell::new(0u32);
+        // The one that is used gets slower at a stroke and faster bit by bit, over and over; the other never changes.
+        let truth = |set: &[usize]| {
+            turn.set(turn.get() + 1);
+            let sawtooth = 1.2 - 0.02 * f64::from(turn.get() % 10);
+            if set == [0] { 1e-3 * sawtooth } else { 1.5e-3 }
+        };
+        let history = live(&mut trials, &lines, 600, truth);
+        let best = history[100..].iter().filter(|set| **set == [0]).count();
+        assert!(best >= 480, "{best} of 500");
     }
 
     #[test]

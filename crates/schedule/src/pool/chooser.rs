@@ -3,13 +3,12 @@
 use std::{
     path::PathBuf,
     sync::{Mutex, MutexGuard},
-    time::Duration,
 };
 
 use evener_device::cache_folder;
 
 use super::lock;
-use crate::hybrid::{Candidate, Choice, Model, Observation};
+use crate::hybrid::{Candidate, Choice, Experience, Model, Observation};
 
 /// The model, loaded when it is first asked and saved when the pool ends.
 #[derive(Debug, Default)]
@@ -67,11 +66,11 @@ impl Chooser {
         }
     }
 
-    /// Learns from how long each of so many whole runs took with these devices.
-    pub(crate) fn ended(&self, task: &str, items: u64, devices: Vec<String>, wall: Duration, runs: u32) {
+    /// Learns from how long whole runs took.
+    pub(crate) fn ended(&self, task: &str, items: u64, experience: Experience) {
         let mut known = self.known();
         known.learned = true;
-        known.model().ended(task, items, devices, wall, runs);
+        known.model().ended(task, items, experience);
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

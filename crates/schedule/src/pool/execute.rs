@@ -39,9 +39,8 @@ impl<T: Task> Job<'_, T> {
         }
         let begin = Instant::now();
         let experience = if chooses { lock(&self.memory).experience(items) } else { None };
-        if let Some((selection, wall, runs)) = experience {
-            let devices = selection.seats.iter().map(|seat| history_name(&seat.device().0)).collect();
-            self.pool.inner().chooser.ended(self.task.name(), items, devices, wall, runs);
+        if let Some(experience) = experience {
+            self.pool.inner().chooser.ended(self.task.name(), items, experience);
         }
         let mut seats = self.pool.usable(&self.task)?;
         let usable = |seat: &&Arc<Seat>| !seats.iter().any(|it| it.index == seat.index);
@@ -168,7 +167,7 @@ impl<T: Task> Job<'_, T> {
         let accepted = std::mem::take(&mut core.accepted);
         let mut memory = lock(&self.memory);
         memory.remember(&core.run, &seats, &devices, (unit, units));
-        memory.took(count, wall);
+        memory.took(count, wall, &report.devices);
         drop(memory);
         drop(core);
         let Outlet::Slots(slots) = &shared.results else { return Err(RunError::NoDevices) };
@@ -314,7 +313,7 @@ fn own_lane(seats: &[Arc<Seat>], specs: &[LaneSpec], units: u64) -> Option<usize
 }
 
 /// What a device's history is kept under: another card in the same place is another device.
-fn history_name(device: &Device) -> String {
+pub(super) fn history_name(device: &Device) -> String {
     format!("{} ({})", device.id(), device.describe().name)
 }
 

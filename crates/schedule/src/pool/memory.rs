@@ -6,15 +6,19 @@ use std::{
     time::Duration,
 };
 
-use super::Seat;
+use super::{Seat, execute::history_name};
 use crate::{
     account::DeviceLanes,
-    report::LeftOut,
+    hybrid::Experience,
+    report::{DeviceReport, LeftOut},
     run::{Expected, Run},
 };
 
 /// Deciding which devices to use may take one part in so many of the time that the runs take.
 const WORTH: u32 = 100;
+/// It hardly ever takes longer than this. Where it does, because what is known had to be read from a file or because
+/// another had the core, the next time it will not.
+const DECIDING: Duration = Duration::from_micros(50);
 /// Once in so many runs it is forgotten what a chunk costs beside its items.
 const FORGETFUL: u32 = 16;
 /// So many numbers of items are remembered.
@@ -54,6 +58,8 @@ struct Remembered {
     /// How long the runs took that have used it since, in all and one by one.
     used: Duration,
     walls: Vec<Duration>,
+    /// Which of the devices have done something.
+    worked: Vec<bool>,
 }
 
 impl Remembered {
@@ -118,23 +124,28 @@ impl Memory {
         if self.choices.len() >= SIZES {
             self.choices.clear();
         }
+        let (deciding, worked) = (deciding.min(DECIDING), vec![false; selection.seats.len()]);
         let (selection, used, walls) = (selection.clone(), Duration::ZERO, Vec::new());
-        self.choices.insert(items, Remembered { selection, deciding, used, walls });
+        self.choices.insert(items, Remembered { selection, deciding, used, walls, worked });
     }
 
-    /// The last decision for so many items, which is over, how long a run with it took, and how many there were.
-    pub(super) fn experience(&mut self, items: u64) -> Option<(Selection, Duration, u32)> {
+    /// What came of the last decision for so many items, which is over.
+    pub(super) fn experience(&mut self, items: u64) -> Option<Experience> {
         let known = self.choices.remove(&items)?;
-        let (selection, used) = (known.selection.clone(), known.used);
+        let devices = known.selection.seats.iter().map(|seat| history_name(&seat.device().0)).collect();
+        let (used, all_worked) = (known.used, !known.worked.contains(&false));
         let wall = known.wall()?;
         let runs = used.as_secs_f64() / wall.as_secs_f64().max(1e-9);
-        Some((selection, wall, runs.round() as u32))
+        Some(Experience { devices, all_worked, wall, runs: runs.round() as u32 })
     }
 
-    /// A run of so many items took so long.
-    pub(super) fn took(&mut self, items: u64, wall: Duration) {
+    /// A run of so many items took so long, and this is what its devices did.
+    pub(super) fn took(&mut self, items: u64, wall: Duration, devices: &[DeviceReport]) {
         if let Some(known) = self.choices.get_mut(&items) {
             known.used += wall;
+            for (worked, device) in known.worked.iter_mut().zip(devices) {
+                *worked |= device.items > 0;
+            }
             if known.walls.len() < TIMED {
                 known.walls.push(wall);
             }
