@@ -27,10 +27,13 @@ fn turns<const N: usize>(rounds: usize, ways: [&mut dyn FnMut(); N]) -> [Duratio
             }
         }
     }
-    times.map(|mut times| {
-        times.sort_unstable();
-        times[times.len() / 4]
-    })
+    times.map(quartile)
+}
+
+/// The lower one.
+fn quartile(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 4]
 }
 
 fn milliseconds(time: Duration) -> f64 {

@@ -69,6 +69,7 @@ fn live(seed: u64, pools: usize) -> Vec<(u64, f64)> {
     let mut clock = 0;
     for pool in 0..pools {
         let mut used_last = [0u64; 4];
+        let born = clock;
         let mut luck = || -> [f64; 4] { std::array::from_fn(|_| 1.0 + 0.02 * (chance.next() - 0.5)) };
         let (lucky, alone_lucky) = (luck(), luck());
         for ((items, alone), (walls, singles)) in ALONE.iter().zip(&mut measured) {
@@ -90,6 +91,8 @@ fn live(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                     let sleep = if sleepy { 1.1 + chance.next() } else { 1.0 };
                     // The machine is faster at times.
                     let drift = 1.0 + 0.08 * (clock as f64 / 700.0).sin();
+                    // It takes a pool some time to get going.
+                    let drift = if clock - born < 200 { drift * 1.3 } else { drift };
                     let now = |luck: &[f64; 4]| std::array::from_fn(|it| alone[it] * drift * luck[it]);
                     here.push(together(&members, &now(&lucky)) * chance.disturbance() * sleep);
                     if run > learning {

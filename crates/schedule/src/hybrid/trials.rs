@@ -80,15 +80,16 @@ struct Timed {
 impl Trial {
     /// The second best of the last runs, on the machine as it is now: whatever disturbs a run only ever makes it longer,
     /// and the first ones with some devices are those in which they are got to know; but one of them may have been lucky.
+    /// Of several devices the median, since what they take together varies of itself.
     fn seconds_per_item(&self, drift: f64) -> f64 {
         let now = |timed: &Timed| {
             timed.seconds_per_item * (drift / timed.drift).clamp(1.0 / (1.0 + DRIFT), 1.0 + DRIFT)
         };
         let mut sorted: Vec<f64> = self.runs.iter().map(now).collect();
         sorted.sort_by(f64::total_cmp);
-        let index = usize::from(sorted.len() > 2);
-        sorted.get(index).copied().unwrap_or(f64::INFINITY)
-            * if self.devices.len() > 1 { COMPANY } else { 1.0 }
+        let company = self.devices.len() > 1;
+        let index = if company { sorted.len() / 2 } else { usize::from(sorted.len() > 2) };
+        sorted.get(index).copied().unwrap_or(f64::INFINITY) * if company { COMPANY } else { 1.0 }
     }
 }
 
@@ -189,14 +190,20 @@ impl Trials {
         let named = |index: usize| sorted_names(&sets[index].members, names);
         let settled =
             (0..sets.len()).find(|&index| seconds[index] <= least * STEADY && named(index) == size.settled);
-        let fastest = || (0..sets.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
+        let by_seconds = |a: &usize, b: &usize| seconds[*a].total_cmp(&seconds[*b]);
+        let fastest = || (0..sets.len()).min_by(by_seconds);
         // Sooner at first, and after a change: what was slow then may only have been new.
         let since = size.decisions.wrapping_sub(size.since);
         let again = since.is_multiple_of(AGAIN.min(since.next_power_of_two()));
+        let at_most = least * WORTH_LOOKING.min(worth_trying(least));
         let far = (size.decisions / AGAIN).is_multiple_of(4);
-        let looking = if far { WORTH_LOOKING.min(worth_trying(least)) } else { CLOSE };
-        let near = (0..sets.len()).filter(|&index| seconds[index] <= least * looking);
-        let explored = (0..sets.len()).find(untried).or_else(|| near.min_by_key(unused).filter(|_| again));
+        let looking = if far { at_most } else { least * CLOSE };
+        let near = (0..sets.len()).filter(|&index| seconds[index] <= looking);
+        let is_other = |&it: &usize| Some(it) != settled && seconds[it] <= at_most;
+        let second = || (0..sets.len()).filter(is_other).min_by(by_seconds);
+        // Soon after a change, what would come next, to see whether it was right; later, who was not looked at for long.
+        let other = || if since < AGAIN { second() } else { near.min_by_key(unused) };
+        let explored = (0..sets.len()).find(untried).or_else(|| if again { other() } else { None });
         let Some(chosen) = explored.or(settled).or_else(fastest) else {
             let joint = joint::fastest(lines, items);
             return Decided { seconds: joint.seconds, joint, explores: true, tries: false };
