@@ -43,10 +43,11 @@ fn together(members: &[usize], alone: &[f64; 4]) -> f64 {
     all.min(one) * 1e-6
 }
 
-/// Whether one of them does it all.
-fn one_works(members: &[usize], alone: &[f64; 4]) -> bool {
+/// The one of them that does it all, where there is one.
+fn only_worker(members: &[usize], alone: &[f64; 4]) -> Option<usize> {
     let (all, one) = both_ways(members, alone);
-    one < all
+    let fastest = members.iter().copied().min_by(|&a, &b| alone[a].total_cmp(&alone[b]));
+    fastest.filter(|_| one < all)
 }
 
 fn both_ways(members: &[usize], alone: &[f64; 4]) -> (f64, f64) {
@@ -93,7 +94,12 @@ fn live(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                     let drift = 1.0 + 0.08 * (clock as f64 / 700.0).sin();
                     // It takes a pool some time to get going.
                     let drift = if clock - born < 200 { drift * 1.3 } else { drift };
-                    let now = |luck: &[f64; 4]| std::array::from_fn(|it| alone[it] * drift * luck[it]);
+                    // And the cores more than the others.
+                    let cores = if clock - born < 300 { 1.8 } else { 1.0 };
+                    let now = |luck: &[f64; 4]| {
+                        let of = |it: usize| alone[it] * drift * luck[it] * if it == 3 { cores } else { 1.0 };
+                        std::array::from_fn(of)
+                    };
                     here.push(together(&members, &now(&lucky)) * chance.disturbance() * sleep);
                     if run > learning {
                         walls.extend(here.last());
@@ -115,12 +121,13 @@ fn live(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                         },
                     );
                 }
-                let devices = members.iter().map(|&it| NAMES[it].to_owned()).collect();
                 let runs = here.len() as u32;
                 here.truncate(64);
                 let wall = Duration::from_secs_f64(quartile(&here));
-                let all_worked = members.len() == 1 || !one_works(&members, alone);
-                model.ended("task", *items, Experience { devices, all_worked, wall, runs });
+                let named = |members: &[usize]| members.iter().map(|&it| NAMES[it].to_owned()).collect();
+                let devices = named(&members);
+                let worked = named(&only_worker(&members, alone).map_or(members, |one| vec![one]));
+                model.ended("task", *items, Experience { devices, worked, wall, runs });
             }
         }
     }
@@ -144,7 +151,7 @@ fn choosing_costs_next_to_nothing_at_any_size() {
         let found: Vec<(u64, f64)> = (0..20).flat_map(|seed| live(seed, pools)).collect();
         let over = |limit: f64| found.iter().filter(|(_, ratio)| *ratio > limit).collect::<Vec<_>>();
         println!("{pools}: {:?} of {}", over(1.02), found.len());
-        assert!(over(1.04).is_empty(), "{:?}", over(1.04));
-        assert!(over(1.02).len() <= found.len() / 30, "{:?} of {}", over(1.02), found.len());
+        assert!(over(1.03).is_empty(), "{:?}", over(1.03));
+        assert!(over(1.02).len() <= found.len() / 60, "{:?} of {}", over(1.02), found.len());
     }
 }

@@ -34,10 +34,6 @@ const WORTH_STARTING: f64 = 0.9;
 /// What a device that is only measured again gets of the items.
 const RETRY_SHARE: f64 = 0.01;
 
-/// Runs in which some devices had nothing to do count as so many times as long: they are faster without them, since
-/// waking them takes time.
-const IDLE: f64 = 1.1;
-
 /// A device that could take part in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
@@ -77,8 +73,8 @@ pub struct Observation {
 pub struct Experience {
     /// The devices, as in [`Candidate::device`].
     pub devices: Vec<String>,
-    /// Whether each of them did something in some run.
-    pub all_worked: bool,
+    /// Those of them that did something in some run. The others were there in vain.
+    pub worked: Vec<String>,
     /// How long a run took.
     pub wall: Duration,
     /// How many there were.
@@ -278,11 +274,9 @@ impl Model {
 
     /// Learns from how long whole runs of so many items took.
     pub fn ended(&mut self, task: &str, items: u64, experience: Experience) {
-        let Experience { devices, all_worked, wall, runs } = experience;
-        self.runs = runs;
-        if items > 0 && !devices.is_empty() {
-            let wall = wall.as_secs_f64() * if all_worked { 1.0 } else { IDLE };
-            self.trials.entry(task.to_owned()).or_default().add(items, devices, wall);
+        self.runs = experience.runs;
+        if items > 0 && !experience.devices.is_empty() {
+            self.trials.entry(task.to_owned()).or_default().add(items, experience);
         }
     }
 

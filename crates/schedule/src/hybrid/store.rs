@@ -55,8 +55,9 @@ mod test {
         let observation =
             Observation { device: "cuda:0".into(), items: 1000, busy, startup: busy, cold: true };
         model.observe("hash", &observation);
-        let devices = vec!["cuda:0".into()];
-        model.ended("hash", 1000, Experience { devices, all_worked: true, wall: busy, runs: 0 });
+        let devices = vec!["cuda:0".to_owned()];
+        let worked = devices.clone();
+        model.ended("hash", 1000, Experience { devices, worked, wall: busy, runs: 0 });
         model
     }
 

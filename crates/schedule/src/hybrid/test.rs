@@ -367,7 +367,7 @@ fn a_device_that_was_best_is_made_ready_again_once_it_was_missed_long_enough() {
     };
     let alone = |device: &str, wall: Duration| Experience {
         devices: vec![device.into()],
-        all_worked: true,
+        worked: vec![device.into()],
         wall,
         runs: 1,
     };

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Candidate,
+    Candidate, Experience,
     joint::{self, Joint, Line},
 };
 
@@ -25,11 +25,20 @@ const REMEMBERED: usize = 5;
 fn worth_trying(least: f64) -> f64 {
     if least < SHORT { 4.0 } else { 1.5 }
 }
-/// Once in so many decisions, a set is measured again that was not used for long.
-const AGAIN: u32 = 64;
-/// Then it is one that took at most so many times as long as the best, or as is worth trying; mostly one that is close.
+/// Now and then a set is measured again that is not in use, as often as that costs at most this part of the time: mostly
+/// the one that has shown most, and once in so many times the one that was not looked at for longest.
+const SPARE: f64 = 0.02;
+const OLDEST: u32 = 4;
+/// Then it is used for about so many runs, or for so many seconds.
+const LOOKING: (f64, f64) = (8.0, 0.02);
+/// Each of them takes so much longer than the best at least, as parts of that: who was not used for a while is slow.
+const WAKING: f64 = 0.25;
+/// A change is worth looking twice whether it was right.
+const CHANGE: f64 = 2.0 * LOOKING.0 * WAKING;
+/// It is one that took at most so many times as long as the best, or as is worth trying.
 const WORTH_LOOKING: f64 = 2.0;
-const CLOSE: f64 = 1.1;
+/// Whenever a set does not do as well again as it once did, that counts for so much less.
+const FADING: f64 = 1.05;
 
 /// What was used last stays until something else is faster by more than chance.
 const STEADY: f64 = 1.01;
@@ -51,8 +60,10 @@ pub(super) struct Trials {
 struct Size {
     sets: Vec<Trial>,
     decisions: u32,
-    /// The decision since which the same devices are used.
-    since: u32,
+    /// The seconds that may be lost by looking what others do.
+    spare: f64,
+    /// How often that was done.
+    looks: u32,
     /// The devices that were last used because they were fastest.
     settled: Vec<String>,
     /// How many times as slow the machine has become since the first run, as far as what is used tells.
@@ -63,8 +74,12 @@ struct Size {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Trial {
     devices: Vec<String>,
+    /// Those that did something when it was last used.
+    worked: Vec<String>,
     /// The last ones last.
     runs: Vec<Timed>,
+    /// The best that it has shown, in seconds an item. It fades.
+    best: f64,
     /// The decision that it was last used in.
     last: u32,
 }
@@ -112,23 +127,29 @@ struct Set {
 }
 
 impl Trials {
-    /// A run of so many items with these devices took so long.
-    pub(super) fn add(&mut self, items: u64, mut devices: Vec<String>, seconds: f64) {
+    /// Keeps what runs of so many items were like.
+    pub(super) fn add(&mut self, items: u64, experience: Experience) {
+        let Experience { mut devices, mut worked, wall, runs } = experience;
+        let seconds = wall.as_secs_f64();
         devices.sort();
+        worked.sort();
         let size = self.sizes.entry(size_of_run(items)).or_default();
         let last = size.decisions;
         let index = size.sets.iter().position(|trial| trial.devices == devices).unwrap_or_else(|| {
-            size.sets.push(Trial { devices, runs: Vec::new(), last });
+            size.sets.push(Trial { devices, worked: Vec::new(), runs: Vec::new(), best: f64::MAX, last });
             size.sets.len() - 1
         });
         let trial = &mut size.sets[index];
         let before = trial.seconds_per_item(size.drift);
-        trial.last = last;
-        trial.runs.push(Timed { seconds_per_item: seconds / items.max(1) as f64, drift: size.drift });
+        (trial.last, trial.worked) = (last, worked);
+        let timed = Timed { seconds_per_item: seconds / items.max(1) as f64, drift: size.drift };
+        trial.best = timed.seconds_per_item.min(trial.best * FADING);
+        trial.runs.push(timed);
         if trial.runs.len() > REMEMBERED {
             trial.runs.remove(0);
         }
         if trial.devices == size.settled {
+            size.spare += SPARE * seconds * f64::from(runs);
             let change = trial.seconds_per_item(size.drift) / before;
             if (change - 1.0).abs() <= DRIFT {
                 size.drift *= change;
@@ -174,8 +195,8 @@ impl Trials {
         let measured = |set: &Set| {
             size.find(&set.members, names).map(|it| it.seconds_per_item(size.drift) * items as f64)
         };
-        let seconds: Vec<f64> =
-            sets.iter().map(|set| measured(set).unwrap_or(set.reckoned.seconds)).collect();
+        let known: Vec<f64> = sets.iter().map(|set| measured(set).unwrap_or(set.reckoned.seconds)).collect();
+        let seconds = size.without_idle(&sets, names, &known);
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
         let enough = enough(least);
         let is_measured =
@@ -186,24 +207,30 @@ impl Trials {
             let promising = !is_measured(&sets[index]) && seconds[index] <= least * worth_trying(least);
             promising || is_new(&sets[index]) && seconds[index] < SHORT
         };
-        let unused = |index: &usize| size.find(&sets[*index].members, names).map_or(0, |trial| trial.last);
+        let trial = |index: usize| size.find(&sets[index].members, names);
+        let unused = |index: &usize| trial(*index).map_or(0, |trial| trial.last);
+        let shown = |index: usize| trial(index).map_or(seconds[index], |trial| trial.best * items as f64);
         let named = |index: usize| sorted_names(&sets[index].members, names);
         let settled =
             (0..sets.len()).find(|&index| seconds[index] <= least * STEADY && named(index) == size.settled);
         let by_seconds = |a: &usize, b: &usize| seconds[*a].total_cmp(&seconds[*b]);
         let fastest = || (0..sets.len()).min_by(by_seconds);
-        // Sooner at first, and after a change: what was slow then may only have been new.
-        let since = size.decisions.wrapping_sub(size.since);
-        let again = since.is_multiple_of(AGAIN.min(since.next_power_of_two()));
         let at_most = least * WORTH_LOOKING.min(worth_trying(least));
-        let far = (size.decisions / AGAIN).is_multiple_of(4);
-        let looking = if far { at_most } else { least * CLOSE };
-        let near = (0..sets.len()).filter(|&index| seconds[index] <= looking);
-        let is_other = |&it: &usize| Some(it) != settled && seconds[it] <= at_most;
-        let second = || (0..sets.len()).filter(is_other).min_by(by_seconds);
-        // Soon after a change, what would come next, to see whether it was right; later, who was not looked at for long.
-        let other = || if since < AGAIN { second() } else { near.min_by_key(unused) };
-        let explored = (0..sets.len()).find(untried).or_else(|| if again { other() } else { None });
+        let others = || (0..sets.len()).filter(|&it| Some(it) != settled);
+        let other = || {
+            if size.looks % OLDEST == OLDEST - 1 {
+                others().filter(|&it| seconds[it] <= at_most).min_by_key(unused)
+            } else {
+                others().filter(|&it| shown(it) <= at_most).min_by(|&a, &b| shown(a).total_cmp(&shown(b)))
+            }
+        };
+        let price = |index: usize| {
+            let runs = (LOOKING.1 / least).clamp(1.0, LOOKING.0);
+            runs * (known[index] - least).max(WAKING * least)
+        };
+        let untried = (0..sets.len()).find(untried);
+        let looked_at = if untried.is_none() { other().filter(|&it| price(it) <= size.spare) } else { None };
+        let (explored, price) = (untried.or(looked_at), looked_at.map(price));
         let Some(chosen) = explored.or(settled).or_else(fastest) else {
             let joint = joint::fastest(lines, items);
             return Decided { seconds: joint.seconds, joint, explores: true, tries: false };
@@ -212,6 +239,11 @@ impl Trials {
         let explores = explored.or(settled) != settled || settled.is_none();
         if explored.is_none() && settled.is_none() {
             size.settle(named(chosen).into_iter().map(str::to_owned).collect());
+            size.spare = CHANGE * least;
+        }
+        if let Some(price) = price {
+            size.spare = (size.spare - price).min(CHANGE * least);
+            size.looks = size.looks.wrapping_add(1);
         }
         let (seconds, tries) = (seconds[chosen], explored.is_some());
         Decided { joint: sets.swap_remove(chosen).reckoned, seconds, explores, tries }
@@ -220,7 +252,7 @@ impl Trials {
 
 impl Default for Size {
     fn default() -> Self {
-        Size { sets: Vec::new(), decisions: 0, since: 0, settled: Vec::new(), drift: 1.0 }
+        Size { sets: Vec::new(), decisions: 0, spare: 0.0, looks: 0, settled: Vec::new(), drift: 1.0 }
     }
 }
 
@@ -238,7 +270,21 @@ impl Size {
             trial.runs.drain(..trial.runs.len().saturating_sub(1));
         }
         self.settled = devices;
-        self.since = self.decisions;
+    }
+
+    /// What the sets take, where none that had members in vain counts: those who did all the work take no longer without
+    /// them.
+    fn without_idle(&self, sets: &[Set], names: &[&str], known: &[f64]) -> Vec<f64> {
+        let mut seconds = known.to_vec();
+        for (index, set) in sets.iter().enumerate() {
+            let Some(trial) = self.find(&set.members, names) else { continue };
+            let workers = |other: &Set| sorted_names(&other.members, names) == trial.worked;
+            if let Some(workers) = sets.iter().position(workers).filter(|&workers| workers != index) {
+                seconds[workers] = seconds[workers].min(known[index]);
+                seconds[index] = f64::INFINITY;
+            }
+        }
+        seconds
     }
 
     fn find(&self, members: &[usize], names: &[&str]) -> Option<&Trial> {
@@ -297,6 +343,8 @@ pub(super) fn only(items: u64, lines: &[Line], members: &[usize]) -> Joint {
 
 #[cfg(test)]
 mod test {
+    use std::time::Duration;
+
     use super::*;
 
     const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -310,6 +358,13 @@ mod test {
         (0..joint.items.len()).filter(|&index| joint.items[index] > 0.0).collect()
     }
 
+    /// A run with these devices, all of which worked.
+    fn ran(set: &[usize], seconds: f64) -> Experience {
+        let devices: Vec<String> = set.iter().map(|&index| NAMES[index].to_owned()).collect();
+        let wall = Duration::from_secs_f64(seconds);
+        Experience { worked: devices.clone(), devices, wall, runs: 1 }
+    }
+
     /// Decides and runs so often, where the sets really take what `truth` says. Gives what was used.
     fn live(
         trials: &mut Trials,
@@ -320,7 +375,7 @@ mod test {
         let mut history = Vec::new();
         for _ in 0..times {
             let set = used(&trials.decide(1000, &candidates(lines.len()), lines).joint);
-            trials.add(1000, set.iter().map(|&index| NAMES[index].to_owned()).collect(), truth(&set));
+            trials.add(1000, ran(&set, truth(&set)));
             history.push(set);
         }
         history
@@ -346,7 +401,7 @@ mod test {
         let mut trials = Trials::default();
         let first = |set: &[usize]| if set == [0] { 1e-3 } else { 1.9e-3 };
         live(&mut trials, &lines, 40, first);
-        trials.add(1000, vec!["a".into()], 1.0);
+        trials.add(1000, ran(&[0], 1.0));
         let history = live(&mut trials, &lines, 20, first);
         assert!(history.iter().filter(|set| **set == [0]).count() >= 19);
         // The other has become faster: nobody tells, but it is looked at now and then.
@@ -383,6 +438,18 @@ mod test {
         let history = live(&mut Trials::default(), &lines, 400, truth);
         let changes = history[64..].windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert!(changes <= 20, "{changes}");
+    }
+
+    #[test]
+    fn who_is_there_in_vain_is_done_without() {
+        let lines = [Line::new(0.0, 1e-6), Line::new(0.0, 1e-6), Line::new(0.0, 2e-6)];
+        let mut trials = Trials::default();
+        live(&mut trials, &lines, 40, |set| if set == [0] { 2e-3 } else { 5e-3 });
+        // It was slow for a while; now it is not, and does all the work before others are awake.
+        let all = Experience { worked: vec!["a".into()], ..ran(&[0, 1, 2], 1e-3) };
+        trials.add(1000, all);
+        let history = live(&mut trials, &lines, 4, |_| 0.9e-3);
+        assert_eq!(history, vec![vec![0]; 4]);
     }
 
     #[test]

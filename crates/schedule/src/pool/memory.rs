@@ -132,11 +132,14 @@ impl Memory {
     /// What came of the last decision for so many items, which is over.
     pub(super) fn experience(&mut self, items: u64) -> Option<Experience> {
         let known = self.choices.remove(&items)?;
-        let devices = known.selection.seats.iter().map(|seat| history_name(&seat.device().0)).collect();
-        let (used, all_worked) = (known.used, !known.worked.contains(&false));
+        let name = |seat: &Arc<Seat>| history_name(&seat.device().0);
+        let devices: Vec<String> = known.selection.seats.iter().map(name).collect();
+        let worked = devices.iter().zip(&known.worked).filter(|(_, worked)| **worked);
+        let worked = worked.map(|(device, _)| device.clone()).collect();
+        let used = known.used;
         let wall = known.wall()?;
         let runs = used.as_secs_f64() / wall.as_secs_f64().max(1e-9);
-        Some(Experience { devices, all_worked, wall, runs: runs.round() as u32 })
+        Some(Experience { devices, worked, wall, runs: runs.round() as u32 })
     }
 
     /// A run of so many items took so long, and this is what its devices did.
