@@ -121,9 +121,6 @@ impl Lane {
         }
     }
 
-    /// A chunk that kept its lane busy for this part of its time had it to itself.
-    const ALONE: f64 = 0.9;
-
     /// A chunk of so much cost has ended that kept the lane busy for so long, and took so long in all: more, where the
     /// lane had another one in hand.
     pub(super) fn learn(&mut self, cost: f64, took: Duration, latency: Duration) {
@@ -132,9 +129,10 @@ impl Lane {
         speed.chunks += 1.0;
         speed.weighted_time += speed.chunks * took;
         speed.weighted_items += speed.chunks * cost;
-        // What waited behind another chunk says nothing about what a chunk costs.
-        if took >= latency.as_secs_f64() * Self::ALONE {
-            speed.line.add(cost, latency.as_secs_f64());
+        // One that was done meanwhile, for the most part, and ended together with the one before it says nothing about
+        // what a chunk costs.
+        if took * 2.0 * self.depth as f64 >= latency.as_secs_f64() {
+            speed.line.add(cost, took);
         }
         self.largest = self.largest.max(cost);
     }
@@ -244,6 +242,21 @@ mod test {
             lane.learn(cost, took, took + Duration::from_millis(40));
         }
         assert!(lane.overhead() <= 50e-6, "{}", lane.overhead());
+    }
+
+    #[test]
+    fn what_each_chunk_costs_shows_in_a_lane_with_several_in_hand() {
+        let spec = LaneSpec { depth: 2, most_items: None, may_hang: true, expected: None };
+        let mut lane = Lane::new(&spec, None);
+        // 90 microseconds a chunk and 2 an item; two are always in hand, and once two end together.
+        for (cost, took) in
+            [(20.0, 130), (20.0, 1), (40.0, 170), (60.0, 210), (20.0, 130), (5.0, 100), (1.0, 92)]
+        {
+            let took = Duration::from_micros(took);
+            lane.learn(cost, took, (took * 2).max(Duration::from_micros(180)));
+        }
+        let overhead = lane.overhead() * 1e6;
+        assert!((60.0..95.0).contains(&overhead), "{overhead}");
     }
 
     #[test]

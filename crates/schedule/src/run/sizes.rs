@@ -22,9 +22,13 @@ impl Run {
         // The lane's share of half of what remains takes as long as half of what remains takes all of them; all that it
         // has in hand counts.
         let mut time = (left / all / 2.0 / it.depth as f64).clamp(shortest.min(longest), longest);
-        // Nobody is there to share a short run with: a chunk for each of the lane's hands will do.
-        if self.lanes.len() == 1 && !self.open && whole < settings.whole_under.as_secs_f64() {
-            time = time.max(whole / it.depth as f64);
+        // Where nobody is there to share with, chunks need not become small, and a short run needs only one for each of
+        // the lane's hands.
+        if self.lanes.len() == 1 && !self.open {
+            let is_short = whole < settings.whole_under.as_secs_f64();
+            let longest = if is_short { longest.max(whole / it.depth as f64) } else { longest };
+            let rest = left / all;
+            time = if rest <= longest * 1.5 { rest } else { longest };
         }
         let grown = (it.largest * settings.growth).max(first);
         // A short run may be nothing but overhead. Who has only ever done chunks of one size cannot tell, and tries.
