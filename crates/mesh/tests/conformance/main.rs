@@ -9,6 +9,7 @@
 mod agreement;
 mod collectives;
 mod gradients;
+mod meshes;
 mod reference;
 mod rounds;
 
@@ -62,6 +63,17 @@ const EVERYWHERE: &[Behaviour] = &[
     ("groups_that_cannot_be_are_refused", agreement::groups_that_cannot_be_are_refused),
     ("derived_groups_inherit_timeout_and_term", agreement::derived_groups_inherit_timeout_and_term),
     ("uneven_batches_train_as_one", gradients::uneven_batches_train_as_one),
+    ("every_axis_hands_over_its_group", meshes::every_axis_hands_over_its_group),
+    (
+        "after_a_reshape_old_groups_fail_and_new_ones_work",
+        meshes::after_a_reshape_old_groups_fail_and_new_ones_work,
+    ),
+    (
+        "whoever_waits_for_one_that_has_reshaped_is_told",
+        meshes::whoever_waits_for_one_that_has_reshaped_is_told,
+    ),
+    ("a_reshape_amid_a_call_leaves_no_doubt", meshes::a_reshape_amid_a_call_leaves_no_doubt),
+    ("a_mesh_goes_on_without_ranks_that_are_gone", meshes::a_mesh_goes_on_without_ranks_that_are_gone),
 ];
 
 fn main() {

@@ -42,7 +42,6 @@ struct Worker {
     is_told: AtomicBool,
 }
 
-
 impl Worker {
     fn tell(&self, work: Work) {
         *lock(&self.next) = Some(work);
