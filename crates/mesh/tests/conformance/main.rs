@@ -1,8 +1,8 @@
 //! The conformance suite: what every back end of the collectives must do, run on each.
 //!
 //! Each trial is one behaviour, named `back end::behaviour`. For `local` the ranks are threads. For `mpi` they are
-//! processes: run this same program under `mpirun -n 4`, as `scripts/test` does with Open MPI and with MPICH; without,
-//! its trials are listed as ignored. `EVENER_TEST_FULL` tries long vectors of every type.
+//! processes: run this same program under `mpirun -n 4`, as `scripts/test` does with Open MPI, with MPICH and with a
+//! library of the standard ABI; without, its trials are listed as ignored. `EVENER_TEST_FULL` tries long vectors of every type.
 // A behaviour says what is wrong by panicking.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, unreachable_pub)]
 
@@ -91,7 +91,7 @@ fn main() {
             trials.push(Trial::test(format!("local::{size}::{name}"), move || on_threads(*size, *behaviour)));
         }
     }
-    for family in ["openmpi", "mpich"] {
+    for family in ["openmpi", "mpich", "mpi_abi"] {
         for (name, _) in EVERYWHERE {
             let absent = || Err("not started by mpirun".into());
             trials.push(Trial::test(format!("{family}::{name}"), absent).with_ignored_flag(true));
