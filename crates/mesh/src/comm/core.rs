@@ -225,7 +225,7 @@ impl Core {
         }
     }
 
-    fn rooted(&self, mut signature: Signature, root: usize) -> Result<Signature> {
+    pub(super) fn rooted(&self, mut signature: Signature, root: usize) -> Result<Signature> {
         signature.root = u32::try_from(root).ok();
         if root < self.size() {
             return Ok(signature);
@@ -235,7 +235,7 @@ impl Core {
         Err(self.refuse(&signature, detail))
     }
 
-    fn check(&self, what: &str, found: usize, wanted: usize, signature: &Signature) -> Result<()> {
+    pub(super) fn check(&self, what: &str, found: usize, wanted: usize, signature: &Signature) -> Result<()> {
         if found == wanted {
             return Ok(());
         }
@@ -246,7 +246,7 @@ impl Core {
 
     /// An error of this rank's own making, of which the others are told.
     #[cold]
-    fn refuse(&self, signature: &Signature, detail: String) -> CommError {
+    pub(super) fn refuse(&self, signature: &Signature, detail: String) -> CommError {
         if let Err(unusable) = self.endpoint() {
             return unusable;
         }
@@ -290,6 +290,6 @@ impl Core {
 }
 
 /// What most collectives say.
-fn plain(collective: Collective, element: ElementType, count: usize) -> Signature {
+pub(super) fn plain(collective: Collective, element: ElementType, count: usize) -> Signature {
     Signature { collective, element, operation: None, root: None, count: count as u64 }
 }

@@ -7,6 +7,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, unreachable_pub)]
 
 mod agreement;
+mod buffers;
 mod collectives;
 mod gradients;
 mod meshes;
@@ -63,6 +64,7 @@ const EVERYWHERE: &[Behaviour] = &[
     ("groups_that_cannot_be_are_refused", agreement::groups_that_cannot_be_are_refused),
     ("derived_groups_inherit_timeout_and_term", agreement::derived_groups_inherit_timeout_and_term),
     ("uneven_batches_train_as_one", gradients::uneven_batches_train_as_one),
+    ("buffers_give_what_host_memory_gives", buffers::buffers_give_what_host_memory_gives),
     ("every_axis_hands_over_its_group", meshes::every_axis_hands_over_its_group),
     (
         "after_a_reshape_old_groups_fail_and_new_ones_work",
