@@ -231,7 +231,9 @@ impl Group {
         self.core.all_to_all(input, output)
     }
 
-    /// Sends a vector to another rank of the group, and returns when that has received it.
+    /// Sends a vector to another rank of the group, and returns once that has called [`recv`](Group::recv) for as many
+    /// of the same type and the vector can be changed. Between threads the other has it by then. Between processes the
+    /// last of it may still be on its way: that the other dies just then is found out by the next call only.
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
         self.core.settle();
         self.core.send(data, to)
