@@ -42,6 +42,7 @@ struct Worker {
     is_told: AtomicBool,
 }
 
+
 impl Worker {
     fn tell(&self, work: Work) {
         *lock(&self.next) = Some(work);

@@ -87,15 +87,15 @@ fn every_collective_of_a_group_with_devices_is_there() {
                 let (mut stream, me) = (device.stream().unwrap(), comm.rank());
                 let group = comm.world().with_device(&device).unwrap();
                 let there = |elements: &[u32]| device.buffer_from(elements).unwrap();
-                let (mine, both) = (there(&[me as u32 + 1]), there(&[0; 2]));
+                let (mine, gathered, both) = (there(&[me as u32 + 1]), there(&[0; 2]), there(&[0; 2]));
                 let at_root = me == 0;
                 let holds = |what: &str, stream: &mut Stream, buffer: &Buffer<u32>, expected: &[u32]| {
                     let found = stream.download(buffer).unwrap().wait().unwrap();
                     assert_eq!(found, expected, "{what} on rank {me}");
                 };
-                group.all_gather(&mut stream, &mine, &both).unwrap();
-                holds("all_gather", &mut stream, &both, &[1, 2]);
-                group.all_to_all(&mut stream, &both, &both).unwrap();
+                group.all_gather(&mut stream, &mine, &gathered).unwrap();
+                holds("all_gather", &mut stream, &gathered, &[1, 2]);
+                group.all_to_all(&mut stream, &gathered, &both).unwrap();
                 holds("all_to_all", &mut stream, &both, &[me as u32 + 1; 2]);
                 group.reduce_scatter(&mut stream, &both, &mine, Operation::Sum).unwrap();
                 holds("reduce_scatter", &mut stream, &mine, &[3]);
