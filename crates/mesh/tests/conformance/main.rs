@@ -30,13 +30,20 @@ pub struct Rank {
 impl Rank {
     /// A group of the first ranks, where this rank is one of them.
     fn first(&self, size: usize) -> Option<Group> {
-        let group = self.comm.group(Members::new(format!("first{size}"), (0..size).collect::<Vec<_>>()));
-        Some(group.unwrap()).filter(|group| group.rank().is_some())
+        let members = Members::new(format!("first{size}"), (0..size).collect::<Vec<_>>());
+        // The last ranks wait for the first, which have the smaller groups to do before.
+        let members = if is_full() { members.timeout(TIMEOUT * 30) } else { members };
+        Some(self.comm.group(members).unwrap()).filter(|group| group.rank().is_some())
     }
 }
 
 /// Long enough for a machine that is busy with other things.
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Whether long vectors are tried of every type, which takes minutes.
+pub fn is_full() -> bool {
+    std::env::var_os("EVENER_TEST_FULL").is_some()
+}
 
 type Behaviour = (&'static str, fn(&Rank));
 
