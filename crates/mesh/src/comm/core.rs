@@ -161,7 +161,7 @@ impl Core {
         let mut endpoint = self.endpoint()?;
         let call = Call { signature, weight, input, output };
         let done = endpoint.run(call, self.timeout);
-        drop(endpoint);
+        self.release(endpoint);
         done.map_err(|failure| self.failed(failure, &signature))
     }
 
@@ -173,28 +173,59 @@ impl Core {
             return Err(self.refuse(&signature, detail));
         }
         let done = endpoint.exchange(Call { signature, weight: 1.0, input, output }, peer, self.timeout);
-        drop(endpoint);
+        self.release(endpoint);
         done.map_err(|failure| self.failed(failure, &signature))
     }
 
     /// The endpoint, where the group can still be used by this rank.
     fn endpoint(&self) -> Result<MutexGuard<'_, Box<dyn Endpoint>>> {
-        if self.members.term.has_ended() {
-            let generation = self.members.term.generation();
-            return Err(CommError::Stale { group: self.name.to_string(), generation });
-        }
         let Some(endpoint) = &self.endpoint else {
-            let (rank, ranks) = (self.rank, self.members.ranks.clone());
-            return Err(CommError::NotAMember { group: self.name.to_string(), rank, ranks });
+            return Err(self.stale().unwrap_or_else(|| self.stranger()));
         };
         let endpoint = lock(endpoint);
+        // Under the lock: a term that ends from now on leaves it to the call to tell the others.
+        if let Some(stale) = self.stale() {
+            self.release(endpoint);
+            return Err(stale);
+        }
         match self.failed.get() {
             None => Ok(endpoint),
             Some(why) => Err(CommError::Poisoned { group: self.name.to_string(), why: why.to_string() }),
         }
     }
 
-    fn rooted(&self, mut signature: Signature, root: usize) -> Result<Signature> {
+    /// The error of a rank that is not in the group.
+    pub(super) fn stranger(&self) -> CommError {
+        let (rank, ranks) = (self.rank, self.members.ranks.clone());
+        CommError::NotAMember { group: self.name.to_string(), rank, ranks }
+    }
+
+    /// The error of a group whose term has ended.
+    pub(super) fn stale(&self) -> Option<CommError> {
+        let term = self.members.terms.iter().find(|term| term.has_ended())?;
+        Some(CommError::Stale { group: self.name.to_string(), generation: term.generation() })
+    }
+
+    /// Ends a call. A term that ended meanwhile left it to this to tell the others.
+    fn release(&self, endpoint: MutexGuard<'_, Box<dyn Endpoint>>) {
+        drop(endpoint);
+        self.part_if_stale();
+    }
+
+    /// Tells the others that the term has ended, unless a call is under way: whoever runs it then does.
+    pub(super) fn part_if_idle(&self) {
+        if self.endpoint.as_ref().is_some_and(|endpoint| endpoint.try_lock().is_ok()) {
+            self.part_if_stale();
+        }
+    }
+
+    pub(super) fn part_if_stale(&self) {
+        if let (Some(stale), Some(farewell)) = (self.stale(), &self.farewell) {
+            farewell.say(&Parting::Failed { why: stale.to_string(), blame: Vec::new() });
+        }
+    }
+
+    pub(super) fn rooted(&self, mut signature: Signature, root: usize) -> Result<Signature> {
         signature.root = u32::try_from(root).ok();
         if root < self.size() {
             return Ok(signature);
@@ -204,7 +235,7 @@ impl Core {
         Err(self.refuse(&signature, detail))
     }
 
-    fn check(&self, what: &str, found: usize, wanted: usize, signature: &Signature) -> Result<()> {
+    pub(super) fn check(&self, what: &str, found: usize, wanted: usize, signature: &Signature) -> Result<()> {
         if found == wanted {
             return Ok(());
         }
@@ -215,7 +246,7 @@ impl Core {
 
     /// An error of this rank's own making, of which the others are told.
     #[cold]
-    fn refuse(&self, signature: &Signature, detail: String) -> CommError {
+    pub(super) fn refuse(&self, signature: &Signature, detail: String) -> CommError {
         if let Err(unusable) = self.endpoint() {
             return unusable;
         }
@@ -230,6 +261,10 @@ impl Core {
     /// What a failure of the back end means, of which the others are told.
     #[cold]
     fn failed(&self, failure: Failure, signature: &Signature) -> CommError {
+        // Somebody parted because the mesh was reshaped, of which this rank knows as well.
+        if let (Failure::Parted(..), Some(stale)) = (&failure, self.stale()) {
+            return stale;
+        }
         let scene = Scene {
             group: &self.name,
             ranks: &self.members.ranks,
@@ -255,6 +290,6 @@ impl Core {
 }
 
 /// What most collectives say.
-fn plain(collective: Collective, element: ElementType, count: usize) -> Signature {
+pub(super) fn plain(collective: Collective, element: ElementType, count: usize) -> Signature {
     Signature { collective, element, operation: None, root: None, count: count as u64 }
 }

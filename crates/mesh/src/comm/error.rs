@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use crate::topology::LayoutError;
+
 /// The result of a collective.
 pub type Result<T, E = CommError> = std::result::Result<T, E>;
 
@@ -78,7 +80,7 @@ pub enum CommError {
         /// The failure.
         why: String,
     },
-    /// The mesh that the group belonged to has been reshaped.
+    /// The mesh that the group belonged to has been reshaped, on this rank.
     #[error(
         "group `{group}` is of generation {generation} of its mesh, which has been reshaped since: ask for it again"
     )]
@@ -106,6 +108,9 @@ pub enum CommError {
         /// What is wrong, and what would be right.
         detail: String,
     },
+    /// The mesh has no such group, or cannot be arranged so. Nothing else is harmed.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
     /// An argument of the call cannot be right. The other ranks get an error too.
     #[error("group `{group}`: {call}: {detail}")]
     Argument {

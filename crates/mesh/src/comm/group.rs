@@ -14,6 +14,7 @@ use super::{
     members::Members,
     operation::Operation,
     pending::Worker,
+    term::Term,
 };
 use crate::backend::{Failure, Parting, Transport};
 
@@ -54,7 +55,7 @@ impl Group {
         let member = members.ranks.iter().position(|it| *it == rank);
         let endpoint = match member {
             Some(member) => {
-                let joined = transport.join(&members.name, &members.ranks, member);
+                let joined = transport.join(&members.key(), &members.ranks, member);
                 Some(joined.map_err(|why| CommError::BadGroup {
                     group: members.name.clone(),
                     detail: match why {
@@ -67,23 +68,24 @@ impl Group {
             }
             None => None,
         };
-        Ok(Group {
-            core: Arc::new(Core {
-                name: members.name.as_str().into(),
-                rank,
-                member,
-                timeout,
-                transport: transport.clone(),
-                farewell: endpoint.as_ref().map(|endpoint| endpoint.farewell()),
-                endpoint: endpoint.map(Mutex::new),
-                members,
-                failed: OnceLock::new(),
-                started: AtomicUsize::new(0),
-                ending: Mutex::new(()),
-                ended: Condvar::new(),
-            }),
-            worker: OnceLock::new(),
-        })
+        let core = Arc::new(Core {
+            name: members.name.as_str().into(),
+            rank,
+            member,
+            timeout,
+            transport: transport.clone(),
+            farewell: endpoint.as_ref().map(|endpoint| endpoint.farewell()),
+            endpoint: endpoint.map(Mutex::new),
+            members,
+            failed: OnceLock::new(),
+            started: AtomicUsize::new(0),
+            ending: Mutex::new(()),
+            ended: Condvar::new(),
+        });
+        core.members.terms.iter().for_each(|term| term.watch(&core));
+        // Looked at after it is watched, so that no end is missed. The others may be waiting for this rank.
+        core.part_if_stale();
+        core.stale().map_or(Ok(Group { core, worker: OnceLock::new() }), Err)
     }
 
     /// Its name.
@@ -124,7 +126,11 @@ impl Group {
     /// Makes a group of some of this group's ranks, in the order given, as [`Comm::group`](super::Comm::group) does.
     /// It has this group's timeout and term.
     pub fn derive(&self, name: impl Into<String>, ranks: impl Into<Vec<usize>>) -> Result<Group> {
-        let members = Members::new(name, ranks).timeout(self.timeout()).term(&self.core.members.term);
+        self.make(Members::new(name, ranks).all_terms(&self.core.members.terms))
+    }
+
+    /// Makes a group of some of this group's ranks, with its timeout.
+    pub(crate) fn make(&self, members: Members) -> Result<Group> {
         if let Some(other) = members.ranks.iter().find(|rank| !self.ranks().contains(rank)) {
             let detail = format!("rank {other} is not in `{}`, which has {:?}", self.name(), self.ranks());
             return Err(CommError::BadGroup { group: members.name, detail });
@@ -137,6 +143,19 @@ impl Group {
     pub fn rebuild(&self, without: &[usize]) -> Result<Group> {
         let left: Vec<_> = self.ranks().iter().copied().filter(|rank| !without.contains(rank)).collect();
         self.derive(self.name(), left)
+    }
+
+    pub(crate) fn terms(&self) -> &[Term] {
+        &self.core.members.terms
+    }
+
+    pub(crate) fn terms_but(&self, term: &Term) -> Vec<Term> {
+        self.terms().iter().filter(|it| !it.is(term)).cloned().collect()
+    }
+
+    /// The error of a rank that is not in the group.
+    pub(crate) fn stranger(&self) -> CommError {
+        self.core.stranger()
     }
 
     /// Puts the group beyond use on every rank, with this reason: for whoever finds out by other means that it cannot
@@ -212,7 +231,9 @@ impl Group {
         self.core.all_to_all(input, output)
     }
 
-    /// Sends a vector to another rank of the group, and returns when that has received it.
+    /// Sends a vector to another rank of the group, and returns once that has called [`recv`](Group::recv) for as many
+    /// of the same type and the vector can be changed. Between threads the other has it by then. Between processes the
+    /// last of it may still be on its way: that the other dies just then is found out by the next call only.
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
         self.core.settle();
         self.core.send(data, to)

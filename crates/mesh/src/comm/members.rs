@@ -1,12 +1,8 @@
 //! Who is in a group: its name, its ranks in order, its timeout, and how long it is valid.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::time::Duration;
+
+use super::term::Term;
 
 /// Who is in a group. Every member makes the group from an equal description.
 ///
@@ -22,13 +18,14 @@ pub struct Members {
     pub(super) name: String,
     pub(super) ranks: Vec<usize>,
     pub(super) timeout: Option<Duration>,
-    pub(super) term: Term,
+    /// The group is valid until any of these ends.
+    pub(super) terms: Vec<Term>,
 }
 
 impl Members {
     /// A group of this name with these ranks of the world, in this order.
     pub fn new(name: impl Into<String>, ranks: impl Into<Vec<usize>>) -> Self {
-        Members { name: name.into(), ranks: ranks.into(), timeout: None, term: Term::default() }
+        Members { name: name.into(), ranks: ranks.into(), timeout: None, terms: Vec::new() }
     }
 
     /// How long a call waits for the others. Otherwise the group has the timeout of the one it is made from.
@@ -37,10 +34,24 @@ impl Members {
         self
     }
 
-    /// Makes the group valid only until this term ends.
-    pub fn term(mut self, term: &Term) -> Self {
-        self.term = term.clone();
+    /// Makes the group valid only until this term ends, or one that it was given before.
+    pub fn term(self, term: &Term) -> Self {
+        self.all_terms(std::slice::from_ref(term))
+    }
+
+    pub(crate) fn all_terms(mut self, terms: &[Term]) -> Self {
+        for term in terms {
+            if !self.terms.iter().any(|it| it.is(term)) {
+                self.terms.push(term.clone());
+            }
+        }
         self
+    }
+
+    /// What the back end calls the group, so that those of one name before and after a reshape are two.
+    pub(super) fn key(&self) -> String {
+        let generations = self.terms.iter().map(|term| format!("#{}", term.generation()));
+        std::iter::once(self.name.clone()).chain(generations).collect()
     }
 
     /// Its name.
@@ -51,46 +62,5 @@ impl Members {
     /// Its ranks, in order.
     pub fn ranks(&self) -> &[usize] {
         &self.ranks
-    }
-}
-
-/// For how long groups are valid: until a mesh is reshaped, say. All clones are the same term.
-///
-/// ```
-/// use evener_mesh::comm::{Comm, CommError, Members, Operation, Term};
-///
-/// let term = Term::new(4);
-/// let comm = Comm::local(1).remove(0);
-/// let group = comm.group(Members::new("tp_0", [0]).term(&term))?;
-/// group.all_reduce(&mut [1.0f32], Operation::Sum)?;
-/// term.end();
-/// assert!(matches!(group.barrier(), Err(CommError::Stale { generation: 4, .. })));
-/// # Ok::<(), CommError>(())
-/// ```
-#[derive(Debug, Clone, Default)]
-pub struct Term {
-    generation: u64,
-    ended: Arc<AtomicBool>,
-}
-
-impl Term {
-    /// A term of a mesh's generation of this number.
-    pub fn new(generation: u64) -> Self {
-        Term { generation, ended: Arc::default() }
-    }
-
-    /// Ends it: every group of this term fails from now on with [`Stale`](super::CommError::Stale).
-    pub fn end(&self) {
-        self.ended.store(true, SeqCst);
-    }
-
-    /// Whether it has ended.
-    pub fn has_ended(&self) -> bool {
-        self.ended.load(SeqCst)
-    }
-
-    /// The number of the generation.
-    pub fn generation(&self) -> u64 {
-        self.generation
     }
 }

@@ -42,6 +42,7 @@ mod members;
 mod operation;
 mod pending;
 mod start;
+mod term;
 
 use std::{sync::Arc, time::Duration};
 
@@ -50,9 +51,10 @@ pub use device_group::DeviceGroup;
 pub use element::{Element, ElementType, FloatElement};
 pub use error::{CommError, Result};
 pub use group::Group;
-pub use members::{Members, Term};
+pub use members::Members;
 pub use operation::Operation;
 pub use pending::Pending;
+pub use term::Term;
 
 use crate::backend::{Transport, local};
 

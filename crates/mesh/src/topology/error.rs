@@ -107,6 +107,12 @@ pub enum LayoutError {
         /// Its ranks.
         ranks: Vec<usize>,
     },
+    /// The name is an axis's, by which a rank's group of that axis is asked for.
+    #[error("an axis is called `{name}`: a group needs another name")]
+    GroupIsAxis {
+        /// Its name.
+        name: String,
+    },
     /// A group of nobody.
     #[error("group `{name}` is empty: it needs at least one rank, and {}", ranks_text(0, *.world))]
     EmptyGroup {

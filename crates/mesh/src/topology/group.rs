@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{error::LayoutError, member::Member, statistics::Totals};
+use crate::comm::Term;
 
 /// The name of the group of all ranks.
 pub(super) const WORLD: &str = "world";
@@ -32,8 +33,8 @@ pub(super) struct Facts {
 pub struct Group {
     pub(super) facts: Arc<Facts>,
     pub(super) members: Arc<[Member]>,
-    /// The arrangement that this belongs to.
-    pub(super) made: u64,
+    /// The arrangement that this belongs to: it ends when the mesh gets another.
+    pub(super) term: Term,
     /// The arrangement that the mesh has now.
     pub(super) now: Arc<AtomicU64>,
 }
@@ -47,11 +48,11 @@ impl Group {
     /// Fails where the mesh was reshaped after this handle was made.
     pub fn check(&self) -> Result<(), LayoutError> {
         // What the handle reads was complete before it was made, and is never changed: the number alone counts.
-        let now = self.now.load(Ordering::Acquire);
-        if now == self.made {
+        let (made, now) = (self.term.generation(), self.now.load(Ordering::Acquire));
+        if now == made {
             return Ok(());
         }
-        Err(LayoutError::Stale { group: self.facts.name.clone(), made: self.made, now })
+        Err(LayoutError::Stale { group: self.facts.name.clone(), made, now })
     }
 
     /// The axis that it belongs to; nothing for `world` and for custom groups.
@@ -106,6 +107,6 @@ impl Group {
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group").field("facts", &self.facts).field("made", &self.made).finish_non_exhaustive()
+        f.debug_struct("Group").field("facts", &self.facts).field("term", &self.term).finish_non_exhaustive()
     }
 }

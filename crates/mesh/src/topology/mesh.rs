@@ -17,6 +17,7 @@ use super::{
     member::Member,
     statistics::{AxisStatistics, Statistics, Totals},
 };
+use crate::comm::Term;
 
 /// Devices arranged by named axes, each with a rank. [The module](super) says how groups are made and named.
 ///
@@ -42,11 +43,13 @@ use super::{
 /// ```
 #[derive(Debug)]
 pub struct Mesh {
-    members: Arc<[Member]>,
+    pub(super) members: Arc<[Member]>,
     axes: Axes,
     groups: Groups,
     /// Which arrangement this is. Group handles share it, and so know when they are out of date.
     now: Arc<AtomicU64>,
+    /// How long this arrangement lasts. Communicators of its groups have it.
+    pub(super) term: Term,
 }
 
 /// Devices that are not arranged yet: see [`Mesh::new`].
@@ -109,7 +112,7 @@ impl MeshBuilder {
         }
         let axes = Axes::new(shape.into(), members.len())?;
         let groups = Groups::of(&axes, members.len());
-        Ok(Mesh { members: members.into(), axes, groups, now: Arc::default() })
+        Ok(Mesh { members: members.into(), axes, groups, now: Arc::default(), term: Term::new(0) })
     }
 }
 
@@ -122,13 +125,22 @@ impl Mesh {
     }
 
     /// Arranges the same devices anew: all is then as in a fresh mesh of that shape, custom groups are gone, and
-    /// group handles from before fail. Where the shape does not fit, nothing changes.
+    /// group handles from before fail, and so do their [communicators](Mesh::connect). Where the shape does not fit,
+    /// nothing changes.
+    ///
+    /// Every rank reshapes its mesh. Whoever waits in a group for one that has done so gets an error at once.
     pub fn reshape(&mut self, shape: impl Into<Shape>) -> Result<(), LayoutError> {
         let axes = Axes::new(shape.into(), self.world_size())?;
-        self.groups = Groups::of(&axes, self.world_size());
-        self.axes = axes;
-        self.now.fetch_add(1, Ordering::AcqRel);
+        self.arrange(self.members.clone(), axes);
         Ok(())
+    }
+
+    /// Gives the mesh another arrangement, which fits.
+    pub(super) fn arrange(&mut self, members: Arc<[Member]>, axes: Axes) {
+        self.groups = Groups::of(&axes, members.len());
+        (self.members, self.axes) = (members, axes);
+        let now = self.now.fetch_add(1, Ordering::AcqRel) + 1;
+        std::mem::replace(&mut self.term, Term::new(now)).end();
     }
 
     /// How many ranks there are.
@@ -223,8 +235,8 @@ impl Mesh {
         Ok(groups.values().map(|&index| self.handle(&self.groups.list[index])).collect())
     }
 
-    /// Makes a group of one's own. Its group ranks are in the order of these ranks. Fails where the name is taken or
-    /// blank, and where the ranks are none, not of this mesh, or there twice.
+    /// Makes a group of one's own. Its group ranks are in the order of these ranks. Fails where the name is taken, an
+    /// axis's or blank, and where the ranks are none, not of this mesh, or there twice.
     pub fn add_group(
         &mut self,
         name: impl Into<String>,
@@ -237,6 +249,9 @@ impl Mesh {
         }
         if name.is_empty() || name.contains(char::is_whitespace) {
             return Err(LayoutError::GroupName { name });
+        }
+        if self.axes.index(&name).is_ok() {
+            return Err(LayoutError::GroupIsAxis { name });
         }
         if let Some(&taken) = self.groups.by_name.get(&name) {
             return Err(LayoutError::DuplicateGroup { name, ranks: self.groups.list[taken].ranks.clone() });
@@ -283,7 +298,7 @@ impl Mesh {
         Group {
             facts: facts.clone(),
             members: self.members.clone(),
-            made: self.now.load(Ordering::Acquire),
+            term: self.term.clone(),
             now: self.now.clone(),
         }
     }

@@ -32,6 +32,7 @@
 //! ```
 
 mod axes;
+mod connect;
 mod error;
 mod group;
 mod member;

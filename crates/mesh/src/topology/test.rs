@@ -213,6 +213,7 @@ fn custom_groups_keep_their_order_and_are_checked() {
         error
     };
     assert_eq!(refused("world", &[0]), LayoutError::World);
+    assert_eq!(refused("tp", &[0]), LayoutError::GroupIsAxis { name: "tp".into() });
     assert_eq!(refused("back", &[0]), LayoutError::DuplicateGroup { name: "back".into(), ranks: vec![3, 1] });
     assert_eq!(
         refused("tp_dp0", &[0]),

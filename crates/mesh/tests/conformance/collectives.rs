@@ -26,7 +26,7 @@ pub fn everything(rank: &Rank, size: usize) {
 pub fn long(rank: &Rank, size: usize) {
     let Some(group) = rank.first(size) else { return };
     let mut seed = 1 << 20 | size as u64;
-    if std::env::var_os("EVENER_TEST_FULL").is_some() {
+    if crate::is_full() {
         every_type(&group, LONG, &mut seed);
         return;
     }

@@ -1,14 +1,16 @@
 //! The conformance suite: what every back end of the collectives must do, run on each.
 //!
 //! Each trial is one behaviour, named `back end::behaviour`. For `local` the ranks are threads. For `mpi` they are
-//! processes: run this same program under `mpirun -n 4`, as `scripts/test` does with Open MPI and with MPICH; without,
-//! its trials are listed as ignored. `EVENER_TEST_FULL` tries long vectors of every type.
+//! processes: run this same program under `mpirun -n 4`, as `scripts/test` does with Open MPI, with MPICH and with a
+//! library of the standard ABI; without, its trials are listed as ignored. `EVENER_TEST_FULL` tries long vectors of every type.
 // A behaviour says what is wrong by panicking.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, unreachable_pub)]
 
 mod agreement;
+mod buffers;
 mod collectives;
 mod gradients;
+mod meshes;
 mod reference;
 mod rounds;
 
@@ -28,13 +30,20 @@ pub struct Rank {
 impl Rank {
     /// A group of the first ranks, where this rank is one of them.
     fn first(&self, size: usize) -> Option<Group> {
-        let group = self.comm.group(Members::new(format!("first{size}"), (0..size).collect::<Vec<_>>()));
-        Some(group.unwrap()).filter(|group| group.rank().is_some())
+        let members = Members::new(format!("first{size}"), (0..size).collect::<Vec<_>>());
+        // The last ranks wait for the first, which have the smaller groups to do before.
+        let members = if is_full() { members.timeout(TIMEOUT * 30) } else { members };
+        Some(self.comm.group(members).unwrap()).filter(|group| group.rank().is_some())
     }
 }
 
 /// Long enough for a machine that is busy with other things.
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Whether long vectors are tried of every type, which takes minutes.
+pub fn is_full() -> bool {
+    std::env::var_os("EVENER_TEST_FULL").is_some()
+}
 
 type Behaviour = (&'static str, fn(&Rank));
 
@@ -62,6 +71,18 @@ const EVERYWHERE: &[Behaviour] = &[
     ("groups_that_cannot_be_are_refused", agreement::groups_that_cannot_be_are_refused),
     ("derived_groups_inherit_timeout_and_term", agreement::derived_groups_inherit_timeout_and_term),
     ("uneven_batches_train_as_one", gradients::uneven_batches_train_as_one),
+    ("buffers_give_what_host_memory_gives", buffers::buffers_give_what_host_memory_gives),
+    ("every_axis_hands_over_its_group", meshes::every_axis_hands_over_its_group),
+    (
+        "after_a_reshape_old_groups_fail_and_new_ones_work",
+        meshes::after_a_reshape_old_groups_fail_and_new_ones_work,
+    ),
+    (
+        "whoever_waits_for_one_that_has_reshaped_is_told",
+        meshes::whoever_waits_for_one_that_has_reshaped_is_told,
+    ),
+    ("a_reshape_amid_a_call_leaves_no_doubt", meshes::a_reshape_amid_a_call_leaves_no_doubt),
+    ("a_mesh_goes_on_without_ranks_that_are_gone", meshes::a_mesh_goes_on_without_ranks_that_are_gone),
 ];
 
 fn main() {
@@ -79,7 +100,7 @@ fn main() {
             trials.push(Trial::test(format!("local::{size}::{name}"), move || on_threads(*size, *behaviour)));
         }
     }
-    for family in ["openmpi", "mpich"] {
+    for family in ["openmpi", "mpich", "mpi_abi"] {
         for (name, _) in EVERYWHERE {
             let absent = || Err("not started by mpirun".into());
             trials.push(Trial::test(format!("{family}::{name}"), absent).with_ignored_flag(true));

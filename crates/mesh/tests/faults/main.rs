@@ -6,11 +6,16 @@ mod over_mpi;
 mod script;
 
 use std::{
+    sync::{Arc, RwLock},
     thread,
     time::{Duration, Instant},
 };
 
-use evener_mesh::comm::{Comm, CommError, Members, Operation};
+use evener_device::Kind;
+use evener_mesh::{
+    Member, Mesh,
+    comm::{Comm, CommError, Members, Operation},
+};
 use script::{DEADLINE, Fault, STEPS, TIMEOUT, run};
 
 /// Every fault, at every step, with vectors that are copied and vectors that are lent.
@@ -164,4 +169,32 @@ fn late_ranks_and_timeouts_never_disagree() {
         assert!(succeeded == 0 || succeeded == 3, "{results:?}");
         assert!(results.iter().flatten().all(|value| *value == 6.0));
     }
+}
+
+/// Threads may share a mesh. Whoever reshapes it then does so for all: one that waits for another is told at once, and
+/// all get the same error.
+#[test]
+fn a_shared_mesh_that_is_reshaped_wakes_whoever_waits() {
+    let devices = (0..3).map(|index| Member::new(format!("d{index}"), Kind::Discrete));
+    let mesh = Arc::new(RwLock::new(Mesh::new(devices).axes([("dp", 3)]).unwrap()));
+    let threads: Vec<_> = Comm::local(3)
+        .into_iter()
+        .map(|comm| {
+            let mesh = mesh.clone();
+            thread::spawn(move || {
+                let connected = mesh.read().unwrap().connect(comm.world(), "dp").unwrap();
+                connected.barrier().unwrap();
+                let start = Instant::now();
+                if comm.rank() == 2 {
+                    // The others are waiting by then.
+                    thread::sleep(Duration::from_millis(50));
+                    mesh.write().unwrap().reshape([("tp", 3)]).unwrap();
+                }
+                let error = connected.barrier().unwrap_err();
+                assert!(matches!(error, CommError::Stale { generation: 0, .. }), "{error}");
+                assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }

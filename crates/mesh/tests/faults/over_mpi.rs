@@ -1,4 +1,5 @@
-//! The same faults among processes, with Open MPI and with MPICH: `scripts/test` runs these where they are installed.
+//! The same faults among processes, with Open MPI, with MPICH and with an MPI of the standard ABI: `scripts/test` runs
+//! these where they are installed.
 //!
 //! A launcher ends all processes when one of them dies, unless it is told not to: Open MPI 4 by `--enable-recovery`.
 //! MPICH's has `-disable-auto-cleanup`, which does not keep it from ending the others when one is killed: so there each
@@ -19,6 +20,9 @@ const VARIABLE: &str = "EVENER_TEST_FAULT";
 /// The folder in which each process that survives leaves a file.
 const SURVIVORS: &str = "EVENER_TEST_SURVIVORS";
 
+/// What the library that is meant is called.
+const LIBRARY: &str = "EVENER_TEST_LIBRARY";
+
 /// What each process does.
 #[test]
 #[ignore = "started by the tests below, under mpirun"]
@@ -35,6 +39,8 @@ fn one_of_several_processes() {
         other => panic!("no fault is called {other}"),
     };
     let comm = Comm::mpi(TIMEOUT * 20).unwrap();
+    let wanted = std::env::var(LIBRARY).expect("started by the tests below");
+    assert!(comm.backend().contains(&wanted), "{} is not {wanted}", comm.backend());
     let steps = if at == "all" { 0..STEPS } else { at.parse().unwrap()..at.parse::<usize>().unwrap() + 1 };
     for at in steps {
         for len in if at % 2 == 0 { [5, 40_000] } else { [40_000, 5] } {
@@ -65,10 +71,18 @@ fn comes_back(fault: Fault) -> bool {
 
 const RANKS: usize = 4;
 
+/// How processes are started, and which library they are to find.
+struct Launched<'a> {
+    library: &'a str,
+    launcher: &'a [&'a str],
+    under: &'a [&'a str],
+}
+
 /// Runs processes that do this, and expects all but the wrong one to survive.
-fn survive(launcher: &[&str], under: &[&str], fault: Fault, at: &str) {
+fn survive(launched: &Launched, fault: Fault, at: &str) {
+    let Launched { library, launcher, under } = launched;
     let mut command = Command::new(launcher[0]);
-    command.args(&launcher[1..]).args(["-n", &RANKS.to_string()]).args(under);
+    command.env(LIBRARY, library).args(&launcher[1..]).args(["-n", &RANKS.to_string()]).args(*under);
     command.arg(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "--nocapture", "over_mpi::one_of_several_processes"]);
     let survivors = tempfile::tempdir().unwrap();
@@ -85,16 +99,14 @@ fn survive(launcher: &[&str], under: &[&str], fault: Fault, at: &str) {
     assert!(start.elapsed() < Duration::from_secs(60), "{fault:?} at {at} took {:?}", start.elapsed());
 }
 
-fn every_fault(launcher: &[&str], under: &[&str]) {
+fn every_fault(library: &str, launcher: &[&str], under: &[&str]) {
+    let launched = Launched { library, launcher, under };
     for fault in [Fault::WrongSize, Fault::OtherCollective, Fault::Hangs] {
-        survive(launcher, under, fault, "all");
+        survive(&launched, fault, "all");
     }
     for at in 0..STEPS {
         for fault in [Fault::Killed, Fault::Exits, Fault::Panics] {
-            // Who is gone is gone, however it went: not every step for each.
-            if fault == Fault::Killed || at % 3 == 0 {
-                survive(launcher, under, fault, &at.to_string());
-            }
+            survive(&launched, fault, &at.to_string());
         }
     }
 }
@@ -104,19 +116,38 @@ mod with_openmpi {
     #[ignore = "needs Open MPI"]
     fn whatever_one_process_does_the_others_get_an_error_in_time() {
         super::every_fault(
+            "Open MPI",
             &["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--enable-recovery"],
             &[],
         );
     }
 }
 
-mod with_mpich {
-    /// Outlives the launcher's signal too.
-    const SHELL: &str = r#"trap "" USR1; "$0" "$@"; exit 0"#;
+/// Outlives the signal of MPICH's launcher too.
+const SHELL: &str = r#"trap "" USR1; "$0" "$@"; exit 0"#;
 
+mod with_mpich {
     #[test]
     #[ignore = "needs MPICH"]
     fn whatever_one_process_does_the_others_get_an_error_in_time() {
-        super::every_fault(&["mpirun.mpich", "-disable-auto-cleanup"], &["sh", "-c", SHELL]);
+        super::every_fault("MPICH", &["mpirun.mpich", "-disable-auto-cleanup"], &["sh", "-c", super::SHELL]);
+    }
+}
+
+mod with_mpi_abi {
+    /// Names the folder of an MPICH that has a library of the standard ABI.
+    const FOLDER: &str = "EVENER_TEST_MPI_ABI";
+
+    #[test]
+    #[ignore = "needs an MPI with the standard ABI"]
+    fn whatever_one_process_does_the_others_get_an_error_in_time() {
+        let folder = std::env::var(FOLDER).expect("EVENER_TEST_MPI_ABI names no folder");
+        let (launcher, libraries) =
+            (format!("{folder}/bin/mpiexec"), format!("LD_LIBRARY_PATH={folder}/lib"));
+        super::every_fault(
+            "standard ABI",
+            &[&launcher, "-disable-auto-cleanup"],
+            &["env", &libraries, "sh", "-c", super::SHELL],
+        );
     }
 }

@@ -2,7 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use evener_mesh::comm::{Comm, CommError, Group, Members, Operation};
+use evener_device::Kind;
+use evener_mesh::{
+    Member, Mesh,
+    comm::{Comm, CommError, Group, Members, Operation},
+};
 
 /// How long a call waits for the others.
 pub const TIMEOUT: Duration = Duration::from_millis(400);
@@ -100,7 +104,12 @@ pub fn survive(group: &Group, what: &str, wrong: usize, call: impl FnOnce(&Group
     assert!(took < DEADLINE, "{what}: an error only after {took:?}: {error}");
     assert_eq!(error.ranks(), [wrong], "{what}: {error}");
     assert!(matches!(group.barrier(), Err(CommError::Poisoned { .. })), "{what}: not beyond use");
-    let rest = group.rebuild(error.ranks()).unwrap();
+    group.rebuild(error.ranks()).unwrap().barrier().unwrap();
+    // And from the mesh, whose devices are then those that are left.
+    let devices = (0..group.size()).map(|index| Member::new(format!("d{index}"), Kind::Discrete));
+    let mut mesh = Mesh::new(devices).axes([("dp", group.size())]).unwrap();
+    let carrier = mesh.rebuild(group, error.ranks(), [("dp", group.size() - 1)]).unwrap();
+    let rest = mesh.connect(&carrier, "dp").unwrap();
     for index in 0..STEPS {
         step(&rest, index, 1000).unwrap_or_else(|error| panic!("{what}: after rebuilding: {error}"));
     }

@@ -9,10 +9,13 @@ use std::{
     fmt::Debug,
 };
 
-use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 
 /// A library of one's own choice.
 pub(crate) const VARIABLE: &str = "EVENER_MPI";
+
+/// What Open MPI calls itself.
+const OPEN_MPI: &str = "Open MPI";
 
 /// A handle, as one family of libraries has it.
 pub(super) trait Handle: Copy + Send + Sync + Debug + PartialEq + 'static {}
@@ -56,8 +59,10 @@ pub(super) struct Calls<H> {
 pub(super) struct Library<H> {
     pub(super) calls: Calls<H>,
     pub(super) constants: Constants<H>,
-    /// For people, for example `Open MPI v4.1.4`.
+    /// For people, for example `Open MPI v4.1.4` or `MPICH 5.0.2, standard ABI`.
     pub(super) version: String,
+    /// Whether it takes the launcher's signal that a process has died as MPICH does.
+    pub(super) takes_signals: bool,
     // Never closed: MPI libraries do not survive it.
     _opened: std::mem::ManuallyDrop<Opened>,
 }
@@ -75,7 +80,7 @@ fn names() -> Vec<String> {
     if let Some(own) = env::var_os(VARIABLE).filter(|it| !it.is_empty()) {
         return vec![own.to_string_lossy().into_owned()];
     }
-    let abi = ["libmpi_abi.so.0", "libmpi_abi.so", "libmpi_abi.dylib"];
+    let abi = ["libmpi_abi.so.1", "libmpi_abi.so", "libmpi_abi.1.dylib", "libmpi_abi.dylib"];
     let open_mpi = ["libmpi.so.40", "libmpi.so.80", "libmpi.40.dylib"];
     let mpich = ["libmpich.so.12", "libmpi.so.12", "libmpi.so.0", "libmpi.12.dylib"];
     let plain = ["libmpi.so", "libmpi.dylib"];
@@ -113,24 +118,28 @@ enum Family {
 pub(super) fn open() -> Result<Either, String> {
     let mut tried = Vec::new();
     for name in names() {
-        // SAFETY: MPI libraries run nothing but their own constructors when they are opened. Their plug-ins look their
-        // symbols up in the global scope.
-        let opened = match unsafe { Opened::open(Some(&name), RTLD_NOW | RTLD_GLOBAL) } {
-            Ok(opened) => std::mem::ManuallyDrop::new(opened),
-            Err(_) => {
-                tried.push(name);
-                continue;
-            }
+        // For itself at first: one that is not used must not lend its symbols to the one that is.
+        let Ok(opened) = open_as(&name, RTLD_LOCAL) else {
+            tried.push(name);
+            continue;
         };
         let version = version(&opened).unwrap_or_default();
-        let family = if version.contains("Open MPI") { Family::OpenMpi } else { Family::Mpich };
+        let family = if version.contains(OPEN_MPI) { Family::OpenMpi } else { Family::Mpich };
         if launcher().is_some_and(|launcher| launcher != family) && env::var_os(VARIABLE).is_none() {
             tried.push(format!("{name} (it is {version}, which did not launch this)"));
             continue;
         }
-        return library(opened, &name, version).map_err(|why| format!("{name}: {why}"));
+        // Plug-ins of MPI libraries look the library's symbols up in the global scope.
+        let used = open_as(&name, RTLD_GLOBAL).and_then(|opened| library(opened, &name, version));
+        return used.map_err(|why| format!("{name}: {why}"));
     }
     Err(format!("none of {} could be used; {VARIABLE} names another", tried.join(", ")))
+}
+
+fn open_as(name: &str, scope: c_int) -> Result<std::mem::ManuallyDrop<Opened>, String> {
+    // SAFETY: MPI libraries run nothing but their own constructors when they are opened.
+    let opened = unsafe { Opened::open(Some(name), RTLD_NOW | scope) };
+    opened.map(std::mem::ManuallyDrop::new).map_err(|why| why.to_string())
 }
 
 fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) -> Result<Either, String> {
@@ -138,6 +147,8 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
     let address =
         |symbol: &[u8]| unsafe { opened.get::<*const c_void>(symbol) }.map(|it| it.as_raw_ptr() as usize);
     if name.contains("mpi_abi") {
+        check_abi(&opened)?;
+        // As `mpi_abi.h` of the standard has them.
         let constants = Constants {
             world: 0x101usize,
             byte: 0x247,
@@ -149,7 +160,8 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
             thread_serialized: 2048,
         };
         let calls = calls(&opened)?;
-        return Ok(Either::Wide(Library { calls, constants, version, _opened: opened }));
+        let (takes_signals, version) = (!version.contains(OPEN_MPI), format!("{version}, standard ABI"));
+        return Ok(Either::Wide(Library { calls, constants, version, takes_signals, _opened: opened }));
     }
     if let Ok(world) = address(b"ompi_mpi_comm_world") {
         let of = |symbol: &str| address(symbol.as_bytes()).map_err(|why| why.to_string());
@@ -164,7 +176,13 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
             thread_serialized: 2,
         };
         let calls = calls(&opened)?;
-        return Ok(Either::Wide(Library { calls, constants, version, _opened: opened }));
+        return Ok(Either::Wide(Library {
+            calls,
+            constants,
+            version,
+            takes_signals: false,
+            _opened: opened,
+        }));
     }
     let constants = Constants {
         world: 0x4400_0000,
@@ -177,7 +195,18 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
         thread_serialized: 2,
     };
     let calls = calls(&opened)?;
-    Ok(Either::Narrow(Library { calls, constants, version, _opened: opened }))
+    Ok(Either::Narrow(Library { calls, constants, version, takes_signals: true, _opened: opened }))
+}
+
+/// Fails unless the library has the ABI that the standard fixed: drafts of it had other numbers.
+fn check_abi(opened: &Opened) -> Result<(), String> {
+    // SAFETY: the standard declares the function so, and allows it to be called at any time.
+    let get: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
+        *unsafe { opened.get(b"MPI_Abi_get_version") }.map_err(|why| why.to_string())?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the pointers are to live variables.
+    unsafe { get(&mut major, &mut minor) };
+    if major == 1 { Ok(()) } else { Err(format!("it has version {major}.{minor} of the ABI of MPI, not 1")) }
 }
 
 fn calls<H: Handle>(opened: &Opened) -> Result<Calls<H>, String> {

@@ -9,7 +9,10 @@ use std::{
     fmt::Debug,
 };
 
-use super::library::{Handle, Library};
+use super::{
+    library::{Handle, Library},
+    start_deaf,
+};
 use crate::backend::Failure;
 
 /// What a message can hold: a header and a piece of a vector.
@@ -70,6 +73,10 @@ pub(super) struct Mpi<H: Handle> {
 impl<H: Handle> Mpi<H> {
     /// Starts MPI, unless the program has, and makes a communicator of its own, together with all other ranks.
     pub(super) fn start(library: Library<H>) -> Result<Self, String> {
+        if library.takes_signals { start_deaf(|| Self::begin(library)) } else { Self::begin(library) }
+    }
+
+    fn begin(library: Library<H>) -> Result<Self, String> {
         let (calls, constants) = (library.calls, library.constants);
         let check = |code: c_int, what: &str| {
             if code == 0 { Ok(()) } else { Err(format!("{what}: {}", error_text(&library, code))) }

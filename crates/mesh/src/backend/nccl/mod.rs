@@ -38,17 +38,36 @@ pub(crate) struct Communicator {
     comm: Option<Ptr>,
     context: Ptr,
     stream: Ptr,
+    ranks: usize,
+    rank: usize,
 }
 
 // SAFETY: NCCL and CUDA take calls from any thread, one at a time; this is used by one at a time.
 unsafe impl Send for Communicator {}
 
-/// What is done to a vector in place.
+/// What is done. Roots and peers are members of the group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Work {
     AllReduce(Operation),
     Reduce(Operation, usize),
     Broadcast(usize),
+    AllGather,
+    ReduceScatter(Operation),
+    Gather(usize),
+    Scatter(usize),
+    AllToAll,
+    Send(usize),
+    Receive(usize),
+}
+
+/// What it is done with: addresses on the card, of so many elements, or of a block of so many for every member. An
+/// address that is not used is 0.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Operands {
+    pub(crate) input: u64,
+    pub(crate) output: u64,
+    pub(crate) count: usize,
+    pub(crate) element: ElementType,
 }
 
 impl Communicator {
@@ -63,7 +82,7 @@ impl Communicator {
         let nccl = library::open()?;
         let context = nccl.context_of(address)?;
         let _inside = nccl.enter(context)?;
-        let mut this = Communicator { nccl, comm: None, context, stream: std::ptr::null_mut() };
+        let mut this = Communicator { nccl, comm: None, context, stream: std::ptr::null_mut(), ranks, rank };
         // SAFETY: the context is current, and the pointers are to live variables.
         unsafe {
             nccl.check_driver((nccl.stream_create)(&mut this.stream, STREAM_NON_BLOCKING), "cuStreamCreate")?;
@@ -82,40 +101,17 @@ impl Communicator {
         Ok(this)
     }
 
-    /// Does the work on so many elements at an address, and waits until it is done.
-    pub(crate) fn run(
-        &mut self,
-        work: Work,
-        element: ElementType,
-        address: u64,
-        count: usize,
-        timeout: Duration,
-    ) -> Result<(), String> {
+    /// Does the work, and waits until it is done. The memory at the addresses is kept until then.
+    pub(crate) fn run(&mut self, work: Work, operands: Operands, timeout: Duration) -> Result<(), String> {
         let deadline = Instant::now() + timeout;
         let (nccl, stream) = (self.nccl, self.stream);
         let Some(comm) = self.comm else { return Err("the communicator was aborted".into()) };
+        // All members have as many.
+        if operands.count == 0 {
+            return Ok(());
+        }
         let _inside = nccl.enter(self.context)?;
-        let (data, kind) = (address as *mut c_void, type_number(element));
-        // SAFETY: the caller's buffer has so many elements and is kept until this returns; the communicator and the
-        // stream are of the current context.
-        let (code, name) = unsafe {
-            match work {
-                Work::AllReduce(operation) => {
-                    let operation = operation_number(operation);
-                    ((nccl.all_reduce)(data, data, count, kind, operation, comm, stream), "ncclAllReduce")
-                }
-                Work::Reduce(operation, root) => {
-                    let operation = operation_number(operation);
-                    (
-                        (nccl.reduce)(data, data, count, kind, operation, root as c_int, comm, stream),
-                        "ncclReduce",
-                    )
-                }
-                Work::Broadcast(root) => {
-                    ((nccl.broadcast)(data, data, count, kind, root as c_int, comm, stream), "ncclBroadcast")
-                }
-            }
-        };
+        let (code, name) = self.begin(work, operands, comm);
         self.settle(code, name, deadline)?;
         loop {
             // SAFETY: the stream is of the current context.
@@ -131,6 +127,78 @@ impl Communicator {
                 return Err(format!("{name} did not end within {timeout:?}"));
             }
             std::thread::yield_now();
+        }
+    }
+
+    /// Puts the work in the stream, and gives what NCCL says of it.
+    fn begin(&self, work: Work, operands: Operands, comm: Ptr) -> (c_int, &'static str) {
+        let (nccl, stream) = (self.nccl, self.stream);
+        let Operands { count, element, .. } = operands;
+        let (input, output) = (operands.input as *mut c_void, operands.output as *mut c_void);
+        let kind = type_number(element);
+        let block = |of: *mut c_void, member: usize| of.wrapping_byte_add(member * count * element.bytes());
+        let everybody = 0..self.ranks;
+        // SAFETY: the caller's buffers have so many elements, or blocks of them, and are kept until the work is done; the
+        // communicator and the stream are of the current context. Every group that is started is ended.
+        unsafe {
+            match work {
+                Work::AllReduce(operation) => (
+                    (nccl.all_reduce)(input, output, count, kind, operation_number(operation), comm, stream),
+                    "ncclAllReduce",
+                ),
+                Work::Reduce(operation, root) => {
+                    let (operation, root) = (operation_number(operation), root as c_int);
+                    ((nccl.reduce)(input, output, count, kind, operation, root, comm, stream), "ncclReduce")
+                }
+                Work::Broadcast(root) => (
+                    (nccl.broadcast)(input, output, count, kind, root as c_int, comm, stream),
+                    "ncclBroadcast",
+                ),
+                Work::AllGather => {
+                    ((nccl.all_gather)(input, output, count, kind, comm, stream), "ncclAllGather")
+                }
+                Work::ReduceScatter(operation) => {
+                    let operation = operation_number(operation);
+                    (
+                        (nccl.reduce_scatter)(input, output, count, kind, operation, comm, stream),
+                        "ncclReduceScatter",
+                    )
+                }
+                Work::Send(to) => ((nccl.send)(input, count, kind, to as c_int, comm, stream), "ncclSend"),
+                Work::Receive(from) => {
+                    ((nccl.recv)(output, count, kind, from as c_int, comm, stream), "ncclRecv")
+                }
+                Work::Gather(_) | Work::Scatter(_) | Work::AllToAll => {
+                    let (sends, receives): (Vec<_>, Vec<_>) = match work {
+                        Work::Gather(root) => {
+                            let takes = everybody.filter(|_| self.rank == root);
+                            (vec![(input, root)], takes.map(|from| (block(output, from), from)).collect())
+                        }
+                        Work::Scatter(root) => {
+                            let gives = everybody.filter(|_| self.rank == root);
+                            (gives.map(|to| (block(input, to), to)).collect(), vec![(output, root)])
+                        }
+                        _ => (
+                            everybody.clone().map(|to| (block(input, to), to)).collect(),
+                            everybody.map(|from| (block(output, from), from)).collect(),
+                        ),
+                    };
+                    let mut code = (nccl.group_start)();
+                    let taken = |code: c_int| [SUCCESS, IN_PROGRESS].contains(&code);
+                    for (data, to) in sends {
+                        if taken(code) {
+                            code = (nccl.send)(data, count, kind, to as c_int, comm, stream);
+                        }
+                    }
+                    for (data, from) in receives {
+                        if taken(code) {
+                            code = (nccl.recv)(data, count, kind, from as c_int, comm, stream);
+                        }
+                    }
+                    let ended = (nccl.group_end)();
+                    (if taken(code) { ended } else { code }, "sending and receiving by NCCL")
+                }
+            }
         }
     }
 

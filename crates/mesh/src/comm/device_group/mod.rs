@@ -1,0 +1,153 @@
+//! A group whose ranks have a device each, and which finds the best way between them by itself.
+
+mod collectives;
+#[cfg(unix)]
+mod direct;
+#[cfg(test)]
+mod test;
+
+#[cfg(unix)]
+use std::sync::Mutex;
+
+use evener_device::{Api, Device};
+
+use super::{
+    error::{CommError, Result},
+    group::Group,
+};
+#[cfg(unix)]
+use crate::backend::nccl::{self, Communicator};
+
+/// How much a rank says of its device.
+const CARD_BYTES: usize = 256;
+
+/// A group whose ranks have a device each.
+///
+/// Where all of them are on CUDA cards, no two on the same, and have NCCL, buffers go from card to card through that.
+/// Otherwise, on unlike devices, they go through the host, piece by piece. [`backend`](DeviceGroup::backend) says which,
+/// and why.
+///
+/// ```
+/// use evener_device::Device;
+/// use evener_mesh::comm::{Comm, Operation};
+///
+/// let comm = Comm::local(1).remove(0);
+/// let device = Device::cpu();
+/// let group = comm.world().with_device(&device)?;
+/// assert_eq!(group.backend(), "local through the host: rank 0 is on cpu, which is not CUDA");
+/// let (mut stream, buffer) = (device.stream()?, device.buffer_from(&[1u32, 2])?);
+/// group.all_reduce(&mut stream, &buffer, Operation::Sum)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct DeviceGroup<'a> {
+    group: &'a Group,
+    device: Device,
+    why: String,
+    #[cfg(unix)]
+    direct: Option<Mutex<Communicator>>,
+}
+
+impl Group {
+    /// Gives this rank's device to the group. Every member does so, each with its own; all take the same way.
+    pub fn with_device(&self, device: &Device) -> Result<DeviceGroup<'_>> {
+        let cards = self.cards(device)?;
+        let why_not = why_not_nccl(&cards, self.ranks());
+        #[cfg(unix)]
+        if why_not.is_none() {
+            let (why, direct) = self.join_nccl(device)?;
+            return Ok(DeviceGroup {
+                group: self,
+                device: device.clone(),
+                why,
+                direct: Some(Mutex::new(direct)),
+            });
+        }
+        let why = format!("{} through the host: {}", self.backend(), why_not.unwrap_or_default());
+        Ok(DeviceGroup {
+            group: self,
+            device: device.clone(),
+            why,
+            #[cfg(unix)]
+            direct: None,
+        })
+    }
+
+    /// What every member says of its device: its host, its id and API, which card it is, and NCCL's version.
+    fn cards(&self, device: &Device) -> Result<Vec<[String; 5]>> {
+        let it = device.describe();
+        #[cfg(unix)]
+        let nccl = if it.api == Api::Cuda { nccl::available() } else { Err(String::new()) };
+        #[cfg(not(unix))]
+        let nccl: Result<String, String> = Err("only on Unix so far".into());
+        let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let card = it.uuid.clone().or_else(|| it.pci.clone()).unwrap_or_else(|| it.id.to_string());
+        let (version, lack) = match nccl {
+            Ok(version) => (version, String::new()),
+            Err(lack) => (String::new(), lack),
+        };
+        let card = format!("{}/{card}", host.trim());
+        let text = [it.id.to_string(), it.api.to_string(), card, version, lack].join("\n");
+        let mut mine = [0u8; CARD_BYTES];
+        let len = text.len().min(CARD_BYTES);
+        mine[..len].copy_from_slice(&text.as_bytes()[..len]);
+        let mut all = vec![0u8; CARD_BYTES * self.size()];
+        self.all_gather(&mine, &mut all)?;
+        let cards = all.chunks_exact(CARD_BYTES).map(|card| {
+            let text = String::from_utf8_lossy(card).trim_end_matches('\0').to_owned();
+            let mut lines = text.split('\n').map(str::to_owned);
+            std::array::from_fn(|_| lines.next().unwrap_or_default())
+        });
+        Ok(cards.collect())
+    }
+
+    #[cfg(unix)]
+    fn join_nccl(&self, device: &Device) -> Result<(String, Communicator)> {
+        let core = &self.core;
+        let failed = |detail: String| {
+            let group = self.name().to_owned();
+            core.fail(CommError::Library { group, library: "NCCL", operation: "joining".into(), detail })
+        };
+        let me = self.rank().unwrap_or(0);
+        let mut id = [0; nccl::ID_BYTES];
+        if me == 0 {
+            id = nccl::new_id().map_err(failed)?;
+        }
+        self.broadcast(&mut id, 0)?;
+        let memory = device.buffer::<u8>(256).map_err(|error| core.device_failed(error))?;
+        let address =
+            memory.cuda_address().ok_or_else(|| failed("the device's memory has no address".into()))?;
+        let joined = Communicator::join(id, self.size(), me, address, self.timeout()).map_err(failed)?;
+        self.barrier()?;
+        Ok((format!("nccl {}", nccl::available().unwrap_or_default()), joined))
+    }
+}
+
+/// Why ranks on such cards cannot use NCCL.
+fn why_not_nccl(cards: &[[String; 5]], ranks: &[usize]) -> Option<String> {
+    for (index, [id, api, card, version, lack]) in cards.iter().enumerate() {
+        let rank = ranks[index];
+        if *api != Api::Cuda.to_string() {
+            return Some(format!("rank {rank} is on {id}, which is not CUDA"));
+        }
+        if version.is_empty() {
+            return Some(format!("rank {rank} has {lack}"));
+        }
+        if let Some(other) = cards[..index].iter().position(|it| it[2] == *card) {
+            return Some(format!("ranks {} and {rank} are on the same card", ranks[other]));
+        }
+    }
+    None
+}
+
+impl DeviceGroup<'_> {
+    /// Which way buffers take between the ranks, and why.
+    pub fn backend(&self) -> &str {
+        &self.why
+    }
+
+    /// The group on the host.
+    pub fn group(&self) -> &Group {
+        self.group
+    }
+}

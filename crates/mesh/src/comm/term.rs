@@ -1,0 +1,82 @@
+//! For how long groups are valid, and how those that wait in one learn that it is no longer.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+};
+
+use super::core::Core;
+
+/// For how long groups are valid: until a [mesh](crate::topology::Mesh) is reshaped, say. All clones are the same term.
+///
+/// ```
+/// use evener_mesh::comm::{Comm, CommError, Members, Operation, Term};
+///
+/// let term = Term::new(4);
+/// let comm = Comm::local(1).remove(0);
+/// let group = comm.group(Members::new("tp_0", [0]).term(&term))?;
+/// group.all_reduce(&mut [1.0f32], Operation::Sum)?;
+/// term.end();
+/// assert!(matches!(group.barrier(), Err(CommError::Stale { generation: 4, .. })));
+/// # Ok::<(), CommError>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Term {
+    generation: u64,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    ended: AtomicBool,
+    /// This process's places in groups of this term, of which the others are told when it ends.
+    groups: Mutex<Vec<Weak<Core>>>,
+}
+
+impl Term {
+    /// A term of a mesh's generation of this number.
+    pub fn new(generation: u64) -> Self {
+        Term { generation, ..Term::default() }
+    }
+
+    /// Ends it: every group of this term fails from now on with [`Stale`](super::CommError::Stale), and ranks that wait
+    /// for this one in such a group get an error at once that says why. A call that is under way on this rank ends first,
+    /// as it would have.
+    pub fn end(&self) {
+        self.shared.ended.store(true, SeqCst);
+        let groups = std::mem::take(&mut *self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner));
+        groups.iter().filter_map(Weak::upgrade).for_each(|core| core.part_if_idle());
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.shared.ended.load(SeqCst)
+    }
+
+    /// The number of the generation.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether both are the same term.
+    pub(crate) fn is(&self, other: &Term) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Remembers a group, to tell its others when this ends.
+    pub(super) fn watch(&self, core: &Arc<Core>) {
+        let mut groups = self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|it| it.strong_count() > 0);
+        groups.push(Arc::downgrade(core));
+    }
+}
+
+impl fmt::Debug for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ended = if self.has_ended() { ", ended" } else { "" };
+        write!(f, "Term({}{ended})", self.generation)
+    }
+}
