@@ -121,6 +121,11 @@ impl Lane {
         }
     }
 
+    /// A chunk that kept its lane busy for this part of its time had it to itself.
+    const ALONE: f64 = 0.9;
+    /// Of chunks that take less than this, in seconds, what each costs beside its items is a large part.
+    const BRIEF: f64 = 2e-3;
+
     /// A chunk of so much cost has ended that kept the lane busy for so long, and took so long in all: more, where the
     /// lane had another one in hand.
     pub(super) fn learn(&mut self, cost: f64, took: Duration, latency: Duration) {
@@ -129,9 +134,11 @@ impl Lane {
         speed.chunks += 1.0;
         speed.weighted_time += speed.chunks * took;
         speed.weighted_items += speed.chunks * cost;
-        // One that was done meanwhile, for the most part, and ended together with the one before it says nothing about
-        // what a chunk costs.
-        if took * 2.0 * self.depth as f64 >= latency.as_secs_f64() {
+        // What waited behind another chunk, or was done meanwhile, says nothing about what a chunk costs; but where all
+        // are brief, and take turns, each shows what it adds.
+        let latency = latency.as_secs_f64();
+        let takes_turns = latency < Self::BRIEF && took * 2.0 * self.depth as f64 >= latency;
+        if took >= latency * Self::ALONE || takes_turns {
             speed.line.add(cost, took);
         }
         self.largest = self.largest.max(cost);
