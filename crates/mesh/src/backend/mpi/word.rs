@@ -1,5 +1,7 @@
 //! A member's word that it takes no further part, and why.
 
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 use std::{
     collections::HashMap,
     sync::{
@@ -8,6 +10,8 @@ use std::{
     },
 };
 
+#[cfg(target_os = "linux")]
+use super::host::Seats;
 use super::{
     Shared, WORDS,
     wire::{HEADER_BYTES, Ticket, Wire},
@@ -17,6 +21,8 @@ use crate::backend::{Failure, Farewell, Parting};
 /// How much of a reason is passed on.
 const MOST_TEXT: usize = 2000;
 const MOST_BLAMED: usize = 1000;
+/// How many bytes a word has at most.
+pub(super) const WORD_BYTES: usize = HEADER_BYTES + MOST_TEXT + 4 * MOST_BLAMED;
 
 /// What was heard from a member.
 #[derive(Debug, Clone)]
@@ -72,7 +78,7 @@ impl Ear {
 
 impl Word {
     /// Reads a word, and of which group it is.
-    fn read(buffer: &[u8]) -> (u64, Word) {
+    pub(super) fn read(buffer: &[u8]) -> (u64, Word) {
         let word = |index: usize| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(&buffer[index * 8..][..8]);
@@ -92,7 +98,7 @@ impl Word {
     }
 }
 
-/// Sends a member's word, once.
+/// Says a member's word, once.
 #[derive(Debug)]
 pub(super) struct Speaker {
     pub(super) shared: Arc<Shared>,
@@ -102,6 +108,9 @@ pub(super) struct Speaker {
     /// How many calls have ended well.
     pub(super) ended: Arc<AtomicU64>,
     pub(super) said: AtomicBool,
+    /// Where the members meet, once they do.
+    #[cfg(target_os = "linux")]
+    pub(super) seats: OnceLock<Arc<Seats>>,
 }
 
 impl Farewell for Speaker {
@@ -119,22 +128,26 @@ impl Farewell for Speaker {
         }
         let text = &text.as_bytes()[..text.len().min(MOST_TEXT)];
         let blame = &blame[..blame.len().min(MOST_BLAMED)];
-        let data: Vec<u8> =
-            text.iter().copied().chain(blame.iter().flat_map(|rank| (*rank as u32).to_le_bytes())).collect();
         let call = self.ended.load(SeqCst) + 1;
         let words = [self.identity, self.me as u64, call, kind, text.len() as u64, blame.len() as u64];
+        let mut word = vec![0; HEADER_BYTES];
+        for (place, word) in word.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        word.extend_from_slice(text);
+        word.extend(blame.iter().flat_map(|rank| (*rank as u32).to_le_bytes()));
+        #[cfg(target_os = "linux")]
+        if let Some(seats) = self.seats.get() {
+            seats.part(self.me, why, &word);
+        }
         let mut line = self.shared.line();
         let wire = &mut *line.wire;
         let mut under_way: Vec<Ticket> = Vec::new();
         for (_, rank) in self.ranks.iter().enumerate().filter(|(member, _)| *member != self.me) {
             let ticket = wire.take();
-            let buffer = wire.buffer(ticket);
-            for (place, word) in buffer.chunks_exact_mut(8).zip(words) {
-                place.copy_from_slice(&word.to_le_bytes());
-            }
-            buffer[HEADER_BYTES..][..data.len()].copy_from_slice(&data);
+            wire.buffer(ticket)[..word.len()].copy_from_slice(&word);
             // Whoever cannot be told finds out by its timeout.
-            match wire.send(ticket, HEADER_BYTES + data.len(), *rank, WORDS) {
+            match wire.send(ticket, word.len(), *rank, WORDS) {
                 Ok(()) => under_way.push(ticket),
                 Err(_) => wire.give_back(ticket),
             }
