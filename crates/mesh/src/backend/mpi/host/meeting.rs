@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::seats::{PAGE_BYTES, Says, Seats};
+use super::seats::{Says, Seats};
 use crate::backend::{
     Failure,
     local::slots::{Closed, Look},
@@ -66,6 +66,20 @@ impl Meeting {
         self.me
     }
 
+    /// How many bytes a member can give at once. As many are on its page for results, behind those.
+    #[inline]
+    pub(super) fn data_bytes(&self) -> usize {
+        self.seats.data_bytes()
+    }
+
+    /// A part of a page, cut where the page ends.
+    #[inline]
+    fn within_page(&self, at: usize, bytes: usize) -> (usize, usize) {
+        let page = 2 * self.data_bytes();
+        debug_assert!(at + bytes <= page, "past the end of a page");
+        (at.min(page), bytes.min(page - at.min(page)))
+    }
+
     /// Writes to this member's page for the next meeting, as far as there is room.
     #[inline]
     pub(super) fn give(&mut self, at: usize, bytes: &[u8]) {
@@ -77,7 +91,7 @@ impl Meeting {
     /// A part of this member's page for the next meeting, to write to.
     #[inline]
     pub(super) fn room(&mut self, at: usize, bytes: usize) -> &mut [u8] {
-        let (at, bytes) = within_page(at, bytes);
+        let (at, bytes) = self.within_page(at, bytes);
         let page = self.seats.page(self.me, self.step + 1);
         // SAFETY: within the page, which only this member writes; and nobody reads it, as all have arrived at the last
         // step and so are done with what was in it at the step before. They read it again once this member has arrived
@@ -88,7 +102,7 @@ impl Meeting {
     /// A part of what a member wrote to its page for the last meeting.
     #[inline]
     pub(super) fn given(&self, member: usize, at: usize, bytes: usize) -> &[u8] {
-        let (at, bytes) = within_page(at, bytes);
+        let (at, bytes) = self.within_page(at, bytes);
         let page = self.seats.page(member, self.step);
         // SAFETY: within the page, which its member writes again only once all have arrived at the next step. This one
         // cannot while this is borrowed.
@@ -175,10 +189,4 @@ impl Meeting {
             Some(parting) => Failure::Parted(member, parting),
         }
     }
-}
-
-fn within_page(at: usize, bytes: usize) -> (usize, usize) {
-    debug_assert!(at + bytes <= PAGE_BYTES, "past the end of a page");
-    let at = at.min(PAGE_BYTES);
-    (at, bytes.min(PAGE_BYTES - at))
 }

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use super::{
     super::session::others,
     meeting::{Meeting, Patience},
-    seats::DATA_BYTES,
 };
 use crate::{
     backend::{
@@ -36,10 +35,6 @@ fn piece(total: usize, bytes: usize, index: usize) -> Range<usize> {
     (index * bytes).min(total)..((index + 1) * bytes).min(total)
 }
 
-/// What a member can give each other member at once, where it gives each something else: whole cache lines.
-fn share_bytes(members: usize) -> usize {
-    DATA_BYTES / members / 64 * 64
-}
 
 impl<'a> Part<'a> {
     pub(super) fn new(meeting: &'a mut Meeting, patience: Patience<'a>, call: &Call<'_>) -> Self {
@@ -88,6 +83,11 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// What a member can give each other member at once, where it gives each something else: whole cache lines.
+    fn share_bytes(&self) -> usize {
+        self.meeting.data_bytes() / self.meeting.members() / 64 * 64
+    }
+
     /// Meets the others. At the first meeting all say what they call, and hear it.
     #[inline]
     fn meet(&mut self) -> Result<(), Failure> {
@@ -127,12 +127,13 @@ impl<'a> Part<'a> {
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
         let (members, me, part) = (self.meeting.members(), self.meeting.me(), self.signature.part_bytes());
-        for index in 0..part.div_ceil(DATA_BYTES).max(1) {
-            self.meeting.give(0, &given[piece(given.len(), DATA_BYTES, index)]);
+        let bytes = self.meeting.data_bytes();
+        for index in 0..part.div_ceil(bytes).max(1) {
+            self.meeting.give(0, &given[piece(given.len(), bytes, index)]);
             self.meet()?;
             for member in others(members, me) {
                 let into = &mut taken[from(member)];
-                let range = piece(into.len(), DATA_BYTES, index);
+                let range = piece(into.len(), bytes, index);
                 into[range.clone()].copy_from_slice(self.meeting.given(member, 0, range.len()));
             }
         }
@@ -147,7 +148,7 @@ impl<'a> Part<'a> {
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
         let (members, me, part) = (self.meeting.members(), self.meeting.me(), self.signature.part_bytes());
-        let bytes = share_bytes(members);
+        let bytes = self.share_bytes();
         for index in 0..part.div_ceil(bytes).max(1) {
             self.give_each(given, |member| member * part..(member + 1) * part, index);
             self.meet()?;
@@ -166,7 +167,7 @@ impl<'a> Part<'a> {
             return;
         }
         let (members, me) = (self.meeting.members(), self.meeting.me());
-        let bytes = share_bytes(members);
+        let bytes = self.share_bytes();
         for member in others(members, me) {
             let slice = &given[slice(member)];
             self.meeting.give(member * bytes, &slice[piece(slice.len(), bytes, index)]);
@@ -190,7 +191,7 @@ impl<'a> Part<'a> {
         // Slices are whole elements, and begin at cache lines where the vector does.
         let each = total.div_ceil(members).next_multiple_of(64);
         let slice = |member: usize| (member * each).min(total)..((member + 1) * each).min(total);
-        let bytes = share_bytes(members);
+        let (bytes, results) = (self.share_bytes(), self.meeting.data_bytes());
         let rounds = each.div_ceil(bytes);
         // A meeting is for the pieces to reduce and for the results of those before.
         for index in 0..=rounds {
@@ -202,14 +203,14 @@ impl<'a> Part<'a> {
                 for member in others(members, me) {
                     let into = &mut data[slice(member)];
                     let range = piece(into.len(), bytes, index - 1);
-                    into[range.clone()].copy_from_slice(self.meeting.given(member, DATA_BYTES, range.len()));
+                    into[range.clone()].copy_from_slice(self.meeting.given(member, results, range.len()));
                 }
             }
             if index < rounds {
                 let mine = &mut data[slice(me)];
                 let mine = &mut mine[piece(slice(me).len(), bytes, index)];
                 let (own, len) = (mine.as_mut_ptr(), mine.len());
-                let result = self.meeting.room(DATA_BYTES, len).as_mut_ptr();
+                let result = self.meeting.room(results, len).as_mut_ptr();
                 let outputs = if takes { &[result, own][..] } else { &[result] };
                 self.reduce(me * bytes, own.cast_const(), outputs, len);
             }
@@ -219,9 +220,9 @@ impl<'a> Part<'a> {
 
     /// Everybody reduces its block of what all give.
     fn reduce_blocks(&mut self, given: &[u8], result: &mut [u8]) -> Result<(), Failure> {
-        let (members, me, part) = (self.meeting.members(), self.meeting.me(), self.signature.part_bytes());
+        let (me, part) = (self.meeting.me(), self.signature.part_bytes());
         let block = |member: usize| member * part..(member + 1) * part;
-        let bytes = share_bytes(members);
+        let bytes = self.share_bytes();
         for index in 0..part.div_ceil(bytes).max(1) {
             self.give_each(given, block, index);
             self.meet()?;

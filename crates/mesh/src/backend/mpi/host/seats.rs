@@ -29,11 +29,14 @@ use crate::backend::{
     local::slots::{Closed, Look},
 };
 
-/// What a member can give the others at once, and as much for results.
-pub(super) const DATA_BYTES: usize = 256 << 10;
-pub(super) const PAGE_BYTES: usize = 2 * DATA_BYTES;
+/// What a member can give the others at once, at most and at least. More than a core keeps to itself: what has left its
+/// cache for the one that all share gets to another core several times as fast.
+const MOST_DATA: usize = 1 << 20;
+const LEAST_DATA: usize = 64 << 10;
+/// What all members can give together, as far as each can give the least.
+const ALL_DATA: usize = 8 << 20;
 /// Every member of a group of this size can give every other a cache line at once.
-pub(super) const MOST_MEMBERS: usize = DATA_BYTES / 64;
+pub(super) const MOST_MEMBERS: usize = LEAST_DATA / 64;
 
 /// In the lowest bits of a state: why the seat is closed, or 0. The rest is the last step that its member has reached.
 const WHY: u64 = 0b111;
@@ -59,11 +62,17 @@ struct Seat {
 pub(in super::super) struct Seats {
     segment: Segment,
     members: usize,
+    /// What a member can give at once. A page is that, and as much for results.
+    data: usize,
 }
 
 /// How many bytes a group of so many members needs.
 pub(super) fn bytes(members: usize) -> usize {
-    first_page(members) + members * 2 * PAGE_BYTES
+    first_page(members) + members * 2 * 2 * data_bytes(members)
+}
+
+fn data_bytes(members: usize) -> usize {
+    (ALL_DATA / members / 4096 * 4096).clamp(LEAST_DATA, MOST_DATA)
 }
 
 fn first_page(members: usize) -> usize {
@@ -73,14 +82,14 @@ fn first_page(members: usize) -> usize {
 impl Seats {
     /// Those of a new segment, of [`bytes`] bytes.
     pub(super) fn new(segment: Segment, members: usize, identity: u64) -> Self {
-        let seats = Seats { segment, members };
+        let seats = Seats { segment, members, data: data_bytes(members) };
         (0..members).for_each(|member| seats.seat(member).identity.store(identity, Relaxed));
         seats
     }
 
     /// Those of a segment that another member has made; nothing where it is another group's.
     pub(super) fn of(segment: Segment, members: usize, identity: u64) -> Option<Self> {
-        let seats = Seats { segment, members };
+        let seats = Seats { segment, members, data: data_bytes(members) };
         (0..members).all(|member| seats.seat(member).identity.load(SeqCst) == identity).then_some(seats)
     }
 
@@ -96,11 +105,17 @@ impl Seats {
         unsafe { &*self.segment.at(member * size_of::<Seat>()).cast::<Seat>() }
     }
 
-    /// A member's page for a step: [`DATA_BYTES`] to give, and as many for results.
+    /// How many bytes a member can give at once.
+    #[inline]
+    pub(super) fn data_bytes(&self) -> usize {
+        self.data
+    }
+
+    /// A member's page for a step: [`data_bytes`](Self::data_bytes) to give, and as many for results.
     #[inline]
     pub(super) fn page(&self, member: usize, step: u64) -> *mut u8 {
         let page = member * 2 + (step & 1) as usize;
-        self.segment.at(first_page(self.members) + page * PAGE_BYTES)
+        self.segment.at(first_page(self.members) + page * 2 * self.data)
     }
 
     /// Writes what a member says at a step, before it arrives there.
@@ -251,10 +266,10 @@ mod test {
         let mut starts: Vec<_> =
             (0..5).flat_map(|member| [seats.page(member, 0) as usize, seats.page(member, 1) as usize]).collect();
         starts.sort_unstable();
-        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= PAGE_BYTES));
+        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 2 * data_bytes(5)));
         let start = seats.segment.at(0) as usize;
         assert!(starts[0] >= start + 5 * size_of::<Seat>());
-        assert!(starts[9] + PAGE_BYTES <= start + bytes(5));
+        assert!(starts[9] + 2 * data_bytes(5) <= start + bytes(5));
     }
 
     #[test]
