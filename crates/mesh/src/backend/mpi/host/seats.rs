@@ -263,8 +263,9 @@ mod test {
     #[test]
     fn no_two_pages_and_no_page_and_seat_overlap() {
         let seats = seats(5);
-        let mut starts: Vec<_> =
-            (0..5).flat_map(|member| [seats.page(member, 0) as usize, seats.page(member, 1) as usize]).collect();
+        let mut starts: Vec<_> = (0..5)
+            .flat_map(|member| [seats.page(member, 0) as usize, seats.page(member, 1) as usize])
+            .collect();
         starts.sort_unstable();
         assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 2 * data_bytes(5)));
         let start = seats.segment.at(0) as usize;
