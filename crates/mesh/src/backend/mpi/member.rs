@@ -1,14 +1,12 @@
 //! One rank's place in a group.
 
-#[cfg(target_os = "linux")]
-use std::sync::OnceLock;
 use std::{
     collections::HashMap,
     ffi::c_int,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{
-            AtomicBool, AtomicU64,
+            AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
     },
@@ -20,7 +18,7 @@ use super::host::{self, Attendance};
 use super::{
     Shared,
     header::Header,
-    part::{EXCHANGES, PIECES, Part, first, first_mut, pieces},
+    part::{EXCHANGES, Part, first, first_mut, pieces},
     session::Session,
     word::Speaker,
 };
@@ -67,9 +65,7 @@ impl Member {
             me,
             identity,
             ended: ended.clone(),
-            said: AtomicBool::new(false),
-            #[cfg(target_os = "linux")]
-            seats: OnceLock::new(),
+            spoken: Mutex::default(),
         };
         Member {
             shared,
@@ -115,7 +111,7 @@ impl Member {
     #[cfg(target_os = "linux")]
     fn find_way(&mut self, call: &Call<'_>, start: Instant, timeout: Duration) -> Result<(), Failure> {
         let mut session = self.session(call, start, timeout);
-        let attendance = host::connect(&mut session, self.me, self.tag + PIECES, &self.speaker)?;
+        let attendance = host::connect(&mut session, self.me, self.tag, &self.speaker)?;
         drop(session);
         self.way = attendance.map_or(Way::Messages, Way::Memory);
         Ok(())

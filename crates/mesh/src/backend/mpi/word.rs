@@ -1,12 +1,10 @@
 //! A member's word that it takes no further part, and why.
 
-#[cfg(target_os = "linux")]
-use std::sync::OnceLock;
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
 
@@ -107,15 +105,49 @@ pub(super) struct Speaker {
     pub(super) identity: u64,
     /// How many calls have ended well.
     pub(super) ended: Arc<AtomicU64>,
-    pub(super) said: AtomicBool,
+    pub(super) spoken: Mutex<Spoken>,
+}
+
+/// What a member has said, and where else than by messages it is to be read.
+#[derive(Debug, Default)]
+pub(super) struct Spoken {
+    word: Option<(Parting, Vec<u8>)>,
     /// Where the members meet, once they do.
     #[cfg(target_os = "linux")]
-    pub(super) seats: OnceLock<Arc<Seats>>,
+    seats: Option<Arc<Seats>>,
+}
+
+impl Spoken {
+    /// Leaves what was said at the member's seat, once there are both.
+    fn leave(&self, me: usize) {
+        #[cfg(target_os = "linux")]
+        if let (Some((why, word)), Some(seats)) = (&self.word, &self.seats) {
+            seats.part(me, why, word);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = me;
+    }
+}
+
+impl Speaker {
+    fn spoken(&self) -> MutexGuard<'_, Spoken> {
+        // Each part of it is set once, and whole.
+        self.spoken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the others look at this member's seat for its word, which may have been said already.
+    #[cfg(target_os = "linux")]
+    pub(super) fn sit(&self, seats: Arc<Seats>) {
+        let mut spoken = self.spoken();
+        spoken.seats = Some(seats);
+        spoken.leave(self.me);
+    }
 }
 
 impl Farewell for Speaker {
     fn say(&self, why: &Parting) {
-        if self.said.swap(true, SeqCst) {
+        let mut spoken = self.spoken();
+        if spoken.word.is_some() {
             return;
         }
         let (kind, text, blame) = match why {
@@ -130,16 +162,16 @@ impl Farewell for Speaker {
         let blame = &blame[..blame.len().min(MOST_BLAMED)];
         let call = self.ended.load(SeqCst) + 1;
         let words = [self.identity, self.me as u64, call, kind, text.len() as u64, blame.len() as u64];
-        let mut word = vec![0; HEADER_BYTES];
+        let mut word = Vec::with_capacity(WORD_BYTES);
+        word.resize(HEADER_BYTES, 0);
         for (place, word) in word.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
         word.extend_from_slice(text);
         word.extend(blame.iter().flat_map(|rank| (*rank as u32).to_le_bytes()));
-        #[cfg(target_os = "linux")]
-        if let Some(seats) = self.seats.get() {
-            seats.part(self.me, why, &word);
-        }
+        spoken.word = Some((why.clone(), word.clone()));
+        spoken.leave(self.me);
+        drop(spoken);
         let mut line = self.shared.line();
         let wire = &mut *line.wire;
         let mut under_way: Vec<Ticket> = Vec::new();

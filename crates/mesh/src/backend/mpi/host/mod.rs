@@ -22,7 +22,7 @@ use part::Part;
 pub(super) use seats::Seats;
 use segment::Segment;
 
-use super::{Shared, hash, session::Session, word::Speaker};
+use super::{Shared, hash, part::PIECES, session::Session, word::Speaker};
 use crate::{backend::Failure, comm::Call};
 
 /// Where it is set and not empty, groups go by messages also on one host.
@@ -61,7 +61,7 @@ pub(super) fn connect(
     let seats = seats.map(Arc::new);
     if let Some(seats) = &seats {
         // Before the others hear of it: from then on this is where they look for its word.
-        let _ = speaker.seats.set(seats.clone());
+        speaker.sit(seats.clone());
     }
     let opened = tell(session, me, tag, [u64::from(seats.is_some())])?;
     let all = opened.iter().all(|[opened]| *opened == 1);
@@ -118,7 +118,7 @@ fn tell<const N: usize>(
     mine: [u64; N],
 ) -> Result<Vec<[u64; N]>, Failure> {
     let bytes: Vec<u8> = mine.iter().copied().flat_map(u64::to_le_bytes).collect();
-    let heard = session.tell(me, tag, |_| &bytes)?;
+    let heard = session.tell(me, tag + PIECES, |_| &bytes)?;
     let mut told = Vec::with_capacity(heard.len());
     for ticket in heard {
         let mut words = mine;
