@@ -165,8 +165,8 @@ impl Launch<'_> {
     /// In memory alone. Of those that go by messages one may wait for another that waits for the dead, and blame that;
     /// and UCX, below MPICH, ends a process that was reading from one that is killed.
     fn killed_inside(self) {
-        // Of one step, of several, and of several pieces.
-        for len in [100, 20_000, 2_000_000] {
+        // Of one step, of several, of several pieces, and past the caches.
+        for len in [100, 20_000, 2_000_000, 9_000_000] {
             let succeeded = self.survive(&format!("Inside:{len}"), RANKS - 1);
             // What succeeds for one succeeds for all.
             assert!(succeeded[0] >= 20 && succeeded.iter().all(|it| *it == succeeded[0]), "{succeeded:?}");

@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::seats::{Says, Seats};
+use super::{
+    seats::{Says, Seats},
+    stream::stream,
+};
 use crate::backend::{
     Failure,
     local::slots::{Closed, Look},
@@ -80,12 +83,12 @@ impl Meeting {
         (at.min(page), bytes.min(page - at.min(page)))
     }
 
-    /// Writes to this member's page for the next meeting, as far as there is room.
+    /// Writes to this member's page for the next meeting, as far as there is room; where `far`, past the caches.
     #[inline]
-    pub(super) fn give(&mut self, at: usize, bytes: &[u8]) {
+    pub(super) fn give(&mut self, at: usize, bytes: &[u8], far: bool) {
         let room = self.room(at, bytes.len());
-        let len = room.len();
-        room.copy_from_slice(&bytes[..len]);
+        let bytes = &bytes[..room.len()];
+        if far { stream(room, bytes) } else { room.copy_from_slice(bytes) }
     }
 
     /// A part of this member's page for the next meeting, to write to.

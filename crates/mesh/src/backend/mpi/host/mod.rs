@@ -9,6 +9,7 @@ mod meeting;
 mod part;
 mod seats;
 mod segment;
+mod stream;
 
 use std::{
     ffi::c_int,

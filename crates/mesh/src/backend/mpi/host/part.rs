@@ -19,6 +19,11 @@ use crate::{
 /// Where all others' vectors together are no longer than this, everybody reduces them all: one meeting and not two.
 const WHOLE_BYTES: usize = 8 << 10;
 
+/// Parts of this size and above are given past the caches, in which they would not stay.
+const FAR_BYTES: usize = 32 << 20;
+/// So much of a result is given past the caches at once, while it is still in the nearest.
+const NEAR_BYTES: usize = 16 << 10;
+
 /// One rank's part of one collective.
 pub(super) struct Part<'a> {
     meeting: &'a mut Meeting,
@@ -28,6 +33,8 @@ pub(super) struct Part<'a> {
     weights: SmallVec<[f64; 8]>,
     /// All were heard to call the same.
     open: bool,
+    /// What is given would not stay in a cache anyway.
+    far: bool,
 }
 
 /// The range of one piece of so many bytes; empty past the end.
@@ -38,7 +45,8 @@ fn piece(total: usize, bytes: usize, index: usize) -> Range<usize> {
 impl<'a> Part<'a> {
     pub(super) fn new(meeting: &'a mut Meeting, patience: Patience<'a>, call: &Call<'_>) -> Self {
         let (signature, weight) = (call.signature, call.weight);
-        Part { meeting, patience, signature, weight, weights: SmallVec::new(), open: false }
+        let far = signature.part_bytes() >= FAR_BYTES;
+        Part { meeting, patience, signature, weight, weights: SmallVec::new(), open: false, far }
     }
 
     pub(super) fn run(&mut self, call: Call<'_>) -> Result<(), Failure> {
@@ -128,7 +136,7 @@ impl<'a> Part<'a> {
         let (members, me, part) = (self.meeting.members(), self.meeting.me(), self.signature.part_bytes());
         let bytes = self.meeting.data_bytes();
         for index in 0..part.div_ceil(bytes).max(1) {
-            self.meeting.give(0, &given[piece(given.len(), bytes, index)]);
+            self.meeting.give(0, &given[piece(given.len(), bytes, index)], self.far);
             self.meet()?;
             for member in others(members, me) {
                 let into = &mut taken[from(member)];
@@ -169,13 +177,13 @@ impl<'a> Part<'a> {
         let bytes = self.share_bytes();
         for member in others(members, me) {
             let slice = &given[slice(member)];
-            self.meeting.give(member * bytes, &slice[piece(slice.len(), bytes, index)]);
+            self.meeting.give(member * bytes, &slice[piece(slice.len(), bytes, index)], self.far);
         }
     }
 
     /// Reduces everybody's whole vector, where this member takes the result.
     fn reduce_whole(&mut self, data: &mut [u8], takes: bool) -> Result<(), Failure> {
-        self.meeting.give(0, data);
+        self.meeting.give(0, data, false);
         self.meet()?;
         if takes {
             let data_pointer = data.as_mut_ptr();
@@ -207,14 +215,28 @@ impl<'a> Part<'a> {
             }
             if index < rounds {
                 let mine = &mut data[slice(me)];
-                let mine = &mut mine[piece(slice(me).len(), bytes, index)];
-                let (own, len) = (mine.as_mut_ptr(), mine.len());
-                let result = self.meeting.room(results, len).as_mut_ptr();
-                let outputs = if takes { &[result, own][..] } else { &[result] };
-                self.reduce(me * bytes, own.cast_const(), outputs, len);
+                let range = piece(mine.len(), bytes, index);
+                self.reduce_piece(&mut mine[range], me * bytes, takes);
             }
         }
         Ok(())
+    }
+
+    /// Reduces a piece of this member's slice, and gives the result; it also takes it, or leaves the piece as it is.
+    fn reduce_piece(&mut self, mine: &mut [u8], at: usize, takes: bool) {
+        let results = self.meeting.data_bytes();
+        if self.far && takes {
+            for (index, mine) in mine.chunks_mut(NEAR_BYTES).enumerate() {
+                let (offset, own) = (index * NEAR_BYTES, mine.as_mut_ptr());
+                self.reduce(at + offset, own.cast_const(), &[own], mine.len());
+                self.meeting.give(results + offset, mine, true);
+            }
+            return;
+        }
+        let (own, len) = (mine.as_mut_ptr(), mine.len());
+        let result = self.meeting.room(results, len).as_mut_ptr();
+        let outputs = if takes { &[result, own][..] } else { &[result] };
+        self.reduce(at, own.cast_const(), outputs, len);
     }
 
     /// Everybody reduces its block of what all give.
