@@ -12,6 +12,8 @@ use crate::{
 const LENGTHS: [usize; 4] = [0, 1, 7, 1024];
 /// A prime over a million: no size of a group, block or piece divides it.
 const LONG: usize = 1_000_003;
+/// What does not fit in a cache may go another way.
+const LONGER_THAN_CACHES: usize = (33 << 20) + 5;
 
 /// Everything in groups of one size, made of the first ranks.
 pub fn everything(rank: &Rank, size: usize) {
@@ -35,6 +37,11 @@ pub fn long(rank: &Rank, size: usize) {
     of_type::<u8>(&group, LONG, &[Operation::Max], &mut seed);
     all_reduce::<f32>(&group, LONG, Operation::Sum, &mut seed);
     all_reduce::<i64>(&group, LONG, Operation::Average, &mut seed);
+    if size == 2 {
+        all_reduce::<u8>(&group, LONGER_THAN_CACHES, Operation::Sum, &mut seed);
+        reduce::<u8>(&group, LONGER_THAN_CACHES, Operation::Sum, &mut seed);
+        broadcast::<u8>(&group, LONGER_THAN_CACHES, &mut seed);
+    }
 }
 
 fn every_type(group: &Group, len: usize, seed: &mut u64) {

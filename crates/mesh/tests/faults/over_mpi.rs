@@ -4,24 +4,30 @@
 //! A launcher ends all processes when one of them dies, unless it is told not to: Open MPI 4 by `--enable-recovery`.
 //! MPICH's has `-disable-auto-cleanup`, which does not keep it from ending the others when one is killed: so there each
 //! process is the child of a shell that ends well, whatever became of the process.
+//!
+//! Everything happens twice: to processes that meet in memory, since they are on one host, and to processes that go by
+//! messages, as on several.
 
 use std::{
     process::Command,
     time::{Duration, Instant},
 };
 
-use evener_mesh::comm::Comm;
+use evener_mesh::comm::{Comm, Members, Operation};
 
-use crate::script::{Fault, STEPS, TIMEOUT, run};
+use crate::script::{DEADLINE, Fault, STEPS, TIMEOUT, run, step};
 
 /// What the processes are told to do: a fault, and the step at which it happens, or `all` of them.
 const VARIABLE: &str = "EVENER_TEST_FAULT";
 
-/// The folder in which each process that survives leaves a file.
+/// The folder in which each process that survives leaves a file, which says how many calls succeeded before.
 const SURVIVORS: &str = "EVENER_TEST_SURVIVORS";
 
 /// What the library that is meant is called.
 const LIBRARY: &str = "EVENER_TEST_LIBRARY";
+
+/// Set for processes that go by messages.
+const MESSAGES: &str = "EVENER_MPI_MESSAGES";
 
 /// What each process does.
 #[test]
@@ -29,6 +35,9 @@ const LIBRARY: &str = "EVENER_TEST_LIBRARY";
 fn one_of_several_processes() {
     let what = std::env::var(VARIABLE).expect("started by the tests below");
     let (fault, at) = what.split_once(':').unwrap();
+    if fault == "Inside" {
+        return until_killed(at.parse().unwrap());
+    }
     let fault = match fault {
         "Panics" => Fault::Panics,
         "Hangs" => Fault::Hangs,
@@ -55,13 +64,55 @@ fn one_of_several_processes() {
             comm.world().barrier().unwrap();
         }
     }
-    let survivors = std::env::var_os(SURVIVORS).expect("started by the tests below");
-    std::fs::write(std::path::Path::new(&survivors).join(comm.rank().to_string()), "").unwrap();
+    leave_a_file(&comm, 0);
     if !comes_back(fault) {
         // Nobody waits for the one that is gone.
         std::mem::forget(comm);
         std::process::exit(0);
     }
+}
+
+fn leave_a_file(comm: &Comm, succeeded: usize) {
+    let survivors = std::env::var_os(SURVIVORS).expect("started by the tests below");
+    let file = std::path::Path::new(&survivors).join(comm.rank().to_string());
+    std::fs::write(file, succeeded.to_string()).unwrap();
+}
+
+/// Makes calls until one rank is killed, wherever in a call it is. What succeeds is right, and what does not fails in
+/// time.
+fn until_killed(len: usize) {
+    let comm = Comm::mpi(TIMEOUT * 20).unwrap();
+    let (rank, size, wrong) = (comm.rank(), comm.size(), comm.size() - 1);
+    let group = Members::new("until killed", (0..size).collect::<Vec<_>>()).timeout(TIMEOUT);
+    let group = comm.group(group).unwrap();
+    for round in 0..1_000_000 {
+        if rank == wrong && round == 20 {
+            std::thread::spawn(|| {
+                let me = std::process::id().to_string();
+                std::process::Command::new("kill").args(["-9", &me]).status().unwrap();
+            });
+        }
+        let value = (round % 100 + 1) as f32;
+        let mut data = vec![value * (rank + 1) as f32; len];
+        let mut error = None;
+        let start = Instant::now();
+        if let Err(why) = group.all_reduce(&mut data, Operation::Sum) {
+            error = Some(why);
+        }
+        assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
+        let Some(error) = error else {
+            let expected = value * (size * (size + 1) / 2) as f32;
+            assert!(data.iter().all(|it| *it == expected), "round {round} has a wrong result");
+            continue;
+        };
+        assert_eq!(error.ranks(), [wrong], "{error}");
+        let rest = group.rebuild(error.ranks()).unwrap();
+        (0..STEPS).for_each(|index| step(&rest, index, 1000).unwrap());
+        leave_a_file(&comm, round);
+        std::mem::forget(comm);
+        std::process::exit(0);
+    }
+    panic!("nobody was killed");
 }
 
 /// Whether the wrong rank is there afterwards, to do the next thing wrong.
@@ -72,54 +123,91 @@ fn comes_back(fault: Fault) -> bool {
 const RANKS: usize = 4;
 
 /// How processes are started, and which library they are to find.
-struct Launched<'a> {
+#[derive(Clone, Copy)]
+struct Launch<'a> {
     library: &'a str,
     launcher: &'a [&'a str],
+    /// What each process is the child of.
     under: &'a [&'a str],
+    messages: bool,
 }
 
-/// Runs processes that do this, and expects all but the wrong one to survive.
-fn survive(launched: &Launched, fault: Fault, at: &str) {
-    let Launched { library, launcher, under } = launched;
-    let mut command = Command::new(launcher[0]);
-    command.env(LIBRARY, library).args(&launcher[1..]).args(["-n", &RANKS.to_string()]).args(*under);
-    command.arg(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "--nocapture", "over_mpi::one_of_several_processes"]);
-    let survivors = tempfile::tempdir().unwrap();
-    let start = Instant::now();
-    command.env(SURVIVORS, survivors.path());
-    let output =
-        command.env(VARIABLE, format!("{fault:?}:{at}")).env("RUST_BACKTRACE", "0").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    let wanted = if comes_back(fault) { RANKS } else { RANKS - 1 };
-    for rank in 0..wanted {
-        let survived = survivors.path().join(rank.to_string()).exists();
-        assert!(survived, "{fault:?} at {at}: rank {rank} did not survive:\n{said}");
+impl Launch<'_> {
+    /// Runs processes that do this, and expects so many of them to survive. Gives how many calls of each succeeded.
+    fn survive(self, what: &str, wanted: usize) -> Vec<usize> {
+        let mut command = Command::new(self.launcher[0]);
+        command
+            .env(LIBRARY, self.library)
+            .args(&self.launcher[1..])
+            .args(["-n", &RANKS.to_string()])
+            .args(self.under);
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "--nocapture", "over_mpi::one_of_several_processes"]);
+        let survivors = tempfile::tempdir().unwrap();
+        let start = Instant::now();
+        command.env(SURVIVORS, survivors.path()).env(VARIABLE, what).env("RUST_BACKTRACE", "0");
+        command.env(MESSAGES, if self.messages { "1" } else { "" });
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let what = format!("{what}, by messages: {}", self.messages);
+        assert!(start.elapsed() < Duration::from_secs(60), "{what} took {:?}", start.elapsed());
+        let succeeded = |rank: usize| {
+            let file = std::fs::read_to_string(survivors.path().join(rank.to_string()));
+            let file = file.unwrap_or_else(|_| panic!("{what}: rank {rank} did not survive:\n{said}"));
+            file.parse().unwrap()
+        };
+        (0..wanted).map(succeeded).collect()
     }
-    assert!(start.elapsed() < Duration::from_secs(60), "{fault:?} at {at} took {:?}", start.elapsed());
-}
 
-fn every_fault(library: &str, launcher: &[&str], under: &[&str]) {
-    let launched = Launched { library, launcher, under };
-    for fault in [Fault::WrongSize, Fault::OtherCollective, Fault::Hangs] {
-        survive(&launched, fault, "all");
+    fn every_fault(self) {
+        for fault in [Fault::WrongSize, Fault::OtherCollective, Fault::Hangs] {
+            self.survive(&format!("{fault:?}:all"), RANKS);
+        }
+        for at in 0..STEPS {
+            for fault in [Fault::Killed, Fault::Exits, Fault::Panics] {
+                self.survive(&format!("{fault:?}:{at}"), RANKS - 1);
+            }
+        }
     }
-    for at in 0..STEPS {
-        for fault in [Fault::Killed, Fault::Exits, Fault::Panics] {
-            survive(&launched, fault, &at.to_string());
+
+    /// In memory alone. Of those that go by messages one may wait for another that waits for the dead, and blame that;
+    /// and UCX, below MPICH, ends a process that was reading from one that is killed.
+    fn killed_inside(self) {
+        // Of one step, of several, of several pieces, and past the caches.
+        for len in [100, 20_000, 2_000_000, 9_000_000] {
+            let succeeded = self.survive(&format!("Inside:{len}"), RANKS - 1);
+            // What succeeds for one succeeds for all.
+            assert!(succeeded[0] >= 20 && succeeded.iter().all(|it| *it == succeeded[0]), "{succeeded:?}");
         }
     }
 }
 
 mod with_openmpi {
+    use super::Launch;
+
+    const LAUNCH: Launch<'_> = Launch {
+        library: "Open MPI",
+        launcher: &["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--enable-recovery"],
+        under: &[],
+        messages: false,
+    };
+
     #[test]
     #[ignore = "needs Open MPI"]
     fn whatever_one_process_does_the_others_get_an_error_in_time() {
-        super::every_fault(
-            "Open MPI",
-            &["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--enable-recovery"],
-            &[],
-        );
+        LAUNCH.every_fault();
+    }
+
+    #[test]
+    #[ignore = "needs Open MPI"]
+    fn whatever_one_process_does_the_others_get_an_error_in_time_by_messages() {
+        Launch { messages: true, ..LAUNCH }.every_fault();
+    }
+
+    #[test]
+    #[ignore = "needs Open MPI"]
+    fn one_that_is_killed_inside_a_call_leaves_right_results_and_errors() {
+        LAUNCH.killed_inside();
     }
 }
 
@@ -127,27 +215,61 @@ mod with_openmpi {
 const SHELL: &str = r#"trap "" USR1; "$0" "$@"; exit 0"#;
 
 mod with_mpich {
+    use super::{Launch, SHELL};
+
+    const LAUNCH: Launch<'_> = Launch {
+        library: "MPICH",
+        launcher: &["mpirun.mpich", "-disable-auto-cleanup"],
+        under: &["sh", "-c", SHELL],
+        messages: false,
+    };
+
     #[test]
     #[ignore = "needs MPICH"]
     fn whatever_one_process_does_the_others_get_an_error_in_time() {
-        super::every_fault("MPICH", &["mpirun.mpich", "-disable-auto-cleanup"], &["sh", "-c", super::SHELL]);
+        LAUNCH.every_fault();
+    }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn whatever_one_process_does_the_others_get_an_error_in_time_by_messages() {
+        Launch { messages: true, ..LAUNCH }.every_fault();
+    }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn one_that_is_killed_inside_a_call_leaves_right_results_and_errors() {
+        LAUNCH.killed_inside();
     }
 }
 
 mod with_mpi_abi {
+    use super::{Launch, SHELL};
+
     /// Names the folder of an MPICH that has a library of the standard ABI.
     const FOLDER: &str = "EVENER_TEST_MPI_ABI";
+
+    fn launch(then: impl FnOnce(Launch<'_>)) {
+        let folder = std::env::var(FOLDER).expect("EVENER_TEST_MPI_ABI names no folder");
+        let (launcher, libraries) =
+            (format!("{folder}/bin/mpiexec"), format!("LD_LIBRARY_PATH={folder}/lib"));
+        then(Launch {
+            library: "standard ABI",
+            launcher: &[&launcher, "-disable-auto-cleanup"],
+            under: &["env", &libraries, "sh", "-c", SHELL],
+            messages: false,
+        });
+    }
 
     #[test]
     #[ignore = "needs an MPI with the standard ABI"]
     fn whatever_one_process_does_the_others_get_an_error_in_time() {
-        let folder = std::env::var(FOLDER).expect("EVENER_TEST_MPI_ABI names no folder");
-        let (launcher, libraries) =
-            (format!("{folder}/bin/mpiexec"), format!("LD_LIBRARY_PATH={folder}/lib"));
-        super::every_fault(
-            "standard ABI",
-            &[&launcher, "-disable-auto-cleanup"],
-            &["env", &libraries, "sh", "-c", super::SHELL],
-        );
+        launch(|launch| launch.every_fault());
+    }
+
+    #[test]
+    #[ignore = "needs an MPI with the standard ABI"]
+    fn whatever_one_process_does_the_others_get_an_error_in_time_by_messages() {
+        launch(|launch| Launch { messages: true, ..launch }.every_fault());
     }
 }

@@ -4,12 +4,17 @@ use std::{
     collections::HashMap,
     ffi::c_int,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        Arc, Mutex,
+        atomic::{
+            AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     time::{Duration, Instant},
 };
 
+#[cfg(target_os = "linux")]
+use super::host::{self, Attendance};
 use super::{
     Shared,
     header::Header,
@@ -37,6 +42,18 @@ pub(super) struct Member {
     /// When the last call began.
     last: Instant,
     speaker: Arc<Speaker>,
+    #[cfg(target_os = "linux")]
+    way: Way,
+}
+
+/// How a group's calls go.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+enum Way {
+    /// That is found out at the first.
+    Unknown,
+    Messages,
+    Memory(Attendance),
 }
 
 impl Member {
@@ -48,7 +65,7 @@ impl Member {
             me,
             identity,
             ended: ended.clone(),
-            said: AtomicBool::new(false),
+            spoken: Mutex::default(),
         };
         Member {
             shared,
@@ -61,28 +78,15 @@ impl Member {
             exchanged: HashMap::new(),
             last: Instant::now(),
             speaker: Arc::new(speaker),
+            #[cfg(target_os = "linux")]
+            way: Way::Unknown,
         }
     }
-}
 
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.shared.line().ear.forget(self.identity);
-    }
-}
-
-impl Endpoint for Member {
-    fn run(&mut self, call: Call<'_>, timeout: Duration) -> Result<(), Failure> {
-        self.call += 1;
-        let start = Instant::now();
+    /// Takes part in a call by messages.
+    fn run_by_messages(&mut self, call: Call<'_>, start: Instant, timeout: Duration) -> Result<(), Failure> {
         let pause = start - std::mem::replace(&mut self.last, start);
-        let header = Header {
-            identity: self.identity,
-            call: self.call,
-            signature: call.signature.pack(),
-            weight: call.weight,
-        };
-        let mut session = Session::new(&self.shared, &self.ranks, header, start, timeout);
+        let mut session = self.session(&call, start, timeout);
         // The others may have given up meanwhile. Then what they sent before is here, and would look like success.
         if pause > timeout / 2 {
             session.listen()?;
@@ -90,11 +94,63 @@ impl Endpoint for Member {
                 return Err(failure);
             }
         }
-        let mut part = Part::new(session, call.signature, self.me, self.tag);
-        let done = part.run(call);
+        Part::new(session, call.signature, self.me, self.tag).run(call)
+    }
+
+    fn session(&self, call: &Call<'_>, start: Instant, timeout: Duration) -> Session<'_> {
+        let header = Header {
+            identity: self.identity,
+            call: self.call,
+            signature: call.signature.pack(),
+            weight: call.weight,
+        };
+        Session::new(&self.shared, &self.ranks, header, start, timeout)
+    }
+
+    /// Finds out how the group's calls go, together with the other members.
+    #[cfg(target_os = "linux")]
+    fn find_way(&mut self, call: &Call<'_>, start: Instant, timeout: Duration) -> Result<(), Failure> {
+        let mut session = self.session(call, start, timeout);
+        let attendance = host::connect(&mut session, self.me, self.tag, &self.speaker)?;
+        drop(session);
+        self.way = attendance.map_or(Way::Messages, Way::Memory);
+        Ok(())
+    }
+
+    /// Takes part in a call.
+    fn take_part(&mut self, call: Call<'_>, timeout: Duration) -> Result<(), Failure> {
+        #[cfg(target_os = "linux")]
+        if let Way::Memory(attendance) = &mut self.way {
+            return attendance.run(&self.shared, call, timeout);
+        }
+        let start = Instant::now();
+        #[cfg(target_os = "linux")]
+        if matches!(self.way, Way::Unknown) && self.ranks.len() > 1 {
+            self.find_way(&call, start, timeout)?;
+            if let Way::Memory(attendance) = &mut self.way {
+                return attendance.run(&self.shared, call, timeout.saturating_sub(start.elapsed()));
+            }
+        }
+        self.run_by_messages(call, start, timeout)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut line = self.shared.line();
+        line.ear.forget(self.identity);
+        // Groups that meet in memory do not ask MPI for what has come.
+        let _ = line.listen();
+    }
+}
+
+impl Endpoint for Member {
+    fn run(&mut self, call: Call<'_>, timeout: Duration) -> Result<(), Failure> {
+        self.call += 1;
+        let done = self.take_part(call, timeout);
         if done.is_ok() || matches!(done, Err(Failure::NoWeight)) {
-            drop(part);
-            self.ended.store(self.call, SeqCst);
+            // Read by this rank alone.
+            self.ended.store(self.call, Relaxed);
         } else {
             self.shared.failed.store(true, SeqCst);
         }

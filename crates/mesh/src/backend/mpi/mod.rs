@@ -1,7 +1,8 @@
 //! Ranks that are processes, and exchange messages through whatever MPI is on the machine.
 //!
-//! Only messages between two ranks are used, none of MPI's own collectives: those cannot be given a deadline, do not say
-//! who called something else, and are free to reduce in any order. Every collective begins with a message from every
+//! A group whose ranks are all on one host meets in memory that they share (`host`). All other groups go by messages
+//! between two ranks, and by none of MPI's own collectives: those cannot be given a deadline, do not say who called
+//! something else, and are free to reduce in any order. Every collective then begins with a message from every
 //! member to every other, which says what is called and carries the first piece of data; so all know who called what
 //! before anybody goes on, and where the data is small that is all there is. What is longer follows in pieces, whose
 //! reduction overlaps with their transport (`part`). A member that fails says so in a message of its own (`word`).
@@ -9,6 +10,8 @@
 //! How many messages a call takes grows with the square of the members: this is for tens of ranks, not for thousands.
 
 mod header;
+#[cfg(target_os = "linux")]
+mod host;
 pub(crate) mod library;
 mod member;
 mod part;
@@ -209,10 +212,15 @@ impl Transport for Place {
     }
 }
 
-/// A number for a group (FNV-1a).
+/// A number for a group.
 fn identity(name: &str, ranks: &[usize], count: u64) -> u64 {
     let numbers = ranks.iter().map(|rank| *rank as u64).chain([count]).flat_map(u64::to_le_bytes);
-    name.bytes().chain([0]).chain(numbers).fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+    hash(name.bytes().chain([0]).chain(numbers))
+}
+
+/// A number for some bytes (FNV-1a).
+fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
     })
 }

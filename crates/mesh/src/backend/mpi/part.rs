@@ -5,8 +5,8 @@ use std::{ffi::c_int, ops::Range};
 use smallvec::SmallVec;
 
 use super::{
-    session::Session,
-    wire::{PIECE_BYTES, Ticket},
+    session::{Openings, Session, others},
+    wire::PIECE_BYTES,
 };
 use crate::{
     backend::{
@@ -20,12 +20,9 @@ use crate::{
 const WHOLE_BYTES: usize = 16 << 10;
 
 // What each of a group's tags is for.
-const PIECES: c_int = 0;
+pub(super) const PIECES: c_int = 0;
 const RESULTS: c_int = 1;
 pub(super) const EXCHANGES: c_int = 2;
-
-/// First messages, by member; nothing for this one.
-type Openings = SmallVec<[Option<Ticket>; 8]>;
 
 /// The ranges of a vector's pieces; none where it is empty.
 pub(super) fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
@@ -139,23 +136,8 @@ impl<'a> Part<'a> {
 
     /// Tells everybody what is called, with the first piece of what each is to get, and hears the same from everybody.
     fn open(&mut self, to: impl Fn(usize) -> Range<usize>, from: &[u8]) -> Result<Openings, Failure> {
-        let (members, me, tag) = (self.session.members(), self.me, self.tag + PIECES);
-        let mut openings = Openings::from_elem(None, members);
-        for member in others(members, me) {
-            openings[member] = Some(self.session.expect(member, tag)?);
-        }
-        for member in others(members, me) {
-            self.session.send(member, tag, first(&from[to(member)]))?;
-        }
-        for member in others(members, me) {
-            let Some(ticket) = openings[member] else { continue };
-            let waiting = &openings;
-            self.session.wait(ticket, member, |wire| {
-                let missing =
-                    |member: &usize| waiting[*member].is_some_and(|it| !wire.is_done(it).unwrap_or(false));
-                others(members, me).filter(missing).collect()
-            })?;
-        }
+        let (members, me) = (self.session.members(), self.me);
+        let openings = self.session.tell(me, self.tag + PIECES, |member| first(&from[to(member)]))?;
         let mine = self.signature.pack();
         let (mut agreed, mut late) = (true, false);
         for member in others(members, me) {
@@ -379,11 +361,6 @@ impl<'a> Part<'a> {
             }
         }
     }
-}
-
-/// All members but this one, the next first, so that not everybody begins with the same.
-fn others(members: usize, me: usize) -> impl Iterator<Item = usize> {
-    (1..members).map(move |step| (me + step) % members)
 }
 
 /// What is taken in place is also what is given.

@@ -27,6 +27,14 @@ const CATCH_UP: Duration = Duration::from_millis(5);
 /// A message that was sent before its sender's word can be read after it, but not by much.
 const GRACE: Duration = Duration::from_millis(50);
 
+/// Messages by member; nothing for this one.
+pub(super) type Openings = SmallVec<[Option<Ticket>; 8]>;
+
+/// All members but this one, the next first, so that not everybody begins with the same.
+pub(super) fn others(members: usize, me: usize) -> impl Iterator<Item = usize> {
+    (1..members).map(move |step| (me + step) % members)
+}
+
 /// One call's messages.
 pub(super) struct Session<'a> {
     shared: &'a Shared,
@@ -152,6 +160,33 @@ impl<'a> Session<'a> {
     pub(super) fn release(&mut self, ticket: Ticket) {
         self.incoming.retain(|it| *it != ticket);
         self.wire().give_back(ticket);
+    }
+
+    /// Sends every other member a piece, and receives one from each.
+    pub(super) fn tell<'b>(
+        &mut self,
+        me: usize,
+        tag: c_int,
+        piece: impl Fn(usize) -> &'b [u8],
+    ) -> Result<Openings, Failure> {
+        let members = self.members();
+        let mut openings = Openings::from_elem(None, members);
+        for member in others(members, me) {
+            openings[member] = Some(self.expect(member, tag)?);
+        }
+        for member in others(members, me) {
+            self.send(member, tag, piece(member))?;
+        }
+        for member in others(members, me) {
+            let Some(ticket) = openings[member] else { continue };
+            let waiting = &openings;
+            self.wait(ticket, member, |wire| {
+                let missing =
+                    |member: &usize| waiting[*member].is_some_and(|it| !wire.is_done(it).unwrap_or(false));
+                others(members, me).filter(missing).collect()
+            })?;
+        }
+        Ok(openings)
     }
 
     /// Waits for a message from a member. `missing` says, at the end, who else was not heard of.

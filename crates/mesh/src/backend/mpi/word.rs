@@ -3,11 +3,13 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
 
+#[cfg(target_os = "linux")]
+use super::host::Seats;
 use super::{
     Shared, WORDS,
     wire::{HEADER_BYTES, Ticket, Wire},
@@ -17,6 +19,8 @@ use crate::backend::{Failure, Farewell, Parting};
 /// How much of a reason is passed on.
 const MOST_TEXT: usize = 2000;
 const MOST_BLAMED: usize = 1000;
+/// How many bytes a word has at most.
+pub(super) const WORD_BYTES: usize = HEADER_BYTES + MOST_TEXT + 4 * MOST_BLAMED;
 
 /// What was heard from a member.
 #[derive(Debug, Clone)]
@@ -72,7 +76,7 @@ impl Ear {
 
 impl Word {
     /// Reads a word, and of which group it is.
-    fn read(buffer: &[u8]) -> (u64, Word) {
+    pub(super) fn read(buffer: &[u8]) -> (u64, Word) {
         let word = |index: usize| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(&buffer[index * 8..][..8]);
@@ -92,7 +96,7 @@ impl Word {
     }
 }
 
-/// Sends a member's word, once.
+/// Says a member's word, once.
 #[derive(Debug)]
 pub(super) struct Speaker {
     pub(super) shared: Arc<Shared>,
@@ -101,12 +105,49 @@ pub(super) struct Speaker {
     pub(super) identity: u64,
     /// How many calls have ended well.
     pub(super) ended: Arc<AtomicU64>,
-    pub(super) said: AtomicBool,
+    pub(super) spoken: Mutex<Spoken>,
+}
+
+/// What a member has said, and where else than by messages it is to be read.
+#[derive(Debug, Default)]
+pub(super) struct Spoken {
+    word: Option<(Parting, Vec<u8>)>,
+    /// Where the members meet, once they do.
+    #[cfg(target_os = "linux")]
+    seats: Option<Arc<Seats>>,
+}
+
+impl Spoken {
+    /// Leaves what was said at the member's seat, once there are both.
+    fn leave(&self, me: usize) {
+        #[cfg(target_os = "linux")]
+        if let (Some((why, word)), Some(seats)) = (&self.word, &self.seats) {
+            seats.part(me, why, word);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = me;
+    }
+}
+
+impl Speaker {
+    fn spoken(&self) -> MutexGuard<'_, Spoken> {
+        // Each part of it is set once, and whole.
+        self.spoken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the others look at this member's seat for its word, which may have been said already.
+    #[cfg(target_os = "linux")]
+    pub(super) fn sit(&self, seats: Arc<Seats>) {
+        let mut spoken = self.spoken();
+        spoken.seats = Some(seats);
+        spoken.leave(self.me);
+    }
 }
 
 impl Farewell for Speaker {
     fn say(&self, why: &Parting) {
-        if self.said.swap(true, SeqCst) {
+        let mut spoken = self.spoken();
+        if spoken.word.is_some() {
             return;
         }
         let (kind, text, blame) = match why {
@@ -119,22 +160,26 @@ impl Farewell for Speaker {
         }
         let text = &text.as_bytes()[..text.len().min(MOST_TEXT)];
         let blame = &blame[..blame.len().min(MOST_BLAMED)];
-        let data: Vec<u8> =
-            text.iter().copied().chain(blame.iter().flat_map(|rank| (*rank as u32).to_le_bytes())).collect();
         let call = self.ended.load(SeqCst) + 1;
         let words = [self.identity, self.me as u64, call, kind, text.len() as u64, blame.len() as u64];
+        let mut word = Vec::with_capacity(WORD_BYTES);
+        word.resize(HEADER_BYTES, 0);
+        for (place, word) in word.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        word.extend_from_slice(text);
+        word.extend(blame.iter().flat_map(|rank| (*rank as u32).to_le_bytes()));
+        spoken.word = Some((why.clone(), word.clone()));
+        spoken.leave(self.me);
+        drop(spoken);
         let mut line = self.shared.line();
         let wire = &mut *line.wire;
         let mut under_way: Vec<Ticket> = Vec::new();
         for (_, rank) in self.ranks.iter().enumerate().filter(|(member, _)| *member != self.me) {
             let ticket = wire.take();
-            let buffer = wire.buffer(ticket);
-            for (place, word) in buffer.chunks_exact_mut(8).zip(words) {
-                place.copy_from_slice(&word.to_le_bytes());
-            }
-            buffer[HEADER_BYTES..][..data.len()].copy_from_slice(&data);
+            wire.buffer(ticket)[..word.len()].copy_from_slice(&word);
             // Whoever cannot be told finds out by its timeout.
-            match wire.send(ticket, HEADER_BYTES + data.len(), *rank, WORDS) {
+            match wire.send(ticket, word.len(), *rank, WORDS) {
                 Ok(()) => under_way.push(ticket),
                 Err(_) => wire.give_back(ticket),
             }

@@ -1,0 +1,180 @@
+//! Groups whose members are processes of one host: they meet in memory that all of them have.
+//!
+//! At a group's first call its members tell one another by messages where they are. Where all are on one host, the first
+//! of them has made the memory and the others open it; once all have, no call of the group takes messages any more
+//! (`part`). Exchanges between two members still do, and so does the word of a member that takes no further part, which
+//! it also leaves at its seat. Where one of them cannot open it, all go on by messages.
+
+mod meeting;
+mod part;
+mod seats;
+mod segment;
+mod stream;
+
+use std::{
+    ffi::c_int,
+    os::fd::{AsRawFd, OwnedFd},
+    sync::{Arc, TryLockError},
+    time::Duration,
+};
+
+use meeting::{Meeting, Patience};
+use part::Part;
+pub(super) use seats::Seats;
+use segment::Segment;
+
+use super::{Shared, hash, part::PIECES, session::Session, word::Speaker};
+use crate::{backend::Failure, comm::Call};
+
+/// Where it is set and not empty, groups go by messages also on one host.
+const VARIABLE: &str = "EVENER_MPI_MESSAGES";
+
+/// Words of a processor set, a bit a processor.
+const PROCESSORS: usize = 16;
+
+/// What a member tells the others of itself: words for its host, its process, and the file of the memory that it has
+/// made, each 0 where there is none; and the processors that it may use.
+type Greeting = [u64; 3 + PROCESSORS];
+
+/// Meets the other members, where all of them are on one host; nothing where they are not.
+pub(super) fn connect(
+    session: &mut Session<'_>,
+    me: usize,
+    tag: c_int,
+    speaker: &Speaker,
+) -> Result<Option<Attendance>, Failure> {
+    let (members, identity, host) = (session.members(), speaker.identity, host());
+    let mut made = None;
+    if me == 0 && host != 0 && members <= seats::MOST_MEMBERS {
+        made = make(members, identity);
+    }
+    let file = made.as_ref().map_or(0, |(_, file)| file.as_raw_fd() as u64 + 1);
+    let greetings = tell(session, me, tag, greeting(host, file))?;
+    let [_, process, file, ..] = greetings[0];
+    if host == 0 || file == 0 || greetings.iter().any(|other| other[0] != host) {
+        tracing::debug!("a group of {members} goes by messages");
+        return Ok(None);
+    }
+    let seats = match made {
+        Some((seats, _)) => Some(seats),
+        None => open(process, file - 1, members, identity),
+    };
+    let seats = seats.map(Arc::new);
+    if let Some(seats) = &seats {
+        // Before the others hear of it: from then on this is where they look for its word.
+        speaker.sit(seats.clone());
+    }
+    let opened = tell(session, me, tag, [u64::from(seats.is_some())])?;
+    let all = opened.iter().all(|[opened]| *opened == 1);
+    tracing::debug!("a group of {members} on one host goes by {}", if all { "memory" } else { "messages" });
+    let Some(seats) = seats.filter(|_| all) else { return Ok(None) };
+    let meeting = Meeting::new(seats, me, members > processors(&greetings));
+    Ok(Some(Attendance { meeting }))
+}
+
+/// A member's place in a group that meets.
+#[derive(Debug)]
+pub(super) struct Attendance {
+    meeting: Meeting,
+}
+
+impl Attendance {
+    /// Takes part in a call.
+    pub(super) fn run(&mut self, shared: &Shared, call: Call<'_>, timeout: Duration) -> Result<(), Failure> {
+        // Messages of other groups, and words, may need a hand to get on their way.
+        let meanwhile = || match shared.line.try_lock() {
+            Ok(mut line) => drop(line.listen()),
+            Err(TryLockError::Poisoned(line)) => drop(line.into_inner().listen()),
+            Err(TryLockError::WouldBlock) => {}
+        };
+        Part::new(&mut self.meeting, Patience::new(timeout, &meanwhile), &call).run(call)
+    }
+}
+
+fn make(members: usize, identity: u64) -> Option<(Seats, OwnedFd)> {
+    match Segment::make(seats::bytes(members)) {
+        Ok((segment, file)) => Some((Seats::new(segment, members, identity), file)),
+        Err(why) => {
+            tracing::warn!("no memory to share with other processes: {why}");
+            None
+        }
+    }
+}
+
+fn open(process: u64, file: u64, members: usize, identity: u64) -> Option<Seats> {
+    match Segment::open(process as u32, file as u32, seats::bytes(members)) {
+        Ok(segment) => Seats::of(segment, members, identity),
+        Err(why) => {
+            tracing::warn!("the memory of process {process} could not be opened: {why}");
+            None
+        }
+    }
+}
+
+/// Tells every other member something, and hears the same from each. Gives it by member.
+fn tell<const N: usize>(
+    session: &mut Session<'_>,
+    me: usize,
+    tag: c_int,
+    mine: [u64; N],
+) -> Result<Vec<[u64; N]>, Failure> {
+    let bytes: Vec<u8> = mine.iter().copied().flat_map(u64::to_le_bytes).collect();
+    let heard = session.tell(me, tag + PIECES, |_| &bytes)?;
+    let mut told = Vec::with_capacity(heard.len());
+    for ticket in heard {
+        let mut words = mine;
+        if let Some(ticket) = ticket {
+            for (word, bytes) in words.iter_mut().zip(session.data_of(ticket).as_chunks::<8>().0) {
+                *word = u64::from_le_bytes(*bytes);
+            }
+            session.release(ticket);
+        }
+        told.push(words);
+    }
+    session.finish()?;
+    Ok(told)
+}
+
+/// A number for this host, as far as processes can see one another in it; 0 where they are not to share memory.
+fn host() -> u64 {
+    if std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty()) {
+        return 0;
+    }
+    // Process numbers mean the same only in the same namespace: containers on one machine are as good as apart.
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let namespace = std::fs::read_link("/proc/self/ns/pid");
+    match (kernel, namespace) {
+        (Ok(kernel), Ok(namespace)) => hash(format!("{kernel}{}", namespace.display()).bytes()),
+        _ => 0,
+    }
+}
+
+fn greeting(host: u64, file: u64) -> Greeting {
+    let mut words = [0; 3 + PROCESSORS];
+    words[..3].copy_from_slice(&[host, u64::from(std::process::id()), file]);
+    if let Ok(set) = rustix::thread::sched_getaffinity(None) {
+        let usable = (0..PROCESSORS * 64).filter(|index| set.is_set(*index));
+        usable.for_each(|index| words[3 + index / 64] |= 1 << (index % 64));
+    }
+    words
+}
+
+/// How many processors the members may use together.
+fn processors(greetings: &[Greeting]) -> usize {
+    let any = |word: usize| greetings.iter().fold(0, |any, greeting| any | greeting[3 + word]);
+    (0..PROCESSORS).map(|word| any(word).count_ones() as usize).sum()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn members_bound_to_one_core_have_one_together() {
+        let (mut one, mut other) = ([0; 3 + PROCESSORS], [0; 3 + PROCESSORS]);
+        (one[3], other[3]) = (0b01, 0b01);
+        assert_eq!(processors(&[one, other]), 1);
+        (other[3], other[18]) = (0b10, 1 << 63);
+        assert_eq!(processors(&[one, other]), 3);
+    }
+}
