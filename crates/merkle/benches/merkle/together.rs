@@ -7,7 +7,7 @@ use std::{
 
 use evener_device::Device;
 use evener_merkle::{Builder, Leaves};
-use evener_schedule::Pool;
+use evener_schedule::{Pool, Report};
 
 use crate::{card::pinned, milliseconds, quartile};
 
@@ -16,7 +16,12 @@ const IN_A_ROW: usize = 4;
 /// Who is so many times as slow as another gets only every so many turns.
 const HOPELESS: (u32, usize) = (4, 16);
 
+/// So often all is made afresh, pools, threads and buffers: where they happen to lie makes short builds differ by some
+/// percent. All that was measured counts.
+const TIMES: usize = 4;
+
 /// What was measured at one size: the times of each builder, and those of the last one by the devices that it used.
+#[derive(Default, Clone)]
 struct Measured {
     times: [Vec<Duration>; 3],
     used: BTreeMap<String, Vec<Duration>>,
@@ -27,17 +32,21 @@ pub(crate) fn bench(device: &Device, most: usize) {
     println!("\n{} and {} together, the root, from pinned memory, in ms:", device.id(), cpu.id());
     let host = pinned(device, most);
     let pool = |devices: &[&Device]| Pool::new(devices.iter().copied()).unwrap();
-    let builder = |pool: &Pool| Builder::new(pool).keep_history_at(None);
-    let (alone, cores, both) = (pool(&[device]), pool(&[&cpu]), pool(&[device, &cpu]));
-    let builders = [builder(&alone), builder(&cores), builder(&both)];
-    let mut worst: f64 = 0.0;
+    let builder = |devices: &[&Device]| Builder::new(&pool(devices)).keep_history_at(None);
     let sizes = (0..=most.ilog2()).map(|log| 1 << log).chain([1000, 10_000, 100_000, 1_000_000]);
     let mut sizes: Vec<usize> = sizes.filter(|&size| size <= most).collect();
     sizes.sort_unstable();
+    let mut measured = vec![Measured::default(); sizes.len()];
+    for _ in 0..TIMES {
+        let builders = [builder(&[device]), builder(&[&cpu]), builder(&[device, &cpu])];
+        for (leaves, measured) in sizes.iter().zip(&mut measured) {
+            let part = host.slice(0..32 * leaves).unwrap();
+            measured.measure(&builders, &Leaves::shared(&part, 32).unwrap());
+        }
+    }
     println!("     leaves     alone     cores  together    ratio  used, how often, lower quartile");
-    for leaves in sizes {
-        let part = host.slice(0..32 * leaves).unwrap();
-        let Measured { times, used } = measure(&builders, &Leaves::shared(&part, 32).unwrap());
+    let mut worst: f64 = 0.0;
+    for (leaves, Measured { times, used }) in sizes.into_iter().zip(measured) {
         let [gpu, cpu, together] = times.map(|times| milliseconds(quartile(times)));
         let ratio = together / gpu.min(cpu);
         worst = worst.max(ratio);
@@ -50,46 +59,44 @@ pub(crate) fn bench(device: &Device, most: usize) {
     println!("  at worst {worst:.3} times the better of the two");
 }
 
-fn measure(builders: &[Builder; 3], input: &Leaves<'_>) -> Measured {
-    let both = &builders[2];
-    // It learns from what it does: a while, until it has nothing more to try.
-    let start = Instant::now();
-    for run in 0..2000 {
-        if run >= 64 && start.elapsed() > Duration::from_millis(500) {
-            break;
-        }
-        both.root(input).unwrap();
-    }
-    let mut measured = Measured { times: Default::default(), used: BTreeMap::new() };
-    let start = Instant::now();
-    for turn in 0..500 {
-        if turn >= 24 && start.elapsed() > Duration::from_millis(800) {
-            break;
-        }
-        for which in 0..builders.len() {
-            let which = (which + turn) % builders.len();
-            if which < 2 && turn % HOPELESS.1 != 4 && measured.is_hopeless(which) {
-                continue;
-            }
-            for _ in 0..IN_A_ROW {
-                let start = Instant::now();
-                let built = builders[which].root(input).unwrap();
-                let took = start.elapsed();
-                measured.times[which].push(took);
-                if which == 2 {
-                    let devices = built.report().map_or(Vec::new(), |report| {
-                        report.devices.iter().map(|device| device.id.as_str()).collect()
-                    });
-                    let names = if devices.is_empty() { "this thread".into() } else { devices.join("+") };
-                    measured.used.entry(names).or_default().push(took);
-                }
-            }
-        }
-    }
-    measured
-}
-
 impl Measured {
+    fn measure(&mut self, builders: &[Builder; 3], input: &Leaves<'_>) {
+        let both = &builders[2];
+        // It learns from what it does: a while, until it has nothing more to try.
+        let start = Instant::now();
+        for run in 0..2000 {
+            if run >= 64 && start.elapsed() > Duration::from_millis(300) {
+                break;
+            }
+            both.root(input).unwrap();
+        }
+        let start = Instant::now();
+        for turn in 0..250 {
+            if turn >= 12 && start.elapsed() > Duration::from_millis(300) {
+                break;
+            }
+            for which in 0..builders.len() {
+                let which = (which + turn) % builders.len();
+                if which < 2 && turn % HOPELESS.1 != 4 && self.is_hopeless(which) {
+                    continue;
+                }
+                (0..IN_A_ROW).for_each(|_| self.time(&builders[which], which, input));
+            }
+        }
+    }
+
+    fn time(&mut self, builder: &Builder, which: usize, input: &Leaves<'_>) {
+        let start = Instant::now();
+        let built = builder.root(input).unwrap();
+        let took = start.elapsed();
+        self.times[which].push(took);
+        if which == 2 {
+            let ids = |report: &Report| report.devices.iter().map(|device| device.id.clone()).collect();
+            let devices: Vec<String> = built.report().map_or(vec!["this thread".into()], ids);
+            self.used.entry(devices.join("+")).or_default().push(took);
+        }
+    }
+
     fn is_hopeless(&self, which: usize) -> bool {
         let least = |which: usize| self.times[which].iter().min();
         least(which).zip(least(1 - which)).is_some_and(|(own, other)| *own > *other * HOPELESS.0)
