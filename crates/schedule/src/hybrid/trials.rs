@@ -47,7 +47,7 @@ const STEADY: f64 = 1.01;
 /// by more than this without having been seen.
 const DRIFT: f64 = 0.1;
 /// Several devices are only worth it if they are faster than one by more than runs differ from each other anyway.
-const COMPANY: f64 = 1.03;
+const COMPANY: f64 = 1.05;
 
 /// What is known of one task's runs as a whole, by about how many items they had.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
