@@ -88,6 +88,10 @@ const EVERYWHERE: &[Behaviour] = &[
     ("a_mesh_goes_on_without_ranks_that_are_gone", meshes::a_mesh_goes_on_without_ranks_that_are_gone),
 ];
 
+/// How processes of one host talk, one way after the other.
+const WAYS: [&str; 2] = ["memory", MESSAGES];
+const MESSAGES: &str = "messages";
+
 fn main() {
     if Comm::was_launched_by_mpi() {
         return as_process();
@@ -104,9 +108,9 @@ fn main() {
         }
     }
     for family in ["openmpi", "mpich", "mpi_abi"] {
-        for (name, _) in EVERYWHERE {
+        for (way, (name, _)) in WAYS.iter().flat_map(|way| EVERYWHERE.iter().map(move |it| (way, it))) {
             let absent = || Err("not started by mpirun".into());
-            trials.push(Trial::test(format!("{family}::{name}"), absent).with_ignored_flag(true));
+            trials.push(Trial::test(format!("{family}::{way}::{name}"), absent).with_ignored_flag(true));
         }
     }
     libtest_mimic::run(&arguments, trials).exit();
@@ -119,13 +123,13 @@ fn as_process() {
     if first {
         println!(
             "\nrunning {} tests on {} ranks of {}",
-            2 * EVERYWHERE.len(),
+            WAYS.len() * EVERYWHERE.len(),
             rank.comm.size(),
             rank.comm.backend()
         );
     }
-    for way in ["mpi", "mpi by messages"] {
-        if way == "mpi by messages" {
+    for way in WAYS {
+        if way == MESSAGES {
             // SAFETY: no other thread of this program is there, and those of an MPI library wait for events.
             unsafe { std::env::set_var("EVENER_MPI_MESSAGES", "1") };
         }
@@ -135,14 +139,14 @@ fn as_process() {
             behaviour(&rank);
             rank.comm.world().barrier().unwrap();
             if first {
-                println!("test {way}::{name} ... ok ({:.1} s)", start.elapsed().as_secs_f64());
+                println!("test mpi::{way}::{name} ... ok ({:.1} s)", start.elapsed().as_secs_f64());
             }
         }
     }
     if first {
         println!(
             "\ntest result: ok. {} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
-            2 * EVERYWHERE.len()
+            WAYS.len() * EVERYWHERE.len()
         );
     }
 }
