@@ -40,18 +40,29 @@ static int run(int rank, int size, int count, char **arguments) {
         for (float value : data)
             if (value != float(size * (size + 1)) / 2) return 3;
         for (float &value : data) value = 0;
+        auto barrier = [&] {
+            gloo::BarrierOptions options(context);
+            options.setTag(tag++);
+            gloo::barrier(options);
+        };
         std::chrono::steady_clock::time_point start;
         for (size_t i = 0; i < iterations + iterations / 4; i++) {
             if (i == iterations / 4) {
-                gloo::BarrierOptions options(context);
-                options.setTag(tag++);
-                gloo::barrier(options);
+                barrier();
                 start = std::chrono::steady_clock::now();
             }
             reduce();
         }
-        std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-        if (rank == 0) printf("%zu %.9f\n", bytes, seconds.count() / double(iterations));
+        std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start, fresh{};
+        for (size_t i = 0; i < iterations; i++) {
+            for (float &value : data) value = float(i);
+            barrier();
+            start = std::chrono::steady_clock::now();
+            reduce();
+            fresh += std::chrono::steady_clock::now() - start;
+        }
+        if (rank == 0)
+            printf("%zu %.9f %.9f\n", bytes, seconds.count() / double(iterations), fresh.count() / double(iterations));
     }
     return 0;
 }

@@ -1,16 +1,18 @@
 //! All-reduce of f32 by sum over two ranks, against peers in the same run: `cargo bench -p evener-mesh`.
 //!
 //! `local` is two threads; the peers are MPI called directly from C (shared memory) and Gloo (loopback), each two
-//! processes, built here where their compilers and headers are. After each MPI comes Evener's `mpi` on the same. All of them reduce in place and are timed the same way:
-//! a quarter of the iterations to warm up, a barrier, then the mean of the rest; of several rounds in turn, the lower
-//! quartile. Bandwidths are what nccl-tests call them: bytes by time, and for an all-reduce that times 2·(n − 1)/n.
+//! processes, built here where their compilers and headers are. After each MPI comes Evener's `mpi` on the same. All of
+//! them reduce in place and are timed the same way: a quarter of the iterations to warm up, a barrier, then the mean of
+//! the rest; of several rounds in turn, the lower quartile. A vector that is reduced again and again may stay where it is
+//! in the caches; so there is a second table, of vectors that each rank has just written. Bandwidths are what nccl-tests
+//! call them: bytes by time, and for an all-reduce that times 2·(n − 1)/n.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::Command,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use evener_device::Device;
@@ -23,10 +25,13 @@ const SIZES: [(usize, usize); 5] =
 /// Unless `EVENER_BENCH_ROUNDS` says otherwise.
 const ROUNDS: usize = 7;
 
-/// One way to do it: gives seconds by bytes.
+/// Bytes, and the seconds that vectors take which are reduced again and again, and such as were just written.
+type Measured = (usize, [f64; 2]);
+
+/// One way to do it.
 struct Way {
     name: String,
-    run: Box<dyn Fn() -> Vec<(usize, f64)>>,
+    run: Box<dyn Fn() -> Vec<Measured>>,
 }
 
 fn main() {
@@ -68,7 +73,7 @@ fn main() {
         }
         Err(why) => println!("skipped: Gloo: {why}"),
     }
-    let mut times: Vec<BTreeMap<usize, Vec<f64>>> = ways.iter().map(|_| BTreeMap::new()).collect();
+    let mut times: Vec<BTreeMap<usize, Vec<[f64; 2]>>> = ways.iter().map(|_| BTreeMap::new()).collect();
     let rounds = std::env::var("EVENER_BENCH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(ROUNDS);
     for round in 0..rounds {
         for index in 0..ways.len() {
@@ -78,18 +83,25 @@ fn main() {
             }
         }
     }
+    for (which, title) in ["the same vectors again and again", "vectors just written"].iter().enumerate() {
+        println!("\n{title}");
+        show(&ways, &times, which);
+    }
+}
+
+fn show(ways: &[Way], times: &[BTreeMap<usize, Vec<[f64; 2]>>], which: usize) {
     print!("{:>10}", "bytes");
     ways.iter().for_each(|way| print!("{:>14}{:>10}{:>10}{:>8}", way.name, "alg GB/s", "bus GB/s", "ratio"));
     println!();
     for (bytes, _) in SIZES {
         print!("{bytes:>10}");
-        let quartile = |times: &BTreeMap<usize, Vec<f64>>| {
-            let mut times = times[&bytes].clone();
+        let quartile = |times: &BTreeMap<usize, Vec<[f64; 2]>>| {
+            let mut times: Vec<f64> = times[&bytes].iter().map(|both| both[which]).collect();
             times.sort_by(f64::total_cmp);
             times[times.len() / 4]
         };
         let first = quartile(&times[0]);
-        for times in &times {
+        for times in times {
             let seconds = quartile(times);
             let algorithm = bytes as f64 / seconds / 1e9;
             let bus = algorithm * 2.0 * (RANKS - 1) as f64 / RANKS as f64;
@@ -108,15 +120,15 @@ fn sizes(fewer: usize) -> Vec<String> {
 fn as_process() {
     let comm = Comm::mpi(DEFAULT_TIMEOUT).unwrap();
     for (bytes, iterations) in SIZES {
-        let seconds = time(comm.world(), bytes, iterations);
+        let [again, fresh] = time(comm.world(), bytes, iterations);
         if comm.rank() == 0 {
-            println!("{bytes} {seconds:.9}");
+            println!("{bytes} {again:.9} {fresh:.9}");
         }
     }
 }
 
 /// Two threads through `local`.
-fn local() -> Vec<(usize, f64)> {
+fn local() -> Vec<Measured> {
     let ranks: Vec<_> = Comm::local(RANKS)
         .into_iter()
         .map(|comm| {
@@ -129,7 +141,7 @@ fn local() -> Vec<(usize, f64)> {
     times[0].to_vec()
 }
 
-fn time(group: &Group, bytes: usize, iterations: usize) -> f64 {
+fn time(group: &Group, bytes: usize, iterations: usize) -> [f64; 2] {
     let rank = group.rank().unwrap();
     let mut data = vec![(rank + 1) as f32; bytes / 4];
     group.all_reduce(&mut data, Operation::Sum).unwrap();
@@ -143,7 +155,16 @@ fn time(group: &Group, bytes: usize, iterations: usize) -> f64 {
         }
         group.all_reduce(&mut data, Operation::Sum).unwrap();
     }
-    start.elapsed().as_secs_f64() / iterations as f64
+    let again = start.elapsed().as_secs_f64() / iterations as f64;
+    let mut fresh = Duration::ZERO;
+    for iteration in 0..iterations {
+        data.fill(iteration as f32);
+        group.barrier().unwrap();
+        let start = Instant::now();
+        group.all_reduce(&mut data, Operation::Sum).unwrap();
+        fresh += start.elapsed();
+    }
+    [again, fresh.as_secs_f64() / iterations as f64]
 }
 
 /// A launcher of two processes, each on a core of its own.
@@ -181,13 +202,16 @@ fn build(
 }
 
 /// Runs a peer, and reads what it measured.
-fn run(command: &mut Command) -> Vec<(usize, f64)> {
+fn run(command: &mut Command) -> Vec<Measured> {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout)
         .unwrap()
         .lines()
-        .filter_map(|line| line.split_once(' '))
-        .map(|(bytes, seconds)| (bytes.parse().unwrap(), seconds.parse().unwrap()))
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            let (bytes, again, fresh) = (words.next()?, words.next()?, words.next()?);
+            Some((bytes.parse().unwrap(), [again.parse().unwrap(), fresh.parse().unwrap()]))
+        })
         .collect()
 }
