@@ -53,7 +53,7 @@ fn round(seed: u64) {
     let job = faulty
         .job(&Scramble::new())
         .strategy(strategies[dice.under(strategies.len())])
-        .chunk_limit(Duration::from_millis(700));
+        .chunk_limit(Duration::from_millis(1200));
     for _ in 0..3 {
         let items = numbers(dice.under(1_500) as u32);
         match one_run(&job, &items, dice.under(3)) {
