@@ -10,3 +10,5 @@
 mod meeting;
 #[path = "../../src/backend/local/slots.rs"]
 mod slots;
+#[path = "../../src/backend/local/standing.rs"]
+mod standing;

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     meeting::{Meeting, SMALL_BYTES, Stopped},
-    slots::Closed,
+    standing::{Closed, Standings},
 };
 use crate::{
     backend::reduce::{self, Vectors},

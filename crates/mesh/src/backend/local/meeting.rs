@@ -14,7 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::slots::{Closed, Look, Slots};
+use super::{
+    slots::Slots,
+    standing::{Closed, Look, Standings},
+};
 
 /// What a member gives is copied to the meeting's own memory where it is no larger than this: then one step suffices,
 /// since nobody's own memory is lent.
@@ -209,7 +212,7 @@ impl Meeting {
             }
             if let Some((member, why)) = hopeless() {
                 // Unless it came first. From here on it cannot come any more.
-                self.slots.close_below(member, step, why);
+                self.slots.of(member).close_below(step, why);
             }
             if let Some((member, why)) = self.slots.never(step) {
                 return Err(Stopped::Never(member, why));

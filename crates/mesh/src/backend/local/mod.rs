@@ -2,12 +2,13 @@
 //!
 //! What is small is copied to memory of the meeting's own, and every member works out its result from the copies: one
 //! step. What is large is lent: every member does its share of the work directly in the others' memory, so that each
-//! vector is read once and written once; two steps. `slots` has the protocol and says why lent memory is safe whatever
+//! vector is read once and written once; two steps. `standing` has the protocol and says why lent memory is safe whatever
 //! goes wrong; `attend` does the work. Nobody takes a lock, except to go to sleep after waiting for long.
 
 mod attend;
 pub(crate) mod meeting;
-pub(crate) mod slots;
+mod slots;
+pub(crate) mod standing;
 
 use std::{
     collections::HashMap,
@@ -17,7 +18,7 @@ use std::{
 
 use attend::{Attendance, Outcome};
 use meeting::{Meeting, Stopped};
-use slots::Closed;
+use standing::{Closed, Standings};
 
 use super::{Endpoint, Failure, Farewell, Parting, Transport};
 use crate::comm::{Call, Collective};

@@ -1,51 +1,11 @@
-//! Where members meet: one slot each, with the number of the last step that the member has reached.
-//!
-//! # The protocol
-//! Members go through the same steps, 1, 2, 3 …. A member *arrives* at a step by raising the number in its own slot
-//! from the step before. All are there once every slot has reached the step.
-//!
-//! A slot can be *closed*, with a reason, by its member when it leaves or by another that has waited too long. The
-//! number and the mark of being closed are one word, and both arriving and closing are a compare-and-exchange on it.
-//! So a slot that was closed below a step never reaches it, and one that has reached the step can no longer be
-//! closed below it.
-//!
-//! From that follows what everything else rests on: **either every member sees all slots reach a step, or none
-//! does.** A member gives up a step only when it sees, or makes, a slot that is closed below it; then no member can
-//! ever see all of them there. Whoever lends memory at a step may therefore take it back after giving up: nobody
-//! looks at it before all are there.
-//!
-//! loom tries it in every order in `tests/loom`.
+//! Where threads meet: a slot each, with how far the member has come and what it says.
 
 #[cfg(loom)]
-use loom::sync::atomic::{
-    AtomicU64,
-    Ordering::{Relaxed, SeqCst},
-};
+use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[cfg(not(loom))]
-use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{Relaxed, SeqCst},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Set once a slot is closed.
-const CLOSED: u64 = 1 << 63;
-/// Where the reason begins.
-const REASON: u32 = 60;
-/// What is left for the number of the step.
-const STEP: u64 = (1 << REASON) - 1;
-
-/// Why a slot is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Closed {
-    /// Another member waited too long for this one.
-    TimedOut,
-    /// The member left.
-    Left,
-    /// The member panicked.
-    Panicked,
-    /// The member met an error.
-    Failed,
-}
+use super::standing::{Closed, Standing, Standings};
 
 /// The slots of all members.
 #[derive(Debug)]
@@ -55,49 +15,18 @@ pub(crate) struct Slots(Box<[Slot]>);
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot {
-    state: AtomicU64,
+    standing: Standing,
     /// What the member says with its arrival, by the parity of the call.
     says: [[AtomicU64; 2]; 2],
-}
-
-impl Slot {
-    /// The state at this moment.
-    #[cfg(not(loom))]
-    #[inline]
-    fn seen(&self) -> u64 {
-        self.state.load(SeqCst)
-    }
-
-    /// The newest state, by an operation that changes nothing: with a mere load, loom would also try never seeing
-    /// anything new, forever.
-    #[cfg(loom)]
-    fn seen(&self) -> u64 {
-        self.state.fetch_or(0, loom::sync::atomic::Ordering::Acquire)
-    }
-}
-
-/// What there is to see at a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// All are there.
-    All,
-    /// This member will never come.
-    Never(usize, Closed),
-    /// Somebody is yet to come.
-    Waiting,
 }
 
 impl Slots {
     pub(crate) fn new(members: usize) -> Self {
         let slot = |_| Slot {
-            state: AtomicU64::new(0),
+            standing: Standing::new(),
             says: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
         };
         Slots((0..members).map(slot).collect())
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
     }
 
     /// Writes what the member says at a call. To be heard by whoever sees it arrive.
@@ -119,103 +48,40 @@ impl Slots {
         [places[0].load(Relaxed), places[1].load(Relaxed)]
     }
 
-    /// Arrives at a step, unless the slot was closed.
-    #[inline]
-    pub(crate) fn arrive(&self, member: usize, step: u64) -> Result<(), Closed> {
-        match self.0[member].state.compare_exchange(step - 1, step, SeqCst, SeqCst) {
-            Ok(_) => Ok(()),
-            Err(found) => Err(closed(found).unwrap_or(Closed::Failed)),
-        }
-    }
-
     /// Arrives at the step after one at which all were, where nothing can go wrong any more.
     #[inline]
     pub(crate) fn finish(&self, member: usize) {
-        self.0[member].state.fetch_add(1, SeqCst);
-    }
-
-    /// Looks whether all have reached a step. `there` is how many were seen to be there, for the next look.
-    #[inline]
-    pub(crate) fn look(&self, step: u64, there: &mut usize) -> Look {
-        while let Some(slot) = self.0.get(*there) {
-            let state = slot.seen();
-            if state & STEP < step {
-                return match closed(state) {
-                    Some(why) => Look::Never(*there, why),
-                    None => Look::Waiting,
-                };
-            }
-            *there += 1;
-        }
-        Look::All
-    }
-
-    /// Looks for a member that will never reach a step, among all of them.
-    pub(crate) fn never(&self, step: u64) -> Option<(usize, Closed)> {
-        self.0.iter().enumerate().find_map(|(member, slot)| {
-            let state = slot.state.load(SeqCst);
-            closed(state).filter(|_| state & STEP < step).map(|why| (member, why))
-        })
+        self.of(member).finish();
     }
 
     /// Whether a member's slot is closed, wherever it stands.
     pub(crate) fn closed(&self, member: usize) -> Option<Closed> {
-        closed(self.0[member].state.load(SeqCst))
-    }
-
-    /// Closes the slots of all that have not reached a step. Gives those that never will; none where all came in the
-    /// meantime.
-    pub(crate) fn give_up(&self, step: u64) -> Vec<usize> {
-        let mut missing = Vec::new();
-        for member in 0..self.len() {
-            if self.close_below(member, step, Closed::TimedOut) {
-                missing.push(member);
-            }
-        }
-        missing
+        self.of(member).closed()
     }
 
     /// Closes a member's slot, unless it is closed already.
     pub(crate) fn close(&self, member: usize, why: Closed) {
-        self.close_below(member, STEP, why);
-    }
-
-    /// Closes a slot that has not reached a step. Whether it never will.
-    pub(crate) fn close_below(&self, member: usize, step: u64, why: Closed) -> bool {
-        let state = &self.0[member].state;
-        let mut found = state.load(SeqCst);
-        loop {
-            if found & STEP >= step {
-                return false;
-            }
-            if closed(found).is_some() {
-                return true;
-            }
-            match state.compare_exchange(found, found | CLOSED | (why as u64) << REASON, SeqCst, SeqCst) {
-                Ok(_) => return true,
-                Err(now) => found = now,
-            }
-        }
+        self.of(member).close(why);
     }
 }
 
-fn closed(state: u64) -> Option<Closed> {
-    if state & CLOSED == 0 {
-        return None;
+impl Standings for Slots {
+    #[inline]
+    fn len(&self) -> usize {
+        self.0.len()
     }
-    Some(match state >> REASON & 0b111 {
-        0 => Closed::TimedOut,
-        1 => Closed::Left,
-        2 => Closed::Panicked,
-        _ => Closed::Failed,
-    })
+
+    #[inline]
+    fn of(&self, member: usize) -> &Standing {
+        &self.0[member].standing
+    }
 }
 
 #[cfg(all(test, loom))]
 mod with_loom {
     use loom::{cell::UnsafeCell, sync::Arc, thread};
 
-    use super::*;
+    use super::{super::standing::Look, *};
 
     /// What members lend one another.
     struct Lent(UnsafeCell<u64>);
@@ -315,7 +181,7 @@ mod with_loom {
 
 #[cfg(all(test, not(loom)))]
 mod test {
-    use super::*;
+    use super::{super::standing::Look, *};
 
     #[test]
     fn a_slot_closed_below_a_step_never_reaches_it_and_one_that_was_there_counts() {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::backend::{
     Failure,
-    local::slots::{Closed, Look},
+    local::standing::{Closed, Look, Standings},
 };
 
 /// So many looks without a pause, which takes longer than a line takes to come.

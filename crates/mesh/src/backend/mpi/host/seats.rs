@@ -1,9 +1,7 @@
 //! Where processes meet: a seat for each in memory that all of them have, with how far it has come.
 //!
-//! The protocol is that of [`local::slots`](crate::backend::local), where its laws are proved and tried: members
-//! *arrive* at steps 1, 2, 3 …; a seat can be *closed*, by its member or by another that has waited too long; both are a
-//! compare-and-exchange on one word, so that **either every member sees all of them reach a step, or none does**.
-//! Here members may also be killed at any point. One that has not arrived never will, and is given up in time; what it
+//! The protocol is that of [`local::standing`](crate::backend::local), as among threads: **either every member sees all
+//! of them reach a step, or none does**. Here members may also be killed at any point. One that has not arrived never will, and is given up in time; what it
 //! was writing is read by nobody. One that has arrived has written all that it was to write.
 //!
 //! # Pages
@@ -26,7 +24,7 @@ use super::{
 };
 use crate::backend::{
     Parting,
-    local::slots::{Closed, Look},
+    local::standing::{Closed, Standing, Standings},
 };
 
 /// What a member can give the others at once, at most and at least. More than a core keeps to itself: what has left its
@@ -38,17 +36,13 @@ const ALL_DATA: usize = 8 << 20;
 /// Every member of a group of this size can give every other a cache line at once.
 pub(super) const MOST_MEMBERS: usize = LEAST_DATA / 64;
 
-/// In the lowest bits of a state: why the seat is closed, or 0. The rest is the last step that its member has reached.
-const WHY: u64 = 0b111;
-const STEP: u32 = WHY.trailing_ones();
-
 /// What members say at the first step of a call: their signature and their weight.
 pub(super) type Says = [u64; 3];
 
 /// One member's, on cache lines that nobody else writes to, except to close it.
 #[repr(C, align(128))]
 struct Seat {
-    state: AtomicU64,
+    standing: Standing,
     /// By the parity of the step.
     says: [[AtomicU64; 3]; 2],
     /// The group of whose segment it is, written by whoever makes it.
@@ -93,10 +87,6 @@ impl Seats {
         (0..members).all(|member| seats.seat(member).identity.load(SeqCst) == identity).then_some(seats)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.members
-    }
-
     #[inline]
     fn seat(&self, member: usize) -> &Seat {
         debug_assert!(member < self.members, "no such member");
@@ -134,43 +124,6 @@ impl Seats {
         std::array::from_fn(|index| places[index].load(Relaxed))
     }
 
-    /// Arrives at a step, unless the seat was closed.
-    #[inline]
-    pub(super) fn arrive(&self, member: usize, step: u64) -> Result<(), Closed> {
-        let before = (step - 1) << STEP;
-        match self.seat(member).state.compare_exchange(before, step << STEP, SeqCst, SeqCst) {
-            Ok(_) => Ok(()),
-            Err(found) => Err(closed(found).unwrap_or(Closed::Failed)),
-        }
-    }
-
-    /// Looks whether all have reached a step. `there` is how many were seen to be there, for the next look.
-    #[inline]
-    pub(super) fn look(&self, step: u64, there: &mut usize) -> Look {
-        while *there < self.members {
-            let state = self.seat(*there).state.load(SeqCst);
-            if state >> STEP < step {
-                return closed(state).map_or(Look::Waiting, |why| Look::Never(*there, why));
-            }
-            *there += 1;
-        }
-        Look::All
-    }
-
-    /// Looks for a member that will never reach a step, among all of them.
-    pub(super) fn never(&self, step: u64) -> Option<(usize, Closed)> {
-        (0..self.members).find_map(|member| {
-            let state = self.seat(member).state.load(SeqCst);
-            closed(state).filter(|_| state >> STEP < step).map(|why| (member, why))
-        })
-    }
-
-    /// Closes the seats of all that have not reached a step. Gives those that never will; none where all came in the
-    /// meantime.
-    pub(super) fn give_up(&self, step: u64) -> Vec<usize> {
-        (0..self.members).filter(|member| self.close_below(*member, step, Closed::TimedOut)).collect()
-    }
-
     /// Closes a member's own seat, with its word. A member does so once.
     pub(in super::super) fn part(&self, member: usize, why: &Parting, word: &[u8]) {
         let why = match why {
@@ -181,25 +134,7 @@ impl Seats {
         let place = self.seat(member).word.get().cast::<u8>();
         // SAFETY: it has room, and nobody reads it before the seat is closed for it, below, nor is it written again.
         unsafe { std::ptr::copy_nonoverlapping(word.as_ptr(), place, word.len().min(WORD_BYTES)) };
-        self.close_below(member, u64::MAX >> STEP, why);
-    }
-
-    /// Closes a seat that has not reached a step. Whether it never will.
-    fn close_below(&self, member: usize, step: u64, why: Closed) -> bool {
-        let state = &self.seat(member).state;
-        let mut found = state.load(SeqCst);
-        loop {
-            if found >> STEP >= step {
-                return false;
-            }
-            if closed(found).is_some() {
-                return true;
-            }
-            match state.compare_exchange(found, found | (why as u64 + 1), SeqCst, SeqCst) {
-                Ok(_) => return true,
-                Err(now) => found = now,
-            }
-        }
+        self.of(member).close(why);
     }
 
     /// Why a member whose seat is closed takes no further part; nothing where it was given up.
@@ -217,19 +152,22 @@ impl Seats {
     }
 }
 
-fn closed(state: u64) -> Option<Closed> {
-    Some(match state & WHY {
-        0 => return None,
-        1 => Closed::TimedOut,
-        2 => Closed::Left,
-        3 => Closed::Panicked,
-        _ => Closed::Failed,
-    })
+impl Standings for Seats {
+    #[inline]
+    fn len(&self) -> usize {
+        self.members
+    }
+
+    #[inline]
+    fn of(&self, member: usize) -> &Standing {
+        &self.seat(member).standing
+    }
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::backend::local::standing::Look;
 
     fn seats(members: usize) -> Seats {
         let (segment, _) = Segment::make(bytes(members)).unwrap();
