@@ -135,9 +135,11 @@ impl Lane {
         speed.weighted_time += speed.chunks * took;
         speed.weighted_items += speed.chunks * cost;
         // What waited behind another chunk, or was done meanwhile, says nothing about what a chunk costs; but where all
-        // are brief, and take turns, each shows what it adds.
+        // are brief, and take turns, each shows what it adds. Which are brief is asked of their size: those that happened
+        // to be over soon say too little.
         let latency = latency.as_secs_f64();
-        let takes_turns = latency < Self::BRIEF && took * 2.0 * self.depth as f64 >= latency;
+        let likely = cost * speed.weighted_time / speed.weighted_items.max(f64::MIN_POSITIVE);
+        let takes_turns = likely < Self::BRIEF && took * 2.0 * self.depth as f64 >= latency;
         if took >= latency * Self::ALONE || takes_turns {
             speed.line.add(cost, took);
         }
