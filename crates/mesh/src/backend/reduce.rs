@@ -7,7 +7,7 @@ use std::{mem::MaybeUninit, ops::Range};
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use crate::comm::{ElementType, Operation};
+use crate::comm::{ElementType, Operation, Signature};
 
 /// Elements in a block.
 const BLOCK: usize = 1024;
@@ -19,6 +19,25 @@ const BLOCK: usize = 1024;
 pub(crate) struct Vectors<'a> {
     pub(crate) inputs: &'a [*const u8],
     pub(crate) outputs: &'a [*mut u8],
+}
+
+/// Reduces as a call asks for: by its operation, or where it has none, to the weighted mean.
+///
+/// # Safety
+/// As for [`reduce`], or [`weighted`] where the call has no operation.
+pub(crate) unsafe fn called(
+    signature: &Signature,
+    weights: &[f64],
+    vectors: Vectors<'_>,
+    range: Range<usize>,
+) {
+    // SAFETY: the caller promises it.
+    unsafe {
+        match signature.operation {
+            Some(operation) => reduce(signature.element, operation, vectors, range),
+            None => weighted(signature.element, weights, vectors, range),
+        }
+    }
 }
 
 /// Reduces the elements of a range of the inputs, and writes them to the same range of each output.

@@ -241,15 +241,10 @@ impl Part<'_> {
     }
 
     /// # Safety
-    /// As for [`reduce::reduce`].
+    /// As for [`reduce::called`].
     unsafe fn reduce(&self, vectors: Vectors<'_>, range: Range<usize>) {
         // SAFETY: the caller promises it.
-        unsafe {
-            match self.signature.operation {
-                Some(operation) => reduce::reduce(self.signature.element, operation, vectors, range),
-                None => reduce::weighted(self.signature.element, self.weights, vectors, range),
-            }
-        }
+        unsafe { reduce::called(&self.signature, self.weights, vectors, range) };
     }
 
     /// The elements that this member reduces for all.

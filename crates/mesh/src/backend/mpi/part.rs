@@ -349,17 +349,11 @@ impl<'a> Part<'a> {
             .map(|ticket| ticket.map_or(own, |ticket| self.session.data_of(ticket).as_ptr()))
             .collect();
         let vectors = Vectors { inputs: &inputs, outputs: &[output] };
-        let element = self.signature.element;
-        let range = 0..bytes / element.bytes();
+        let range = 0..bytes / self.signature.element.bytes();
         // SAFETY: each piece has so many bytes, in a buffer that begins at a cache line, and is left alone until it is
         // let go; so does this rank's own, which is the output or does not overlap it. Both are aligned as the caller's
         // elements are.
-        unsafe {
-            match self.signature.operation {
-                Some(operation) => reduce::reduce(element, operation, vectors, range),
-                None => reduce::weighted(element, &self.weights, vectors, range),
-            }
-        }
+        unsafe { reduce::called(&self.signature, &self.weights, vectors, range) };
     }
 }
 

@@ -265,16 +265,10 @@ impl<'a> Part<'a> {
             .map(|member| if member == me { own } else { self.meeting.given(member, at, bytes).as_ptr() })
             .collect();
         let vectors = Vectors { inputs: &inputs, outputs };
-        let element = self.signature.element;
-        let range = 0..bytes / element.bytes();
+        let range = 0..bytes / self.signature.element.bytes();
         // SAFETY: everything is of so many bytes: the others', which begins at a cache line and is left alone until this
         // member arrives at the next meeting; this member's own, aligned as the caller's elements are; and the outputs,
         // each of which is this member's own input, or the caller's, or on this member's page for the next meeting.
-        unsafe {
-            match self.signature.operation {
-                Some(operation) => reduce::reduce(element, operation, vectors, range),
-                None => reduce::weighted(element, &self.weights, vectors, range),
-            }
-        }
+        unsafe { reduce::called(&self.signature, &self.weights, vectors, range) };
     }
 }
