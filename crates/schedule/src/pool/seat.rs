@@ -180,19 +180,14 @@ impl<S> Shelf<S> {
     /// A state for a device, if one is there, or comes back at once from the run before: its hand may need a moment
     /// longer than whoever has the results.
     pub(crate) fn take(&self, seat: &Seat) -> Option<Kept<S>> {
-        /// So often it is looked for: some tens of microseconds, where making another one takes far longer.
-        const PATIENCE: u32 = 64;
-        for _ in 0..PATIENCE {
-            let (kept, waits) = self.with(seat, |place| {
+        let look = || {
+            self.with(seat, |place| {
                 let kept = place.kept.pop().map(|kept| Kept { out: Some(Out::new(&place.out)), ..kept });
-                (kept, place.out.load(SeqCst) > 0)
-            });
-            if kept.is_some() || !waits {
-                return kept;
-            }
-            std::thread::yield_now();
-        }
-        None
+                (kept.is_some() || place.out.load(SeqCst) == 0).then_some(kept)
+            })
+        };
+        // Making another one takes far longer.
+        Patience::SHORT.wait(look).flatten()
     }
 
     /// One that was just made is in somebody's hands.
