@@ -192,29 +192,27 @@ impl Trials {
         };
         size.decisions = size.decisions.wrapping_add(1);
         let mut sets = sets(items, lines, best, size.known(names));
-        let measured = |set: &Set| {
-            size.find(&set.members, names).map(|it| it.seconds_per_item(size.drift) * items as f64)
-        };
-        let known: Vec<f64> = sets.iter().map(|set| measured(set).unwrap_or(set.reckoned.seconds)).collect();
-        let seconds = size.without_idle(&sets, names, &known);
+        let trials: Vec<Option<&Trial>> = sets.iter().map(|set| size.find(&set.members, names)).collect();
+        let measured = |trial: &Trial| trial.seconds_per_item(size.drift) * items as f64;
+        let known = sets.iter().zip(&trials);
+        let known: Vec<f64> =
+            known.map(|(set, trial)| trial.map_or(set.reckoned.seconds, measured)).collect();
+        let seconds = without_idle(&sets, names, &trials, &known);
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
         let enough = enough(least);
-        let is_measured =
-            |set: &Set| size.find(&set.members, names).is_some_and(|it| it.runs.len() >= enough);
+        let is_measured = |index: usize| trials[index].is_some_and(|it| it.runs.len() >= enough);
         // A device that never did such a run is seen once, however slow it should be, if that costs little.
-        let is_new = |set: &Set| set.members.len() == 1 && size.find(&set.members, names).is_none();
+        let is_new = |index: usize| sets[index].members.len() == 1 && trials[index].is_none();
         let untried = |&index: &usize| {
-            let promising = !is_measured(&sets[index]) && seconds[index] <= least * worth_trying(least);
-            promising || is_new(&sets[index]) && seconds[index] < SHORT
+            let promising = !is_measured(index) && seconds[index] <= least * worth_trying(least);
+            promising || is_new(index) && seconds[index] < SHORT
         };
-        let trial = |index: usize| size.find(&sets[index].members, names);
-        let unused = |index: &usize| trial(*index).map_or(0, |trial| trial.last);
-        let shown = |index: usize| trial(index).map_or(seconds[index], |trial| trial.best * items as f64);
+        let unused = |index: &usize| trials[*index].map_or(0, |trial| trial.last);
+        let shown = |index: usize| trials[index].map_or(seconds[index], |trial| trial.best * items as f64);
         let named = |index: usize| sorted_names(&sets[index].members, names);
         let settled =
             (0..sets.len()).find(|&index| seconds[index] <= least * STEADY && named(index) == size.settled);
-        let by_seconds = |a: &usize, b: &usize| seconds[*a].total_cmp(&seconds[*b]);
-        let fastest = || (0..sets.len()).min_by(by_seconds);
+        let fastest = || (0..sets.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
         let at_most = least * WORTH_LOOKING.min(worth_trying(least));
         let others = || (0..sets.len()).filter(|&it| Some(it) != settled);
         let other = || {
@@ -272,25 +270,25 @@ impl Size {
         self.settled = devices;
     }
 
-    /// What the sets take, where none that had members in vain counts: those who did all the work take no longer without
-    /// them.
-    fn without_idle(&self, sets: &[Set], names: &[&str], known: &[f64]) -> Vec<f64> {
-        let mut seconds = known.to_vec();
-        for (index, set) in sets.iter().enumerate() {
-            let Some(trial) = self.find(&set.members, names) else { continue };
-            let workers = |other: &Set| sorted_names(&other.members, names) == trial.worked;
-            if let Some(workers) = sets.iter().position(workers).filter(|&workers| workers != index) {
-                seconds[workers] = seconds[workers].min(known[index]);
-                seconds[index] = f64::INFINITY;
-            }
-        }
-        seconds
-    }
-
     fn find(&self, members: &[usize], names: &[&str]) -> Option<&Trial> {
         let devices = sorted_names(members, names);
         self.sets.iter().find(|trial| trial.devices == devices)
     }
+}
+
+/// What the sets take, where none that had members in vain counts: those who did all the work take no longer without
+/// them.
+fn without_idle(sets: &[Set], names: &[&str], trials: &[Option<&Trial>], known: &[f64]) -> Vec<f64> {
+    let mut seconds = known.to_vec();
+    for (index, trial) in trials.iter().enumerate() {
+        let Some(trial) = trial else { continue };
+        let workers = |other: &Set| sorted_names(&other.members, names) == trial.worked;
+        if let Some(workers) = sets.iter().position(workers).filter(|&workers| workers != index) {
+            seconds[workers] = seconds[workers].min(known[index]);
+            seconds[index] = f64::INFINITY;
+        }
+    }
+    seconds
 }
 
 fn sorted_names<'n>(members: &[usize], names: &[&'n str]) -> Vec<&'n str> {
