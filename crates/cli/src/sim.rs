@@ -68,7 +68,10 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     if arguments.json {
         write_json(&simulation.report)?;
     } else if verbosity.is_quiet() {
-        write_out(&format!("{:.4}\n", simulation.report.efficiency))?;
+        // A run that failed has none; the error says so.
+        if let Some(efficiency) = simulation.report.efficiency {
+            write_out(&format!("{efficiency:.4}\n"))?;
+        }
     } else {
         let about = if scenario.about.is_empty() { String::new() } else { format!("{}\n\n", scenario.about) };
         write_out(&format!("{about}{}\n", simulation.report))?;

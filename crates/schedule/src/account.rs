@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    report::{DeviceReport, Report},
-    run::{Chunk, Purpose, Run, State, Time, Verdict},
+    report::{DeviceReport, Report, Speedup},
+    run::{Chunk, Outcome, Purpose, Run, State, Time},
     trace::{Activity, Span},
 };
 
@@ -12,9 +12,6 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Account {
     lanes: Vec<LaneAccount>,
-    /// Since when everything has been handed out, and the longest chunk that was in flight then.
-    drained: Option<Time>,
-    longest: Duration,
     /// What every lane did; not kept where nobody wants to see it.
     spans: Option<Vec<Span>>,
 }
@@ -24,6 +21,8 @@ struct LaneAccount {
     /// Items whose results were accepted.
     items: u64,
     busy: Duration,
+    /// The part of the busy time whose results were not accepted.
+    in_vain: Duration,
     copying: Duration,
     /// When it was ready for its first chunk.
     ready: Option<Time>,
@@ -44,8 +43,6 @@ impl Account {
     pub(crate) fn new(lanes: usize, keep_spans: bool) -> Self {
         Account {
             lanes: vec![LaneAccount::default(); lanes],
-            drained: None,
-            longest: Duration::ZERO,
             spans: keep_spans.then(Vec::new),
         }
     }
@@ -60,20 +57,20 @@ impl Account {
         now.saturating_sub(began.max(self.lanes[lane].last_end))
     }
 
-    /// A chunk of so many items has ended well.
-    pub(crate) fn ended(&mut self, chunk: &Chunk, began: Time, verdict: Verdict, items: u64, now: Time) {
+    /// A chunk has ended well, and the results of so many of its items were accepted.
+    pub(crate) fn ended(&mut self, chunk: &Chunk, began: Time, accepted: u64, now: Time) {
         let took = self.took(chunk.lane, began, now);
         let lane = &mut self.lanes[chunk.lane];
         lane.busy += took;
         lane.last_end = now;
-        lane.items += if verdict == Verdict::Accept { items } else { 0 };
-        if verdict == Verdict::Accept && self.drained.is_some_and(|drained| began <= drained) {
-            self.longest = self.longest.max(now.saturating_sub(began));
+        lane.items += accepted;
+        if accepted == 0 {
+            lane.in_vain += took;
         }
-        let activity = match verdict {
-            Verdict::Drop => Activity::Dropped,
-            Verdict::Accept if chunk.purpose == Purpose::Rescue => Activity::Rescue,
-            Verdict::Accept => Activity::Work,
+        let activity = match chunk.purpose {
+            _ if accepted == 0 => Activity::Dropped,
+            Purpose::Rescue => Activity::Rescue,
+            _ => Activity::Work,
         };
         self.span(chunk, activity, now.saturating_sub(took), now);
     }
@@ -92,6 +89,7 @@ impl Account {
         let took = self.took(chunk.lane, began, now);
         let lane = &mut self.lanes[chunk.lane];
         lane.busy += took;
+        lane.in_vain += took;
         lane.last_end = now;
         self.span(chunk, activity, began, now);
     }
@@ -114,18 +112,6 @@ impl Account {
     fn span(&mut self, chunk: &Chunk, activity: Activity, from: Time, until: Time) {
         if let Some(spans) = &mut self.spans {
             spans.push(Span { lane: chunk.lane, activity, items: chunk.items.clone(), from, until });
-        }
-    }
-
-    /// Looks whether everything has been handed out.
-    pub(crate) fn look(&mut self, run: &Run, now: Time) {
-        match (run.is_drained(), self.drained) {
-            (true, None) => self.drained = Some(now),
-            (false, Some(_)) => {
-                self.drained = None;
-                self.longest = Duration::ZERO;
-            }
-            _ => {}
         }
     }
 
@@ -164,21 +150,20 @@ impl Account {
         ideal: Option<f64>,
     ) -> Report {
         let wall_s = wall.as_secs_f64();
-        let waits: Vec<f64> = devices.iter().map(|device| self.waited_for(device, wall)).collect();
         let devices: Vec<DeviceReport> =
             devices.iter().map(|device| self.device_report(run, device, wall)).collect();
-        // What was there to work with, and what of it was trusted.
         let all: f64 = devices.iter().filter_map(|device| device.rate).sum();
-        let trusted: f64 =
-            devices.iter().filter_map(|it| Some(it.rate? * (1.0 - it.away_s / wall_s).max(0.0))).sum();
         let done: u64 = devices.iter().map(|device| device.items).sum();
         let measured = if all > 0.0 { items as f64 / all } else { wall_s };
         let ideal_s = ideal.unwrap_or(measured).min(wall_s.max(f64::MIN_POSITIVE));
-        // Before a lane is ready it does nothing, however much there is to do.
-        let lost: f64 = devices.iter().zip(waits).filter_map(|(it, wait)| Some(it.rate? * wait)).sum();
-        let certain =
-            if trusted > 0.0 { (items as f64 + lost) / trusted + self.longest.as_secs_f64() } else { wall_s };
+        let is_complete = run.outcome() == Some(&Outcome::Complete);
         let share = |time: f64| if time > 0.0 { (ideal_s / time).min(1.0) } else { 1.0 };
+        let fastest = devices.iter().filter(|device| device.rate.is_some());
+        let fastest = fastest.max_by(|a, b| a.rate.unwrap_or(0.0).total_cmp(&b.rate.unwrap_or(0.0)));
+        let speedup = fastest.filter(|_| is_complete && wall_s > 0.0).and_then(|device| {
+            let alone_s = items as f64 / device.rate?;
+            Some(Speedup { device: device.id.clone(), alone_s, times: alone_s / wall_s })
+        });
         Report {
             task: None,
             strategy: None,
@@ -186,8 +171,9 @@ impl Account {
             done,
             wall_s,
             ideal_s,
-            efficiency: share(wall_s),
-            bound: share(certain),
+            efficiency: is_complete.then(|| share(wall_s)),
+            bound: self.latest_end(run, wall).filter(|_| is_complete).map(|end| share(end.as_secs_f64())),
+            speedup,
             calibrated: None,
             predicted_s: None,
             devices,
@@ -195,14 +181,13 @@ impl Account {
         }
     }
 
-    /// How long a device's lanes took to be ready, in the mean.
-    fn waited_for(&self, device: &DeviceLanes, wall: Time) -> f64 {
-        let lanes = &self.lanes[device.lanes.clone()];
-        if lanes.iter().all(|lane| lane.ready.is_none()) {
-            return 0.0;
-        }
-        let waits = lanes.iter().map(|lane| lane.ready.unwrap_or(wall).as_secs_f64());
-        waits.sum::<f64>() / lanes.len() as f64
+    /// The latest time at which the run could have ended, from the moment when its last item was handed out: after the
+    /// longest time that items which were in flight then were in flight in all, and what the driver took to notice the
+    /// end. `run/README.md` has the proof.
+    fn latest_end(&self, run: &Run, wall: Time) -> Option<Time> {
+        let tail = run.tail();
+        let noticing = wall.saturating_sub(run.last_accepted());
+        Some(tail.drained?.saturating_add(tail.longest).saturating_add(noticing))
     }
 
     fn device_report(&self, run: &Run, device: &DeviceLanes, wall: Time) -> DeviceReport {
@@ -221,8 +206,10 @@ impl Account {
                 / lanes.len().max(1) as f64;
         let startup_s = lanes.iter().filter_map(|lane| lane.ready).min().unwrap_or_default().as_secs_f64();
         let items: u64 = lanes.iter().map(|lane| lane.items).sum();
-        let rates = lanes.iter().filter(|lane| lane.items > 0 && !lane.busy.is_zero());
-        let rate: f64 = rates.map(|lane| lane.items as f64 / lane.busy.as_secs_f64()).sum();
+        // Work in vain says nothing about how fast a device is.
+        let useful = |lane: &LaneAccount| lane.busy.saturating_sub(lane.in_vain).as_secs_f64();
+        let rates = lanes.iter().filter(|lane| lane.items > 0 && useful(lane) > 0.0);
+        let rate: f64 = rates.map(|lane| lane.items as f64 / useful(lane)).sum();
         let sum = |count: fn(&crate::run::Tally) -> u64| tallies.iter().map(count).sum::<u64>();
         let states: Vec<State> = device.lanes.clone().map(|lane| run.state(lane)).collect();
         let state = match states.as_slice() {
@@ -242,6 +229,7 @@ impl Account {
             rate: (rate > 0.0).then_some(rate),
             retries: sum(|tally| tally.retries),
             rescues: sum(|tally| tally.rescues),
+            steals: sum(|tally| tally.steals),
             dropped: sum(|tally| tally.dropped),
             quarantines: sum(|tally| tally.quarantines),
             state: state.into(),

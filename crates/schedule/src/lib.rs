@@ -9,6 +9,7 @@ pub mod balancer;
 mod error;
 mod executor;
 pub mod hybrid;
+mod log;
 mod partition;
 mod pool;
 mod progress;
@@ -25,7 +26,7 @@ pub use partition::{dynamic, equal, proportional};
 pub use pool::{Cancel, DeviceStatistics, Job, MapStream, Mapped, Pool, Reduced};
 pub use progress::Progress;
 pub use queue::{Handle, Queue, QueueBuilder, QueueDevice, QueueError, QueueStatistics};
-pub use report::{Calibrated, DeviceReport, LeftOut, Report};
+pub use report::{Calibrated, DeviceReport, LeftOut, Report, Speedup};
 pub use run::Settings;
 pub use strategy::Strategy;
 pub use task::{Chunk, Closure, KernelParams, KernelState, KernelTask, Results, Task};
@@ -34,7 +35,7 @@ pub use task::{Chunk, Closure, KernelParams, KernelState, KernelTask, Results, T
 pub mod decide {
     pub use crate::run::{
         Answer, Chunk, Costs, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Run, Shares, State,
-        Tally, Time, Verdict,
+        Tail, Tally, Time, Verdict,
     };
 }
 

@@ -21,11 +21,14 @@ pub struct Report {
     pub wall_s: f64,
     /// How long it would have taken had no device ever been idle, at the rates that the devices showed in this run.
     pub ideal_s: f64,
-    /// The ideal over the real time.
-    pub efficiency: f64,
-    /// The efficiency that was certain however wrong the estimates were: the items at the speeds that the devices
-    /// showed, plus the longest chunk that was in flight when nothing was left to hand out.
-    pub bound: f64,
+    /// The ideal over the real time. A run that failed has none.
+    pub efficiency: Option<f64>,
+    /// The efficiency that was guaranteed once the last item had been handed out: the run cannot end later than the
+    /// longest time that items which were in flight then are in flight in all.
+    pub bound: Option<f64>,
+    /// How much faster the run was than the best device alone. A run that failed has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speedup: Option<Speedup>,
     /// The same at the rates that the devices show alone, where those were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calibrated: Option<Calibrated>,
@@ -35,6 +38,17 @@ pub struct Report {
     pub devices: Vec<DeviceReport>,
     /// Who was not used, and why.
     pub left_out: Vec<LeftOut>,
+}
+
+/// A run beside the best of its devices alone.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Speedup {
+    /// The device.
+    pub device: String,
+    /// How long it would have taken for all items, at the rate that it showed in this run.
+    pub alone_s: f64,
+    /// That over the real time.
+    pub times: f64,
 }
 
 /// A run beside the rates that its devices show when each works alone.
@@ -80,6 +94,8 @@ pub struct DeviceReport {
     pub retries: u64,
     /// Chunks that it took over from slower devices.
     pub rescues: u64,
+    /// Chunks that it took from what other lanes had not begun.
+    pub steals: u64,
     /// Chunks of it that another device was faster with.
     pub dropped: u64,
     /// Times it was put into quarantine.
@@ -96,7 +112,7 @@ impl fmt::Display for Report {
         let width = self.devices.iter().take(LISTED).map(|device| device.id.len()).max().unwrap_or(0).max(6);
         writeln!(
             f,
-            "{:width$} {:>12} {:>7} {:>7} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>11}  state",
+            "{:width$} {:>12} {:>7} {:>7} {:>9} {:>9} {:>9} {:>7} {:>7} {:>6} {:>7} {:>11}  state",
             "device",
             "items",
             "share",
@@ -106,13 +122,14 @@ impl fmt::Display for Report {
             "idle",
             "retries",
             "rescues",
+            "steals",
             "dropped",
             "quarantines"
         )?;
         for device in self.devices.iter().take(LISTED) {
             writeln!(
                 f,
-                "{:width$} {:>12} {:>6.1}% {:>7} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>11}  {}",
+                "{:width$} {:>12} {:>6.1}% {:>7} {:>9} {:>9} {:>9} {:>7} {:>7} {:>6} {:>7} {:>11}  {}",
                 device.id,
                 device.items,
                 100.0 * device.items as f64 / self.items.max(1) as f64,
@@ -122,6 +139,7 @@ impl fmt::Display for Report {
                 time(device.idle_s),
                 device.retries,
                 device.rescues,
+                device.steals,
                 device.dropped,
                 device.quarantines,
                 device.state
@@ -135,16 +153,16 @@ impl fmt::Display for Report {
         for LeftOut { id, reason } in &self.left_out {
             writeln!(f, "{id:width$} not used: {reason}")?;
         }
-        write!(
-            f,
-            "{} of {} items in {}; ideal {}; efficiency {:.4}, certain were {:.4}",
-            self.done,
-            self.items,
-            time(self.wall_s),
-            time(self.ideal_s),
-            self.efficiency,
-            self.bound
-        )?;
+        write!(f, "{} of {} items in {}", self.done, self.items, time(self.wall_s))?;
+        if let Some(efficiency) = self.efficiency {
+            write!(f, "; ideal {}; efficiency {efficiency:.4}", time(self.ideal_s))?;
+        }
+        if let Some(bound) = self.bound {
+            write!(f, " (guaranteed ≥ {bound:.4})")?;
+        }
+        if let Some(Speedup { device, times, .. }) = self.speedup.as_ref().filter(|_| self.devices.len() > 1) {
+            write!(f, "\n{times:.2} times as fast as {device} alone, at the rate that it showed")?;
+        }
         if let Some(Calibrated { ideal_s, efficiency }) = self.calibrated {
             write!(
                 f,
@@ -153,7 +171,7 @@ impl fmt::Display for Report {
             )?;
         }
         if let Some(predicted) = self.predicted_s {
-            write!(f, "\nexpected were {}", time(predicted))?;
+            write!(f, "\npredicted {}", time(predicted))?;
         }
         Ok(())
     }

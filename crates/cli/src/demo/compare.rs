@@ -155,7 +155,7 @@ fn time(builder: &Builder, leaves: &Leaves<'_>) -> Result<Timing> {
     // There are enough leaves for a run.
     let report = built.report().context("the pool did nothing")?;
     let leaves_per_s = leaves.count() as f64 / report.wall_s.max(1e-9);
-    Ok(Timing { wall_s: report.wall_s, leaves_per_s, efficiency: report.efficiency })
+    Ok(Timing { wall_s: report.wall_s, leaves_per_s, efficiency: report.efficiency.unwrap_or(0.0) })
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ fn what_happened(story: &Story) -> String {
             "{used} devices pulled {leaves} leaves from one queue, each as fast as it could, and had the root of their tree \
              after {took}{}: {:.1} % of what they could ideally do at the speeds that they showed.",
             against_alone(comparison, report, story.leaves),
-            100.0 * report.efficiency
+            100.0 * report.efficiency.unwrap_or(0.0)
         ),
         _ => format!("One device hashed {leaves} leaves to the root of their tree in {took}."),
     };

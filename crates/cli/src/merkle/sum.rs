@@ -8,8 +8,8 @@ use evener_schedule::{DeviceReport, Report, Trace};
 #[derive(Debug, Default)]
 pub(super) struct Sum {
     report: Option<Report>,
-    /// How long it would have taken at what was certain.
-    certain_s: f64,
+    /// The latest time at which the runs could have ended, added up; nothing where one of them has none.
+    latest_s: Option<f64>,
     trace: Trace,
 }
 
@@ -17,10 +17,16 @@ impl Sum {
     /// Adds a run that began so long after the first.
     pub(super) fn add(&mut self, report: Option<&Report>, trace: &Trace, began: Duration) {
         if let Some(report) = report {
-            self.certain_s += report.ideal_s / report.bound.max(f64::MIN_POSITIVE);
+            let latest_s = report.bound.map(|bound| report.ideal_s / bound.max(f64::MIN_POSITIVE));
             match &mut self.report {
-                None => self.report = Some(report.clone()),
-                Some(sum) => add(sum, report, self.certain_s),
+                None => {
+                    self.latest_s = latest_s;
+                    self.report = Some(report.clone());
+                }
+                Some(sum) => {
+                    self.latest_s = self.latest_s.zip(latest_s).map(|(sum, more)| sum + more);
+                    add(sum, report, self.latest_s);
+                }
             }
         }
         // Which lanes there are can change from run to run.
@@ -49,13 +55,16 @@ impl Sum {
     }
 }
 
-fn add(sum: &mut Report, more: &Report, certain_s: f64) {
+fn add(sum: &mut Report, more: &Report, latest_s: Option<f64>) {
     sum.items += more.items;
     sum.done += more.done;
     sum.wall_s += more.wall_s;
     sum.ideal_s += more.ideal_s;
-    sum.efficiency = sum.ideal_s / sum.wall_s.max(f64::MIN_POSITIVE);
-    sum.bound = (sum.ideal_s / certain_s.max(f64::MIN_POSITIVE)).min(1.0);
+    let efficiency = sum.ideal_s / sum.wall_s.max(f64::MIN_POSITIVE);
+    sum.efficiency = sum.efficiency.zip(more.efficiency).map(|_| efficiency);
+    sum.bound = latest_s.map(|latest_s| (sum.ideal_s / latest_s.max(f64::MIN_POSITIVE)).min(1.0));
+    // What a device alone would have taken is told by its rate over all of them.
+    sum.speedup = None;
     sum.calibrated = None;
     sum.predicted_s = sum.predicted_s.zip(more.predicted_s).map(|(a, b)| a + b);
     for device in &more.devices {
@@ -81,6 +90,7 @@ fn add_device(sum: &mut DeviceReport, more: &DeviceReport) {
     sum.away_s += more.away_s;
     sum.retries += more.retries;
     sum.rescues += more.rescues;
+    sum.steals += more.steals;
     sum.dropped += more.dropped;
     sum.quarantines += more.quarantines;
     sum.state.clone_from(&more.state);
@@ -109,9 +119,10 @@ mod test {
         assert_eq!(report.items, 2 * a_report.items);
         assert_eq!(report.devices.iter().map(|it| it.items).sum::<u64>(), report.items);
         assert!((report.wall_s - a_report.wall_s - b_report.wall_s).abs() < 1e-9);
+        let of = |report: &Report| report.efficiency.unwrap();
         let (low, high) =
-            (a_report.efficiency.min(b_report.efficiency), a_report.efficiency.max(b_report.efficiency));
-        assert!((low..=high).contains(&report.efficiency), "{low} {} {high}", report.efficiency);
+            (of(a_report).min(of(b_report)), of(a_report).max(of(b_report)));
+        assert!((low..=high).contains(&of(&report)), "{low} {} {high}", of(&report));
         assert_eq!(trace.spans.len(), a.trace().spans.len() + b.trace().spans.len());
         assert!(trace.spans.iter().any(|span| span.from >= Duration::from_secs(1)));
     }

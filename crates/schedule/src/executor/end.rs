@@ -1,11 +1,15 @@
 //! How a chunk ends: its results are kept, or it failed.
 
-use std::sync::{Arc, atomic::Ordering::Release};
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering::Release},
+};
 
 use evener_device::Error;
 
 use super::{Doing, Outlet, Shared, guarded, hand::Next};
 use crate::{
+    log::log,
     pool::lock,
     run::{self, Failure, LaneIndex, Purpose, State, Time, Verdict},
     task::{Copies, Results, Task},
@@ -54,59 +58,83 @@ impl<T: Task> Shared<T> {
             return Next::Go;
         }
         let took = core.account.took(chunk.lane, began, now);
-        let verdict = core.run.ended(chunk.id, took, now.saturating_sub(began));
-        let items = self.items_of(&chunk.items);
-        core.account.ended(chunk, began, verdict, items.end - items.start, now);
+        // What its worker gave up, because another lane is idle or somebody had to be looked after.
+        let gives_back = core.run.shrink(chunk.id, chunk.items.end, now);
+        let verdict = core.run.ended(chunk.id, took, now.saturating_sub(began), now);
+        let accepted = match verdict {
+            Verdict::Accept => vec![chunk.items.clone()],
+            Verdict::AcceptPart(parts) => parts,
+            Verdict::Drop => Vec::new(),
+        };
+        let items = accepted.iter().map(|units| self.items_of(units));
+        core.account.ended(chunk, began, items.map(|items| items.end - items.start).sum(), now);
         core.account.copies(chunk, (began, now), copies.up, copies.down);
         self.seats[chunk.lane].counters.end(took);
         if chunk.purpose == Purpose::Canary {
             core.account.look_at_trust(&core.run, now);
         }
-        if verdict == Verdict::Accept {
-            core.accepted.push(chunk.items.clone());
-        }
+        core.accepted.extend(accepted.iter().cloned());
         let next = self.ask_within(core, me, chunk.lane, generation, now);
         let has_ended = core.run.outcome().is_some();
         drop(guard);
-        if verdict == Verdict::Accept {
-            self.keep(chunk, results, in_place);
-        }
+        self.keep(chunk, results, &accepted, in_place);
         drop(hold);
         if has_ended {
             self.has_ended.store(true, Release);
             self.wake_all();
-        } else if chunk.purpose == Purpose::Canary {
-            // There is room for the lane's other hands now.
+        } else if chunk.purpose == Purpose::Canary || gives_back {
+            // There is something to do for lanes that wait.
             self.work.notify_all();
         }
         next
     }
 
-    /// Keeps the results of a chunk that were accepted.
+    /// Keeps the results of those of a chunk's units that were accepted.
     fn keep(
         &self,
         chunk: &run::Chunk,
         results: std::result::Result<Results<'_, T::Output>, Vec<T::Output>>,
+        accepted: &[Range<u64>],
         in_place: bool,
     ) {
+        if accepted.is_empty() {
+            return;
+        }
+        let part = |units: &Range<u64>| {
+            (units.start - chunk.items.start) as usize..(units.end - chunk.items.start) as usize
+        };
         match (&self.results, results) {
+            // No other lane runs any unit of a chunk whose results are in place, so all are accepted.
             (_, Ok(results)) if in_place => results.leave(),
             (Outlet::Slots(slots), results) => {
                 // SAFETY: the slots are held by `finish`; a unit is accepted once, so nobody else has its slot.
                 #[allow(unsafe_code)]
-                let slots = unsafe { slots.slice(chunk.items.start as usize..chunk.items.end as usize) };
+                let slots = |units: &Range<u64>| unsafe { slots.slice(units.start as usize..units.end as usize) };
                 match results {
-                    Ok(results) => results.move_to(slots),
+                    Ok(results) => {
+                        results.move_parts(accepted.iter().map(|units| (part(units), slots(units))))
+                    }
                     Err(folded) => {
-                        for (slot, result) in slots.iter_mut().zip(folded) {
-                            slot.write(result);
+                        let mut folded: Vec<Option<T::Output>> = folded.into_iter().map(Some).collect();
+                        for units in accepted {
+                            for (slot, result) in slots(units).iter_mut().zip(&mut folded[part(units)]) {
+                                if let Some(result) = result.take() {
+                                    slot.write(result);
+                                }
+                            }
                         }
                     }
                 }
             }
             (Outlet::InOrder(waiting), results) => {
-                let results = results.map_or_else(|folded| folded, Results::into_vec);
-                lock(waiting).insert(chunk.items.start, results);
+                let mut results = results.map_or_else(|folded| folded, Results::into_vec);
+                // From the end, so that each part is what is left there.
+                let mut parts: Vec<(u64, Vec<T::Output>)> = Vec::new();
+                for units in accepted.iter().rev() {
+                    results.truncate(part(units).end);
+                    parts.push((units.start, results.split_off(part(units).start)));
+                }
+                lock(waiting).extend(parts);
                 self.news.notify_all();
             }
         }
@@ -148,16 +176,16 @@ impl<T: Task> Shared<T> {
         if !has_failed {
             // Somebody else's results for these items were accepted, and the items are gone.
             core.account.unfinished(chunk, began, now);
-            core.run.failed(chunk.id, Failure::TooLarge, now);
+            core.run.dropped(chunk.id, now);
             return self.ask_within(&mut core, me, lane, generation, now);
         }
         core.account.failed(chunk, began, now);
-        tracing::warn!(device = %self.seats[lane].id, items = ?chunk.items, %error, "a chunk failed");
+        log!(warn, device = %self.seats[lane].id, items = ?chunk.items, %error, "a chunk failed");
         let failure = Failure::from(&error);
         core.run.failed(chunk.id, failure, now);
         match failure {
             Failure::Task => core.task_error = Some(error),
-            _ => core.failures.push(error),
+            _ => core.keep_failure(error),
         }
         core.look(now);
         if core.run.state(lane) != State::Healthy {

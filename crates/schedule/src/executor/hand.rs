@@ -2,17 +2,23 @@
 
 use std::{
     mem::MaybeUninit,
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, MutexGuard, PoisonError},
+    ptr::NonNull,
     time::Duration,
 };
 
 use evener_device::{Error, Result};
 
-use super::{Core, Doing, Feed, Hand, Outlet, Shared, guarded, panic_message, perform, task_error};
+use super::{
+    Claims, Core, Doing, Feed, Hand, Outlet, Shared, claims::MOST_ITEMS, guarded, panic_message, perform,
+    task_error, ticker::Ticks,
+};
 use crate::{
+    log::log,
     pool::{Kept, lock},
-    run::{self, Answer, Failure, LaneIndex, Purpose, State, Time},
+    run::{self, Answer, Failure, LaneIndex, State, Time},
     task::{Chunk, Copies, Items, Results, Task},
 };
 
@@ -32,7 +38,7 @@ impl<T: Task> Shared<T> {
     /// there was one to send.
     pub(super) fn hire(self: &Arc<Self>, core: &mut Core, lane: LaneIndex) -> bool {
         let number = core.hands.len();
-        core.hands.push(Hand { lane, doing: Doing::Nothing, dismissed: false });
+        core.hands.push(Hand::new(lane));
         let shared = self.clone();
         let life = move || {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.work_on(number, lane))) {
@@ -42,7 +48,7 @@ impl<T: Task> Shared<T> {
         if let Err(why) = self.seats[lane].crew.go(life) {
             core.hands[number].dismissed = true;
             let (device, operation) = (self.seats[lane].id.clone(), "starting a thread".to_owned());
-            core.failures.push(Error::Lost { device, operation, detail: why.to_string() });
+            core.keep_failure(Error::Lost { device, operation, detail: why.to_string() });
             core.run.lane_failed(lane, Failure::Unable, self.now());
             self.wake_all();
             return false;
@@ -79,7 +85,7 @@ impl<T: Task> Shared<T> {
                         }
                         self.ask(me, lane, state.generation)
                     }
-                    Next::Run(chunk, began) => self.do_chunk(me, &chunk, began, state, &mut scratch),
+                    Next::Run(chunk, began) => self.do_chunk(me, chunk, began, state, &mut scratch),
                 }
             }
         }
@@ -102,8 +108,8 @@ impl<T: Task> Shared<T> {
             self.seats[lane].counters.fail();
         }
         let error = task_error(&self.seats[lane].id, "working on a lane".into(), message);
-        tracing::warn!(device = %self.seats[lane].id, %error, "a hand is gone");
-        core.failures.push(error);
+        log!(warn, device = %self.seats[lane].id, %error, "a worker is gone");
+        core.keep_failure(error);
         core.run.lane_failed(lane, Failure::Unable, now);
         core.look(now);
         drop(core);
@@ -111,7 +117,7 @@ impl<T: Task> Shared<T> {
     }
 
     /// The thread that started the run works on a lane itself for as long as there is something to do, and looks after
-    /// the run between chunks; then a hand takes over.
+    /// the run between chunks, which end every few milliseconds; then a hand takes over.
     pub(super) fn lend_a_hand(self: &Arc<Self>, lane: LaneIndex, mut look_after: impl FnMut()) {
         let seat = &self.seats[lane];
         let (device, generation) = seat.device();
@@ -123,13 +129,14 @@ impl<T: Task> Shared<T> {
         if let Some(mut state) = self.shelf.take(seat).or_else(new) {
             let mut core = self.core();
             let me = core.hands.len();
-            core.hands.push(Hand { lane, doing: Doing::Nothing, dismissed: false });
+            core.hands.push(Hand::new(lane));
+            let _ticks = Ticks::begin(&core.hands[me].claims);
             self.be_ready(&mut core, lane, &state.state);
             drop(core);
             let mut scratch = Vec::new();
             let mut next = self.ask(me, lane, state.generation);
             while let Next::Run(chunk, began) = next {
-                next = self.do_chunk(me, &chunk, began, &mut state, &mut scratch);
+                next = self.do_chunk(me, chunk, began, &mut state, &mut scratch);
                 look_after();
             }
             self.core().hands[me].dismissed = true;
@@ -145,40 +152,56 @@ impl<T: Task> Shared<T> {
     fn do_chunk(
         self: &Arc<Self>,
         me: usize,
-        chunk: &run::Chunk,
+        mut chunk: run::Chunk,
         began: Time,
         state: &mut Kept<T::State>,
         scratch: &mut Vec<MaybeUninit<T::Output>>,
     ) -> Next {
-        self.seats[chunk.lane].counters.begin();
+        let lane = chunk.lane;
+        self.seats[lane].counters.begin();
         let hold = match &self.results {
             Outlet::Slots(slots) if chunk.exclusive && self.fold.is_none() => match slots.hold() {
                 Some(hold) => Some((slots, hold)),
-                None => return self.leave(me, chunk.lane),
+                None => return self.leave(me, lane),
             },
             _ => None,
         };
-        let count = self.items_of(&chunk.items).count();
+        let items = self.items_of(&chunk.items);
+        let count = items.end - items.start;
         let slots = match &hold {
-            // SAFETY: the slots are held, and as the chunk is exclusive, nobody else is given them.
-            #[allow(unsafe_code)]
-            Some((slots, _)) => unsafe { slots.slice(chunk.items.start as usize..chunk.items.end as usize) },
+            Some((slots, _)) => slots.start(chunk.items.start as usize..chunk.items.end as usize),
             None => {
-                if scratch.len() < count {
-                    scratch.resize_with(count, MaybeUninit::uninit);
+                if (scratch.len() as u64) < count {
+                    scratch.resize_with(count as usize, MaybeUninit::uninit);
                 }
-                &mut scratch[..count]
+                NonNull::from(scratch.as_mut_slice()).cast()
             }
         };
+        let claims = self.divisible[lane].then(|| self.core().hands[me].claims.clone());
+        // SAFETY: the slots are held, or this worker's scratch memory, until the results are dropped or kept in `finish`.
+        // No other lane is given those of an exclusive chunk, but for items that it steals: it has no room for items that
+        // its worker has not claimed.
+        #[allow(unsafe_code)]
+        let mut results = unsafe {
+            let mut results = Results::for_claims(slots);
+            if claims.is_none() {
+                results.make_room(count as usize);
+            }
+            results
+        };
         let generation = state.generation;
-        let mut results = Results::new(slots);
-        match self.compute(&mut state.state, chunk, &mut results) {
-            Ok(copies) => self.finish(me, chunk, began, copies, results, generation, hold.is_some()),
+        let outcome = self.compute(&mut state.state, &chunk, claims.as_deref(), &mut results);
+        if let Some(claims) = &claims {
+            // What is left to this worker is not stolen any more: all of it is claimed.
+            chunk.items.end = chunk.items.start + u64::from(claims.end()).div_ceil(self.unit);
+        }
+        match outcome {
+            Ok(copies) => self.finish(me, &chunk, began, copies, results, generation, hold.is_some()),
             Err(error) => {
                 drop(results);
                 // Whatever the task's own code was in the middle of, it has left it there.
                 state.sound &= !matches!(error, Error::Task { .. });
-                self.fail(me, chunk, began, error, generation)
+                self.fail(me, &chunk, began, error, generation)
             }
         }
     }
@@ -220,13 +243,13 @@ impl<T: Task> Shared<T> {
                     return Some(self.shelf.lend(seat, Kept::new(state, generation)));
                 }
                 Err(error) => {
-                    tracing::warn!(device = %seat.id, %error, "a device could not be made ready");
+                    log!(warn, device = %seat.id, %error, "a device could not be made ready");
                     let failure = Failure::from(&error);
                     // Of several hands that fail for one reason, only the first counts; the others try afresh.
                     if matches!(failure, Failure::Unable | Failure::Task) || seat.renew(generation) {
                         core.run.lane_failed(lane, failure, now);
                     }
-                    core.failures.push(error);
+                    core.keep_failure(error);
                     core.look(now);
                     self.wake_all();
                 }
@@ -237,7 +260,8 @@ impl<T: Task> Shared<T> {
     /// A lane has a hand with a state that chunks must fit.
     fn be_ready(&self, core: &mut Core, lane: LaneIndex, state: &T::State) {
         core.account.ready(lane, self.now());
-        core.run.limit(lane, self.task.most_items(state) / self.unit);
+        let most = self.task.most_items(state) / self.unit;
+        core.run.limit(lane, if self.divisible[lane] { most.min(MOST_ITEMS / self.unit) } else { most });
     }
 
     /// Waits out a lane's quarantine. Says whether there is something to be ready for.
@@ -294,19 +318,34 @@ impl<T: Task> Shared<T> {
         if self.seats[lane].generation() != generation {
             return Next::Renew;
         }
-        match core.run.ask(lane, now) {
+        let mut answer = core.run.ask(lane, now);
+        while let Answer::Steal { from, part, most } = answer {
+            let taken = self.steal(core, from, part, most);
+            answer = core.run.stolen(lane, from, taken, now);
+        }
+        match answer {
             Answer::Run(chunk) => {
-                core.hands[me].doing = Doing::Chunk(chunk.clone(), now);
-                core.account.look(&core.run, now);
-                tracing::trace!(lane, items = ?chunk.items, purpose = ?chunk.purpose, "a chunk begins");
-                if chunk.purpose == Purpose::Rescue {
-                    tracing::debug!(device = %self.seats[lane].id, items = ?chunk.items, "a rescue");
+                if self.divisible[lane] {
+                    let items = self.items_of(&chunk.items);
+                    core.hands[me].claims.begin(items.end - items.start);
                 }
+                core.hands[me].doing = Doing::Chunk(chunk.clone(), now);
+                log!(trace, lane, items = ?chunk.items, purpose = ?chunk.purpose, "a chunk begins");
                 Next::Run(chunk, now)
             }
             Answer::Wait { until } => Next::Idle(until),
-            Answer::Ended => Next::Go,
+            Answer::Ended | Answer::Steal { .. } => Next::Go,
         }
+    }
+
+    /// Takes units from a chunk that its worker has not begun.
+    fn steal(&self, core: &Core, from: u64, part: f64, most: u64) -> Option<Range<u64>> {
+        let victim = core.hands.iter().find(|hand| hand.has(from))?;
+        let Doing::Chunk(chunk, _) = &victim.doing else { return None };
+        let most = most.saturating_mul(self.unit);
+        let taken = victim.claims.steal(part, most, self.unit as u32)?;
+        let unit = |items: u32| chunk.items.start + u64::from(items).div_ceil(self.unit);
+        Some(unit(taken.start)..unit(taken.end))
     }
 
     /// Turns a chunk into results, and checks them. Says how long copies took.
@@ -314,6 +353,7 @@ impl<T: Task> Shared<T> {
         &self,
         state: &'s mut T::State,
         chunk: &run::Chunk,
+        claims: Option<&Claims>,
         results: &mut Results<'s, T::Output>,
     ) -> Result<Copies> {
         let device = &self.seats[chunk.lane].id;
@@ -333,6 +373,10 @@ impl<T: Task> Shared<T> {
                 Items::Here(&copied)
             }
         };
-        perform(&self.task, device, state, &Chunk::new(items, feed), results)
+        let mut work = Chunk::new(items, feed);
+        if let Some(claims) = claims {
+            work = work.divisible(claims, self.unit as u32);
+        }
+        perform(&self.task, device, state, &work, results)
     }
 }

@@ -8,7 +8,12 @@
 //! never a call that waits for a device.
 #![allow(unsafe_code)] // Each block says why it is sound; the gate is what they stand on, and loom has tried it.
 
-use std::{cell::UnsafeCell, mem::MaybeUninit, ops::Range};
+use std::{
+    mem::{ManuallyDrop, MaybeUninit},
+    ops::Range,
+    ptr::NonNull,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 use super::gate::Gate;
 
@@ -53,25 +58,37 @@ impl<T> Lent<T> {
     }
 }
 
-/// Room for a result an item, each written once, by whoever's was accepted.
+/// Room for a result an item, each written once, by the lane whose result was accepted.
+///
+/// The memory is behind a pointer, and never a reference to all of it is made while lanes may write: each writes to slots
+/// that no other has.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
-    slots: UnsafeCell<Vec<MaybeUninit<T>>>,
+    start: NonNull<MaybeUninit<T>>,
+    len: usize,
+    capacity: usize,
     gate: Gate,
+    /// Whether the memory belongs to the results that were taken, or is freed.
+    is_gone: AtomicBool,
 }
 
-// SAFETY: results are moved in from one thread and out to another; no two threads touch the same slot, as `write`
-// demands.
+// SAFETY: results are moved in from one thread and out to another; no two threads touch the same slot, as `slice` and
+// `start` demand.
 unsafe impl<T: Send> Sync for Slots<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Slots<T> {}
 
 impl<T> Slots<T> {
     /// Room for so many.
     pub(crate) fn new(count: usize) -> Self {
-        let mut slots = Vec::with_capacity(count);
+        let mut slots: Vec<MaybeUninit<T>> = Vec::with_capacity(count);
         // SAFETY: the capacity is there, and a slot that may be uninitialised needs no initialising.
         unsafe { slots.set_len(count) };
         ask_for_large_pages(&mut slots);
-        Slots { slots: UnsafeCell::new(slots), gate: Gate::new() }
+        let mut slots = ManuallyDrop::new(slots);
+        let start = NonNull::from(slots.as_mut_slice()).cast();
+        let (len, capacity) = (slots.len(), slots.capacity());
+        Slots { start, len, capacity, gate: Gate::new(), is_gone: AtomicBool::new(false) }
     }
 
     /// Keeps the slots from being taken while this lives. Nothing where they were taken.
@@ -79,18 +96,22 @@ impl<T> Slots<T> {
         self.gate.enter()
     }
 
+    /// Where some of the slots begin. They may be written to while a hold is alive, by the one lane that has them.
+    pub(crate) fn start(&self, range: Range<usize>) -> NonNull<MaybeUninit<T>> {
+        assert!(range.start <= range.end && range.end <= self.len, "slots {range:?} of {}", self.len);
+        // SAFETY: the range is within the slots.
+        unsafe { self.start.add(range.start) }
+    }
+
     /// Some of the slots, to write to.
     ///
     /// # Safety
-    /// A hold on these very slots must be alive for as long as the slice is, and nobody else may have a slice with any
-    /// of these slots.
+    /// A hold on these very slots must be alive for as long as the slice is, and nobody else may touch any of them.
     #[expect(clippy::mut_from_ref, reason = "what the caller promises makes it exclusive")]
     pub(crate) unsafe fn slice(&self, range: Range<usize>) -> &mut [MaybeUninit<T>] {
-        // SAFETY: the slots are there while they are held, and the vector itself is not changed by anybody meanwhile.
-        let (start, count) = unsafe { ((*self.slots.get()).as_mut_ptr(), (*self.slots.get()).len()) };
-        assert!(range.start <= range.end && range.end <= count, "slots {range:?} of {count}");
-        // SAFETY: the range is within the slots, and nobody else has it.
-        unsafe { std::slice::from_raw_parts_mut(start.add(range.start), range.len()) }
+        let count = range.len();
+        // SAFETY: the slots are there while they are held, `start` has checked the range, and nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.start(range).as_ptr(), count) }
     }
 
     /// Waits until nobody writes any more, and takes what was written: all of it, in order, where the ranges cover
@@ -100,8 +121,12 @@ impl<T> Slots<T> {
     /// The ranges must be exactly those that were written.
     pub(crate) unsafe fn take(&self, written: &[Range<u64>]) -> Option<Vec<T>> {
         self.gate.shut();
-        // SAFETY: the gate is shut and nobody is inside, and it is shut once: this is the only access.
-        let mut slots = std::mem::take(unsafe { &mut *self.slots.get() });
+        if self.is_gone.swap(true, SeqCst) {
+            return None;
+        }
+        // SAFETY: the parts are those of the vector that was made in `new`, the gate is shut and nobody is inside, and
+        // `is_gone` says that it is made once.
+        let mut slots = unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) };
         let count: u64 = written.iter().map(|range| range.end - range.start).sum();
         if count == slots.len() as u64 {
             let (start, len, capacity) = (slots.as_mut_ptr(), slots.len(), slots.capacity());
@@ -116,6 +141,15 @@ impl<T> Slots<T> {
             }
         }
         None
+    }
+}
+
+impl<T> Drop for Slots<T> {
+    fn drop(&mut self) {
+        if !*self.is_gone.get_mut() {
+            // SAFETY: as in `take`. What was written is not known, and leaks: it is taken wherever a run has ended.
+            drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
+        }
     }
 }
 

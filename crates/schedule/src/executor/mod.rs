@@ -8,6 +8,7 @@
 //! first one brings when it does come is dropped. That is why hands own all that they hold, and why the caller's items
 //! are only ever [`Lent`].
 
+mod claims;
 mod crew;
 mod end;
 mod gate;
@@ -16,6 +17,7 @@ mod lend;
 mod outcome;
 mod patience;
 mod perform;
+mod ticker;
 mod watch;
 
 use std::{
@@ -28,12 +30,14 @@ use std::{
 use evener_device::Error;
 
 pub(crate) use self::{
+    claims::Claims,
     crew::Crew,
     lend::{Lent, Slots},
     patience::Patience,
     perform::{guarded, perform, task_error},
     watch::{Control, Stopped},
 };
+use self::claims::MOST_ITEMS;
 use crate::{
     account::Account,
     pool::{Seat, Shelf, lock},
@@ -78,6 +82,8 @@ pub(crate) struct Shared<T: Task> {
     /// The run counts in units of so many items; the last may have fewer.
     pub(crate) unit: u64,
     pub(crate) items: u64,
+    /// Which lanes' chunks others can steal from.
+    divisible: Vec<bool>,
     /// States from earlier runs, and for later ones.
     pub(crate) shelf: Arc<Shelf<T::State>>,
     pub(crate) start: Instant,
@@ -103,13 +109,27 @@ pub(crate) struct Core {
     pub(crate) failures: Vec<Error>,
     /// The task's own error, which ended the run.
     pub(crate) task_error: Option<Error>,
+    /// When it is said next that the run waits for something.
+    next_word: Time,
 }
 
 impl Core {
-    /// Something has gone wrong: who is trusted now, and is something left to hand out?
+    /// Keeps what has gone wrong with a device, for the error that the run may end with.
+    fn keep_failure(&mut self, error: Error) {
+        /// Of each device the last so many are kept: one that comes and goes for days fails without end.
+        const KEPT: usize = 8;
+        let of_device = |it: &Error| it.device() == error.device();
+        if self.failures.iter().filter(|it| of_device(it)).count() >= KEPT
+            && let Some(oldest) = self.failures.iter().position(of_device)
+        {
+            self.failures.remove(oldest);
+        }
+        self.failures.push(error);
+    }
+
+    /// Something has gone wrong: which lanes are trusted now?
     fn look(&mut self, now: Time) {
         self.account.look_at_trust(&self.run, now);
-        self.account.look(&self.run, now);
     }
 }
 
@@ -119,6 +139,18 @@ struct Hand {
     doing: Doing,
     /// It was given up on: whatever it brings is dropped, and it is to go.
     dismissed: bool,
+    /// Which items of its chunk it has begun, where others can steal the rest.
+    claims: Arc<Claims>,
+}
+
+impl Hand {
+    fn new(lane: LaneIndex) -> Self {
+        Hand { lane, doing: Doing::Nothing, dismissed: false, claims: Arc::default() }
+    }
+
+    fn has(&self, chunk: u64) -> bool {
+        !self.dismissed && matches!(&self.doing, Doing::Chunk(own, _) if own.id == chunk)
+    }
 }
 
 enum Doing {
@@ -142,7 +174,10 @@ impl<T: Task> Shared<T> {
         (unit, items): (u64, u64),
         shelf: Arc<Shelf<T::State>>,
     ) -> Self {
+        // Results are kept in order as they come, and units are counted in 32 bits.
+        let divisible = |seat: &Arc<Seat>| unit <= MOST_ITEMS && task.is_divisible(&seat.device().0);
         Shared {
+            divisible: seats.iter().map(divisible).collect(),
             task,
             seats,
             feed,
@@ -160,6 +195,7 @@ impl<T: Task> Shared<T> {
                 accepted: Vec::new(),
                 failures: Vec::new(),
                 task_error: None,
+                next_word: Time::ZERO,
             }),
             work: Condvar::new(),
             news: Condvar::new(),
@@ -173,6 +209,15 @@ impl<T: Task> Shared<T> {
 
     pub(crate) fn now(&self) -> Time {
         self.start.elapsed()
+    }
+
+    /// Ends the run from outside, and has every worker stop after the item that it has begun.
+    pub(crate) fn stop(&self) {
+        let mut core = self.core();
+        core.run.stop();
+        core.hands.iter().for_each(|hand| hand.claims.end_all());
+        drop(core);
+        self.wake_all();
     }
 
     /// The items of some units.

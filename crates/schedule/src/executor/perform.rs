@@ -21,12 +21,13 @@ pub(crate) fn perform<'s, T: Task>(
         if work.is_over() {
             return Err(Error::Ended);
         }
-        if !results.is_complete() {
-            let more = if results.len() == work.len() { "more than " } else { "" };
-            let message = format!("it gave {more}{} results for {} items", results.len(), work.len());
+        let count = work.own_len();
+        if !results.is_complete(count) {
+            let more = if results.len() == count { "more than " } else { "" };
+            let message = format!("it gave {more}{} results for {count} items", results.len());
             return Err(task_error(device, format!("task `{}`", task.name()), message));
         }
-        let checked = work.read(|items| task.check(items, results.as_slice()))?;
+        let checked = work.read(|items| task.check(&items[..count], results.as_slice()))?;
         checked.map_err(|detail| Error::BadResult {
             device: device.clone(),
             operation: format!("checking items {:?}", work.range()),

@@ -15,13 +15,19 @@ use evener_device::Error;
 
 use super::{Core, Doing, Patience, Shared};
 use crate::{
+    log::log,
     progress::{Progress, Reporter},
-    run::{Failure, LaneIndex, Outcome, Time},
+    run::{Failure, LaneIndex, Outcome, Purpose, Time},
     task::Task,
 };
 
 /// So often the watcher looks around when nothing wakes it.
 const GLANCE: Duration = Duration::from_millis(10);
+
+/// A look that comes so much later than it should shows that the whole process stood still.
+const STOOD_STILL: Duration = Duration::from_millis(250);
+/// So often it is said that a run waits for plain code which takes long.
+const SAY_WAITING: Duration = Duration::from_secs(10);
 
 /// What can end a run from outside, and who wants to know how far it has come.
 pub(crate) struct Control<'a> {
@@ -91,9 +97,37 @@ impl<T: Task> Shared<T> {
                 return stopped.filter(|_| core.run.outcome() == Some(&Outcome::Stopped));
             }
             // Nothing that happens from here on is missed: whoever has news needs the lock to make it.
-            drop(self.wait_for_news(core, GLANCE));
-            stopped = stopped.or(self.look_after(self.core(), control));
+            let before = self.now();
+            let mut core = self.wait_for_news(core, GLANCE);
+            let now = self.now();
+            let gap = now.saturating_sub(before).saturating_sub(GLANCE);
+            if gap > STOOD_STILL {
+                core.run.stood_still(gap, now);
+            }
+            if now >= core.next_word {
+                core.next_word = now + SAY_WAITING;
+                if let Some(waiting) = self.waiting_for(&core, now) {
+                    drop(core);
+                    log!(info, "still waiting for {waiting}");
+                    core = self.core();
+                }
+            }
+            stopped = stopped.or(self.look_after(core, control));
         }
+    }
+
+    /// The chunk of plain code that has been in hand longest, where nothing has come for a while.
+    fn waiting_for(&self, core: &Core, now: Time) -> Option<String> {
+        if now.saturating_sub(core.run.last_accepted()) < SAY_WAITING {
+            return None;
+        }
+        let chunks = core.hands.iter().filter(|hand| !hand.dismissed).filter_map(|hand| match &hand.doing {
+            Doing::Chunk(chunk, began) => Some((chunk, *began)),
+            _ => None,
+        });
+        let (chunk, began) = chunks.min_by_key(|(_, began)| *began)?;
+        let (items, seconds) = (self.items_of(&chunk.items), now.saturating_sub(began).as_secs());
+        Some(format!("{}: items {}..{} for {seconds} s", self.seats[chunk.lane].id, items.start, items.end))
     }
 
     /// Looks once whether something has to be done or told.
@@ -121,6 +155,7 @@ impl<T: Task> Shared<T> {
         let stopped = cancelled.then_some(Stopped::Cancelled).or(late.map(Stopped::DeadlinePassed));
         if stopped.is_some() {
             core.run.stop();
+            core.hands.iter().for_each(|hand| hand.claims.end_all());
             self.wake_all();
             return stopped;
         }
@@ -181,8 +216,8 @@ impl<T: Task> Shared<T> {
     ) {
         let seat = &self.seats[lane];
         let error = Error::TimedOut { device: seat.id.clone(), operation, after };
-        tracing::warn!(device = %seat.id, %error, "a device is given up on");
-        core.failures.push(error);
+        log!(warn, device = %seat.id, %error, "a device is given up on");
+        core.keep_failure(error);
         seat.renew(seat.generation());
         self.replace(core, lane, now, |doing| !matches!(doing, Doing::Nothing));
         core.look(now);
@@ -213,16 +248,24 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    /// How far it has come.
+    /// How far it has come. What a worker has begun of a chunk that others can steal from counts as done.
     fn progress(&self, core: &Core, now: Time) -> Progress {
+        let mut begun = vec![0; self.seats.len()];
+        for hand in core.hands.iter().filter(|hand| self.divisible[hand.lane] && !hand.dismissed) {
+            if let Doing::Chunk(chunk, _) = &hand.doing
+                && chunk.purpose != Purpose::Rescue
+            {
+                begun[hand.lane] += u64::from(hand.claims.claimed().saturating_sub(1));
+            }
+        }
         let mut shares: Vec<(evener_device::DeviceId, u64)> = Vec::new();
         for (lane, seat) in self.seats.iter().enumerate() {
-            let items = core.account.items(lane);
+            let items = core.account.items(lane) + begun[lane];
             match shares.last_mut() {
                 Some((id, sum)) if *id == seat.id => *sum += items,
                 _ => shares.push((seat.id.clone(), items)),
             }
         }
-        Progress::new(shares, self.items, now)
+        Progress { waiting_for: self.waiting_for(core, now), ..Progress::new(shares, self.items, now) }
     }
 }

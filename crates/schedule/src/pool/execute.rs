@@ -14,6 +14,7 @@ use crate::{
     error::RunError,
     executor::{Control, Feed, Fold, Lent, Outlet, Shared, Slots, Stopped},
     hybrid::{Candidate, Observation},
+    log::log,
     progress::Reporter,
     report::{Calibrated, DeviceReport, LeftOut, Report},
     run::{Costs, Expected, LaneSpec, Run, Settings},
@@ -101,7 +102,16 @@ impl<T: Task> Job<'_, T> {
             }
             let hands = hands.min(units).min(worth_waking(expected, units, is_core(seat))) as usize;
             let (count, depth) = if device.describe().kind == Kind::Cpu { (hands, 1) } else { (1, hands) };
-            let spec = LaneSpec { depth, most_items: None, may_hang: self.task.may_hang(&device), expected };
+            let spec = LaneSpec {
+                depth,
+                most_items: None,
+                may_hang: self.task.may_hang(&device),
+                divisible: self.task.is_divisible(&device),
+                // That of a processor is shared by its cores.
+                score: score(&device) / count as f64,
+                launch_seconds: 0.0,
+                expected,
+            };
             let first = lanes.specs.len();
             lanes.devices.push(DeviceLanes { id: seat.id.to_string(), lanes: first..first + count });
             lanes.seats.extend(std::iter::repeat_n(seat.clone(), count));
@@ -154,7 +164,7 @@ impl<T: Task> Job<'_, T> {
             self.shelf.clone(),
         ));
         let borrowed = Borrowed(&shared);
-        tracing::debug!(task = self.task.name(), items = count, lanes = specs.len(), "a run begins");
+        log!(debug, task = self.task.name(), items = count, lanes = specs.len(), "a run begins");
         shared.begin(&hands);
         let stopped = self.watch(&shared, own);
         drop(borrowed);
@@ -174,7 +184,7 @@ impl<T: Task> Job<'_, T> {
         // SAFETY: every unit that was accepted was written, by `finish`, and no other.
         #[allow(unsafe_code)]
         let results = unsafe { slots.take(&accepted) };
-        tracing::debug!(task = self.task.name(), ?ending, wall_s = report.wall_s, "a run has ended");
+        log!(debug, task = self.task.name(), ?ending, wall_s = report.wall_s, "a run has ended");
         // It is only ever left by one that has ended.
         ending.unwrap_or(Err(RunError::NoDevices))?;
         let results = results.ok_or(RunError::NoDevices)?;
@@ -236,6 +246,7 @@ impl<T: Task> Job<'_, T> {
             tell: &mut ***tell,
             every: self.progress_every,
             next: self.progress_every,
+            most_done: 0,
         });
         let mut control = Control {
             cancel: self.cancel.as_ref().map(|cancel| cancel.0.clone()),
@@ -285,8 +296,7 @@ struct Borrowed<'s, T: Task>(&'s Arc<Shared<T>>);
 
 impl<T: Task> Drop for Borrowed<'_, T> {
     fn drop(&mut self) {
-        self.0.core().run.stop();
-        self.0.wake_all();
+        self.0.stop();
         if let Feed::Lent(lent) = &self.0.feed {
             lent.take_back();
         }
@@ -308,7 +318,7 @@ fn own_lane(seats: &[Arc<Seat>], specs: &[LaneSpec], units: u64) -> Option<usize
         specs.iter().map(|spec| spec.expected.map_or(0.0, |it| it.seconds_per_item.recip())).sum();
     let is_short = units as f64 / rate < SHORT;
     let is_plain =
-        |lane: &usize| !specs[*lane].may_hang && seats[*lane].device().0.describe().part_of.is_none();
+        |lane: &usize| specs[*lane].divisible && !specs[*lane].may_hang && seats[*lane].device().0.describe().part_of.is_none();
     (0..specs.len()).find(is_plain).filter(|_| is_short)
 }
 

@@ -171,8 +171,7 @@ impl<T: Task> Iterator for MapStream<'_, T> {
 
 impl<T: Task> Drop for MapStream<'_, T> {
     fn drop(&mut self) {
-        self.shared.core().run.stop();
-        self.shared.wake_all();
+        self.shared.stop();
     }
 }
 

@@ -45,7 +45,8 @@ fn message(progress: &Progress) -> String {
     let shares: Vec<String> =
         progress.shares.iter().map(|(device, share)| format!("{device} {:.0} %", share * 100.0)).collect();
     let left = progress.remaining.map_or("?".into(), |left| format!("{:.0} s", left.as_secs_f64()));
-    format!("{}/s, {left} to go ({})", rate(progress.items_per_second), shares.join(", "))
+    let waiting = progress.waiting_for.as_ref().map_or(String::new(), |what| format!(", waiting for {what}"));
+    format!("{}/s, {left} to go ({}){waiting}", rate(progress.items_per_second), shares.join(", "))
 }
 
 /// A rate in the unit that suits it.
@@ -66,6 +67,8 @@ mod test {
         let items_of = vec![("cuda:0".into(), 3_000_000), ("cpu".into(), 1_000_000)];
         let progress = Progress::new(items_of, 12_000_000, Duration::from_secs(2));
         assert_eq!(message(&progress), "2.0 M/s, 4 s to go (cuda:0 75 %, cpu 25 %)");
+        let waiting = Progress { waiting_for: Some("cpu: items 7..8 for 20 s".into()), ..progress };
+        assert!(message(&waiting).ends_with("cpu 25 %), waiting for cpu: items 7..8 for 20 s"));
         let nothing = Progress::new(vec![("cpu".into(), 0)], 12, Duration::from_secs(2));
         assert_eq!(message(&nothing), "0.0/s, ? to go (cpu 0 %)");
     }

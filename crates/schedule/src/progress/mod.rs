@@ -12,7 +12,7 @@ use crate::run::Time;
 /// How far a run has come.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
-    /// Items with an accepted result.
+    /// Items that are done.
     pub done: u64,
     /// How many there are.
     pub items: u64,
@@ -24,6 +24,8 @@ pub struct Progress {
     pub remaining: Option<Duration>,
     /// What part of the done items each device did.
     pub shares: Vec<(DeviceId, f64)>,
+    /// What the run has been waiting for, where nothing has come for ten seconds: plain code that takes long.
+    pub waiting_for: Option<String>,
     /// Whether the run has ended: this is the last that is told of it.
     pub ended: bool,
 }
@@ -42,6 +44,7 @@ impl Progress {
             items_per_second,
             remaining: Duration::try_from_secs_f64(left).ok(),
             shares: items_of.into_iter().map(|(device, count)| (device, share(count))).collect(),
+            waiting_for: None,
             ended: false,
         }
     }
@@ -52,6 +55,7 @@ pub(crate) struct Reporter<'a> {
     pub(crate) tell: &'a mut (dyn FnMut(&Progress) + 'a),
     pub(crate) every: Duration,
     pub(crate) next: Time,
+    pub(crate) most_done: u64,
 }
 
 impl Reporter<'_> {
@@ -65,7 +69,9 @@ impl Reporter<'_> {
     }
 
     pub(crate) fn report(&mut self, progress: &Progress, now: Time) {
-        (self.tell)(progress);
+        // What was begun may be given back, and done by another device.
+        self.most_done = self.most_done.max(progress.done);
+        (self.tell)(&Progress { done: self.most_done, ..progress.clone() });
         self.next = now + self.every;
     }
 }

@@ -50,6 +50,19 @@ impl Costs {
         };
         end.clamp(items.start + 1, items.end)
     }
+
+    /// The beginning of the last items of a range that cost about so much together; at least one of them.
+    pub(super) fn retreat(&self, items: &Range<u64>, cost: f64) -> u64 {
+        let start = match &self.before {
+            None => items.end.saturating_sub(cost as u64),
+            Some(before) => {
+                let from = before[items.end as usize] - cost;
+                let within = &before[items.start as usize..=items.end as usize];
+                items.start + within.partition_point(|&before| before < from) as u64
+            }
+        };
+        start.clamp(items.start, items.end - 1)
+    }
 }
 
 #[cfg(test)]
@@ -64,6 +77,9 @@ mod test {
         assert_eq!(costs.advance(&(2..4), 1.0), 3, "one at least");
         assert_eq!(costs.advance(&(2..4), 9.0), 4);
         assert_eq!(Costs::default().advance(&(2..9), 3.7), 5);
+        assert_eq!(costs.retreat(&(0..4), 3.0), 2);
+        assert_eq!(costs.retreat(&(0..2), 0.1), 1, "one at least");
+        assert_eq!(Costs::default().retreat(&(2..9), 3.7), 6);
     }
 
     #[test]

@@ -26,11 +26,32 @@ pub struct LaneSpec {
     pub depth: usize,
     /// The most items that fit its memory, where that is known.
     pub most_items: Option<u64>,
-    /// Whether a chunk that takes far longer than it should has hung, as a device's may. Where it is only slow, as
-    /// plain code is, nothing but the user's limit ends it.
+    /// Whether a chunk may never end, as a device's may. Plain code is waited for: nothing but the user's limit ends it.
     pub may_hang: bool,
+    /// Whether other lanes can steal what it has not begun of a chunk: it works item by item, and claims each before it
+    /// begins it.
+    pub divisible: bool,
+    /// How strong it is compared with the other lanes. It counts until something was measured.
+    pub score: f64,
+    /// Seconds that each chunk costs beside its items. It counts until something was measured.
+    pub launch_seconds: f64,
     /// What earlier runs of the same task have shown. It counts until this run has shown better.
     pub expected: Option<Expected>,
+}
+
+impl Default for LaneSpec {
+    /// A device of which nothing is known, with one chunk in hand at a time.
+    fn default() -> Self {
+        LaneSpec {
+            depth: 1,
+            most_items: None,
+            may_hang: true,
+            divisible: false,
+            score: 1.0,
+            launch_seconds: 0.0,
+            expected: None,
+        }
+    }
 }
 
 /// What earlier runs have shown of a lane.
@@ -60,18 +81,26 @@ pub struct Settings {
     pub overheads: f64,
     /// A lane's next chunk is at most so many times the largest that it has finished.
     pub growth: f64,
-    /// A chunk that takes so many times its estimate has hung. It is four times as much for items that were given up
-    /// on before, since they may simply take long, and sixteen times as much for the last lane.
-    pub patience: f64,
-    /// No chunk is taken for hung before it took this long.
-    pub least_patience: Duration,
-    /// Any chunk that takes this long has hung: the user's own limit.
+    /// A chunk whose items others have done meanwhile has hung when it goes on for this long after that,
+    pub hung_after: Duration,
+    /// and for so many times as long as the others took.
+    pub hung_factor: f64,
+    /// Any chunk that takes this long has hung: the user's own limit. Where it is given, it is the only one.
     pub limit: Option<Duration>,
+    /// Where every lane has a chunk in hand that may never end, the run ends with an error after this long without a
+    /// sign of life,
+    pub silence: Duration,
+    /// and after so many times the longest chunk so far, or the time that a chunk in hand should take.
+    pub silence_factor: f64,
+    /// A run in which every lane is set aside waits this long for one of them to take work again.
+    pub return_limit: Duration,
     /// The first quarantine; each later one is twice as long.
     pub cooldown: Duration,
+    /// No quarantine is longer than this.
+    pub longest_cooldown: Duration,
     /// So often an idle lane looks whether another has become late.
     pub look_again: Duration,
-    /// Whether an idle lane runs again what a slower one would finish last.
+    /// Whether an idle lane runs a copy of what a slower one would finish last.
     pub rescue: bool,
     /// A chunk of plain code that should take less than this is not rescued: it would be done before a rescue is.
     pub exclusive_under: Duration,
@@ -88,10 +117,14 @@ impl Default for Settings {
             whole_under: Duration::from_micros(600),
             overheads: 4.0,
             growth: 8.0,
-            patience: 8.0,
-            least_patience: Duration::from_millis(500),
+            hung_after: Duration::from_millis(500),
+            hung_factor: 10.0,
             limit: None,
+            silence: Duration::from_secs(60),
+            silence_factor: 100.0,
+            return_limit: Duration::from_secs(30),
             cooldown: Duration::from_millis(100),
+            longest_cooldown: Duration::from_millis(3_200),
             look_again: Duration::from_millis(1),
             rescue: true,
             exclusive_under: Duration::from_micros(250),
@@ -107,6 +140,8 @@ pub enum Purpose {
     Work,
     /// A slower lane has the same items in hand and would finish them later.
     Rescue,
+    /// Another lane had these items in hand and had not begun them.
+    Steal,
     /// To see whether a lane that failed is well again.
     Canary,
 }
@@ -122,15 +157,25 @@ pub struct Chunk {
     pub items: Range<u64>,
     /// Why.
     pub purpose: Purpose,
-    /// Whether nobody else will be given these items while this is in hand.
+    /// Whether no other lane will run any of these items while this chunk is in flight. Items that are stolen from it
+    /// are not its own any more.
     pub exclusive: bool,
 }
 
 /// What a lane that has room is to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// Run this.
     Run(Chunk),
+    /// Take items from the end of a chunk that its lane has not begun, and tell [`Run::stolen`](super::Run::stolen).
+    Steal {
+        /// The chunk's number.
+        from: u64,
+        /// Which part of the items that are not begun is to be taken.
+        part: f64,
+        /// The most items to take.
+        most: u64,
+    },
     /// Ask again when something has changed, and at this time at the latest.
     Wait {
         /// When something changes by itself.
@@ -141,11 +186,13 @@ pub enum Answer {
 }
 
 /// What to do with a chunk's results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// They are the results of these items.
+    /// All of them are the results of their items.
     Accept,
-    /// Somebody else's were accepted before: drop them.
+    /// Those of these items are; those of the others were accepted from other lanes before.
+    AcceptPart(Vec<Range<u64>>),
+    /// Other lanes' results were accepted before for all of the items: drop them.
     Drop,
 }
 
@@ -198,6 +245,8 @@ pub struct Tally {
     pub retries: u64,
     /// Chunks that it ran because another lane would have finished them later, and that were accepted.
     pub rescues: u64,
+    /// Chunks that it took from what another lane had not begun.
+    pub steals: u64,
     /// Chunks whose results were dropped.
     pub dropped: u64,
     /// Times it was put into quarantine.

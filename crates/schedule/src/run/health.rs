@@ -1,159 +1,201 @@
-//! What happens when a chunk fails or hangs, and whom to trust.
+//! What happens when a chunk fails or hangs, and which lanes are trusted.
+//!
+//! A lane is set aside on evidence only: its device said that it failed, the user's own limit has passed, or other lanes
+//! have done the same items in a small part of the time.
 
-use std::{ops::Range, time::Duration};
+use std::time::Duration;
 
-use super::{Attempt, Failure, LaneIndex, Outcome, Piece, Returned, Run, State, Time, len};
+use super::{Failure, LaneIndex, Outcome, Run, Settings, State, Time, attempts::Attempt, len};
 
 impl Run {
     /// A chunk has failed.
     pub fn failed(&mut self, chunk: u64, failure: Failure, now: Time) {
-        let loser = self.losers.iter().position(|loser| loser.attempt.chunk == chunk);
-        let found = self.find(chunk);
-        let (lane, items) = match (loser, found) {
-            (Some(index), _) => {
-                let loser = self.losers.swap_remove(index);
-                self.lanes[loser.attempt.lane].in_flight -= 1;
-                (loser.attempt.lane, None)
-            }
-            (None, Some((piece, attempt))) => {
-                let lane = self.pieces[piece].attempts[attempt].lane;
-                self.tallies[lane].retries += 1;
-                (lane, Some(self.give_back(piece, attempt)))
-            }
-            (None, None) => return,
-        };
-        match (failure, items) {
-            (Failure::Task, Some(items)) => {
-                self.outcome.get_or_insert(Outcome::TaskFailed(items));
-            }
-            // Its items are done already, whoever failed on them.
-            (Failure::Task | Failure::TooLarge, None) => {}
-            (Failure::TooLarge, Some(items)) if len(&items) > 1 => {
-                self.lanes[lane].most_items = len(&items) / 2;
-            }
-            (Failure::Unable, _) => self.set_aside(lane, State::Retired),
-            (Failure::TooLarge | Failure::Untrusted, _) => self.quarantine(lane, now),
+        let Some((attempt, orphaned)) = self.attempts.remove(chunk) else { return };
+        let lane = attempt.lane;
+        self.lanes[lane].end(attempt.cost, now);
+        self.returned.extend(orphaned);
+        let has_lost = attempt.lost.is_some();
+        if !has_lost {
+            self.tallies[lane].retries += 1;
         }
+        match failure {
+            Failure::Task if !has_lost => {
+                self.outcome.get_or_insert(Outcome::TaskFailed(attempt.items));
+            }
+            // Its items are done already, whichever lane failed on them.
+            Failure::Task => {}
+            Failure::TooLarge if has_lost => {}
+            Failure::TooLarge if len(&attempt.items) > 1 => {
+                self.lanes[lane].most_items = self.lanes[lane].most_items.min(len(&attempt.items) / 2);
+            }
+            Failure::Unable => self.set_aside(lane, State::Retired, now),
+            Failure::TooLarge | Failure::Untrusted => self.quarantine(lane, now),
+        }
+        self.note_drained(now);
+    }
+
+    /// A chunk was given up by its lane without having failed, because all of its items are done.
+    pub fn dropped(&mut self, chunk: u64, now: Time) {
+        let Some((attempt, orphaned)) = self.attempts.remove(chunk) else { return };
+        self.lanes[attempt.lane].end(attempt.cost, now);
+        self.returned.extend(orphaned);
+        self.note_drained(now);
     }
 
     /// A lane has failed without a chunk in hand, while it was made ready. What would be halved cannot be.
     pub fn lane_failed(&mut self, lane: LaneIndex, failure: Failure, now: Time) {
-        // What cannot do this task cannot, whatever its other hands say.
+        // A lane that cannot do this task cannot, whatever its other workers say.
         if self.lanes[lane].state == State::Retired {
             return;
         }
         match failure {
-            Failure::Unable | Failure::Task => self.set_aside(lane, State::Retired),
+            Failure::Unable | Failure::Task => self.set_aside(lane, State::Retired, now),
             Failure::TooLarge | Failure::Untrusted => self.quarantine(lane, now),
         }
+        self.note_drained(now);
     }
 
-    /// The chunks that should have ended by now: they have hung. Their lanes are put into quarantine and their items
-    /// given back, unless somebody else has done them. Gives their numbers.
-    pub fn overdue(&mut self, now: Time) -> Vec<u64> {
-        let hung: Vec<(u64, LaneIndex)> = self
-            .in_flight()
-            .filter(|(attempt, cost, given_up)| {
-                self.deadline(attempt, *cost, *given_up).is_some_and(|deadline| deadline <= now)
-            })
-            .map(|(attempt, ..)| (attempt.chunk, attempt.lane))
-            .collect();
-        for &(chunk, lane) in &hung {
-            // Quarantining its lane for another chunk may have given this one back already.
-            if let Some((piece, _)) = self.find(chunk) {
-                self.pieces[piece].given_up += 1;
-                self.tallies[lane].retries += 1;
-                self.quarantine(lane, now);
-            } else if self.losers.iter().any(|loser| loser.attempt.chunk == chunk) {
-                self.quarantine(lane, now);
+    /// The whole process, or the machine, stood still for so long: it counts for no chunk.
+    pub fn stood_still(&mut self, gap: Duration, now: Time) {
+        let later = |time: &mut Time| *time = time.saturating_add(gap).min(now);
+        for attempt in self.attempts.iter_mut() {
+            later(&mut attempt.began);
+            if let Some(lost) = &mut attempt.lost {
+                later(lost);
             }
         }
-        hung.into_iter().map(|(chunk, _)| chunk).collect()
-    }
-
-    /// When the next chunk will have to be taken for hung, if nothing ends before.
-    pub fn next_deadline(&self) -> Option<Time> {
-        self.in_flight().filter_map(|(attempt, cost, given_up)| self.deadline(attempt, cost, given_up)).min()
-    }
-
-    /// Every chunk that is in somebody's hands, its cost, and how often its items were given up on. One whose items
-    /// somebody else has done counts like any other: as long as it runs, its lane has no room, and if it never ends,
-    /// its lane is not to be counted on.
-    fn in_flight(&self) -> impl Iterator<Item = (&Attempt, f64, u32)> {
-        let pieces = self.pieces.iter().flat_map(|piece| {
-            let cost = self.costs.of(&piece.items);
-            piece.attempts.iter().map(move |attempt| (attempt, cost, piece.given_up))
-        });
-        pieces.chain(self.losers.iter().map(|loser| (&loser.attempt, loser.cost, 0)))
-    }
-
-    /// How long a chunk may take, from its lane's own history and the user's limit. Until a lane has a history, that of
-    /// the others counts, generously; where nobody has one, there is the user's limit alone.
-    fn deadline(&self, attempt: &Attempt, cost: f64, given_up: u32) -> Option<Time> {
-        /// A lane of which nothing is known may be so many times slower than the slowest that has shown something.
-        const SLOWER: f64 = 1_000.0;
-        let lane = &self.lanes[attempt.lane];
-        let ahead = lane.in_flight.max(1) as f64;
-        let is_last = !self
-            .lanes
-            .iter()
-            .enumerate()
-            .any(|(index, it)| index != attempt.lane && it.state == State::Healthy);
-        let times = 4f64.powi(given_up.min(20) as i32) * if is_last { 16.0 } else { 1.0 };
-        let (patience, least) = (self.settings.patience, self.settings.least_patience.as_secs_f64());
-        let own = || Some((lane.estimate(cost)? * ahead * patience).max(least));
-        let of_others = || {
-            let slowest = self.lanes.iter().filter_map(|it| it.estimate(cost)).max_by(f64::total_cmp)?;
-            // What happens only once, at the beginning, takes longer than anything that it has shown.
-            Some((slowest * ahead * SLOWER).max(least * patience))
-        };
-        let expected = lane
-            .may_hang
-            .then(|| own().or_else(of_others))
-            .flatten()
-            .map(|seconds| Duration::from_secs_f64((seconds * times).min(1e9)));
-        let allowed = match (expected, self.settings.limit) {
-            (Some(expected), Some(limit)) => expected.min(limit),
-            (expected, limit) => expected.or(limit)?,
-        };
-        Some(attempt.began.saturating_add(allowed))
-    }
-
-    /// Takes an attempt out of its lane's hands; where it was the only one, its items are given back. Gives the items.
-    fn give_back(&mut self, piece: usize, attempt: usize) -> Range<u64> {
-        let Attempt { lane, .. } = self.pieces[piece].attempts.swap_remove(attempt);
-        self.lanes[lane].in_flight -= 1;
-        let items = self.pieces[piece].items.clone();
-        if self.pieces[piece].attempts.is_empty() {
-            let Piece { given_up, .. } = self.pieces.swap_remove(piece);
-            self.returned.push_back(Returned { items: items.clone(), given_up });
+        self.lanes.iter_mut().for_each(|lane| later(&mut lane.busy_since));
+        later(&mut self.last_sign);
+        if let Some(since) = &mut self.nobody_since {
+            later(since);
         }
-        items
+    }
+
+    /// Looks for chunks that have hung, and whether it is time to end a run in which no lane is left. The lanes of
+    /// chunks that have hung are put into quarantine; what no other lane has in hand is given back. Gives the numbers
+    /// of these chunks.
+    pub fn overdue(&mut self, now: Time) -> Vec<u64> {
+        if self.outcome.is_some() {
+            return Vec::new();
+        }
+        let due = |(chunk, attempt): (u64, &Attempt)| {
+            self.deadline(attempt).is_some_and(|deadline| deadline <= now).then_some((chunk, attempt.lane))
+        };
+        let hung: Vec<(u64, LaneIndex)> = self.attempts.iter().filter_map(due).collect();
+        for &(chunk, lane) in &hung {
+            // Quarantining its lane for another chunk may have taken this one out already.
+            let Some(attempt) = self.attempts.get(chunk) else { continue };
+            let (cost, age) = (attempt.cost, now.saturating_sub(attempt.began));
+            if attempt.lost.is_none() {
+                self.tallies[lane].retries += 1;
+            }
+            // It is at least as slow as this; should it only have been slow, it is given less when it is back.
+            self.lanes[lane].learn(cost, age, age);
+            self.quarantine(lane, now);
+        }
+        let mut hung: Vec<u64> = hung.into_iter().map(|(chunk, _)| chunk).collect();
+        if self.silence_ends().is_some_and(|end| end <= now) {
+            hung.extend(self.attempts.iter().map(|(chunk, _)| chunk));
+            self.outcome.get_or_insert(Outcome::NoLaneLeft);
+        }
+        if self.return_limit_ends().is_some_and(|end| end <= now) {
+            self.outcome.get_or_insert(Outcome::NoLaneLeft);
+        }
+        self.note_drained(now);
+        hung
+    }
+
+    /// When the next chunk will have to be taken for hung, or the run to end, if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let chunks = self.attempts.iter().filter_map(|(_, attempt)| self.deadline(attempt));
+        chunks.chain(self.silence_ends()).chain(self.return_limit_ends()).min()
+    }
+
+    /// When a run ends whose lanes are all set aside. Not while one of them has a chunk in hand that may show it to be
+    /// well again.
+    fn return_limit_ends(&self) -> Option<Time> {
+        let since = self.nobody_since.filter(|_| self.attempts.iter().next().is_none())?;
+        Some(since.saturating_add(self.settings.return_limit))
+    }
+
+    /// When a chunk has to be taken for hung. The user's limit, where there is one, is the only one. Otherwise other
+    /// lanes must have done all of its items, and it must go on for far longer than they and its own lane's history say.
+    fn deadline(&self, attempt: &Attempt) -> Option<Time> {
+        let lane = &self.lanes[attempt.lane];
+        let began = attempt.began.max(lane.busy_since);
+        if let Some(limit) = self.settings.limit {
+            return Some(began.saturating_add(limit));
+        }
+        // A chunk that waits behind another says nothing: others must have done all that the lane has in hand.
+        let mut lost = attempt.lost.filter(|_| lane.may_hang)?;
+        let (mut others, mut cost) = (Duration::ZERO, 0.0);
+        for (_, it) in self.attempts.iter().filter(|(_, it)| it.lane == attempt.lane) {
+            lost = lost.max(it.lost?);
+            others += it.others_took;
+            cost += it.cost;
+        }
+        let pace = self.pace_of(lane, self.seconds_per_score());
+        let own = pace.map_or(0.0, |pace| pace.overhead * lane.in_flight as f64 + pace.each * cost);
+        let allowed = others.as_secs_f64().max(own) * self.settings.hung_factor;
+        let allowed = Duration::from_secs_f64(allowed.min(1e9));
+        Some(lost.saturating_add(self.settings.hung_after).max(began.saturating_add(allowed)))
+    }
+
+    /// When a run ends of which no lane has given a sign of life, although all have something in hand: nobody is there
+    /// who could show that they have hung. Plain code is waited for.
+    fn silence_ends(&self) -> Option<Time> {
+        if self.settings.limit.is_some() {
+            return None;
+        }
+        let mut last = self.last_sign;
+        let mut any = false;
+        let mut expected = self.longest_chunk.as_secs_f64() * self.settings.silence_factor;
+        let scale = self.seconds_per_score();
+        for (_, attempt) in self.attempts.iter() {
+            if !self.lanes[attempt.lane].may_hang {
+                return None;
+            }
+            any = true;
+            let lane = &self.lanes[attempt.lane];
+            if let Some(pace) = self.pace_of(lane, scale) {
+                let all = pace.overhead * lane.in_flight as f64 + pace.each * lane.load;
+                expected = expected.max(all * self.settings.silence_factor);
+            }
+            // One that is to show whether its lane is well again shows nothing while it runs.
+            if !attempt.canary {
+                last = last.max(attempt.began);
+            }
+        }
+        let silence = self.settings.silence.max(Duration::from_secs_f64(expected.min(1e9)));
+        any.then(|| last.saturating_add(silence))
     }
 
     fn quarantine(&mut self, lane: LaneIndex, now: Time) {
-        let it = &mut self.lanes[lane];
-        let cooldown = self.settings.cooldown.saturating_mul(1 << it.strikes.min(20));
-        it.strikes += 1;
+        let Settings { cooldown, longest_cooldown, .. } = self.settings;
+        let quarantine = self.lanes[lane].strike(now, cooldown, longest_cooldown);
         self.tallies[lane].quarantines += 1;
-        self.set_aside(lane, State::Quarantined { until: now.saturating_add(cooldown) });
+        self.set_aside(lane, State::Quarantined { until: now.saturating_add(quarantine) }, now);
     }
 
     /// Takes everything out of a lane's hands.
-    fn set_aside(&mut self, lane: LaneIndex, state: State) {
+    fn set_aside(&mut self, lane: LaneIndex, state: State, now: Time) {
         self.lanes[lane].state = state;
         self.lanes[lane].on_trial = false;
-        let mine = |piece: &Piece| piece.attempts.iter().position(|attempt| attempt.lane == lane);
-        while let Some((piece, attempt)) =
-            self.pieces.iter().enumerate().find_map(|(index, piece)| Some((index, mine(piece)?)))
-        {
-            self.give_back(piece, attempt);
+        let mine: Vec<u64> =
+            self.attempts.iter().filter(|(_, it)| it.lane == lane).map(|(chunk, _)| chunk).collect();
+        for chunk in mine {
+            if let Some((attempt, orphaned)) = self.attempts.remove(chunk) {
+                self.lanes[lane].end(attempt.cost, now);
+                self.returned.extend(orphaned);
+            }
         }
-        self.losers.retain(|loser| loser.attempt.lane != lane);
-        // Whoever runs the lane has it begin afresh, with empty hands.
-        self.lanes[lane].in_flight = 0;
-        if !self.lanes.iter().any(|it| it.state == State::Healthy) {
+        if self.lanes.iter().all(|it| it.state == State::Retired) {
             self.outcome.get_or_insert(Outcome::NoLaneLeft);
+        }
+        if !self.lanes.iter().any(|it| it.state == State::Healthy) {
+            self.nobody_since.get_or_insert(now);
         }
     }
 }
+
+

@@ -24,12 +24,25 @@ pub(super) struct Lane {
     pub(super) state: State,
     /// Whether the next chunk is to show that it is well again.
     pub(super) on_trial: bool,
-    /// Failures so far: each makes the next quarantine longer.
-    pub(super) strikes: u32,
+    /// Failures that are not forgiven yet: each makes the next quarantine longer.
+    strikes: u32,
+    /// The last quarantine, and since when the lane has been well after it.
+    last_quarantine: Duration,
+    well_since: Time,
     pub(super) in_flight: usize,
+    /// What the items of all its chunks in flight cost.
+    pub(super) load: f64,
+    /// When it finished its last chunk, or was given one after it had none.
+    pub(super) busy_since: Time,
     /// How many chunks it may have in hand at once.
     pub(super) depth: usize,
     pub(super) may_hang: bool,
+    /// Whether other lanes can steal what it has not begun of a chunk.
+    pub(super) divisible: bool,
+    /// How strong it is compared with the other lanes, by what is known before it has done anything.
+    pub(super) score: f64,
+    /// Seconds that a chunk costs beside its items, by what is known before it has done anything.
+    launch: f64,
     /// The most items that it had memory for.
     pub(super) most_items: u64,
     /// The cost of the largest chunk that it has finished.
@@ -37,25 +50,45 @@ pub(super) struct Lane {
     /// Its share of a fixed split, while nobody has taken it.
     pub(super) share: Option<std::ops::Range<u64>>,
     speed: Speed,
+    /// What a chunk costs it, once that is known: worked out whenever it has learned something.
+    pub(super) pace: Option<Pace>,
 }
 
-/// Time per item, over all chunks, the k-th counted k times: adaptive weighted factoring, version E.
+/// Time per item over all chunks, recent ones weighted more: as in adaptive weighted factoring, but with weights that
+/// fall off geometrically, so that a lane whose speed has changed is known again after a few chunks.
 #[derive(Debug, Clone, Copy, Default)]
 struct Speed {
+    /// The weights of all chunks together.
     chunks: f64,
     weighted_time: f64,
     weighted_items: f64,
+    /// How many chunks in a row took far longer than expected, or far shorter: then it is negative.
+    surprises: i32,
     line: Line,
-    /// What counts until a chunk has ended.
+    /// Whether this run's own chunks count.
+    is_measured: bool,
     expected: Option<Expected>,
 }
 
 impl Speed {
+    /// What was expected counts as a small part of a large chunk: a few small chunks that happened to be cheap or dear
+    /// do not say more.
+    fn of(expected: Option<Expected>) -> Speed {
+        let Some(Expected { seconds_per_item, largest, .. }) = expected else { return Speed::default() };
+        let items = largest.max(1.0) / 16.0;
+        Speed {
+            chunks: 1.0 / 16.0,
+            weighted_time: items * seconds_per_item,
+            weighted_items: items,
+            expected,
+            ..Speed::default()
+        }
+    }
+
     /// Time per item where each chunk costs so much beside its items. Where items are unlike, a line through small
     /// chunks says far too little.
     fn without(&self, overhead: f64) -> f64 {
-        let chunks = self.chunks * (self.chunks + 1.0) / 2.0;
-        ((self.weighted_time - overhead * chunks) / self.weighted_items.max(f64::MIN_POSITIVE)).max(0.0)
+        ((self.weighted_time - overhead * self.chunks) / self.weighted_items.max(f64::MIN_POSITIVE)).max(0.0)
     }
 }
 
@@ -107,33 +140,57 @@ impl Lane {
         let most = [spec.most_items, most_items].into_iter().flatten().min();
         let usable = |it: &Expected| it.seconds_per_item > 0.0 && it.seconds_per_item.is_finite();
         let expected = spec.expected.filter(usable);
-        Lane {
+        let mut lane = Lane {
             state: State::Healthy,
             on_trial: false,
             strikes: 0,
+            last_quarantine: Duration::ZERO,
+            well_since: Time::ZERO,
             in_flight: 0,
+            load: 0.0,
+            busy_since: Time::ZERO,
             depth: spec.depth.max(1),
             may_hang: spec.may_hang,
+            divisible: spec.divisible,
+            score: if spec.score.is_finite() { spec.score.max(1e-9) } else { 1.0 },
+            launch: if spec.launch_seconds.is_finite() { spec.launch_seconds.max(0.0) } else { 0.0 },
             most_items: most.unwrap_or(u64::MAX).max(1),
             largest: expected.map_or(0.0, |it| it.largest.max(0.0)),
             share: None,
-            speed: Speed { expected, line: line_of(expected), ..Speed::default() },
-        }
+            speed: Speed { line: line_of(expected), ..Speed::of(expected) },
+            pace: None,
+        };
+        lane.pace = lane.current_pace();
+        lane
     }
 
     /// A chunk that kept its lane busy for this part of its time had it to itself.
     const ALONE: f64 = 0.9;
     /// Of chunks that take less than this, in seconds, what each costs beside its items is a large part.
     const BRIEF: f64 = 2e-3;
+    /// What the chunks before count when another one has ended.
+    const FADING: f64 = 0.9;
+    /// The same after chunks that took so many times longer or shorter than expected, one after another.
+    const FADING_FAST: f64 = 0.4;
+    const SURPRISE: f64 = 1.5;
 
     /// A chunk of so much cost has ended that kept the lane busy for so long, and took so long in all: more, where the
     /// lane had another one in hand.
     pub(super) fn learn(&mut self, cost: f64, took: Duration, latency: Duration) {
         let took = took.as_secs_f64().max(1e-9);
+        let expected = self.pace.map_or(took, |pace| pace.time_of(cost));
         let speed = &mut self.speed;
-        speed.chunks += 1.0;
-        speed.weighted_time += speed.chunks * took;
-        speed.weighted_items += speed.chunks * cost;
+        speed.is_measured = true;
+        speed.surprises = match took / expected {
+            slow if slow > Self::SURPRISE => speed.surprises.max(0) + 1,
+            fast if fast < Self::SURPRISE.recip() => speed.surprises.min(0) - 1,
+            _ => 0,
+        };
+        // One chunk may have had dear items; several in a row show that the lane's speed has changed.
+        let fading = if speed.surprises.abs() > 1 { Self::FADING_FAST } else { Self::FADING };
+        speed.chunks = speed.chunks * fading + 1.0;
+        speed.weighted_time = speed.weighted_time * fading + took;
+        speed.weighted_items = speed.weighted_items * fading + cost;
         // What waited behind another chunk, or was done meanwhile, says nothing about what a chunk costs; but where all
         // are brief, and take turns, each shows what it adds. Which are brief is asked of their size: those that happened
         // to be over soon say too little.
@@ -144,14 +201,13 @@ impl Lane {
             speed.line.add(cost, took);
         }
         self.largest = self.largest.max(cost);
+        self.pace = self.current_pace();
     }
 
     /// Seconds per item of mean cost, overhead included, once it is known.
     pub(super) fn seconds_per_item(&self) -> Option<f64> {
-        if self.speed.weighted_items > 0.0 {
-            return Some(self.speed.weighted_time / self.speed.weighted_items);
-        }
-        Some(self.speed.expected?.seconds_per_item)
+        let Speed { weighted_time, weighted_items, .. } = self.speed;
+        (weighted_items > 0.0).then(|| weighted_time / weighted_items)
     }
 
     /// Items of mean cost per second, once it is known.
@@ -159,9 +215,9 @@ impl Lane {
         self.seconds_per_item().map(f64::recip)
     }
 
-    /// What a chunk costs beside its items.
+    /// Seconds that a chunk costs beside its items.
     pub(super) fn overhead(&self) -> f64 {
-        self.speed.line.solve().map_or(0.0, |(overhead, _)| overhead)
+        self.speed.line.solve().map_or(self.launch, |(overhead, _)| overhead)
     }
 
     /// Whether chunks of more than one size have told what a chunk costs beside its items.
@@ -169,26 +225,28 @@ impl Lane {
         self.speed.line.solve().is_some()
     }
 
-    /// How much it probably does in a chunk of so many seconds. In a short one the cost of the chunk itself counts: it
-    /// is paid once, however many items there are, and the time an item of smaller chunks says too little.
-    pub(super) fn done_in(&self, seconds: f64) -> Option<f64> {
-        let by_rate = seconds / self.seconds_per_item()?;
-        let short = |&(overhead, _): &(f64, f64)| seconds < overhead * 8.0;
-        let by_line = self.speed.line.solve().filter(short);
-        let by_line = by_line.map_or(0.0, |(overhead, each)| {
-            (seconds - overhead) / each.max(self.speed.without(overhead)).max(1e-15)
-        });
-        Some(by_rate.max(by_line))
+    fn current_pace(&self) -> Option<Pace> {
+        let each = self.seconds_per_item()?;
+        let overhead = self.overhead();
+        if self.speed.is_measured {
+            let mean_chunk = self.speed.weighted_items / self.speed.chunks;
+            // A chunk that waited for another, or whose items were cheap, may say that all of it was overhead.
+            let overhead = overhead.min(each * mean_chunk);
+            let slope = self.speed.line.solve().map_or(0.0, |(_, slope)| slope);
+            return Some(Pace { overhead, each: self.speed.without(overhead).max(slope.min(each)).max(1e-15) });
+        }
+        let largest = self.speed.expected.map_or(1.0, |expected| expected.largest).max(1.0);
+        Some(Pace { overhead, each: (each - overhead / largest).max(each * 0.01).max(1e-15) })
     }
 
-    /// How long a chunk of so much cost probably takes.
-    pub(super) fn estimate(&self, cost: f64) -> Option<f64> {
-        Some((self.seconds_per_item()? * cost).max(self.overhead()))
+    /// What a chunk would cost this lane if a lane of score 1 needed so many seconds an item.
+    pub(super) fn guess(&self, seconds_per_score: f64) -> Pace {
+        Pace { overhead: self.launch, each: (seconds_per_score / self.score).max(1e-15) }
     }
 
     /// What it has shown, for the next run of the same task.
     pub(super) fn learned(&self) -> Option<Expected> {
-        (self.speed.chunks > 0.0).then(|| Expected {
+        self.speed.is_measured.then(|| Expected {
             seconds_per_item: self.seconds_per_item().unwrap_or(f64::INFINITY),
             overhead_seconds: self.speed.line.solve().map(|(overhead, _)| overhead),
             largest: self.largest,
@@ -205,6 +263,59 @@ impl Lane {
         // One chunk at a time while it has to show that it is well.
         let depth = if self.on_trial || self.state != State::Healthy { 1 } else { self.depth };
         awake && self.in_flight < depth
+    }
+
+    /// A chunk of so much cost is handed to it.
+    pub(super) fn begin(&mut self, cost: f64, now: Time) {
+        if self.in_flight == 0 {
+            self.busy_since = now;
+        }
+        self.in_flight += 1;
+        self.load += cost;
+    }
+
+    /// A chunk of so much cost is out of its hands.
+    pub(super) fn end(&mut self, cost: f64, now: Time) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.load = if self.in_flight == 0 { 0.0 } else { (self.load - cost).max(0.0) };
+        self.busy_since = now;
+    }
+
+    /// How long it will probably take until it is done with what it has in hand. What is late already may take as long
+    /// again as it is late.
+    pub(super) fn backlog(&self, pace: Pace, now: Time) -> f64 {
+        if self.in_flight == 0 {
+            return 0.0;
+        }
+        let all = pace.overhead * self.in_flight as f64 + pace.each * self.load;
+        (all - now.saturating_sub(self.busy_since).as_secs_f64()).abs()
+    }
+
+    /// It failed: how long is it left alone? Each failure makes it twice as long; each time that it was well for four
+    /// times as long as its last quarantine, one failure is forgiven.
+    pub(super) fn strike(&mut self, now: Time, first: Duration, longest: Duration) -> Duration {
+        let well = now.saturating_sub(self.well_since).as_secs_f64();
+        let forgiven = well / (4.0 * self.last_quarantine.as_secs_f64()).max(1e-9) + 1e-9;
+        self.strikes = self.strikes.saturating_sub(forgiven.min(1e6) as u32);
+        let quarantine = first.saturating_mul(1 << self.strikes.min(20)).min(longest.max(first));
+        self.strikes += 1;
+        self.last_quarantine = quarantine;
+        self.well_since = now.saturating_add(quarantine);
+        quarantine
+    }
+}
+
+/// What a chunk costs a lane, in seconds: so much by itself, and so much for each item.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Pace {
+    pub(super) overhead: f64,
+    pub(super) each: f64,
+}
+
+impl Pace {
+    /// How long a chunk of so much cost takes.
+    pub(super) fn time_of(self, cost: f64) -> f64 {
+        self.overhead + self.each * cost
     }
 }
 
@@ -226,8 +337,7 @@ mod test {
     use super::*;
 
     fn lane_of(chunks: &[(f64, u64)]) -> Lane {
-        let spec = LaneSpec { depth: 1, most_items: None, may_hang: true, expected: None };
-        let mut lane = Lane::new(&spec, None);
+        let mut lane = Lane::new(&LaneSpec::default(), None);
         for &(cost, microseconds) in chunks {
             let took = Duration::from_micros(microseconds);
             lane.learn(cost, took, took);
@@ -240,7 +350,8 @@ mod test {
         assert!(!lane_of(&[(10.0, 120), (10.0, 120)]).knows_overhead());
         let lane = lane_of(&[(10.0, 120), (110.0, 320)]);
         assert!((lane.overhead() - 100e-6).abs() < 1e-9, "{}", lane.overhead());
-        assert!((lane.done_in(300e-6).unwrap() - 100.0).abs() < 1e-6);
+        let pace = lane.pace.unwrap();
+        assert!((pace.time_of(100.0) - 300e-6).abs() < 1e-6, "{pace:?}");
     }
 
     #[test]
@@ -255,7 +366,7 @@ mod test {
 
     #[test]
     fn what_each_chunk_costs_shows_in_a_lane_with_several_in_hand() {
-        let spec = LaneSpec { depth: 2, most_items: None, may_hang: true, expected: None };
+        let spec = LaneSpec { depth: 2, ..LaneSpec::default() };
         let mut lane = Lane::new(&spec, None);
         // 90 microseconds a chunk and 2 an item; two are always in hand, and once two end together.
         for (cost, took) in
@@ -271,7 +382,30 @@ mod test {
     #[test]
     fn unlike_items_are_not_taken_for_overhead() {
         let lane = lane_of(&[(16.0, 18_600), (25.0, 35_200), (2.0, 1_500), (1.0, 110), (1.0, 2_700)]);
-        assert!(lane.done_in(200e-6).unwrap() < 1.0, "{:?}", lane.done_in(200e-6));
+        let pace = lane.pace.unwrap();
+        assert!(pace.time_of(1.0) > 200e-6, "{pace:?}");
+    }
+
+    #[test]
+    fn failures_are_forgiven_one_by_one_by_time_that_was_well() {
+        let ms = Duration::from_millis;
+        let mut lane = lane_of(&[]);
+        let mut strike = |now: u64| lane.strike(ms(now), ms(100), ms(3_200)).as_millis();
+        assert_eq!([strike(0), strike(100), strike(300)], [100, 200, 400]);
+        assert_eq!(strike(700 + 1_600 - 1), 800, "not well for long enough");
+        assert_eq!(strike(2_299 + 800 + 3 * 3_200), 200, "three of four are forgiven");
+        for _ in 0..40 {
+            strike(12_699);
+        }
+        assert_eq!(strike(12_699), 3_200, "it grows no longer");
+    }
+
+    #[test]
+    fn a_change_of_speed_is_known_after_a_few_chunks() {
+        let mut chunks = vec![(100.0, 1_000); 30];
+        chunks.extend([(100.0, 20_000); 8]);
+        let spi = lane_of(&chunks).seconds_per_item().unwrap();
+        assert!(spi > 0.5 * 200e-6, "{spi}");
     }
 
     #[test]

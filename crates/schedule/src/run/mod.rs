@@ -1,19 +1,23 @@
 //! The decisions of one run: which lane does which items, and what happens when one fails.
 //!
-//! The README beside this file explains the events, the answers, the bound and the tail.
+//! The README beside this file explains the events, the answers, stealing and rescues, verdicts, and the bound.
 
+mod attempts;
 mod costs;
 mod event;
 mod health;
+mod idle;
 mod lane;
 mod sizes;
-mod tail;
 #[cfg(test)]
 mod test;
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
-use self::lane::Lane;
+use self::{
+    attempts::{Attempt, Attempts, len_of},
+    lane::Lane,
+};
 pub use self::{
     costs::Costs,
     event::{
@@ -22,41 +26,6 @@ pub use self::{
     },
     lane::State,
 };
-
-/// Items that are tried together, by one lane or by several.
-#[derive(Debug)]
-struct Piece {
-    items: Range<u64>,
-    /// How often somebody was given up on with them.
-    given_up: u32,
-    attempts: Vec<Attempt>,
-}
-
-/// Items that were given back.
-#[derive(Debug, Clone)]
-struct Returned {
-    items: Range<u64>,
-    given_up: u32,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Attempt {
-    chunk: u64,
-    lane: LaneIndex,
-    began: Time,
-    rescue: bool,
-    /// Shows whether its lane is well again.
-    canary: bool,
-    /// Nobody else is given its items while it runs.
-    exclusive: bool,
-}
-
-/// An attempt that still runs although somebody else's results were accepted.
-#[derive(Debug, Clone, Copy)]
-struct Loser {
-    attempt: Attempt,
-    cost: f64,
-}
 
 /// The decisions of one run. Told what happened, it answers with what to do; it does nothing by itself.
 #[derive(Debug)]
@@ -68,15 +37,35 @@ pub struct Run {
     open: bool,
     lanes: Vec<Lane>,
     tallies: Vec<Tally>,
-    /// Items that nobody has been given: everything from here on, and what was given back.
+    /// Items that no lane has been given: everything from here on, and what was given back.
     next: u64,
-    returned: VecDeque<Returned>,
-    pieces: Vec<Piece>,
-    losers: Vec<Loser>,
+    returned: VecDeque<Range<u64>>,
+    attempts: Attempts,
     done: u64,
-    next_chunk: u64,
     outcome: Option<Outcome>,
     adaptive: bool,
+    /// Whether all lanes run plain code that others can steal from, so that none of them has to be rescued.
+    all_divisible: bool,
+    /// When results were accepted last.
+    last_accepted: Time,
+    /// When a chunk ended last, less what the process stood still since; and the longest time from handing a chunk out to
+    /// its end.
+    last_sign: Time,
+    longest_chunk: Duration,
+    /// When it is looked next whether a chunk may have hung.
+    next_suspicion: Time,
+    /// Since when no lane is healthy, where none is.
+    nobody_since: Option<Time>,
+    tail: Tail,
+}
+
+/// What the bound of a run is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tail {
+    /// When the last item was handed out.
+    pub drained: Option<Time>,
+    /// The longest time for which items that were in flight then had been, or were to be, in flight.
+    pub longest: Duration,
 }
 
 impl Run {
@@ -91,12 +80,17 @@ impl Run {
             tallies: vec![Tally::default(); lanes.len()],
             next: 0,
             returned: VecDeque::new(),
-            pieces: Vec::new(),
-            losers: Vec::new(),
+            attempts: Attempts::default(),
             done: 0,
-            next_chunk: 0,
             outcome: None,
             adaptive: *strategy == Shares::Pulled,
+            all_divisible: lanes.iter().all(|spec| spec.divisible && !spec.may_hang),
+            last_accepted: Time::ZERO,
+            last_sign: Time::ZERO,
+            next_suspicion: Time::ZERO,
+            longest_chunk: Duration::ZERO,
+            nobody_since: None,
+            tail: Tail::default(),
         };
         if let Shares::Fixed(shares) = strategy {
             for (lane, &share) in run.lanes.iter_mut().zip(shares) {
@@ -179,11 +173,31 @@ impl Run {
         self.done
     }
 
-    /// Whether every item has been given to somebody: what is left is in flight.
+    /// When the last item was handed out, and for how long items that were in flight then were in flight at most. A run
+    /// that is complete ended at most that long after that moment.
+    pub fn tail(&self) -> Tail {
+        self.tail
+    }
+
+    /// When results were accepted last.
+    pub fn last_accepted(&self) -> Time {
+        self.last_accepted
+    }
+
+    /// Whether every item has been given to a lane: what is left is in flight.
     pub fn is_drained(&self) -> bool {
         self.next >= self.items
             && self.returned.is_empty()
-            && self.lanes.iter().all(|lane| lane.share.is_none())
+            && (self.adaptive || self.lanes.iter().all(|lane| lane.share.is_none()))
+    }
+
+    /// Notes whether every item has been handed out by now.
+    fn note_drained(&mut self, now: Time) {
+        match (self.is_drained(), self.tail.drained) {
+            (true, None) => self.tail.drained = Some(now),
+            (false, Some(_)) => self.tail = Tail::default(),
+            _ => {}
+        }
     }
 
     /// A lane has room for chunks of at most so many items.
@@ -207,79 +221,107 @@ impl Run {
         if let State::Quarantined { .. } = self.lanes[lane].state {
             self.lanes[lane].on_trial = true;
         }
-        let size = self.size_for(lane);
-        if let Some(Returned { items, given_up }) = self.take(lane, size) {
-            let purpose = if self.lanes[lane].on_trial { Purpose::Canary } else { Purpose::Work };
-            self.pieces.push(Piece { items, given_up, attempts: Vec::new() });
-            return Answer::Run(self.attempt(self.pieces.len() - 1, lane, purpose, now));
+        if now >= self.next_suspicion
+            && let Some(chunk) = self.copy_suspect(lane, now)
+        {
+            return Answer::Run(chunk);
         }
-        match self.latest_end(lane, now) {
-            Some(piece) => Answer::Run(self.attempt(piece, lane, Purpose::Rescue, now)),
-            // Whoever is late by then may be worth a rescue.
-            None => {
-                Answer::Wait { until: Some(now.saturating_add(self.settings.look_again.max(now / 1000))) }
+        if !self.is_drained() {
+            // A lane that would be done with its part later than the others with everything leaves it to them.
+            let Some(size) = self.size_for(lane, now) else {
+                let item = self.lanes[lane].pace.map_or(0.0, |pace| pace.time_of(1.0));
+                let soon = now.saturating_add(Duration::from_secs_f64((item / 8.0).clamp(5e-5, 1e3)));
+                return Answer::Wait { until: Some(soon.min(self.look_again(now))) };
+            };
+            if let Some(items) = self.take(lane, size) {
+                let purpose = if self.lanes[lane].on_trial { Purpose::Canary } else { Purpose::Work };
+                let chunk = self.hand_out(lane, items, purpose, None, now);
+                self.note_drained(now);
+                return Answer::Run(chunk);
             }
         }
+        self.ask_idle(lane, now)
+    }
+
+    /// When a lane that waits looks again whether another has become late.
+    fn look_again(&self, now: Time) -> Time {
+        now.saturating_add(self.settings.look_again.max(now / 200))
     }
 
     /// A chunk has ended well, at once after it began; it kept its lane busy for so long.
-    pub fn finished(&mut self, chunk: u64, took: Duration) -> Verdict {
-        self.ended(chunk, took, took)
+    pub fn finished(&mut self, chunk: u64, took: Duration, now: Time) -> Verdict {
+        self.ended(chunk, took, took, now)
     }
 
     /// A chunk has ended well. It kept its lane busy for so long, and so long is it since it was handed out: more, where
     /// the lane was busy with another one too.
-    pub fn ended(&mut self, chunk: u64, took: Duration, latency: Duration) -> Verdict {
-        if let Some(index) = self.losers.iter().position(|loser| loser.attempt.chunk == chunk) {
-            let loser = self.losers.swap_remove(index);
-            self.tallies[loser.attempt.lane].dropped += 1;
-            self.end(loser.attempt, loser.cost, took, latency);
-            return Verdict::Drop;
-        }
-        let Some((piece, attempt)) = self.find(chunk) else {
-            // It was given up on, and its items are in other hands or done.
+    pub fn ended(&mut self, chunk: u64, took: Duration, latency: Duration, now: Time) -> Verdict {
+        let Some(attempt) = self.attempts.get(chunk) else {
+            // Its lane was set aside, and its items are in other hands or done.
             return Verdict::Drop;
         };
-        let Piece { items, mut attempts, .. } = self.pieces.swap_remove(piece);
-        let winner = attempts.swap_remove(attempt);
-        let cost = self.costs.of(&items);
-        let items = len(&items);
-        self.tallies[winner.lane].items += items;
-        self.tallies[winner.lane].rescues += u64::from(winner.rescue);
-        self.end(winner, cost, took, latency);
-        self.losers.extend(attempts.into_iter().map(|attempt| Loser { attempt, cost }));
-        self.done += items;
+        self.last_sign = now;
+        self.longest_chunk = self.longest_chunk.max(latency);
+        if attempt.lost.is_some() {
+            if let Some((attempt, _)) = self.attempts.remove(chunk) {
+                self.tallies[attempt.lane].dropped += 1;
+                self.end(&attempt, took, latency, now);
+            }
+            return Verdict::Drop;
+        }
+        let Some(attempt) = self.attempts.accept(chunk, now, took) else { return Verdict::Drop };
+        self.last_accepted = now;
+        let count = len_of(&attempt.open);
+        let tally = &mut self.tallies[attempt.lane];
+        tally.items += count;
+        tally.rescues += u64::from(attempt.rescue);
+        if self.tail.drained.is_some_and(|drained| attempt.since <= drained) {
+            self.tail.longest = self.tail.longest.max(now.saturating_sub(attempt.since));
+        }
+        self.end(&attempt, took, latency, now);
+        self.done += count;
         self.complete();
-        Verdict::Accept
+        match attempt.open.as_slice() {
+            [all] if *all == attempt.items => Verdict::Accept,
+            parts => Verdict::AcceptPart(parts.to_vec()),
+        }
     }
 
-    /// An attempt is out of its lane's hands, in good order.
-    fn end(&mut self, attempt: Attempt, cost: f64, took: Duration, latency: Duration) {
+    /// A chunk is out of its lane's hands, in good order.
+    fn end(&mut self, attempt: &Attempt, took: Duration, latency: Duration, now: Time) {
         self.tallies[attempt.lane].chunks += 1;
         let lane = &mut self.lanes[attempt.lane];
-        lane.in_flight -= 1;
-        lane.learn(cost, took, latency);
+        lane.end(attempt.cost, now);
+        lane.learn(attempt.cost, took, latency);
         if attempt.canary {
             lane.on_trial = false;
             lane.state = State::Healthy;
+            self.nobody_since = None;
         }
     }
 
-    fn attempt(&mut self, piece: usize, lane: LaneIndex, purpose: Purpose, now: Time) -> Chunk {
-        let id = self.next_chunk;
-        self.next_chunk += 1;
-        let exclusive = purpose == Purpose::Work && self.is_brief(lane, &self.pieces[piece].items);
-        self.lanes[lane].in_flight += 1;
-        let (rescue, canary) = (purpose == Purpose::Rescue, self.lanes[lane].on_trial);
-        let piece = &mut self.pieces[piece];
-        piece.attempts.push(Attempt { chunk: id, lane, began: now, rescue, canary, exclusive });
-        Chunk { id, lane, items: piece.items.clone(), purpose, exclusive }
-    }
-
-    fn find(&self, chunk: u64) -> Option<(usize, usize)> {
-        self.pieces.iter().enumerate().find_map(|(index, piece)| {
-            Some((index, piece.attempts.iter().position(|attempt| attempt.chunk == chunk)?))
-        })
+    /// Hands items to a lane. Where they are a part of a chunk that another lane goes on with, that is the parent.
+    fn hand_out(
+        &mut self,
+        lane: LaneIndex,
+        items: Range<u64>,
+        purpose: Purpose,
+        parent: Option<u64>,
+        now: Time,
+    ) -> Chunk {
+        let cost = self.costs.of(&items);
+        let mut attempt = Attempt::new(lane, items.clone(), cost, now);
+        attempt.rescue = purpose == Purpose::Rescue;
+        attempt.canary = self.lanes[lane].on_trial;
+        attempt.divisible = self.lanes[lane].divisible && len(&items) > 1;
+        attempt.exclusive = parent.is_none() && !attempt.canary && self.may_be_exclusive(lane, cost);
+        if let Some(parent) = parent.and_then(|parent| self.attempts.get(parent)) {
+            attempt.since = parent.since;
+        }
+        let exclusive = attempt.exclusive;
+        self.lanes[lane].begin(cost, now);
+        let id = self.attempts.insert(attempt, parent);
+        Chunk { id, lane, items, purpose, exclusive }
     }
 }
 

@@ -1,86 +1,203 @@
 //! How large a lane's next chunk is, and which items it has.
 
-use super::{LaneIndex, Returned, Run, State};
+use std::ops::Range;
+
+use super::{
+    LaneIndex, Run, State, Time,
+    lane::{Lane, Pace},
+    len,
+};
 
 impl Run {
-    /// How much a lane's next chunk should cost.
-    pub(super) fn size_for(&self, lane: LaneIndex) -> f64 {
+    /// What relates scores to times: seconds an item for a lane of score 1, by what those lanes have shown that are
+    /// known. Nothing where no lane is known, or all are, so that it is not needed.
+    pub(super) fn seconds_per_score(&self) -> Option<f64> {
+        if self.lanes.iter().all(|it| it.pace.is_some()) {
+            return None;
+        }
+        let known = self.lanes.iter().filter_map(|it| Some((it.pace?.each * it.score, 1u32)));
+        let (sum, count) = known.fold((0.0, 0), |(sum, count), (each, one)| (sum + each, count + one));
+        (count > 0).then(|| sum / f64::from(count))
+    }
+
+    /// What a chunk costs a lane: what it has shown, or what its score says beside what others have shown.
+    pub(super) fn pace_of(&self, lane: &Lane, seconds_per_score: Option<f64>) -> Option<Pace> {
+        lane.pace.or_else(|| Some(lane.guess(seconds_per_score?)))
+    }
+
+    /// How much a lane's next chunk should cost. Nothing where the other lanes will be done with everything before this
+    /// one is done with a single item.
+    pub(super) fn size_for(&self, lane: LaneIndex, now: Time) -> Option<f64> {
         let it = &self.lanes[lane];
-        // So small that even a lane a thousand times slower than the others does not hold up the run with it.
-        let first = (self.items / 100_000.max(self.lanes.len() as u64 * 4096)).max(1) as f64;
-        let Some(rate) = it.rate().filter(|_| !it.on_trial) else { return first };
         let settings = &self.settings;
-        let all = self.rate_of_all().max(rate);
-        let returned = self.returned.iter().map(|back| self.costs.of(&back.items)).sum::<f64>();
-        let left = self.costs.of(&(self.next..self.items)) + returned;
+        let left = self.unclaimed_cost();
+        if !self.adaptive {
+            return Some(f64::INFINITY);
+        }
+        let first = self.first_chunk(it);
+        if it.on_trial {
+            return Some(first);
+        }
+        // Where many chunks of the largest size are left, that is the size.
+        let many = it.most_items.saturating_mul(8 * self.lanes.len() as u64);
+        if self.items.saturating_sub(self.next) > many && it.pace.is_some() {
+            return Some(it.most_items as f64);
+        }
+        let scale = self.seconds_per_score();
+        let Some(pace) = self.pace_of(it, scale) else { return Some(first) };
+        let horizon = self.horizon(left, scale, now);
+        // Seconds that this lane should work on what is left for all to be done together, without the chunk's own cost.
+        let share = horizon - it.backlog(pace, now) - pace.overhead;
+        if share < pace.each && self.is_sooner_elsewhere(lane, pace, scale, now) {
+            return None;
+        }
+        if it.pace.is_none() {
+            return Some(first);
+        }
+        let all = self.rate_of_all(scale).max(pace.each.recip());
         // Of a run without a known end, what is known and not done yet.
         let whole = if self.open { (self.items - self.done) as f64 } else { self.items as f64 } / all;
-        let shortest = (whole * settings.shortest_fraction).max(it.overhead() * settings.overheads);
-        let longest = (whole * settings.longest_fraction / it.depth as f64)
+        // Smaller chunks share the end better, and each costs its overhead: where the two balance.
+        let balanced = (10.0 * pace.overhead * horizon).sqrt();
+        let shortest = (whole * settings.shortest_fraction)
+            .max(pace.overhead * settings.overheads)
+            .max(balanced.min(share.max(0.0)));
+        let depth = it.depth as f64;
+        let mut longest = (whole * settings.longest_fraction / depth)
             .max(settings.longest_at_least.as_secs_f64())
             .max(shortest);
-        // The lane's share of half of what remains takes as long as half of what remains takes all of them; all that it
-        // has in hand counts.
-        let mut time = (left / all / 2.0 / it.depth as f64).clamp(shortest.min(longest), longest);
-        // Where nobody is there to share with, chunks need not become small, and a short run needs only one for each of
-        // the lane's hands.
+        // Where chunks cost next to nothing, larger ones gain nothing, and dear items may hide in them.
+        if it.depth == 1 && !it.divisible && it.knows_overhead() {
+            longest = longest.min(shortest.max(pace.overhead * 256.0));
+        }
+        // Half of what remains, so that what turns out to be slower than expected can still be made up for; what others
+        // can steal from needs no such care.
+        let wanted = if it.divisible { horizon } else { horizon / 2.0 / depth };
+        let mut time = wanted.clamp(shortest.min(longest), longest);
+        if share > 0.0 && share < time + shortest / 2.0 {
+            time = share;
+        }
+        // Where no lane is there to share with, chunks need not become small, and a short run needs only one for each
+        // that the lane has in hand.
         if self.lanes.len() == 1 && !self.open {
             let is_short = whole < settings.whole_under.as_secs_f64();
-            let longest = if is_short { longest.max(whole / it.depth as f64) } else { longest };
-            let rest = left / all;
+            let longest = if is_short { longest.max(whole / depth) } else { longest };
+            let rest = left * pace.each;
             time = if rest <= longest * 1.5 { rest } else { longest };
         }
         let grown = (it.largest * settings.growth).max(first);
-        // A short run may be nothing but overhead. Who has only ever done chunks of one size cannot tell, and tries.
+        // A short run may be nothing but overhead. A lane that has only ever done chunks of one size cannot tell.
         let tries = !it.knows_overhead() && whole < settings.longest_at_least.as_secs_f64();
         let least = if tries { it.largest * 2.0 } else { 1.0 };
-        it.done_in(time).unwrap_or(first).min(grown).max(least)
+        Some((time / pace.each).min(grown).max(least))
     }
 
-    /// Items a second of all healthy lanes together. Those that have finished nothing yet are taken to be like the
-    /// others; as the fast ones are known first, that is too much rather than too little, and chunks too small.
-    fn rate_of_all(&self) -> f64 {
+    /// The size of a chunk for a lane of which nothing is known: so small that even a lane a thousand times slower than
+    /// the others does not hold up the run with it. What others can steal from may be larger.
+    pub(super) fn first_chunk(&self, lane: &Lane) -> f64 {
+        let parts = self.lanes.len() as u64 * if lane.divisible { 64 } else { 4096 };
+        let parts = if lane.divisible { parts } else { parts.max(100_000) };
+        (self.items / parts).max(1) as f64
+    }
+
+    /// The cost of the items that no lane has been given.
+    fn unclaimed_cost(&self) -> f64 {
+        let returned: f64 = self.returned.iter().map(|items| self.costs.of(items)).sum();
+        let new = if self.next < self.items { self.costs.of(&(self.next..self.items)) } else { 0.0 };
+        new + returned
+    }
+
+    /// Seconds until so much more work would be done if all healthy lanes ended together, each after what it has in
+    /// hand. A lane that is busy for longer than that does nothing of it.
+    fn horizon(&self, left: f64, scale: Option<f64>, now: Time) -> f64 {
+        let mut horizon = f64::INFINITY;
+        // Each round leaves out lanes that would begin too late; without them all end sooner.
+        for _ in 0..8 {
+            let (mut rate, mut work) = (0.0, left);
+            for it in self.lanes.iter().filter(|it| it.state == State::Healthy) {
+                let Some(pace) = self.pace_of(it, scale) else { continue };
+                let begin = it.backlog(pace, now) + pace.overhead;
+                if begin < horizon {
+                    rate += pace.each.recip();
+                    work += begin / pace.each;
+                }
+            }
+            if work / rate >= horizon * (1.0 - 1e-9) {
+                break;
+            }
+            horizon = work / rate;
+        }
+        horizon
+    }
+
+    /// Whether the other lanes, busy as they are, will be done with all items that are left before this one would be with
+    /// a single one.
+    fn is_sooner_elsewhere(&self, lane: LaneIndex, pace: Pace, scale: Option<f64>, now: Time) -> bool {
+        // Clearly before: of lanes that are alike, each would otherwise leave it to the others.
+        let end = (self.lanes[lane].backlog(pace, now) + pace.time_of(1.0)) * (1.0 - 1e-6);
+        let returned: u64 = self.returned.iter().map(len).sum();
+        let left = (self.items.saturating_sub(self.next) + returned) as f64;
+        let mut done = 0.0;
+        for (_, it) in self.lanes.iter().enumerate().filter(|(index, _)| *index != lane) {
+            if it.state == State::Healthy
+                && let Some(pace) = self.pace_of(it, scale)
+            {
+                let time = end - it.backlog(pace, now) - pace.overhead;
+                done += (time / pace.each).floor().max(0.0);
+            }
+            if done >= left {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Items a second of all healthy lanes together. Those of which nothing can be told are taken to be like the others.
+    fn rate_of_all(&self, scale: Option<f64>) -> f64 {
         let healthy = self.lanes.iter().filter(|it| it.state == State::Healthy);
-        let (known, sum, count) =
-            healthy.fold((0u32, 0.0, 0u32), |(known, sum, count), it| match it.rate() {
-                Some(rate) => (known + 1, sum + rate, count + 1),
-                None => (known, sum, count + 1),
-            });
-        sum * f64::from(count) / f64::from(known.max(1))
+        healthy.filter_map(|it| it.rate().or_else(|| Some(self.pace_of(it, scale)?.each.recip()))).sum()
     }
 
     /// Takes items for a lane: what was given back first, then its share of a fixed split, then new ones.
-    pub(super) fn take(&mut self, lane: LaneIndex, size: f64) -> Option<Returned> {
+    pub(super) fn take(&mut self, lane: LaneIndex, size: f64) -> Option<Range<u64>> {
         let most = self.lanes[lane].most_items;
-        if let Some(back) = self.returned.pop_front() {
-            let end = if self.adaptive { self.costs.advance(&back.items, size) } else { back.items.end };
-            return Some(self.cut(back, end, most));
+        if let Some(items) = self.returned.pop_front() {
+            let end = if self.adaptive { self.costs.advance(&items, size) } else { items.end };
+            return Some(self.cut(items, end, most));
         }
         if let Some(share) = self.lanes[lane].share.take() {
             let middle = share.start.saturating_add(most).min(share.end);
             self.lanes[lane].share = (middle < share.end).then_some(middle..share.end);
-            return Some(Returned { items: share.start..middle, given_up: 0 });
+            return Some(share.start..middle);
         }
         if self.next >= self.items {
-            // Nobody asks for the share of a lane that will not.
+            // A lane that is set aside does not ask for its share.
             let orphan = self.lanes.iter().position(|it| it.share.is_some() && it.state != State::Healthy)?;
             let share = self.lanes[orphan].share.take()?;
             let end = share.end;
-            return Some(self.cut(Returned { items: share, given_up: 0 }, end, most));
+            return Some(self.cut(share, end, most));
         }
         let new = self.next..self.items;
         let end = self.costs.advance(&new, size).min(self.next.saturating_add(most));
         self.next = end;
-        Some(Returned { items: new.start..end, given_up: 0 })
+        Some(new.start..end)
     }
 
     /// A range up to an end, and at most so many of it; the rest is given back.
-    fn cut(&mut self, back: Returned, end: u64, most: u64) -> Returned {
-        let Returned { items, given_up } = back;
+    fn cut(&mut self, items: Range<u64>, end: u64, most: u64) -> Range<u64> {
         let middle = end.min(items.start.saturating_add(most)).min(items.end);
         if middle < items.end {
-            self.returned.push_front(Returned { items: middle..items.end, given_up });
+            self.returned.push_front(middle..items.end);
         }
-        Returned { items: items.start..middle, given_up }
+        items.start..middle
+    }
+
+    /// Whether a chunk can be left to its lane alone: it cannot be given up on meanwhile, and no other lane could be done
+    /// with its items much sooner, but for those that it can steal.
+    pub(super) fn may_be_exclusive(&self, lane: LaneIndex, cost: f64) -> bool {
+        let it = &self.lanes[lane];
+        let alone = !it.may_hang && it.depth == 1 && self.settings.limit.is_none();
+        let brief = self.settings.exclusive_under.as_secs_f64();
+        alone && (self.all_divisible || it.pace.is_some_and(|pace| pace.time_of(cost) < brief))
     }
 }

@@ -41,6 +41,14 @@ impl Costs {
                 (1.0 - random.unit()).powf(-1.0 / exponent) * (exponent - 1.0) / exponent
             }
             Cost::Ascending => 2.0 * (index as f64 + 0.5) / items as f64,
+            Cost::Descending => 2.0 * ((items - 1 - index) as f64 + 0.5) / items as f64,
+            Cost::Clustered { part, factor, at } => {
+                let dear = (items as f64 * part).ceil();
+                let first = ((items as f64 - dear) * at).floor();
+                let is_dear = (index as f64) >= first && (index as f64) < first + dear;
+                let mean = (items as f64 + dear * (factor - 1.0)) / items as f64;
+                if is_dear { factor / mean } else { 1.0 / mean }
+            }
         };
         if cost == Cost::Constant {
             return Costs::Constant(items);
@@ -59,6 +67,18 @@ impl Costs {
         match self {
             Costs::Constant(_) => (items.end - items.start) as f64,
             Costs::Sums(sums) => sums[items.end as usize] - sums[items.start as usize],
+        }
+    }
+
+    /// The first item of a range that is not begun once so much of its cost is done, working through it in order.
+    pub(super) fn reached(&self, items: &Range<u64>, done: f64) -> u64 {
+        match self {
+            Costs::Constant(_) => (items.start + done.max(0.0) as u64 + 1).min(items.end),
+            Costs::Sums(sums) => {
+                let until = sums[items.start as usize] + done.max(0.0);
+                let within = &sums[items.start as usize..=items.end as usize];
+                (items.start + within.partition_point(|&sum| sum <= until) as u64).min(items.end)
+            }
         }
     }
 

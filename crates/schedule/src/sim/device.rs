@@ -1,9 +1,12 @@
 //! A virtual device: chunks go in, and it says when the next one ends.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, ops::Range, time::Duration};
 
-use super::{cost::Random, scenario::What};
-use crate::run::{Chunk, Time};
+use super::{
+    cost::{Costs, Random},
+    scenario::What,
+};
+use crate::run::{Chunk, Expected, Time};
 
 /// How a virtual device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +22,12 @@ struct InHand {
     chunk: Chunk,
     /// When its bytes are there.
     copied: Time,
-    /// Seconds of work at the device's own speed.
+    /// Seconds of work at the device's own speed that are left.
     work: f64,
+    /// Seconds of work that each item of mean cost takes.
+    each: f64,
+    /// What all of its items cost.
+    cost: f64,
 }
 
 /// A virtual device.
@@ -36,6 +43,7 @@ pub(super) struct Virtual {
     pub(super) jitter: f64,
     pub(super) memory_items: Option<u64>,
     pub(super) depth: usize,
+    pub(super) divisible: bool,
     pub(super) condition: Condition,
     pub(super) slowness: f64,
     /// How long it was copied to.
@@ -63,6 +71,7 @@ impl Virtual {
             jitter: device.jitter,
             memory_items: device.memory_items,
             depth: device.depth,
+            divisible: device.divisible,
             condition: Condition::Well,
             slowness: 1.0,
             copied: Duration::ZERO,
@@ -81,13 +90,46 @@ impl Virtual {
         self.copies_until = self.copies_until.max(now) + Duration::from_secs_f64(copy);
         self.copied += Duration::from_secs_f64(copy);
         let jitter = 1.0 + self.jitter * (2.0 * self.random.unit() - 1.0);
-        let work = self.launch_s + cost / self.rate * jitter;
+        let each = jitter / self.rate;
+        let work = self.launch_s + cost * each;
         if self.hand.is_empty() {
             self.since = now;
             self.counted = self.copies_until;
         }
-        self.hand.push_back(InHand { chunk, copied: self.copies_until, work });
+        self.hand.push_back(InHand { chunk, copied: self.copies_until, work, each, cost });
         self.version += 1;
+    }
+
+    /// Gives up items from the end of a chunk that it has not begun: this part of them, and at most so many. Nothing
+    /// where all are begun.
+    pub(super) fn give_up(
+        &mut self,
+        chunk: u64,
+        part: f64,
+        most: u64,
+        costs: &Costs,
+        now: Time,
+    ) -> Option<Range<u64>> {
+        self.count(now);
+        let index = self.hand.iter().position(|in_hand| in_hand.chunk.id == chunk)?;
+        let in_hand = &mut self.hand[index];
+        let items = in_hand.chunk.items.clone();
+        let begun = if index == 0 {
+            costs.reached(&items, in_hand.cost - in_hand.work / in_hand.each)
+        } else {
+            items.start
+        };
+        let free = begun.max(items.start + 1)..items.end;
+        if free.is_empty() {
+            return None;
+        }
+        let count = ((free.end - free.start) as f64 * part).round().max(1.0) as u64;
+        let taken = free.end.saturating_sub(count.min(most)).max(free.start)..free.end;
+        let cost = costs.of(&taken);
+        in_hand.work = (in_hand.work - cost * in_hand.each).max(0.0);
+        in_hand.cost -= cost;
+        in_hand.chunk.items.end = taken.start;
+        Some(taken)
     }
 
     /// When the first chunk ends, if nothing happens meanwhile.
@@ -144,6 +186,21 @@ impl Virtual {
         self.version += 1;
         self.copies_until = now;
         self.hand.drain(..).map(|in_hand| in_hand.chunk).collect()
+    }
+
+    /// Whether it has this chunk in hand.
+    pub(super) fn has(&self, chunk: u64) -> bool {
+        self.hand.iter().any(|in_hand| in_hand.chunk.id == chunk)
+    }
+
+    /// What is known of it before the run: its own rate, and what a launch costs.
+    pub(super) fn expected(&self, items: u64) -> Expected {
+        let items = items.max(1) as f64;
+        Expected {
+            seconds_per_item: self.rate.recip() + self.launch_s / items,
+            overhead_seconds: Some(self.launch_s),
+            largest: items,
+        }
     }
 
     /// Whether it has nothing in hand.

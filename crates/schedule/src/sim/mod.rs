@@ -2,6 +2,8 @@
 
 mod cost;
 mod device;
+#[cfg(test)]
+mod fuzz;
 mod scenario;
 #[cfg(test)]
 mod test;
@@ -9,6 +11,7 @@ mod test;
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
+    ops::Range,
     time::Duration,
 };
 
@@ -20,10 +23,14 @@ use self::{
 use crate::{
     account::{Account, DeviceLanes},
     report::Report,
-    run::{Answer, Chunk, Failure, LaneSpec, Outcome, Run, Settings, State, Time},
+    run::{Answer, Chunk, Failure, LaneSpec, Outcome, Run, Settings, State, Time, Verdict},
     strategy::Strategy,
     trace::Trace,
 };
+
+/// When somebody looks for the first time whether a device has hung, and the longest time between two looks.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 /// How a simulated run went.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,6 +71,8 @@ struct Simulator<'a> {
     alarms: BinaryHeap<Reverse<(Time, Alarm)>>,
     /// Lanes that were told to wait.
     waiting: Vec<bool>,
+    /// When each lane asks next by itself.
+    next_ask: Vec<Option<Time>>,
     now: Time,
     /// When each chunk was handed out.
     began: HashMap<u64, Time>,
@@ -93,7 +102,14 @@ impl<'a> Simulator<'a> {
         drop(names);
         let lanes: Vec<_> = devices
             .iter()
-            .map(|device| LaneSpec { depth: device.depth, most_items: None, may_hang: true, expected: None })
+            .map(|device| LaneSpec {
+                depth: device.depth,
+                divisible: device.divisible,
+                score: device.rate,
+                launch_seconds: device.launch_s,
+                expected: Some(device.expected(scenario.items)),
+                ..LaneSpec::default()
+            })
             .collect();
         let rates: Vec<f64> = devices.iter().map(|device| device.rate).collect();
         let scores: Vec<(f64, f64)> =
@@ -103,11 +119,12 @@ impl<'a> Simulator<'a> {
         let mut alarms: BinaryHeap<_> =
             events.map(|(index, event)| Reverse((event.at(), Alarm::Event(index)))).collect();
         alarms.extend((0..devices.len()).map(|lane| Reverse((Time::ZERO, Alarm::Ask(lane)))));
-        alarms.push(Reverse((settings.least_patience, Alarm::Deadline)));
+        alarms.push(Reverse((FIRST_LOOK, Alarm::Deadline)));
         Simulator {
             costs: Costs::new(scenario.items, scenario.cost, scenario.seed),
             run: Run::new(scenario.items, &lanes, &shares, settings),
             waiting: vec![false; devices.len()],
+            next_ask: vec![Some(Time::ZERO); devices.len()],
             account: Account::new(devices.len(), true),
             capacities: vec![(Time::ZERO, rates.iter().sum())],
             scenario,
@@ -126,41 +143,54 @@ impl<'a> Simulator<'a> {
                 Alarm::End { lane, version } if self.devices[lane].version == version => self.end(lane),
                 Alarm::End { .. } => {}
                 Alarm::Event(index) => self.happen(index),
-                Alarm::Ask(lane) => self.ask(lane),
+                Alarm::Ask(lane) if self.next_ask[lane] == Some(now) => self.ask(lane),
+                // It was told to ask at another time since.
+                Alarm::Ask(_) => {}
                 Alarm::Deadline => self.look_for_hung(),
             }
-            self.account.look(&self.run, self.now);
         }
     }
 
     /// Has a lane ask until it has its hands full.
     fn ask(&mut self, lane: usize) {
         self.waiting[lane] = false;
+        self.next_ask[lane] = None;
+        let mut answer = self.run.ask(lane, self.now);
         loop {
-            match self.run.ask(lane, self.now) {
+            answer = match answer {
+                Answer::Steal { from, part, most } => {
+                    let taken = self.steal(from, part, most);
+                    self.run.stolen(lane, from, taken, self.now)
+                }
                 Answer::Run(chunk) => {
                     self.began.insert(chunk.id, self.now);
                     self.account.ready(lane, self.now);
                     let device = &mut self.devices[lane];
                     let items = chunk.items.end - chunk.items.start;
+                    let too_large = device.memory_items.is_some_and(|most| items > most);
                     if device.condition == Condition::Dead {
                         self.fail(chunk.id, Failure::Untrusted);
                         return self.ask_later(lane);
                     }
-                    if device.memory_items.is_some_and(|most| items > most) {
+                    if too_large {
                         self.fail(chunk.id, Failure::TooLarge);
+                        if self.run.state(lane) != State::Healthy {
+                            return self.ask_later(lane);
+                        }
+                        answer = self.run.ask(lane, self.now);
                         continue;
                     }
                     let (cost, bytes) =
                         (self.costs.of(&chunk.items), (items * self.scenario.bytes_per_item) as f64);
                     device.take(chunk, cost, bytes, self.now);
                     self.set_end(lane);
+                    self.run.ask(lane, self.now)
                 }
                 Answer::Wait { until } => {
                     self.waiting[lane] = true;
                     // A lane with chunks in hand asks again when one of them ends.
                     if let Some(until) = until {
-                        self.alarms.push(Reverse((until.max(self.now), Alarm::Ask(lane))));
+                        self.ask_at(lane, until);
                     }
                     return;
                 }
@@ -169,10 +199,24 @@ impl<'a> Simulator<'a> {
         }
     }
 
+    fn ask_at(&mut self, lane: usize, when: Time) {
+        let when = when.max(self.now);
+        self.next_ask[lane] = Some(when);
+        self.alarms.push(Reverse((when, Alarm::Ask(lane))));
+    }
+
     fn ask_later(&mut self, lane: usize) {
         if let State::Quarantined { until } = self.run.state(lane) {
-            self.alarms.push(Reverse((until.max(self.now), Alarm::Ask(lane))));
+            self.ask_at(lane, until);
         }
+    }
+
+    /// Takes items from a chunk that its device has not begun.
+    fn steal(&mut self, from: u64, part: f64, most: u64) -> Option<Range<u64>> {
+        let lane = (0..self.devices.len()).find(|&lane| self.devices[lane].has(from))?;
+        let taken = self.devices[lane].give_up(from, part, most, &self.costs, self.now);
+        self.set_end(lane);
+        taken
     }
 
     fn set_end(&mut self, lane: usize) {
@@ -185,8 +229,13 @@ impl<'a> Simulator<'a> {
     fn end(&mut self, lane: usize) {
         let Some((chunk, took)) = self.devices[lane].end(self.now) else { return };
         let began = self.began.remove(&chunk.id).unwrap_or(self.now);
-        let verdict = self.run.ended(chunk.id, took, self.now.saturating_sub(began));
-        self.account.ended(&chunk, began, verdict, chunk.items.end - chunk.items.start, self.now);
+        let verdict = self.run.ended(chunk.id, took, self.now.saturating_sub(began), self.now);
+        let accepted = match &verdict {
+            Verdict::Accept => chunk.items.end - chunk.items.start,
+            Verdict::AcceptPart(parts) => parts.iter().map(|part| part.end - part.start).sum(),
+            Verdict::Drop => 0,
+        };
+        self.account.ended(&chunk, began, accepted, self.now);
         self.account.look_at_trust(&self.run, self.now);
         self.set_end(lane);
         self.ask(lane);
@@ -224,9 +273,10 @@ impl<'a> Simulator<'a> {
             }
             self.wake();
         }
-        let least = self.now + Duration::from_millis(10);
+        // As often as the executor does at first, and ever more rarely in runs that take long.
+        let least = self.now + FIRST_LOOK.max(self.now / 200);
         let next = self.run.next_deadline().map_or(least, |deadline| deadline.max(least));
-        self.alarms.push(Reverse((next.min(self.now + Duration::from_secs(1)), Alarm::Deadline)));
+        self.alarms.push(Reverse((next.min(least + LONGEST_LOOK.max(self.now / 20)), Alarm::Deadline)));
     }
 
     fn trace_failure(&mut self, chunk: Chunk) {
@@ -238,7 +288,7 @@ impl<'a> Simulator<'a> {
     fn wake(&mut self) {
         for lane in 0..self.waiting.len() {
             if std::mem::take(&mut self.waiting[lane]) {
-                self.alarms.push(Reverse((self.now, Alarm::Ask(lane))));
+                self.ask_at(lane, self.now);
             }
         }
     }

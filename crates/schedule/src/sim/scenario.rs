@@ -44,8 +44,20 @@ pub enum Cost {
         /// The smaller, the heavier; above 1.
         exponent: f64,
     },
-    /// From nothing to twice the mean, the dearest last: the worst order for whoever hands out large chunks first.
+    /// From nothing to twice the mean, the dearest last: the worst order for a scheduler that hands out large chunks
+    /// first.
     Ascending,
+    /// From twice the mean to nothing, the dearest first.
+    Descending,
+    /// Some items next to each other cost many times what the others cost.
+    Clustered {
+        /// Which part of all items is dear, from 0 to 1.
+        part: f64,
+        /// How many times as much a dear item costs.
+        factor: f64,
+        /// Where the dear items lie: 0 is the beginning, 1 the end.
+        at: f64,
+    },
 }
 
 /// One device, or several of a kind.
@@ -80,6 +92,10 @@ pub struct Device {
     /// Chunks in hand at once.
     #[serde(default = "two")]
     pub depth: usize,
+    /// Whether it works item by item, as plain code does, so that other devices can take over items that it has not
+    /// begun.
+    #[serde(default)]
+    pub divisible: bool,
 }
 
 fn one() -> usize {
@@ -195,6 +211,11 @@ impl Scenario {
             && (!exponent.is_finite() || exponent <= 1.0)
         {
             return Err("a heavy tail's exponent must be above 1".into());
+        }
+        if let Cost::Clustered { part, factor, at } = scenario.cost
+            && !((0.0..=1.0).contains(&part) && (0.0..=1.0).contains(&at) && (1.0..=1e9).contains(&factor))
+        {
+            return Err("a cluster's `part` and `at` must be from 0 to 1, and its `factor` from 1 to 1e9".into());
         }
         Ok(scenario)
     }

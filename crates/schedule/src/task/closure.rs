@@ -5,11 +5,13 @@ use std::{
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use evener_device::{BoxError, Device, DeviceId, Error, Kind, Result};
 
 use super::{Chunk, Results, Task};
+use crate::executor::Claims;
 
 /// A Rust function of one item, as a task. It runs on the processor's cores.
 ///
@@ -28,18 +30,65 @@ pub struct Closure<I, O, F> {
     types: PhantomData<fn(&I) -> O>,
 }
 
-/// So many items are done between two looks at whether they are still wanted.
-const BLOCK: usize = 1024;
+/// The most items that are claimed at once.
+const MOST_CLAIMED: usize = 1024;
+/// What is given slices gets ever larger ones until one takes this long.
+const LONG_SLICE: Duration = Duration::from_micros(200);
 
-/// What a closure does with some items: it appends a result an item, up to the first that fails.
-pub trait OfChunk<I, O>:
-    Fn(&[I], &mut Results<'_, O>) -> Result<(), BoxError> + Send + Sync + 'static
-{
+/// What a closure does with some items: it appends a result an item, up to the first that fails. Where it can, it stops
+/// before an item when it is interrupted.
+pub trait OfChunk<I, O>: Send + Sync + 'static {
+    /// Whether it cannot be interrupted, so that how many items it is given depends on how long they take.
+    #[doc(hidden)]
+    const IS_TIMED: bool = false;
+
+    /// Works on some items, at least on the first. Says how many it has begun.
+    #[doc(hidden)]
+    fn run(&self, items: &[I], results: &mut Results<'_, O>, claims: &Claims) -> Result<usize, BoxError>;
 }
 
-impl<I, O, F: Fn(&[I], &mut Results<'_, O>) -> Result<(), BoxError> + Send + Sync + 'static> OfChunk<I, O>
-    for F
+/// A function of one item that cannot fail.
+struct Each<F>(F);
+
+impl<I, O, F: Fn(&I) -> O + Send + Sync + 'static> OfChunk<I, O> for Each<F> {
+    fn run(&self, items: &[I], results: &mut Results<'_, O>, claims: &Claims) -> Result<usize, BoxError> {
+        let before = results.len();
+        let Some((first, rest)) = items.split_first() else { return Ok(0) };
+        // `extend` keeps count of what is there even when the function panics.
+        results.extend(std::iter::once_with(|| (self.0)(first)));
+        results.extend(rest.iter().map_while(|item| (!claims.is_interrupted()).then(|| (self.0)(item))));
+        Ok(results.len() - before)
+    }
+}
+
+/// A function of one item that may fail.
+struct Fallible<F>(F);
+
+impl<I, O, F: Fn(&I) -> Result<O, BoxError> + Send + Sync + 'static> OfChunk<I, O> for Fallible<F> {
+    fn run(&self, items: &[I], results: &mut Results<'_, O>, claims: &Claims) -> Result<usize, BoxError> {
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 && claims.is_interrupted() {
+                return Ok(index);
+            }
+            results.push((self.0)(item)?);
+        }
+        Ok(items.len())
+    }
+}
+
+/// A function of several items at once.
+struct Slices<F>(F);
+
+impl<I, O, F> OfChunk<I, O> for Slices<F>
+where
+    F: Fn(&[I], &mut Results<'_, O>) -> Result<(), BoxError> + Send + Sync + 'static,
 {
+    const IS_TIMED: bool = true;
+
+    fn run(&self, items: &[I], results: &mut Results<'_, O>, _: &Claims) -> Result<usize, BoxError> {
+        (self.0)(items, results)?;
+        Ok(items.len())
+    }
 }
 
 impl<I, O> Closure<I, O, ()> {
@@ -48,11 +97,7 @@ impl<I, O> Closure<I, O, ()> {
     where
         F: Fn(&I) -> O + Send + Sync + 'static,
     {
-        // `extend` keeps count of what is there even when the function panics.
-        Closure::of_chunks(name, move |items: &[I], results: &mut Results<'_, O>| {
-            results.extend(items.iter().map(&function));
-            Ok(())
-        })
+        Closure::of(name, Each(function))
     }
 
     /// A task that gives each item to a function that may fail. An error ends the run, and names the item.
@@ -60,17 +105,20 @@ impl<I, O> Closure<I, O, ()> {
     where
         F: Fn(&I) -> Result<O, BoxError> + Send + Sync + 'static,
     {
-        Closure::of_chunks(name, move |items: &[I], results: &mut Results<'_, O>| {
-            for item in items {
-                results.push(function(item)?);
-            }
-            Ok(())
-        })
+        Closure::of(name, Fallible(function))
     }
 
     /// A task that turns some items, a thousand or so at most, into as many results at once: for code that is faster so.
-    /// One core works on each chunk, and others on others.
-    pub fn of_chunks<F: OfChunk<I, O>>(name: &str, function: F) -> Closure<I, O, F> {
+    /// One core works on each chunk, and others on others. Slices grow until one takes some hundred microseconds; what is
+    /// in one is not interrupted.
+    pub fn of_chunks<F>(name: &str, function: F) -> Closure<I, O, impl OfChunk<I, O>>
+    where
+        F: Fn(&[I], &mut Results<'_, O>) -> Result<(), BoxError> + Send + Sync + 'static,
+    {
+        Closure::of(name, Slices(function))
+    }
+
+    fn of<F: OfChunk<I, O>>(name: &str, function: F) -> Closure<I, O, F> {
         Closure { name: name.into(), function: Arc::new(function), types: PhantomData }
     }
 }
@@ -113,16 +161,29 @@ where
         false
     }
 
+    fn is_divisible(&self, _: &Device) -> bool {
+        true
+    }
+
     fn run(&self, device: &mut DeviceId, chunk: &Chunk<'_, I>, results: &mut Results<'_, O>) -> Result<()> {
         chunk.read(|items| {
             // Caught here and not only outside, so that the item can be named.
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                for block in items.chunks(BLOCK) {
-                    // The run waits for this, even where nobody needs it any more.
-                    if chunk.is_over() {
-                        break;
+                let mut size = 1;
+                while let Some(block) = chunk.claim(results, size) {
+                    let begin = F::IS_TIMED.then(Instant::now);
+                    let begun = self.function.run(&items[block.clone()], results, chunk.claims())?;
+                    size = match begin.map(|begin| begin.elapsed()) {
+                        Some(long) if long > LONG_SLICE * 2 => block.len() / 2,
+                        Some(enough) if enough > LONG_SLICE => block.len(),
+                        _ => block.len().max(size) * 2,
+                    };
+                    size = size.clamp(1, MOST_CLAIMED);
+                    if begun < block.len() {
+                        // An idle lane wants what is not begun, or the run has ended.
+                        chunk.unclaim(results, block.start + begun);
+                        size = 1;
                     }
-                    (self.function)(block, results)?;
                 }
                 Ok(())
             }));

@@ -4,7 +4,7 @@ mod closure;
 mod kernel;
 mod results;
 
-use std::{cell::Cell, fmt, ops::Range, time::Duration};
+use std::{cell::Cell, fmt, ops::Range, sync::LazyLock, time::Duration};
 
 use evener_device::{Device, Direction, Error, Kind, Result};
 
@@ -13,7 +13,7 @@ pub use self::{
     kernel::{KernelParams, KernelState, KernelTask},
     results::Results,
 };
-use crate::executor::Lent;
+use crate::executor::{Claims, Lent};
 
 /// The code that turns a chunk of items into results, on any device that it knows how to use.
 ///
@@ -105,11 +105,18 @@ pub trait Task: Clone + Send + Sync + 'static {
         u64::MAX
     }
 
-    /// Whether a chunk that takes far longer than it should has hung: a device's may, but plain code is only slow. What
-    /// has hung is done again by somebody else.
+    /// Whether a chunk may never end: a device's may, but plain code is only slow, and waited for. Whether one has hung is
+    /// decided on evidence: another lane has done the same items in a small part of the time.
     fn may_hang(&self, device: &Device) -> bool {
         let _ = device;
         true
+    }
+
+    /// Whether `run` works item by item on a device and takes each with [`Chunk::claim`] before it begins it. Then an idle
+    /// lane can take over what is not begun, and a run that is cancelled ends after the item in hand.
+    fn is_divisible(&self, device: &Device) -> bool {
+        let _ = device;
+        false
     }
 
     /// What the items cost compared with each other, one number each, where they do not all cost about the same.
@@ -129,6 +136,11 @@ pub trait Task: Clone + Send + Sync + 'static {
 pub struct Chunk<'a, I> {
     range: Range<u64>,
     items: Items<'a, I>,
+    /// What other lanes may steal from, and the number of items that cannot be parted; nothing where the chunk is this
+    /// worker's alone.
+    claims: Option<(&'a Claims, u32)>,
+    /// How many items were claimed, where no other lane can steal any.
+    claimed: Cell<usize>,
     copying: Cell<Copies>,
 }
 
@@ -149,7 +161,68 @@ pub(crate) enum Items<'a, I> {
 
 impl<'a, I> Chunk<'a, I> {
     pub(crate) fn new(range: Range<u64>, items: Items<'a, I>) -> Self {
-        Chunk { range, items, copying: Cell::default() }
+        Chunk { range, items, claims: None, claimed: Cell::new(0), copying: Cell::default() }
+    }
+
+    /// The same, with items that other lanes can steal. Units of so many items are not parted.
+    pub(crate) fn divisible(self, claims: &'a Claims, unit: u32) -> Self {
+        Chunk { claims: Some((claims, unit)), ..self }
+    }
+
+    /// Takes the next items to be begun, at most so many, counted from the chunk's first. Nothing once all are taken:
+    /// those that another lane has stolen, or that are given back because this one is to yield, do not come.
+    ///
+    /// A task that says [`Task::is_divisible`] takes all its items so, and gives one result for each before it takes more:
+    ///
+    /// ```
+    /// # use evener_device::Result;
+    /// # use evener_schedule::{Chunk, Results};
+    /// # fn square(chunk: &Chunk<'_, u64>, results: &mut Results<'_, u64>) -> Result<()> {
+    /// chunk.read(|items| {
+    ///     while let Some(block) = chunk.claim(results, 16) {
+    ///         results.extend(items[block].iter().map(|item| item * item));
+    ///     }
+    /// })
+    /// # }
+    /// ```
+    pub fn claim<O>(&self, results: &mut Results<'_, O>, most: usize) -> Option<Range<usize>> {
+        let Some((claims, unit)) = self.claims else {
+            let start = self.claimed.get();
+            let end = start.saturating_add(most.max(1)).min(self.len());
+            self.claimed.set(end);
+            return (start < end && !self.is_over()).then_some(start..end);
+        };
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        let block = claims.claim(most, unit)?;
+        let block = block.start as usize..block.end as usize;
+        // SAFETY: the slots of claimed items are this worker's own, and there is one for each of the chunk's items.
+        #[allow(unsafe_code)]
+        unsafe {
+            results.make_room(block.end)
+        };
+        Some(block)
+    }
+
+    /// Gives back claimed items that are not begun, from here on.
+    pub(crate) fn unclaim<O>(&self, results: &mut Results<'_, O>, from: usize) {
+        let Some((claims, _)) = self.claims else { return self.claimed.set(from) };
+        // SAFETY: fewer slots than before.
+        #[allow(unsafe_code)]
+        unsafe {
+            results.make_room(from)
+        };
+        claims.unclaim(from as u32);
+    }
+
+    /// What tells whether the worker should give back what it has not begun.
+    pub(crate) fn claims(&self) -> &Claims {
+        static NEVER_INTERRUPTED: LazyLock<Claims> = LazyLock::new(Claims::default);
+        self.claims.map_or(&*NEVER_INTERRUPTED, |(claims, _)| claims)
+    }
+
+    /// How many of the items are this worker's in the end.
+    pub(crate) fn own_len(&self) -> usize {
+        self.claims.map_or(self.len(), |(claims, _)| claims.end() as usize)
     }
 
     /// Which items they are, counted from the run's first.
@@ -182,10 +255,8 @@ impl<'a, I> Chunk<'a, I> {
     /// Whether the run has ended, and waits for whoever looks at its items: somebody else has done these, or it was
     /// stopped. Code that takes long may ask this now and then, and return `Error::Ended`.
     pub fn is_over(&self) -> bool {
-        match self.items {
-            Items::Here(_) => false,
-            Items::Lent(lent) => lent.is_wanted_back(),
-        }
+        let is_over = self.claims.is_some_and(|(claims, _)| claims.is_over());
+        is_over || matches!(self.items, Items::Lent(lent) if lent.is_wanted_back())
     }
 
     /// Tells how long the chunk's items were copied to the device, or its results from it, for the report.

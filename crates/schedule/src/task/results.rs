@@ -1,23 +1,66 @@
 //! Where a task puts its results.
 #![allow(unsafe_code)] // Each block says why it is sound.
 
-use std::{fmt, mem::MaybeUninit};
+use std::{fmt, marker::PhantomData, mem::MaybeUninit, ops::Range, ptr::NonNull};
 
 /// Room for the results of a chunk, one an item, which a task fills in order.
+///
+/// Where a chunk's items can be stolen, so can their slots: then results can only be written for items that were claimed
+/// before. So the slots are behind a pointer, and never a slice of all of them is made.
 pub struct Results<'a, O> {
-    slots: &'a mut [MaybeUninit<O>],
-    /// The slots before this one are filled.
+    slots: NonNull<MaybeUninit<O>>,
+    /// The slots before this one may be written: they are this chunk's own for good.
+    room: usize,
+    /// The slots before this one are filled. Never above `room`.
     filled: usize,
     /// More was given than there is room for.
     overflowed: bool,
     /// All of them, where they are somewhere else.
     elsewhere: Option<&'a [O]>,
+    lent: PhantomData<&'a mut [MaybeUninit<O>]>,
 }
+
+// SAFETY: it is an exclusive slice of slots, but for those at the end that nobody has claimed, which it does not touch.
+unsafe impl<O: Send> Send for Results<'_, O> {}
 
 impl<'a, O> Results<'a, O> {
     /// Nothing yet, with room for as many as there are slots. What is in the slots is forgotten.
     pub(crate) fn new(slots: &'a mut [MaybeUninit<O>]) -> Self {
-        Results { slots, filled: 0, overflowed: false, elsewhere: None }
+        let room = slots.len();
+        // SAFETY: the slots are exclusively this one's for as long as it lives.
+        Results { room, ..unsafe { Results::for_claims(NonNull::from(slots).cast()) } }
+    }
+
+    /// Nothing yet, and no room until [`Results::make_room`] says so. What is in the slots is forgotten.
+    ///
+    /// # Safety
+    /// For as long as this lives, the slots must be there, and nothing else may touch the first so many of them as
+    /// `make_room` has said.
+    pub(crate) unsafe fn for_claims(slots: NonNull<MaybeUninit<O>>) -> Self {
+        Results { slots, room: 0, filled: 0, overflowed: false, elsewhere: None, lent: PhantomData }
+    }
+
+    /// So many slots, counted from the first, may be written from now on.
+    ///
+    /// # Safety
+    /// There are as many, and nothing else touches them for as long as this lives.
+    pub(crate) unsafe fn make_room(&mut self, room: usize) {
+        self.room = room.max(self.filled);
+    }
+
+    /// The slots that may be written and are not filled.
+    fn free(&mut self) -> &mut [MaybeUninit<O>] {
+        // SAFETY: the slots before `room` are exclusively this one's, and `filled` is not above it.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.slots.as_ptr().add(self.filled), self.room - self.filled)
+        }
+    }
+
+    /// Takes the results out of the slots: they count as not there any more, and it is up to the caller to use them.
+    fn take_filled(&mut self) -> &mut [MaybeUninit<O>] {
+        let filled = std::mem::take(&mut self.filled);
+        // SAFETY: as for `free`.
+        unsafe { std::slice::from_raw_parts_mut(self.slots.as_ptr(), filled) }
     }
 
     /// Says where all of the results are: in memory of the task's state, such as what a device has copied them to. They
@@ -26,7 +69,7 @@ impl<'a, O> Results<'a, O> {
     where
         O: Copy,
     {
-        self.overflowed |= self.filled > 0;
+        self.overflowed |= self.filled > 0 || results.len() > self.room;
         self.elsewhere = Some(results);
     }
 
@@ -42,7 +85,7 @@ impl<'a, O> Results<'a, O> {
 
     /// Adds the next result. One more than there are items makes the chunk fail.
     pub fn push(&mut self, result: O) {
-        match self.slots.get_mut(self.filled) {
+        match self.free().first_mut() {
             Some(slot) => {
                 slot.write(result);
                 self.filled += 1;
@@ -56,7 +99,7 @@ impl<'a, O> Results<'a, O> {
     where
         O: Copy,
     {
-        let room = &mut self.slots[self.filled..];
+        let room = self.free();
         let count = results.len().min(room.len());
         room[..count].write_copy_of_slice(&results[..count]);
         self.filled += count;
@@ -68,44 +111,72 @@ impl<'a, O> Results<'a, O> {
         if let Some(elsewhere) = self.elsewhere {
             return elsewhere;
         }
-        // SAFETY: the slots before `filled` are filled.
-        unsafe { self.slots[..self.filled].assume_init_ref() }
+        // SAFETY: the slots before `filled` are filled, and exclusively this one's.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast::<O>(), self.filled) }
     }
 
-    /// Whether there is one for each slot, and no more.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.len() == self.slots.len() && !self.overflowed
+    /// Whether there are so many, and no more were given.
+    pub(crate) fn is_complete(&self, items: usize) -> bool {
+        self.len() == items && !self.overflowed
     }
 
     /// Leaves the results in the slots, for whoever has them.
     pub(crate) fn leave(mut self) {
         if let Some(elsewhere) = self.elsewhere {
-            copy(elsewhere, self.slots);
+            // `is_complete` was asked: there are no more than there is room for.
+            copy(elsewhere, &mut self.free()[..elsewhere.len()]);
         }
         self.filled = 0;
     }
 
     /// The results, moved to other slots, of which there must be as many.
-    pub(crate) fn move_to(mut self, slots: &mut [MaybeUninit<O>]) {
+    #[cfg(test)]
+    fn move_to(self, slots: &mut [MaybeUninit<O>]) {
+        let all = 0..self.len();
+        self.move_parts(std::iter::once((all, slots)));
+    }
+
+    /// Some of the results, moved to other slots, of which there must be as many each. The parts are in order and apart;
+    /// the other results are dropped.
+    pub(crate) fn move_parts<'s>(
+        mut self,
+        parts: impl Iterator<Item = (Range<usize>, &'s mut [MaybeUninit<O>])>,
+    ) where
+        O: 's,
+    {
         if let Some(elsewhere) = self.elsewhere {
-            return copy(elsewhere, slots);
+            parts.for_each(|(part, slots)| copy(&elsewhere[part], slots));
+            return;
         }
-        let filled = std::mem::take(&mut self.filled);
-        assert_eq!(filled, slots.len(), "as many slots as results");
-        // SAFETY: both are slices of so many slots, and two exclusive slices do not overlap. The results count as gone
-        // from here, so nothing is dropped twice.
-        unsafe { std::ptr::copy_nonoverlapping(self.slots.as_ptr(), slots.as_mut_ptr(), filled) };
+        let filled = self.take_filled();
+        let mut dropped = 0;
+        for (part, slots) in parts {
+            assert!(dropped <= part.start, "the parts are in order");
+            let (from, to) = (part.start, part.end);
+            assert_eq!(part.len(), slots.len(), "as many slots as results");
+            // SAFETY: these were filled and count as gone from here on, so nothing is dropped twice; two exclusive slices
+            // do not overlap.
+            unsafe {
+                std::ptr::copy_nonoverlapping(filled[part].as_ptr(), slots.as_mut_ptr(), slots.len());
+                filled[dropped..from].assume_init_drop();
+            }
+            dropped = to;
+        }
+        // SAFETY: these were filled, and no part had them.
+        unsafe { filled[dropped..].assume_init_drop() };
     }
 
     /// The results, moved out.
     pub(crate) fn into_vec(mut self) -> Vec<O> {
         if let Some(elsewhere) = self.elsewhere {
-            copy(elsewhere, &mut self.slots[..elsewhere.len()]);
-            self.filled = elsewhere.len();
+            let mut copied = Vec::with_capacity(elsewhere.len());
+            copy(elsewhere, &mut copied.spare_capacity_mut()[..elsewhere.len()]);
+            // SAFETY: so many were just written.
+            unsafe { copied.set_len(elsewhere.len()) };
+            return copied;
         }
-        let filled = std::mem::take(&mut self.filled);
         // SAFETY: these slots are filled, and count as empty from here on, so nothing is dropped twice.
-        self.slots[..filled].iter().map(|slot| unsafe { slot.assume_init_read() }).collect()
+        self.take_filled().iter().map(|slot| unsafe { slot.assume_init_read() }).collect()
     }
 }
 
@@ -129,7 +200,10 @@ impl<O> Extend<O> for Results<'_, O> {
             }
         }
         let mut results = results.into_iter();
-        let room = &mut self.slots[self.filled..];
+        // SAFETY: as for `free`, which cannot be borrowed beside the count.
+        let room = unsafe {
+            std::slice::from_raw_parts_mut(self.slots.as_ptr().add(self.filled), self.room - self.filled)
+        };
         let mut count = Count(&mut self.filled, 0);
         for slot in room {
             let Some(result) = results.next() else { return };
@@ -144,15 +218,15 @@ impl<O> Extend<O> for Results<'_, O> {
 impl<O> Drop for Results<'_, O> {
     fn drop(&mut self) {
         if std::mem::needs_drop::<O>() {
-            // SAFETY: these slots are filled, and nobody has them.
-            unsafe { self.slots[..self.filled].assume_init_drop() };
+            // SAFETY: these slots are filled, and count as empty from here on.
+            unsafe { self.take_filled().assume_init_drop() };
         }
     }
 }
 
 impl<O> fmt::Debug for Results<'_, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Results({} of {})", self.filled, self.slots.len())
+        write!(f, "Results({} of {})", self.filled, self.room)
     }
 }
 
@@ -172,15 +246,15 @@ mod test {
         let mut results = Results::new(&mut slots);
         results.push(1);
         results.extend([2]);
-        assert_eq!((results.as_slice(), results.is_complete()), (&[1, 2][..], false));
+        assert_eq!((results.as_slice(), results.is_complete(3)), (&[1, 2][..], false));
         results.extend_from_slice(&[3]);
-        assert!(results.is_complete());
+        assert!(results.is_complete(3));
         results.push(4);
-        assert!(!results.is_complete(), "one too many");
+        assert!(!results.is_complete(3), "one too many");
         assert_eq!(results.into_vec(), [1, 2, 3]);
         let mut results = Results::new(&mut slots);
         results.extend(0..4);
-        assert!(!results.is_complete());
+        assert!(!results.is_complete(3));
     }
 
     #[test]
@@ -189,18 +263,53 @@ mod test {
         let (mut slots, mut others) = (slots(3), slots(3));
         let mut results = Results::new(&mut slots);
         results.lend(&lent);
-        assert!(results.is_complete());
+        assert!(results.is_complete(3));
         assert_eq!((results.len(), results.as_slice()), (3, &lent[..]));
         results.move_to(&mut others);
         let mut results = Results::new(&mut others);
         results.lend(&lent[..2]);
-        assert!(!results.is_complete(), "too few");
+        assert!(!results.is_complete(3), "too few");
         results.lend(&lent);
         assert_eq!(results.into_vec(), lent);
         let mut results = Results::new(&mut slots);
         results.push(1);
         results.lend(&lent);
-        assert!(!results.is_complete(), "some are here and all are there");
+        assert!(!results.is_complete(3), "some are here and all are there");
+    }
+
+    #[test]
+    fn parts_are_moved_and_the_rest_is_dropped() {
+        let counted = Arc::new(());
+        let (mut here, mut there) = (slots(6), slots(6));
+        let mut results = Results::new(&mut here);
+        results.extend((0..6).map(|number| (number, counted.clone())));
+        let (left, right) = there.split_at_mut(3);
+        results.move_parts([(1..2, &mut left[1..2]), (4..6, &mut right[1..3])].into_iter());
+        assert_eq!(Arc::strong_count(&counted), 4, "three were dropped");
+        for slot in [1, 4, 5] {
+            // SAFETY: these were moved there.
+            let (number, _) = unsafe { there[slot].assume_init_read() };
+            assert_eq!(number, slot);
+        }
+        assert_eq!(Arc::strong_count(&counted), 1);
+    }
+
+    #[test]
+    fn only_claimed_slots_are_written() {
+        let mut slots = slots::<u32>(4);
+        // SAFETY: the slots are there, and nothing else touches them.
+        let mut results = unsafe { Results::for_claims(NonNull::from(slots.as_mut_slice()).cast()) };
+        results.push(1);
+        assert!(results.is_empty() && !results.is_complete(0), "there is no room yet");
+        // SAFETY: as above.
+        let mut results = unsafe { Results::for_claims(NonNull::from(slots.as_mut_slice()).cast()) };
+        // SAFETY: as above.
+        unsafe { results.make_room(2) };
+        results.extend([1, 2]);
+        assert!(results.is_complete(2));
+        results.extend([3]);
+        assert_eq!(results.as_slice(), [1, 2]);
+        assert!(!results.is_complete(2));
     }
 
     #[test]

@@ -1,0 +1,278 @@
+//! Which items of a chunk its worker has begun, so that other lanes can steal the rest.
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::ops::Range;
+
+/// The worker is to end its chunk after the items that it has begun: a lane is idle, or somebody has to be looked after.
+const YIELD: u8 = 1;
+/// The run has ended: the results are not wanted any more.
+const OVER: u8 = 2;
+
+/// A chunk's items between its worker, which claims them from the front before it begins them, and other lanes, which
+/// steal from the end. Items are counted from the chunk's first.
+///
+/// One word holds both the number of items claimed and the chunk's end, and every change of either is one
+/// compare-and-exchange of the whole word. So an item is either claimed by the worker or stolen, never both.
+#[derive(Debug)]
+pub struct Claims {
+    /// The end in the high half, the number of items claimed in the low half.
+    word: AtomicU64,
+    /// What the worker is asked for, as bits.
+    wish: AtomicU8,
+}
+
+/// The most items of a chunk that can be divided.
+pub(crate) const MOST_ITEMS: u64 = u32::MAX as u64;
+
+fn pack(claimed: u32, end: u32) -> u64 {
+    (u64::from(end) << 32) | u64::from(claimed)
+}
+
+fn unpack(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Claims { word: AtomicU64::new(0), wish: AtomicU8::new(0) }
+    }
+}
+
+impl Claims {
+    /// A chunk of so many items begins. To be called by the worker while no other lane knows of the chunk.
+    pub(crate) fn begin(&self, items: u64) {
+        let end = u32::try_from(items).unwrap_or(u32::MAX);
+        self.wish.fetch_and(OVER, Ordering::Relaxed);
+        self.word.store(pack(0, end), Ordering::SeqCst);
+    }
+
+    /// The worker claims its next items, at most so many. Nothing where the chunk has come to its end.
+    ///
+    /// A worker that is asked to yield ends its chunk at the next multiple of `unit` items, but does at least one.
+    pub(crate) fn claim(&self, most: u32, unit: u32) -> Option<Range<u32>> {
+        let mut word = self.word.load(Ordering::SeqCst);
+        loop {
+            let (claimed, mut end) = unpack(word);
+            let wish = self.wish.load(Ordering::Relaxed);
+            if wish & OVER != 0 {
+                return None;
+            }
+            if wish & YIELD != 0 && claimed > 0 {
+                end = end.min(claimed.next_multiple_of(unit.max(1)));
+            }
+            let until = claimed.saturating_add(most.max(1)).min(end);
+            match self.word.compare_exchange(word, pack(until, end), Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return (claimed < until).then_some(claimed..until),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// The worker gives back claimed items that it has not begun: those from here on.
+    pub(crate) fn unclaim(&self, from: u32) {
+        let mut word = self.word.load(Ordering::SeqCst);
+        loop {
+            let (claimed, end) = unpack(word);
+            let new = pack(from.min(claimed), end);
+            match self.word.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Takes items from the end that the worker has not claimed: this part of them, at most so many, beginning at a
+    /// multiple of `unit`. Where there are none, the worker is asked to give back what it has claimed and not begun.
+    pub(crate) fn steal(&self, part: f64, most: u64, unit: u32) -> Option<Range<u32>> {
+        let unit = unit.max(1);
+        let mut word = self.word.load(Ordering::SeqCst);
+        loop {
+            let (claimed, end) = unpack(word);
+            // The worker keeps at least one item, so that its chunk is never empty.
+            let free = claimed.max(1).next_multiple_of(unit)..end;
+            if free.is_empty() {
+                self.ask_to_yield();
+                return None;
+            }
+            let count = (f64::from(free.end - free.start) * part).ceil().min(most as f64) as u32;
+            let start = free.end - count.clamp(1, free.end - free.start);
+            let start = start.next_multiple_of(unit);
+            if start >= end {
+                return None;
+            }
+            match self.word.compare_exchange(word, pack(claimed, start), Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return Some(start..end),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// How many items the worker has claimed.
+    pub(crate) fn claimed(&self) -> u32 {
+        unpack(self.word.load(Ordering::SeqCst)).0
+    }
+
+    /// Where the chunk ends.
+    pub(crate) fn end(&self) -> u32 {
+        unpack(self.word.load(Ordering::SeqCst)).1
+    }
+
+    /// Asks the worker to end its chunk after the items that it has begun.
+    pub(crate) fn ask_to_yield(&self) {
+        self.wish.fetch_or(YIELD, Ordering::Relaxed);
+    }
+
+    /// Tells the worker that its results are not wanted any more.
+    pub(crate) fn end_all(&self) {
+        self.wish.fetch_or(OVER, Ordering::Relaxed);
+    }
+
+    /// Whether the worker is asked for something: one load, to be looked at before every item.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.wish.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the results are not wanted any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.wish.load(Ordering::Relaxed) & OVER != 0
+    }
+}
+
+#[cfg(all(test, loom))]
+mod with_loom {
+    use std::sync::Mutex;
+
+    use loom::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn every_item_is_claimed_or_stolen_and_never_both() {
+        loom::model(|| {
+            let claims = Arc::new(Claims::default());
+            claims.begin(4);
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let thief = {
+                let (claims, seen) = (claims.clone(), seen.clone());
+                loom::thread::spawn(move || {
+                    if let Some(stolen) = claims.steal(0.5, 4, 1) {
+                        seen.lock().unwrap().extend(stolen);
+                    }
+                })
+            };
+            while let Some(block) = claims.claim(2, 1) {
+                let begun = block.start + 1;
+                seen.lock().unwrap().push(block.start);
+                // It begins one item of a block, and gives back the others.
+                claims.unclaim(begun);
+                if claims.claimed() == begun && claims.is_interrupted() {
+                    continue;
+                }
+            }
+            thief.join().unwrap();
+            // What the worker gave up by yielding is given back to the run.
+            let mut seen = seen.lock().unwrap().clone();
+            let end = claims.end();
+            seen.sort_unstable();
+            let mut expected: Vec<u32> = (0..end).collect();
+            expected.extend(seen.iter().filter(|item| **item >= end));
+            assert_eq!(seen, expected);
+            let mut unique = seen.clone();
+            unique.dedup();
+            assert_eq!(unique, seen);
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod test {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    };
+
+    use super::*;
+
+    #[test]
+    fn claims_come_from_the_front_and_thefts_from_the_end() {
+        let claims = Claims::default();
+        claims.begin(10);
+        assert_eq!(claims.claim(3, 1), Some(0..3));
+        assert_eq!(claims.steal(0.5, 100, 1), Some(6..10));
+        assert_eq!(claims.steal(1.0, 2, 1), Some(4..6), "at most two");
+        claims.unclaim(1);
+        assert_eq!(claims.claim(100, 1), Some(1..4));
+        assert_eq!(claims.claim(100, 1), None);
+        assert_eq!((claims.claimed(), claims.end()), (4, 4));
+        assert_eq!(claims.steal(0.5, 1, 1), None);
+        assert!(claims.is_interrupted(), "it is asked to give back what it has not begun");
+    }
+
+    #[test]
+    fn a_worker_that_is_asked_to_yield_ends_its_chunk_after_at_least_one_item() {
+        let claims = Claims::default();
+        claims.begin(100);
+        claims.ask_to_yield();
+        assert_eq!(claims.claim(4, 1), Some(0..4));
+        claims.unclaim(2);
+        assert_eq!(claims.claim(4, 1), None);
+        assert_eq!(claims.end(), 2);
+        claims.begin(100);
+        claims.claim(4, 10);
+        claims.ask_to_yield();
+        assert_eq!(claims.claim(50, 10), Some(4..10), "units are not cut");
+        assert_eq!(claims.claim(50, 10), None);
+    }
+
+    #[test]
+    fn units_are_not_cut_by_thefts() {
+        let claims = Claims::default();
+        claims.begin(25);
+        claims.claim(3, 10);
+        assert_eq!(claims.steal(0.5, 100, 10), Some(20..25));
+        assert_eq!(claims.steal(0.5, 100, 10), None, "the second unit would have to be cut");
+        claims.begin(1);
+        assert_eq!(claims.steal(1.0, 9, 1), None, "the worker keeps one");
+    }
+
+    #[test]
+    fn every_item_is_done_once_however_many_steal() {
+        for round in 0..if cfg!(miri) { 2 } else { 50 } {
+            const ITEMS: u32 = 2_000;
+            let claims = Arc::new(Claims::default());
+            claims.begin(u64::from(ITEMS));
+            let done: Arc<Vec<AtomicU32>> = Arc::new((0..ITEMS).map(|_| AtomicU32::new(0)).collect());
+            let thieves: Vec<_> = (0..3)
+                .map(|_| {
+                    let (claims, done) = (claims.clone(), done.clone());
+                    std::thread::spawn(move || {
+                        while let Some(stolen) = claims.steal(0.3, 50, 1) {
+                            stolen.for_each(|item| {
+                                done[item as usize].fetch_add(1, SeqCst);
+                            });
+                        }
+                    })
+                })
+                .collect();
+            let mut size = 1 + round % 3;
+            while let Some(block) = claims.claim(size, 1) {
+                for item in block.clone() {
+                    if item > block.start && claims.is_interrupted() {
+                        claims.unclaim(item);
+                        break;
+                    }
+                    done[item as usize].fetch_add(1, SeqCst);
+                }
+                size = (size * 2).min(64);
+            }
+            thieves.into_iter().for_each(|thief| thief.join().unwrap());
+            let end = claims.end();
+            let counts: Vec<u32> = done.iter().map(|count| count.load(SeqCst)).collect();
+            assert!(counts.iter().all(|&count| count <= 1));
+            assert!(counts[..end as usize].iter().all(|&count| count == 1));
+        }
+    }
+}

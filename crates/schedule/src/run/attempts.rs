@@ -1,0 +1,411 @@
+//! The chunks in flight: which items each of them still has to deliver, and which chunks are copies of parts of others.
+//!
+//! A chunk that takes long is run by other lanes too, in parts (a *rescue*). So the chunks in flight form a forest: a
+//! chunk's children are the rescues of parts of it, and children may be rescued in turn. Each chunk has *open* items:
+//! those of its own that nobody's results were accepted for yet. Three invariants hold after every call:
+//! - the open items of different roots are disjoint, and those of all roots together are all items in flight;
+//! - the open items of a child are among those of its parent;
+//! - the open items of siblings are disjoint.
+//!
+//! A chunk without open items has lost: others have delivered everything that it was to deliver. It is kept apart from
+//! the forest until its lane is done with it.
+
+use std::{ops::Range, time::Duration};
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{LaneIndex, Time};
+
+/// Disjoint ranges of items, in order. Most chunks have one.
+pub(super) type Ranges = SmallVec<[Range<u64>; 1]>;
+
+/// A chunk in flight.
+#[derive(Debug, Clone)]
+pub(super) struct Attempt {
+    pub(super) lane: LaneIndex,
+    /// The items that its lane works on. The end moves towards the beginning where another lane steals from it.
+    pub(super) items: Range<u64>,
+    /// Those of them that nobody's results were accepted for.
+    pub(super) open: Ranges,
+    /// What the items cost.
+    pub(super) cost: f64,
+    /// When it was handed out.
+    pub(super) began: Time,
+    /// Since when its items have been in flight without interruption, in this chunk or in those it was taken from.
+    pub(super) since: Time,
+    pub(super) rescue: bool,
+    /// Whether it shows if its lane is well again.
+    pub(super) canary: bool,
+    /// Whether no rescue of it may begin.
+    pub(super) exclusive: bool,
+    /// Whether its lane may still have items that it has not begun and that others can steal.
+    pub(super) divisible: bool,
+    /// How long other lanes took for those of its items that their results were accepted for.
+    pub(super) others_took: Duration,
+    /// Since when it has no open items.
+    pub(super) lost: Option<Time>,
+    parent: Option<u64>,
+    children: Vec<u64>,
+}
+
+impl Attempt {
+    pub(super) fn new(lane: LaneIndex, items: Range<u64>, cost: f64, began: Time) -> Self {
+        Attempt {
+            lane,
+            open: smallvec![items.clone()],
+            items,
+            cost,
+            began,
+            since: began,
+            rescue: false,
+            canary: false,
+            exclusive: false,
+            divisible: false,
+            others_took: Duration::ZERO,
+            lost: None,
+            parent: None,
+            children: Vec::new(),
+        }
+    }
+}
+
+/// All chunks in flight. A chunk's number tells its slot, and is never used twice.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    slots: Vec<Option<(u64, Attempt)>>,
+    free: Vec<usize>,
+    next: u64,
+}
+
+/// The low bits of a chunk's number are its slot.
+const SLOT_BITS: u32 = 24;
+
+fn slot_of(chunk: u64) -> usize {
+    (chunk & ((1 << SLOT_BITS) - 1)) as usize
+}
+
+impl Attempts {
+    /// Adds a chunk, which is a rescue of a part of another one where a parent is given. Gives its number.
+    pub(super) fn insert(&mut self, mut attempt: Attempt, parent: Option<u64>) -> u64 {
+        let slot = self.free.pop().unwrap_or(self.slots.len());
+        let chunk = (self.next << SLOT_BITS) | slot as u64;
+        self.next += 1;
+        if let Some(parent) = parent.and_then(|parent| self.get_mut(parent)) {
+            parent.children.push(chunk);
+        }
+        attempt.parent = parent;
+        match self.slots.get_mut(slot) {
+            Some(free) => *free = Some((chunk, attempt)),
+            None => self.slots.push(Some((chunk, attempt))),
+        }
+        chunk
+    }
+
+    pub(super) fn get(&self, chunk: u64) -> Option<&Attempt> {
+        let (number, attempt) = self.slots.get(slot_of(chunk))?.as_ref()?;
+        (*number == chunk).then_some(attempt)
+    }
+
+    pub(super) fn get_mut(&mut self, chunk: u64) -> Option<&mut Attempt> {
+        let (number, attempt) = self.slots.get_mut(slot_of(chunk))?.as_mut()?;
+        (*number == chunk).then_some(attempt)
+    }
+
+    /// Every chunk in flight, with its number.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Attempt)> {
+        self.slots.iter().flatten().map(|(chunk, attempt)| (*chunk, attempt))
+    }
+
+    /// Mutable access to every chunk in flight.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Attempt> {
+        self.slots.iter_mut().flatten().map(|(_, attempt)| attempt)
+    }
+
+    fn take(&mut self, chunk: u64) -> Option<Attempt> {
+        self.get(chunk)?;
+        let (_, attempt) = self.slots[slot_of(chunk)].take()?;
+        self.free.push(slot_of(chunk));
+        Some(attempt)
+    }
+
+    /// Takes out a chunk whose results were accepted for its open items. Its ancestors need not deliver them any more,
+    /// and its descendants have lost.
+    pub(super) fn accept(&mut self, chunk: u64, now: Time, took: Duration) -> Option<Attempt> {
+        let attempt = self.take(chunk)?;
+        let mut descendants = attempt.children.clone();
+        while let Some(child) = descendants.pop() {
+            if let Some(it) = self.get_mut(child) {
+                descendants.append(&mut it.children);
+                it.open.clear();
+                it.others_took += took;
+                it.lost = Some(now);
+                it.parent = None;
+            }
+        }
+        if let Some(parent) = attempt.parent {
+            self.detach(parent, chunk);
+        }
+        let mut above = attempt.parent;
+        while let Some(parent) = above.and_then(|parent| self.get_mut(parent)) {
+            above = parent.parent;
+            parent.open = subtract(&parent.open, &attempt.open);
+            parent.others_took += took;
+            if parent.open.is_empty() {
+                parent.lost = Some(now);
+            }
+        }
+        self.detach_losers(attempt.parent);
+        Some(attempt)
+    }
+
+    /// A chain of ancestors may have lost: none of those has a place in the forest any more.
+    fn detach_losers(&mut self, first: Option<u64>) {
+        let mut above = first;
+        while let Some(chunk) = above {
+            let Some(it) = self.get_mut(chunk) else { return };
+            above = it.parent;
+            if it.lost.is_some() {
+                // What an ancestor has to deliver includes what its children have, so there are none with open items.
+                it.children.clear();
+                it.parent = None;
+                if let Some(parent) = above {
+                    self.detach(parent, chunk);
+                }
+            }
+        }
+    }
+
+    fn detach(&mut self, parent: u64, child: u64) {
+        if let Some(parent) = self.get_mut(parent) {
+            parent.children.retain(|it| *it != child);
+        }
+    }
+
+    /// Takes out a chunk that delivers nothing. Gives it, and the items that are in no chunk any more; its rescues go
+    /// on in its place.
+    pub(super) fn remove(&mut self, chunk: u64) -> Option<(Attempt, Ranges)> {
+        let attempt = self.take(chunk)?;
+        let mut orphaned = attempt.open.clone();
+        for &child in &attempt.children {
+            if let Some(it) = self.get_mut(child) {
+                it.parent = attempt.parent;
+                orphaned = subtract(&orphaned, &it.open);
+            }
+        }
+        let Some(parent) = attempt.parent else { return Some((attempt, orphaned)) };
+        self.detach(parent, chunk);
+        if let Some(it) = self.get_mut(parent) {
+            it.children.extend(&attempt.children);
+        }
+        Some((attempt, Ranges::new()))
+    }
+
+    /// The open items of a chunk that no rescue of it has in hand.
+    pub(super) fn uncovered(&self, attempt: &Attempt) -> Ranges {
+        let mut open = attempt.open.clone();
+        for child in attempt.children.iter().filter_map(|&child| self.get(child)) {
+            open = subtract(&open, &child.open);
+        }
+        open
+    }
+
+    /// Takes the items from here on away from a chunk whose lane has not begun them. Gives what has to be known of the
+    /// chunk that they become: since when they are in flight, and whose rescue it is.
+    pub(super) fn cut(&mut self, chunk: u64, at: u64) -> Option<(Time, Option<u64>)> {
+        let attempt = self.get_mut(chunk)?;
+        let gone = at..attempt.items.end;
+        attempt.open = subtract(&attempt.open, std::slice::from_ref(&gone));
+        attempt.items.end = at;
+        // The first item is begun.
+        attempt.divisible &= attempt.items.end - attempt.items.start > 1;
+        Some((attempt.since, attempt.parent))
+    }
+
+    /// A lane ends its chunk early: it has not begun the items from here on. Gives those that are in no chunk any more.
+    ///
+    /// A rescue that has some of them goes on by itself. Where it also has items that this chunk has begun, the chunk
+    /// delivers nothing from the rescue's first item on: the two would not be nested otherwise.
+    pub(super) fn shrink(&mut self, chunk: u64, at: u64, now: Time) -> Ranges {
+        let Some(attempt) = self.get(chunk).filter(|it| it.items.contains(&at)) else { return Ranges::new() };
+        let first = |child: &u64| Some((*child, self.get(*child)?.open.first()?.start, self.get(*child)?.open.last()?.end));
+        let rescues: Vec<_> = attempt.children.iter().filter_map(first).collect();
+        let end = rescues.iter().filter(|it| it.2 > at).map(|it| it.1).fold(at, u64::min);
+        let parent = attempt.parent;
+        let mut orphaned = subtract(&attempt.open, &[0..end]);
+        let (leaving, staying): (Vec<_>, Vec<_>) = rescues.into_iter().partition(|it| it.1 >= end);
+        for (child, ..) in &leaving {
+            if let Some(it) = self.get_mut(*child) {
+                it.parent = parent;
+                orphaned = subtract(&orphaned, &it.open);
+            }
+        }
+        if let Some(it) = self.get_mut(chunk) {
+            it.items.end = at;
+            it.divisible = false;
+            it.open = subtract(&it.open, &[end..u64::MAX]);
+            it.children = staying.into_iter().map(|it| it.0).collect();
+            if it.open.is_empty() {
+                it.lost = Some(now);
+                it.parent = None;
+                it.children.clear();
+            }
+        }
+        let has_lost = self.get(chunk).is_some_and(|it| it.lost.is_some());
+        if let Some(parent) = parent {
+            if has_lost {
+                self.detach(parent, chunk);
+            }
+            if let Some(it) = self.get_mut(parent) {
+                it.children.extend(leaving.iter().map(|it| it.0));
+            }
+            return Ranges::new();
+        }
+        orphaned
+    }
+
+    #[cfg(test)]
+    pub(super) fn assert_sound(&self) {
+        let overlap = |a: &Ranges, b: &Ranges| subtract(a, b) != *a;
+        let roots: Vec<_> = self.iter().filter(|(_, it)| it.parent.is_none()).collect();
+        for (index, (chunk, root)) in roots.iter().enumerate() {
+            for (other, it) in &roots[index + 1..] {
+                assert!(!overlap(&root.open, &it.open), "roots {chunk} and {other} overlap");
+            }
+        }
+        for (chunk, attempt) in self.iter() {
+            assert_eq!(attempt.open.is_empty(), attempt.lost.is_some(), "{chunk}: {attempt:?}");
+            let mut left = attempt.open.clone();
+            for child in &attempt.children {
+                let it = self.get(*child).unwrap();
+                assert_eq!(it.parent, Some(chunk));
+                let rest = subtract(&left, &it.open);
+                assert_eq!(len_of(&left) - len_of(&it.open), len_of(&rest), "{child} is not within {chunk}");
+                left = rest;
+            }
+        }
+    }
+}
+
+/// How many items some ranges have.
+pub(super) fn len_of(ranges: &Ranges) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// The items of some ranges that are not in others. Both are in order, and disjoint.
+fn subtract(from: &Ranges, gone: &[Range<u64>]) -> Ranges {
+    if gone.is_empty() {
+        return from.clone();
+    }
+    let mut left = Ranges::new();
+    for range in from {
+        let mut start = range.start;
+        for hole in gone.iter().filter(|hole| hole.start < range.end && hole.end > range.start) {
+            if hole.start > start {
+                left.push(start..hole.start);
+            }
+            start = start.max(hole.end);
+        }
+        if start < range.end {
+            left.push(start..range.end);
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn attempt(lane: usize, items: Range<u64>) -> Attempt {
+        Attempt::new(lane, items, 1.0, Time::ZERO)
+    }
+
+    fn accept(attempts: &mut Attempts, chunk: u64) -> Attempt {
+        let accepted = attempts.accept(chunk, Time::from_secs(1), Duration::from_millis(1)).unwrap();
+        attempts.assert_sound();
+        accepted
+    }
+
+    #[test]
+    fn what_is_subtracted_is_gone_and_nothing_else() {
+        let of = |ranges: &[Range<u64>]| ranges.iter().cloned().collect::<Ranges>();
+        assert_eq!(subtract(&of(&[0..10]), &[2..4, 6..8]), of(&[0..2, 4..6, 8..10]));
+        assert_eq!(subtract(&of(&[0..4, 6..10]), &[3..7]), of(&[0..3, 7..10]));
+        assert_eq!(subtract(&of(&[0..4]), &[0..4]), of(&[]));
+        assert_eq!(subtract(&of(&[0..4]), &[4..9]), of(&[0..4]));
+    }
+
+    #[test]
+    fn a_rescue_of_a_part_leaves_the_rest_to_the_first() {
+        let mut attempts = Attempts::default();
+        let first = attempts.insert(attempt(0, 0..10), None);
+        let far = attempts.insert(attempt(1, 5..10), Some(first));
+        assert_eq!(attempts.uncovered(attempts.get(first).unwrap()).as_slice(), [0..5]);
+        assert_eq!(accept(&mut attempts, far).open.as_slice(), [5..10]);
+        assert_eq!(accept(&mut attempts, first).open.as_slice(), [0..5]);
+        assert_eq!(attempts.iter().count(), 0);
+    }
+
+    #[test]
+    fn rescues_lose_where_the_first_is_sooner_and_the_first_where_all_its_items_are_done() {
+        let mut attempts = Attempts::default();
+        let first = attempts.insert(attempt(0, 0..10), None);
+        let far = attempts.insert(attempt(1, 5..10), Some(first));
+        let farther = attempts.insert(attempt(2, 8..10), Some(far));
+        accept(&mut attempts, farther);
+        assert_eq!(attempts.get(first).unwrap().open.as_slice(), [0..8]);
+        let near = attempts.insert(attempt(2, 0..5), Some(first));
+        accept(&mut attempts, near);
+        accept(&mut attempts, far);
+        assert!(attempts.get(first).unwrap().lost.is_some());
+        let second = attempts.insert(attempt(1, 10..20), None);
+        let late = attempts.insert(attempt(2, 15..20), Some(second));
+        accept(&mut attempts, second);
+        assert!(attempts.get(late).unwrap().lost.is_some());
+    }
+
+    #[test]
+    fn what_fails_gives_back_only_what_nobody_else_has() {
+        let mut attempts = Attempts::default();
+        let first = attempts.insert(attempt(0, 0..10), None);
+        let far = attempts.insert(attempt(1, 5..10), Some(first));
+        let farther = attempts.insert(attempt(2, 8..10), Some(far));
+        assert_eq!(attempts.remove(far).unwrap().1.len(), 0, "the first still has them");
+        attempts.assert_sound();
+        assert_eq!(attempts.remove(first).unwrap().1.as_slice(), [0..8]);
+        attempts.assert_sound();
+        assert_eq!(attempts.remove(farther).unwrap().1.as_slice(), [8..10]);
+        assert!(attempts.remove(first).is_none());
+    }
+
+    #[test]
+    fn a_chunk_that_ends_early_gives_back_only_what_no_rescue_has() {
+        let mut attempts = Attempts::default();
+        let first = attempts.insert(attempt(0, 0..10), None);
+        let far = attempts.insert(attempt(1, 6..8), Some(first));
+        assert_eq!(attempts.shrink(first, 5, Time::ZERO).as_slice(), [5..6, 8..10]);
+        attempts.assert_sound();
+        assert_eq!(accept(&mut attempts, far).open.as_slice(), [6..8]);
+        assert_eq!(accept(&mut attempts, first).open.as_slice(), [0..5]);
+        let second = attempts.insert(attempt(0, 10..20), None);
+        let near = attempts.insert(attempt(1, 13..18), Some(second));
+        assert_eq!(attempts.shrink(second, 15, Time::ZERO).as_slice(), [18..20]);
+        attempts.assert_sound();
+        assert_eq!(accept(&mut attempts, second).open.as_slice(), [10..13], "the rest is the rescue's");
+        assert_eq!(accept(&mut attempts, near).open.as_slice(), [13..18]);
+    }
+
+    #[test]
+    fn what_is_stolen_is_not_the_first_ones_any_more() {
+        let mut attempts = Attempts::default();
+        let first = attempts.insert(attempt(0, 0..10), None);
+        let rescue = attempts.insert(attempt(1, 4..10), Some(first));
+        let (since, parent) = attempts.cut(rescue, 7).unwrap();
+        assert_eq!((since, parent), (Time::ZERO, Some(first)));
+        attempts.insert(attempt(2, 7..10), parent);
+        attempts.assert_sound();
+        assert_eq!(attempts.get(rescue).unwrap().open.as_slice(), [4..7]);
+        assert_eq!(accept(&mut attempts, first).open.as_slice(), [0..10]);
+        assert!(attempts.iter().all(|(_, it)| it.lost.is_some()));
+    }
+}

@@ -1,0 +1,260 @@
+//! What a lane does once everything has been handed out: it steals what another has not begun, or runs a copy of what
+//! another would finish last.
+
+use std::{ops::Range, time::Duration};
+
+use super::{
+    Answer, Chunk, LaneIndex, Purpose, Run, State, Time,
+    attempts::{Attempt, len_of},
+    lane::Pace,
+    len,
+};
+
+/// An estimate has to be beaten by this factor before a copy begins.
+const MARGIN: f64 = 1.1;
+/// Where nothing is known of any lane, a chunk is copied once it has taken this long.
+const UNKNOWN_IS_LATE: Duration = Duration::from_secs(1);
+
+impl Run {
+    /// A lane with nothing to do, in a run of which everything has been handed out.
+    pub(super) fn ask_idle(&mut self, lane: LaneIndex, now: Time) -> Answer {
+        let scale = self.seconds_per_score();
+        let on_trial = self.lanes[lane].on_trial;
+        if self.adaptive && !on_trial && let Some(steal) = self.steal(lane, scale, now) {
+            return steal;
+        }
+        match self.copy_of_latest(lane, scale, now) {
+            Copy::Now { of, mut items } => {
+                if on_trial {
+                    // A small copy shows whether it is well as any other chunk does.
+                    let small = self.first_chunk(&self.lanes[lane]) as u64;
+                    items.start = items.start.max(items.end.saturating_sub(small));
+                }
+                Answer::Run(self.hand_out(lane, items, Purpose::Rescue, Some(of), now))
+            }
+            Copy::Later(when) => {
+                let soonest = now.saturating_add(Duration::from_micros(100));
+                Answer::Wait { until: Some(when.max(soonest)) }
+            }
+        }
+    }
+
+    /// Another lane's chunk to steal from: the one that would end last.
+    fn steal(&self, lane: LaneIndex, scale: Option<f64>, now: Time) -> Option<Answer> {
+        let it = &self.lanes[lane];
+        let own = self.pace_of(it, scale);
+        let candidates = self.attempts.iter().filter(|(_, attempt)| {
+            attempt.divisible && attempt.lane != lane && attempt.lost.is_none() && len(&attempt.items) > 1
+        });
+        let end = |attempt: &Attempt| {
+            let pace = self.pace_of(&self.lanes[attempt.lane], scale);
+            pace.map_or(now + (now - attempt.began), |pace| self.likely_end(attempt, pace, now))
+        };
+        let (from, victim, end) = candidates
+            .map(|(chunk, attempt)| (chunk, attempt, end(attempt)))
+            .max_by(|a, b| a.2.cmp(&b.2).then(b.0.cmp(&a.0)))?;
+        // Launching costs more than some chunks have left to do.
+        let launch = own.map_or(0.0, |pace| pace.overhead);
+        if end.saturating_sub(now).as_secs_f64() < launch * MARGIN {
+            return None;
+        }
+        let theirs = self.pace_of(&self.lanes[victim.lane], scale);
+        let part = match (own, theirs) {
+            (Some(own), Some(theirs)) => theirs.each / (own.each + theirs.each),
+            _ => 0.5,
+        };
+        Some(Answer::Steal { from, part: part.clamp(0.05, 0.95), most: it.most_items })
+    }
+
+    /// What came of [`Answer::Steal`]: the items that were taken from the end of the chunk, or nothing where its lane had
+    /// begun all of them. Gives what the lane that asked is to do.
+    pub fn stolen(&mut self, lane: LaneIndex, from: u64, taken: Option<Range<u64>>, now: Time) -> Answer {
+        if self.outcome.is_some() {
+            return Answer::Ended;
+        }
+        let Some(items) = taken else {
+            if let Some(attempt) = self.attempts.get_mut(from) {
+                attempt.divisible = false;
+            }
+            return self.ask_idle(lane, now);
+        };
+        let Some(victim) = self.attempts.get(from).map(|attempt| attempt.lane) else {
+            return self.ask_idle(lane, now);
+        };
+        let Some((since, parent)) = self.attempts.cut(from, items.start) else {
+            return self.ask_idle(lane, now);
+        };
+        self.spare(from, victim, self.costs.of(&items));
+        self.tallies[lane].steals += 1;
+        let chunk = self.hand_out(lane, items, Purpose::Steal, parent, now);
+        if let Some(attempt) = self.attempts.get_mut(chunk.id) {
+            attempt.since = since;
+        }
+        Answer::Run(chunk)
+    }
+
+    /// A lane ends a chunk early: it has not begun the items from here on. Says whether any were given back.
+    pub fn shrink(&mut self, chunk: u64, at: u64, now: Time) -> bool {
+        let Some(attempt) = self.attempts.get(chunk).filter(|it| at > it.items.start && at < it.items.end) else {
+            return false;
+        };
+        let (lane, cost) = (attempt.lane, self.costs.of(&(at..attempt.items.end)));
+        let orphaned = self.attempts.shrink(chunk, at, now);
+        self.spare(chunk, lane, cost);
+        let any = !orphaned.is_empty();
+        orphaned.into_iter().rev().for_each(|items| self.returned.push_front(items));
+        self.note_drained(now);
+        any
+    }
+
+    /// A chunk has become cheaper by so much.
+    fn spare(&mut self, chunk: u64, lane: LaneIndex, cost: f64) {
+        if let Some(attempt) = self.attempts.get_mut(chunk) {
+            attempt.cost = (attempt.cost - cost).max(0.0);
+            self.lanes[lane].load = (self.lanes[lane].load - cost).max(0.0);
+        }
+    }
+
+    /// When a chunk probably ends. One that is late already may take as long again as it is late.
+    fn likely_end(&self, attempt: &Attempt, pace: Pace, now: Time) -> Time {
+        let lane = &self.lanes[attempt.lane];
+        let (began, takes) = match lane.in_flight {
+            // What is behind another chunk of its lane begins later.
+            2.. => (lane.busy_since, pace.overhead * lane.in_flight as f64 + pace.each * lane.load),
+            _ => (attempt.began.max(lane.busy_since), pace.time_of(attempt.cost)),
+        };
+        let end = began.saturating_add(Duration::from_secs_f64(takes.min(1e9)));
+        now.saturating_sub(end).saturating_add(now.max(end))
+    }
+
+    /// Has a lane do items of a chunk that may have hung, although there is other work: so it comes out whether it has. It
+    /// is looked for now and then only.
+    pub(super) fn copy_suspect(&mut self, lane: LaneIndex, now: Time) -> Option<Chunk> {
+        self.next_suspicion = now.saturating_add(self.settings.hung_after / 10);
+        if !self.adaptive || self.lanes[lane].on_trial || self.settings.limit.is_some() {
+            return None;
+        }
+        let scale = self.seconds_per_score();
+        let suspects = self.attempts.iter().filter(|(_, attempt)| {
+            attempt.lane != lane
+                && !attempt.exclusive
+                && attempt.lost.is_none()
+                && self.may_have_hung_at(attempt, scale).is_some_and(|hung| hung <= now)
+        });
+        let (of, items) = suspects
+            .filter_map(|(chunk, attempt)| Some((chunk, self.attempts.uncovered(attempt).last()?.clone())))
+            .next()?;
+        let own = self.pace_of(&self.lanes[lane], scale)?;
+        // For as long as a chunk of its own would take at most, so that little is lost if it has not hung.
+        let time = self.settings.hung_after.as_secs_f64() / 10.0;
+        let start = self.costs.retreat(&items, (time / own.each).max(1.0));
+        let start = start.max(items.end.saturating_sub(self.lanes[lane].most_items));
+        // What can be divided is not any more: it would have been stolen from.
+        self.attempts.get_mut(of)?.divisible = false;
+        self.next_suspicion = now;
+        Some(self.hand_out(lane, start..items.end, Purpose::Rescue, Some(of), now))
+    }
+
+    /// From when on a chunk may have hung: nothing says so but that it takes far longer than expected.
+    fn may_have_hung_at(&self, attempt: &Attempt, scale: Option<f64>) -> Option<Time> {
+        let lane = &self.lanes[attempt.lane];
+        if !lane.may_hang {
+            return None;
+        }
+        let takes = |pace: Pace| pace.time_of(attempt.cost) * lane.in_flight.max(1) as f64;
+        let long = match self.pace_of(lane, scale) {
+            Some(pace) => Duration::from_secs_f64((takes(pace) * self.settings.hung_factor).min(1e9)),
+            // Nothing is known of any lane.
+            None => self.settings.silence / 2,
+        };
+        Some(attempt.began.max(lane.busy_since).saturating_add(long.max(self.settings.hung_after)))
+    }
+
+    /// A part of the chunk that would end last, from its far end, if all idle lanes together would be done with it
+    /// sooner; or when that may be so.
+    fn copy_of_latest(&self, lane: LaneIndex, scale: Option<f64>, now: Time) -> Copy {
+        let idle = |index: usize| self.lanes[index].state == State::Healthy && self.lanes[index].in_flight == 0;
+        let rates = (0..self.lanes.len()).filter(|&index| index == lane || idle(index)).filter_map(|index| {
+            Some(self.pace_of(&self.lanes[index], scale)?.each.recip())
+        });
+        let idle_rate: f64 = rates.sum();
+        let own = self.pace_of(&self.lanes[lane], scale);
+        let mut best: Option<(Time, u64, &Attempt)> = None;
+        let mut later = now.saturating_add(self.settings.look_again.max(now / 20));
+        for (chunk, attempt) in self.attempts.iter() {
+            if attempt.lane == lane || attempt.exclusive || attempt.divisible || attempt.lost.is_some() {
+                continue;
+            }
+            // Where shares are fixed, or nothing is to be done twice, there must be reason to think that it never ends.
+            if !self.settings.rescue || !self.adaptive {
+                let hung = self.may_have_hung_at(attempt, scale);
+                if hung.is_none_or(|hung| hung > now) {
+                    later = later.min(hung.unwrap_or(later));
+                    continue;
+                }
+            }
+            let theirs = self.pace_of(&self.lanes[attempt.lane], scale);
+            let (Some(own), Some(theirs)) = (own, theirs) else {
+                // Nothing is known of anything but how long it has been.
+                let late = attempt.began.saturating_add(UNKNOWN_IS_LATE);
+                if late <= now && best.is_none() && !self.attempts.uncovered(attempt).is_empty() {
+                    best = Some((now, chunk, attempt));
+                }
+                later = later.min(late.max(now));
+                continue;
+            };
+            let end = self.likely_end(attempt, theirs, now);
+            if best.as_ref().is_some_and(|best| best.0 >= end) {
+                continue;
+            }
+            let open = self.attempts.uncovered(attempt);
+            if open.is_empty() {
+                continue;
+            }
+            let cost: f64 = open.iter().map(|items| self.costs.of(items)).sum();
+            // Many lanes share it, but an item is done by one.
+            let each = (cost / idle_rate).max(own.each * cost / len_of(&open) as f64);
+            let together = Duration::from_secs_f64(((own.overhead + each) * MARGIN).min(1e9));
+            if now.saturating_add(together) < end {
+                best = Some((end, chunk, attempt));
+            } else {
+                // A chunk that is not late yet is worth copying once it is late by as much as the copy takes.
+                later = later.min(end.saturating_add(together));
+            }
+        }
+        match best {
+            Some((_, of, attempt)) => {
+                Copy::Now { of, items: self.far_part(lane, attempt, own, idle_rate) }
+            }
+            None => Copy::Later(later),
+        }
+    }
+
+    /// The part of a chunk's open items that a lane takes over: half of its share among the idle lanes, and everything
+    /// where that is little.
+    fn far_part(&self, lane: LaneIndex, attempt: &Attempt, own: Option<Pace>, idle_rate: f64) -> Range<u64> {
+        let open = self.attempts.uncovered(attempt);
+        // There is one: only chunks with open items are looked at.
+        let last = open.last().cloned().unwrap_or(attempt.items.clone());
+        let cost: f64 = open.iter().map(|items| self.costs.of(items)).sum();
+        let wanted = match own {
+            Some(pace) => {
+                let share = cost * (pace.each.recip() / idle_rate).min(1.0);
+                let is_little = pace.each * share < pace.overhead * 8.0 || len_of(&open) <= 2;
+                let little = pace.overhead * 4.0 / pace.each;
+                if is_little { share } else { (share / 2.0).max(little) }
+            }
+            None => cost / 2.0,
+        };
+        let start = self.costs.retreat(&last, wanted.max(1.0));
+        let most = self.lanes[lane].most_items;
+        start.max(last.end.saturating_sub(most))..last.end
+    }
+}
+
+/// Whether a copy of another lane's chunk is to begin.
+enum Copy {
+    Now { of: u64, items: Range<u64> },
+    /// Not before this time.
+    Later(Time),
+}
