@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use evener_device::Device;
 use evener_schedule::{Pool, Task};
 
 use crate::{
@@ -28,8 +29,18 @@ fn clustered(place: f64, cheap: Duration) -> Vec<u64> {
 
 /// Eight lanes take at most so many times as long as if each had an eighth of the work.
 fn shared<T: Task<Input = u64, Output = u64>>(task: T, place: f64, cheap: Duration, times: f64) {
+    shared_by(vec![cores("cpu", LANES)], task, place, cheap, times);
+}
+
+fn shared_by<T: Task<Input = u64, Output = u64>>(
+    devices: Vec<Device>,
+    task: T,
+    place: f64,
+    cheap: Duration,
+    times: f64,
+) {
     within(LIMIT, "dear items side by side", move || {
-        let pool = Pool::new([cores("cpu", LANES)]).unwrap();
+        let pool = Pool::new(devices).unwrap();
         let items = clustered(place, cheap);
         let expected = answers(&items);
         let ideal = total(&items) / LANES + free(&task, &pool, cheap);
@@ -103,6 +114,8 @@ fn dear_items_of_a_task_that_copies_are_shared() {
 fn dear_items_of_a_kernel_are_shared() {
     let _turn = alone();
     for place in [0.0, 0.5, 1.0] {
-        shared(kernel(), place, CHEAP_COST, 2.0);
+        // A device runs as many kernels at once as the machine has cores, whatever it says of itself.
+        let devices = (0..LANES).map(|number| cores(&format!("cpu/{number}"), 1)).collect();
+        shared_by(devices, kernel(), place, CHEAP_COST, 2.0);
     }
 }

@@ -41,7 +41,6 @@ fn two_items_on_two_devices_of_one_core_take_as_long_as_one() {
 fn sixteen_items_on_sixteen_lanes_take_as_long_as_one() {
     let _turn = alone();
     one_each(vec![cores("cpu", 16)], closure(), 16);
-    one_each(vec![cores("cpu", 16)], kernel(), 16);
 }
 
 #[test]

@@ -73,6 +73,19 @@ pub(crate) fn fallible() -> impl Task<Input = u64, Output = u64> {
     })
 }
 
+/// Takes as long as these items together, in steps of a millisecond or an item: what is stopped in between has the rest
+/// still to do, as code that computes would.
+pub(crate) fn spend_all(items: &[u64]) {
+    let mut due = Duration::ZERO;
+    for &item in items {
+        due += cost(item);
+        if due >= ms(1) {
+            spend(std::mem::take(&mut due));
+        }
+    }
+    spend(due);
+}
+
 /// A kernel with a Rust body that takes as long as its items together. A chunk of it cannot be interrupted.
 pub(crate) fn kernel() -> KernelTask<u64, u64> {
     let kernel = Kernel::new("uneven_kernel")
@@ -83,7 +96,7 @@ pub(crate) fn kernel() -> KernelTask<u64, u64> {
         .rust(|launch| {
             let count = launch.params::<KernelParams>()?.count as usize;
             let (items, results) = (launch.read::<u64>(0)?, launch.write::<u64>(1)?);
-            spend(total(&items[..count]));
+            spend_all(&items[..count]);
             for (result, &item) in results[..count].iter_mut().zip(items) {
                 *result = answer(item);
             }
