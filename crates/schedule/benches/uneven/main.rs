@@ -72,10 +72,13 @@ fn bench(only: &[&str]) {
 
     let shapes: Vec<_> =
         SHAPES.iter().filter(|(name, _)| only.is_empty() || only.contains(name)).copied().collect();
+    // Every shape comes to as many rounds; the least of several, since whatever disturbs only adds.
+    let one_core = (0..9).map(|_| timed(|| SHAPES[0].1(cores).iter().map(work).collect()).0).min().unwrap();
+    println!("one core does all items of a shape in {one_core:.3?}");
     let mut worst: f64 = 0.0;
     for disturbed in [false, true] {
         let _spinner = disturbed.then(|| Spinner::start(cores - 1));
-        let free = if disturbed { cores as f64 - 0.5 } else { cores as f64 };
+        let ideal = one_core.div_f64(if disturbed { cores as f64 - 0.5 } else { cores as f64 });
         match disturbed {
             false => println!("\nundisturbed"),
             true => println!("\nwhile another program spins on one core"),
@@ -84,7 +87,7 @@ fn bench(only: &[&str]) {
         ways.iter().for_each(|(name, _)| print!("{name:>12}{:>12}", "efficiency"));
         println!("{:>16}", "to best peer");
         for (name, make) in &shapes {
-            let ratio = compare(name, &make(cores), &mut ways, rounds, free);
+            let ratio = compare(name, &make(cores), &mut ways, rounds, ideal);
             worst = worst.max(ratio.unwrap_or(0.0));
         }
     }
@@ -94,10 +97,9 @@ fn bench(only: &[&str]) {
 }
 
 /// Times all ways on one shape and prints a line. Gives the ratio of the first to the best of the others.
-fn compare(name: &str, items: &[Item], ways: &mut [Way<'_>], rounds: usize, cores: f64) -> Option<f64> {
+fn compare(name: &str, items: &[Item], ways: &mut [Way<'_>], rounds: usize, ideal: Duration) -> Option<f64> {
     let expected = checksum(&items.iter().map(work).collect::<Vec<_>>());
     let mut times: Vec<Vec<Duration>> = vec![Vec::new(); ways.len()];
-    let mut alone = Vec::new();
     let warm = rounds.div_ceil(4);
     for round in 0..rounds + warm {
         for turn in 0..ways.len() {
@@ -109,12 +111,7 @@ fn compare(name: &str, items: &[Item], ways: &mut [Way<'_>], rounds: usize, core
                 times[which].push(took);
             }
         }
-        // What one core takes, now and then: the processor's clock may change.
-        if round % 5 == 0 {
-            alone.push(timed(|| items.iter().map(work).collect()).0);
-        }
     }
-    let ideal = quartile(&mut alone).div_f64(cores);
     let times: Vec<Duration> = times.iter_mut().map(|times| quartile(times)).collect();
     print!("{name:14}{:>9.2} ms", ideal.as_secs_f64() * 1e3);
     for time in &times {

@@ -4,7 +4,7 @@
 //! `EVENER_FUZZ_SECONDS=0` that round alone is run.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::atomic::{AtomicU64, Ordering::SeqCst},
     time::{Duration, Instant},
 };
@@ -49,8 +49,17 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 6] =
-        [Kind::Closure, Kind::Fallible, Kind::OfChunks, Kind::Reading, Kind::Copying, Kind::Kernel];
+    /// The kernel more often than the others, since it alone has errors.
+    const ALL: [Kind; 8] = [
+        Kind::Closure,
+        Kind::Fallible,
+        Kind::OfChunks,
+        Kind::Reading,
+        Kind::Copying,
+        Kind::Kernel,
+        Kind::Kernel,
+        Kind::Kernel,
+    ];
 }
 
 /// How a run is ended before its time, if at all.
@@ -216,8 +225,14 @@ fn runs<T: Task<Input = u64, Output = u64>>(pool: &Pool, task: &T, plan: &Plan, 
             }
             _ => None,
         };
-        let outcome = one_run(&job, &items, way);
-        judge(plan, &items, way, start.elapsed(), outcome);
+        let judged = catch_unwind(AssertUnwindSafe(|| {
+            let outcome = one_run(&job, &items, way);
+            judge(plan, &items, way, start.elapsed(), outcome);
+        }));
+        if let Err(panic) = judged {
+            eprintln!("{plan:?}, {} items of {:?}, way {way}", items.len(), total(&items));
+            resume_unwind(panic);
+        }
         if let Some(canceller) = canceller {
             canceller.join().unwrap();
         }
