@@ -1,4 +1,4 @@
-//! A hand: a thread that works on one device's pieces, one after another.
+//! A worker: a thread that runs one device's pieces, one after another.
 
 use std::{
     mem::MaybeUninit,
@@ -8,7 +8,11 @@ use std::{
 
 use evener_device::Result;
 
-use super::{desk::Next, shared::Shared};
+use super::{
+    desk::Next,
+    guard::{contain, log},
+    shared::Shared,
+};
 use crate::{
     executor::{guarded, panic_message, perform, task_error},
     pool::Kept,
@@ -16,17 +20,17 @@ use crate::{
 };
 
 impl<T: Task> Shared<T> {
-    /// A hand's whole life, whatever it ends with.
+    /// A worker's whole life, whatever it ends with.
     pub(super) fn live(self: Arc<Self>, me: u64, line: usize) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work_on(me, line))) {
             self.fall(me, line, panic_message(&*panic));
         }
     }
 
-    /// A hand is no more; somebody else may take its place.
+    /// A worker ends; the desk may start another one in its place.
     fn fall(self: &Arc<Self>, me: u64, line: usize, message: String) {
         let error = task_error(&self.seats[line].id, "between pieces".into(), message);
-        tracing::warn!(%error, "a hand has fallen");
+        log(|| tracing::warn!(%error, "a worker has panicked"));
         self.at_desk(|desk, now| desk.fell(me, error, now));
     }
 
@@ -44,13 +48,13 @@ impl<T: Task> Shared<T> {
                     Next::Rest
                 }
                 Next::Run { item, number } => {
-                    // The desk gives pieces only to those who are ready; nobody's piece is lost if it did otherwise.
+                    // The desk gives pieces only to workers that are ready; no piece is lost if it did otherwise.
                     let Some(kept) = state.as_mut() else {
                         return self.fall(me, line, "it was not ready".into());
                     };
                     let result = self.compute(line, kept, &item, number);
-                    // The piece's item is dropped by whoever has it last, but never under the lock.
-                    drop(item);
+                    // Never dropped under the lock; and a panic in it must not lose the result.
+                    contain(|| drop(item));
                     let next = self.tell(me, kept.generation, result);
                     let is_stale = kept.generation != self.seats[line].generation();
                     // What is not needed any more is given back while the device is left alone.
@@ -74,7 +78,7 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    /// Makes the device ready for this hand.
+    /// Makes the device ready for this worker.
     fn make_ready(self: &Arc<Self>, me: u64, line: usize) -> Option<Kept<T::State>> {
         let seat = &self.seats[line];
         let (device, generation) = seat.device();
@@ -121,7 +125,8 @@ impl<T: Task> Shared<T> {
             };
             (desk.ask(me, Some(generation), now), unwanted)
         });
-        drop(unwanted);
+        // This worker may have its next piece by now, which a panic would fail.
+        contain(|| drop(unwanted));
         next
     }
 }

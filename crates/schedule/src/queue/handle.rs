@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::error::QueueError;
+use super::{error::QueueError, guard::contain};
 use crate::pool::lock;
 
 /// What waits for one piece's result: block on it with [`wait`](Handle::wait), or await it, since it is a future that
@@ -86,8 +86,10 @@ impl<O> Future for Handle<O> {
         if let Some(result) = state.take() {
             return Poll::Ready(result);
         }
-        // The last one to poll is the one to wake.
-        *state = State::Waiting(Some(context.waker().clone()));
+        // The last one to poll is the one to wake. The waker before it is dropped without the lock.
+        let before = std::mem::replace(&mut *state, State::Waiting(Some(context.waker().clone())));
+        drop(state);
+        drop(before);
         Poll::Pending
     }
 }
@@ -159,7 +161,7 @@ impl<O> Promise<O> {
 impl<O> Drop for Promise<O> {
     fn drop(&mut self) {
         if let Some(waker) = self.keep(Err(QueueError::Abandoned)) {
-            waker.wake();
+            contain(|| waker.wake());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What waits at one device of a queue, and what is known of the device.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -9,6 +9,7 @@ use std::{
 use evener_device::Error;
 
 use super::{
+    desk::Stall,
     handle::{Place, Promise},
     trust::Trust,
 };
@@ -18,23 +19,34 @@ use crate::{
     run::Time,
 };
 
-/// A piece on its way: there is one ticket for each, and whoever has it has the piece.
+/// A piece goes to a device for so many tries at most, and to the same device again only for want of another one. The
+/// quarantine grows from try to try, so a device that is away for most of a second loses no piece.
+const MOST_TRIES: u32 = 4;
+
+/// A piece that its device was called hung with counts as so many tries, since each may take very long.
+const TRIES_A_HANG: u32 = 2;
+
+/// A piece without an answer. There is one ticket for each: in a device's queue, or in flight.
 #[derive(Debug)]
 pub(super) struct Ticket<I, O> {
     pub(super) place: Place,
-    /// Shared with the hand that works on it, which may keep it longer than it keeps the piece.
+    /// Shared with the workers that run it, which may keep it longer than the piece is in flight.
     pub(super) item: Arc<I>,
     pub(super) promise: Promise<O>,
     /// The lines that it failed on, and how.
     pub(super) failures: Vec<(usize, Error)>,
-    /// How often somebody was given up on with it.
-    pub(super) given_up: u32,
 }
 
 impl<I, O> Ticket<I, O> {
     /// How often it failed on a line.
-    pub(super) fn tries_on(&self, line: usize) -> usize {
-        self.failures.iter().filter(|(failed, _)| *failed == line).count()
+    pub(super) fn tries_on(&self, line: usize) -> u32 {
+        let tries = |error: &Error| if matches!(error, Error::TimedOut { .. }) { TRIES_A_HANG } else { 1 };
+        self.failures.iter().filter(|(failed, _)| *failed == line).map(|(_, error)| tries(error)).sum()
+    }
+
+    /// Whether it may be tried on a line: again, where it failed there before.
+    pub(super) fn may_try(&self, line: usize) -> bool {
+        self.tries_on(line) < MOST_TRIES
     }
 }
 
@@ -46,20 +58,28 @@ pub(super) struct Line<I, O> {
     queue: VecDeque<Piece<Ticket<I, O>>>,
     /// How many of them the seat's counter knows of.
     counted: u64,
+    /// Pieces that are late on another device and are to be done here as well.
+    pub(super) copies: BTreeSet<Place>,
     pub(super) trust: Trust,
     pub(super) mean: Mean,
     /// The device's static score.
     pub(super) score: f64,
-    /// Whether a piece that takes far too long has hung.
+    /// Whether the device may hang; plain code on the processor does not.
     pub(super) may_hang: bool,
-    /// How many hands it may have.
+    /// Maximum number of workers.
     pub(super) most_hands: usize,
-    /// How many it has, and how many of them make the device ready and work on a piece.
+    /// How many workers it has, and how many of them make the device ready and run a piece.
     pub(super) hands: usize,
     pub(super) preparing: usize,
     pub(super) active: usize,
+    /// The worker that finds out whether a device in quarantine is well again.
+    pub(super) trial: Option<u64>,
+    /// Its late workers.
+    pub(super) stall: Stall,
     pub(super) done: u64,
     pub(super) failed: u64,
+    /// Speculative copies that began here.
+    pub(super) copied: u64,
     /// Pieces that the balancer brought and took.
     pub(super) received: u64,
     pub(super) gave: u64,
@@ -71,6 +91,7 @@ impl<I, O> Line<I, O> {
             seat,
             queue: VecDeque::new(),
             counted: 0,
+            copies: BTreeSet::new(),
             trust: Trust::new(),
             mean: Mean::default(),
             score: score.max(1e-3),
@@ -79,8 +100,11 @@ impl<I, O> Line<I, O> {
             hands: 0,
             preparing: 0,
             active: 0,
+            trial: None,
+            stall: Stall::default(),
             done: 0,
             failed: 0,
+            copied: 0,
             received: 0,
             gave: 0,
         }
@@ -88,6 +112,20 @@ impl<I, O> Line<I, O> {
 
     pub(super) fn queued(&self) -> usize {
         self.queue.len()
+    }
+
+    /// How many pieces wait for a worker: those that are queued, and copies of others.
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.len() + self.copies.len()
+    }
+
+    /// Takes the next piece if it is a copy: copies and queued pieces go by their places.
+    pub(super) fn pop_copy(&mut self) -> Option<Place> {
+        let copy = self.copies.first()?;
+        if self.queue.front().is_some_and(|queued| queued.work().place < *copy) {
+            return None;
+        }
+        self.copies.pop_first()
     }
 
     /// Puts a piece where it belongs.
@@ -138,8 +176,8 @@ impl<I, O> Line<I, O> {
         count
     }
 
-    /// What the balancer is told: several hands drain the queue so many times as fast as one, and what the device is
-    /// about to be tried with stays.
+    /// What the balancer is told: several workers drain the queue so many times as fast as one; the canary stays; and a
+    /// device whose workers are all late gets nothing.
     pub(super) fn load(&self, now: Time) -> Load {
         let load = Load::of(&self.queue);
         let working = self.trust.is_working();
@@ -147,26 +185,26 @@ impl<I, O> Line<I, O> {
         Load {
             movable: load.movable.saturating_sub(canary),
             piece_time: self.mean.time().map(|mean| mean / self.most_hands as u32),
-            working,
+            working: working && self.stall.relieved_at.is_none(),
             ..load
         }
     }
 
-    /// Whether a hand may begin with a piece: any number while it works, and the canary alone when it is tried.
+    /// Whether a worker may begin with a piece: any number while the device works, and the canary alone after its
+    /// quarantine.
     pub(super) fn may_begin(&self, now: Time) -> bool {
-        let is_tried = self.trust.may_be_tried(now) && self.active == 0 && self.preparing == 0;
-        self.trust.is_working() || is_tried
+        self.trust.is_working() || self.trust.may_be_tried(now) && self.trial.is_none()
     }
 
-    /// Whether it is to be tried, and has nothing to be tried with.
+    /// Whether its quarantine is over, and it has no piece for a canary.
     pub(super) fn wants_canary(&self, now: Time) -> bool {
-        !self.trust.is_working() && self.may_begin(now) && self.queue.is_empty()
+        !self.trust.is_working() && self.may_begin(now) && self.waiting() == 0
     }
 
-    /// Whether there is more to do than there are hands that will take it up.
+    /// Whether there is more to do than there are workers that will take it up.
     pub(super) fn lacks_hands(&self, now: Time) -> bool {
         let free = self.hands.saturating_sub(self.active);
-        self.hands < self.most_hands && self.queue.len() > free && self.may_begin(now)
+        self.hands < self.most_hands && self.waiting() > free && self.may_begin(now)
     }
 
     /// Keeps what the pool's statistics say of the seat right. Other queues count there too, so only the change is told.

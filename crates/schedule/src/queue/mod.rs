@@ -1,14 +1,16 @@
 //! A service that work is submitted to one piece at a time.
 //!
-//! Each device has its own queue, and hands that take from it: threads of the device's crew. A hand takes the lock of the
-//! [desk](self::desk), says what became of its piece, is told what comes next, and lets go. One more thread looks after
-//! the queue while anything is to be done: it gives up on what has hung, and sees to devices that are to be tried again.
+//! Each device has its own queue, and workers that take from it: threads of the device's crew. A worker takes the lock of
+//! the [desk](self::desk), which dispatches the pieces, says what became of its piece, is told what comes next, and
+//! releases the lock. One more thread looks after the queue while it is busy: it has late pieces done elsewhere as well,
+//! gives up on devices that have hung, and tries devices again whose quarantine is over.
 //!
-//! There is one ticket for each piece: in a device's queue, or with a hand's entry at the desk. Whoever gives up on a hand
-//! takes its ticket, so whatever that hand brings later is nobody's, and a piece has exactly one answer.
+//! There is one ticket for each piece: in a device's queue, or in flight. The first result takes the ticket, so whatever
+//! another worker brings later is dropped, and a piece has exactly one answer.
 
 mod desk;
 mod error;
+mod guard;
 mod hand;
 mod handle;
 mod line;
@@ -20,14 +22,19 @@ mod trust;
 
 use std::{
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use evener_device::Error;
 
-use self::{desk::Desk, handle::Withdraw, line::Line, shared::Shared};
+use self::{
+    desk::{Desk, Limits},
+    guard::contain,
+    handle::Withdraw,
+    line::Line,
+    shared::Shared,
+};
 pub use self::{
     error::QueueError,
     handle::Handle,
@@ -47,8 +54,7 @@ pub struct QueueBuilder<T> {
     pool: Pool,
     task: T,
     balancer: BalancerSettings,
-    limit: Option<Duration>,
-    prepare_limit: Duration,
+    limits: Limits,
 }
 
 impl<T: Task> QueueBuilder<T> {
@@ -58,39 +64,51 @@ impl<T: Task> QueueBuilder<T> {
         self
     }
 
-    /// A piece that takes longer than this has hung, and is done again elsewhere. Without it the device's own history
-    /// tells, for tasks that [may hang](Task::may_hang): eight times its mean, and half a second at least. A device
-    /// without a history then has as long as it has to be made ready.
+    /// Sets how long a piece may take. A device that takes longer has hung: it is left alone for a while, and the piece is
+    /// done again, elsewhere if possible.
+    ///
+    /// With a limit of your own, no other limit counts. Without one, a piece may take as long as it takes: a device that
+    /// [may hang](Task::may_hang) is said to have hung only once another device has done the same piece in a small part
+    /// of the time, and plain code on the processor never is.
     pub fn piece_limit(mut self, limit: Duration) -> Self {
-        self.limit = Some(limit);
+        self.limits.piece = Some(limit);
         self
     }
 
-    /// A device that takes longer than this to be made ready has hung: five minutes, unless said otherwise, since some
-    /// kernels take long to compile.
+    /// Sets how long a device that [may hang](Task::may_hang) is waited for where no other device can show that the piece
+    /// takes less: by default 60 seconds, or a hundred times the longest piece so far if that is longer. The device is
+    /// then opened afresh and the piece tried once more, before it fails. Has no effect beside a
+    /// [`piece_limit`](Self::piece_limit).
+    pub fn silence_limit(mut self, limit: Duration) -> Self {
+        self.limits.silence = Some(limit);
+        self
+    }
+
+    /// Sets how long a device may take to be made ready: five minutes, unless said otherwise, since some kernels take
+    /// long to compile.
     pub fn prepare_limit(mut self, limit: Duration) -> Self {
-        self.prepare_limit = limit;
+        self.limits.prepare = limit;
         self
     }
 
     /// Opens the queue. Nothing is made on a device before it gets its first piece. Fails where no device of the pool
     /// has code for the task.
     pub fn open(self) -> Result<Queue<T>, RunError> {
-        let QueueBuilder { pool, task, balancer, limit, prepare_limit } = self;
+        let QueueBuilder { pool, task, balancer, limits } = self;
         let seats = pool.usable(&task)?;
         let first = seats[0].id.clone();
         let lines = seats.iter().map(|seat| {
             let (device, _) = seat.device();
             Line::new(seat.clone(), score(&device), task.hands(&device), task.may_hang(&device))
         });
-        let desk = Desk::new(lines.collect(), balancer, limit, prepare_limit);
+        let desk = Desk::new(lines.collect(), balancer, limits);
         tracing::debug!(task = task.name(), devices = seats.len(), "a queue opens");
         let shared = Arc::new(Shared::new(task, seats, desk));
         let queue = Queue { shared };
         let looked_after = queue.shared.clone();
         let look_after = move || {
-            // It runs nothing of the user's that could panic; if it does all the same, the queue is not left alone.
-            while catch_unwind(AssertUnwindSafe(|| looked_after.look_after())).is_err() {}
+            // The user's code is contained; if anything panics all the same, the queue is not left alone.
+            while !contain(|| looked_after.look_after()) {}
         };
         std::thread::Builder::new().name("evener-queue".into()).spawn(look_after).map_err(|why| {
             Error::Lost { device: first, operation: "starting a thread".into(), detail: why.to_string() }
@@ -106,8 +124,7 @@ impl Pool {
             pool: self.clone(),
             task: task.clone(),
             balancer: BalancerSettings::default(),
-            limit: None,
-            prepare_limit: Duration::from_secs(300),
+            limits: Limits { piece: None, prepare: Duration::from_secs(300), silence: None },
         }
     }
 }
@@ -175,6 +192,7 @@ impl<T: Task> Queue<T> {
             active: line.active,
             done: line.done,
             failed: line.failed,
+            copied: line.copied,
             received: line.received,
             gave: line.gave,
             mean: line.mean.time(),

@@ -1,13 +1,13 @@
 //! What the threads of a queue share, and the thread that looks after it.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use super::{
-    desk::{Desk, Settled},
+    desk::{Desk, GLANCE, Settled},
+    guard::{contain, log},
     handle::{Place, Withdraw},
 };
 use crate::{
@@ -15,9 +15,6 @@ use crate::{
     run::Time,
     task::Task,
 };
-
-/// So often somebody looks around while anything is to be done.
-const GLANCE: Duration = Duration::from_millis(10);
 
 type DeskOf<T> = Desk<<T as Task>::Input, <T as Task>::Output>;
 
@@ -28,11 +25,11 @@ pub(super) struct Shared<T: Task> {
     pub(super) seats: Vec<Arc<Seat>>,
     start: Instant,
     desk: Mutex<DeskOf<T>>,
-    /// Something has changed for the hands of a line.
+    /// Something has changed for the workers of a line.
     pub(super) work: Vec<Condvar>,
-    /// Something has changed for whoever looks after the queue.
+    /// The queue is idle no more, or again: something has changed for the look-after thread.
     news: Condvar,
-    /// Nothing is to be done any more.
+    /// Every piece has its answer.
     quiet: Condvar,
 }
 
@@ -51,22 +48,23 @@ impl<T: Task> Shared<T> {
         self.start.elapsed()
     }
 
-    /// Does something at the desk, and then what follows from it: the balancer is asked if it is time, hands are woken
-    /// and hired, and, once the lock is gone, those who wait for a result are told.
+    /// Does something at the desk, and then what follows from it: the balancer is asked if it is time, workers are woken
+    /// and started, and, once the lock is released, the threads that wait for a result are woken.
     pub(super) fn at_desk<R>(self: &Arc<Self>, act: impl FnOnce(&mut DeskOf<T>, Time) -> R) -> R {
         let mut desk = self.desk();
         let now = self.now();
-        let was_idle = desk.outstanding == 0;
+        desk.notice_pause(now);
+        let was_idle = desk.is_idle();
         let answer = act(&mut desk, now);
         desk.rebalance_if_due(now);
         self.staff(&mut desk, now);
         let settled = std::mem::take(&mut desk.settled);
-        let (is_idle, is_over) = (desk.outstanding == 0, desk.is_over());
+        let (is_idle, is_quiet, is_over) = (desk.is_idle(), desk.outstanding == 0, desk.is_over());
         drop(desk);
         if was_idle != is_idle || is_over {
             self.news.notify_all();
         }
-        if is_idle {
+        if is_quiet {
             self.quiet.notify_all();
         }
         if is_over {
@@ -76,7 +74,7 @@ impl<T: Task> Shared<T> {
         answer
     }
 
-    /// Sees to it that there is somebody for what is queued.
+    /// Wakes workers for the pieces that wait, and starts more where there are too few.
     fn staff(self: &Arc<Self>, desk: &mut DeskOf<T>, now: Time) {
         for line in 0..self.seats.len() {
             while desk.lines[line].lacks_hands(now) {
@@ -88,10 +86,10 @@ impl<T: Task> Shared<T> {
             }
             let it = &desk.lines[line];
             if it.trust.is_retired() && it.hands > 0 {
-                // Its hands are to go.
+                // Its workers are to end.
                 self.work[line].notify_all();
             }
-            match it.queued() {
+            match it.waiting() {
                 0 => {}
                 _ if !it.may_begin(now) => {}
                 1 => self.work[line].notify_one(),
@@ -100,24 +98,22 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    /// Looks after the queue until all is done: for what has hung, for devices that are to be tried again, and for
-    /// loads that are uneven although nobody submits or finishes anything.
+    /// Looks after the queue until all is done: late pieces, devices whose quarantine is over, and loads that are uneven
+    /// although nothing is submitted or finished.
     pub(super) fn look_after(self: &Arc<Self>) {
         loop {
-            let desk = self.desk();
+            let mut desk = self.desk();
             if desk.is_over() {
                 return;
             }
-            let is_idle = desk.outstanding == 0;
-            // Nothing that happens from here on is missed: whoever has news needs the lock to make it.
-            match is_idle {
-                true => drop(self.news.wait(desk).unwrap_or_else(PoisonError::into_inner)),
-                false => drop(self.news.wait_timeout(desk, GLANCE).unwrap_or_else(PoisonError::into_inner)),
+            // Nothing that happens from here on is missed: changing the desk needs the lock.
+            if desk.is_idle() {
+                desk.sleep();
+                drop(self.news.wait(desk).unwrap_or_else(PoisonError::into_inner));
+            } else {
+                drop(self.news.wait_timeout(desk, GLANCE).unwrap_or_else(PoisonError::into_inner));
             }
-            self.at_desk(|desk, now| {
-                desk.dismiss_hung(now);
-                desk.send_canaries(now);
-            });
+            self.at_desk(|desk, now| desk.look_after(now));
         }
     }
 
@@ -141,13 +137,13 @@ impl<T: Task> Withdraw for Shared<T> {
     }
 }
 
-/// Lets go of a piece that has its answer, and wakes whoever waits for it. Both run code of the user's, whose panics are
-/// nobody else's matter: least of all of those who wait for the pieces after this one.
+/// Wakes the task that waits for a piece, and drops the piece. Both run code of the user's, whose panics must not reach
+/// the pieces after this one.
 fn release<I, O>(settled: Settled<I, O>) {
     let Settled { ticket, waker } = settled;
-    let woken = catch_unwind(AssertUnwindSafe(|| waker.map(std::task::Waker::wake)));
-    let dropped = catch_unwind(AssertUnwindSafe(|| drop(ticket)));
-    if woken.is_err() || dropped.is_err() {
-        tracing::warn!("a waker, or an item or result that was dropped, panicked");
+    let woken = contain(|| waker.map(std::task::Waker::wake));
+    let dropped = contain(|| drop(ticket));
+    if !woken || !dropped {
+        log(|| tracing::warn!("a waker, or an item or result that was dropped, panicked"));
     }
 }

@@ -25,12 +25,14 @@ pub struct QueueDevice {
     pub device: DeviceId,
     /// Pieces that wait for it.
     pub queued: usize,
-    /// Pieces that it works on.
+    /// Pieces that it works on, among them those that another device has done meanwhile.
     pub active: usize,
     /// Pieces that it has done.
     pub done: u64,
     /// Pieces that failed on it, by its own fault or by theirs.
     pub failed: u64,
+    /// Pieces that it began with because they took long on another device. Those that it did first are among `done`.
+    pub copied: u64,
     /// Pieces that the balancer brought it.
     pub received: u64,
     /// Pieces that the balancer took from it.

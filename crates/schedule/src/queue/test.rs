@@ -1,4 +1,5 @@
 mod failure;
+mod late;
 
 use std::{
     collections::HashMap,

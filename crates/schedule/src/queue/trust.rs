@@ -17,8 +17,12 @@ const MOST_DOUBLINGS: u32 = 10;
 /// of use, and one that fails every other time is not.
 const FORGIVEN_AFTER: u32 = 10;
 
-/// After so many failures in a row, without a piece done between them, nobody waits for the device any more.
-const HOPELESS_AFTER: u32 = 4;
+/// After so much time in which the device was given work and did not fail, one earlier failure is forgotten.
+const FORGIVEN_IN: Duration = Duration::from_secs(1);
+
+/// After so many failures in a row, some three seconds without a piece done between them, no piece waits for the device
+/// any more.
+const HOPELESS_AFTER: u32 = 6;
 
 /// How a device stands.
 #[derive(Debug, Clone)]
@@ -41,13 +45,22 @@ pub(super) struct Trust {
     in_a_row: u32,
     /// Pieces done well since the last failure.
     well: u32,
+    /// Since when the device has been well, less the time for which failures were forgotten.
+    well_since: Time,
     /// What it failed with last.
     pub(super) last: Option<Error>,
 }
 
 impl Trust {
     pub(super) fn new() -> Trust {
-        Trust { standing: Standing::Working, strikes: 0, in_a_row: 0, well: 0, last: None }
+        Trust {
+            standing: Standing::Working,
+            strikes: 0,
+            in_a_row: 0,
+            well: 0,
+            well_since: Time::ZERO,
+            last: None,
+        }
     }
 
     pub(super) fn is_working(&self) -> bool {
@@ -73,8 +86,20 @@ impl Trust {
         self.in_a_row >= HOPELESS_AFTER
     }
 
+    /// Forgets failures for the time in which the device was well.
+    fn forgive(&mut self, now: Time) {
+        if !self.is_working() {
+            return;
+        }
+        let well_for = now.saturating_sub(self.well_since);
+        let forgiven = u32::try_from(well_for.as_millis() / FORGIVEN_IN.as_millis()).unwrap_or(u32::MAX);
+        self.strikes = self.strikes.saturating_sub(forgiven);
+        self.well_since = self.well_since.saturating_add(FORGIVEN_IN.saturating_mul(forgiven));
+    }
+
     /// It has lost a piece or could not be made ready: it is left alone for a while.
     pub(super) fn strike(&mut self, error: Error, now: Time) {
+        self.forgive(now);
         let cooldown = COOLDOWN * (1 << self.strikes.min(MOST_DOUBLINGS));
         self.strikes += 1;
         self.in_a_row += 1;
@@ -92,10 +117,11 @@ impl Trust {
     }
 
     /// It has done a piece well. Says whether that brought it back.
-    pub(super) fn done(&mut self, canary: bool) -> bool {
+    pub(super) fn done(&mut self, canary: bool, now: Time) -> bool {
         let is_back = canary && matches!(self.standing, Standing::SetAside { .. });
         if is_back {
             self.standing = Standing::Working;
+            self.well_since = now;
         }
         // What somebody had begun before the device failed says nothing about it now.
         if is_back || self.is_working() {
@@ -130,14 +156,27 @@ mod test {
         for cooldown in [100, 200, 400] {
             trust.strike(lost(), Time::ZERO);
             assert_eq!(until(&trust), Time::from_millis(cooldown));
-            assert!(!trust.done(false), "only a canary brings it back");
-            assert!(trust.done(true));
+            assert!(!trust.done(false, Time::ZERO), "only a canary brings it back");
+            assert!(trust.done(true, Time::ZERO));
         }
-        (0..2 * FORGIVEN_AFTER).for_each(|_| assert!(!trust.done(false)));
+        (0..2 * FORGIVEN_AFTER).for_each(|_| assert!(!trust.done(false, Time::ZERO)));
         trust.strike(lost(), Time::ZERO);
         assert_eq!(until(&trust), Time::from_millis(200), "two of three are forgotten");
         (0..40).for_each(|_| trust.strike(lost(), Time::ZERO));
         assert_eq!(until(&trust), COOLDOWN * 1024);
+    }
+
+    #[test]
+    fn failures_are_forgotten_in_time_that_was_well_and_not_in_quarantine() {
+        let mut trust = Trust::new();
+        (0..3).for_each(|_| trust.strike(lost(), Time::ZERO));
+        assert_eq!(until(&trust), Time::from_millis(400));
+        assert!(trust.done(true, Time::from_secs(100)), "three failures are left, however long ago");
+        trust.strike(lost(), Time::from_millis(102_500));
+        assert_eq!(until(&trust), Time::from_millis(102_700), "two of three are forgotten");
+        trust.done(true, Time::from_secs(110));
+        trust.strike(lost(), Time::from_secs(1_000_000));
+        assert_eq!(until(&trust), Time::from_secs(1_000_000) + COOLDOWN);
     }
 
     #[test]
@@ -146,12 +185,12 @@ mod test {
         for _ in 0..10 {
             trust.strike(lost(), Time::ZERO);
             assert!(!trust.failed_again());
-            trust.done(true);
+            trust.done(true, Time::ZERO);
         }
         (0..HOPELESS_AFTER).for_each(|_| trust.strike(lost(), Time::ZERO));
         assert!(trust.failed_again() && trust.is_hopeless());
         trust.retire(lost());
         trust.strike(lost(), Time::ZERO);
-        assert!(!trust.done(true) && trust.is_retired(), "a retired device does not come back");
+        assert!(!trust.done(true, Time::ZERO) && trust.is_retired(), "a retired device does not come back");
     }
 }

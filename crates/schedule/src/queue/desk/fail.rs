@@ -1,55 +1,48 @@
 //! What happens when something fails.
 
-use std::time::Duration;
-
 use evener_device::Error;
 
-use super::{Desk, Doing, QueueError, Ticket};
-use crate::run::{Failure, Time};
-
-/// A piece that takes so many times its device's mean has hung.
-const PATIENCE: u32 = 8;
-
-/// No piece is taken for hung before it took this long, unless the user says so.
-const LEAST_PATIENCE: Duration = Duration::from_millis(500);
-
-/// So many times as long for a piece that was given up on before, since it may simply take long.
-const MORE_PATIENCE: u32 = 4;
+use super::{Attempt, Desk, Doing, QueueError};
+use crate::{
+    queue::guard::log,
+    run::{Failure, Time},
+};
 
 impl<I, O> Desk<I, O> {
-    /// A hand's piece has failed.
+    /// A worker's piece has failed.
     pub(in crate::queue) fn failed(&mut self, hand: u64, error: Error, now: Time) {
-        // Whoever was dismissed has nothing to say.
-        if let Some((line, Doing::Piece { ticket, generation, .. })) = self.stop(hand) {
-            self.piece_failed(line, ticket, generation, error, now);
+        // A worker that was dismissed has nothing to say.
+        if let Some((line, Doing::Piece(attempt))) = self.stop(hand) {
+            self.attempt_failed(hand, line, &attempt, error, now);
         }
     }
 
-    /// A hand could not make its device, of this generation, ready.
+    /// A worker could not make its device, of this generation, ready.
     pub(in crate::queue) fn not_ready(&mut self, hand: u64, generation: u64, error: Error, now: Time) {
         let Some((line, _)) = self.stop(hand) else { return };
-        tracing::warn!(device = %self.lines[line].seat.id, %error, "a device could not be made ready");
+        let device = &self.lines[line].seat.id;
+        log(|| tracing::warn!(%device, %error, "a device could not be made ready"));
         match Failure::from(&error) {
             Failure::Unable | Failure::Task => self.retire(line, error, now),
             Failure::TooLarge | Failure::Untrusted => self.strike(line, generation, error, now),
         }
     }
 
-    /// A hand panicked outside the task's own code: in what the task's types do when they are dropped, at most. It is
-    /// not there any more.
+    /// A worker panicked outside the task's own code: in what the task's types do when they are dropped, at most. Its
+    /// thread is not there any more.
     pub(in crate::queue) fn fell(&mut self, hand: u64, error: Error, now: Time) {
-        if let Some((line, Doing::Piece { ticket, generation, .. })) = self.dismiss(hand) {
-            self.piece_failed(line, ticket, generation, error, now);
+        if let Some((line, Doing::Piece(attempt))) = self.dismiss(hand) {
+            self.attempt_failed(hand, line, &attempt, error, now);
         }
     }
 
-    /// There was no thread for a hand. A device with others makes do with them.
+    /// There was no thread for a worker. A device with others makes do with them.
     pub(in crate::queue) fn no_thread(&mut self, hand: u64, why: &std::io::Error, now: Time) {
         let Some((line, _)) = self.dismiss(hand) else { return };
         let it = &mut self.lines[line];
         let (device, operation) = (it.seat.id.clone(), "starting a thread".to_owned());
         let error = Error::Lost { device, operation, detail: why.to_string() };
-        tracing::warn!(device = %it.seat.id, %error, hands = it.hands, "a hand is missing");
+        log(|| tracing::warn!(device = %it.seat.id, %error, workers = it.hands, "a worker is missing"));
         if it.hands > 0 {
             it.most_hands = it.hands;
             return;
@@ -58,90 +51,82 @@ impl<I, O> Desk<I, O> {
         self.strike(line, generation, error, now);
     }
 
-    fn piece_failed(&mut self, line: usize, ticket: Ticket<I, O>, generation: u64, error: Error, now: Time) {
+    /// An attempt has failed: its device is judged by the error, and its piece goes elsewhere, unless another worker
+    /// still runs it.
+    pub(super) fn attempt_failed(
+        &mut self,
+        hand: u64,
+        line: usize,
+        attempt: &Attempt,
+        error: Error,
+        now: Time,
+    ) {
+        self.last_end = now;
         let it = &mut self.lines[line];
         it.failed += 1;
         it.seat.counters.fail();
-        tracing::warn!(device = %it.seat.id, piece = ticket.place.number, %error, "a piece failed");
-        match Failure::from(&error) {
-            Failure::Task => return self.settle(ticket, Err(QueueError::Task { error })),
-            Failure::Unable => self.retire(line, error.clone(), now),
-            Failure::TooLarge | Failure::Untrusted => self.strike(line, generation, error.clone(), now),
+        log(|| tracing::warn!(device = %it.seat.id, piece = attempt.piece, %error, "a piece failed"));
+        if let Failure::Task = Failure::from(&error) {
+            if let Some(flight) = self.in_flight.remove(&attempt.piece) {
+                self.answer(flight, Err(QueueError::Task { error }), None);
+            }
+            return;
         }
-        let mut ticket = ticket;
-        ticket.failures.push((line, error));
-        self.place(ticket, now);
+        if let Some(flight) = self.in_flight.get_mut(&attempt.piece) {
+            flight.running.retain(|&running| running != hand);
+            flight.ticket.failures.push((line, error.clone()));
+        }
+        match Failure::from(&error) {
+            Failure::Unable | Failure::Task => self.retire(line, error, now),
+            Failure::TooLarge | Failure::Untrusted => self.strike(line, attempt.generation, error, now),
+        }
+        let is_stranded = |flight: &super::InFlight<I, O>| flight.running.is_empty();
+        if self.in_flight.get(&attempt.piece).is_some_and(is_stranded)
+            && let Some(flight) = self.in_flight.remove(&attempt.piece)
+        {
+            // A copy that waits for a worker becomes the piece itself.
+            if let Some(line) = flight.copy_at {
+                self.lines[line].copies.remove(&flight.ticket.place);
+            }
+            self.place(flight.ticket, now);
+        }
     }
 
-    /// A device of this generation is not to be trusted for now. Of several hands that fail for one reason, only the
-    /// first counts: it opens the device afresh.
-    fn strike(&mut self, line: usize, generation: u64, error: Error, now: Time) {
+    /// A device of this generation goes into quarantine. Of several workers that fail for one reason, only the first
+    /// counts: it opens the device afresh.
+    pub(super) fn strike(&mut self, line: usize, generation: u64, error: Error, now: Time) {
         let it = &mut self.lines[line];
         if !it.seat.renew(generation) {
             return;
         }
         it.trust.strike(error, now);
-        tracing::debug!(device = %it.seat.id, standing = ?it.trust.standing, "a device is set aside");
-        if it.trust.failed_again() {
+        self.drop_copies(line);
+        if self.lines[line].trust.failed_again() {
             self.spread(line, now);
         }
         self.rebalance(now);
+        let it = &self.lines[line];
+        log(|| tracing::debug!(device = %it.seat.id, standing = ?it.trust.standing, "a device is set aside"));
     }
 
-    /// A device cannot do the task: what waits there goes elsewhere, at once, since it would wait forever.
+    /// A device cannot do the task: the pieces that wait there go elsewhere, at once, since they would wait forever.
     fn retire(&mut self, line: usize, error: Error, now: Time) {
-        let it = &mut self.lines[line];
-        tracing::warn!(device = %it.seat.id, %error, "a device is retired from a queue");
-        it.trust.retire(error);
+        let device = self.lines[line].seat.id.clone();
+        let why = error.clone();
+        self.lines[line].trust.retire(error);
+        self.drop_copies(line);
         for ticket in self.lines[line].drain() {
             self.place(ticket, now);
         }
+        log(|| tracing::warn!(%device, error = %why, "a device is retired from a queue"));
     }
 
-    /// Dismisses hands that have hung; their pieces go to others.
-    pub(in crate::queue) fn dismiss_hung(&mut self, now: Time) {
-        let late = |(&number, hand): (&u64, &super::Hand<I, O>)| {
-            let (since, limit) = match &hand.doing {
-                Doing::Nothing => return None,
-                Doing::Preparing { since, .. } => (*since, self.prepare_limit),
-                Doing::Piece { ticket, began, .. } => (*began, self.patience(hand.line, ticket)?),
-            };
-            let after = now.saturating_sub(since);
-            (after >= limit).then_some((number, after))
-        };
-        let late: Vec<(u64, Duration)> = self.hands.iter().filter_map(late).collect();
-        for (hand, after) in late {
-            let Some((line, doing)) = self.dismiss(hand) else { continue };
-            let device = self.lines[line].seat.id.clone();
-            let timed_out = |operation: &str| Error::TimedOut {
-                device: device.clone(),
-                operation: operation.into(),
-                after,
-            };
-            match doing {
-                Doing::Nothing => {}
-                Doing::Preparing { generation, .. } => {
-                    let error = timed_out("being made ready");
-                    tracing::warn!(%device, %error, "a device is given up on");
-                    self.strike(line, generation, error, now);
-                }
-                Doing::Piece { mut ticket, generation, .. } => {
-                    ticket.given_up += 1;
-                    self.piece_failed(line, ticket, generation, timed_out("running a piece"), now);
-                }
+    /// Takes back the speculative copies that wait for a worker of a line.
+    fn drop_copies(&mut self, line: usize) {
+        for place in std::mem::take(&mut self.lines[line].copies) {
+            if let Some(flight) = self.in_flight.get_mut(&place.number) {
+                flight.copy_at = None;
             }
         }
-    }
-
-    /// How long a piece may take on a device: the user's limit; or by the device's own history, where it may hang. One
-    /// without a history has as long as it has to be made ready, since nothing may wait forever.
-    fn patience(&self, line: usize, ticket: &Ticket<I, O>) -> Option<Duration> {
-        let it = &self.lines[line];
-        if self.limit.is_some() || !it.may_hang {
-            return self.limit;
-        }
-        let patience = it.mean.time().map(|mean| mean.saturating_mul(PATIENCE).max(LEAST_PATIENCE));
-        let more = MORE_PATIENCE.saturating_pow(ticket.given_up);
-        Some(patience.unwrap_or(self.prepare_limit).saturating_mul(more))
     }
 }

@@ -3,17 +3,17 @@
 use evener_device::Error;
 
 use super::{Desk, QueueError, Ticket};
-use crate::{queue::trust::Standing, run::Time};
-
-/// A piece that failed so often on a device does not go there again. The second try is only for want of another device.
-const MOST_TRIES: usize = 2;
+use crate::{
+    queue::{guard::log, trust::Standing},
+    run::Time,
+};
 
 /// How good a place a line is for a piece: the least is best.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Rank {
     pub(super) outlook: Outlook,
     /// How often the piece failed there.
-    tries: usize,
+    tries: u32,
     /// When it would be done; or tried, where that is all that is known.
     seconds: f64,
 }
@@ -30,7 +30,7 @@ pub(super) enum Outlook {
 }
 
 impl Rank {
-    fn order(&self, other: &Rank) -> std::cmp::Ordering {
+    pub(super) fn order(&self, other: &Rank) -> std::cmp::Ordering {
         let by_trust = (self.outlook, self.tries).cmp(&(other.outlook, other.tries));
         by_trust.then(self.seconds.total_cmp(&other.seconds))
     }
@@ -64,12 +64,18 @@ impl<I, O> Desk<I, O> {
     }
 
     /// How good a place a line is for a piece; nothing where it is none.
-    fn rank(&self, line: usize, ticket: &Ticket<I, O>, scale: f64, now: Time) -> Option<Rank> {
+    pub(super) fn rank(
+        &self,
+        line: usize,
+        ticket: &Ticket<I, O>,
+        scale: Option<f64>,
+        now: Time,
+    ) -> Option<Rank> {
         let it = &self.lines[line];
-        let tries = ticket.tries_on(line);
-        if tries >= MOST_TRIES {
+        if !ticket.may_try(line) {
             return None;
         }
+        let tries = ticket.tries_on(line);
         let (outlook, seconds) = match it.trust.standing {
             Standing::Retired => return None,
             Standing::SetAside { until } if !it.wants_canary(now) => {
@@ -82,23 +88,56 @@ impl<I, O> Desk<I, O> {
     }
 
     /// How long it will take until a device has done another piece, beside those that it has.
-    fn seconds_until_done(&self, line: usize, scale: f64) -> f64 {
+    fn seconds_until_done(&self, line: usize, scale: Option<f64>) -> f64 {
         let it = &self.lines[line];
-        let hands = it.most_hands as f64;
-        let each = it.mean.time().map_or(scale * hands / it.score, |mean| mean.as_secs_f64());
-        // A piece is not done sooner for there being more hands than pieces.
-        each * ((it.queued() + it.active + 1) as f64 / hands).max(1.0)
+        let workers = it.most_hands as f64;
+        // While no device is known, times only need to compare with each other.
+        let each = self.expected_seconds(line, scale.or(Some(1.0))).unwrap_or(1.0);
+        let all = each * (it.waiting() + it.active + 1) as f64 + it.stall.seconds;
+        // A piece is not done sooner for there being more workers than pieces.
+        (all / workers).max(each)
     }
 
-    /// What relates scores to times: how long a device of score 1 would take from piece to piece, by what those have
-    /// shown that are known. While none is, times only need to compare with each other.
-    fn seconds_per_score(&self) -> f64 {
+    /// How long a device usually takes for a piece: by its history, or by its score where the scale is known.
+    pub(super) fn expected_seconds(&self, line: usize, scale: Option<f64>) -> Option<f64> {
+        let it = &self.lines[line];
+        let by_score = || Some(scale? * it.most_hands as f64 / it.score);
+        it.mean.time().map(|mean| mean.as_secs_f64()).or_else(by_score)
+    }
+
+    /// How many times as long as another device a device usually takes for a piece; 1 where it is the faster one.
+    pub(super) fn times_as_slow(&self, line: usize, other: usize) -> f64 {
+        let scale = self.seconds_per_score();
+        let ratio = self.expected_seconds(line, scale).zip(self.expected_seconds(other, scale));
+        ratio.map_or(1.0, |(here, there)| here / there).clamp(1.0, 1e6)
+    }
+
+    /// The factor between scores and times: how long a device of score 1 would take from piece to piece, by the devices
+    /// that have done some; nothing while there is none.
+    pub(super) fn seconds_per_score(&self) -> Option<f64> {
         let known = self
             .lines
             .iter()
             .filter_map(|it| Some(it.mean.time()?.as_secs_f64() * it.score / it.most_hands as f64));
         let (count, sum) = known.fold((0u32, 0.0), |(count, sum), scale| (count + 1, sum + scale));
-        if count == 0 { 1.0 } else { sum / f64::from(count) }
+        (count > 0).then(|| sum / f64::from(count))
+    }
+
+    /// Offers the pieces that wait at a device whose workers are all late to the others.
+    pub(super) fn relieve(&mut self, line: usize, now: Time) {
+        let mut moved = 0;
+        for ticket in self.lines[line].drain() {
+            let to = match self.best_line(&ticket, now) {
+                Some((better, Rank { outlook: Outlook::Good, .. })) => better,
+                _ => line,
+            };
+            moved += usize::from(to != line);
+            self.lines[to].push(ticket);
+        }
+        if moved > 0 {
+            let device = &self.lines[line].seat.id;
+            log(|| tracing::debug!(%device, moved, "pieces that waited for a slow device go elsewhere"));
+        }
     }
 
     /// Takes all pieces from a device that failed again when it was tried to where they are better off; and gives them
@@ -146,8 +185,7 @@ impl<I, O> Desk<I, O> {
             };
             let donor =
                 (0..self.lines.len()).filter(can_give).max_by_key(|&donor| self.lines[donor].queued());
-            let canary = donor
-                .and_then(|donor| self.lines[donor].pop_last(|ticket| ticket.tries_on(line) < MOST_TRIES));
+            let canary = donor.and_then(|donor| self.lines[donor].pop_last(|ticket| ticket.may_try(line)));
             if let Some(canary) = canary {
                 self.lines[line].push(canary);
             }

@@ -11,12 +11,20 @@ fn ms(milliseconds: u64) -> Time {
     Time::from_millis(milliseconds)
 }
 
-/// A desk whose devices have one hand and these scores. The hand of device n has number n.
+fn no_limits() -> Limits {
+    Limits { piece: None, prepare: Duration::from_secs(300), silence: None }
+}
+
+/// A desk whose devices have one worker and these scores. The worker of device n has number n.
 fn desk(scores: &[f64]) -> TestDesk {
+    desk_with(scores, no_limits(), true)
+}
+
+fn desk_with(scores: &[f64], limits: Limits, may_hang: bool) -> TestDesk {
     let seat = |index| Arc::new(Seat::new(index, Device::cpu()));
-    let line = |(index, &score): (usize, &f64)| Line::new(seat(index), score, 1, true);
+    let line = |(index, &score): (usize, &f64)| Line::new(seat(index), score, 1, may_hang);
     let lines: Vec<_> = scores.iter().enumerate().map(line).collect();
-    let mut desk = Desk::new(lines, BalancerSettings::default(), None, Duration::from_secs(300));
+    let mut desk = Desk::new(lines, BalancerSettings::default(), limits);
     (0..scores.len()).for_each(|line| assert_eq!(desk.hire(line), line as u64));
     desk
 }
@@ -43,7 +51,7 @@ fn push(desk: &mut TestDesk, line: usize, item: u32, priority: i32) {
     let (promise, _) = Promise::new();
     let place = Place { priority: std::cmp::Reverse(priority), number: 1_000_000 + u64::from(item) };
     desk.outstanding += 1;
-    desk.lines[line].push(Ticket { place, item: Arc::new(item), promise, failures: Vec::new(), given_up: 0 });
+    desk.lines[line].push(Ticket { place, item: Arc::new(item), promise, failures: Vec::new() });
 }
 
 /// Has a device do a piece in so long.
@@ -102,24 +110,242 @@ fn what_waits_at_a_device_that_is_tried_goes_elsewhere_but_for_the_canary() {
     assert_eq!(queued(&desk), [1, 99]);
 }
 
-#[test]
-fn a_piece_that_takes_too_long_is_given_up_on_and_has_longer_elsewhere() {
-    let mut desk = desk(&[10.0, 10.0]);
-    teach(&mut desk, 0, ms(100));
-    teach(&mut desk, 1, ms(1));
-    desk.submit(7, 0, ms(1_000)).unwrap();
-    assert_eq!(begin(&mut desk, 1, ms(1_000)), Some(7));
-    desk.dismiss_hung(ms(1_499));
-    assert_eq!(desk.lines[1].hands, 1);
-    desk.dismiss_hung(ms(1_500));
-    assert_eq!((desk.lines[1].hands, queued(&desk)), (0, vec![1, 0]));
-    assert!(matches!(desk.finished(1, 8, ms(1_501)), Some(8)), "whatever it brings is nobody's");
+/// Looks after a desk every ten milliseconds until a time.
+fn look_after(desk: &mut TestDesk, now: &mut Time, until: Time) {
+    while *now < until {
+        *now += GLANCE;
+        desk.look_after(*now);
+    }
+}
 
-    assert_eq!(begin(&mut desk, 0, ms(2_000)), Some(7));
-    desk.dismiss_hung(ms(2_000 + 4 * 800 - 1));
-    assert_eq!(desk.lines[0].hands, 1, "four times eight times its mean");
-    desk.dismiss_hung(ms(2_000 + 4 * 800));
-    assert_eq!(desk.lines[0].hands, 0);
+#[test]
+fn a_late_piece_is_copied_and_its_device_is_hung_once_another_has_done_it() {
+    let mut desk = desk(&[10.0, 10.0]);
+    teach(&mut desk, 0, ms(2));
+    teach(&mut desk, 1, ms(1));
+    let mut now = ms(1_000);
+    let (answer, _) = desk.submit(7, 0, now).unwrap();
+    assert_eq!(begin(&mut desk, 1, now), Some(7));
+    look_after(&mut desk, &mut now, ms(1_490));
+    assert_eq!(begin(&mut desk, 0, now), None, "not late yet");
+    look_after(&mut desk, &mut now, ms(1_500));
+    assert_eq!(begin(&mut desk, 0, now), Some(7));
+    look_after(&mut desk, &mut now, ms(1_600));
+    assert!(desk.lines[1].hands == 1 && desk.lines[1].trust.is_working(), "a guess is no verdict");
+    assert!(desk.finished(0, 21, now).is_none() && answer.is_given());
+    assert_eq!(desk.lines[1].hands, 1);
+    look_after(&mut desk, &mut now, ms(1_990));
+    assert_eq!(desk.lines[1].hands, 1, "the copy took 100 ms, ten times of which are not over");
+    look_after(&mut desk, &mut now, ms(2_000));
+    assert!(desk.lines[1].hands == 0 && !desk.lines[1].trust.is_working());
+    assert_eq!(desk.finished(1, 8, now), Some(8), "the result of a dismissed worker is dropped");
+    assert_eq!((desk.lines[0].done, desk.lines[1].failed, desk.lines[0].copied), (2, 1, 1));
+}
+
+#[test]
+fn a_device_that_is_slower_by_nature_has_longer_before_evidence_counts() {
+    let mut desk = desk(&[10.0, 10.0]);
+    teach(&mut desk, 0, ms(1));
+    teach(&mut desk, 1, ms(50));
+    push(&mut desk, 1, 7, 0);
+    let mut now = ms(1_000);
+    assert_eq!(begin(&mut desk, 1, now), Some(7));
+    look_after(&mut desk, &mut now, ms(1_500));
+    assert_eq!(begin(&mut desk, 0, now), Some(7));
+    now += ms(10);
+    desk.finished(0, 21, now);
+    // Ten milliseconds there are half a second here, ten times of which it has.
+    look_after(&mut desk, &mut now, ms(5_990));
+    assert_eq!(desk.lines[1].hands, 1);
+    look_after(&mut desk, &mut now, ms(6_000));
+    assert_eq!(desk.lines[1].hands, 0);
+}
+
+#[test]
+fn of_two_results_the_first_is_the_answer_and_the_slow_device_stays_well() {
+    let mut desk = desk(&[10.0, 10.0]);
+    teach(&mut desk, 0, ms(1));
+    teach(&mut desk, 1, ms(1));
+    let mut now = ms(1_000);
+    push(&mut desk, 0, 7, 0);
+    assert_eq!(begin(&mut desk, 0, now), Some(7));
+    look_after(&mut desk, &mut now, ms(1_500));
+    assert_eq!(begin(&mut desk, 1, now), Some(7));
+    look_after(&mut desk, &mut now, ms(4_000));
+    assert!(desk.finished(0, 21, now).is_none());
+    look_after(&mut desk, &mut now, ms(5_000));
+    assert_eq!(desk.finished(1, 21, now), Some(21), "it was answered before");
+    assert_eq!((desk.outstanding, desk.lines[0].done, desk.lines[1].done), (0, 2, 1));
+    assert!(desk.is_idle() && desk.lines.iter().all(|it| it.hands == 1 && it.trust.is_working()));
+    assert!(desk.lines.iter().all(|it| it.seat.counters.read().active == 0));
+}
+
+#[test]
+fn what_waits_for_a_slow_device_goes_elsewhere() {
+    let mut desk = desk(&[10.0, 10.0]);
+    teach(&mut desk, 0, ms(1));
+    teach(&mut desk, 1, ms(1));
+    let mut now = ms(1_000);
+    (0..20).for_each(|item| drop(desk.submit(item, 0, now)));
+    assert_eq!(queued(&desk), [10, 10]);
+    assert!(begin(&mut desk, 0, now).is_some() && begin(&mut desk, 1, now).is_some());
+    now += ms(1);
+    desk.finished(1, 0, now);
+    look_after(&mut desk, &mut now, ms(1_510));
+    assert_eq!(queued(&desk), [0, 18]);
+    desk.submit(20, 0, now).unwrap();
+    desk.rebalance_if_due(ms(3_000));
+    assert_eq!(queued(&desk), [0, 19], "nothing new goes there");
+}
+
+#[test]
+fn time_in_which_the_process_was_stopped_counts_for_no_piece() {
+    let mut desk = desk_with(&[10.0, 10.0], Limits { piece: Some(ms(1_000)), ..no_limits() }, false);
+    let mut now = ms(0);
+    push(&mut desk, 0, 7, 0);
+    assert_eq!(begin(&mut desk, 0, now), Some(7));
+    look_after(&mut desk, &mut now, ms(500));
+    now += Duration::from_secs(3_600);
+    desk.look_after(now);
+    // A piece that began after the stop gets nothing for it.
+    push(&mut desk, 1, 8, 0);
+    assert_eq!(begin(&mut desk, 1, now), Some(8));
+    let resumed = now;
+    look_after(&mut desk, &mut now, resumed + ms(480));
+    assert_eq!(desk.lines[0].hands, 1);
+    look_after(&mut desk, &mut now, resumed + ms(500));
+    assert_eq!((desk.lines[0].hands, desk.lines[1].hands), (0, 1), "a second without the stop");
+    look_after(&mut desk, &mut now, resumed + ms(1_000));
+    assert_eq!(desk.lines[1].hands, 0);
+}
+
+#[test]
+fn a_stop_that_a_worker_sees_first_is_no_part_of_a_pieces_time() {
+    let mut desk = desk(&[10.0]);
+    let mut now = ms(0);
+    push(&mut desk, 0, 7, 0);
+    assert_eq!(begin(&mut desk, 0, now), Some(7));
+    look_after(&mut desk, &mut now, ms(50));
+    now += Duration::from_secs(100);
+    desk.notice_pause(now);
+    desk.finished(0, 21, now);
+    assert_eq!(desk.lines[0].mean.time(), Some(ms(60)));
+}
+
+#[test]
+fn plain_code_is_waited_for() {
+    let mut desk = desk_with(&[10.0, 10.0], no_limits(), false);
+    teach(&mut desk, 0, ms(1));
+    teach(&mut desk, 1, ms(1));
+    let mut now = ms(0);
+    push(&mut desk, 0, 7, 0);
+    assert_eq!(begin(&mut desk, 0, now), Some(7));
+    look_after(&mut desk, &mut now, Duration::from_secs(600));
+    assert_eq!(begin(&mut desk, 1, now), None);
+    assert!(desk.finished(0, 21, now).is_none());
+    assert_eq!((desk.outstanding, desk.lines[0].failed), (0, 0));
+}
+
+#[test]
+fn a_device_without_a_witness_is_given_the_silence_limit_and_another_try() {
+    let mut desk = desk(&[10.0]);
+    teach(&mut desk, 0, ms(700));
+    let mut now = ms(0);
+    let (answer, _) = desk.submit(7, 0, now).unwrap();
+    assert_eq!(begin(&mut desk, 0, now), Some(7));
+    look_after(&mut desk, &mut now, ms(69_990));
+    assert_eq!(desk.lines[0].hands, 1, "a hundred times the longest piece");
+    look_after(&mut desk, &mut now, ms(70_000));
+    assert_eq!((desk.lines[0].hands, queued(&desk)), (0, vec![1]));
+    let worker = desk.hire(0);
+    look_after(&mut desk, &mut now, ms(70_100));
+    assert!(matches!(desk.ask(worker, Some(1), now), Next::Run { item, .. } if *item == 7));
+    assert!(desk.finished(worker, 21, now).is_none() && answer.is_given());
+}
+
+#[test]
+fn devices_that_hang_with_the_same_piece_are_tried_one_after_another() {
+    let mut desk = desk_with(&[10.0, 10.0], Limits { silence: Some(ms(5_000)), ..no_limits() }, true);
+    let mut now = ms(0);
+    push(&mut desk, 0, 7, 0);
+    assert_eq!(begin(&mut desk, 0, now), Some(7));
+    look_after(&mut desk, &mut now, ms(1_000));
+    assert_eq!(begin(&mut desk, 1, now), Some(7));
+    look_after(&mut desk, &mut now, ms(5_990));
+    assert_eq!((desk.lines[0].hands, desk.lines[1].hands), (1, 1), "the copy has been silent for less");
+    look_after(&mut desk, &mut now, ms(6_000));
+    assert_eq!(
+        (desk.lines[0].hands, desk.lines[1].hands),
+        (0, 1),
+        "the first is tried again before the second"
+    );
+    let worker = desk.hire(0);
+    look_after(&mut desk, &mut now, ms(6_110));
+    assert!(matches!(desk.ask(worker, Some(1), now), Next::Run { item, .. } if *item == 7));
+    now += ms(10);
+    assert!(desk.finished(worker, 21, now).is_none());
+    assert!(desk.lines[0].trust.is_working());
+    desk.look_after(now);
+    assert_eq!(desk.lines[1].hands, 0, "now there is evidence");
+}
+
+#[test]
+fn one_passing_error_on_each_device_ends_well() {
+    let timed_out = || Error::TimedOut {
+        device: "cpu".into(),
+        operation: "a test".into(),
+        after: Duration::from_secs(1),
+    };
+    let wrong =
+        || Error::BadResult { device: "cpu".into(), operation: "a test".into(), detail: String::new() };
+    for devices in 1..=2 {
+        for error in [lost as fn() -> Error, timed_out, wrong] {
+            let mut desk = desk(&vec![10.0; devices]);
+            let (answer, _) = desk.submit(7, 0, ms(0)).unwrap();
+            let mut failures = 0;
+            let mut now = ms(0);
+            while !answer.is_given() {
+                now += GLANCE;
+                assert!(now < ms(1_000));
+                desk.look_after(now);
+                for worker in 0..devices as u64 {
+                    if begin(&mut desk, worker, now).is_some() {
+                        if failures < devices {
+                            failures += 1;
+                            desk.failed(worker, error(), now);
+                        } else {
+                            assert!(desk.finished(worker, 21, now).is_none());
+                        }
+                    }
+                }
+            }
+            let done: u64 = desk.lines.iter().map(|line| line.done).sum();
+            assert_eq!((done, failures), (1, devices));
+        }
+    }
+}
+
+#[test]
+fn a_canary_does_not_wait_for_an_attempt_from_before_the_quarantine() {
+    let seat = Arc::new(Seat::new(0, Device::cpu()));
+    let mut desk = Desk::new(vec![Line::new(seat, 10.0, 2, true)], BalancerSettings::default(), no_limits());
+    let workers = [desk.hire(0), desk.hire(0)];
+    let answers = [0, 1].map(|item| desk.submit(item, 0, ms(0)).unwrap().0);
+    for worker in workers {
+        assert!(matches!(desk.ask(worker, Some(0), ms(0)), Next::Run { .. }));
+    }
+    desk.failed(workers[1], lost(), ms(1));
+    let mut now = ms(0);
+    look_after(&mut desk, &mut now, ms(110));
+    assert!(matches!(desk.ask(workers[1], Some(1), now), Next::Run { item, .. } if *item == 1));
+    desk.finished(workers[1], 3, now);
+    // What the first worker has from before the device was opened afresh is copied to the device itself.
+    look_after(&mut desk, &mut now, ms(600));
+    assert!(matches!(desk.ask(workers[1], Some(1), now), Next::Run { item, .. } if *item == 0));
+    desk.finished(workers[1], 0, now);
+    look_after(&mut desk, &mut now, ms(610));
+    assert!(answers.iter().all(|answer| answer.is_given()));
+    assert!(desk.lines[0].hands == 1 && desk.lines[0].trust.is_working());
 }
 
 #[test]
@@ -142,9 +368,9 @@ fn a_piece_that_fails_everywhere_is_told_all_that_happened() {
             }
         }
     }
-    assert_eq!(tries.iter().filter(|&&hand| hand == 0).count(), 2, "{tries:?}");
-    assert_eq!(tries.len(), 4, "{tries:?}");
-    assert!(matches!(handle.wait(), Err(QueueError::NoDeviceLeft { failures }) if failures.len() == 4));
+    assert_eq!(tries.iter().filter(|&&hand| hand == 0).count(), 4, "{tries:?}");
+    assert_eq!(tries.len(), 8, "{tries:?}");
+    assert!(matches!(handle.wait(), Err(QueueError::NoDeviceLeft { failures }) if failures.len() == 8));
     assert_eq!(desk.outstanding, 0);
 }
 
@@ -231,8 +457,7 @@ impl Drive {
 
     fn look_after(&mut self, passed: Duration) {
         self.now += passed;
-        self.desk.dismiss_hung(self.now);
-        self.desk.send_canaries(self.now);
+        self.desk.look_after(self.now);
         self.desk.rebalance_if_due(self.now);
         self.hire();
         self.check();
@@ -241,8 +466,7 @@ impl Drive {
     /// What must always be so.
     fn check(&mut self) {
         let queued: usize = queued(&self.desk).iter().sum();
-        let active: usize = self.desk.lines.iter().map(|line| line.active).sum();
-        assert_eq!(self.desk.outstanding, queued + active, "each piece is in one place");
+        assert_eq!(self.desk.outstanding, queued + self.desk.in_flight.len(), "each piece is in one place");
         for line in &self.desk.lines {
             assert_eq!(line.seat.counters.read().queued, line.queued() as u64);
             assert_eq!(line.seat.counters.read().active, line.active as u64);
@@ -275,7 +499,8 @@ proptest::proptest! {
         let seat = |index| Arc::new(Seat::new(index, Device::cpu()));
         let lines = (0..devices).map(|index| Line::new(seat(index), 10.0 + index as f64, 2, true));
         let settings = BalancerSettings { interval: ms(100), ..BalancerSettings::default() };
-        let desk = Desk::new(lines.collect(), settings, None, Duration::from_secs(5));
+        let limits = Limits { prepare: Duration::from_secs(5), ..no_limits() };
+        let desk = Desk::new(lines.collect(), settings, limits);
         let (hands, answers, places) = (Vec::new(), Vec::new(), Vec::new());
         let mut drive = Drive { desk, hands, answers, places, now: ms(0) };
         for (event, which, kind, passed) in events {

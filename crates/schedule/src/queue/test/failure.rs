@@ -164,10 +164,15 @@ fn where_no_device_is_left_every_handle_is_told_why() {
         // Lost when it is made ready, and lost when it runs: each time it is tried again, but not forever.
         let mut unready = Probe::new(|_, item| Ok(3 * item));
         unready.prepare = Arc::new(|device| Err(lost(device)));
-        for task in [unready, Probe::new(|device, _| Err(lost(device)))] {
-            let queue = pool.queue(&task).open().unwrap();
-            submit_all(&queue, 0..10).into_iter().for_each(|(_, handle)| told(handle, "it is gone"));
-        }
+        std::thread::scope(|scope| {
+            for task in [unready, Probe::new(|device, _| Err(lost(device)))] {
+                scope.spawn(move || {
+                    let pool = Pool::new([named("a"), named("b")]).unwrap();
+                    let queue = pool.queue(&task).open().unwrap();
+                    submit_all(&queue, 0..10).into_iter().for_each(|(_, handle)| told(handle, "it is gone"));
+                });
+            }
+        });
     });
 }
 

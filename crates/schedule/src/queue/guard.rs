@@ -1,0 +1,43 @@
+//! Keeps panics of the user's code (wakers, `Drop` of items and results, tracing subscribers) away from the queue.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs code of the user's that has nothing to say to the queue. Returns whether it ended without a panic.
+pub(super) fn contain<R>(code: impl FnOnce() -> R) -> bool {
+    match catch_unwind(AssertUnwindSafe(code)) {
+        // Dropping the value is the user's code as well.
+        Ok(value) => catch_unwind(AssertUnwindSafe(|| drop(value))).map_err(std::mem::forget).is_ok(),
+        Err(payload) => {
+            // Dropping the payload may panic again: it is leaked instead.
+            std::mem::forget(payload);
+            false
+        }
+    }
+}
+
+/// Writes to the log. A tracing subscriber that panics loses its own line and nothing else: the queue calls this while
+/// it holds its lock, and while a worker has a piece.
+pub(super) fn log(write: impl FnOnce()) {
+    contain(write);
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("dropped");
+        }
+    }
+
+    #[test]
+    fn panics_of_the_code_its_value_and_its_payload_are_contained() {
+        assert!(contain(|| 1));
+        assert!(!contain(|| panic!("code")));
+        assert!(!contain(|| Bomb));
+        assert!(!contain(|| std::panic::panic_any(Bomb)));
+    }
+}
