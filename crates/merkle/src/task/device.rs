@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use evener_device::{
-    Bound, Buffer, Device, Direction, Features, HostBuffer, Program, Result, SharedBuffer, Stream, Timestamp,
+    Bound, Buffer, Device, Direction, Features, HostBuffer, Program, Result, SharedBuffer, StagedUpload,
+    StagingBuffer, Stream, Timestamp,
 };
 use evener_schedule::Chunk;
 
@@ -34,7 +35,7 @@ struct Room {
     bound: Bound,
     down: HostBuffer<Digest>,
     /// Nothing until leaves come that the device cannot copy from where they are.
-    up: Option<HostBuffer<u8>>,
+    up: Option<StagingBuffer<u8>>,
 }
 
 impl OnDevice {
@@ -76,6 +77,30 @@ impl OnDevice {
         if self.timestamps && bytes >= TIMED_BYTES { self.stream.timestamp().map(Some) } else { Ok(None) }
     }
 
+    /// Copies a chunk's leaves through staging memory. The time until the first piece is written is told to the chunk; the
+    /// timestamp is of the moment after that.
+    fn upload_staged(
+        &mut self,
+        up: StagingBuffer<u8>,
+        bytes: usize,
+        to: &Buffer<u8>,
+        chunk: &Chunk<'_, Block>,
+    ) -> Result<(StagedUpload<u8>, Option<Timestamp>)> {
+        let (before, mut begin) = (Instant::now(), None);
+        let (device, timed) = (self.device.id(), self.timestamps && bytes >= TIMED_BYTES);
+        let upload = self.stream.upload_staged(up, bytes, to, |stream, part, memory| {
+            // The leaves are lent for the moment of a piece, and never while a device is waited for.
+            let copied = chunk.read(|blocks| blocks[0].copy_to(part.start, memory))?;
+            copied.map_err(|message| unreadable(device, message))?;
+            if part.start == 0 {
+                chunk.spent_copying(Direction::Upload, before.elapsed());
+                begin = timed.then(|| stream.timestamp()).transpose()?;
+            }
+            Ok(())
+        })?;
+        Ok((upload, begin))
+    }
+
     /// Reduces a chunk's blocks: one copy there, one launch, one copy back.
     pub(super) fn run(&mut self, shape: &Shape, whole: bool, chunk: &Chunk<'_, Block>) -> Result<&[Digest]> {
         let blocks = chunk.len();
@@ -84,29 +109,20 @@ impl OnDevice {
         let mut room = self.room(blocks, shape, whole)?;
         let input = room.input.cast::<u8>()?.slice(..bytes)?;
 
-        let before = Instant::now();
         let shared = chunk.read(|blocks| shared_part(&blocks[0], bytes))?;
-        let mut going_up = None;
-        let begin = match shared {
+        let (going_up, begin) = match shared {
             Some((shared, at)) => {
                 let begin = self.timestamp(bytes)?;
                 self.stream.upload_shared(&shared, at..at + bytes, &input)?;
-                begin
+                (None, begin)
             }
             None => {
-                let mut up = match room.up.take() {
+                let up = match room.up.take() {
                     Some(up) => up,
-                    None => {
-                        let all = room.blocks * shape.block_bytes();
-                        self.device.host_buffer(all, Direction::Upload)?
-                    }
+                    None => self.device.staging_buffer(room.blocks * shape.block_bytes())?,
                 };
-                let copied = chunk.read(|blocks| blocks[0].copy_to(&mut up.as_mut_slice()[..bytes]))?;
-                copied.map_err(|message| unreadable(self.device.id(), message))?;
-                chunk.spent_copying(Direction::Upload, before.elapsed());
-                let begin = self.timestamp(bytes)?;
-                going_up = Some(self.stream.upload_first(up, bytes, &input)?);
-                begin
+                let (upload, begin) = self.upload_staged(up, bytes, &input, chunk)?;
+                (Some(upload), begin)
             }
         };
         let uploaded = self.timestamp(bytes)?;

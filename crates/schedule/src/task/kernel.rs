@@ -10,8 +10,8 @@ use std::{
 
 use bytemuck::{Pod, Zeroable};
 use evener_device::{
-    Bound, Buffer, Device, DeviceId, Direction, Features, HostBuffer, Kernel, Kind, Program, Result, Stream,
-    Timestamp,
+    Bound, Buffer, Device, DeviceId, Direction, Features, HostBuffer, Kernel, Kind, Program, Result,
+    StagingBuffer, Stream, Timestamp, copy_parallel,
 };
 
 use super::{Chunk, Results, Task};
@@ -134,7 +134,7 @@ struct Room<I, O> {
     items: usize,
     input: Buffer<I>,
     output: Buffer<O>,
-    up: HostBuffer<I>,
+    up: StagingBuffer<I>,
     down: HostBuffer<O>,
     bound: Bound,
 }
@@ -149,7 +149,7 @@ impl<I: Pod, O: Pod> KernelState<I, O> {
         let items = items.next_power_of_two().max(256.min(self.most_items as usize)).max(self.padded(1));
         let (input, output) = (self.device.buffer_any(items)?, self.device.buffer_any(items)?);
         let bound = self.program.bind(&[Buffer::arg(&input), Buffer::arg(&output)])?;
-        let up = self.device.host_buffer(items, Direction::Upload)?;
+        let up = self.device.staging_buffer(items)?;
         let down = self.device.host_buffer(items, Direction::Download)?;
         Ok(Room { items, input, output, up, down, bound })
     }
@@ -210,11 +210,19 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
     ) -> Result<()> {
         let count = chunk.len();
         let mut room = state.room(count)?;
-        let start = Instant::now();
-        chunk.read(|items| room.up.as_mut_slice()[..count].copy_from_slice(items))?;
-        chunk.spent_copying(Direction::Upload, start.elapsed());
-        let before = state.timestamp()?;
-        let up = state.stream.upload_first(room.up, state.padded(count), &room.input)?;
+        let padded = state.padded(count);
+        let (start, timed, mut before) = (Instant::now(), state.timestamps, None);
+        let up = state.stream.upload_staged(room.up, padded, &room.input, |stream, part, memory| {
+            // The items are lent for the moment of a piece, and never while a device is waited for. What pads the last
+            // piece is whatever is there.
+            let items = part.start..part.end.min(count);
+            chunk.read(|all| copy_parallel(&all[items.clone()], &mut memory[..items.len()]))?;
+            if part.start == 0 {
+                chunk.spent_copying(Direction::Upload, start.elapsed());
+                before = timed.then(|| stream.timestamp()).transpose()?;
+            }
+            Ok(())
+        })?;
         let uploaded = state.timestamp()?;
         let params = (self.params)(state.device.id(), chunk.range());
         // It fits: `most_items` saw to it.
@@ -225,7 +233,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
             state.stream.wait()?;
         }
         let computed = state.timestamp()?;
-        let part = room.output.slice(..state.padded(count))?;
+        let part = room.output.slice(..padded)?;
         let down = state.stream.download_host(&part, room.down)?;
         let after = state.timestamp()?;
         room.down = down.wait()?;
