@@ -10,7 +10,7 @@ use std::{
 
 use bytemuck::{Pod, Zeroable};
 use evener_device::{
-    Bound, Buffer, Device, DeviceId, Direction, Features, HostBuffer, Kernel, Kind, Program, Result,
+    Api, Bound, Buffer, Device, DeviceId, Direction, Features, HostBuffer, Kernel, Kind, Program, Result,
     StagingBuffer, Stream, Timestamp, copy_parallel,
 };
 
@@ -115,8 +115,9 @@ pub struct KernelState<I, O> {
     program: Program,
     stream: Stream,
     room: Option<Room<I, O>>,
-    /// Whether the device tells when its copies began and ended.
-    timestamps: bool,
+    /// Whether the device tells when its uploads began and ended, and its downloads.
+    times_uploads: bool,
+    times_downloads: bool,
     /// Copies are of a multiple of so many elements.
     alignment: usize,
     most_items: u64,
@@ -159,8 +160,8 @@ impl<I: Pod, O: Pod> KernelState<I, O> {
         items.next_multiple_of(self.alignment)
     }
 
-    fn timestamp(&mut self) -> Result<Option<Timestamp>> {
-        if self.timestamps { self.stream.timestamp().map(Some) } else { Ok(None) }
+    fn timestamp(&mut self, is_wanted: bool) -> Result<Option<Timestamp>> {
+        is_wanted.then(|| self.stream.timestamp()).transpose()
     }
 }
 
@@ -190,7 +191,10 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
             stream: device.stream()?,
             device: device.clone(),
             room: None,
-            timestamps,
+            times_uploads: timestamps,
+            // Elsewhere the reading behind a download waits in the device's one queue for the other chunk's kernel, and
+            // the chunk with it: the device would idle between kernels.
+            times_downloads: timestamps && device.describe().api == Api::Cuda,
             alignment: has.copy_alignment.max(1) as usize,
             most_items: 1 << most.ilog2(),
             shares_card: device.describe().part_of.is_some() && device.describe().kind != Kind::Cpu,
@@ -211,7 +215,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
         let count = chunk.len();
         let mut room = state.room(count)?;
         let padded = state.padded(count);
-        let (start, timed, mut before) = (Instant::now(), state.timestamps, None);
+        let (start, timed, mut before) = (Instant::now(), state.times_uploads, None);
         let up = state.stream.upload_staged(room.up, padded, &room.input, |stream, part, memory| {
             // The items are lent for the moment of a piece, and never while a device is waited for. What pads the last
             // piece is whatever is there.
@@ -223,7 +227,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
             }
             Ok(())
         })?;
-        let uploaded = state.timestamp()?;
+        let uploaded = state.timestamp(state.times_uploads)?;
         let params = (self.params)(state.device.id(), chunk.range());
         // It fits: `most_items` saw to it.
         let groups = self.kernel.groups_for(count as u64) as u32;
@@ -232,10 +236,10 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
         if state.shares_card && state.last > LONG {
             state.stream.wait()?;
         }
-        let computed = state.timestamp()?;
+        let computed = state.timestamp(state.times_downloads)?;
         let part = room.output.slice(..padded)?;
         let down = state.stream.download_host(&part, room.down)?;
-        let after = state.timestamp()?;
+        let after = state.timestamp(state.times_downloads)?;
         room.down = down.wait()?;
         room.up = up.wait()?;
         state.last = launched.elapsed();
