@@ -213,6 +213,52 @@ impl<T> fmt::Debug for SharedBuffer<T> {
     }
 }
 
+/// Host memory in pieces, through which elements from anywhere reach a device: a piece goes up while the next one is
+/// written. [`Stream::upload_staged`](crate::Stream::upload_staged) uses it.
+pub struct StagingBuffer<T> {
+    pub(crate) pieces: Vec<HostBuffer<T>>,
+    len: usize,
+}
+
+impl<T: Pod> StagingBuffer<T> {
+    /// Bytes of a piece: short enough that the first one is soon on its way, long enough that starting a copy costs
+    /// little.
+    pub(crate) const PIECE_BYTES: usize = 4 << 20;
+
+    /// Number of elements in a piece; the last one may have fewer. A multiple of four, so that a piece begins where
+    /// every device can copy to.
+    pub(crate) const PIECE_LEN: usize = {
+        let element = if size_of::<T>() == 0 { 1 } else { size_of::<T>() };
+        let quarter = Self::PIECE_BYTES / 4 / element;
+        if quarter == 0 { 4 } else { 4 * quarter }
+    };
+
+    /// Makes room for so many elements out of the pieces that `allocate` gives.
+    pub(crate) fn new(len: usize, mut allocate: impl FnMut(usize) -> Result<HostBuffer<T>>) -> Result<Self> {
+        let pieces = (0..len)
+            .step_by(Self::PIECE_LEN)
+            .map(|first| allocate(Self::PIECE_LEN.min(len - first)))
+            .collect::<Result<_>>()?;
+        Ok(StagingBuffer { pieces, len })
+    }
+
+    /// How many elements it has room for.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has room for none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl<T> fmt::Debug for StagingBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StagingBuffer<{}>({})", type_name::<T>(), self.len)
+    }
+}
+
 impl<T> fmt::Debug for HostBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HostBuffer<{}>", type_name::<T>())

@@ -6,7 +6,7 @@ use bytemuck::Pod;
 
 use crate::{
     backend::{self, Backend, Contents, Direction, MemoryUse, Source},
-    buffer::{Buffer, HostBuffer},
+    buffer::{Buffer, HostBuffer, StagingBuffer},
     describe::{Capabilities, Description, DeviceId},
     error::{Error, Result},
     kernel::{Kernel, Program},
@@ -111,6 +111,11 @@ impl Device {
     pub fn host_buffer<T: Pod>(&self, len: usize, direction: Direction) -> Result<HostBuffer<T>> {
         let bytes = self.size_in_bytes::<T>(len)?;
         Ok(HostBuffer::new(self.backend()?.allocate_host(bytes, direction)?))
+    }
+
+    /// Host memory in pieces, through which so many elements from anywhere reach this device.
+    pub fn staging_buffer<T: Pod>(&self, len: usize) -> Result<StagingBuffer<T>> {
+        StagingBuffer::new(len, |piece| self.host_buffer(piece, Direction::Upload))
     }
 
     /// Compiles a kernel. Fails with `Unsupported` where the kernel has no body for this kind of device or

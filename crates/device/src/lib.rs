@@ -28,8 +28,10 @@ pub mod cuda {
     pub use crate::backend::cuda::compile_for;
 }
 
-pub use backend::{Direction, MemoryUse};
-pub use buffer::{Argument, Buffer, HostBuffer, SharedBuffer};
+#[doc(hidden)]
+pub use backend::copy::copy_with;
+pub use backend::{Direction, MemoryUse, copy::copy_parallel};
+pub use buffer::{Argument, Buffer, HostBuffer, SharedBuffer, StagingBuffer};
 pub use cache::{CACHE_VARIABLE, folder as cache_folder, write as write_whole};
 pub use describe::{Api, Capabilities, Description, DeviceId, Features, Kind};
 pub use device::Device;
@@ -40,5 +42,5 @@ pub use launch::Launch;
 pub use measure::{Rates, known_rates, measure, remember_rates};
 pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
 pub use select::{DEVICES_VARIABLE, selection_from_environment};
-pub use stream::{Download, Mark, Stream, Timestamp, Transfer};
+pub use stream::{Download, Mark, StagedUpload, Stream, Timestamp, Transfer};
 pub use telemetry::Telemetry;

@@ -5,8 +5,8 @@ use std::{any::type_name, collections::VecDeque, fmt, ops::Range, sync::Arc, tim
 use bytemuck::Pod;
 
 use crate::{
-    backend::{self, Backend, Direction, HostMemory, Region, StreamBackend},
-    buffer::{Buffer, HostBuffer, SharedBuffer},
+    backend::{self, Backend, Direction, HostMemory, Region, StreamBackend, copy::copy_parallel},
+    buffer::{Buffer, HostBuffer, SharedBuffer, StagingBuffer},
     describe::DeviceId,
     error::{Error, Result},
     kernel::{Bound, Extent},
@@ -14,9 +14,9 @@ use crate::{
 
 /// A slice that is uploaded is copied through staging memory in pieces of this size, so that the copy
 /// into staging memory and the copy to the device overlap.
-const PIECE_BYTES: usize = 4 << 20;
+const PIECE_BYTES: usize = StagingBuffer::<u8>::PIECE_BYTES;
 
-/// So many pieces may be under way before the host waits for the oldest.
+/// Maximum number of pieces in flight before the host waits for the oldest.
 const PIECES_IN_FLIGHT: usize = 4;
 
 /// A sequence of operations that run in order on one device while the host goes on.
@@ -55,7 +55,7 @@ impl Stream {
                 oldest.wait(None)?;
             }
             let mut staging = self.backend.allocate_host(piece.len() as u64, Direction::Upload)?;
-            staging.bytes_mut().copy_from_slice(piece);
+            copy_parallel(piece, staging.bytes_mut());
             let region = sub_region(to.region(), (index * PIECE_BYTES) as u64, piece.len() as u64);
             self.inner.upload(&mut *staging, 0..piece.len() as u64, &region)?;
             if bytes.len() > PIECE_BYTES {
@@ -92,6 +92,57 @@ impl Stream {
             self.inner.upload(&mut *from.memory, 0..bytes, &sub_region(to.region(), 0, bytes))?;
         }
         Ok(Transfer { host: from, mark: self.inner.mark()? })
+    }
+
+    /// Copies the first so many elements to the beginning of a buffer through staging memory, which comes back when the
+    /// copies have ended. `fill` writes them, piece by piece: it is given the numbers of a piece's elements and the memory
+    /// for them, and may queue operations before the copy of that piece. A piece goes up while the next one is written.
+    ///
+    /// An error of `fill` is returned as it is; what was copied until then is in the buffer.
+    ///
+    /// ```
+    /// use evener_device::{Device, copy_parallel};
+    ///
+    /// let (device, numbers) = (Device::cpu(), vec![3u32; 5000]);
+    /// let (mut stream, buffer) = (device.stream()?, device.buffer::<u32>(5000)?);
+    /// let staging = device.staging_buffer(5000)?;
+    /// let upload = stream.upload_staged(staging, 5000, &buffer, |_, piece, memory| {
+    ///     copy_parallel(&numbers[piece], memory);
+    ///     Ok(())
+    /// })?;
+    /// upload.wait()?;
+    /// assert_eq!(stream.download(&buffer)?.wait()?, numbers);
+    /// # Ok::<(), evener_device::Error>(())
+    /// ```
+    pub fn upload_staged<T: Pod>(
+        &mut self,
+        mut through: StagingBuffer<T>,
+        count: usize,
+        to: &Buffer<T>,
+        mut fill: impl FnMut(&mut Stream, Range<usize>, &mut [T]) -> Result<()>,
+    ) -> Result<StagedUpload<T>> {
+        if count > through.len() {
+            let detail = format!("{count} elements through staging memory for {}", through.len());
+            return Err(Error::unsupported(&self.device, "upload", detail));
+        }
+        self.check_room("upload", count, to)?;
+        let element = size_of::<T>() as u64;
+        self.check_copy("upload", to.region(), count as u64 * element)?;
+        let mut first = 0;
+        for piece in &mut through.pieces {
+            let len = StagingBuffer::<T>::PIECE_LEN.min(count - first);
+            if len == 0 {
+                break;
+            }
+            fill(self, first..first + len, &mut piece.as_mut_slice()[..len])?;
+            let region = sub_region(to.region(), first as u64 * element, len as u64 * element);
+            self.inner.upload(&mut *piece.memory, 0..region.bytes, &region)?;
+            first += len;
+            if first < count {
+                self.inner.flush()?;
+            }
+        }
+        Ok(StagedUpload { through, mark: self.inner.mark()? })
     }
 
     /// Copies some elements of shared host memory to the beginning of a buffer. Fails when they reach past the end.
@@ -322,6 +373,22 @@ impl<T> fmt::Debug for Transfer<T> {
     }
 }
 
+/// A copy to a device through staging memory that is under way.
+#[derive(Debug)]
+pub struct StagedUpload<T> {
+    through: StagingBuffer<T>,
+    mark: Arc<dyn backend::Mark>,
+}
+
+impl<T: Pod> StagedUpload<T> {
+    /// Waits until it has ended, and gives the staging memory back.
+    pub fn wait(mut self) -> Result<StagingBuffer<T>> {
+        self.mark.wait(None)?;
+        self.through.pieces.iter_mut().try_for_each(|piece| piece.memory.reclaim())?;
+        Ok(self.through)
+    }
+}
+
 /// A copy of a buffer to the host that is under way.
 #[derive(Debug)]
 pub struct Download<T> {
@@ -355,7 +422,7 @@ impl<T: Pod> Download<T> {
             let detail = format!("{} elements into a slice of {}", found.len(), elements.len());
             return Err(Error::unsupported(&device, "download", detail));
         }
-        elements.copy_from_slice(found);
+        copy_parallel(found, elements);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The operations through Evener.
 
-use evener_device::{Api, Bound, Buffer, Device, Direction, HostBuffer, Kernel, Stream};
+use evener_device::{Api, Bound, Buffer, Device, Direction, HostBuffer, Kernel, Stream, copy_parallel};
 
 use crate::{ADDEND, COPY_BYTES, CUDA_SOURCE, GROUPS, Params, Peer, Result, WGSL_SOURCE, WORKGROUP};
 
@@ -51,7 +51,7 @@ impl Peer for Evener {
 
     fn upload(&mut self) -> Result<()> {
         if let Some(mut host) = self.up.take() {
-            host.as_mut_slice()[..self.written.len()].copy_from_slice(&self.written);
+            copy_parallel(&self.written, &mut host.as_mut_slice()[..self.written.len()]);
             self.up = Some(self.stream.upload_host(host, &self.target)?.wait()?);
         }
         Ok(())

@@ -14,6 +14,7 @@
 //! - After the device is lost, every call returns `Error::Lost` soon.
 #![allow(unsafe_code)]
 
+pub(crate) mod copy;
 pub(crate) mod cpu;
 pub(crate) mod cuda;
 pub(crate) mod shelf;

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use bytemuck::Pod;
-use evener_device::{Device, Direction, Error};
+use evener_device::{Device, Direction, Error, copy_parallel};
 
 use crate::{Behaviour, Outcome, ensure, ensure_error};
 
@@ -11,6 +11,8 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("every_type_and_odd_size_comes_back", every_type_and_odd_size),
     ("host_memory_comes_back_and_can_be_used_again", host_memory),
     ("shared_host_memory_goes_over_in_parts_from_several_streams", shared_host_memory),
+    ("elements_go_over_through_staging_memory_in_pieces", staged),
+    ("a_large_download_is_not_changed_by_what_comes_after_it", large_downloads),
     ("parts_of_buffers_are_copied_and_zeroed_alone", parts),
     ("buffers_over_four_gibibytes_keep_their_bytes", over_four_gibibytes),
 ];
@@ -42,6 +44,73 @@ fn round_trips<T: Pod + PartialEq + Debug>(device: &Device, element: impl Fn(usi
         if let Some(at) = (0..len).find(|&at| sent[at] != received[at]) {
             return Err(format!("{name} {at} of {len}: {:?} became {:?}", sent[at], received[at]).into());
         }
+    }
+    Ok(())
+}
+
+fn staged(device: &Device) -> Outcome {
+    // Several pieces, and one element more.
+    const LEN: usize = (9 << 20) / 4 + 1;
+    let numbers: Vec<u32> = (0..LEN as u32).map(|i| i.wrapping_mul(0x9E37_79B9)).collect();
+    let (mut stream, buffer) = (device.stream()?, device.buffer::<u32>(LEN)?);
+    let mut staging = device.staging_buffer::<u32>(LEN)?;
+    for count in [LEN, 0, 1, 1 << 20, (1 << 20) + 4, LEN] {
+        stream.zero(&buffer)?;
+        let mut pieces = Vec::new();
+        let upload = stream.upload_staged(staging, count, &buffer, |_, piece, memory| {
+            copy_parallel(&numbers[piece.clone()], memory);
+            pieces.push(piece);
+            Ok(())
+        })?;
+        staging = upload.wait()?;
+        ensure!(staging.len() == LEN, "the staging memory comes back whole");
+        let joined = pieces.iter().try_fold(0, |end, piece| (piece.start == end).then_some(piece.end));
+        ensure!(joined == Some(count), "{count} elements in pieces {pieces:?}");
+        let found = stream.download(&buffer)?.wait()?;
+        ensure!(found[..count] == numbers[..count], "{count} elements are not the same");
+        ensure!(found[count..].iter().all(|it| *it == 0), "more than {count} elements were written");
+    }
+    let too_many = stream.upload_staged(staging, LEN + 1, &buffer, |_, _, _| Ok(()));
+    ensure_error!(Error::Unsupported { .. }, too_many);
+    let failed = stream.upload_staged(device.staging_buffer(LEN)?, LEN, &buffer, |_, piece, _| {
+        if piece.start == 0 { Ok(()) } else { Err(Error::Ended) }
+    });
+    ensure_error!(Error::Ended, failed);
+    // What went over until then neither blocks nor harms what comes next.
+    stream.upload(&numbers, &buffer)?;
+    ensure!(stream.download(&buffer)?.wait()? == numbers, "after a piece that failed");
+    Ok(())
+}
+
+fn large_downloads(device: &Device) -> Outcome {
+    const LEN: usize = 3 << 20;
+    let (mut stream, mut other) = (device.stream()?, device.stream()?);
+    let buffer = device.buffer::<u8>(LEN)?;
+    let mut downloads = Vec::new();
+    for round in 1..=8u8 {
+        stream.upload(&vec![round; LEN], &buffer)?;
+        downloads.push((round, stream.download(&buffer)?));
+        if round % 2 == 0 {
+            // Another stream that waits its turn overwrites it.
+            other.wait_for(&stream.mark()?)?;
+            other.zero(&buffer)?;
+            stream.wait_for(&other.mark()?)?;
+        }
+    }
+    for round in 9..=12u8 {
+        // Memory that is given back while it is downloaded, and asked for again at once.
+        let short_lived = device.buffer_from(&vec![round; LEN])?;
+        downloads.push((round, stream.download(&short_lived)?));
+        drop(short_lived);
+        let next = device.buffer::<u8>(LEN)?;
+        other.upload(&vec![0xFF; LEN / 2], &next)?;
+        other.flush()?;
+    }
+    for (round, download) in downloads {
+        let found = download.wait()?;
+        ensure!(found.len() == LEN, "{} bytes of {LEN}", found.len());
+        let wrong = found.iter().position(|byte| *byte != round);
+        ensure!(wrong.is_none(), "download {round}: byte {wrong:?} was changed");
     }
     Ok(())
 }

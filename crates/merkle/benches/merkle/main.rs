@@ -1,14 +1,16 @@
-//! How fast trees are built, against peers in the same run: `cargo bench -p evener-merkle [-- processor|card|together]`.
+//! How fast trees are built, against peers in the same run: `cargo bench -p evener-merkle [-- processor|card|together|unpinned]`.
 //!
 //! Without a GPU: a million leaves on the processor's cores, against rayon with `sha2`, `sha2` on one thread, and
 //! `rs_merkle`. Where `EVENER_DEVICES` names a GPU, or there is one: leaves in pinned memory against the copy alone, leaves
-//! on the device against the bare hash kernel, and the GPU and the processor together against the better of the two.
+//! on the device against the bare hash kernel, the GPU and the processor together against the better of the two, and
+//! leaves in a plain `Vec` against pinned memory (`unpinned`, on all devices that `EVENER_DEVICES` names).
 //! `EVENER_BENCH_LOG2` sets the largest number of leaves for that, as a power of two: 24 where it is not set.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
 mod card;
 mod processor;
 mod together;
+mod unpinned;
 
 use std::time::{Duration, Instant};
 
@@ -63,7 +65,7 @@ fn main() {
     if wants("processor") {
         processor::bench();
     }
-    if !wants("card") && !wants("together") {
+    if !wants("card") && !wants("together") && !wants("unpinned") {
         return;
     }
     let devices = Inventory::discover().select_or_default(None).unwrap();
@@ -77,6 +79,9 @@ fn main() {
             }
             if wants("together") {
                 together::bench(gpu, 1 << largest);
+            }
+            if wants("unpinned") {
+                unpinned::bench(gpu, &devices, 1 << largest);
             }
         }
     }

@@ -1,9 +1,9 @@
 //! An item of a run: a block of leaves, and where it is.
 #![allow(unsafe_code)] // Each block says why it is sound.
 
-use std::{marker::PhantomData, ptr::NonNull, sync::Arc};
+use std::{marker::PhantomData, ops::Range, ptr::NonNull, sync::Arc};
 
-use evener_device::SharedBuffer;
+use evener_device::{SharedBuffer, copy_parallel};
 
 use crate::{
     file::LeafFile,
@@ -83,23 +83,29 @@ impl Lent {
 impl Block {
     /// The bytes from where the block begins on, where they are in memory: they may go on into the next block.
     pub(crate) fn in_memory(&self, bytes: usize) -> Option<&[u8]> {
+        self.part_in_memory(0..bytes)
+    }
+
+    /// Some of the bytes, counted from where the block begins.
+    fn part_in_memory(&self, part: Range<usize>) -> Option<&[u8]> {
         let all = match &self.place {
             Place::Lent(lent) => lent.bytes(),
             Place::Shared(shared) => shared.as_slice(),
             Place::File(_) => return None,
         };
-        all.get(self.at as usize..)?.get(..bytes)
+        all.get(self.at as usize..)?.get(part)
     }
 
-    /// Copies the bytes from where the block begins on. Says what went wrong.
-    pub(crate) fn copy_to(&self, bytes: &mut [u8]) -> Result<(), String> {
-        match (&self.place, self.in_memory(bytes.len())) {
-            (Place::File(file), _) => file.read(self.at, bytes),
+    /// Copies some of the bytes, counted from where the block begins: as many as there is room for. Says what went wrong.
+    pub(crate) fn copy_to(&self, first: usize, bytes: &mut [u8]) -> Result<(), String> {
+        let at = self.at + first as u64;
+        match (&self.place, self.part_in_memory(first..first + bytes.len())) {
+            (Place::File(file), _) => file.read(at, bytes),
             (_, Some(there)) => {
-                bytes.copy_from_slice(there);
+                copy_parallel(there, bytes);
                 Ok(())
             }
-            (_, None) => Err(format!("the leaves end before byte {}", self.at + bytes.len() as u64)),
+            (_, None) => Err(format!("the leaves end before byte {}", at + bytes.len() as u64)),
         }
     }
 }

@@ -39,7 +39,7 @@ impl Cores {
                     Some(leaves) => leaves,
                     None => {
                         self.read.resize(bytes, 0);
-                        piece[0].copy_to(&mut self.read).map_err(|message| unreadable(device, message))?;
+                        piece[0].copy_to(0, &mut self.read).map_err(|message| unreadable(device, message))?;
                         &self.read
                     }
                 };

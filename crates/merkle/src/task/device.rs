@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use evener_device::{
-    Bound, Buffer, Device, Direction, Features, HostBuffer, Program, Result, SharedBuffer, Stream, Timestamp,
+    Api, Bound, Buffer, Device, Direction, Features, HostBuffer, Program, Result, SharedBuffer, StagedUpload,
+    StagingBuffer, Stream, Timestamp,
 };
 use evener_schedule::Chunk;
 
@@ -24,7 +25,8 @@ pub(crate) struct OnDevice {
     stream: Stream,
     room: Option<Room>,
     most_blocks: u64,
-    timestamps: bool,
+    times_uploads: bool,
+    times_downloads: bool,
 }
 
 struct Room {
@@ -34,7 +36,7 @@ struct Room {
     bound: Bound,
     down: HostBuffer<Digest>,
     /// Nothing until leaves come that the device cannot copy from where they are.
-    up: Option<HostBuffer<u8>>,
+    up: Option<StagingBuffer<u8>>,
 }
 
 impl OnDevice {
@@ -50,7 +52,10 @@ impl OnDevice {
             device: device.clone(),
             room: None,
             most_blocks: 1 << most_blocks.ilog2(),
-            timestamps: has.features.contains(Features::TIMESTAMPS),
+            times_uploads: has.features.contains(Features::TIMESTAMPS),
+            // Elsewhere the reading behind a download waits in the device's one queue for the other chunk's kernel, and
+            // the chunk with it: the device would idle between kernels.
+            times_downloads: device.describe().api == Api::Cuda,
         })
     }
 
@@ -72,8 +77,32 @@ impl OnDevice {
         Ok(Room { blocks, input, output, bound, down, up: None })
     }
 
-    fn timestamp(&mut self, bytes: usize) -> Result<Option<Timestamp>> {
-        if self.timestamps && bytes >= TIMED_BYTES { self.stream.timestamp().map(Some) } else { Ok(None) }
+    fn timestamp(&mut self, is_timed: bool) -> Result<Option<Timestamp>> {
+        is_timed.then(|| self.stream.timestamp()).transpose()
+    }
+
+    /// Copies a chunk's leaves through staging memory. The time until the first piece is written is told to the chunk; the
+    /// timestamp is of the moment after that.
+    fn upload_staged(
+        &mut self,
+        up: StagingBuffer<u8>,
+        bytes: usize,
+        to: &Buffer<u8>,
+        chunk: &Chunk<'_, Block>,
+    ) -> Result<(StagedUpload<u8>, Option<Timestamp>)> {
+        let (before, mut begin) = (Instant::now(), None);
+        let (device, timed) = (self.device.id(), self.times_uploads && bytes >= TIMED_BYTES);
+        let upload = self.stream.upload_staged(up, bytes, to, |stream, part, memory| {
+            // The leaves are lent for the moment of a piece, and never while a device is waited for.
+            let copied = chunk.read(|blocks| blocks[0].copy_to(part.start, memory))?;
+            copied.map_err(|message| unreadable(device, message))?;
+            if part.start == 0 {
+                chunk.spent_copying(Direction::Upload, before.elapsed());
+                begin = timed.then(|| stream.timestamp()).transpose()?;
+            }
+            Ok(())
+        })?;
+        Ok((upload, begin))
     }
 
     /// Reduces a chunk's blocks: one copy there, one launch, one copy back.
@@ -83,39 +112,32 @@ impl OnDevice {
         let nodes = blocks * nodes_of_block(shape.height, whole);
         let mut room = self.room(blocks, shape, whole)?;
         let input = room.input.cast::<u8>()?.slice(..bytes)?;
+        let timed_up = self.times_uploads && bytes >= TIMED_BYTES;
+        let timed_down = self.times_downloads && nodes * size_of::<Digest>() >= TIMED_BYTES;
 
-        let before = Instant::now();
         let shared = chunk.read(|blocks| shared_part(&blocks[0], bytes))?;
-        let mut going_up = None;
-        let begin = match shared {
+        let (going_up, begin) = match shared {
             Some((shared, at)) => {
-                let begin = self.timestamp(bytes)?;
+                let begin = self.timestamp(timed_up)?;
                 self.stream.upload_shared(&shared, at..at + bytes, &input)?;
-                begin
+                (None, begin)
             }
             None => {
-                let mut up = match room.up.take() {
+                let up = match room.up.take() {
                     Some(up) => up,
-                    None => {
-                        let all = room.blocks * shape.block_bytes();
-                        self.device.host_buffer(all, Direction::Upload)?
-                    }
+                    None => self.device.staging_buffer(room.blocks * shape.block_bytes())?,
                 };
-                let copied = chunk.read(|blocks| blocks[0].copy_to(&mut up.as_mut_slice()[..bytes]))?;
-                copied.map_err(|message| unreadable(self.device.id(), message))?;
-                chunk.spent_copying(Direction::Upload, before.elapsed());
-                let begin = self.timestamp(bytes)?;
-                going_up = Some(self.stream.upload_first(up, bytes, &input)?);
-                begin
+                let (upload, begin) = self.upload_staged(up, bytes, &input, chunk)?;
+                (Some(upload), begin)
             }
         };
-        let uploaded = self.timestamp(bytes)?;
+        let uploaded = self.timestamp(timed_up)?;
         let params = Params::new(shape.height, shape.format.hashed, whole);
         self.stream.launch(&room.bound, blocks as u32, &params)?;
-        let computed = self.timestamp(nodes * size_of::<Digest>())?;
+        let computed = self.timestamp(timed_down)?;
         let output = room.output.cast::<Digest>()?.slice(..nodes)?;
         let coming_down = self.stream.download_host(&output, room.down)?;
-        let end = self.timestamp(nodes * size_of::<Digest>())?;
+        let end = self.timestamp(timed_down)?;
         room.down = coming_down.wait()?;
         if let Some(up) = going_up {
             room.up = Some(up.wait()?);

@@ -10,8 +10,8 @@ use std::{
 
 use bytemuck::{Pod, Zeroable};
 use evener_device::{
-    Bound, Buffer, Device, DeviceId, Direction, Features, HostBuffer, Kernel, Kind, Program, Result, Stream,
-    Timestamp,
+    Api, Bound, Buffer, Device, DeviceId, Direction, Features, HostBuffer, Kernel, Kind, Program, Result,
+    StagingBuffer, Stream, Timestamp, copy_parallel,
 };
 
 use super::{Chunk, Results, Task};
@@ -115,8 +115,9 @@ pub struct KernelState<I, O> {
     program: Program,
     stream: Stream,
     room: Option<Room<I, O>>,
-    /// Whether the device tells when its copies began and ended.
-    timestamps: bool,
+    /// Whether the device tells when its uploads began and ended, and its downloads.
+    times_uploads: bool,
+    times_downloads: bool,
     /// Copies are of a multiple of so many elements.
     alignment: usize,
     most_items: u64,
@@ -134,7 +135,7 @@ struct Room<I, O> {
     items: usize,
     input: Buffer<I>,
     output: Buffer<O>,
-    up: HostBuffer<I>,
+    up: StagingBuffer<I>,
     down: HostBuffer<O>,
     bound: Bound,
 }
@@ -149,7 +150,7 @@ impl<I: Pod, O: Pod> KernelState<I, O> {
         let items = items.next_power_of_two().max(256.min(self.most_items as usize)).max(self.padded(1));
         let (input, output) = (self.device.buffer_any(items)?, self.device.buffer_any(items)?);
         let bound = self.program.bind(&[Buffer::arg(&input), Buffer::arg(&output)])?;
-        let up = self.device.host_buffer(items, Direction::Upload)?;
+        let up = self.device.staging_buffer(items)?;
         let down = self.device.host_buffer(items, Direction::Download)?;
         Ok(Room { items, input, output, up, down, bound })
     }
@@ -159,8 +160,8 @@ impl<I: Pod, O: Pod> KernelState<I, O> {
         items.next_multiple_of(self.alignment)
     }
 
-    fn timestamp(&mut self) -> Result<Option<Timestamp>> {
-        if self.timestamps { self.stream.timestamp().map(Some) } else { Ok(None) }
+    fn timestamp(&mut self, is_wanted: bool) -> Result<Option<Timestamp>> {
+        is_wanted.then(|| self.stream.timestamp()).transpose()
     }
 }
 
@@ -190,7 +191,10 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
             stream: device.stream()?,
             device: device.clone(),
             room: None,
-            timestamps,
+            times_uploads: timestamps,
+            // Elsewhere the reading behind a download waits in the device's one queue for the other chunk's kernel, and
+            // the chunk with it: the device would idle between kernels.
+            times_downloads: timestamps && device.describe().api == Api::Cuda,
             alignment: has.copy_alignment.max(1) as usize,
             most_items: 1 << most.ilog2(),
             shares_card: device.describe().part_of.is_some() && device.describe().kind != Kind::Cpu,
@@ -210,12 +214,20 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
     ) -> Result<()> {
         let count = chunk.len();
         let mut room = state.room(count)?;
-        let start = Instant::now();
-        chunk.read(|items| room.up.as_mut_slice()[..count].copy_from_slice(items))?;
-        chunk.spent_copying(Direction::Upload, start.elapsed());
-        let before = state.timestamp()?;
-        let up = state.stream.upload_first(room.up, state.padded(count), &room.input)?;
-        let uploaded = state.timestamp()?;
+        let padded = state.padded(count);
+        let (start, timed, mut before) = (Instant::now(), state.times_uploads, None);
+        let up = state.stream.upload_staged(room.up, padded, &room.input, |stream, part, memory| {
+            // The items are lent for the moment of a piece, and never while a device is waited for. What pads the last
+            // piece is whatever is there.
+            let items = part.start..part.end.min(count);
+            chunk.read(|all| copy_parallel(&all[items.clone()], &mut memory[..items.len()]))?;
+            if part.start == 0 {
+                chunk.spent_copying(Direction::Upload, start.elapsed());
+                before = timed.then(|| stream.timestamp()).transpose()?;
+            }
+            Ok(())
+        })?;
+        let uploaded = state.timestamp(state.times_uploads)?;
         let params = (self.params)(state.device.id(), chunk.range());
         // It fits: `most_items` saw to it.
         let groups = self.kernel.groups_for(count as u64) as u32;
@@ -224,10 +236,10 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
         if state.shares_card && state.last > LONG {
             state.stream.wait()?;
         }
-        let computed = state.timestamp()?;
-        let part = room.output.slice(..state.padded(count))?;
+        let computed = state.timestamp(state.times_downloads)?;
+        let part = room.output.slice(..padded)?;
         let down = state.stream.download_host(&part, room.down)?;
-        let after = state.timestamp()?;
+        let after = state.timestamp(state.times_downloads)?;
         room.down = down.wait()?;
         room.up = up.wait()?;
         state.last = launched.elapsed();

@@ -3,10 +3,10 @@
 use std::{
     mem::ManuallyDrop,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use wgpu::{PollError, PollStatus, PollType, SubmissionIndex};
+use wgpu::{BufferUsages, CommandBuffer, PollError, PollStatus, PollType, SubmissionIndex};
 
 use super::{
     super::shelf::Shelf,
@@ -15,11 +15,19 @@ use super::{
     host::Staging,
     idle::{self, Opened},
     program::Modules,
+    transfer::TransferQueue,
 };
 use crate::{
     describe::{Api, Capabilities, DeviceId, Kind},
     error::{Error, Result},
 };
+
+/// Downloads of at least so many bytes go to the queue for transfers: shorter ones are over before two queues have
+/// agreed on whose turn it is. Device memory of at least this size is made for both queues.
+pub(super) const TRANSFER_BYTES: u64 = 1 << 20;
+
+/// How long a wait for a download lasts before the device is asked whether it is lost.
+const GLANCE: Duration = Duration::from_secs(1);
 
 /// An open device: wgpu's device and queue, its memory, and what has gone wrong with it.
 #[derive(Debug)]
@@ -32,7 +40,9 @@ pub(super) struct Hold {
     /// Runs submissions in order, one after the other has its effects. This is the only handle on it.
     pub(super) queue: wgpu::Queue,
     pub(super) failure: Arc<Failure>,
-    pub(super) shelf: Shelf<wgpu::Buffer>,
+    pub(super) shelf: Arc<Shelf<wgpu::Buffer>>,
+    /// Where large downloads go, where the device has a queue for them.
+    pub(super) transfers: Option<Arc<TransferQueue>>,
     pub(super) staging: Staging,
     pub(super) modules: Mutex<Modules>,
     pub(super) clock: Clock,
@@ -60,6 +70,58 @@ impl Hold {
         match self.ask(operation, PollType::Poll)? {
             Ok(status) => Ok(status),
             Err(why) => Err(Error::lost(&self.id, operation, why.to_string())),
+        }
+    }
+
+    /// Submits to the queue, behind the download of this number where there is one, and gives the submission its number.
+    pub(super) fn submit(&self, commands: Option<CommandBuffer>, after: u64) -> (SubmissionIndex, u64) {
+        match &self.transfers {
+            Some(transfers) => transfers.submit(&self.queue, commands, after),
+            None => (self.queue.submit(commands), 0),
+        }
+    }
+
+    /// Whether device memory of this size is made for the queue for transfers too.
+    pub(super) fn is_made_for_transfers(&self, bytes: u64) -> bool {
+        self.transfers.is_some() && bytes >= TRANSFER_BYTES
+    }
+
+    /// Makes a buffer in device memory that both queues may use. Nothing where there is no room.
+    pub(super) fn make_shared_buffer(
+        &self,
+        operation: &str,
+        bytes: u64,
+        usage: BufferUsages,
+    ) -> Result<Option<wgpu::Buffer>> {
+        self.check(operation)?;
+        let Some(transfers) = self.transfers.as_ref().filter(|_| bytes <= self.capabilities.max_buffer_bytes)
+        else {
+            return Ok(None);
+        };
+        let made = transfers.make_buffer(&self.device, bytes, usage);
+        made.map_err(|why| self.transfer_failed(operation, why))
+    }
+
+    /// What the queue for transfers said, as an error: the device is lost.
+    pub(super) fn transfer_failed(&self, operation: &str, why: impl std::fmt::Display) -> Error {
+        let reason = format!("its queue for transfers failed: {why}");
+        self.failure.lose(&reason);
+        Error::lost(&self.id, operation, reason)
+    }
+
+    /// Waits for a download on the queue for transfers. False when it had not ended in time.
+    pub(super) fn downloaded(&self, operation: &str, number: u64, timeout: Option<Duration>) -> Result<bool> {
+        let Some(transfers) = self.transfers.as_ref().filter(|_| number > 0) else { return Ok(true) };
+        let began = Instant::now();
+        loop {
+            self.check(operation)?;
+            let left = timeout.map_or(GLANCE, |limit| limit.saturating_sub(began.elapsed()).min(GLANCE));
+            match transfers.wait(number, left) {
+                Ok(true) => return Ok(true),
+                Ok(false) if timeout.is_some_and(|limit| began.elapsed() >= limit) => return Ok(false),
+                Ok(false) => {}
+                Err(why) => return Err(self.transfer_failed(operation, why)),
+            }
         }
     }
 
@@ -113,9 +175,17 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let opened =
-            Opened { device: self.device.clone(), queue: self.queue.clone(), failure: self.failure.clone() };
-        if matches!(self.poll("closing"), Ok(PollStatus::QueueEmpty)) {
+        let opened = Opened {
+            device: self.device.clone(),
+            queue: self.queue.clone(),
+            failure: self.failure.clone(),
+            transfers: self.transfers.clone(),
+        };
+        let downloaded =
+            |limit| move |transfers: &Arc<TransferQueue>| matches!(transfers.wait_for_all(limit), Ok(true));
+        if matches!(self.poll("closing"), Ok(PollStatus::QueueEmpty))
+            && opened.transfers.iter().all(downloaded(Duration::ZERO))
+        {
             return idle::put(&self.id, opened);
         }
         if self.failure.is_lost() {
@@ -126,7 +196,12 @@ impl Drop for Hold {
         let wait = move || {
             let opened = ManuallyDrop::into_inner(opened);
             let ended = quietly(|| opened.device.poll(PollType::wait_indefinitely()));
-            if matches!(ended, Ok(Ok(_))) { idle::put(&id, opened) } else { idle::abandon(opened) }
+            let downloaded = opened.transfers.iter().all(downloaded(Duration::MAX));
+            if matches!(ended, Ok(Ok(_))) && downloaded {
+                idle::put(&id, opened)
+            } else {
+                idle::abandon(opened)
+            }
         };
         // Without a thread to be had, the closure is dropped, and the device with it abandoned.
         let _ = std::thread::Builder::new().name(format!("evener-{}-closing", self.id)).spawn(wait);

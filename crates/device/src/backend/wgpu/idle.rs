@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
 };
 
-use super::failure::Failure;
+use super::{failure::Failure, transfer::TransferQueue};
 use crate::describe::DeviceId;
 
 /// An open device, with what its callbacks report to.
@@ -19,6 +19,7 @@ pub(super) struct Opened {
     pub(super) device: wgpu::Device,
     pub(super) queue: wgpu::Queue,
     pub(super) failure: Arc<Failure>,
+    pub(super) transfers: Option<Arc<TransferQueue>>,
 }
 
 fn kept() -> MutexGuard<'static, HashMap<DeviceId, Vec<Opened>>> {

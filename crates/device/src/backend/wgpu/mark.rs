@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::*},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use wgpu::SubmissionIndex;
@@ -21,21 +21,30 @@ pub(super) struct WgpuMark {
     pub(super) hold: Arc<Hold>,
     /// None where nothing had been submitted.
     submission: Option<SubmissionIndex>,
+    /// The stream's last download on the queue for transfers; 0 where there was none.
+    pub(super) download: u64,
     is_done: AtomicBool,
 }
 
 impl WgpuMark {
-    pub(super) fn new(hold: Arc<Hold>, submission: Option<SubmissionIndex>) -> Self {
-        let is_done = AtomicBool::new(submission.is_none());
-        WgpuMark { hold, submission, is_done }
+    pub(super) fn new(hold: Arc<Hold>, submission: Option<SubmissionIndex>, download: u64) -> Self {
+        let is_done = AtomicBool::new(submission.is_none() && download == 0);
+        WgpuMark { hold, submission, download, is_done }
     }
 
     fn reached(&self, timeout: Option<Duration>) -> Result<bool> {
         if self.is_done.load(Acquire) {
             return self.hold.check(OPERATION).map(|()| true);
         }
-        let Some(submission) = &self.submission else { return Ok(true) };
-        let is_done = self.hold.reached(OPERATION, submission, timeout)?;
+        let began = Instant::now();
+        if !self.hold.downloaded(OPERATION, self.download, timeout)? {
+            return Ok(false);
+        }
+        let left = timeout.map(|limit| limit.saturating_sub(began.elapsed()));
+        let is_done = match &self.submission {
+            Some(submission) => self.hold.reached(OPERATION, submission, left)?,
+            None => true,
+        };
         self.is_done.store(is_done, Release);
         Ok(is_done)
     }

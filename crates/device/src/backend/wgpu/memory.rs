@@ -5,7 +5,11 @@ use std::{any::Any, sync::Arc};
 use wgpu::{Buffer, BufferDescriptor, BufferUsages, COPY_BUFFER_ALIGNMENT};
 
 use super::{
-    super::{Contents, Memory, Region, cpu::too_little_free, shelf::class_bytes},
+    super::{
+        Contents, Memory, Region,
+        cpu::too_little_free,
+        shelf::{Shelf, class_bytes},
+    },
     failure::{translate, watch},
     hold::Hold,
 };
@@ -14,12 +18,28 @@ use crate::{
     error::{Error, Result},
 };
 
-/// A block of device memory.
+/// A block of device memory, which goes back to its shelf when its owner and the downloads from it have let go of it.
+#[derive(Debug)]
+pub(super) struct DeviceBlock {
+    pub(super) buffer: Buffer,
+    shelf: Arc<Shelf<Buffer>>,
+}
+
+impl Drop for DeviceBlock {
+    // Work that was submitted may still use the block. Whoever gets it next submits later, to the same queue.
+    fn drop(&mut self) {
+        self.shelf.put(self.buffer.size(), self.buffer.clone());
+    }
+}
+
+/// Device memory.
 #[derive(Debug)]
 pub(super) struct WgpuMemory {
     hold: Arc<Hold>,
-    pub(super) buffer: Buffer,
+    pub(super) block: Arc<DeviceBlock>,
     bytes: u64,
+    /// The number of the submission that cleared it.
+    pub(super) cleared: u64,
 }
 
 impl WgpuMemory {
@@ -28,7 +48,8 @@ impl WgpuMemory {
         hold.check(OPERATION)?;
         let class = hold.class(OPERATION, bytes)?;
         let reused = hold.shelf.take(class);
-        let is_reused = reused.is_some();
+        // A new buffer of wgpu's own is zero.
+        let is_zero = reused.is_none() && !hold.is_made_for_transfers(class);
         let buffer = match reused {
             Some(buffer) => buffer,
             None => {
@@ -40,16 +61,21 @@ impl WgpuMemory {
             }
         };
         // From here on, dropping it returns the block.
-        let memory = WgpuMemory { hold: hold.clone(), buffer, bytes };
-        // A new buffer of wgpu's is zero. A reused one is cleared ahead of everything that will be submitted.
-        if is_reused && contents == Contents::Zeroed && bytes > 0 {
-            hold.attempt(OPERATION, || {
+        let block = Arc::new(DeviceBlock { buffer, shelf: hold.shelf.clone() });
+        let mut memory = WgpuMemory { hold: hold.clone(), block, bytes, cleared: 0 };
+        // It is cleared ahead of everything that will be submitted.
+        if !is_zero && contents == Contents::Zeroed && bytes > 0 {
+            memory.cleared = hold.attempt(OPERATION, || {
                 let mut encoder = hold.device.create_command_encoder(&Default::default());
-                encoder.clear_buffer(&memory.buffer, 0, Some(padded(bytes)));
-                hold.queue.submit([encoder.finish()]);
+                encoder.clear_buffer(memory.buffer(), 0, Some(padded(bytes)));
+                hold.submit(Some(encoder.finish()), 0).1
             })?;
         }
         Ok(memory)
+    }
+
+    pub(super) fn buffer(&self) -> &Buffer {
+        &self.block.buffer
     }
 
     /// The memory behind a region, which must be this open device's.
@@ -64,13 +90,6 @@ impl WgpuMemory {
 impl Memory for WgpuMemory {
     fn bytes(&self) -> u64 {
         self.bytes
-    }
-}
-
-impl Drop for WgpuMemory {
-    // Work that was submitted may still use the block. Whoever gets it next submits later, to the same queue.
-    fn drop(&mut self) {
-        self.hold.shelf.put(self.buffer.size(), self.buffer.clone());
     }
 }
 
@@ -102,6 +121,15 @@ impl Hold {
             return Err(self.no_room(operation, bytes, Some(free), "the machine's memory"));
         }
         let descriptor = BufferDescriptor { label: None, size: bytes, usage, mapped_at_creation };
+        if usage.contains(BufferUsages::STORAGE) && self.is_made_for_transfers(bytes) {
+            let mut made = self.make_shared_buffer(operation, bytes, usage)?;
+            if made.is_none() {
+                self.trim();
+                made = self.make_shared_buffer(operation, bytes, usage)?;
+            }
+            let full = || self.no_room(operation, bytes, None, "the device's memory");
+            return made.ok_or_else(full).and_then(|buffer| self.check(operation).map(|()| buffer));
+        }
         let mut is_second_try = false;
         loop {
             let (buffer, error) = watch(|| self.device.create_buffer(&descriptor));

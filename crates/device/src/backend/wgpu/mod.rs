@@ -2,7 +2,8 @@
 //!
 //! An open device is a [`Hold`](hold::Hold): wgpu's device and its one queue, which runs what it is given in
 //! the order of submission. Streams therefore need no synchronisation among themselves: a stream is a
-//! command encoder that is submitted when somebody wants to know that it has run.
+//! command encoder that is submitted when somebody wants to know that it has run. Through Vulkan, large downloads go to a
+//! queue of their own ([`transfer`]), so that they overlap with kernels.
 //!
 //! wgpu reports most errors through callbacks and panics on the rest. [`failure`] turns both into values.
 
@@ -18,6 +19,11 @@ mod memory;
 mod open;
 mod program;
 mod stream;
+#[cfg(not(target_vendor = "apple"))]
+mod transfer;
+#[cfg(target_vendor = "apple")]
+#[path = "no_transfer.rs"]
+mod transfer;
 #[cfg(not(target_vendor = "apple"))]
 mod vulkan;
 #[cfg(test)]

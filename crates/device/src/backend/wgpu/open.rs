@@ -15,6 +15,7 @@ use super::{
     memory::WgpuMemory,
     program::WgpuProgram,
     stream::WgpuStream,
+    transfer::{self, TransferQueue},
 };
 use crate::{
     describe::{Capabilities, Description, DeviceId},
@@ -38,7 +39,7 @@ impl WgpuBackend {
             Some(opened) => opened,
             None => request(&id, adapter, ask, limits.clone())?,
         };
-        let Opened { device, queue, failure } = opened;
+        let Opened { device, queue, failure, transfers } = opened;
         let capabilities = describe::capabilities(features, ask, &limits, &adapter.get_info());
         let hold = Hold {
             clock: Clock::new(&queue),
@@ -49,6 +50,7 @@ impl WgpuBackend {
             queue,
             failure,
             shelf: Default::default(),
+            transfers,
             staging: Default::default(),
             modules: Default::default(),
             id,
@@ -70,15 +72,23 @@ fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let refused = |why: String| Error::lost(id, "opening it", why);
-    let (device, queue) = quietly(|| pollster::block_on(adapter.request_device(&descriptor)))
-        .map_err(refused)?
-        .map_err(|why| refused(why.to_string()))?;
+    let family = transfer::family(adapter);
+    let request = || match transfer::request(adapter, family, &descriptor) {
+        Some(opened) => opened,
+        None => pollster::block_on(adapter.request_device(&descriptor)).map_err(|why| why.to_string()),
+    };
+    let (device, queue) = quietly(request).map_err(refused)?.map_err(refused)?;
+    let transfers = family.and_then(|family| {
+        TransferQueue::new(adapter, &device, Some(family))
+            .inspect_err(|why| tracing::warn!("{id}: downloads do not overlap with kernels: {why}"))
+            .ok()
+    });
 
     let failure = Arc::new(Failure::default());
     let (lost, uncaught) = (failure.clone(), failure.clone());
     device.set_device_lost_callback(move |reason, message| lost.lose(&format!("{reason:?} {message}")));
     device.on_uncaptured_error(Arc::new(move |error| uncaught.take(error)));
-    Ok(Opened { device, queue, failure })
+    Ok(Opened { device, queue, failure, transfers: transfers.map(Arc::new) })
 }
 
 impl Backend for WgpuBackend {

@@ -298,10 +298,10 @@ fn place<'a>(region: &Region, memory: &'a WgpuMemory) -> BufferBinding<'a> {
     let (mut offset, mut size) = (region.offset, padded(region.bytes));
     if size == 0 {
         // At the very end of a block there is nothing to bind, so its beginning stands in.
-        offset = if offset + NOTHING_BYTES <= memory.buffer.size() { offset } else { 0 };
+        offset = if offset + NOTHING_BYTES <= memory.buffer().size() { offset } else { 0 };
         size = NOTHING_BYTES;
     }
-    BufferBinding { buffer: &memory.buffer, offset, size: BufferSize::new(size) }
+    BufferBinding { buffer: memory.buffer(), offset, size: BufferSize::new(size) }
 }
 
 /// A compiled kernel with its buffers, whose memory it keeps.

@@ -13,11 +13,12 @@ use super::{
     },
     clock::Pending,
     failure::{translate, watch},
-    hold::Hold,
+    hold::{Hold, TRANSFER_BYTES},
     host::{Block, WgpuHostMemory},
     mark::WgpuMark,
     memory::{WgpuMemory, padded},
     program::WgpuBound,
+    transfer::Used,
 };
 use crate::error::{Error, Result};
 
@@ -36,6 +37,10 @@ pub(super) struct WgpuStream {
     /// Another stream's mark was waited for, and no submission of this stream is later than it yet.
     follows: bool,
     last: Option<SubmissionIndex>,
+    /// The number of the last submission.
+    submitted: u64,
+    /// The number of the last download on the queue for transfers, which the next submission waits for.
+    download: u64,
     pending: Option<Pending>,
     kept_memories: Vec<Arc<dyn Memory>>,
     kept_blocks: Vec<Arc<Block>>,
@@ -52,6 +57,8 @@ impl WgpuStream {
             operations: 0,
             follows: false,
             last: None,
+            submitted: 0,
+            download: 0,
             pending: None,
             kept_memories: Vec::new(),
             kept_blocks: Vec::new(),
@@ -77,7 +84,7 @@ impl WgpuStream {
         let mut outcome = Ok(());
         if self.encoder.is_some() || self.follows {
             let encoder = self.encoder.take();
-            let (submission, error) = watch(|| {
+            let ((submission, number), error) = watch(|| {
                 drop(pass);
                 let commands = encoder.map(|mut encoder| {
                     if let Some(pending) = &pending {
@@ -85,13 +92,14 @@ impl WgpuStream {
                     }
                     encoder.finish()
                 });
-                let submission = self.hold.queue.submit(commands);
+                let submission = self.hold.submit(commands, self.download);
                 if let Some(pending) = pending {
                     pending.collect(&self.hold);
                 }
                 submission
             });
             self.last = Some(submission);
+            self.submitted = number;
             outcome = error.map_or(Ok(()), |error| Err(translate(error, &self.hold.id, operation, 0)));
         }
         self.operations = 0;
@@ -130,7 +138,7 @@ impl StreamBackend for WgpuStream {
         let block = WgpuHostMemory::lend(from, &self.hold, Direction::Upload)?;
         let bytes = range.end.saturating_sub(range.start);
         if bytes > 0 {
-            self.copy_between((&block.buffer, range.start), (&memory.buffer, to.offset), bytes);
+            self.copy_between((&block.buffer, range.start), (memory.buffer(), to.offset), bytes);
         }
         self.kept_blocks.push(block);
         self.kept_memories.push(to.memory.clone());
@@ -142,8 +150,16 @@ impl StreamBackend for WgpuStream {
         self.check_offset("downloading", offset)?;
         let memory = WgpuMemory::of(from, &self.hold)?;
         let block = WgpuHostMemory::lend(to, &self.hold, Direction::Download)?;
+        if let Some(transfers) = self.hold.transfers.clone().filter(|_| from.bytes >= TRANSFER_BYTES) {
+            self.submit("downloading")?;
+            let after = self.submitted.max(memory.cleared);
+            let used = Used { from: memory.block.clone(), to: block };
+            let queued = transfers.download(after, used, (from.offset, offset), padded(from.bytes));
+            self.download = queued.map_err(|why| self.hold.transfer_failed("downloading", why))?;
+            return Ok(());
+        }
         if from.bytes > 0 {
-            self.copy_between((&memory.buffer, from.offset), (&block.buffer, offset), from.bytes);
+            self.copy_between((memory.buffer(), from.offset), (&block.buffer, offset), from.bytes);
         }
         self.kept_blocks.push(block);
         self.kept_memories.push(from.memory.clone());
@@ -156,7 +172,7 @@ impl StreamBackend for WgpuStream {
         if from.bytes == 0 {
             return Ok(());
         }
-        self.copy_between((&source.buffer, from.offset), (&target.buffer, to.offset), from.bytes);
+        self.copy_between((source.buffer(), from.offset), (target.buffer(), to.offset), from.bytes);
         self.kept_memories.extend([from.memory.clone(), to.memory.clone()]);
         self.count()
     }
@@ -167,7 +183,7 @@ impl StreamBackend for WgpuStream {
         if region.bytes == 0 {
             return Ok(());
         }
-        self.encoder().clear_buffer(&memory.buffer, region.offset, Some(padded(region.bytes)));
+        self.encoder().clear_buffer(memory.buffer(), region.offset, Some(padded(region.bytes)));
         self.kept_memories.push(region.memory.clone());
         self.count()
     }
@@ -216,16 +232,17 @@ impl StreamBackend for WgpuStream {
 
     fn mark(&mut self) -> Result<Arc<dyn Mark>> {
         self.submit("marking a stream")?;
-        Ok(Arc::new(WgpuMark::new(self.hold.clone(), self.last.clone())))
+        Ok(Arc::new(WgpuMark::new(self.hold.clone(), self.last.clone(), self.download)))
     }
 
     fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()> {
         self.hold.check("waiting for another stream")?;
         let mark = (&**mark as &dyn Any).downcast_ref::<WgpuMark>();
-        if !mark.is_some_and(|mark| Arc::ptr_eq(&mark.hold, &self.hold)) {
+        let Some(mark) = mark.filter(|mark| Arc::ptr_eq(&mark.hold, &self.hold)) else {
             let detail = "the mark is another device's";
             return Err(Error::unsupported(&self.hold.id, "waiting for another stream", detail));
-        }
+        };
+        self.download = self.download.max(mark.download);
         // What comes before a mark has been submitted, and the queue keeps the order. Only a mark of this
         // stream that comes next needs a submission of its own to be later than that one.
         self.follows = true;

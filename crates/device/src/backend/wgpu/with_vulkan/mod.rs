@@ -3,6 +3,7 @@
 
 mod compile;
 mod memory;
+mod transfers;
 mod with_opengl;
 mod work;
 

@@ -1,0 +1,376 @@
+//! Copying between host memories with several threads.
+//!
+//! One core copies some 8 – 14 GB/s, a fraction of what memory or a bus takes. A large copy is therefore cut into shares,
+//! which the calling thread and a set of helper threads claim one by one. The helpers are shared by all copies of the
+//! process, start with the first large copy, and do nothing but copy: a copy never waits for a helper that has not
+//! begun a share of it, so callers cannot deadlock, however many there are and on whatever thread they run.
+
+use std::{
+    sync::{
+        Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
+    },
+    thread::Thread,
+    time::{Duration, Instant},
+};
+
+use bytemuck::Pod;
+
+/// Shorter copies stay on the calling thread: they end before a helper has woken up.
+const PARALLEL_BYTES: usize = 1 << 20;
+
+/// Bytes of a share. Large enough that claiming one costs nothing, small enough that all threads end at about the same
+/// time.
+const SHARE_BYTES: usize = 64 << 10;
+
+/// Number of shares for which one more thread is worth waking.
+const SHARES_PER_HELPER: usize = 8;
+
+/// Bytes of a cache line. Shares begin at one, so that no two threads write to the same line.
+const LINE_BYTES: usize = 64;
+
+/// Maximum number of helpers. A dozen cores saturate the memory bandwidth that one bus can use.
+const MAX_HELPERS: usize = 15;
+
+/// How long an idle helper spins before it parks. The pieces of one upload follow each other within this time, and
+/// waking a parked thread takes tens of microseconds.
+const SPIN: Duration = Duration::from_micros(40);
+
+/// Number of parked helpers that a caller, or a helper that was woken, wakes. Waking all of them would keep the caller
+/// from copying, and one by one the last would come too late.
+const WAKES: usize = 2;
+
+/// Copies all elements, with several threads where there are many. Large copies go past the caches of the processor,
+/// because the next reader is a device or another core, and write sequentially in each thread, as write-combined memory
+/// wants it.
+///
+/// # Panics
+/// When the slices differ in length.
+///
+/// ```
+/// let (from, mut to) = (vec![7u32; 1 << 20], vec![0; 1 << 20]);
+/// evener_device::copy_parallel(&from, &mut to);
+/// assert_eq!(from, to);
+/// ```
+pub fn copy_parallel<T: Pod>(from: &[T], to: &mut [T]) {
+    copy_with(usize::MAX, from, to);
+}
+
+/// Copies with so many threads at most, the calling one included. For benchmarks: [`copy_parallel`] decides by itself.
+#[doc(hidden)]
+pub fn copy_with<T: Pod>(threads: usize, from: &[T], to: &mut [T]) {
+    assert_eq!(from.len(), to.len(), "a copy needs as many elements as it has room for");
+    let (from, to): (&[u8], &mut [u8]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
+    if to.len() < PARALLEL_BYTES {
+        return to.copy_from_slice(from);
+    }
+    HELPERS.copy(threads.saturating_sub(1), from, to);
+}
+
+/// A copy under way. Whoever has claimed a share copies it, and the caller returns only when every share is copied: the
+/// pointers are valid for as long as there is a share to claim or to copy.
+struct Copy {
+    from: *const u8,
+    to: *mut u8,
+    bytes: usize,
+    /// Number of the next share to claim.
+    next: AtomicUsize,
+    /// Shares that are not copied yet.
+    left: AtomicUsize,
+    /// Helpers that may still join.
+    places: AtomicUsize,
+    caller: Thread,
+}
+
+// SAFETY: the pointers are used only to copy claimed shares, which do not overlap, while the caller's exclusive borrow of
+// the target and shared borrow of the source last (`Helpers::copy` does not return before).
+unsafe impl Send for Copy {}
+// SAFETY: as above.
+unsafe impl Sync for Copy {}
+
+impl Copy {
+    /// Bytes by which the target begins after a line's beginning.
+    fn skew(&self) -> usize {
+        self.to as usize % LINE_BYTES
+    }
+
+    fn shares(&self) -> usize {
+        (self.bytes + self.skew()).div_ceil(SHARE_BYTES)
+    }
+
+    fn is_claimed(&self) -> bool {
+        self.next.load(Relaxed) >= self.shares()
+    }
+
+    /// Takes one of the places for helpers. False where there is none left.
+    fn join(&self) -> bool {
+        !self.is_claimed()
+            && self.places.fetch_update(AcqRel, Relaxed, |places| places.checked_sub(1)).is_ok()
+    }
+
+    /// Claims and copies shares until all are claimed.
+    fn work(&self) {
+        let shares = self.shares();
+        loop {
+            let index = self.next.fetch_add(1, Relaxed);
+            if index >= shares {
+                return;
+            }
+            // Where a share begins: at a line of the target, except for the first.
+            let place = |index: usize| (index * SHARE_BYTES).saturating_sub(self.skew()).min(self.bytes);
+            let (start, end) = (place(index), place(index + 1));
+            // SAFETY: the share was claimed by this thread alone and is not copied yet, so the caller still waits and
+            // both slices are borrowed; `start..end` is within both, and shares do not overlap.
+            let (from, to) = unsafe {
+                (
+                    std::slice::from_raw_parts(self.from.add(start), end - start),
+                    std::slice::from_raw_parts_mut(self.to.add(start), end - start),
+                )
+            };
+            stream(from, to);
+            // The copied bytes happen before the caller's return.
+            if self.left.fetch_sub(1, AcqRel) == 1 {
+                self.caller.unpark();
+            }
+        }
+    }
+
+    /// Waits until every share is copied. All are claimed, so this takes as long as a thread needs for one.
+    fn wait(&self) {
+        let start = Instant::now();
+        while self.left.load(Acquire) > 0 {
+            if start.elapsed() < SPIN {
+                std::hint::spin_loop();
+            } else {
+                // A helper was interrupted in the middle of its share.
+                std::thread::park();
+            }
+        }
+    }
+}
+
+/// The helper threads, and the copies that they may join.
+struct Helpers {
+    count: usize,
+    queue: Mutex<Queue>,
+    /// Number of copies in the queue, to be read without the lock.
+    queued: AtomicUsize,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// The oldest first.
+    copies: Vec<Arc<Copy>>,
+    parked: usize,
+}
+
+static HELPERS: LazyLock<Helpers> = LazyLock::new(|| {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let start = |index: &usize| {
+        let thread = std::thread::Builder::new().name(format!("evener-copy-{index}"));
+        // It waits here until the set is made.
+        thread.spawn(|| HELPERS.help()).is_ok()
+    };
+    // Where the system gives no more threads, there are fewer.
+    let count = (0..(cores - 1).min(MAX_HELPERS)).take_while(start).count();
+    Helpers { count, queue: Mutex::default(), queued: AtomicUsize::new(0), wake: Condvar::new() }
+});
+
+impl Helpers {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Nothing is left half-done under this lock.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Copies on this thread and on at most so many helpers.
+    fn copy(&self, helpers: usize, from: &[u8], to: &mut [u8]) {
+        let mut copy = Copy {
+            from: from.as_ptr(),
+            to: to.as_mut_ptr(),
+            bytes: to.len(),
+            next: AtomicUsize::new(0),
+            left: AtomicUsize::new(0),
+            places: AtomicUsize::new(0),
+            caller: std::thread::current(),
+        };
+        let shares = copy.shares();
+        let helpers = helpers.min(self.count).min(shares / SHARES_PER_HELPER);
+        (copy.left, copy.places) = (AtomicUsize::new(shares), AtomicUsize::new(helpers));
+        if helpers == 0 {
+            return copy.work();
+        }
+        let copy = Arc::new(copy);
+        let mut queue = self.queue();
+        queue.copies.push(copy.clone());
+        self.queued.store(queue.copies.len(), Relaxed);
+        let parked = queue.parked;
+        drop(queue);
+        self.wake(parked.min(helpers));
+        copy.work();
+        let mut queue = self.queue();
+        queue.copies.retain(|queued| !Arc::ptr_eq(queued, &copy));
+        self.queued.store(queue.copies.len(), Relaxed);
+        drop(queue);
+        copy.wait();
+    }
+
+    /// Wakes some of the parked helpers.
+    fn wake(&self, parked: usize) {
+        (0..parked.min(WAKES)).for_each(|_| self.wake.notify_one());
+    }
+
+    /// The life of a helper.
+    fn help(&self) {
+        loop {
+            self.next().work();
+        }
+    }
+
+    /// Waits for a copy to join.
+    fn next(&self) -> Arc<Copy> {
+        let start = Instant::now();
+        let mut has_parked = false;
+        loop {
+            if self.queued.load(Relaxed) > 0 || start.elapsed() >= SPIN {
+                let mut queue = self.queue();
+                loop {
+                    let found = queue.copies.iter().find(|copy| copy.join()).cloned();
+                    if let Some(copy) = found {
+                        let parked = queue.parked.min(copy.places.load(Relaxed));
+                        drop(queue);
+                        if has_parked && !copy.is_claimed() {
+                            self.wake(parked);
+                        }
+                        return copy;
+                    }
+                    if start.elapsed() < SPIN {
+                        break;
+                    }
+                    queue.parked += 1;
+                    queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                    queue.parked -= 1;
+                    has_parked = true;
+                }
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Copies with stores that go past the caches, so that no line is read before it is overwritten.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn stream(from: &[u8], to: &mut [u8]) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+
+    let head = to.as_ptr().align_offset(LINE_BYTES).min(to.len());
+    let ((from_head, from), (to_head, to)) = (from.split_at(head), to.split_at_mut(head));
+    to_head.copy_from_slice(from_head);
+    let ((from, from_tail), (to, to_tail)) =
+        (from.as_chunks::<LINE_BYTES>(), to.as_chunks_mut::<LINE_BYTES>());
+    for (from, to) in from.iter().zip(to) {
+        let (from, to) = (from.as_ptr().cast::<__m128i>(), to.as_mut_ptr().cast::<__m128i>());
+        // SAFETY: both are a line of four times 16 bytes, and that of the target is aligned; every processor of this
+        // kind has these instructions.
+        unsafe {
+            let line = [0, 1, 2, 3].map(|part| _mm_loadu_si128(from.add(part)));
+            for (part, value) in line.into_iter().enumerate() {
+                _mm_stream_si128(to.add(part), value);
+            }
+        }
+    }
+    to_tail.copy_from_slice(from_tail);
+    // SAFETY: every processor of this kind has it. These stores are not ordered with others without it.
+    unsafe { _mm_sfence() };
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn stream(from: &[u8], to: &mut [u8]) {
+    to.copy_from_slice(from);
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
+        (0..bytes).map(|at| (at.wrapping_mul(31) + at / 251 + seed) as u8).collect()
+    }
+
+    /// Copies into the middle of a longer vector and checks every byte of it.
+    fn check(threads: usize, bytes: usize, from_at: usize, to_at: usize) {
+        let from = pattern(from_at + bytes, to_at);
+        let mut to = vec![0xEE; to_at + bytes + 70];
+        copy_with(threads, &from[from_at..], &mut to[to_at..to_at + bytes]);
+        let context = format!("{bytes} bytes from {from_at} to {to_at} by {threads}");
+        assert!(to[to_at..to_at + bytes] == from[from_at..], "{context}");
+        assert!(to[..to_at].iter().chain(&to[to_at + bytes..]).all(|byte| *byte == 0xEE), "{context}");
+    }
+
+    #[test]
+    fn everything_arrives_in_any_length_from_and_to_any_place() {
+        let lengths = [0, 1, 63, 1000, PARALLEL_BYTES - 1, PARALLEL_BYTES, PARALLEL_BYTES + 1];
+        let more = [8 * SHARE_BYTES + LINE_BYTES - 1, 11 * SHARE_BYTES + 12_345];
+        for bytes in lengths.into_iter().chain(more) {
+            for (from_at, to_at) in [(0, 0), (1, 0), (0, 1), (3, 63), (64, 65), (17, 16)] {
+                check(usize::MAX, bytes, from_at, to_at);
+                check(1, bytes, from_at, to_at);
+            }
+        }
+    }
+
+    #[test]
+    fn elements_of_any_type_are_copied() {
+        let from: Vec<u64> = (0..300_000).collect();
+        let mut to = vec![0; from.len()];
+        copy_parallel(&from, &mut to);
+        assert_eq!(from, to);
+    }
+
+    #[test]
+    #[should_panic(expected = "as many elements")]
+    fn slices_of_different_lengths_are_refused() {
+        copy_parallel(&[1u8, 2], &mut [0; 3]);
+    }
+
+    #[test]
+    fn many_callers_at_once_get_their_own_bytes() {
+        std::thread::scope(|scope| {
+            for caller in 0..8 {
+                scope.spawn(move || {
+                    for round in 0..20 {
+                        let bytes = PARALLEL_BYTES + caller * 77_777 + round * 4099;
+                        check(usize::MAX, bytes, caller, (round * 5) % 64);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_caller_on_a_thread_of_rayons_is_served() {
+        // As many callers as rayon has threads, each in a copy.
+        rayon::scope(|scope| {
+            for caller in 0..2 * rayon::current_num_threads() {
+                scope.spawn(move |_| check(usize::MAX, 3 * PARALLEL_BYTES + caller, 0, caller));
+            }
+        });
+    }
+
+    #[test]
+    fn helpers_park_and_wake_again() {
+        for _ in 0..10 {
+            check(usize::MAX, 4 * PARALLEL_BYTES, 0, 0);
+            std::thread::sleep(4 * SPIN);
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // Other tests copy too, but not for ever.
+        while HELPERS.queue().parked < HELPERS.count {
+            assert!(Instant::now() < deadline, "{} of {} parked", HELPERS.queue().parked, HELPERS.count);
+            std::thread::sleep(SPIN);
+        }
+    }
+}
