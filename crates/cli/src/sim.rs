@@ -42,6 +42,32 @@ pub(crate) struct Arguments {
     trace: Option<PathBuf>,
 }
 
+const SCENARIO: &str = "\
+Scenario:
+  items             1 to 1e9 items of constant cost; 1 to 1e8 of any other
+  cost              { kind = \"constant\" }, \"uniform\", \"ascending\", \"descending\", \"heavy-tail\" with an
+                    exponent of 1.01 to 1000, or \"clustered\" with the part of dear items (0 to 1), their
+                    factor (1 to 1e9) and where they are at (0 to 1)
+  bytes_per_item    0 to 1e9 bytes to copy for each item
+  seed              what random numbers begin with
+  [[device]]        1 to 100,000 devices in all, each with a name of its own:
+  id                its name, 1 to 100 bytes
+  count             1 to 100,000 of this kind, called id-0, id-1 and so on
+  rate              1e-6 to 1e15 items a second
+  rate_up_to        rate to 1e15: each device's rate is drawn between the two
+  launch_s          0 to 1e6 seconds for each chunk beside its items
+  copy_bytes_per_s  1e3 to 1e15; without it copies take no time
+  memory_items      1 or more: the most items of a chunk that fit its memory
+  depth             1 to 1000 chunks in flight
+  divisible         true where it works item by item, so that others can take what it has not begun
+  jitter            0 to 0.99: how much a chunk's time varies
+  utilization       0 to 1: how busy it is said to be
+  [[event]]         at most 100,000 events, each with:
+  at_s              0 to 1e9 seconds after the beginning
+  device            the name of a device
+  what              \"slow\" with a factor of 1e-6 to 1e6, \"lose-memory\" with items (1 or more), \"hang\",
+                    \"die\" or \"return\"";
+
 fn after_help() -> String {
     format!(
         "\
@@ -50,6 +76,8 @@ Examples:
   evener sim scenarios/unlike.toml --strategy equal      the same without adapting
   evener sim scenarios/thousand.toml --json              a thousand devices, for programs
   evener sim scenarios/one-survives.toml --trace t.json  to look at with Perfetto
+
+{SCENARIO}
 
 {EXIT_CODES}"
     )

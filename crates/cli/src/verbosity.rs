@@ -35,11 +35,13 @@ impl Verbosity {
         }
     }
 
-    /// Sends what the libraries say to standard error.
+    /// Sends what the libraries say to standard error. Where that is closed, lines are lost: reporting the loss on
+    /// standard error, as the subscriber otherwise does, would panic in the thread that logs.
     pub(crate) fn listen(self) {
         tracing_subscriber::fmt()
             .with_max_level(self.level())
             .with_writer(io::stderr)
+            .log_internal_errors(false)
             .with_ansi(may_colour(io::stderr().is_terminal()))
             .with_target(false)
             .without_time()

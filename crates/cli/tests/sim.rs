@@ -63,6 +63,11 @@ fn what_cannot_be_used_is_said_with_the_exit_code_for_it() {
     let output = sim(&[path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("items"));
+    std::fs::write(&path, "items = 9\n[[device]]\nid='a'\nrate=nan\n").unwrap();
+    let output = sim(&[path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("`a`: `rate` is NaN; allowed is 1e-6 to 1e15"), "{said}");
     assert_eq!(sim(&["nowhere.toml"]).status.code(), Some(1));
     std::fs::write(
         &path,

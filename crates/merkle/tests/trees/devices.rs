@@ -18,7 +18,7 @@ fn processor() -> Vec<Vec<Device>> {
 
 /// The device of an API alone, with the processor, and with its parts.
 fn mixes_with(api: Api) -> Vec<Vec<Device>> {
-    let inventory = Inventory::discover();
+    let inventory = Inventory::discover_all_apis();
     let found = inventory.devices().iter().find(|device| device.describe().api == api);
     let device = found.unwrap_or_else(|| panic!("no {api} device"));
     let mut mixes = vec![vec![device.clone()]];

@@ -1,95 +1,136 @@
 //! What is simulated: devices, items and events, as a small TOML file says them.
 
+mod check;
+#[cfg(test)]
+mod test;
+
 use std::time::Duration;
 
 use serde::Deserialize;
 
 /// A run to simulate.
+///
+/// Every number has a range, which its field's documentation states; [`Scenario::check`] refuses whatever is outside.
+/// Inside, no time that the simulator computes overflows.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// What it shows, for people.
     #[serde(default)]
     pub about: String,
-    /// How many items there are.
+    /// The number of items: 1 to 1,000,000,000 of constant cost, or 1 to 100,000,000 of any other, since the simulator
+    /// keeps those costs in memory.
     pub items: u64,
     /// What they cost.
     #[serde(default)]
     pub cost: Cost,
-    /// What has to be copied to a device for each.
+    /// Bytes that have to be copied to a device for each item: 0 to 1,000,000,000.
     #[serde(default)]
     pub bytes_per_item: u64,
     /// What random numbers begin with: the same seed gives the same run.
     #[serde(default)]
     pub seed: u64,
-    /// The devices.
+    /// The devices: 1 to 100,000, each with a name of its own.
     #[serde(rename = "device")]
     pub devices: Vec<Device>,
-    /// What happens to them.
+    /// What happens to them: at most 100,000 events.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
 }
 
 /// What items cost, as a multiple of the mean.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(try_from = "WrittenCost")]
 pub enum Cost {
-    /// All the same.
+    /// All the same: `constant`.
     #[default]
     Constant,
-    /// Anything from nothing to twice the mean.
+    /// Anything from nothing to twice the mean: `uniform`.
     Uniform,
-    /// A few cost very much more than the others: a Pareto distribution with this exponent.
+    /// A few cost very much more than the others, in a Pareto distribution with this exponent: `heavy-tail`.
     HeavyTail {
-        /// The smaller, the heavier; above 1.
+        /// The smaller, the heavier: 1.01 to 1000.
         exponent: f64,
     },
-    /// From nothing to twice the mean, the dearest last: the worst order for a scheduler that hands out large chunks
-    /// first.
+    /// From nothing to twice the mean, the dearest last (`ascending`): the worst order for a scheduler that hands out
+    /// large chunks first.
     Ascending,
-    /// From twice the mean to nothing, the dearest first.
+    /// From twice the mean to nothing, the dearest first: `descending`.
     Descending,
-    /// Some items next to each other cost many times what the others cost.
+    /// Some items next to each other cost many times what the others cost: `clustered`.
     Clustered {
-        /// Which part of all items is dear, from 0 to 1.
+        /// Which part of all items is dear: 0 to 1.
         part: f64,
-        /// How many times as much a dear item costs.
+        /// How many times as much a dear item costs: 1 to 1e9.
         factor: f64,
         /// Where the dear items lie: 0 is the beginning, 1 the end.
         at: f64,
     },
 }
 
+/// A cost as it stands in the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenCost {
+    kind: String,
+    exponent: Option<f64>,
+    part: Option<f64>,
+    factor: Option<f64>,
+    at: Option<f64>,
+}
+
+impl TryFrom<WrittenCost> for Cost {
+    type Error = String;
+
+    fn try_from(written: WrittenCost) -> Result<Self, String> {
+        let WrittenCost { kind, exponent, part, factor, at } = written;
+        match (kind.as_str(), exponent, part, factor, at) {
+            ("constant", None, None, None, None) => Ok(Cost::Constant),
+            ("uniform", None, None, None, None) => Ok(Cost::Uniform),
+            ("heavy-tail", Some(exponent), None, None, None) => Ok(Cost::HeavyTail { exponent }),
+            ("ascending", None, None, None, None) => Ok(Cost::Ascending),
+            ("descending", None, None, None, None) => Ok(Cost::Descending),
+            ("clustered", None, Some(part), Some(factor), Some(at)) => {
+                Ok(Cost::Clustered { part, factor, at })
+            }
+            _ => Err(format!(
+                "cost `{kind}`: the kinds are `heavy-tail` with an `exponent`, `clustered` with `part`, `factor` and \
+                 `at`, and `constant`, `uniform`, `ascending` and `descending` without any of these"
+            )),
+        }
+    }
+}
+
 /// One device, or several of a kind.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// Its name; of several, the name is followed by a number.
+    /// Its name, 1 to 100 bytes without control characters. Several of a kind are called `id-0`, `id-1` and so on.
     pub id: String,
-    /// How many of it there are.
+    /// How many of it there are: 1 to 100,000.
     #[serde(default = "one")]
     pub count: usize,
-    /// Items of mean cost a second.
+    /// Items of mean cost a second: 1e-6 to 1e15.
     pub rate: f64,
-    /// Where given, each device's rate is drawn from `rate` to this, evenly on a logarithmic scale.
+    /// Where given, each device's rate is drawn from `rate` to this, evenly on a logarithmic scale: `rate` to 1e15.
     #[serde(default)]
     pub rate_up_to: Option<f64>,
     /// How busy it is said to be when the run begins, from 0 to 1: the dynamic strategy goes by it.
     #[serde(default)]
     pub utilization: f64,
-    /// Seconds that each chunk costs beside its items.
+    /// Seconds that each chunk costs beside its items: 0 to 1e6.
     #[serde(default)]
     pub launch_s: f64,
-    /// Bytes a second from the host; nothing given means that copies take no time.
+    /// Bytes a second from the host, 1e3 to 1e15; nothing given means that copies take no time.
     #[serde(default)]
     pub copy_bytes_per_s: Option<f64>,
-    /// How much a chunk's time varies: 0.05 is five percent up or down.
+    /// How much a chunk's time varies, from 0 to 0.99: 0.05 is five percent up or down.
     #[serde(default)]
     pub jitter: f64,
-    /// The most items of a chunk that fit its memory.
+    /// The most items of a chunk that fit its memory: 1 or more.
     #[serde(default)]
     pub memory_items: Option<u64>,
-    /// Chunks in hand at once.
+    /// Maximum number of chunks in flight: 1 to 1000.
     #[serde(default = "two")]
     pub depth: usize,
     /// Whether it works item by item, as plain code does, so that other devices can take over items that it has not
@@ -110,7 +151,7 @@ fn two() -> usize {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Event {
-    /// When, in seconds.
+    /// When, in seconds: 0 to 1e9.
     pub at_s: f64,
     /// To which device, by its name.
     pub device: String,
@@ -156,7 +197,7 @@ impl TryFrom<Written> for Event {
 pub enum What {
     /// From now on it takes so many times as long as at first.
     Slow {
-        /// 1 is its own speed.
+        /// 1 is its own speed; 1e-6 to 1e6.
         factor: f64,
     },
     /// It answers no more.
@@ -165,7 +206,7 @@ pub enum What {
     Die,
     /// From now on only chunks of so many items fit.
     LoseMemory {
-        /// The most items of a chunk.
+        /// The most items of a chunk: 1 or more.
         items: u64,
     },
     /// It is back, at its own speed.
@@ -173,50 +214,10 @@ pub enum What {
 }
 
 impl Scenario {
-    /// Reads a scenario. The error says what is wrong and where.
+    /// Reads a scenario. The error says what is wrong and where, and what is allowed.
     pub fn from_toml(text: &str) -> Result<Self, String> {
         let scenario: Scenario = toml::from_str(text).map_err(|why| why.to_string())?;
-        let wrong = |number: f64| !number.is_finite() || number < 0.0;
-        for device in &scenario.devices {
-            let rates = [device.rate, device.rate_up_to.unwrap_or(device.rate)];
-            if rates.iter().any(|&rate| wrong(rate) || rate == 0.0) {
-                return Err(format!("device {}: a rate must be more than nothing", device.id));
-            }
-            let copies = device.copy_bytes_per_s.unwrap_or(1.0);
-            if wrong(device.launch_s)
-                || wrong(device.jitter)
-                || device.jitter >= 1.0
-                || wrong(device.utilization)
-                || device.utilization > 1.0
-                || wrong(copies)
-                || copies == 0.0
-            {
-                return Err(format!(
-                    "device {}: times and bandwidths must be positive, jitter and utilization under 1",
-                    device.id
-                ));
-            }
-        }
-        for event in &scenario.events {
-            if wrong(event.at_s) || !scenario.names().any(|name| name == event.device) {
-                return Err(format!("event at {} s: there is no device `{}`", event.at_s, event.device));
-            }
-            if let What::Slow { factor } = event.what
-                && (wrong(factor) || factor == 0.0)
-            {
-                return Err(format!("event at {} s: a factor must be more than nothing", event.at_s));
-            }
-        }
-        if let Cost::HeavyTail { exponent } = scenario.cost
-            && (!exponent.is_finite() || exponent <= 1.0)
-        {
-            return Err("a heavy tail's exponent must be above 1".into());
-        }
-        if let Cost::Clustered { part, factor, at } = scenario.cost
-            && !((0.0..=1.0).contains(&part) && (0.0..=1.0).contains(&at) && (1.0..=1e9).contains(&factor))
-        {
-            return Err("a cluster's `part` and `at` must be from 0 to 1, and its `factor` from 1 to 1e9".into());
-        }
+        scenario.check()?;
         Ok(scenario)
     }
 

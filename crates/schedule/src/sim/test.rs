@@ -1,8 +1,15 @@
 use super::*;
 
+/// A scenario of the folder `scenarios`. A machine without the sources has the folder elsewhere, and names it in
+/// `EVENER_TEST_SCENARIOS`.
+fn scenario(name: &str) -> Scenario {
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+    let folder = std::env::var("EVENER_TEST_SCENARIOS").unwrap_or_else(|_| sources.into());
+    Scenario::from_toml(&std::fs::read_to_string(format!("{folder}/{name}.toml")).unwrap()).unwrap()
+}
+
 fn shipped(name: &str) -> Simulation {
-    let path = format!("{}/../../scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
-    let scenario = Scenario::from_toml(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let scenario = scenario(name);
     let simulation = simulate(&scenario, Strategy::Adaptive, Settings::default());
     println!("{name}: {}", simulation.report);
     assert_eq!(simulation.outcome, Outcome::Complete, "{}", simulation.report);
@@ -49,8 +56,7 @@ fn the_same_scenario_gives_the_same_run() {
 
 #[test]
 fn fixed_splits_show_what_adapting_is_worth() {
-    let path = format!("{}/../../scenarios/unlike.toml", env!("CARGO_MANIFEST_DIR"));
-    let scenario = Scenario::from_toml(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let scenario = scenario("unlike");
     let efficiency = |shares| simulate(&scenario, shares, Settings::default()).report.efficiency.unwrap();
     let (equal, proportional) = (efficiency(Strategy::Equal), efficiency(Strategy::Proportional));
     assert!(equal < 0.2 && proportional < 0.95, "{equal} and {proportional}");

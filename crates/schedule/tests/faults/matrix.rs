@@ -173,7 +173,7 @@ fn faults_of_two_devices_at_once_leave_the_results_or_a_justified_error() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_card_with_vulkan_and_a_processor_survive_every_fault_of_either() {
-    let inventory = Inventory::discover();
+    let inventory = Inventory::discover_all_apis();
     let mut devices = inventory.devices().iter();
     let vulkan =
         devices.find(|device| device.id().as_str().starts_with("vulkan:")).expect("no Vulkan device");
