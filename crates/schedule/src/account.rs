@@ -41,10 +41,7 @@ pub(crate) struct DeviceLanes {
 
 impl Account {
     pub(crate) fn new(lanes: usize, keep_spans: bool) -> Self {
-        Account {
-            lanes: vec![LaneAccount::default(); lanes],
-            spans: keep_spans.then(Vec::new),
-        }
+        Account { lanes: vec![LaneAccount::default(); lanes], spans: keep_spans.then(Vec::new) }
     }
 
     /// A lane is ready for chunks.

@@ -6,10 +6,10 @@
 
 mod account;
 pub mod balancer;
+mod contain;
 mod error;
 mod executor;
 pub mod hybrid;
-mod log;
 mod partition;
 mod pool;
 mod progress;

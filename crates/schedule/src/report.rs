@@ -160,7 +160,8 @@ impl fmt::Display for Report {
         if let Some(bound) = self.bound {
             write!(f, " (guaranteed ≥ {bound:.4})")?;
         }
-        if let Some(Speedup { device, times, .. }) = self.speedup.as_ref().filter(|_| self.devices.len() > 1) {
+        if let Some(Speedup { device, times, .. }) = self.speedup.as_ref().filter(|_| self.devices.len() > 1)
+        {
             write!(f, "\n{times:.2} times as fast as {device} alone, at the rate that it showed")?;
         }
         if let Some(Calibrated { ideal_s, efficiency }) = self.calibrated {

@@ -120,8 +120,7 @@ mod test {
         assert_eq!(report.devices.iter().map(|it| it.items).sum::<u64>(), report.items);
         assert!((report.wall_s - a_report.wall_s - b_report.wall_s).abs() < 1e-9);
         let of = |report: &Report| report.efficiency.unwrap();
-        let (low, high) =
-            (of(a_report).min(of(b_report)), of(a_report).max(of(b_report)));
+        let (low, high) = (of(a_report).min(of(b_report)), of(a_report).max(of(b_report)));
         assert!((low..=high).contains(&of(&report)), "{low} {} {high}", of(&report));
         assert_eq!(trace.spans.len(), a.trace().spans.len() + b.trace().spans.len());
         assert!(trace.spans.iter().any(|span| span.from >= Duration::from_secs(1)));

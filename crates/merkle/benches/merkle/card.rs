@@ -60,7 +60,11 @@ pub(crate) fn bench(device: &Device, most: usize) {
         );
         if let Some(report) = builder.root(&input).unwrap().report() {
             let chunks: u64 = report.devices.iter().map(|device| device.chunks).sum();
-            println!("    {} blocks in {chunks} chunks, efficiency {:.3}", report.items, report.efficiency.unwrap_or(0.0));
+            println!(
+                "    {} blocks in {chunks} chunks, efficiency {:.3}",
+                report.items,
+                report.efficiency.unwrap_or(0.0)
+            );
         }
     }
     for hash in Hash::ALL {

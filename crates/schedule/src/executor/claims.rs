@@ -2,9 +2,9 @@
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::ops::Range;
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::ops::Range;
 
 /// The worker is to end its chunk after the items that it has begun: a lane is idle, or somebody has to be looked after.
 const YIELD: u8 = 1;

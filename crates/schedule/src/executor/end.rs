@@ -9,7 +9,7 @@ use evener_device::Error;
 
 use super::{Doing, Outlet, Shared, guarded, hand::Next};
 use crate::{
-    log::log,
+    contain::log,
     pool::lock,
     run::{self, Failure, LaneIndex, Purpose, State, Time, Verdict},
     task::{Copies, Results, Task},
@@ -109,7 +109,8 @@ impl<T: Task> Shared<T> {
             (Outlet::Slots(slots), results) => {
                 // SAFETY: the slots are held by `finish`; a unit is accepted once, so nobody else has its slot.
                 #[allow(unsafe_code)]
-                let slots = |units: &Range<u64>| unsafe { slots.slice(units.start as usize..units.end as usize) };
+                let slots =
+                    |units: &Range<u64>| unsafe { slots.slice(units.start as usize..units.end as usize) };
                 match results {
                     Ok(results) => {
                         results.move_parts(accepted.iter().map(|units| (part(units), slots(units))))

@@ -4,8 +4,8 @@ use std::{
     mem::MaybeUninit,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, MutexGuard, PoisonError},
     ptr::NonNull,
+    sync::{Arc, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use super::{
     task_error, ticker::Ticks,
 };
 use crate::{
-    log::log,
+    contain::log,
     pool::{Kept, lock},
     run::{self, Answer, Failure, LaneIndex, State, Time},
     task::{Chunk, Copies, Items, Results, Task},

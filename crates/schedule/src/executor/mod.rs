@@ -29,6 +29,7 @@ use std::{
 
 use evener_device::Error;
 
+use self::claims::MOST_ITEMS;
 pub(crate) use self::{
     claims::Claims,
     crew::Crew,
@@ -37,7 +38,6 @@ pub(crate) use self::{
     perform::{guarded, perform, task_error},
     watch::{Control, Stopped},
 };
-use self::claims::MOST_ITEMS;
 use crate::{
     account::Account,
     pool::{Seat, Shelf, lock},

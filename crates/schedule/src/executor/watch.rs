@@ -15,7 +15,7 @@ use evener_device::Error;
 
 use super::{Core, Doing, Patience, Shared};
 use crate::{
-    log::log,
+    contain::log,
     progress::{Progress, Reporter},
     run::{Failure, LaneIndex, Outcome, Purpose, Time},
     task::Task,

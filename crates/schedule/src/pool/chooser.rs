@@ -8,6 +8,7 @@ use std::{
 use evener_device::cache_folder;
 
 use super::lock;
+use crate::contain::log;
 use crate::hybrid::{Candidate, Choice, Experience, Model, Observation};
 
 /// The model, loaded when it is first asked and saved when the pool ends.
@@ -85,7 +86,7 @@ impl Drop for Chooser {
             && let Err(why) = model.save(&path)
         {
             // It is a convenience: what is not kept is learned again.
-            tracing::debug!(path = %path.display(), %why, "what was learned of the devices could not be kept");
+            log!(debug, path = %path.display(), %why, "what was learned of the devices could not be kept");
         }
     }
 }

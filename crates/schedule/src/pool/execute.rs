@@ -11,10 +11,10 @@ use evener_device::{Device, Kind};
 use super::{Job, Mapped, Seat, lock, memory::Selection, statistics::score};
 use crate::{
     account::{Account, DeviceLanes},
+    contain::log,
     error::RunError,
     executor::{Control, Feed, Fold, Lent, Outlet, Shared, Slots, Stopped},
     hybrid::{Candidate, Observation},
-    log::log,
     progress::Reporter,
     report::{Calibrated, DeviceReport, LeftOut, Report},
     run::{Costs, Expected, LaneSpec, Run, Settings},
@@ -317,8 +317,11 @@ fn own_lane(seats: &[Arc<Seat>], specs: &[LaneSpec], units: u64) -> Option<usize
     let rate: f64 =
         specs.iter().map(|spec| spec.expected.map_or(0.0, |it| it.seconds_per_item.recip())).sum();
     let is_short = units as f64 / rate < SHORT;
-    let is_plain =
-        |lane: &usize| specs[*lane].divisible && !specs[*lane].may_hang && seats[*lane].device().0.describe().part_of.is_none();
+    let is_plain = |lane: &usize| {
+        specs[*lane].divisible
+            && !specs[*lane].may_hang
+            && seats[*lane].device().0.describe().part_of.is_none()
+    };
     (0..specs.len()).find(is_plain).filter(|_| is_short)
 }
 

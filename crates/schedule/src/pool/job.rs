@@ -13,6 +13,7 @@ use super::{
     memory::{Memory, Selection},
 };
 use crate::{
+    contain::log,
     error::RunError,
     executor::Fold,
     progress::{Bar, Progress},
@@ -136,7 +137,7 @@ impl<'a, T: Task> Job<'a, T> {
     }
 
     /// Tells how far a run has come, ten times a second and at its end, on the thread that started it. Runs that are over
-    /// sooner tell nothing.
+    /// sooner tell nothing. Where it panics, the run ends, and the panic goes on in the thread that started it.
     pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + 'b) -> Job<'b, T> {
         Job {
             progress: Some(Mutex::new(Box::new(tell))),
@@ -226,7 +227,7 @@ impl<'a, T: Task> Job<'a, T> {
                     return Err(error);
                 }
                 Err(error) => {
-                    tracing::warn!(device = %seat.id, %error, "it could not be calibrated");
+                    log!(warn, device = %seat.id, %error, "it could not be calibrated");
                     None
                 }
                 Ok(rate) => {

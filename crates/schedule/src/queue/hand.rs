@@ -8,12 +8,9 @@ use std::{
 
 use evener_device::Result;
 
-use super::{
-    desk::Next,
-    guard::{contain, log},
-    shared::Shared,
-};
+use super::{desk::Next, shared::Shared};
 use crate::{
+    contain::{contain, log},
     executor::{guarded, panic_message, perform, task_error},
     pool::Kept,
     task::{Chunk, Items, Results, Task},
@@ -30,7 +27,7 @@ impl<T: Task> Shared<T> {
     /// A worker ends; the desk may start another one in its place.
     fn fall(self: &Arc<Self>, me: u64, line: usize, message: String) {
         let error = task_error(&self.seats[line].id, "between pieces".into(), message);
-        log(|| tracing::warn!(%error, "a worker has panicked"));
+        log!(warn, %error, "a worker has panicked");
         self.at_desk(|desk, now| desk.fell(me, error, now));
     }
 

@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{error::QueueError, guard::contain};
+use super::error::QueueError;
+use crate::contain::contain;
 use crate::pool::lock;
 
 /// What waits for one piece's result: block on it with [`wait`](Handle::wait), or await it, since it is a future that

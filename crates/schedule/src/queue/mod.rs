@@ -10,7 +10,6 @@
 
 mod desk;
 mod error;
-mod guard;
 mod hand;
 mod handle;
 mod line;
@@ -30,7 +29,6 @@ use evener_device::Error;
 
 use self::{
     desk::{Desk, Limits},
-    guard::contain,
     handle::Withdraw,
     line::Line,
     shared::Shared,
@@ -42,6 +40,7 @@ pub use self::{
 };
 use crate::{
     balancer::BalancerSettings,
+    contain::{contain, log},
     error::RunError,
     pool::{Pool, score},
     task::Task,
@@ -102,7 +101,7 @@ impl<T: Task> QueueBuilder<T> {
             Line::new(seat.clone(), score(&device), task.hands(&device), task.may_hang(&device))
         });
         let desk = Desk::new(lines.collect(), balancer, limits);
-        tracing::debug!(task = task.name(), devices = seats.len(), "a queue opens");
+        log!(debug, task = task.name(), devices = seats.len(), "a queue opens");
         let shared = Arc::new(Shared::new(task, seats, desk));
         let queue = Queue { shared };
         let looked_after = queue.shared.clone();

@@ -7,10 +7,10 @@ use std::{
 
 use super::{
     desk::{Desk, GLANCE, Settled},
-    guard::{contain, log},
     handle::{Place, Withdraw},
 };
 use crate::{
+    contain::{contain, log},
     pool::{Seat, lock},
     run::Time,
     task::Task,
@@ -144,6 +144,6 @@ fn release<I, O>(settled: Settled<I, O>) {
     let woken = contain(|| waker.map(std::task::Waker::wake));
     let dropped = contain(|| drop(ticket));
     if !woken || !dropped {
-        log(|| tracing::warn!("a waker, or an item or result that was dropped, panicked"));
+        log!(warn, "a waker, or an item or result that was dropped, panicked");
     }
 }

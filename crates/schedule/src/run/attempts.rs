@@ -227,7 +227,9 @@ impl Attempts {
     /// delivers nothing from the rescue's first item on: the two would not be nested otherwise.
     pub(super) fn shrink(&mut self, chunk: u64, at: u64, now: Time) -> Ranges {
         let Some(attempt) = self.get(chunk).filter(|it| it.items.contains(&at)) else { return Ranges::new() };
-        let first = |child: &u64| Some((*child, self.get(*child)?.open.first()?.start, self.get(*child)?.open.last()?.end));
+        let first = |child: &u64| {
+            Some((*child, self.get(*child)?.open.first()?.start, self.get(*child)?.open.last()?.end))
+        };
         let rescues: Vec<_> = attempt.children.iter().filter_map(first).collect();
         let end = rescues.iter().filter(|it| it.2 > at).map(|it| it.1).fold(at, u64::min);
         let parent = attempt.parent;

@@ -20,7 +20,10 @@ impl Run {
     pub(super) fn ask_idle(&mut self, lane: LaneIndex, now: Time) -> Answer {
         let scale = self.seconds_per_score();
         let on_trial = self.lanes[lane].on_trial;
-        if self.adaptive && !on_trial && let Some(steal) = self.steal(lane, scale, now) {
+        if self.adaptive
+            && !on_trial
+            && let Some(steal) = self.steal(lane, scale, now)
+        {
             return steal;
         }
         match self.copy_of_latest(lane, scale, now) {
@@ -95,7 +98,8 @@ impl Run {
 
     /// A lane ends a chunk early: it has not begun the items from here on. Says whether any were given back.
     pub fn shrink(&mut self, chunk: u64, at: u64, now: Time) -> bool {
-        let Some(attempt) = self.attempts.get(chunk).filter(|it| at > it.items.start && at < it.items.end) else {
+        let Some(attempt) = self.attempts.get(chunk).filter(|it| at > it.items.start && at < it.items.end)
+        else {
             return false;
         };
         let (lane, cost) = (attempt.lane, self.costs.of(&(at..attempt.items.end)));
@@ -155,6 +159,14 @@ impl Run {
         Some(self.hand_out(lane, start..items.end, Purpose::Rescue, Some(of), now))
     }
 
+    /// How many times as long as expected a chunk has taken so far.
+    fn lateness(&self, attempt: &Attempt, scale: Option<f64>, now: Time) -> f64 {
+        let lane = &self.lanes[attempt.lane];
+        let Some(pace) = self.pace_of(lane, scale) else { return 1.0 };
+        let since = attempt.began.max(lane.busy_since);
+        now.saturating_sub(since).as_secs_f64() / pace.time_of(attempt.cost).max(1e-9)
+    }
+
     /// From when on a chunk may have hung: nothing says so but that it takes far longer than expected.
     fn may_have_hung_at(&self, attempt: &Attempt, scale: Option<f64>) -> Option<Time> {
         let lane = &self.lanes[attempt.lane];
@@ -173,10 +185,11 @@ impl Run {
     /// A part of the chunk that would end last, from its far end, if all idle lanes together would be done with it
     /// sooner; or when that may be so.
     fn copy_of_latest(&self, lane: LaneIndex, scale: Option<f64>, now: Time) -> Copy {
-        let idle = |index: usize| self.lanes[index].state == State::Healthy && self.lanes[index].in_flight == 0;
-        let rates = (0..self.lanes.len()).filter(|&index| index == lane || idle(index)).filter_map(|index| {
-            Some(self.pace_of(&self.lanes[index], scale)?.each.recip())
-        });
+        let idle =
+            |index: usize| self.lanes[index].state == State::Healthy && self.lanes[index].in_flight == 0;
+        let rates = (0..self.lanes.len())
+            .filter(|&index| index == lane || idle(index))
+            .filter_map(|index| Some(self.pace_of(&self.lanes[index], scale)?.each.recip()));
         let idle_rate: f64 = rates.sum();
         let own = self.pace_of(&self.lanes[lane], scale);
         let mut best: Option<(Time, u64, &Attempt)> = None;
@@ -224,25 +237,36 @@ impl Run {
         }
         match best {
             Some((_, of, attempt)) => {
-                Copy::Now { of, items: self.far_part(lane, attempt, own, idle_rate) }
+                Copy::Now { of, items: self.far_part(lane, attempt, own, idle_rate, scale, now) }
             }
             None => Copy::Later(later),
         }
     }
 
-    /// The part of a chunk's open items that a lane takes over: half of its share among the idle lanes, and everything
-    /// where that is little.
-    fn far_part(&self, lane: LaneIndex, attempt: &Attempt, own: Option<Pace>, idle_rate: f64) -> Range<u64> {
+    /// The part of a chunk's open items that a lane takes over: its share among all lanes, which will be idle soon too,
+    /// but enough to be worth a chunk; and everything that the idle ones leave to it where that is little.
+    fn far_part(
+        &self,
+        lane: LaneIndex,
+        attempt: &Attempt,
+        own: Option<Pace>,
+        idle_rate: f64,
+        scale: Option<f64>,
+        now: Time,
+    ) -> Range<u64> {
         let open = self.attempts.uncovered(attempt);
         // There is one: only chunks with open items are looked at.
         let last = open.last().cloned().unwrap_or(attempt.items.clone());
         let cost: f64 = open.iter().map(|items| self.costs.of(items)).sum();
         let wanted = match own {
             Some(pace) => {
+                // Where the chunk is late, its items may be so much dearer than others.
+                let each = pace.each * self.lateness(attempt, scale, now).max(1.0);
                 let share = cost * (pace.each.recip() / idle_rate).min(1.0);
-                let is_little = pace.each * share < pace.overhead * 8.0 || len_of(&open) <= 2;
-                let little = pace.overhead * 4.0 / pace.each;
-                if is_little { share } else { (share / 2.0).max(little) }
+                let is_little = each * share < pace.overhead * 8.0 || len_of(&open) <= 2;
+                let little = pace.overhead * 4.0 / each;
+                let part = cost * (pace.each.recip() / self.rate_of_all(scale)).min(0.5);
+                if is_little { share } else { part.max(little).min(share) }
             }
             None => cost / 2.0,
         };
@@ -254,7 +278,10 @@ impl Run {
 
 /// Whether a copy of another lane's chunk is to begin.
 enum Copy {
-    Now { of: u64, items: Range<u64> },
+    Now {
+        of: u64,
+        items: Range<u64>,
+    },
     /// Not before this time.
     Later(Time),
 }

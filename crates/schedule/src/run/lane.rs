@@ -233,7 +233,10 @@ impl Lane {
             // A chunk that waited for another, or whose items were cheap, may say that all of it was overhead.
             let overhead = overhead.min(each * mean_chunk);
             let slope = self.speed.line.solve().map_or(0.0, |(_, slope)| slope);
-            return Some(Pace { overhead, each: self.speed.without(overhead).max(slope.min(each)).max(1e-15) });
+            return Some(Pace {
+                overhead,
+                each: self.speed.without(overhead).max(slope.min(each)).max(1e-15),
+            });
         }
         let largest = self.speed.expected.map_or(1.0, |expected| expected.largest).max(1.0);
         Some(Pace { overhead, each: (each - overhead / largest).max(each * 0.01).max(1e-15) })

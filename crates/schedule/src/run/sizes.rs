@@ -8,6 +8,11 @@ use super::{
     len,
 };
 
+/// A lane whose chunks cost less than this, in seconds beside their items, gets many small ones,
+const CHEAP_CHUNK: f64 = 100e-6;
+/// of so many times what they cost.
+const ENOUGH_OVERHEADS: f64 = 24.0;
+
 impl Run {
     /// What relates scores to times: seconds an item for a lane of score 1, by what those lanes have shown that are
     /// known. Nothing where no lane is known, or all are, so that it is not needed.
@@ -58,17 +63,18 @@ impl Run {
         // Of a run without a known end, what is known and not done yet.
         let whole = if self.open { (self.items - self.done) as f64 } else { self.items as f64 } / all;
         // Smaller chunks share the end better, and each costs its overhead: where the two balance.
-        let balanced = (10.0 * pace.overhead * horizon).sqrt();
-        let shortest = (whole * settings.shortest_fraction)
-            .max(pace.overhead * settings.overheads)
-            .max(balanced.min(share.max(0.0)));
+        let balanced = (10.0 * pace.overhead * horizon).sqrt().min(share.max(0.0));
         let depth = it.depth as f64;
-        let mut longest = (whole * settings.longest_fraction / depth)
-            .max(settings.longest_at_least.as_secs_f64())
-            .max(shortest);
+        let mut shortest = (whole * settings.shortest_fraction).max(pace.overhead * settings.overheads);
+        let mut longest =
+            (whole * settings.longest_fraction / depth).max(settings.longest_at_least.as_secs_f64());
         // Where chunks cost next to nothing, larger ones gain nothing, and dear items may hide in them.
-        if it.depth == 1 && !it.divisible && it.knows_overhead() {
-            longest = longest.min(shortest.max(pace.overhead * 256.0));
+        if it.depth == 1 && !it.divisible && it.knows_overhead() && pace.overhead < CHEAP_CHUNK {
+            shortest = shortest.max(pace.overhead * ENOUGH_OVERHEADS);
+            longest = shortest;
+        } else {
+            shortest = shortest.max(balanced);
+            longest = longest.max(shortest);
         }
         // Half of what remains, so that what turns out to be slower than expected can still be made up for; what others
         // can steal from needs no such care.
@@ -153,7 +159,7 @@ impl Run {
     }
 
     /// Items a second of all healthy lanes together. Those of which nothing can be told are taken to be like the others.
-    fn rate_of_all(&self, scale: Option<f64>) -> f64 {
+    pub(super) fn rate_of_all(&self, scale: Option<f64>) -> f64 {
         let healthy = self.lanes.iter().filter(|it| it.state == State::Healthy);
         healthy.filter_map(|it| it.rate().or_else(|| Some(self.pace_of(it, scale)?.each.recip()))).sum()
     }

@@ -79,11 +79,15 @@ fn a_late_chunk_is_copied_from_its_far_end_and_each_item_is_accepted_once() {
 #[test]
 fn as_many_items_as_lanes_are_each_done_once() {
     for lanes in [2, 16] {
-        let mut run = Run::new(lanes as u64, &vec![ONE_AT_A_TIME; lanes], &Shares::Pulled, Settings::default());
+        let mut run =
+            Run::new(lanes as u64, &vec![ONE_AT_A_TIME; lanes], &Shares::Pulled, Settings::default());
         let chunks: Vec<_> = (0..lanes).map(|lane| run_of(run.ask(lane, ms(0)))).collect();
         run.finished(chunks[0].id, ms(300), ms(300));
         for now in [300, 310, 350, 600] {
-            assert!(matches!(run.ask(0, ms(now)), Answer::Wait { .. }), "the others take as long, by all that is known");
+            assert!(
+                matches!(run.ask(0, ms(now)), Answer::Wait { .. }),
+                "the others take as long, by all that is known"
+            );
         }
         assert_eq!(run_of(run.ask(0, ms(700))).purpose, Purpose::Rescue, "and now they are late");
     }
@@ -117,7 +121,10 @@ fn what_is_not_begun_is_stolen_and_what_is_begun_is_not() {
     let Answer::Steal { from, .. } = run.ask(0, ms(32)) else { panic!("there is something to steal back") };
     assert_eq!(from, stolen.id);
     assert!(matches!(run.stolen(0, from, None, ms(32)), Answer::Wait { .. }), "all of it is begun");
-    assert!(matches!(run.ask(0, ms(500)), Answer::Wait { .. }), "plain code that others can steal from is not copied");
+    assert!(
+        matches!(run.ask(0, ms(500)), Answer::Wait { .. }),
+        "plain code that others can steal from is not copied"
+    );
     assert!(run.shrink(stolen.id, 40, ms(501)), "its worker gives back what it has not begun");
     assert_eq!(run.finished(stolen.id, ms(497), ms(501)), Verdict::Accept);
     assert_eq!(run_of(run.ask(0, ms(501))).items.start, 40);
@@ -173,7 +180,11 @@ fn a_lane_that_failed_comes_back_after_a_canary_and_its_next_quarantine_is_longe
     let canary = run_of(run.ask(0, ms(320)));
     run.finished(canary.id, ms(1), ms(321));
     assert_eq!(run.state(0), State::Healthy);
-    assert_eq!(run.finished(lost.id, ms(1), ms(321)), Verdict::Drop, "what was given up on is not accepted later");
+    assert_eq!(
+        run.finished(lost.id, ms(1), ms(321)),
+        Verdict::Drop,
+        "what was given up on is not accepted later"
+    );
 }
 
 #[test]
@@ -370,12 +381,13 @@ impl Driver {
         assert!(chunk.items.start < chunk.items.end && chunk.items.end <= self.run.items);
         assert_eq!(chunk.lane, lane);
         if chunk.exclusive {
-            let overlaps = |other: &Chunk| {
-                other.items.start < chunk.items.end && chunk.items.start < other.items.end
-            };
+            let overlaps =
+                |other: &Chunk| other.items.start < chunk.items.end && chunk.items.start < other.items.end;
             assert!(!self.running.iter().any(overlaps), "an exclusive chunk shares items with another");
         }
-        let alone = |other: &Chunk| other.exclusive && other.items.start < chunk.items.end && chunk.items.start < other.items.end;
+        let alone = |other: &Chunk| {
+            other.exclusive && other.items.start < chunk.items.end && chunk.items.start < other.items.end
+        };
         assert!(!self.running.iter().any(alone), "{chunk:?} shares items with an exclusive chunk");
         self.running.push(chunk);
         let held = self.running.iter().filter(|chunk| chunk.lane == lane).count();

@@ -56,7 +56,8 @@ fn draw(seed: u64) -> Drawn {
             rate: relative * scale,
             rate_up_to: None,
             utilization: 0.0,
-            launch_s: launches.map_or(0.0, |launch| if dice.chance(0.5) { launch * dice.unit() } else { 0.0 }),
+            launch_s: launches
+                .map_or(0.0, |launch| if dice.chance(0.5) { launch * dice.unit() } else { 0.0 }),
             copy_bytes_per_s: copies.then(|| relative * scale * 64.0 * dice.log(0.5, 20.0)),
             jitter: if dice.chance(0.5) { 0.02 * dice.unit() } else { 0.0 },
             memory_items: dice.chance(0.05).then(|| dice.whole(1.0, items.max(2) as f64)),
@@ -141,7 +142,10 @@ fn draw(seed: u64) -> Drawn {
         }
     }
     let bytes_per_item = if copies { 64 } else { 0 };
-    Drawn { scenario: Scenario { about: String::new(), items, cost, bytes_per_item, seed, devices, events }, about }
+    Drawn {
+        scenario: Scenario { about: String::new(), items, cost, bytes_per_item, seed, devices, events },
+        about,
+    }
 }
 
 /// The best of the fixed splits, whatever happens: how long it takes.

@@ -16,7 +16,11 @@ fn shipped(name: &str) -> Simulation {
     assert_eq!(simulation.report.done, scenario.items);
     let counted: u64 = simulation.report.devices.iter().map(|device| device.items).sum();
     assert_eq!(counted, scenario.items);
-    assert!(simulation.report.efficiency.unwrap() >= simulation.report.bound.unwrap(), "{}", simulation.report);
+    assert!(
+        simulation.report.efficiency.unwrap() >= simulation.report.bound.unwrap(),
+        "{}",
+        simulation.report
+    );
     simulation
 }
 

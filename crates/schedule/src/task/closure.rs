@@ -32,15 +32,17 @@ pub struct Closure<I, O, F> {
 
 /// The most items that are claimed at once.
 const MOST_CLAIMED: usize = 1024;
-/// What is given slices gets ever larger ones until one takes this long.
+/// So long the items that are claimed at once may take: others cannot steal them meanwhile.
+const LONG: Duration = Duration::from_micros(20);
+/// The same for a function that is given slices, which is faster with larger ones.
 const LONG_SLICE: Duration = Duration::from_micros(200);
 
 /// What a closure does with some items: it appends a result an item, up to the first that fails. Where it can, it stops
 /// before an item when it is interrupted.
 pub trait OfChunk<I, O>: Send + Sync + 'static {
-    /// Whether it cannot be interrupted, so that how many items it is given depends on how long they take.
+    /// How long the items that are claimed at once may take.
     #[doc(hidden)]
-    const IS_TIMED: bool = false;
+    const LONG: Duration = LONG;
 
     /// Works on some items, at least on the first. Says how many it has begun.
     #[doc(hidden)]
@@ -83,7 +85,7 @@ impl<I, O, F> OfChunk<I, O> for Slices<F>
 where
     F: Fn(&[I], &mut Results<'_, O>) -> Result<(), BoxError> + Send + Sync + 'static,
 {
-    const IS_TIMED: bool = true;
+    const LONG: Duration = LONG_SLICE;
 
     fn run(&self, items: &[I], results: &mut Results<'_, O>, _: &Claims) -> Result<usize, BoxError> {
         (self.0)(items, results)?;
@@ -171,12 +173,13 @@ where
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let mut size = 1;
                 while let Some(block) = chunk.claim(results, size) {
-                    let begin = F::IS_TIMED.then(Instant::now);
+                    let begin = Instant::now();
                     let begun = self.function.run(&items[block.clone()], results, chunk.claims())?;
-                    size = match begin.map(|begin| begin.elapsed()) {
-                        Some(long) if long > LONG_SLICE * 2 => block.len() / 2,
-                        Some(enough) if enough > LONG_SLICE => block.len(),
-                        _ => block.len().max(size) * 2,
+                    size = match begin.elapsed() {
+                        short if short < F::LONG => size * 2,
+                        enough if enough < F::LONG * 2 => size,
+                        far_too_long if far_too_long > F::LONG * 16 => 1,
+                        _ => size / 2,
                     };
                     size = size.clamp(1, MOST_CLAIMED);
                     if begun < block.len() {

@@ -38,10 +38,12 @@ fn survives_progress<T: Task<Input = u64, Output = u64>>(
             assert!(!panics(progress, calls), "on purpose");
         });
         let items = alike(400, ms(3));
-        // Once more, with what the panic has left behind.
+        // Once more, with what the panic has left behind. The callback runs on the thread that started the run, and its
+        // panic is that thread's own.
         for _ in 0..2 {
-            if let Ok(mapped) = returns(name, || job.map(&items)) {
-                assert_eq!(mapped.results(), answers(&items));
+            match catch_unwind(AssertUnwindSafe(|| job.map(&items))) {
+                Ok(mapped) => assert_eq!(mapped.unwrap().results(), answers(&items)),
+                Err(panic) => assert_eq!(panic.downcast_ref(), Some(&"on purpose"), "{name}"),
             }
         }
         settle(&pool);

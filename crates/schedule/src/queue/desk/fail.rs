@@ -4,7 +4,7 @@ use evener_device::Error;
 
 use super::{Attempt, Desk, Doing, QueueError};
 use crate::{
-    queue::guard::log,
+    contain::log,
     run::{Failure, Time},
 };
 
@@ -21,7 +21,7 @@ impl<I, O> Desk<I, O> {
     pub(in crate::queue) fn not_ready(&mut self, hand: u64, generation: u64, error: Error, now: Time) {
         let Some((line, _)) = self.stop(hand) else { return };
         let device = &self.lines[line].seat.id;
-        log(|| tracing::warn!(%device, %error, "a device could not be made ready"));
+        log!(warn, %device, %error, "a device could not be made ready");
         match Failure::from(&error) {
             Failure::Unable | Failure::Task => self.retire(line, error, now),
             Failure::TooLarge | Failure::Untrusted => self.strike(line, generation, error, now),
@@ -42,7 +42,7 @@ impl<I, O> Desk<I, O> {
         let it = &mut self.lines[line];
         let (device, operation) = (it.seat.id.clone(), "starting a thread".to_owned());
         let error = Error::Lost { device, operation, detail: why.to_string() };
-        log(|| tracing::warn!(device = %it.seat.id, %error, workers = it.hands, "a worker is missing"));
+        log!(warn, device = %it.seat.id, %error, workers = it.hands, "a worker is missing");
         if it.hands > 0 {
             it.most_hands = it.hands;
             return;
@@ -65,7 +65,7 @@ impl<I, O> Desk<I, O> {
         let it = &mut self.lines[line];
         it.failed += 1;
         it.seat.counters.fail();
-        log(|| tracing::warn!(device = %it.seat.id, piece = attempt.piece, %error, "a piece failed"));
+        log!(warn, device = %it.seat.id, piece = attempt.piece, %error, "a piece failed");
         if let Failure::Task = Failure::from(&error) {
             if let Some(flight) = self.in_flight.remove(&attempt.piece) {
                 self.answer(flight, Err(QueueError::Task { error }), None);
@@ -106,7 +106,7 @@ impl<I, O> Desk<I, O> {
         }
         self.rebalance(now);
         let it = &self.lines[line];
-        log(|| tracing::debug!(device = %it.seat.id, standing = ?it.trust.standing, "a device is set aside"));
+        log!(debug, device = %it.seat.id, standing = ?it.trust.standing, "a device is set aside");
     }
 
     /// A device cannot do the task: the pieces that wait there go elsewhere, at once, since they would wait forever.
@@ -118,7 +118,7 @@ impl<I, O> Desk<I, O> {
         for ticket in self.lines[line].drain() {
             self.place(ticket, now);
         }
-        log(|| tracing::warn!(%device, error = %why, "a device is retired from a queue"));
+        log!(warn, %device, error = %why, "a device is retired from a queue");
     }
 
     /// Takes back the speculative copies that wait for a worker of a line.

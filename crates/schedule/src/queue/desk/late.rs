@@ -21,10 +21,7 @@ use std::time::Duration;
 use evener_device::Error;
 
 use super::{Attempt, Desk, Doing, Evidence, Hand, InFlight, place::Outlook};
-use crate::{
-    queue::{guard::log, trust::Standing},
-    run::Time,
-};
+use crate::{contain::log, queue::trust::Standing, run::Time};
 
 /// How often the look-after thread runs while the queue is busy.
 pub(in crate::queue) const GLANCE: Duration = Duration::from_millis(10);
@@ -97,7 +94,7 @@ impl<I, O> Desk<I, O> {
                 Doing::Piece(attempt) => attempt.span.pause(due, now),
             }
         }
-        log(|| tracing::debug!(?late, "the process did not run for a while"));
+        log!(debug, ?late, "the process did not run for a while");
     }
 
     /// Dismisses the workers that have hung. Their devices go into quarantine, and their pieces to other devices.
@@ -113,7 +110,7 @@ impl<I, O> Desk<I, O> {
             let operation =
                 if matches!(doing, Doing::Piece(_)) { "running a piece" } else { "being made ready" };
             let error = Error::TimedOut { device, operation: operation.into(), after };
-            log(|| tracing::warn!(%error, "a device has hung"));
+            log!(warn, %error, "a device has hung");
             match doing {
                 Doing::Nothing => {}
                 Doing::Preparing { generation, .. } => self.strike(line, generation, error, now),
@@ -229,7 +226,7 @@ impl<I, O> Desk<I, O> {
             flight.copy_at = Some(line);
             self.lines[line].copies.insert(flight.ticket.place);
             let device = &self.lines[line].seat.id;
-            log(|| tracing::debug!(%device, piece = number, "a late piece is done here as well"));
+            log!(debug, %device, piece = number, "a late piece is done here as well");
         }
     }
 
@@ -308,6 +305,6 @@ impl<I, O> Desk<I, O> {
         }
         self.last_notice = now;
         let device = &self.lines[line].seat.id;
-        log(|| tracing::info!(%device, ?age, "waiting for plain code on the processor"));
+        log!(info, %device, ?age, "waiting for plain code on the processor");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It has no thread and no clock of its own: it is told what happened and when, and answers with what to do. Nor does it
 //! run anybody else's code: a piece that has its answer is put aside, and dropped and woken once the lock is released.
-//! The one exception are log lines, whose panics are [contained](super::guard).
+//! The one exception are log lines, whose panics are [contained](crate::contain).
 //!
 //! A piece is in exactly one of two places: in a device's queue, or in flight. A piece in flight has one attempt for
 //! each worker that runs it: more than one where a [speculative copy](late) was made. The first result is its answer.
@@ -21,12 +21,12 @@ use std::{collections::BTreeMap, sync::Arc, task::Waker, time::Duration};
 pub(super) use self::late::{GLANCE, Stall};
 use super::{
     error::QueueError,
-    guard::log,
     handle::{Answer, Place, Promise},
     line::{Line, Ticket},
 };
 use crate::{
     balancer::{Balancer, BalancerSettings, BalancerStatistics},
+    contain::log,
     run::Time,
 };
 
@@ -312,7 +312,7 @@ impl<I, O> Desk<I, O> {
         };
         it.active += 1;
         it.seat.counters.begin();
-        log(|| tracing::trace!(device = %it.seat.id, piece = number, copy, "a piece begins"));
+        log!(trace, device = %it.seat.id, piece = number, copy, "a piece begins");
         Some((number, item))
     }
 
@@ -347,7 +347,7 @@ impl<I, O> Desk<I, O> {
         // Learned last: evidence compares what the devices took for the pieces before this one.
         self.lines[line].mean.learn(took);
         if is_back {
-            log(|| tracing::debug!(device = %self.lines[line].seat.id, "a device is well again"));
+            log!(debug, device = %self.lines[line].seat.id, "a device is well again");
         }
         unwanted
     }
@@ -398,7 +398,7 @@ impl<I, O> Desk<I, O> {
         for step in self.balancer.rebalance(now, &loads) {
             let Ok([from, to]) = self.lines.get_disjoint_mut([step.from, step.to]) else { continue };
             let pieces = from.exchange(to, &step);
-            log(|| tracing::debug!(from = %from.seat.id, to = %to.seat.id, pieces, "queued pieces move"));
+            log!(debug, from = %from.seat.id, to = %to.seat.id, pieces, "queued pieces move");
         }
     }
 

@@ -3,10 +3,7 @@
 use evener_device::Error;
 
 use super::{Desk, QueueError, Ticket};
-use crate::{
-    queue::{guard::log, trust::Standing},
-    run::Time,
-};
+use crate::{contain::log, queue::trust::Standing, run::Time};
 
 /// How good a place a line is for a piece: the least is best.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -136,7 +133,7 @@ impl<I, O> Desk<I, O> {
         }
         if moved > 0 {
             let device = &self.lines[line].seat.id;
-            log(|| tracing::debug!(%device, moved, "pieces that waited for a slow device go elsewhere"));
+            log!(debug, %device, moved, "pieces that waited for a slow device go elsewhere");
         }
     }
 

@@ -201,7 +201,7 @@ impl Dice {
     }
 }
 
-const VALUES: [&str; 42] = [
+const VALUES: [&str; 43] = [
     "0",
     "1",
     "2",

@@ -1,9 +1,18 @@
-//! Keeps panics of the user's code (wakers, `Drop` of items and results, tracing subscribers) away from the queue.
+//! Keeps panics of the user's code (wakers, `Drop` of items and results, tracing subscribers) away from runs and queues.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs code of the user's that has nothing to say to the queue. Returns whether it ended without a panic.
-pub(super) fn contain<R>(code: impl FnOnce() -> R) -> bool {
+/// Logs as `tracing` does, at a level: `log!(warn, %error, "a chunk failed")`. A subscriber that panics loses its own line
+/// and nothing else: a worker that died of it would take its chunk along.
+macro_rules! log {
+    ($level:ident, $($arguments:tt)*) => {
+        $crate::contain::contain(|| tracing::$level!($($arguments)*))
+    };
+}
+pub(crate) use log;
+
+/// Runs code of the user's that has nothing to say to a run or a queue. Returns whether it ended without a panic.
+pub(crate) fn contain<R>(code: impl FnOnce() -> R) -> bool {
     match catch_unwind(AssertUnwindSafe(code)) {
         // Dropping the value is the user's code as well.
         Ok(value) => catch_unwind(AssertUnwindSafe(|| drop(value))).map_err(std::mem::forget).is_ok(),
@@ -13,12 +22,6 @@ pub(super) fn contain<R>(code: impl FnOnce() -> R) -> bool {
             false
         }
     }
-}
-
-/// Writes to the log. A tracing subscriber that panics loses its own line and nothing else: the queue calls this while
-/// it holds its lock, and while a worker has a piece.
-pub(super) fn log(write: impl FnOnce()) {
-    contain(write);
 }
 
 #[cfg(test)]
