@@ -131,6 +131,7 @@ impl Claims {
     }
 
     /// Whether the worker is asked for something: one load, to be looked at before every item.
+    #[inline]
     pub(crate) fn is_interrupted(&self) -> bool {
         self.wish.load(Ordering::Relaxed) != 0
     }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use evener_device::Error;
+use smallvec::{SmallVec, smallvec};
 
 use super::{Doing, Outlet, Shared, guarded, hand::Next};
 use crate::{
@@ -61,10 +62,10 @@ impl<T: Task> Shared<T> {
         // What its worker gave up, because another lane is idle or somebody had to be looked after.
         let gives_back = core.run.shrink(chunk.id, chunk.items.end, now);
         let verdict = core.run.ended(chunk.id, took, now.saturating_sub(began), now);
-        let accepted = match verdict {
-            Verdict::Accept => vec![chunk.items.clone()],
-            Verdict::AcceptPart(parts) => parts,
-            Verdict::Drop => Vec::new(),
+        let accepted: SmallVec<[Range<u64>; 1]> = match verdict {
+            Verdict::Accept => smallvec![chunk.items.clone()],
+            Verdict::AcceptPart(parts) => parts.into(),
+            Verdict::Drop => SmallVec::new(),
         };
         let items = accepted.iter().map(|units| self.items_of(units));
         core.account.ended(chunk, began, items.map(|items| items.end - items.start).sum(), now);

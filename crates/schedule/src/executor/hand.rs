@@ -72,6 +72,7 @@ impl<T: Task> Shared<T> {
         self.hire_some();
         let mut state: Option<Kept<T::State>> = None;
         let mut scratch = Vec::new();
+        let claims = self.core().hands[me].claims.clone();
         'ready: while let Some(kept) = self.make_ready(me, lane, state.take()) {
             let state = state.insert(kept);
             let mut next = self.ask(me, lane, state.generation);
@@ -85,7 +86,7 @@ impl<T: Task> Shared<T> {
                         }
                         self.ask(me, lane, state.generation)
                     }
-                    Next::Run(chunk, began) => self.do_chunk(me, chunk, began, state, &mut scratch),
+                    Next::Run(chunk, began) => self.do_chunk(me, chunk, began, state, &claims, &mut scratch),
                 }
             }
         }
@@ -130,13 +131,14 @@ impl<T: Task> Shared<T> {
             let mut core = self.core();
             let me = core.hands.len();
             core.hands.push(Hand::new(lane));
-            let _ticks = Ticks::begin(&core.hands[me].claims);
+            let claims = core.hands[me].claims.clone();
+            let _ticks = Ticks::begin(&claims);
             self.be_ready(&mut core, lane, &state.state);
             drop(core);
             let mut scratch = Vec::new();
             let mut next = self.ask(me, lane, state.generation);
             while let Next::Run(chunk, began) = next {
-                next = self.do_chunk(me, chunk, began, &mut state, &mut scratch);
+                next = self.do_chunk(me, chunk, began, &mut state, &claims, &mut scratch);
                 look_after();
             }
             self.core().hands[me].dismissed = true;
@@ -155,6 +157,7 @@ impl<T: Task> Shared<T> {
         mut chunk: run::Chunk,
         began: Time,
         state: &mut Kept<T::State>,
+        claims: &Claims,
         scratch: &mut Vec<MaybeUninit<T::Output>>,
     ) -> Next {
         let lane = chunk.lane;
@@ -177,7 +180,7 @@ impl<T: Task> Shared<T> {
                 NonNull::from(scratch.as_mut_slice()).cast()
             }
         };
-        let claims = self.divisible[lane].then(|| self.core().hands[me].claims.clone());
+        let claims = self.divisible[lane].then_some(claims);
         // SAFETY: the slots are held, or this worker's scratch memory, until the results are dropped or kept in `finish`.
         // No other lane is given those of an exclusive chunk, but for items that it steals: it has no room for items that
         // its worker has not claimed.
@@ -190,7 +193,7 @@ impl<T: Task> Shared<T> {
             results
         };
         let generation = state.generation;
-        let outcome = self.compute(&mut state.state, &chunk, claims.as_deref(), &mut results);
+        let outcome = self.compute(&mut state.state, &chunk, claims, &mut results);
         if let Some(claims) = &claims {
             // What is left to this worker is not stolen any more: all of it is claimed.
             chunk.items.end = chunk.items.start + u64::from(claims.end()).div_ceil(self.unit);

@@ -8,6 +8,7 @@ use super::{
     attempts::{Attempt, len_of},
     lane::Pace,
     len,
+    sizes::LEAST_STOLEN,
 };
 
 /// An estimate has to be beaten by this factor before a copy begins.
@@ -57,8 +58,8 @@ impl Run {
             .map(|(chunk, attempt)| (chunk, attempt, end(attempt)))
             .max_by(|a, b| a.2.cmp(&b.2).then(b.0.cmp(&a.0)))?;
         // Launching costs more than some chunks have left to do.
-        let launch = own.map_or(0.0, |pace| pace.overhead);
-        if end.saturating_sub(now).as_secs_f64() < launch * MARGIN {
+        let launch = Duration::from_secs_f64(own.map_or(0.0, |pace| (pace.overhead * MARGIN).min(1e9)));
+        if end.saturating_sub(now) < launch.max(LEAST_STOLEN) {
             return None;
         }
         let theirs = self.pace_of(&self.lanes[victim.lane], scale);

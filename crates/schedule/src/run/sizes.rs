@@ -1,6 +1,6 @@
 //! How large a lane's next chunk is, and which items it has.
 
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
 use super::{
     LaneIndex, Run, State, Time,
@@ -12,6 +12,9 @@ use super::{
 const CHEAP_CHUNK: f64 = 100e-6;
 /// of so many times what they cost.
 const ENOUGH_OVERHEADS: f64 = 24.0;
+
+/// What should take less than this is not divided: handing it to another lane takes as long.
+pub(super) const LEAST_STOLEN: Duration = Duration::from_micros(20);
 
 impl Run {
     /// What relates scores to times: seconds an item for a lane of score 1, by what those lanes have shown that are
@@ -90,6 +93,10 @@ impl Run {
             let longest = if is_short { longest.max(whole / depth) } else { longest };
             let rest = left * pace.each;
             time = if rest <= longest * 1.5 { rest } else { longest };
+        }
+        // Handing out less takes longer than doing it, and others can steal the rest.
+        if it.divisible {
+            time = time.max(LEAST_STOLEN.as_secs_f64().min(left * pace.each));
         }
         let grown = (it.largest * settings.growth).max(first);
         // A short run may be nothing but overhead. A lane that has only ever done chunks of one size cannot tell.

@@ -54,12 +54,7 @@ struct Each<F>(F);
 
 impl<I, O, F: Fn(&I) -> O + Send + Sync + 'static> OfChunk<I, O> for Each<F> {
     fn run(&self, items: &[I], results: &mut Results<'_, O>, claims: &Claims) -> Result<usize, BoxError> {
-        let before = results.len();
-        let Some((first, rest)) = items.split_first() else { return Ok(0) };
-        // `extend` keeps count of what is there even when the function panics.
-        results.extend(std::iter::once_with(|| (self.0)(first)));
-        results.extend(rest.iter().map_while(|item| (!claims.is_interrupted()).then(|| (self.0)(item))));
-        Ok(results.len() - before)
+        Ok(results.fill(items, &self.0, || !claims.is_interrupted()))
     }
 }
 

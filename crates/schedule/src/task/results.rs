@@ -106,6 +106,25 @@ impl<'a, O> Results<'a, O> {
         self.overflowed |= count < results.len();
     }
 
+    /// Adds what a function makes of the next items, one each, for as long as it may go on: it is asked before every item
+    /// but the first. Says how many it has added.
+    pub(crate) fn fill<I>(&mut self, items: &[I], make: impl Fn(&I) -> O, go_on: impl Fn() -> bool) -> usize {
+        // SAFETY: as for `free`, which cannot be borrowed beside the count.
+        let room = unsafe {
+            std::slice::from_raw_parts_mut(self.slots.as_ptr().add(self.filled), self.room - self.filled)
+        };
+        self.overflowed |= items.len() > room.len();
+        let mut count = Count(&mut self.filled, 0);
+        for (slot, item) in room.iter_mut().zip(items) {
+            slot.write(make(item));
+            count.1 += 1;
+            if !go_on() {
+                break;
+            }
+        }
+        count.1
+    }
+
     /// The results so far.
     pub fn as_slice(&self) -> &[O] {
         if let Some(elsewhere) = self.elsewhere {
@@ -190,15 +209,17 @@ fn copy<O>(from: &[O], to: &mut [MaybeUninit<O>]) {
     };
 }
 
+/// Tells how many slots are filled even when the code that fills them panics. The count itself stays in a register.
+struct Count<'c>(&'c mut usize, usize);
+
+impl Drop for Count<'_> {
+    fn drop(&mut self) {
+        *self.0 += self.1;
+    }
+}
+
 impl<O> Extend<O> for Results<'_, O> {
     fn extend<I: IntoIterator<Item = O>>(&mut self, results: I) {
-        /// Tells how many slots are filled even when the iterator panics. The count itself stays in a register.
-        struct Count<'c>(&'c mut usize, usize);
-        impl Drop for Count<'_> {
-            fn drop(&mut self) {
-                *self.0 += self.1;
-            }
-        }
         let mut results = results.into_iter();
         // SAFETY: as for `free`, which cannot be borrowed beside the count.
         let room = unsafe {

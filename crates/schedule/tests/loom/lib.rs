@@ -7,9 +7,8 @@
 #![allow(dead_code, unreachable_pub, unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-#[path = "../../src/executor/crew.rs"]
-#[cfg(not(loom))]
-mod crew;
+#[path = "../../src/executor/claims.rs"]
+mod claims;
 #[path = "../../src/executor/gate.rs"]
 mod gate;
 #[path = "../../src/executor/lend.rs"]
