@@ -837,13 +837,14 @@ impl Task for Explosive {
 }
 
 #[test]
-fn a_hand_that_panics_outside_the_tasks_code_loses_no_item() {
+fn results_that_panic_when_they_are_dropped_lose_no_item_and_hide_no_error() {
     within(LIMIT, "a hand that is gone", || {
         for strategy in [Strategy::Equal, Strategy::Adaptive] {
             let faulty = Faulty::new(&two());
             let run = faulty.job(&Explosive).strategy(strategy).map(&numbers(300)).unwrap();
             assert_counted_once(run.report(), 300);
-            assert_eq!(run.report().devices[0].state, "retired");
+            // It is the device's own error that counts.
+            assert_eq!(run.report().devices[0].state, "quarantined");
             settle(&faulty.pool);
         }
     });
@@ -919,5 +920,69 @@ fn runs_of_one_pool_at_the_same_time_do_not_disturb_each_other() {
         });
         settle(pool);
         faulty.faults.iter().for_each(Faults::release);
+    });
+}
+
+/// A task that takes long to be made ready on one device, or gives back something that it should not.
+#[derive(Clone)]
+struct Odd {
+    prepare: Option<(&'static str, Duration)>,
+    each: Duration,
+    ends: bool,
+}
+
+impl Task for Odd {
+    type Input = u32;
+    type Output = u32;
+    type State = ();
+
+    fn name(&self) -> &str {
+        "odd"
+    }
+
+    fn can_use(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn prepare(&self, device: &Device) -> Result<()> {
+        if let Some((_, time)) = self.prepare.filter(|(id, _)| device.id().as_str() == *id) {
+            std::thread::sleep(time);
+        }
+        Ok(())
+    }
+
+    fn run(&self, _: &mut (), chunk: &Chunk<'_, u32>, results: &mut Results<'_, u32>) -> Result<()> {
+        if self.ends {
+            return Err(Error::Ended);
+        }
+        chunk.read(|items| {
+            for &item in items {
+                std::thread::sleep(self.each);
+                results.push(scramble(item));
+            }
+        })
+    }
+}
+
+#[test]
+fn a_card_that_takes_long_to_be_made_ready_does_not_hold_up_the_cores() {
+    within(LIMIT, "a card that compiles for long", || {
+        let pool = Pool::new([cores("cpu/a", 4), card("card:0")]).unwrap();
+        let task = Odd { prepare: Some(("card:0", Duration::from_secs(8))), each: ms(20), ends: false };
+        let items = numbers(100);
+        let begin = Instant::now();
+        let run = pool.job(&task).all_devices().keep_history_at(None).map(&items).unwrap();
+        assert_eq!(run.results(), plain(&items));
+        assert!(begin.elapsed() < Duration::from_secs(4), "{:?}; the cores take 0.5 s", begin.elapsed());
+    });
+}
+
+#[test]
+fn a_task_that_says_that_its_run_has_ended_has_failed_where_it_has_not() {
+    within(LIMIT, "a task that says Ended", || {
+        let faulty = Faulty::new(&two());
+        let task = Odd { prepare: None, each: ms(0), ends: true };
+        let error = faulty.job(&task).map(&numbers(3)).unwrap_err();
+        assert!(matches!(error, RunError::Task { .. }), "{error}");
     });
 }

@@ -99,10 +99,8 @@ impl Claims {
             }
             let count = (f64::from(free.end - free.start) * part).ceil().min(most as f64) as u32;
             let start = free.end - count.clamp(1, free.end - free.start);
-            let start = start.next_multiple_of(unit);
-            if start >= end {
-                return None;
-            }
+            // Whole units, at least one: `free` begins with one.
+            let start = start.next_multiple_of(unit).min((end - 1) / unit * unit);
             match self.word.compare_exchange(word, pack(claimed, start), Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return Some(start..end),
                 Err(now) => word = now,
@@ -186,6 +184,41 @@ mod with_loom {
             assert_eq!(unique, seen);
         });
     }
+
+    #[test]
+    fn two_thieves_and_a_worker_that_yields_account_for_every_item() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let claims = Arc::new(Claims::default());
+            claims.begin(4);
+            let spawn = |part: f64| {
+                let claims = claims.clone();
+                loom::thread::spawn(move || claims.steal(part, 9, 1))
+            };
+            let (first, second) = (spawn(0.5), spawn(0.9));
+            let mut done = 0;
+            while let Some(block) = claims.claim(2, 1) {
+                assert_eq!(block.start, done);
+                done += 1;
+                for item in block.start + 1..block.end {
+                    if claims.is_interrupted() {
+                        claims.unclaim(item);
+                        break;
+                    }
+                    done += 1;
+                }
+            }
+            let (first, second) = (first.join().unwrap(), second.join().unwrap());
+            let end = claims.end();
+            assert_eq!((done, claims.claimed()), (end, end));
+            assert!(claims.steal(1.0, 9, 1).is_none());
+            // The worker has everything up to the end, and the thieves have different items from there on.
+            let mut taken: Vec<u32> = first.into_iter().chain(second).flatten().collect();
+            taken.sort_unstable();
+            assert!(taken.windows(2).all(|pair| pair[0] < pair[1]) && taken.iter().all(|item| *item >= end));
+        });
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -234,7 +267,8 @@ mod test {
         claims.begin(25);
         claims.claim(3, 10);
         assert_eq!(claims.steal(0.5, 100, 10), Some(20..25));
-        assert_eq!(claims.steal(0.5, 100, 10), None, "the second unit would have to be cut");
+        assert_eq!(claims.steal(0.5, 100, 10), Some(10..20));
+        assert_eq!(claims.steal(0.5, 100, 10), None, "the first unit would have to be cut");
         claims.begin(1);
         assert_eq!(claims.steal(1.0, 9, 1), None, "the worker keeps one");
     }

@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Doing, Outlet, Shared, guarded, hand::Next};
 use crate::{
-    contain::log,
+    contain::{contain, log},
     pool::lock,
     run::{self, Failure, LaneIndex, Purpose, State, Time, Verdict},
     task::{Copies, Results, Task},
@@ -114,7 +114,9 @@ impl<T: Task> Shared<T> {
                     |units: &Range<u64>| unsafe { slots.slice(units.start as usize..units.end as usize) };
                 match results {
                     Ok(results) => {
-                        results.move_parts(accepted.iter().map(|units| (part(units), slots(units))))
+                        let parts = accepted.iter().map(|units| (part(units), slots(units)));
+                        // All parts are moved before the other results are dropped, which is the user's code.
+                        contain(|| results.move_parts(parts));
                     }
                     Err(folded) => {
                         let mut folded: Vec<Option<T::Output>> = folded.into_iter().map(Some).collect();
@@ -125,19 +127,21 @@ impl<T: Task> Shared<T> {
                                 }
                             }
                         }
+                        contain(|| drop(folded));
                     }
                 }
             }
             (Outlet::InOrder(waiting), results) => {
                 let mut results = results.map_or_else(|folded| folded, Results::into_vec);
-                // From the end, so that each part is what is left there.
-                let mut parts: Vec<(u64, Vec<T::Output>)> = Vec::new();
+                // From the end, so that each part is what is left there. Dropping the others is the user's code.
+                let (mut parts, mut others) = (Vec::new(), Vec::new());
                 for units in accepted.iter().rev() {
-                    results.truncate(part(units).end);
+                    others.push(results.split_off(part(units).end));
                     parts.push((units.start, results.split_off(part(units).start)));
                 }
                 lock(waiting).extend(parts);
                 self.news.notify_all();
+                contain(|| drop((results, others)));
             }
         }
     }

@@ -16,7 +16,7 @@ use super::{
     task_error, ticker::Ticks,
 };
 use crate::{
-    contain::log,
+    contain::{contain, log},
     pool::{Kept, lock},
     run::{self, Answer, Failure, LaneIndex, State, Time},
     task::{Chunk, Copies, Items, Results, Task},
@@ -201,7 +201,8 @@ impl<T: Task> Shared<T> {
         match outcome {
             Ok(copies) => self.finish(me, &chunk, began, copies, results, generation, hold.is_some()),
             Err(error) => {
-                drop(results);
+                // Dropping them is the user's code, and its panic would hide the error.
+                contain(|| drop(results));
                 // Whatever the task's own code was in the middle of, it has left it there.
                 state.sound &= !matches!(error, Error::Task { .. });
                 self.fail(me, &chunk, began, error, generation)

@@ -17,7 +17,13 @@ pub(crate) fn perform<'s, T: Task>(
     results: &mut Results<'s, T::Output>,
 ) -> Result<Copies> {
     guarded(device.clone(), "running a chunk", || {
-        task.run(state, work, results)?;
+        match task.run(state, work, results) {
+            Err(Error::Ended) if !work.is_over() => {
+                let message = "it said that the run has ended, which it has not".to_owned();
+                return Err(task_error(device, format!("task `{}`", task.name()), message));
+            }
+            outcome => outcome?,
+        }
         if work.is_over() {
             return Err(Error::Ended);
         }

@@ -14,10 +14,10 @@ impl Costs {
     pub fn new(costs: &[f64]) -> Costs {
         let usable = |cost: f64| if cost.is_finite() { cost.max(0.0) } else { 0.0 };
         let total: f64 = costs.iter().copied().map(usable).sum();
-        if total <= 0.0 || !total.is_finite() {
+        let scale = costs.len() as f64 / total;
+        if total <= 0.0 || !total.is_finite() || !scale.is_finite() {
             return Costs::default();
         }
-        let scale = costs.len() as f64 / total;
         let mut sum = 0.0;
         let mut before = Vec::with_capacity(costs.len() + 1);
         before.push(0.0);

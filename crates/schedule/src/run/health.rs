@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Failure, LaneIndex, Outcome, Run, Settings, State, Time, attempts::Attempt, len};
+use super::{Failure, LaneIndex, Outcome, Run, Settings, State, Time, attempts::Attempt, lane::Lane, len};
 
 impl Run {
     /// A chunk has failed.
@@ -144,7 +144,9 @@ impl Run {
     /// When a run ends of which no lane has given a sign of life, although all have something in hand: nobody is there
     /// who could show that they have hung. Plain code is waited for.
     fn silence_ends(&self) -> Option<Time> {
-        if self.settings.limit.is_some() {
+        // A lane without a chunk is being made ready, or waits for one.
+        let has_nothing = |it: &Lane| it.state == State::Healthy && it.in_flight == 0 && !it.has_asked;
+        if self.settings.limit.is_some() || self.lanes.iter().any(has_nothing) {
             return None;
         }
         let mut last = self.last_sign;

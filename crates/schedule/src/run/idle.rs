@@ -37,6 +37,10 @@ impl Run {
                 Answer::Run(self.hand_out(lane, items, Purpose::Rescue, Some(of), now))
             }
             Copy::Later(when) => {
+                // It is ready to show that it is well, and there is nothing to show it with: it is not gone.
+                if on_trial && let Some(since) = &mut self.nobody_since {
+                    *since = now;
+                }
                 let soonest = now.saturating_add(Duration::from_micros(100));
                 Answer::Wait { until: Some(when.max(soonest)) }
             }
@@ -52,7 +56,7 @@ impl Run {
         });
         let end = |attempt: &Attempt| {
             let pace = self.pace_of(&self.lanes[attempt.lane], scale);
-            pace.map_or(now + (now - attempt.began), |pace| self.likely_end(attempt, pace, now))
+            pace.map_or(now + now.saturating_sub(attempt.began), |pace| self.likely_end(attempt, pace, now))
         };
         let (from, victim, end) = candidates
             .map(|(chunk, attempt)| (chunk, attempt, end(attempt)))
@@ -214,7 +218,9 @@ impl Run {
                 if late <= now && best.is_none() && !self.attempts.uncovered(attempt).is_empty() {
                     best = Some((now, chunk, attempt));
                 }
-                later = later.min(late.max(now));
+                if late > now {
+                    later = later.min(late);
+                }
                 continue;
             };
             let end = self.likely_end(attempt, theirs, now);

@@ -29,6 +29,8 @@ pub(super) struct Lane {
     /// The last quarantine, and since when the lane has been well after it.
     last_quarantine: Duration,
     well_since: Time,
+    /// Whether it has asked for work: until then its device may still be made ready, and nobody knows for how long.
+    pub(super) has_asked: bool,
     pub(super) in_flight: usize,
     /// What the items of all its chunks in flight cost.
     pub(super) load: f64,
@@ -146,6 +148,7 @@ impl Lane {
             strikes: 0,
             last_quarantine: Duration::ZERO,
             well_since: Time::ZERO,
+            has_asked: false,
             in_flight: 0,
             load: 0.0,
             busy_since: Time::ZERO,

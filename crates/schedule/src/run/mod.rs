@@ -124,6 +124,9 @@ impl Run {
     /// So many more items have come.
     pub fn grow(&mut self, items: u64) {
         self.items += items;
+        if items > 0 {
+            self.tail = Tail::default();
+        }
     }
 
     /// No more items will come.
@@ -211,6 +214,7 @@ impl Run {
         if self.outcome.is_some() {
             return Answer::Ended;
         }
+        self.lanes[lane].has_asked = true;
         if !self.lanes[lane].has_room(now) {
             let until = match self.lanes[lane].state {
                 State::Quarantined { until } if until > now => Some(until),
@@ -229,6 +233,10 @@ impl Run {
         if !self.is_drained() {
             // A lane that would be done with its part later than the others with everything leaves it to them.
             let Some(size) = self.size_for(lane, now) else {
+                if self.lanes[lane].in_flight > 0 {
+                    // It asks again when a chunk of its own ends.
+                    return Answer::Wait { until: None };
+                }
                 let item = self.lanes[lane].pace.map_or(0.0, |pace| pace.time_of(1.0));
                 let soon = now.saturating_add(Duration::from_secs_f64((item / 8.0).clamp(5e-5, 1e3)));
                 return Answer::Wait { until: Some(soon.min(self.look_again(now))) };

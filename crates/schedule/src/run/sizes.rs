@@ -39,12 +39,12 @@ impl Run {
         let it = &self.lanes[lane];
         let settings = &self.settings;
         let left = self.unclaimed_cost();
-        if !self.adaptive {
-            return Some(f64::INFINITY);
-        }
         let first = self.first_chunk(it);
         if it.on_trial {
             return Some(first);
+        }
+        if !self.adaptive {
+            return Some(f64::INFINITY);
         }
         // Where many chunks of the largest size are left, that is the size.
         let many = it.most_items.saturating_mul(8 * self.lanes.len() as u64);
@@ -67,7 +67,8 @@ impl Run {
         let whole = if self.open { (self.items - self.done) as f64 } else { self.items as f64 } / all;
         // Smaller chunks share the end better, and each costs its overhead: where the two balance.
         let balanced = (10.0 * pace.overhead * horizon).sqrt().min(share.max(0.0));
-        let depth = it.depth as f64;
+        // More chunks in hand than this hide nothing more.
+        let depth = it.depth.min(4) as f64;
         let mut shortest = (whole * settings.shortest_fraction).max(pace.overhead * settings.overheads);
         let mut longest =
             (whole * settings.longest_fraction / depth).max(settings.longest_at_least.as_secs_f64());
@@ -155,7 +156,9 @@ impl Run {
             if it.state == State::Healthy
                 && let Some(pace) = self.pace_of(it, scale)
             {
-                let time = end - it.backlog(pace, now) - pace.overhead;
+                // One whose device is still made ready may take as long again as it has taken.
+                let wait = if it.has_asked { it.backlog(pace, now) } else { now.as_secs_f64() };
+                let time = end - wait - pace.overhead;
                 done += (time / pace.each).floor().max(0.0);
             }
             if done >= left {

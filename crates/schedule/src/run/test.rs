@@ -116,11 +116,11 @@ fn what_is_not_begun_is_stolen_and_what_is_begun_is_not() {
     assert_eq!((from, part), (long.id, 0.5));
     let Answer::Run(stolen) = run.stolen(1, from, Some(32..60), ms(4)) else { panic!("it was stolen") };
     assert_eq!((stolen.items.clone(), stolen.purpose), (32..60, Purpose::Steal));
-    assert_eq!(run.finished(long.id, ms(32), ms(32)), Verdict::Accept);
+    assert_eq!(run.finished(long.id, ms(25), ms(25)), Verdict::Accept);
     assert_eq!(run.done(), 36);
-    let Answer::Steal { from, .. } = run.ask(0, ms(32)) else { panic!("there is something to steal back") };
+    let Answer::Steal { from, .. } = run.ask(0, ms(25)) else { panic!("there is something to steal back") };
     assert_eq!(from, stolen.id);
-    assert!(matches!(run.stolen(0, from, None, ms(32)), Answer::Wait { .. }), "all of it is begun");
+    assert!(matches!(run.stolen(0, from, None, ms(25)), Answer::Wait { .. }), "all of it is begun");
     assert!(
         matches!(run.ask(0, ms(500)), Answer::Wait { .. }),
         "plain code that others can steal from is not copied"
@@ -318,6 +318,105 @@ fn every_error_of_a_device_decides_what_comes_next() {
         faults.at(1, Fault::Fail(injected));
         let error = device.compile(&Kernel::new("nothing").rust(|_| Ok(()))).unwrap_err();
         assert_eq!(Failure::from(&error), expected(injected), "{error}");
+    }
+}
+
+#[test]
+fn the_bound_holds_for_a_run_that_grows() {
+    let mut run = Run::open(&[ONE_AT_A_TIME], Settings::default());
+    run.grow(1);
+    let chunk = run_of(run.ask(0, ms(0)));
+    run.finished(chunk.id, ms(1_000), ms(1_000));
+    run.grow(1);
+    let chunk = run_of(run.ask(0, ms(10_000)));
+    run.close();
+    run.finished(chunk.id, ms(5_000), ms(15_000));
+    let tail = run.tail();
+    assert!(tail.drained.unwrap() + tail.longest >= ms(15_000), "{tail:?}");
+}
+
+#[test]
+fn a_strong_lane_that_is_still_made_ready_does_not_hold_up_the_others() {
+    let cores = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
+    let card = LaneSpec { score: 1_000.0, ..ONE_AT_A_TIME };
+    let mut run = Run::new(500, &[card, cores], &Shares::Pulled, Settings::default());
+    let mut now = ms(0);
+    while run.outcome().is_none() {
+        match run.ask(1, now) {
+            Answer::Run(chunk) => {
+                let took = ms(100 * len(&chunk.items));
+                now += took;
+                run.finished(chunk.id, took, now);
+            }
+            Answer::Wait { until } => now = until.unwrap(),
+            other => panic!("{other:?}"),
+        }
+        assert!(now < ms(110_000), "{} of 500 are done; alone it takes 50 s", run.done());
+    }
+}
+
+#[test]
+fn lanes_that_wait_for_a_chunk_of_which_nothing_is_known_do_not_ask_all_the_time() {
+    let mut run = Run::new(1, &[ONE_AT_A_TIME; 3], &Shares::Pulled, Settings::default());
+    run_of(run.ask(0, ms(0)));
+    run_of(run.ask(1, ms(1_500)));
+    let (mut now, mut asks) = (ms(2_000), 0);
+    while now < ms(2_400) {
+        let Answer::Wait { until } = run.ask(2, now) else { panic!("everything is covered") };
+        now = until.unwrap();
+        asks += 1;
+    }
+    assert!(asks < 440, "{asks} in 0.4 s");
+}
+
+#[test]
+fn silence_does_not_end_a_run_while_a_lane_is_still_made_ready() {
+    let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
+    run_of(run.ask(0, ms(0)));
+    run.overdue(ms(61_000));
+    assert_eq!(run.outcome(), None);
+}
+
+#[test]
+fn a_lane_that_is_ready_again_and_has_nothing_to_do_is_not_gone() {
+    let mut run = Run::open(&[ONE_AT_A_TIME], Settings::default());
+    run.lane_failed(0, Failure::Untrusted, ms(0));
+    for seconds in 1..100 {
+        assert!(matches!(run.ask(0, ms(seconds * 1_000)), Answer::Wait { .. }), "no item has come");
+        run.overdue(ms(seconds * 1_000));
+    }
+    assert_eq!(run.outcome(), None);
+}
+
+#[test]
+fn costs_and_settings_of_any_kind_end_the_run_and_never_panic() {
+    let odd = [
+        Settings { hung_factor: -1.0, silence_factor: f64::NAN, ..Settings::default() },
+        Settings { longest_fraction: f64::NAN, overheads: f64::NAN, growth: f64::NAN, ..Settings::default() },
+        Settings { shortest_fraction: f64::INFINITY, longest_fraction: -1.0, ..Settings::default() },
+        Settings { cooldown: Duration::ZERO, hung_after: Duration::ZERO, ..Settings::default() },
+    ];
+    for costs in [vec![1e-310, 0.0, 5e-324], vec![1e300, 1.0, 0.0, 1e308], vec![1e-320; 50], vec![1.0; 90]] {
+        for (index, settings) in odd.into_iter().enumerate() {
+            let lane = LaneSpec { divisible: index % 2 == 0, may_hang: index % 2 == 1, ..ONE_AT_A_TIME };
+            let mut run = Run::new(costs.len() as u64, &[lane; 3], &Shares::Pulled, settings);
+            run = run.with_costs(Costs::new(&costs));
+            let (mut now, mut running) = (ms(0), Vec::new());
+            for step in 0..2_000 {
+                let mut answer = run.ask(step % 3, now);
+                while let Answer::Steal { from, .. } = answer {
+                    answer = run.stolen(step % 3, from, None, now);
+                }
+                if let Answer::Run(chunk) = answer {
+                    running.push(chunk);
+                }
+                now += ms(3);
+                if running.len() > 2 || step % 5 == 4 {
+                    running.pop().map(|chunk| run.finished(chunk.id, ms(2), now));
+                }
+            }
+            assert_eq!(run.outcome(), Some(&Outcome::Complete), "{costs:?} {settings:?}");
+        }
     }
 }
 

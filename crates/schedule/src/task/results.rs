@@ -20,8 +20,11 @@ pub struct Results<'a, O> {
     lent: PhantomData<&'a mut [MaybeUninit<O>]>,
 }
 
-// SAFETY: it is an exclusive slice of slots, but for those at the end that nobody has claimed, which it does not touch.
-unsafe impl<O: Send> Send for Results<'_, O> {}
+// SAFETY: it is an exclusive slice of slots, but for those at the end that nobody has claimed, which it does not touch;
+// and it may have a shared slice of results.
+unsafe impl<O: Send + Sync> Send for Results<'_, O> {}
+// SAFETY: a shared reference only gives shared references to results.
+unsafe impl<O: Sync> Sync for Results<'_, O> {}
 
 impl<'a, O> Results<'a, O> {
     /// Nothing yet, with room for as many as there are slots. What is in the slots is forgotten.
@@ -136,7 +139,8 @@ impl<'a, O> Results<'a, O> {
 
     /// Whether there are so many, and no more were given.
     pub(crate) fn is_complete(&self, items: usize) -> bool {
-        self.len() == items && !self.overflowed
+        let in_one_place = self.elsewhere.is_none() || self.filled == 0;
+        self.len() == items && !self.overflowed && in_one_place
     }
 
     /// Leaves the results in the slots, for whoever has them.
@@ -168,21 +172,24 @@ impl<'a, O> Results<'a, O> {
             return;
         }
         let filled = self.take_filled();
-        let mut dropped = 0;
+        // Everything is moved before anything is dropped: dropping is the user's code, and may panic.
+        let (mut end, mut others) = (0, Vec::new());
         for (part, slots) in parts {
-            assert!(dropped <= part.start, "the parts are in order");
-            let (from, to) = (part.start, part.end);
+            assert!(end <= part.start, "the parts are in order");
+            if end < part.start {
+                others.push(end..part.start);
+            }
+            end = part.end;
             assert_eq!(part.len(), slots.len(), "as many slots as results");
             // SAFETY: these were filled and count as gone from here on, so nothing is dropped twice; two exclusive slices
             // do not overlap.
-            unsafe {
-                std::ptr::copy_nonoverlapping(filled[part].as_ptr(), slots.as_mut_ptr(), slots.len());
-                filled[dropped..from].assume_init_drop();
-            }
-            dropped = to;
+            unsafe { std::ptr::copy_nonoverlapping(filled[part].as_ptr(), slots.as_mut_ptr(), slots.len()) };
         }
-        // SAFETY: these were filled, and no part had them.
-        unsafe { filled[dropped..].assume_init_drop() };
+        others.push(end..filled.len());
+        for part in others {
+            // SAFETY: these were filled, and no part had them.
+            unsafe { filled[part].assume_init_drop() };
+        }
     }
 
     /// The results, moved out.
@@ -296,6 +303,11 @@ mod test {
         results.push(1);
         results.lend(&lent);
         assert!(!results.is_complete(3), "some are here and all are there");
+        drop(results);
+        let mut results = Results::new(&mut slots);
+        results.lend(&lent);
+        results.push(1);
+        assert!(!results.is_complete(3), "all are there and one is here");
     }
 
     #[test]
@@ -313,6 +325,26 @@ mod test {
             assert_eq!(number, slot);
         }
         assert_eq!(Arc::strong_count(&counted), 1);
+    }
+
+    #[test]
+    fn a_result_that_panics_when_it_is_dropped_keeps_no_other_from_being_moved() {
+        struct Bomb(u32, bool);
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                assert!(!std::mem::take(&mut self.1), "dropped");
+            }
+        }
+        let mut from = slots(5);
+        let mut to: Vec<MaybeUninit<Bomb>> = (0..5).map(|_| MaybeUninit::new(Bomb(99, false))).collect();
+        let mut results = Results::new(&mut from);
+        results.extend((0..5).map(|number| Bomb(number, number == 0)));
+        let (left, right) = to.split_at_mut(2);
+        let parts = [(1..2, &mut left[1..2]), (3..4, &mut right[1..2])];
+        let moved = std::panic::AssertUnwindSafe(|| results.move_parts(parts.into_iter()));
+        assert!(std::panic::catch_unwind(moved).is_err());
+        // SAFETY: it was written at the beginning, and again.
+        assert_eq!(unsafe { to[3].assume_init_ref() }.0, 3);
     }
 
     #[test]

@@ -120,8 +120,9 @@ enum Evidence {
     Pending,
     /// Nothing, and there will be none: the piece was answered with an error of the task.
     None,
-    /// Another device has done the piece. By the two devices' usual speeds this one needs so long.
-    DoneElsewhere { expected: Duration },
+    /// Another device has done the piece, when this attempt was so old. By the two devices' usual speeds this one needs
+    /// so long.
+    DoneElsewhere { expected: Duration, at: Duration },
 }
 
 /// A time span that is still running, without the time in which the process was stopped.
@@ -336,7 +337,7 @@ impl<I, O> Desk<I, O> {
             Some(flight) => {
                 it.done += 1;
                 it.seat.counters.end(took);
-                self.answer(flight, Ok(result), Some((line, took)));
+                self.answer(flight, Ok(result), Some((line, took)), now);
                 None
             }
             None => {
@@ -358,19 +359,20 @@ impl<I, O> Desk<I, O> {
         flight: InFlight<I, O>,
         result: Result<O, QueueError>,
         done_by: Option<(usize, Duration)>,
+        now: Time,
     ) {
         if let Some(line) = flight.copy_at {
             self.lines[line].copies.remove(&flight.ticket.place);
         }
         for hand in &flight.running {
             let Some(line) = self.hands.get(hand).map(|hand| hand.line) else { continue };
-            let evidence = done_by.map_or(Evidence::None, |(by, took)| Evidence::DoneElsewhere {
-                expected: took.mul_f64(self.times_as_slow(line, by)),
-            });
+            let expected = done_by.map(|(by, took)| took.mul_f64(self.times_as_slow(line, by)));
             if let Some(Hand { doing: Doing::Piece(attempt), .. }) = self.hands.get_mut(hand)
                 && attempt.piece == flight.ticket.place.number
             {
-                attempt.evidence = evidence;
+                let at = attempt.span.age(now);
+                attempt.evidence =
+                    expected.map_or(Evidence::None, |expected| Evidence::DoneElsewhere { expected, at });
             }
         }
         self.settle(flight.ticket, result);
