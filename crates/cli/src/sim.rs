@@ -107,6 +107,8 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     match simulation.outcome {
         Outcome::Complete => Ok(()),
         Outcome::TaskFailed(items) => bail!("the task failed on items {}..{}", items.start, items.end),
-        Outcome::NoLaneLeft | Outcome::Stopped => bail!("no device is left to do the remaining items"),
+        Outcome::NoLaneLeft | Outcome::Stopped => bail!(
+            "no device is left to do the remaining items: each failed, or gave no sign of life for too long"
+        ),
     }
 }

@@ -986,3 +986,72 @@ fn a_task_that_says_that_its_run_has_ended_has_failed_where_it_has_not() {
         assert!(matches!(error, RunError::Task { .. }), "{error}");
     });
 }
+
+#[test]
+fn a_run_that_is_over_before_it_begins_begins_nothing() {
+    within(LIMIT, "cancelled before", || {
+        let began = Arc::new(AtomicU64::new(0));
+        let seen = began.clone();
+        let task = Closure::new("counts", move |_: &u32| {
+            seen.fetch_add(1, SeqCst);
+        });
+        let pool = Pool::new([cores("cpu", 2)]).unwrap();
+        let cancel = Cancel::new();
+        cancel.cancel();
+        let error = pool.job(&task).cancel(&cancel).map(&numbers(9)).unwrap_err();
+        assert!(matches!(error, RunError::Cancelled { .. }), "{error}");
+        let error = pool.job(&task).deadline(ms(0)).map(&numbers(9)).unwrap_err();
+        assert!(matches!(error, RunError::DeadlinePassed { .. }), "{error}");
+        assert_eq!(began.load(SeqCst), 0);
+    });
+}
+
+#[test]
+fn settings_that_make_no_sense_cost_no_result_and_no_memory() {
+    /// A result that notices when it is dropped without having been made.
+    struct Made(Vec<u64>);
+    impl Drop for Made {
+        fn drop(&mut self) {
+            assert_eq!(self.0.len(), 1);
+            self.0.clear();
+        }
+    }
+    #[derive(Clone)]
+    struct Makes;
+    impl Task for Makes {
+        type Input = u64;
+        type Output = Made;
+        type State = ();
+        fn name(&self) -> &str {
+            "makes"
+        }
+        fn can_use(&self, _: &Device) -> bool {
+            true
+        }
+        fn prepare(&self, _: &Device) -> Result<()> {
+            Ok(())
+        }
+        fn run(&self, _: &mut (), chunk: &Chunk<'_, u64>, results: &mut Results<'_, Made>) -> Result<()> {
+            chunk.read(|items| {
+                for &item in items {
+                    std::thread::sleep(Duration::from_micros(item));
+                    results.push(Made(vec![item]));
+                }
+            })
+        }
+    }
+    within(LIMIT, "odd settings", || {
+        let pool = Pool::new([cores("cpu/a", 1), cores("cpu/b", 1)]).unwrap();
+        for odd in [-1.0, f64::NAN, f64::INFINITY] {
+            let settings =
+                Settings { hung_factor: odd, hung_after: Duration::from_nanos(1), ..Settings::default() };
+            for round in 0..20 {
+                let items: Vec<u64> =
+                    (0..17).map(|it| if it % 3 == round % 3 { 3_000 } else { 100 }).collect();
+                let job = pool.job(&Makes).settings(settings).keep_history_at(None);
+                let made = job.map(&items).unwrap().into_results();
+                assert!(made.iter().zip(&items).all(|(made, item)| made.0 == [*item]));
+            }
+        }
+    });
+}

@@ -74,8 +74,9 @@ impl<T: Task> Shared<T> {
         if chunk.purpose == Purpose::Canary {
             core.account.look_at_trust(&core.run, now);
         }
-        core.accepted.extend(accepted.iter().cloned());
         let next = self.ask_within(core, me, chunk.lane, generation, now);
+        // From here to the end of `keep` nothing may panic: what counts as accepted counts as written.
+        core.accepted.extend(accepted.iter().cloned());
         let has_ended = core.run.outcome().is_some();
         drop(guard);
         self.keep(chunk, results, &accepted, in_place);

@@ -2,7 +2,7 @@
 
 use std::{
     ops::Range,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -12,7 +12,7 @@ use super::{Job, Mapped, Seat, lock, memory::Selection, statistics::score};
 use crate::{
     account::{Account, DeviceLanes},
     contain::log,
-    error::RunError,
+    error::{Done, RunError},
     executor::{Control, Feed, Fold, Lent, Outlet, Shared, Slots, Stopped},
     hybrid::{Candidate, Observation},
     progress::Reporter,
@@ -141,6 +141,13 @@ impl<T: Task> Job<'_, T> {
     ) -> Result<Mapped<T::Output>, RunError> {
         let count = items.len() as u64;
         let units = count.div_ceil(unit);
+        // A run that is over before it begins begins nothing.
+        if count > 0 && self.cancel.as_ref().is_some_and(|cancel| cancel.0.load(Relaxed)) {
+            return Err(RunError::Cancelled { done: Done::default(), items: count });
+        }
+        if let Some(after) = self.deadline.filter(|deadline| count > 0 && deadline.is_zero()) {
+            return Err(RunError::DeadlinePassed { after, done: Done::default(), items: count });
+        }
         let Selection { seats, left_out, predicted, fresh, .. } = self.select(only, count)?;
         let cold: Vec<bool> = seats.iter().map(|seat| !self.shelf.has(seat)).collect();
         let Lanes { devices, seats: lane_seats, specs } = self.lanes(&seats, units, unit);

@@ -117,13 +117,15 @@ impl<'a, T: Task> Job<'a, T> {
         self
     }
 
-    /// Ends a run that takes longer, with [`RunError::DeadlinePassed`].
+    /// Ends a run that takes longer, with [`RunError::DeadlinePassed`], once the items of plain code that are in hand are
+    /// done.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// A chunk that takes longer than this has hung. Without it, its lane's own history tells.
+    /// A chunk that takes longer than this has hung, also one of plain code. Where it is given, it is the only limit.
+    /// Without it, a chunk has hung once other devices have done its items in a small part of the time.
     pub fn chunk_limit(mut self, limit: Duration) -> Self {
         self.settings.limit = Some(limit);
         self

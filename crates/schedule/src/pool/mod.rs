@@ -40,7 +40,8 @@ impl Cancel {
         Cancel::default()
     }
 
-    /// Ends every run that was given a clone of this, within some milliseconds, with [`RunError::Cancelled`].
+    /// Ends every run that was given a clone of this with [`RunError::Cancelled`]: within some milliseconds, or once the
+    /// items of plain code that are in hand are done.
     pub fn cancel(&self) {
         self.0.store(true, Relaxed);
     }

@@ -22,7 +22,7 @@ pub enum Shares {
 /// What a lane is before anything was measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LaneSpec {
-    /// How many chunks it has in hand at once: two hide copies behind compute.
+    /// How many chunks it has in flight at once, at most 16: two hide copies behind compute.
     pub depth: usize,
     /// The most items that fit its memory, where that is known.
     pub most_items: Option<u64>,

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use super::{Failure, LaneIndex, Outcome, Run, Settings, State, Time, attempts::Attempt, lane::Lane, len};
+use super::{
+    Failure, LaneIndex, Outcome, Run, Settings, State, Time, attempts::Attempt, lane::Lane, len, seconds,
+};
 
 impl Run {
     /// A chunk has failed.
@@ -137,7 +139,7 @@ impl Run {
         let pace = self.pace_of(lane, self.seconds_per_score());
         let own = pace.map_or(0.0, |pace| pace.overhead * lane.in_flight as f64 + pace.each * cost);
         let allowed = others.as_secs_f64().max(own) * self.settings.hung_factor;
-        let allowed = Duration::from_secs_f64(allowed.min(1e9));
+        let allowed = seconds(allowed);
         Some(lost.saturating_add(self.settings.hung_after).max(began.saturating_add(allowed)))
     }
 
@@ -168,7 +170,7 @@ impl Run {
                 last = last.max(attempt.began);
             }
         }
-        let silence = self.settings.silence.max(Duration::from_secs_f64(expected.min(1e9)));
+        let silence = self.settings.silence.max(seconds(expected));
         any.then(|| last.saturating_add(silence))
     }
 

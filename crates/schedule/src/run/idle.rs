@@ -7,7 +7,7 @@ use super::{
     Answer, Chunk, LaneIndex, Purpose, Run, State, Time,
     attempts::{Attempt, len_of},
     lane::Pace,
-    len,
+    len, seconds,
     sizes::LEAST_STOLEN,
 };
 
@@ -62,7 +62,7 @@ impl Run {
             .map(|(chunk, attempt)| (chunk, attempt, end(attempt)))
             .max_by(|a, b| a.2.cmp(&b.2).then(b.0.cmp(&a.0)))?;
         // Launching costs more than some chunks have left to do.
-        let launch = Duration::from_secs_f64(own.map_or(0.0, |pace| (pace.overhead * MARGIN).min(1e9)));
+        let launch = seconds(own.map_or(0.0, |pace| pace.overhead * MARGIN));
         if end.saturating_sub(now) < launch.max(LEAST_STOLEN) {
             return None;
         }
@@ -132,7 +132,7 @@ impl Run {
             2.. => (lane.busy_since, pace.overhead * lane.in_flight as f64 + pace.each * lane.load),
             _ => (attempt.began.max(lane.busy_since), pace.time_of(attempt.cost)),
         };
-        let end = began.saturating_add(Duration::from_secs_f64(takes.min(1e9)));
+        let end = began.saturating_add(seconds(takes));
         now.saturating_sub(end).saturating_add(now.max(end))
     }
 
@@ -180,7 +180,7 @@ impl Run {
         }
         let takes = |pace: Pace| pace.time_of(attempt.cost) * lane.in_flight.max(1) as f64;
         let long = match self.pace_of(lane, scale) {
-            Some(pace) => Duration::from_secs_f64((takes(pace) * self.settings.hung_factor).min(1e9)),
+            Some(pace) => seconds(takes(pace) * self.settings.hung_factor),
             // Nothing is known of any lane.
             None => self.settings.silence / 2,
         };
@@ -234,7 +234,7 @@ impl Run {
             let cost: f64 = open.iter().map(|items| self.costs.of(items)).sum();
             // Many lanes share it, but an item is done by one.
             let each = (cost / idle_rate).max(own.each * cost / len_of(&open) as f64);
-            let together = Duration::from_secs_f64(((own.overhead + each) * MARGIN).min(1e9));
+            let together = seconds((own.overhead + each) * MARGIN);
             if now.saturating_add(together) < end {
                 best = Some((end, chunk, attempt));
             } else {

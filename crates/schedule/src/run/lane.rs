@@ -18,6 +18,9 @@ pub enum State {
     Retired,
 }
 
+/// More chunks in flight than this hide nothing more.
+const MAX_DEPTH: usize = 16;
+
 /// One lane, as the decisions see it.
 #[derive(Debug, Clone)]
 pub(super) struct Lane {
@@ -152,7 +155,7 @@ impl Lane {
             in_flight: 0,
             load: 0.0,
             busy_since: Time::ZERO,
-            depth: spec.depth.max(1),
+            depth: spec.depth.clamp(1, MAX_DEPTH),
             may_hang: spec.may_hang,
             divisible: spec.divisible,
             score: if spec.score.is_finite() { spec.score.max(1e-9) } else { 1.0 },

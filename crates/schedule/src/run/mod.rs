@@ -238,7 +238,7 @@ impl Run {
                     return Answer::Wait { until: None };
                 }
                 let item = self.lanes[lane].pace.map_or(0.0, |pace| pace.time_of(1.0));
-                let soon = now.saturating_add(Duration::from_secs_f64((item / 8.0).clamp(5e-5, 1e3)));
+                let soon = now.saturating_add(seconds((item / 8.0).clamp(5e-5, 1e3)));
                 return Answer::Wait { until: Some(soon.min(self.look_again(now))) };
             };
             if let Some(items) = self.take(lane, size) {
@@ -335,4 +335,11 @@ impl Run {
 
 fn len(items: &Range<u64>) -> u64 {
     items.end - items.start
+}
+
+/// A time of so many seconds; none for less than that, and some decades for what is too long.
+fn seconds(seconds: f64) -> Duration {
+    let longest = Duration::from_secs(1_000_000_000);
+    let other = if seconds > 0.0 { longest } else { Duration::ZERO };
+    Duration::try_from_secs_f64(seconds).map_or(other, |time| time.min(longest))
 }

@@ -67,8 +67,7 @@ impl Run {
         let whole = if self.open { (self.items - self.done) as f64 } else { self.items as f64 } / all;
         // Smaller chunks share the end better, and each costs its overhead: where the two balance.
         let balanced = (10.0 * pace.overhead * horizon).sqrt().min(share.max(0.0));
-        // More chunks in hand than this hide nothing more.
-        let depth = it.depth.min(4) as f64;
+        let depth = it.depth as f64;
         let mut shortest = (whole * settings.shortest_fraction).max(pace.overhead * settings.overheads);
         let mut longest =
             (whole * settings.longest_fraction / depth).max(settings.longest_at_least.as_secs_f64());

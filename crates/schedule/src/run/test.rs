@@ -395,6 +395,7 @@ fn costs_and_settings_of_any_kind_end_the_run_and_never_panic() {
         Settings { longest_fraction: f64::NAN, overheads: f64::NAN, growth: f64::NAN, ..Settings::default() },
         Settings { shortest_fraction: f64::INFINITY, longest_fraction: -1.0, ..Settings::default() },
         Settings { cooldown: Duration::ZERO, hung_after: Duration::ZERO, ..Settings::default() },
+        Settings { hung_factor: -1.0, hung_after: Duration::from_nanos(1), ..Settings::default() },
     ];
     for costs in [vec![1e-310, 0.0, 5e-324], vec![1e300, 1.0, 0.0, 1e308], vec![1e-320; 50], vec![1.0; 90]] {
         for (index, settings) in odd.into_iter().enumerate() {

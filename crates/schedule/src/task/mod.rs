@@ -99,21 +99,23 @@ pub trait Task: Clone + Send + Sync + 'static {
         }
     }
 
-    /// The most items that fit a chunk.
+    /// The most items that fit a chunk: any number, unless said otherwise.
     fn most_items(&self, state: &Self::State) -> u64 {
         let _ = state;
         u64::MAX
     }
 
     /// Whether a chunk may never end: a device's may, but plain code is only slow, and waited for. Whether one has hung is
-    /// decided on evidence: another lane has done the same items in a small part of the time.
+    /// decided on evidence: another lane has done the same items in a small part of the time. It may, unless said
+    /// otherwise.
     fn may_hang(&self, device: &Device) -> bool {
         let _ = device;
         true
     }
 
     /// Whether `run` works item by item on a device and takes each with [`Chunk::claim`] before it begins it. Then an idle
-    /// lane can take over what is not begun, and a run that is cancelled ends after the item in hand.
+    /// lane can take over what is not begun, and a run that is cancelled ends after the item in hand. It does not, unless
+    /// said otherwise.
     fn is_divisible(&self, device: &Device) -> bool {
         let _ = device;
         false
