@@ -23,7 +23,7 @@ mod watch;
 use std::{
     any::Any,
     ops::Range,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -203,7 +203,18 @@ impl<T: Task> Shared<T> {
         }
     }
 
+    /// Takes the lock. It is held for a fraction of a microsecond, so a thread that finds it taken spins for some
+    /// microseconds before it parks: many cores that end short chunks would otherwise spend their time waking each other.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        for attempt in 0..16u32 {
+            match self.core.try_lock() {
+                Ok(core) => return core,
+                Err(TryLockError::Poisoned(core)) => return core.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    (0..1 << attempt.min(4)).for_each(|_| std::hint::spin_loop())
+                }
+            }
+        }
         lock(&self.core)
     }
 
