@@ -233,7 +233,7 @@ impl Attempts {
         let rescues: Vec<_> = attempt.children.iter().filter_map(first).collect();
         let end = rescues.iter().filter(|it| it.2 > at).map(|it| it.1).fold(at, u64::min);
         let parent = attempt.parent;
-        let mut orphaned = subtract(&attempt.open, &[0..end]);
+        let mut orphaned = subtract(&attempt.open, std::slice::from_ref(&(0..end)));
         let (leaving, staying): (Vec<_>, Vec<_>) = rescues.into_iter().partition(|it| it.1 >= end);
         for (child, ..) in &leaving {
             if let Some(it) = self.get_mut(*child) {
@@ -244,7 +244,7 @@ impl Attempts {
         if let Some(it) = self.get_mut(chunk) {
             it.items.end = at;
             it.divisible = false;
-            it.open = subtract(&it.open, &[end..u64::MAX]);
+            it.open = subtract(&it.open, std::slice::from_ref(&(end..u64::MAX)));
             it.children = staying.into_iter().map(|it| it.0).collect();
             if it.open.is_empty() {
                 it.lost = Some(now);
@@ -315,6 +315,7 @@ fn subtract(from: &Ranges, gone: &[Range<u64>]) -> Ranges {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges, some of one")]
 mod test {
     use super::*;
 

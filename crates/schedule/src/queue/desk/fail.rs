@@ -68,7 +68,7 @@ impl<I, O> Desk<I, O> {
         log!(warn, device = %it.seat.id, piece = attempt.piece, %error, "a piece failed");
         if let Failure::Task = Failure::from(&error) {
             if let Some(flight) = self.in_flight.remove(&attempt.piece) {
-                self.answer(flight, Err(QueueError::Task { error }), None, now);
+                self.answer(flight, Err(QueueError::Task { error }), None);
             }
             return;
         }

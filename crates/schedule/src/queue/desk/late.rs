@@ -138,12 +138,7 @@ impl<I, O> Desk<I, O> {
             return None;
         }
         match attempt.evidence {
-            Evidence::DoneElsewhere { expected, at } => {
-                // The first piece of a device may take long for reasons of its own: it gets some time after the evidence.
-                let is_cold = self.lines[line].mean.time().is_none();
-                let least = if is_cold { at.saturating_add(LEAST) } else { LEAST };
-                Some(expected.saturating_mul(EVIDENCE).max(least))
-            }
+            Evidence::DoneElsewhere { expected } => Some(expected.saturating_mul(EVIDENCE).max(LEAST)),
             Evidence::None => Some(self.silence()),
             Evidence::Pending => {
                 let flight = self.in_flight.get(&attempt.piece)?;

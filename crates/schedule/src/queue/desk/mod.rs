@@ -120,9 +120,8 @@ enum Evidence {
     Pending,
     /// Nothing, and there will be none: the piece was answered with an error of the task.
     None,
-    /// Another device has done the piece, when this attempt was so old. By the two devices' usual speeds this one needs
-    /// so long.
-    DoneElsewhere { expected: Duration, at: Duration },
+    /// Another device has done the piece. By the two devices' usual speeds this one needs so long.
+    DoneElsewhere { expected: Duration },
 }
 
 /// A time span that is still running, without the time in which the process was stopped.
@@ -337,7 +336,7 @@ impl<I, O> Desk<I, O> {
             Some(flight) => {
                 it.done += 1;
                 it.seat.counters.end(took);
-                self.answer(flight, Ok(result), Some((line, took)), now);
+                self.answer(flight, Ok(result), Some((line, took)));
                 None
             }
             None => {
@@ -359,20 +358,19 @@ impl<I, O> Desk<I, O> {
         flight: InFlight<I, O>,
         result: Result<O, QueueError>,
         done_by: Option<(usize, Duration)>,
-        now: Time,
     ) {
         if let Some(line) = flight.copy_at {
             self.lines[line].copies.remove(&flight.ticket.place);
         }
         for hand in &flight.running {
             let Some(line) = self.hands.get(hand).map(|hand| hand.line) else { continue };
-            let expected = done_by.map(|(by, took)| took.mul_f64(self.times_as_slow(line, by)));
+            let evidence = done_by.map_or(Evidence::None, |(by, took)| Evidence::DoneElsewhere {
+                expected: took.mul_f64(self.times_as_slow(line, by)),
+            });
             if let Some(Hand { doing: Doing::Piece(attempt), .. }) = self.hands.get_mut(hand)
                 && attempt.piece == flight.ticket.place.number
             {
-                let at = attempt.span.age(now);
-                attempt.evidence =
-                    expected.map_or(Evidence::None, |expected| Evidence::DoneElsewhere { expected, at });
+                attempt.evidence = evidence;
             }
         }
         self.settle(flight.ticket, result);
