@@ -110,7 +110,7 @@ impl<'a, O> Results<'a, O> {
     }
 
     /// Adds what a function makes of the next items, one each, for as long as it may go on: it is asked before every item
-    /// but the first, or every sixteenth where there are many. Says how many it has added.
+    /// but the first. Says how many it has added.
     pub(crate) fn fill<I>(&mut self, items: &[I], make: impl Fn(&I) -> O, go_on: impl Fn() -> bool) -> usize {
         // SAFETY: as for `free`, which cannot be borrowed beside the count.
         let room = unsafe {
@@ -118,25 +118,6 @@ impl<'a, O> Results<'a, O> {
         };
         self.overflowed |= items.len() > room.len();
         let mut count = Count(&mut self.filled, 0);
-        // Asking before every item costs more than a trivial item itself.
-        let is_many = items.len() >= MANY;
-        let (mut room, mut items) = (room, items);
-        while is_many
-            && items.len() >= AT_ONCE
-            && let (Some((slots, slots_left)), Some((some, left))) = (
-                std::mem::take(&mut room).split_first_chunk_mut::<AT_ONCE>(),
-                items.split_first_chunk::<AT_ONCE>(),
-            )
-        {
-            for (slot, item) in slots.iter_mut().zip(some) {
-                slot.write(make(item));
-                count.1 += 1;
-            }
-            (room, items) = (slots_left, left);
-            if !go_on() {
-                return count.1;
-            }
-        }
         for (slot, item) in room.iter_mut().zip(items) {
             slot.write(make(item));
             count.1 += 1;
@@ -234,11 +215,6 @@ fn copy<O>(from: &[O], to: &mut [MaybeUninit<O>]) {
         std::ptr::copy_nonoverlapping(from.as_ptr().cast::<MaybeUninit<O>>(), to.as_mut_ptr(), from.len())
     };
 }
-
-/// So many items are only ever given at once where each takes some nanoseconds. Then it is asked less often whether to go
-/// on.
-const MANY: usize = 512;
-const AT_ONCE: usize = 16;
 
 /// Tells how many slots are filled even when the code that fills them panics. The count itself stays in a register.
 struct Count<'c>(&'c mut usize, usize);
