@@ -37,8 +37,13 @@ impl Run {
                 Answer::Run(self.hand_out(lane, items, Purpose::Rescue, Some(of), now))
             }
             Copy::Later(when) => {
-                // It is ready to show that it is well, and there is nothing to show it with: it is not gone.
-                if on_trial && let Some(since) = &mut self.nobody_since {
+                // It is ready to show that it is well, and there is nothing to show it with: it is not gone. Where another
+                // lane has what is left in flight, that lane shows something.
+                let nothing_in_flight = self.attempts.iter().next().is_none();
+                if on_trial
+                    && nothing_in_flight
+                    && let Some(since) = &mut self.nobody_since
+                {
                     *since = now;
                 }
                 let soonest = now.saturating_add(Duration::from_micros(100));
