@@ -8,12 +8,15 @@ use std::{
 use evener_device::Error;
 use smallvec::{SmallVec, smallvec};
 
-use super::{Doing, Outlet, Shared, guarded, hand::Next};
+use super::{
+    Doing, Outlet, Shared, guarded,
+    hand::{Done, Next},
+};
 use crate::{
     contain::{contain, log},
     pool::lock,
     run::{self, Failure, LaneIndex, Purpose, State, Time, Verdict},
-    task::{Copies, Results, Task},
+    task::{Results, Task},
 };
 
 impl<T: Task> Shared<T> {
@@ -24,7 +27,7 @@ impl<T: Task> Shared<T> {
         me: usize,
         chunk: &run::Chunk,
         began: Time,
-        copies: Copies,
+        done: Done,
         results: Results<'_, T::Output>,
         generation: u64,
         in_place: bool,
@@ -69,7 +72,8 @@ impl<T: Task> Shared<T> {
         };
         let items = accepted.iter().map(|units| self.items_of(units));
         core.account.ended(chunk, began, items.map(|items| items.end - items.start).sum(), now);
-        core.account.copies(chunk, (began, now), copies.up, copies.down);
+        core.account.copies(chunk, (began, now), done.copies.up, done.copies.down);
+        core.run.done_in_parts(chunk.lane, done.parts);
         self.seats[chunk.lane].counters.end(took);
         if chunk.purpose == Purpose::Canary {
             core.account.look_at_trust(&core.run, now);

@@ -9,11 +9,12 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{Error, Result};
+use evener_device::{DeviceId, Error, Result};
+use smallvec::SmallVec;
 
 use super::{
-    Claims, Core, Doing, Feed, Hand, Outlet, Shared, claims::MOST_ITEMS, guarded, panic_message, perform,
-    task_error, ticker::Ticks,
+    Claims, Core, Doing, Feed, Hand, Outlet, Shared, guarded, panic_message, perform, task_error,
+    ticker::Ticks,
 };
 use crate::{
     contain::{contain, log},
@@ -21,6 +22,18 @@ use crate::{
     run::{self, Answer, Failure, LaneIndex, State, Time},
     task::{Chunk, Copies, Items, Results, Task},
 };
+
+/// Threads that a thread wakes before it begins to work: enough that all are awake after two or three rounds, and so few
+/// that the first ones are not kept from their work.
+const WOKEN_AT_ONCE: usize = 3;
+
+/// How a chunk was done.
+pub(super) struct Done {
+    /// How long copies took.
+    pub(super) copies: Copies,
+    /// How often the task was called.
+    pub(super) parts: u64,
+}
 
 /// What a hand is to do.
 pub(super) enum Next {
@@ -34,36 +47,53 @@ pub(super) enum Next {
 }
 
 impl<T: Task> Shared<T> {
-    /// Sends a hand to work on a lane. The lock is held by the caller: the hand is known before it begins. Says whether
-    /// there was one to send.
-    pub(super) fn hire(self: &Arc<Self>, core: &mut Core, lane: LaneIndex) -> bool {
+    /// Sends a hand to work on a lane. The lock is held by the caller: the hand is known before it begins.
+    pub(super) fn hire(self: &Arc<Self>, core: &mut Core, lane: LaneIndex) {
         let number = core.hands.len();
         core.hands.push(Hand::new(lane));
+        if let Err(why) = self.send(number, lane) {
+            self.not_sent(core, number, lane, &why);
+        }
+    }
+
+    /// Has a thread begin to work on a lane as a hand that is known already.
+    fn send(self: &Arc<Self>, number: usize, lane: LaneIndex) -> std::io::Result<()> {
         let shared = self.clone();
-        let life = move || {
+        self.seats[lane].crew.go(move || {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.work_on(number, lane))) {
                 shared.bury(number, lane, panic_message(&*panic));
             }
-        };
-        if let Err(why) = self.seats[lane].crew.go(life) {
-            core.hands[number].dismissed = true;
-            let (device, operation) = (self.seats[lane].id.clone(), "starting a thread".to_owned());
-            core.keep_failure(Error::Lost { device, operation, detail: why.to_string() });
-            core.run.lane_failed(lane, Failure::Unable, self.now());
-            self.wake_all();
-            return false;
-        }
-        true
+        })
     }
 
-    /// Sends the next two hands to work: each of them does the same, so that all are awake soon.
+    /// There was no thread for a hand: its lane is not used any more.
+    fn not_sent(&self, core: &mut Core, number: usize, lane: LaneIndex, why: &std::io::Error) {
+        core.hands[number].dismissed = true;
+        let (device, operation) = (self.seats[lane].id.clone(), "starting a thread".to_owned());
+        core.keep_failure(Error::Lost { device, operation, detail: why.to_string() });
+        core.run.lane_failed(lane, Failure::Unable, self.now());
+        self.wake_all();
+    }
+
+    /// Sends the next few hands to work: each of them does the same, so that all are awake soon. Waking a thread takes
+    /// longer than anything that is done under the lock, so it is not held meanwhile.
     pub(super) fn hire_some(self: &Arc<Self>) {
-        let mut core = self.core();
-        let mut sent = 0;
-        while sent < 2
-            && let Some(lane) = core.to_hire.pop()
-        {
-            sent += u32::from(self.hire(&mut core, lane));
+        let mut is_sent = false;
+        while !is_sent {
+            let mut core = self.core();
+            let first = core.to_hire.len().saturating_sub(WOKEN_AT_ONCE);
+            let lanes: SmallVec<[LaneIndex; WOKEN_AT_ONCE]> = core.to_hire.drain(first..).rev().collect();
+            let number = core.hands.len();
+            core.hands.extend(lanes.iter().map(|&lane| Hand::new(lane)));
+            drop(core);
+            is_sent = lanes.is_empty();
+            // A thread that comes sends others; where none does, the next lanes are tried.
+            for (index, lane) in lanes.into_iter().enumerate() {
+                match self.send(number + index, lane) {
+                    Ok(()) => is_sent = true,
+                    Err(why) => self.not_sent(&mut self.core(), number + index, lane, &why),
+                }
+            }
         }
     }
 
@@ -199,7 +229,7 @@ impl<T: Task> Shared<T> {
             chunk.items.end = chunk.items.start + u64::from(claims.end()).div_ceil(self.unit);
         }
         match outcome {
-            Ok(copies) => self.finish(me, &chunk, began, copies, results, generation, hold.is_some()),
+            Ok(done) => self.finish(me, &chunk, began, done, results, generation, hold.is_some()),
             Err(error) => {
                 // Dropping them is the user's code, and its panic would hide the error.
                 contain(|| drop(results));
@@ -264,8 +294,7 @@ impl<T: Task> Shared<T> {
     /// A lane has a hand with a state that chunks must fit.
     fn be_ready(&self, core: &mut Core, lane: LaneIndex, state: &T::State) {
         core.account.ready(lane, self.now());
-        let most = self.task.most_items(state) / self.unit;
-        core.run.limit(lane, if self.divisible[lane] { most.min(MOST_ITEMS / self.unit) } else { most });
+        core.run.limit(lane, self.task.most_items(state) / self.unit);
     }
 
     /// Waits out a lane's quarantine. Says whether there is something to be ready for.
@@ -322,6 +351,7 @@ impl<T: Task> Shared<T> {
         if self.seats[lane].generation() != generation {
             return Next::Renew;
         }
+        self.note_progress(core);
         let mut answer = core.run.ask(lane, now);
         while let Answer::Steal { from, part, most } = answer {
             let taken = self.steal(core, from, part, most);
@@ -342,6 +372,19 @@ impl<T: Task> Shared<T> {
         }
     }
 
+    /// Tells the decisions how far the workers have come, where a lane may steal next: everything is handed out.
+    fn note_progress(&self, core: &mut Core) {
+        if !core.run.is_drained() {
+            return;
+        }
+        for hand in core.hands.iter().filter(|hand| self.divisible[hand.lane] && !hand.dismissed) {
+            if let Doing::Chunk(chunk, _) = &hand.doing {
+                let begun = u64::from(hand.claims.claimed()).div_ceil(self.unit);
+                core.run.note_begun(chunk.id, chunk.items.start + begun);
+            }
+        }
+    }
+
     /// Takes units from a chunk that its worker has not begun.
     fn steal(&self, core: &Core, from: u64, part: f64, most: u64) -> Option<Range<u64>> {
         let victim = core.hands.iter().find(|hand| hand.has(from))?;
@@ -352,14 +395,14 @@ impl<T: Task> Shared<T> {
         Some(unit(taken.start)..unit(taken.end))
     }
 
-    /// Turns a chunk into results, and checks them. Says how long copies took.
+    /// Turns a chunk into results, and checks them.
     fn compute<'s>(
         &self,
         state: &'s mut T::State,
         chunk: &run::Chunk,
         claims: Option<&Claims>,
         results: &mut Results<'s, T::Output>,
-    ) -> Result<Copies> {
+    ) -> Result<Done> {
         let device = &self.seats[chunk.lane].id;
         let items = self.items_of(&chunk.items);
         let copied;
@@ -377,10 +420,50 @@ impl<T: Task> Shared<T> {
                 Items::Here(&copied)
             }
         };
-        let mut work = Chunk::new(items, feed);
-        if let Some(claims) = claims {
-            work = work.divisible(claims, self.unit as u32);
+        let at_once = chunk.at_once.saturating_mul(self.unit);
+        match claims {
+            Some(claims) if at_once < items.end - items.start => {
+                self.compute_parts(state, device, (items, feed), claims, at_once, results)
+            }
+            claims => {
+                let work = Chunk::new(items, feed);
+                let work = match claims {
+                    Some(claims) => work.divisible(claims, 0, self.unit as u32),
+                    None => work,
+                };
+                Ok(Done { copies: perform(&self.task, device, state, &work, results)?, parts: 1 })
+            }
         }
-        perform(&self.task, device, state, &work, results)
+    }
+
+    /// The same where the task is not to be given all items at once: part by part, for as long as the worker has any left.
+    fn compute_parts(
+        &self,
+        state: &mut T::State,
+        device: &DeviceId,
+        (items, feed): (Range<u64>, Items<'_, T::Input>),
+        claims: &Claims,
+        at_once: u64,
+        results: &mut Results<'_, T::Output>,
+    ) -> Result<Done> {
+        let mut done = Done { copies: Copies::default(), parts: 0 };
+        let mut first = items.start;
+        while first < items.start + u64::from(claims.end()) {
+            let end = first.saturating_add(at_once).min(items.end);
+            let begun = (first - items.start) as u32;
+            let here = match feed {
+                Items::Lent(lent) => Items::Lent(lent),
+                Items::Here(all) => Items::Here(&all[begun as usize..]),
+            };
+            let work = Chunk::new(first..end, here).divisible(claims, begun, self.unit as u32);
+            let mut part = results.next_part();
+            let copies = perform(&self.task, device, state, &work, &mut part)?;
+            first += part.len() as u64;
+            done.parts += u64::from(!part.is_empty());
+            done.copies.up += copies.up;
+            done.copies.down += copies.down;
+            results.add_part(part);
+        }
+        Ok(done)
     }
 }

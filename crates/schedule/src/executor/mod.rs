@@ -29,9 +29,8 @@ use std::{
 
 use evener_device::Error;
 
-use self::claims::MOST_ITEMS;
 pub(crate) use self::{
-    claims::Claims,
+    claims::{Claims, MOST_ITEMS},
     crew::Crew,
     lend::{Lent, Slots},
     patience::Patience,

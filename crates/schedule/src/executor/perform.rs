@@ -33,6 +33,10 @@ pub(crate) fn perform<'s, T: Task>(
             let message = format!("it gave {more}{} results for {count} items", results.len());
             return Err(task_error(device, format!("task `{}`", task.name()), message));
         }
+        if count == 0 {
+            // Another lane wanted the items before the first was begun.
+            return Ok(work.copies());
+        }
         let checked = work.read(|items| task.check(&items[..count], results.as_slice()))?;
         checked.map_err(|detail| Error::BadResult {
             device: device.clone(),

@@ -81,7 +81,7 @@ impl<T: Task> Shared<T> {
         }
         // Falling asleep and being woken takes longer than a short run.
         let core = self.core();
-        let others = core.hands.len() + core.to_hire.len();
+        let others = core.hands.iter().filter(|hand| !hand.dismissed).count() + core.to_hire.len();
         drop(core);
         Patience::for_others(others).wait(|| self.has_ended.load(Acquire).then_some(()));
         loop {

@@ -13,7 +13,7 @@ use crate::{
     account::{Account, DeviceLanes},
     contain::log,
     error::{Done, RunError},
-    executor::{Control, Feed, Fold, Lent, Outlet, Shared, Slots, Stopped},
+    executor::{Control, Feed, Fold, Lent, MOST_ITEMS, Outlet, Shared, Slots, Stopped},
     hybrid::{Candidate, Observation},
     progress::Reporter,
     report::{Calibrated, DeviceReport, LeftOut, Report},
@@ -104,7 +104,7 @@ impl<T: Task> Job<'_, T> {
             let (count, depth) = if device.describe().kind == Kind::Cpu { (hands, 1) } else { (1, hands) };
             let spec = LaneSpec {
                 depth,
-                most_items: None,
+                most_items: Some(MOST_ITEMS / unit.max(1)).filter(|_| self.task.is_divisible(&device)),
                 may_hang: self.task.may_hang(&device),
                 divisible: self.task.is_divisible(&device),
                 // That of a processor is shared by its cores.

@@ -31,6 +31,8 @@ pub(super) struct Attempt {
     pub(super) cost: f64,
     /// When it was handed out.
     pub(super) began: Time,
+    /// Where the driver tells how far its lane has come: the first item that was not begun when it looked last.
+    pub(super) begun: Option<u64>,
     /// Since when its items have been in flight without interruption, in this chunk or in those it was taken from.
     pub(super) since: Time,
     pub(super) rescue: bool,
@@ -56,6 +58,7 @@ impl Attempt {
             items,
             cost,
             began,
+            begun: None,
             since: began,
             rescue: false,
             canary: false,

@@ -104,7 +104,8 @@ pub struct Settings {
     pub rescue: bool,
     /// A chunk of plain code that should take less than this is not rescued: it would be done before a rescue is.
     pub exclusive_under: Duration,
-    /// The most items of any chunk.
+    /// The most items that the task is given at once. A chunk that other lanes can steal from may have more: its lane does
+    /// it in parts of at most so many.
     pub most_items: Option<u64>,
 }
 
@@ -160,6 +161,8 @@ pub struct Chunk {
     /// Whether no other lane will run any of these items while this chunk is in flight. Items that are stolen from it
     /// are not its own any more.
     pub exclusive: bool,
+    /// The most of them that the task may be given at once.
+    pub at_once: u64,
 }
 
 /// What a lane that has room is to do.

@@ -27,8 +27,9 @@ impl Run {
             // Its items are done already, whichever lane failed on them.
             Failure::Task => {}
             Failure::TooLarge if has_lost => {}
-            Failure::TooLarge if len(&attempt.items) > 1 => {
-                self.lanes[lane].most_items = self.lanes[lane].most_items.min(len(&attempt.items) / 2);
+            Failure::TooLarge if len(&attempt.items).min(self.lanes[lane].at_once) > 1 => {
+                let at_once = len(&attempt.items).min(self.lanes[lane].at_once);
+                self.lanes[lane].limit(at_once / 2);
             }
             Failure::Unable => self.set_aside(lane, State::Retired, now),
             Failure::TooLarge | Failure::Untrusted => self.quarantine(lane, now),

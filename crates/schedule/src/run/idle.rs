@@ -129,7 +129,15 @@ impl Run {
         }
     }
 
-    /// When a chunk probably ends. One that is late already may take as long again as it is late.
+    /// The driver tells how far a lane has come with a chunk that others can steal from: which item it has not begun.
+    pub fn note_begun(&mut self, chunk: u64, first_not_begun: u64) {
+        if let Some(attempt) = self.attempts.get_mut(chunk) {
+            attempt.begun = Some(first_not_begun.clamp(attempt.items.start, attempt.items.end));
+        }
+    }
+
+    /// When a chunk probably ends: by how far its lane has come, where that is known, and else by the lane's pace. One that
+    /// is late already may take as long again as it is late.
     fn likely_end(&self, attempt: &Attempt, pace: Pace, now: Time) -> Time {
         let lane = &self.lanes[attempt.lane];
         let (began, takes) = match lane.in_flight {
@@ -138,7 +146,23 @@ impl Run {
             _ => (attempt.began.max(lane.busy_since), pace.time_of(attempt.cost)),
         };
         let end = began.saturating_add(seconds(takes));
-        now.saturating_sub(end).saturating_add(now.max(end))
+        let late = now.saturating_sub(end);
+        // What is begun may take long: it says nothing about a chunk that is late.
+        let by_pace = if late.is_zero() { end } else { now.saturating_add(late) };
+        let by_progress = self.end_by_progress(attempt, now);
+        by_progress.map_or(by_pace, |end| if late.is_zero() { end } else { end.max(by_pace) })
+    }
+
+    /// When a chunk ends if what its lane has not begun takes as long an item as what it has begun.
+    fn end_by_progress(&self, attempt: &Attempt, now: Time) -> Option<Time> {
+        let spent = now.saturating_sub(attempt.began);
+        let begun = attempt.begun?.min(attempt.items.end);
+        if begun <= attempt.items.start || begun == attempt.items.end || spent < LEAST_STOLEN {
+            return None;
+        }
+        let done = self.costs.of(&(attempt.items.start..begun));
+        let left = self.costs.of(&(begun..attempt.items.end));
+        Some(now.saturating_add(seconds(spent.as_secs_f64() * left / done.max(f64::MIN_POSITIVE))))
     }
 
     /// Has a lane do items of a chunk that may have hung, although there is other work: so it comes out whether it has. It

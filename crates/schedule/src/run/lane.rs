@@ -48,8 +48,11 @@ pub(super) struct Lane {
     pub(super) score: f64,
     /// Seconds that a chunk costs beside its items, by what is known before it has done anything.
     launch: f64,
-    /// The most items that it had memory for.
+    /// The most items of a chunk.
     pub(super) most_items: u64,
+    /// The most items that it can be given at once. Where it does chunks in parts of this size, a chunk may have more.
+    pub(super) at_once: u64,
+    does_parts: bool,
     /// The cost of the largest chunk that it has finished.
     pub(super) largest: f64,
     /// Its share of a fixed split, while nobody has taken it.
@@ -141,8 +144,11 @@ impl Line {
 }
 
 impl Lane {
-    pub(super) fn new(spec: &LaneSpec, most_items: Option<u64>) -> Self {
-        let most = [spec.most_items, most_items].into_iter().flatten().min();
+    /// A lane that is given so many items at once. Where chunks may be done in parts, one that others can steal from is
+    /// given larger chunks: there is nothing to be gained by asking for each part.
+    pub(super) fn new(spec: &LaneSpec, at_once: Option<u64>, in_parts: bool) -> Self {
+        let does_parts = in_parts && spec.divisible && !spec.may_hang;
+        let (most, at_once) = (spec.most_items.unwrap_or(u64::MAX), at_once.unwrap_or(u64::MAX));
         let usable = |it: &Expected| it.seconds_per_item > 0.0 && it.seconds_per_item.is_finite();
         let expected = spec.expected.filter(usable);
         let mut lane = Lane {
@@ -160,7 +166,9 @@ impl Lane {
             divisible: spec.divisible,
             score: if spec.score.is_finite() { spec.score.max(1e-9) } else { 1.0 },
             launch: if spec.launch_seconds.is_finite() { spec.launch_seconds.max(0.0) } else { 0.0 },
-            most_items: most.unwrap_or(u64::MAX).max(1),
+            most_items: if does_parts { most } else { most.min(at_once) }.max(1),
+            at_once: if does_parts { at_once.max(1) } else { u64::MAX },
+            does_parts,
             largest: expected.map_or(0.0, |it| it.largest.max(0.0)),
             share: None,
             speed: Speed { line: line_of(expected), ..Speed::of(expected) },
@@ -168,6 +176,12 @@ impl Lane {
         };
         lane.pace = lane.current_pace();
         lane
+    }
+
+    /// It has room for at most so many items at once.
+    pub(super) fn limit(&mut self, items: u64) {
+        let limit = if self.does_parts { &mut self.at_once } else { &mut self.most_items };
+        *limit = (*limit).min(items.max(1));
     }
 
     /// A chunk that kept its lane busy for this part of its time had it to itself.
@@ -346,7 +360,7 @@ mod test {
     use super::*;
 
     fn lane_of(chunks: &[(f64, u64)]) -> Lane {
-        let mut lane = Lane::new(&LaneSpec::default(), None);
+        let mut lane = Lane::new(&LaneSpec::default(), None, true);
         for &(cost, microseconds) in chunks {
             let took = Duration::from_micros(microseconds);
             lane.learn(cost, took, took);
@@ -376,7 +390,7 @@ mod test {
     #[test]
     fn what_each_chunk_costs_shows_in_a_lane_with_several_in_hand() {
         let spec = LaneSpec { depth: 2, ..LaneSpec::default() };
-        let mut lane = Lane::new(&spec, None);
+        let mut lane = Lane::new(&spec, None, true);
         // 90 microseconds a chunk and 2 an item; two are always in hand, and once two end together.
         for (cost, took) in
             [(20.0, 130), (20.0, 1), (40.0, 170), (60.0, 210), (20.0, 130), (5.0, 100), (1.0, 92)]

@@ -76,7 +76,7 @@ impl Run {
             items,
             costs: Costs::default(),
             open: false,
-            lanes: lanes.iter().map(|spec| Lane::new(spec, settings.most_items)).collect(),
+            lanes: Vec::new(),
             tallies: vec![Tally::default(); lanes.len()],
             next: 0,
             returned: VecDeque::new(),
@@ -92,6 +92,9 @@ impl Run {
             nobody_since: None,
             tail: Tail::default(),
         };
+        // The user's limit is one of chunks, so where there is one they stay small.
+        let in_parts = run.adaptive && settings.limit.is_none();
+        run.lanes = lanes.iter().map(|spec| Lane::new(spec, settings.most_items, in_parts)).collect();
         if let Shares::Fixed(shares) = strategy {
             for (lane, &share) in run.lanes.iter_mut().zip(shares) {
                 let end = run.next.saturating_add(share).min(items);
@@ -203,10 +206,14 @@ impl Run {
         }
     }
 
-    /// A lane has room for chunks of at most so many items.
+    /// A lane has room for at most so many items at once.
     pub fn limit(&mut self, lane: LaneIndex, most_items: u64) {
-        let it = &mut self.lanes[lane];
-        it.most_items = it.most_items.min(most_items.max(1));
+        self.lanes[lane].limit(most_items);
+    }
+
+    /// A chunk was done in so many parts, each of which counts as one.
+    pub fn done_in_parts(&mut self, lane: LaneIndex, parts: u64) {
+        self.tallies[lane].chunks += parts.saturating_sub(1);
     }
 
     /// A lane that may have room asks what to do.
@@ -329,7 +336,8 @@ impl Run {
         let exclusive = attempt.exclusive;
         self.lanes[lane].begin(cost, now);
         let id = self.attempts.insert(attempt, parent);
-        Chunk { id, lane, items, purpose, exclusive }
+        let at_once = self.lanes[lane].at_once;
+        Chunk { id, lane, items, purpose, exclusive, at_once }
     }
 }
 

@@ -98,6 +98,10 @@ impl Run {
         if it.divisible {
             time = time.max(LEAST_STOLEN.as_secs_f64().min(left * pace.each));
         }
+        // The user's limit is for a chunk, which may take longer than expected.
+        if let Some(limit) = settings.limit {
+            time = time.min(limit.as_secs_f64() / 4.0);
+        }
         let grown = (it.largest * settings.growth).max(first);
         // A short run may be nothing but overhead. A lane that has only ever done chunks of one size cannot tell.
         let tries = !it.knows_overhead() && whole < settings.longest_at_least.as_secs_f64();

@@ -121,9 +121,10 @@ pub struct KernelState<I, O> {
     /// Copies are of a multiple of so many elements.
     alignment: usize,
     most_items: u64,
-    /// Whether others use the same card, and how long the last kernel took.
+    /// Whether others use the same card.
     shares_card: bool,
-    last: Duration,
+    /// How many items the last kernel had, and how long it took.
+    last: Option<(usize, Duration)>,
 }
 
 /// A download that waits for its kernel holds up those of a card's other partitions, on the engine that they share. So
@@ -158,6 +159,13 @@ impl<I: Pod, O: Pod> KernelState<I, O> {
     /// So many elements that copies begin and end where the device wants them to.
     fn padded(&self, items: usize) -> usize {
         items.next_multiple_of(self.alignment)
+    }
+
+    /// Whether a kernel over so many items may take long: no kernel of this state has shown that it will not.
+    fn may_take_long(&self, items: usize) -> bool {
+        self.last.is_none_or(|(count, took)| {
+            took.mul_f64((items as f64 / count.max(1) as f64).max(1.0)) > LONG
+        })
     }
 
     fn timestamp(&mut self, is_wanted: bool) -> Result<Option<Timestamp>> {
@@ -198,7 +206,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
             alignment: has.copy_alignment.max(1) as usize,
             most_items: 1 << most.ilog2(),
             shares_card: device.describe().part_of.is_some() && device.describe().kind != Kind::Cpu,
-            last: Duration::ZERO,
+            last: None,
         })
     }
 
@@ -233,7 +241,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
         let groups = self.kernel.groups_for(count as u64) as u32;
         let launched = Instant::now();
         state.stream.launch(&room.bound, groups, &params)?;
-        if state.shares_card && state.last > LONG {
+        if state.shares_card && state.may_take_long(count) {
             state.stream.wait()?;
         }
         let computed = state.timestamp(state.times_downloads)?;
@@ -242,7 +250,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
         let after = state.timestamp(state.times_downloads)?;
         room.down = down.wait()?;
         room.up = up.wait()?;
-        state.last = launched.elapsed();
+        state.last = Some((count, launched.elapsed()));
         if after.is_some() {
             // The last reading comes after the download, which is all that has been waited for.
             state.stream.wait()?;

@@ -138,12 +138,21 @@ pub trait Task: Clone + Send + Sync + 'static {
 pub struct Chunk<'a, I> {
     range: Range<u64>,
     items: Items<'a, I>,
-    /// What other lanes may steal from, and the number of items that cannot be parted; nothing where the chunk is this
-    /// worker's alone.
-    claims: Option<(&'a Claims, u32)>,
+    /// What other lanes may steal from; nothing where the chunk is this worker's alone.
+    claims: Option<Shared<'a>>,
     /// How many items were claimed, where no other lane can steal any.
     claimed: Cell<usize>,
     copying: Cell<Copies>,
+}
+
+/// Items that other lanes may steal: all that the worker was handed, of which a chunk may be a part.
+#[derive(Clone, Copy)]
+struct Shared<'a> {
+    claims: &'a Claims,
+    /// How many of them come before the chunk's first.
+    before: u32,
+    /// So many items cannot be parted.
+    unit: u32,
 }
 
 /// How long copies took, to the device and from it.
@@ -166,9 +175,10 @@ impl<'a, I> Chunk<'a, I> {
         Chunk { range, items, claims: None, claimed: Cell::new(0), copying: Cell::default() }
     }
 
-    /// The same, with items that other lanes can steal. Units of so many items are not parted.
-    pub(crate) fn divisible(self, claims: &'a Claims, unit: u32) -> Self {
-        Chunk { claims: Some((claims, unit)), ..self }
+    /// The same, with items that other lanes can steal, so many of which come before the chunk's first. Units of so many
+    /// items are not parted.
+    pub(crate) fn divisible(self, claims: &'a Claims, before: u32, unit: u32) -> Self {
+        Chunk { claims: Some(Shared { claims, before, unit }), ..self }
     }
 
     /// Takes the next items to be begun, at most so many, counted from the chunk's first. Nothing once all are taken:
@@ -188,15 +198,17 @@ impl<'a, I> Chunk<'a, I> {
     /// # }
     /// ```
     pub fn claim<O>(&self, results: &mut Results<'_, O>, most: usize) -> Option<Range<usize>> {
-        let Some((claims, unit)) = self.claims else {
+        let Some(Shared { claims, before, unit }) = self.claims else {
             let start = self.claimed.get();
             let end = start.saturating_add(most.max(1)).min(self.len());
             self.claimed.set(end);
             return (start < end && !self.is_over()).then_some(start..end);
         };
-        let most = u32::try_from(most).unwrap_or(u32::MAX);
-        let block = claims.claim(most, unit)?;
-        let block = block.start as usize..block.end as usize;
+        // What comes behind the chunk is for the next one.
+        let left = self.len().saturating_sub((claims.claimed() - before) as usize);
+        let most = u32::try_from(most.max(1).min(left)).unwrap_or(u32::MAX);
+        let block = if most > 0 { claims.claim(most, unit)? } else { return None };
+        let block = (block.start - before) as usize..(block.end - before) as usize;
         // SAFETY: the slots of claimed items are this worker's own, and there is one for each of the chunk's items.
         #[allow(unsafe_code)]
         unsafe {
@@ -207,24 +219,25 @@ impl<'a, I> Chunk<'a, I> {
 
     /// Gives back claimed items that are not begun, from here on.
     pub(crate) fn unclaim<O>(&self, results: &mut Results<'_, O>, from: usize) {
-        let Some((claims, _)) = self.claims else { return self.claimed.set(from) };
+        let Some(Shared { claims, before, .. }) = self.claims else { return self.claimed.set(from) };
         // SAFETY: fewer slots than before.
         #[allow(unsafe_code)]
         unsafe {
             results.make_room(from)
         };
-        claims.unclaim(from as u32);
+        claims.unclaim(before + from as u32);
     }
 
     /// What tells whether the worker should give back what it has not begun.
     pub(crate) fn claims(&self) -> &Claims {
         static NEVER_INTERRUPTED: LazyLock<Claims> = LazyLock::new(Claims::default);
-        self.claims.map_or(&*NEVER_INTERRUPTED, |(claims, _)| claims)
+        self.claims.map_or(&*NEVER_INTERRUPTED, |shared| shared.claims)
     }
 
     /// How many of the items are this worker's in the end.
     pub(crate) fn own_len(&self) -> usize {
-        self.claims.map_or(self.len(), |(claims, _)| claims.end() as usize)
+        let end = |shared: Shared<'_>| (shared.claims.end().saturating_sub(shared.before)) as usize;
+        self.claims.map_or(self.len(), end).min(self.len())
     }
 
     /// Which items they are, counted from the run's first.
@@ -257,7 +270,7 @@ impl<'a, I> Chunk<'a, I> {
     /// Whether the run has ended, and waits for whoever looks at its items: somebody else has done these, or it was
     /// stopped. Code that takes long may ask this now and then, and return `Error::Ended`.
     pub fn is_over(&self) -> bool {
-        let is_over = self.claims.is_some_and(|(claims, _)| claims.is_over());
+        let is_over = self.claims.is_some_and(|shared| shared.claims.is_over());
         is_over || matches!(self.items, Items::Lent(lent) if lent.is_wanted_back())
     }
 

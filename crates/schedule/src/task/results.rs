@@ -51,6 +51,22 @@ impl<'a, O> Results<'a, O> {
         self.room = room.max(self.filled);
     }
 
+    /// The results of the next part of a chunk, with no room yet: to be added with [`Results::add_part`] before this is used
+    /// in any other way.
+    pub(crate) fn next_part<'p>(&mut self) -> Results<'p, O> {
+        // SAFETY: the slots are there for as long as this lives, whoever has it sees to that; and those behind the filled
+        // ones are not touched through this meanwhile.
+        unsafe { Results::for_claims(self.slots.add(self.filled)) }
+    }
+
+    /// Adds the results of the part that was begun last.
+    pub(crate) fn add_part(&mut self, part: Results<'_, O>) {
+        let count = part.len();
+        part.leave();
+        self.filled += count;
+        self.room = self.room.max(self.filled);
+    }
+
     /// The slots that may be written and are not filled.
     fn free(&mut self) -> &mut [MaybeUninit<O>] {
         // SAFETY: the slots before `room` are exclusively this one's, and `filled` is not above it.
