@@ -102,7 +102,12 @@ impl Run {
         if let Some(limit) = settings.limit {
             time = time.min(limit.as_secs_f64() / 4.0);
         }
-        let grown = (it.largest * settings.growth).max(first);
+        let mut grown = (it.largest * settings.growth).max(first);
+        // A core does items one after another: what takes it long has dear items, and twice as many of them show what a
+        // chunk costs beside its items.
+        if it.depth == 1 && !it.divisible && !it.knows_overhead() {
+            grown = grown.min((it.largest * 2.0).max(CHEAP_CHUNK * ENOUGH_OVERHEADS / pace.each)).max(first);
+        }
         // A short run may be nothing but overhead. A lane that has only ever done chunks of one size cannot tell.
         let tries = !it.knows_overhead() && whole < settings.longest_at_least.as_secs_f64();
         let least = if tries { it.largest * 2.0 } else { 1.0 };
