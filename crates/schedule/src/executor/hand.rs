@@ -423,7 +423,12 @@ impl<T: Task> Shared<T> {
         let at_once = chunk.at_once.saturating_mul(self.unit);
         match claims {
             Some(claims) if at_once < items.end - items.start => {
-                self.compute_parts(state, device, (items, feed), claims, at_once, results)
+                // The items are lent once for all parts: plain code looks at them all the time anyway.
+                let first = items.start;
+                let all = Chunk::new(items, feed);
+                let mut parts =
+                    |items: &[T::Input]| self.compute_parts(state, device, (first, items), claims, at_once, results);
+                all.read(&mut parts)?
             }
             claims => {
                 let work = Chunk::new(items, feed);
@@ -437,28 +442,26 @@ impl<T: Task> Shared<T> {
     }
 
     /// The same where the task is not to be given all items at once: part by part, for as long as the worker has any left.
+    /// The first of them has this number in the run.
     fn compute_parts(
         &self,
         state: &mut T::State,
         device: &DeviceId,
-        (items, feed): (Range<u64>, Items<'_, T::Input>),
+        (first, items): (u64, &[T::Input]),
         claims: &Claims,
         at_once: u64,
         results: &mut Results<'_, T::Output>,
     ) -> Result<Done> {
         let mut done = Done { copies: Copies::default(), parts: 0 };
-        let mut first = items.start;
-        while first < items.start + u64::from(claims.end()) {
-            let end = first.saturating_add(at_once).min(items.end);
-            let begun = (first - items.start) as u32;
-            let here = match feed {
-                Items::Lent(lent) => Items::Lent(lent),
-                Items::Here(all) => Items::Here(&all[begun as usize..]),
-            };
-            let work = Chunk::new(first..end, here).divisible(claims, begun, self.unit as u32);
+        let mut begun = 0;
+        while begun < claims.end() {
+            let end = u64::from(begun).saturating_add(at_once).min(items.len() as u64);
+            let here = Items::Here(&items[begun as usize..end as usize]);
+            let work = Chunk::new(first + u64::from(begun)..first + end, here);
+            let work = work.divisible(claims, begun, self.unit as u32);
             let mut part = results.next_part();
             let copies = perform(&self.task, device, state, &work, &mut part)?;
-            first += part.len() as u64;
+            begun += part.len() as u32;
             done.parts += u64::from(!part.is_empty());
             done.copies.up += copies.up;
             done.copies.down += copies.down;
