@@ -10,7 +10,7 @@
 //!
 //! One lock, [`Turn`], is held by every submission to either queue. Vulkan asks for that only where both are the same
 //! queue. NVIDIA's driver needs it always: two queues of one device that are submitted to at once break its internal
-//! synchronisation, up to a segmentation fault (ggml-org/llama.cpp#28830, HansKristian-Work/vkd3d-proton#1484).
+//! synchronisation (ggml-org/llama.cpp#28830, HansKristian-Work/vkd3d-proton#1484).
 //!
 //! Two rules make this sound without a transfer of ownership between the families of queues: device memory that is
 //! copied here is made for both families ([`TransferQueue::make_buffer`]), and of the host memory that is written here
