@@ -29,6 +29,16 @@ pub(super) const TRANSFER_BYTES: u64 = 1 << 20;
 /// How long a wait for a download lasts before the device is asked whether it is lost.
 const GLANCE: Duration = Duration::from_secs(1);
 
+/// Why the queue for transfers did not do what it was asked for.
+#[derive(Debug, PartialEq, Eq)]
+#[cfg_attr(target_vendor = "apple", allow(dead_code, reason = "there is no such queue"))]
+pub(super) enum TransferError {
+    /// There is no memory for it, on the host or on the device. The queue goes on.
+    OutOfMemory,
+    /// The device is lost, for this reason.
+    Lost(String),
+}
+
 /// An open device: wgpu's device and queue, its memory, and what has gone wrong with it.
 #[derive(Debug)]
 pub(super) struct Hold {
@@ -98,15 +108,31 @@ impl Hold {
         else {
             return Ok(None);
         };
-        let made = transfers.make_buffer(&self.device, bytes, usage);
-        made.map_err(|why| self.transfer_failed(operation, why))
+        let (made, error) = watch(|| transfers.make_buffer(&self.device, bytes, usage));
+        match (made, error) {
+            (_, Some(error)) => Err(translate(error, &self.id, operation, bytes)),
+            (Ok(buffer), None) => Ok(Some(buffer)),
+            (Err(TransferError::OutOfMemory), None) => Ok(None),
+            (Err(why), None) => Err(self.transfer_failed(operation, why)),
+        }
     }
 
-    /// What the queue for transfers said, as an error: the device is lost.
-    pub(super) fn transfer_failed(&self, operation: &str, why: impl std::fmt::Display) -> Error {
-        let reason = format!("its queue for transfers failed: {why}");
-        self.failure.lose(&reason);
-        Error::lost(&self.id, operation, reason)
+    /// What the queue for transfers said, as an error.
+    pub(super) fn transfer_failed(&self, operation: &str, why: TransferError) -> Error {
+        match why {
+            TransferError::OutOfMemory => Error::OutOfMemory {
+                device: self.id.clone(),
+                operation: operation.into(),
+                requested: 0,
+                available: None,
+                detail: "the driver's memory for its queue for transfers".into(),
+            },
+            TransferError::Lost(reason) => {
+                let reason = format!("its queue for transfers failed: {reason}");
+                self.failure.lose(&reason);
+                Error::lost(&self.id, operation, reason)
+            }
+        }
     }
 
     /// Waits for a download on the queue for transfers. False when it had not ended in time.

@@ -1,6 +1,6 @@
 //! The way into each API: one wgpu instance an API, made when first asked for and kept for the process.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use wgpu::{Adapter, Backends, DownlevelFlags, Instance, InstanceDescriptor, InstanceFlags};
 
@@ -19,8 +19,16 @@ pub(super) const PREFERRED: &[Api] = if cfg!(target_vendor = "apple") {
 pub(super) const FALLBACK: &[Api] =
     if cfg!(any(windows, target_vendor = "apple")) { &[] } else { &[Api::Gl] };
 
+/// The turn to ask a driver for an instance, for its adapters or for a device. Vulkan lets several threads do so at once,
+/// but drivers are least used to that: NVIDIA's has crashed (gfx-rs/wgpu#5930, kvark/blade#336).
+pub(super) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The API's adapters that can compute, or why there are none.
 pub(super) fn adapters(api: Api) -> Result<Vec<Adapter>, String> {
+    let _turn = turn();
     static VULKAN: LazyLock<Result<Instance, String>> = LazyLock::new(vulkan);
     static METAL: LazyLock<Instance> = LazyLock::new(|| plain(Backends::METAL));
     static DX12: LazyLock<Instance> = LazyLock::new(|| plain(Backends::DX12));

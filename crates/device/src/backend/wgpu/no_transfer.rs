@@ -1,31 +1,14 @@
 //! No second queue, where there is no Vulkan.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use wgpu::{Adapter, Buffer, BufferUsages, CommandBuffer, Device, DeviceDescriptor, Queue, SubmissionIndex};
 
-use super::{host::Block, memory::DeviceBlock};
+use super::{hold::TransferError, host::Block, memory::DeviceBlock};
 
 /// A queue for downloads, of which there is none.
 #[derive(Debug)]
 pub(super) enum TransferQueue {}
-
-/// What went wrong, which nothing can.
-#[derive(Debug)]
-pub(super) enum Never {}
-
-impl fmt::Display for Never {
-    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {}
-    }
-}
-
-/// What a download uses.
-#[allow(dead_code, reason = "the same fields as where there is a queue")]
-pub(super) struct Used {
-    pub(super) from: Arc<DeviceBlock>,
-    pub(super) to: Arc<Block>,
-}
 
 /// The family of queues that copy beside the others: none.
 pub(super) fn family(_: &Adapter) -> Option<u32> {
@@ -50,19 +33,25 @@ impl TransferQueue {
         match *self {}
     }
 
-    pub(super) fn download(&self, _: u64, _: Used, _: (u64, u64), _: u64) -> Result<u64, Never> {
+    pub(super) fn download(
+        &self,
+        _: u64,
+        _: (&Arc<DeviceBlock>, u64),
+        _: &Arc<Block>,
+        _: u64,
+    ) -> Result<u64, TransferError> {
         match *self {}
     }
 
-    pub(super) fn wait(&self, _: u64, _: Duration) -> Result<bool, Never> {
+    pub(super) fn wait(&self, _: u64, _: Duration) -> Result<bool, TransferError> {
         match *self {}
     }
 
-    pub(super) fn wait_for_all(&self, _: Duration) -> Result<bool, Never> {
+    pub(super) fn wait_for_all(&self, _: Duration) -> Result<bool, TransferError> {
         match *self {}
     }
 
-    pub(super) fn make_buffer(&self, _: &Device, _: u64, _: BufferUsages) -> Result<Option<Buffer>, Never> {
+    pub(super) fn make_buffer(&self, _: &Device, _: u64, _: BufferUsages) -> Result<Buffer, TransferError> {
         match *self {}
     }
 }

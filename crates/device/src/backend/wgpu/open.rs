@@ -1,6 +1,6 @@
 //! Opening a device, and what an open one can be asked for.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use wgpu::{Adapter, DeviceDescriptor, MemoryHints};
 
@@ -12,6 +12,7 @@ use super::{
     hold::Hold,
     host::WgpuHostMemory,
     idle::{self, Opened},
+    instance,
     memory::WgpuMemory,
     program::WgpuProgram,
     stream::WgpuStream,
@@ -68,9 +69,7 @@ fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::
         memory_hints: MemoryHints::MemoryUsage,
         ..DeviceDescriptor::default()
     };
-    // One at a time: drivers are least used to being asked by several threads for this.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = instance::turn();
     let refused = |why: String| Error::lost(id, "opening it", why);
     let family = transfer::family(adapter);
     let request = || match transfer::request(adapter, family, &descriptor) {

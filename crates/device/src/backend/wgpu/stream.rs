@@ -13,12 +13,11 @@ use super::{
     },
     clock::Pending,
     failure::{translate, watch},
-    hold::{Hold, TRANSFER_BYTES},
+    hold::{Hold, TRANSFER_BYTES, TransferError},
     host::{Block, WgpuHostMemory},
     mark::WgpuMark,
     memory::{WgpuMemory, padded},
     program::WgpuBound,
-    transfer::Used,
 };
 use crate::error::{Error, Result};
 
@@ -150,13 +149,24 @@ impl StreamBackend for WgpuStream {
         self.check_offset("downloading", offset)?;
         let memory = WgpuMemory::of(from, &self.hold)?;
         let block = WgpuHostMemory::lend(to, &self.hold, Direction::Download)?;
-        if let Some(transfers) = self.hold.transfers.clone().filter(|_| from.bytes >= TRANSFER_BYTES) {
+        // The queue for transfers preserves nothing of the host memory: it is for copies to its beginning.
+        let is_large = from.bytes >= TRANSFER_BYTES && offset == 0;
+        if let Some(transfers) = self.hold.transfers.clone().filter(|_| is_large) {
             self.submit("downloading")?;
             let after = self.submitted.max(memory.cleared);
-            let used = Used { from: memory.block.clone(), to: block };
-            let queued = transfers.download(after, used, (from.offset, offset), padded(from.bytes));
-            self.download = queued.map_err(|why| self.hold.transfer_failed("downloading", why))?;
-            return Ok(());
+            match transfers.download(after, (&memory.block, from.offset), &block, padded(from.bytes)) {
+                Ok(number) => {
+                    self.download = number;
+                    return Ok(());
+                }
+                Err(TransferError::OutOfMemory) => {
+                    tracing::warn!(
+                        "{}: no memory for a download beside kernels: it comes after them",
+                        self.hold.id
+                    );
+                }
+                Err(why) => return Err(self.hold.transfer_failed("downloading", why)),
+            }
         }
         if from.bytes > 0 {
             self.copy_between((memory.buffer(), from.offset), (&block.buffer, offset), from.bytes);

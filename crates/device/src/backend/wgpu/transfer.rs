@@ -8,9 +8,17 @@
 //! download waits for the number of the submission that it follows. Each download signals its number to `copied`, and
 //! the next submission of its stream waits for that, since it may overwrite what is copied.
 //!
+//! One lock, [`Turn`], is held by every submission to either queue. Vulkan asks for that only where both are the same
+//! queue. NVIDIA's driver needs it always: two queues of one device that are submitted to at once break its internal
+//! synchronisation (ggml-org/llama.cpp#28830, HansKristian-Work/vkd3d-proton#1484).
+//!
 //! Two rules make this sound without a transfer of ownership between the families of queues: device memory that is
 //! copied here is made for both families ([`TransferQueue::make_buffer`]), and of the host memory that is written here
-//! nothing has to be preserved.
+//! nothing has to be preserved: a download begins at its first byte.
+//!
+//! What Vulkan wants synchronised by the caller is in three places: the command pool and its buffers under the lock of
+//! [`Downloads`], the queues under [`Turn`], and buffers and memory behind the `Arc`s of [`Used`], which a download keeps
+//! until its semaphore says that it has ended. Semaphores, pool and device are never destroyed.
 
 use std::{
     collections::VecDeque,
@@ -29,7 +37,7 @@ use wgpu::{
     hal::{api::Vulkan, vulkan},
 };
 
-use super::{host::Block, memory::DeviceBlock};
+use super::{hold::TransferError, host::Block, memory::DeviceBlock};
 
 /// The family that wgpu's queue is of.
 const MAIN_FAMILY: u32 = 0;
@@ -37,18 +45,28 @@ const MAIN_FAMILY: u32 = 0;
 /// A queue for downloads of an open device. Nothing of it is ever destroyed, as its device never is.
 pub(super) struct TransferQueue {
     device: ash::Device,
-    queue: vk::Queue,
     families: [u32; 2],
     memory_types: Vec<vk::MemoryPropertyFlags>,
     submitted: vk::Semaphore,
     copied: vk::Semaphore,
-    /// The number of the last submission to wgpu's queue. Who submits holds it.
-    turn: Mutex<u64>,
+    turn: Mutex<Turn>,
     /// The last download that is known to have ended.
     known: AtomicU64,
+    /// Locked before `turn`, where both are.
     downloads: Mutex<Downloads>,
     /// It is wgpu's queue itself: for tests, where a driver has no other.
     is_main: bool,
+    /// What the next download fails with.
+    #[cfg(test)]
+    pub(super) fault: Mutex<Option<vk::Result>>,
+}
+
+/// What a submission needs, to wgpu's queue or to this one. Each holds it until the driver has the submission.
+struct Turn {
+    /// The number of the last submission to wgpu's queue.
+    number: u64,
+    /// The queue for transfers, which nothing but this gives access to.
+    queue: vk::Queue,
 }
 
 struct Downloads {
@@ -60,9 +78,20 @@ struct Downloads {
 }
 
 /// What a download uses, kept until it has ended.
-pub(super) struct Used {
-    pub(super) from: Arc<DeviceBlock>,
-    pub(super) to: Arc<Block>,
+struct Used {
+    _from: Arc<DeviceBlock>,
+    _to: Arc<Block>,
+}
+
+impl From<vk::Result> for TransferError {
+    fn from(code: vk::Result) -> Self {
+        match code {
+            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY
+            | vk::Result::ERROR_OUT_OF_HOST_MEMORY
+            | vk::Result::ERROR_TOO_MANY_OBJECTS => TransferError::OutOfMemory,
+            code => TransferError::Lost(code.to_string()),
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -93,7 +122,8 @@ pub(super) fn family(adapter: &Adapter) -> Option<u32> {
             && family.queue_flags.contains(vk::QueueFlags::TRANSFER)
             && !family.queue_flags.intersects(others | video)
     };
-    Some(families.iter().position(is_for_copies)? as u32)
+    let family = families.iter().position(is_for_copies)? as u32;
+    (family != MAIN_FAMILY).then_some(family)
 }
 
 /// Opens a device that has a queue of this family beside wgpu's. Nothing where the adapter is another API's.
@@ -128,6 +158,9 @@ impl TransferQueue {
         // SAFETY: nothing of either is destroyed here.
         let (adapter, hal) = unsafe { (adapter.as_hal::<Vulkan>(), device.as_hal::<Vulkan>()) };
         let (adapter, hal) = (adapter.ok_or(lost)?, hal.ok_or(lost)?);
+        if hal.queue_family_index() != MAIN_FAMILY {
+            return Err(lost);
+        }
         let raw = hal.raw_device().clone();
         let (instance, physical) = (adapter.shared_instance().raw_instance(), adapter.raw_physical_device());
         let families = [MAIN_FAMILY, family.unwrap_or(MAIN_FAMILY)];
@@ -140,12 +173,11 @@ impl TransferQueue {
         unsafe {
             let memory = instance.get_physical_device_memory_properties(physical);
             Ok(TransferQueue {
-                queue: raw.get_device_queue(families[1], 0),
                 families,
                 memory_types: memory.memory_types_as_slice().iter().map(|it| it.property_flags).collect(),
                 submitted: raw.create_semaphore(&semaphore, None)?,
                 copied: raw.create_semaphore(&semaphore, None)?,
-                turn: Mutex::new(0),
+                turn: Mutex::new(Turn { number: 0, queue: raw.get_device_queue(families[1], 0) }),
                 known: AtomicU64::new(0),
                 downloads: Mutex::new(Downloads {
                     last: 0,
@@ -154,6 +186,8 @@ impl TransferQueue {
                     in_flight: VecDeque::new(),
                 }),
                 is_main: family.is_none(),
+                #[cfg(test)]
+                fault: Mutex::default(),
                 device: raw,
             })
         }
@@ -166,61 +200,98 @@ impl TransferQueue {
         commands: Option<CommandBuffer>,
         after: u64,
     ) -> (SubmissionIndex, u64) {
-        let mut turn = lock(&self.turn);
-        // SAFETY: the queue is not destroyed here.
-        let Some(hal) = (unsafe { queue.as_hal::<Vulkan>() }) else { return (queue.submit(commands), *turn) };
-        hal.add_signal_semaphore(self.submitted, Some(*turn + 1));
-        if after > self.known.load(Acquire) {
-            hal.add_wait_semaphore(self.copied, Some(after), vk::PipelineStageFlags::ALL_COMMANDS);
-        }
-        drop(hal);
+        let mut staged = Staged::new(self, queue, after);
         let submission = queue.submit(commands);
-        // What wgpu refuses is not submitted, and must not be left for the next submission.
-        // SAFETY: as above.
-        let refused = unsafe { queue.as_hal::<Vulkan>() }.is_some_and(|hal| {
-            hal.remove_wait_semaphore(self.copied);
-            hal.remove_signal_semaphore(self.submitted)
-        });
-        if !refused {
-            *turn += 1;
-        }
-        (submission, *turn)
+        (submission, staged.settle())
     }
 
-    /// Copies from device memory, which must be made for this queue, to host memory, once the given submission has
-    /// ended. Gives the download its number.
+    /// Copies from device memory, which must be made for this queue, to the beginning of host memory, once the given
+    /// submission has ended. Gives the download its number. Where it fails, nothing was begun.
     pub(super) fn download(
         &self,
         after: u64,
-        used: Used,
-        (from, to): (u64, u64),
+        (from, offset): (&Arc<DeviceBlock>, u64),
+        to: &Arc<Block>,
         bytes: u64,
-    ) -> Result<u64, vk::Result> {
+    ) -> Result<u64, TransferError> {
         let lost = vk::Result::ERROR_DEVICE_LOST;
         // SAFETY: neither buffer is destroyed here, and both are kept until the copy has ended.
         let (source, target) = unsafe {
-            let source = used.from.buffer.as_hal::<Vulkan>().ok_or(lost)?.raw_handle();
-            (source, used.to.buffer.as_hal::<Vulkan>().ok_or(lost)?.raw_handle())
+            let source = from.buffer.as_hal::<Vulkan>().ok_or(lost)?.raw_handle();
+            (source, to.buffer.as_hal::<Vulkan>().ok_or(lost)?.raw_handle())
         };
         let mut downloads = lock(&self.downloads);
         self.release(&mut downloads)?;
-        let commands = match downloads.idle.pop() {
-            Some(commands) => commands,
-            None => {
-                let one = vk::CommandBufferAllocateInfo::default()
-                    .command_pool(downloads.pool)
-                    .command_buffer_count(1);
-                // SAFETY: the pool is this device's, and used under its lock only.
-                let made = unsafe { self.device.allocate_command_buffers(&one)? };
-                made.into_iter().next().ok_or(lost)?
-            }
-        };
+        // What another stream has written is waited for by the host, if at all. The semaphore's wait is what makes it
+        // visible to this queue, so the wait is for every submission that has ended: it takes no time.
+        // SAFETY: the semaphore is this device's and is never destroyed.
+        let ended = unsafe { self.device.get_semaphore_counter_value(self.submitted)? };
+        let commands = self.take_commands(&mut downloads)?;
         let number = downloads.last + 1;
+        let part = vk::BufferCopy { src_offset: offset, dst_offset: 0, size: bytes };
+        // SAFETY: the command buffer is not in flight, and its pool is locked; both parts are within their buffers (the
+        // caller checked); the submission that is waited for was made before; numbers only grow.
+        let queued = unsafe {
+            self.record(commands, source, target, part)
+                .and_then(|()| self.submit_download(commands, after.max(ended), number))
+        };
+        if let Err(why) = queued {
+            downloads.idle.push(commands);
+            return Err(why.into());
+        }
+        downloads.last = number;
+        let used = Used { _from: from.clone(), _to: to.clone() };
+        downloads.in_flight.push_back((number, commands, used));
+        Ok(number)
+    }
+
+    /// A command buffer that is not in flight.
+    fn take_commands(&self, downloads: &mut Downloads) -> Result<vk::CommandBuffer, vk::Result> {
+        if let Some(commands) = downloads.idle.pop() {
+            return Ok(commands);
+        }
+        let one =
+            vk::CommandBufferAllocateInfo::default().command_pool(downloads.pool).command_buffer_count(1);
+        // SAFETY: the pool is this device's, and used under its lock only.
+        let made = unsafe { self.device.allocate_command_buffers(&one)? };
+        made.into_iter().next().ok_or(vk::Result::ERROR_OUT_OF_HOST_MEMORY)
+    }
+
+    /// Records a copy that the host can read once it has ended.
+    ///
+    /// # Safety
+    /// The command buffer is not in flight and its pool is locked, and the part is within both buffers.
+    unsafe fn record(
+        &self,
+        commands: vk::CommandBuffer,
+        source: vk::Buffer,
+        target: vk::Buffer,
+        part: vk::BufferCopy,
+    ) -> Result<(), vk::Result> {
         let begin = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
-        let part = [vk::BufferCopy { src_offset: from, dst_offset: to, size: bytes }];
         let to_host = [vk::MemoryBarrier::default()
             .src_access_mask(vk::AccessFlags::TRANSFER_WRITE)
             .dst_access_mask(vk::AccessFlags::HOST_READ)];
+        let (copy, host) = (vk::PipelineStageFlags::TRANSFER, vk::PipelineStageFlags::HOST);
+        // SAFETY: what the caller promises.
+        unsafe {
+            self.device.begin_command_buffer(commands, &begin)?;
+            self.device.cmd_copy_buffer(commands, source, target, &[part]);
+            self.device.cmd_pipeline_barrier(commands, copy, host, Default::default(), &to_host, &[], &[]);
+            self.device.end_command_buffer(commands)
+        }
+    }
+
+    /// Submits a recorded download, behind the submission of the first number.
+    ///
+    /// # Safety
+    /// The submission was made before, and the download's number is above that of every earlier one.
+    unsafe fn submit_download(
+        &self,
+        commands: vk::CommandBuffer,
+        after: u64,
+        number: u64,
+    ) -> Result<(), vk::Result> {
         let (waits, signals, buffers) = ([self.submitted], [self.copied], [commands]);
         let (wait_values, signal_values) = ([after], [number]);
         let mut timeline = vk::TimelineSemaphoreSubmitInfo::default()
@@ -232,35 +303,17 @@ impl TransferQueue {
             .command_buffers(&buffers)
             .signal_semaphores(&signals)
             .push_next(&mut timeline);
-        // SAFETY: the command buffer is not in flight; both parts are within their buffers (the caller checked); the
-        // queue is used under this lock, or where it is wgpu's under the lock that every submission there takes; the
-        // submission that is waited for was made before; numbers only grow.
-        let queued = unsafe {
-            let device = &self.device;
-            device
-                .begin_command_buffer(commands, &begin)
-                .map(|()| {
-                    device.cmd_copy_buffer(commands, source, target, &part);
-                    let (copy, host) = (vk::PipelineStageFlags::TRANSFER, vk::PipelineStageFlags::HOST);
-                    device.cmd_pipeline_barrier(commands, copy, host, Default::default(), &to_host, &[], &[]);
-                })
-                .and_then(|()| device.end_command_buffer(commands))
-                .and_then(|()| {
-                    let _turn = self.is_main.then(|| lock(&self.turn));
-                    device.queue_submit(self.queue, &[submit], vk::Fence::null())
-                })
-        };
-        if let Err(why) = queued {
-            downloads.idle.push(commands);
-            return Err(why);
+        let turn = lock(&self.turn);
+        #[cfg(test)]
+        if let Some(fault) = lock(&self.fault).take() {
+            return Err(fault);
         }
-        downloads.last = number;
-        downloads.in_flight.push_back((number, commands, used));
-        Ok(number)
+        // SAFETY: the queue is used by whoever holds the turn; and what the caller promises.
+        unsafe { self.device.queue_submit(turn.queue, &[submit], vk::Fence::null()) }
     }
 
     /// Waits for a download, and lets go of what it used. False when it had not ended in time.
-    pub(super) fn wait(&self, number: u64, timeout: Duration) -> Result<bool, vk::Result> {
+    pub(super) fn wait(&self, number: u64, timeout: Duration) -> Result<bool, TransferError> {
         if self.known.load(Acquire) < number {
             let (semaphores, values) = ([self.copied], [number]);
             let wait = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
@@ -277,7 +330,7 @@ impl TransferQueue {
     }
 
     /// Waits for all downloads.
-    pub(super) fn wait_for_all(&self, timeout: Duration) -> Result<bool, vk::Result> {
+    pub(super) fn wait_for_all(&self, timeout: Duration) -> Result<bool, TransferError> {
         let last = lock(&self.downloads).last;
         self.wait(last, timeout)
     }
@@ -299,30 +352,13 @@ impl TransferQueue {
         Ok(())
     }
 
-    /// Makes a buffer in device memory that both queues may use. Nothing where there is no room.
+    /// Makes a buffer in device memory that both queues may use.
     pub(super) fn make_buffer(
         &self,
         device: &Device,
         bytes: u64,
         usage: BufferUsages,
-    ) -> Result<Option<Buffer>, vk::Result> {
-        use vk::Result as Code;
-        match self.try_make_buffer(device, bytes, usage) {
-            Err(
-                Code::ERROR_OUT_OF_DEVICE_MEMORY
-                | Code::ERROR_OUT_OF_HOST_MEMORY
-                | Code::ERROR_TOO_MANY_OBJECTS,
-            ) => Ok(None),
-            made => made.map(Some),
-        }
-    }
-
-    fn try_make_buffer(
-        &self,
-        device: &Device,
-        bytes: u64,
-        usage: BufferUsages,
-    ) -> Result<Buffer, vk::Result> {
+    ) -> Result<Buffer, TransferError> {
         let info = vk::BufferCreateInfo::default().size(bytes).usage(
             vk::BufferUsageFlags::STORAGE_BUFFER
                 | vk::BufferUsageFlags::TRANSFER_SRC
@@ -350,19 +386,63 @@ impl TransferQueue {
                 Ok(memory) => memory,
                 Err(why) => {
                     self.device.destroy_buffer(buffer, None);
-                    return Err(why);
+                    return Err(why.into());
                 }
             };
             if let Err(why) = self.device.bind_buffer_memory(buffer, memory, 0) {
                 self.device.destroy_buffer(buffer, None);
                 self.device.free_memory(memory, None);
-                return Err(why);
+                return Err(why.into());
             }
             vulkan::Buffer::from_raw_managed(buffer, memory, 0, needs.size)
         };
         let descriptor = BufferDescriptor { label: None, size: bytes, usage, mapped_at_creation: false };
         // SAFETY: the buffer was just made on this device, with at least this usage and size.
         Ok(unsafe { device.create_buffer_from_hal::<Vulkan>(buffer, &descriptor) })
+    }
+}
+
+/// A submission to wgpu's queue that is being made, with the semaphores that it waits for and signals. wgpu takes them
+/// along with the submission; what it leaves, because it refused the submission or unwound, must not stay for the next.
+struct Staged<'a> {
+    transfers: &'a TransferQueue,
+    queue: &'a Queue,
+    turn: MutexGuard<'a, Turn>,
+    is_settled: bool,
+}
+
+impl<'a> Staged<'a> {
+    fn new(transfers: &'a TransferQueue, queue: &'a Queue, after: u64) -> Self {
+        let turn = lock(&transfers.turn);
+        // SAFETY: the queue is not destroyed here.
+        let hal = unsafe { queue.as_hal::<Vulkan>() };
+        if let Some(hal) = &hal {
+            hal.add_signal_semaphore(transfers.submitted, Some(turn.number + 1));
+            if after > transfers.known.load(Acquire) {
+                let all = vk::PipelineStageFlags::ALL_COMMANDS;
+                hal.add_wait_semaphore(transfers.copied, Some(after), all);
+            }
+        }
+        Staged { transfers, queue, turn, is_settled: hal.is_none() }
+    }
+
+    /// Takes back what was not used, and counts the submission if it was made. Gives the number of the last one.
+    fn settle(&mut self) -> u64 {
+        if !std::mem::replace(&mut self.is_settled, true)
+            // SAFETY: the queue is not destroyed here.
+            && let Some(hal) = unsafe { self.queue.as_hal::<Vulkan>() }
+        {
+            hal.remove_wait_semaphore(self.transfers.copied);
+            let was_refused = hal.remove_signal_semaphore(self.transfers.submitted);
+            self.turn.number += u64::from(!was_refused);
+        }
+        self.turn.number
+    }
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        self.settle();
     }
 }
 

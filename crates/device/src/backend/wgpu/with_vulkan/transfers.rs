@@ -1,5 +1,8 @@
 //! Large downloads past wgpu's queue. Mesa's software has no other queue: there they go to the same one, past wgpu.
 
+use ash::vk;
+use wgpu::{BufferDescriptor, BufferUsages, MapMode};
+
 use super::{super::transfer::TransferQueue, *};
 
 /// A device whose large downloads go past wgpu.
@@ -160,4 +163,93 @@ fn a_download_of_a_lost_device_is_an_error_and_its_host_memory_stays() {
     assert!(matches!(download.wait().unwrap_err(), Error::Lost { .. }));
     assert!(matches!(stream.download(&buffer).unwrap_err(), Error::Lost { .. }));
     assert_eq!(ready.as_slice().len(), LARGE);
+}
+
+/// Has the next download fail with a driver's code.
+fn fail_next(hold: &Hold, code: vk::Result) {
+    *hold.transfers.as_ref().unwrap().fault.lock().unwrap() = Some(code);
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_download_without_memory_for_its_commands_goes_through_wgpus_queue() {
+    let (device, hold) = open_with_transfers();
+    let buffer = device.buffer_from(&vec![7u32; LARGE]).unwrap();
+    let mut stream = device.stream().unwrap();
+    for code in [vk::Result::ERROR_OUT_OF_DEVICE_MEMORY, vk::Result::ERROR_OUT_OF_HOST_MEMORY] {
+        let before = stream.download(&buffer).unwrap();
+        fail_next(&hold, code);
+        let failed = stream.download(&buffer).unwrap();
+        assert!(hold.transfers.as_ref().unwrap().fault.lock().unwrap().is_none(), "it was tried");
+        let after = stream.download(&buffer).unwrap();
+        for download in [before, failed, after] {
+            assert!(download.wait().unwrap().iter().all(|value| *value == 7), "{code}");
+        }
+        assert!(!hold.failure.is_lost());
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_queue_for_transfers_that_is_lost_is_a_lost_device() {
+    let (device, hold) = open_with_transfers();
+    let buffer = device.buffer_from(&vec![7u32; LARGE]).unwrap();
+    let mut stream = device.stream().unwrap();
+    fail_next(&hold, vk::Result::ERROR_DEVICE_LOST);
+    assert!(matches!(stream.download(&buffer).unwrap_err(), Error::Lost { .. }));
+    assert!(hold.failure.is_lost());
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_submission_that_unwinds_is_counted_and_leaves_no_semaphore_to_the_next() {
+    let (device, hold) = open_with_transfers();
+    let (_, first) = hold.submit(None, 0);
+    let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+    let descriptor = BufferDescriptor { label: None, size: 4, usage, mapped_at_creation: false };
+    // wgpu runs callbacks in a submission, after it has given it to the driver.
+    let mapped = hold.device.create_buffer(&descriptor);
+    mapped.map_async(MapMode::Read, .., |_| panic!("in a callback"));
+    assert_eq!(quietly(|| hold.submit(None, 0)).unwrap_err(), "in a callback");
+    assert_eq!(hold.submit(None, 0).1, first + 2, "each submission signals a number of its own");
+    let buffer = device.buffer_from(&vec![3u32; LARGE]).unwrap();
+    let found = device.stream().unwrap().download(&buffer).unwrap().wait().unwrap();
+    assert!(found.iter().all(|value| *value == 3));
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn threads_download_while_others_submit_allocate_and_let_go() {
+    let (device, hold) = open_with_transfers();
+    thread::scope(|scope| {
+        for number in 0..3u32 {
+            let device = &device;
+            scope.spawn(move || {
+                for round in 0..12u32 {
+                    let mut stream = device.stream().unwrap();
+                    let buffer = device.buffer_from(&vec![number + round; LARGE]).unwrap();
+                    let waited = stream.download(&buffer).unwrap();
+                    // Nothing waits for this one, and its memory is let go while it may be under way.
+                    drop(stream.download(&buffer).unwrap());
+                    drop(buffer);
+                    assert!(waited.wait().unwrap().iter().all(|value| *value == number + round));
+                }
+            });
+            scope.spawn(move || {
+                let mut stream = device.stream().unwrap();
+                let input = device.buffer_from(&vec![number; LARGE]).unwrap();
+                let output = device.buffer::<u32>(LARGE).unwrap();
+                let bound = device.compile(&affine()).unwrap().bind(&[input.arg(), output.arg()]).unwrap();
+                for round in 0..40u32 {
+                    stream.launch(&bound, LARGE as u32 / 64, &[1u32, round]).unwrap();
+                    let few = stream.download(&output.slice(..100).unwrap()).unwrap().wait().unwrap();
+                    assert!(few.iter().all(|value| *value == number + round), "{number}, round {round}");
+                }
+            });
+        }
+    });
+    let mut stream = device.stream().unwrap();
+    stream.wait().unwrap();
+    assert_eq!(hold.transfers.as_ref().unwrap().wait_for_all(Duration::from_secs(60)), Ok(true));
+    assert_eq!(hold.shelf.memory_use().in_use_bytes, 0, "all of it comes back");
 }
