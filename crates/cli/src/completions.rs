@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use clap_complete::Shell;
 
-use crate::{EXIT_CODES, output::write_out};
+use crate::{EXIT_CODES, output::write_as_it_is};
 
 /// What a shell offers when Tab is pressed
 ///
@@ -32,5 +32,5 @@ Examples:
 pub(crate) fn run(arguments: Arguments, mut command: clap::Command) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "evener", &mut script);
-    Ok(write_out(&String::from_utf8(script)?)?)
+    Ok(write_as_it_is(&String::from_utf8(script)?)?)
 }

@@ -13,7 +13,12 @@ use evener_device::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::{EXIT_CODES, output::write_out, verbosity::Verbosity};
+use crate::{
+    EXIT_CODES,
+    options::tell_devices,
+    output::{write_json, write_out},
+    verbosity::Verbosity,
+};
 
 /// What is here, and how strong is it?
 ///
@@ -101,6 +106,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         Some(selection) => inventory.select(selection)?,
         None => inventory.devices().to_vec(),
     };
+    tell_devices(&inventory, &devices);
     let score_table = arguments.score_table.unwrap_or_default();
     let mut entries: Vec<Entry> =
         devices.into_iter().map(|device| Entry::new(device, &score_table)).collect();
@@ -108,7 +114,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         measure_all(&mut entries, arguments.json || verbosity.is_quiet());
     }
     if arguments.json {
-        write_out(&json::text(&entries)?)?;
+        write_json(&json::objects(&entries))?;
     } else {
         write_out(&table::text(&entries, inventory.absent()))?;
     }

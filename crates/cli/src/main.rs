@@ -3,6 +3,7 @@
 mod completions;
 mod demo;
 mod devices;
+mod escape;
 mod man;
 mod merkle;
 mod mesh;
@@ -13,6 +14,7 @@ mod size;
 mod verbosity;
 
 use std::{
+    ffi::OsString,
     io::{self, ErrorKind},
     process::ExitCode,
 };
@@ -112,7 +114,10 @@ Environment:
 }
 
 fn main() -> ExitCode {
-    let Cli { verbosity, command } = Cli::parse();
+    let Cli { verbosity, command } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
     verbosity.listen();
     survive_full_files();
     let result = match command {
@@ -132,6 +137,21 @@ fn main() -> ExitCode {
             ExitCode::from(exit_code(&error))
         }
     }
+}
+
+/// Says why the command line cannot be used, or gives the help that it asks for.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let is_plain = |argument: OsString| {
+        let argument = argument.to_string_lossy();
+        escape::name(&argument) == argument
+    };
+    if std::env::args_os().all(is_plain) {
+        // In colours, where there may be some.
+        error.exit();
+    }
+    // The message repeats arguments, perhaps names of files, as they are.
+    write_aside(&error.render().to_string());
+    ExitCode::from(USAGE)
 }
 
 /// Whoever reads the output, as `head` does, has seen enough.

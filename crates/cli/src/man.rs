@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::{EXIT_CODES, output::write_out};
+use crate::{EXIT_CODES, output::write_as_it_is};
 
 /// The manual
 ///
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: Arguments, command: clap::Command) -> Result<()> {
         None => {
             let mut page = Vec::new();
             clap_mangen::Man::new(command).render(&mut page)?;
-            write_out(&String::from_utf8(page)?)?;
+            write_as_it_is(&String::from_utf8(page)?)?;
         }
         Some(folder) => {
             let failed = || format!("{}: cannot be written", folder.display());

@@ -3,21 +3,28 @@
 use std::{
     ffi::OsStr,
     fs::File,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
 use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
-use evener_device::write_whole;
+use evener_merkle::replace_file;
 use evener_schedule::Trace;
 use serde::Serialize;
+
+use crate::escape;
 
 /// Space between columns.
 pub(crate) const GAP: u16 = 2;
 
-/// Writes to standard output.
+/// Writes text to standard output. A terminal acts on nothing in it but ends of lines and bold headings.
 pub(crate) fn write_out(text: &str) -> io::Result<()> {
+    write_as_it_is(&escape::text(text, may_colour(io::stdout().is_terminal())))
+}
+
+/// Writes to standard output what is the command's own to the last character, such as a script.
+pub(crate) fn write_as_it_is(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
@@ -26,21 +33,26 @@ pub(crate) fn write_out(text: &str) -> io::Result<()> {
 /// Writes to standard error what is not the result itself.
 pub(crate) fn write_aside(text: &str) {
     // Where even that cannot be written to, nobody wants to know.
-    let _ = io::stderr().lock().write_all(text.as_bytes());
+    let _ = io::stderr().lock().write_all(escape::text(text, false).as_bytes());
 }
 
 /// Writes a value to standard output, for programs.
 pub(crate) fn write_json(value: &impl Serialize) -> Result<()> {
-    Ok(write_out(&(serde_json::to_string_pretty(value)? + "\n"))?)
+    Ok(write_as_it_is(&escape::json(&(serde_json::to_string_pretty(value)? + "\n")))?)
+}
+
+/// A path for people.
+pub(crate) fn shown(path: &Path) -> String {
+    escape::name(&path.display().to_string()).into_owned()
 }
 
 /// Writes a file whole or not at all. What is no file, such as a pipe or `/dev/stdout`, is written to as it is.
 pub(crate) fn write_file(path: &Path, contents: &[u8]) -> Result<()> {
-    let written = match special(path) {
-        Some(special) => special.and_then(|mut special| special.write_all(contents)),
-        None => write_whole(&target(path), contents),
+    let written = match is_special(path) {
+        true => open_special(path).and_then(|mut special| special.write_all(contents)),
+        false => replace_file(&target(path), |file| file.write_all(contents)),
     };
-    written.with_context(|| format!("{}: cannot be written", path.display()))
+    written.with_context(|| format!("{}: cannot be written", shown(path)))
 }
 
 /// Lets a file that may not grow be an error like any other, and not the end of the process.
@@ -65,25 +77,19 @@ pub(crate) fn write_trace(path: &Path, trace: &Trace) -> Result<()> {
     write_file(path, &serde_json::to_vec(&trace.to_json())?)
 }
 
-/// What is there already and is no file: it is to be written to, and never to be replaced.
-pub(crate) fn special(path: &Path) -> Option<io::Result<File>> {
-    let is_special = path.metadata().is_ok_and(|there| !there.is_file() && !there.is_dir());
-    is_special.then(|| File::options().write(true).open(path))
+/// Whether a path is there already and is no file: it is to be written to, and never to be replaced.
+pub(crate) fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|there| !there.is_file() && !there.is_dir())
+}
+
+/// Opens what is no file to write to it. A pipe waits until somebody reads.
+pub(crate) fn open_special(path: &Path) -> io::Result<File> {
+    File::options().write(true).open(path)
 }
 
 /// Where a file really is: what a link points to is replaced, and not the link.
 pub(crate) fn target(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.into())
-}
-
-/// Fails, before anything is computed, where a file could not be written for want of a folder.
-pub(crate) fn check_folder(path: &Path) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let there = folder.metadata().and_then(|there| match there.is_dir() {
-        true => Ok(()),
-        false => Err(io::ErrorKind::NotADirectory.into()),
-    });
-    there.with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 /// Whether to use colours and bold letters: on a terminal, unless `NO_COLOR` asks for none.
@@ -105,8 +111,8 @@ pub(crate) fn heading(text: &str) -> Cell {
 pub(crate) fn table(headings: &[(&str, bool)], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(headings.iter().map(|(text, _)| heading(text)));
-    table.add_rows(rows);
+    table.set_header(headings.iter().map(|(text, _)| heading(&escape::name(text))));
+    table.add_rows(rows.into_iter().map(|row| row.into_iter().map(|cell| escape::name(&cell).into_owned())));
     for (index, &(_, is_number)) in headings.iter().enumerate() {
         if let Some(cells) = table.column_mut(index) {
             cells.set_padding((0, if index + 1 == headings.len() { 0 } else { GAP }));

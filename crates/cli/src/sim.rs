@@ -12,7 +12,8 @@ use evener_schedule::{
 
 use crate::{
     EXIT_CODES, Usage,
-    output::{write_json, write_out, write_trace},
+    options::{check_outputs, tell_run},
+    output::{count, shown, write_json, write_out, write_trace},
     verbosity::Verbosity,
 };
 
@@ -85,14 +86,15 @@ Examples:
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
-    let path = arguments.scenario.display();
+    check_outputs([arguments.trace.as_deref()])?;
+    let path = shown(&arguments.scenario);
     let text =
         std::fs::read_to_string(&arguments.scenario).with_context(|| format!("{path}: cannot be read"))?;
     let scenario = Scenario::from_toml(&text).map_err(|why| Usage(format!("{path}: {why}")))?;
+    let (items, strategy) = (count(scenario.items), arguments.strategy);
+    tracing::info!("{items} items, strategy {strategy}, virtual devices: {}", scenario.devices.len());
     let simulation = simulate(&scenario, arguments.strategy, Settings::default());
-    if let Some(trace) = &arguments.trace {
-        write_trace(trace, &simulation.trace)?;
-    }
+    tell_run(&simulation.report);
     if arguments.json {
         write_json(&simulation.report)?;
     } else if verbosity.is_quiet() {
@@ -103,6 +105,10 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     } else {
         let about = if scenario.about.is_empty() { String::new() } else { format!("{}\n\n", scenario.about) };
         write_out(&format!("{about}{}\n", simulation.report))?;
+    }
+    // The report first: it is not lost where the trace cannot be written.
+    if let Some(trace) = &arguments.trace {
+        write_trace(trace, &simulation.trace)?;
     }
     match simulation.outcome {
         Outcome::Complete => Ok(()),

@@ -1,11 +1,11 @@
 //! How much is said on standard error: `-q` and `-v`, for every command.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
 use clap::{ArgAction, Args};
 use tracing::level_filters::LevelFilter;
 
-use crate::output::may_colour;
+use crate::{escape, output::may_colour};
 
 /// How much is said.
 #[derive(Debug, Clone, Copy, Args)]
@@ -14,7 +14,8 @@ pub(crate) struct Verbosity {
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
 
-    /// Say what happens on standard error; twice, every decision; three times, every chunk
+    /// Say on standard error which devices there are, how work is shared out and what is left out; twice, every decision;
+    /// three times, every chunk
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
 }
@@ -40,11 +41,27 @@ impl Verbosity {
     pub(crate) fn listen(self) {
         tracing_subscriber::fmt()
             .with_max_level(self.level())
-            .with_writer(io::stderr)
+            .with_writer(|| Lines)
             .log_internal_errors(false)
             .with_ansi(may_colour(io::stderr().is_terminal()))
             .with_target(false)
             .without_time()
             .init();
+    }
+}
+
+/// Standard error, a line at a time. The subscriber writes its own colours, and writes out the escape sequences that are in
+/// what it is told; but not all that a terminal acts on.
+struct Lines;
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        io::stderr().lock().write_all(escape::log(&text).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().lock().flush()
     }
 }

@@ -66,3 +66,26 @@ fn quiet_is_the_result_alone() {
     let output = run(&["sim", "scenarios/unlike.toml", "-q"]);
     assert!(stdout(&output).trim().parse::<f64>().is_ok_and(|efficiency| efficiency > 0.9));
 }
+
+#[test]
+fn one_v_tells_which_devices_there_are_and_what_became_of_them() {
+    let said = |arguments: &[&str]| {
+        let output = run(arguments);
+        assert!(output.status.success(), "{}", common::stderr(&output));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let told = said(&["merkle", "-v", "--leaves", "100000", "--devices", "cpu", "--strategy", "dynamic"]);
+    for part in
+        ["INFO", "cpu", "compute units", "strategy dynamic", "100,000 leaves of 32 bytes", "3,200,000 bytes"]
+    {
+        assert!(told.contains(part), "no `{part}` in {told}");
+    }
+    // Those that are not used are told with the reason.
+    let few = said(&["merkle", "-v", "--leaves", "3", "--devices", "cpu"]);
+    assert!(few.contains("cpu: not used: too few leaves"), "{few}");
+    for arguments in
+        [&["devices", "-v"][..], &["mesh", "plan", "-v"], &["sim", "-v", "scenarios/unlike.toml"]]
+    {
+        assert!(said(arguments).contains("INFO"), "{arguments:?}");
+    }
+}

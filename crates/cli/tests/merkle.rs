@@ -319,7 +319,7 @@ fn proofs_hold_and_say_against_whose_root() {
     fs::write(folder.path().join("names"), "Ada\nBlaise\nCharles\nDonald\nEdsger\n").unwrap();
     let root = root(&folder, &["--lines", "names"]);
     // To standard output, and nothing but them; who did what is on standard error.
-    let output = merkle(&folder, &["--lines", "names", "--prove", "0", "4"]);
+    let output = merkle(&folder, &["--lines", "names", "--prove", "0,4"]);
     let proofs: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         (proofs.len(), &proofs[1]["index"], &proofs[1]["root"]),
@@ -332,10 +332,7 @@ fn proofs_hold_and_say_against_whose_root() {
         serde_json::from_slice::<Vec<Value>>(&fs::read(folder.path().join("proofs")).unwrap()).unwrap(),
         proofs
     );
-    assert_eq!(
-        json(&folder, &["--lines", "names", "--prove", "0", "4"])["proofs"],
-        Value::from(proofs.clone())
-    );
+    assert_eq!(json(&folder, &["--lines", "names", "--prove", "0,4"])["proofs"], Value::from(proofs.clone()));
 
     let output = merkle(&folder, &["verify", "proofs"]);
     assert!(output.status.success());
@@ -396,7 +393,7 @@ fn a_proof_that_does_not_hold_is_told() {
     refused(&folder, &["verify", "cut"], 1, &["cut: is no proof"]);
     fs::write(folder.path().join("cut"), "[]").unwrap();
     refused(&folder, &["verify", "cut"], 2, &["nothing to check"]);
-    refused(&folder, &["verify", "nowhere"], 1, &["nowhere: cannot be read"]);
+    refused(&folder, &["verify", "nowhere"], 1, &["nowhere: cannot be opened"]);
 }
 
 #[test]
@@ -461,10 +458,10 @@ fn a_full_disk_leaves_nothing_behind() {
             .output()
             .unwrap()
     };
-    for arguments in ["--tree tree", "--tree new", "--prove $(seq 0 99) --out new", "--trace new"] {
+    for arguments in ["--tree tree", "--tree new", "--prove $(seq -s, 0 99) --out new", "--trace new"] {
         let output = limited(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments}: {}", stderr(&output));
-        assert_eq!(stdout(&output), "", "{arguments}");
+        assert!(stdout(&output).starts_with("root     "), "{arguments}: {}", stdout(&output));
         assert!(stderr(&output).contains("cannot be written"), "{arguments}: {}", stderr(&output));
     }
     let output = merkle(&folder, &["--leaves", "5000", "--tree", "/dev/full"]);

@@ -8,6 +8,7 @@
 
 use std::{
     fs::{File, Metadata},
+    io,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     time::SystemTime,
@@ -32,7 +33,10 @@ use crate::error::{Error, Result};
 pub struct LeafFile {
     path: PathBuf,
     file: File,
+    /// The bytes that are leaves.
     bytes: u64,
+    /// All bytes that it had when it was opened.
+    size: u64,
     changed: Option<SystemTime>,
     /// What went wrong first while it was read.
     failure: Mutex<Option<String>>,
@@ -52,10 +56,40 @@ impl LeafFile {
             ));
         }
         let changed = metadata.modified().ok();
-        Ok(LeafFile { path: path.into(), file, bytes: metadata.len(), changed, failure: Mutex::default() })
+        let size = metadata.len();
+        Ok(LeafFile { path: path.into(), file, bytes: size, size, changed, failure: Mutex::default() })
     }
 
-    /// How many bytes it had when it was opened.
+    /// Reads the bytes after the last whole leaf, and no longer counts them among the file's leaves. Fails where they
+    /// cannot be read, and for leaves of no size.
+    ///
+    /// ```
+    /// use evener_merkle::{LeafFile, Leaves};
+    ///
+    /// let path = std::env::temp_dir().join("evener-uneven-file-example");
+    /// std::fs::write(&path, [7; 70])?;
+    /// let mut file = LeafFile::open(&path)?;
+    /// assert_eq!(file.split_off_rest(32)?, [7; 6]);
+    /// assert_eq!(Leaves::file(file, 32)?.count(), 2);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn split_off_rest(&mut self, leaf_bytes: usize) -> Result<Vec<u8>> {
+        let whole = self.bytes.checked_div(leaf_bytes as u64).map(|leaves| leaves * leaf_bytes as u64);
+        let whole = whole.ok_or_else(|| Error::file(&self.path, "a leaf has at least one byte"))?;
+        // Less than a leaf.
+        let mut rest = Vec::new();
+        let wanted = (self.bytes - whole) as usize;
+        rest.try_reserve_exact(wanted).map_err(|_| {
+            Error::file(&self.path, format!("there is no memory for its last {wanted} bytes"))
+        })?;
+        rest.resize(wanted, 0);
+        self.read(whole, &mut rest).map_err(|detail| self.failed(detail))?;
+        self.bytes = whole;
+        Ok(rest)
+    }
+
+    /// How many bytes of leaves it had when it was opened.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -72,7 +106,7 @@ impl LeafFile {
             let detail = match error.kind() {
                 std::io::ErrorKind::UnexpectedEof => {
                     let now = self.file.metadata().map(|now| now.len()).unwrap_or_default();
-                    let had = self.bytes;
+                    let had = self.size;
                     format!("was cut short while it was read: it had {had} bytes and now has {now}")
                 }
                 _ => format!("cannot be read ({wanted} bytes at {at}): {error}"),
@@ -100,6 +134,11 @@ impl LeafFile {
         Ok(())
     }
 
+    /// The error for a read that failed.
+    pub(crate) fn failed(&self, detail: String) -> Error {
+        self.failure().unwrap_or_else(|| Error::file(&self.path, detail))
+    }
+
     /// What went wrong while it was read, if anything did.
     pub(crate) fn failure(&self) -> Option<Error> {
         let detail = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()?;
@@ -108,7 +147,7 @@ impl LeafFile {
 
     /// Fails when it is not as it was when it was opened.
     pub(crate) fn is_unchanged(&self) -> Result<()> {
-        let same = |now: &Metadata| now.len() == self.bytes && now.modified().ok() == self.changed;
+        let same = |now: &Metadata| now.len() == self.size && now.modified().ok() == self.changed;
         match self.file.metadata() {
             Ok(now) if same(&now) => Ok(()),
             Ok(_) => {
@@ -117,6 +156,30 @@ impl LeafFile {
             Err(error) => Err(Error::io(&self.path, "cannot be looked at", &error)),
         }
     }
+}
+
+/// Writes a file whole or not at all: beside where it is to be, and then in its place. A file that was there keeps its
+/// mode; a new one has what the umask says. Where that fails, nothing is changed and nothing left behind.
+#[doc(hidden)] // For the command, which writes more than trees.
+pub fn replace_file(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    #[cfg_attr(not(unix), allow(unused_mut))]
+    let mut builder = tempfile::Builder::new();
+    // The umask is taken off these as of any new file's; without them, nobody else could ever read it.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.tempfile_in(folder)?;
+    write(file.as_file_mut())?;
+    if let Ok(there) = path.metadata() {
+        file.as_file().set_permissions(there.permissions())?;
+    }
+    // Some systems find out only here that there is no room.
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
 }
 
 #[cfg(test)]

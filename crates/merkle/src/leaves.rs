@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use evener_device::{Buffer, Device, SharedBuffer};
 
+use rayon::prelude::*;
+
 use crate::{
     error::{Error, Result},
     file::LeafFile,
-    hash::Digest,
+    hash::{Digest, many},
+    lines,
+    rule::Scheme,
 };
 
 /// The leaves of a tree, wherever they are. Cloning it copies none of them.
@@ -36,6 +40,8 @@ pub(crate) enum Source<'a> {
     Shared(SharedBuffer<u8>),
     File(Arc<LeafFile>),
     Parts(Arc<[&'a [u8]]>),
+    /// A text and how many lines it has.
+    Lines(&'a [u8], u64),
     Device(Device, Buffer<u8>),
 }
 
@@ -78,13 +84,9 @@ impl<'a> Leaves<'a> {
     }
 
     /// The lines of a text, without what ends them (`\n`, or `\r\n`). What comes after the last end of a line is a line
-    /// if it is not empty.
+    /// if it is not empty. Nothing is kept for a line: a text may have as many as it has bytes.
     pub fn lines(text: &'a [u8]) -> Self {
-        let lines = text.split_inclusive(|&byte| byte == b'\n');
-        Leaves::parts(lines.map(|line| {
-            let line = line.strip_suffix(b"\n").unwrap_or(line);
-            line.strip_suffix(b"\r").unwrap_or(line)
-        }))
+        Leaves { source: Source::Lines(text, lines::count(text)), leaf_bytes: 0, hashed: false }
     }
 
     /// Leaves that are hashes already and are taken as they are, such as the transaction ids of a Bitcoin block, or what
@@ -111,8 +113,75 @@ impl<'a> Leaves<'a> {
             Source::File(file) => file.bytes(),
             Source::Device(_, bytes) => bytes.len() as u64,
             Source::Parts(parts) => return parts.len() as u64,
+            Source::Lines(_, count) => return *count,
         };
         bytes / self.leaf_bytes as u64
+    }
+}
+
+/// Leaves are hashed one by one on the processor's cores in runs of so many.
+const RUN: usize = 64;
+/// Longer leaves of a file are read in pieces of this size.
+const PIECE: usize = 1 << 20;
+
+impl Scheme {
+    /// The hashes of leaves, in order, by the processor's cores. Fails where leaves cannot be read or change meanwhile.
+    ///
+    /// ```
+    /// use evener_merkle::{Leaves, Scheme};
+    ///
+    /// let scheme = Scheme::default();
+    /// let digests = scheme.leaf_digests(&Leaves::lines(b"one\ntwo"))?;
+    /// assert_eq!(digests, [scheme.leaf(b"one"), scheme.leaf(b"two")]);
+    /// # Ok::<(), evener_merkle::Error>(())
+    /// ```
+    pub fn leaf_digests(self, leaves: &Leaves<'_>) -> Result<Vec<Digest>> {
+        let of_bytes = |bytes: &[u8]| match leaves.hashed {
+            true => bytes.chunks_exact(size_of::<Digest>()).map(bytemuck::pod_read_unaligned).collect(),
+            false => {
+                let mut out = vec![Digest::default(); bytes.len() / leaves.leaf_bytes];
+                let runs = bytes.par_chunks(RUN * leaves.leaf_bytes).zip(out.par_chunks_mut(RUN));
+                runs.for_each(|(bytes, out)| many::leaves(self, bytes, leaves.leaf_bytes, out));
+                out
+            }
+        };
+        Ok(match &leaves.source {
+            Source::Parts(parts) => {
+                let mut out = vec![Digest::default(); parts.len()];
+                let runs = parts.par_chunks(RUN).zip(out.par_chunks_mut(RUN));
+                runs.for_each(|(parts, out)| many::each(self, parts.iter().copied(), out));
+                out
+            }
+            Source::Lines(text, _) => lines::batches(text).flat_map(|batch| batch.hash(self)).collect(),
+            Source::Bytes(bytes) => of_bytes(bytes),
+            Source::Shared(bytes) => of_bytes(bytes.as_slice()),
+            Source::Device(device, buffer) => of_bytes(&device.stream()?.download(buffer)?.wait()?),
+            Source::File(file) => self.digests_of_file(file, leaves)?,
+        })
+    }
+
+    fn digests_of_file(self, file: &LeafFile, leaves: &Leaves<'_>) -> Result<Vec<Digest>> {
+        let size = leaves.leaf_bytes as u64;
+        let read = |buffer: &mut Vec<u8>, index: u64| -> Result<Digest, String> {
+            buffer.resize(leaves.leaf_bytes.min(PIECE), 0);
+            let mut at = index * size;
+            let mut hasher = self.leaf_hasher();
+            for piece in (0..size).step_by(PIECE) {
+                let bytes = &mut buffer[..PIECE.min((size - piece) as usize)];
+                file.read(at, bytes)?;
+                hasher.update(bytes);
+                at += bytes.len() as u64;
+            }
+            match leaves.hashed {
+                true => Ok(bytemuck::pod_read_unaligned(buffer)),
+                false => Ok(hasher.finish()),
+            }
+        };
+        let digests: Result<Vec<Digest>, String> =
+            (0..leaves.count()).into_par_iter().map_init(Vec::new, read).collect();
+        let digests = digests.map_err(|detail| file.failed(detail))?;
+        file.is_unchanged()?;
+        Ok(digests)
     }
 }
 
@@ -143,20 +212,6 @@ fn even(bytes: u64, leaf_bytes: usize) -> Result<()> {
 #[cfg(test)]
 mod test {
     use super::*;
-
-    #[test]
-    fn lines_are_without_their_ends() {
-        let lines = |text: &'static [u8]| match Leaves::lines(text).source {
-            Source::Parts(parts) => {
-                parts.iter().map(|part| String::from_utf8_lossy(part).into_owned()).collect()
-            }
-            _ => Vec::new(),
-        };
-        assert_eq!(lines(b""), Vec::<String>::new());
-        assert_eq!(lines(b"a\nb"), ["a", "b"]);
-        assert_eq!(lines(b"a\r\n\nb\n"), ["a", "", "b"]);
-        assert_eq!(lines(b"\n"), [""]);
-    }
 
     #[test]
     fn leaves_that_do_not_come_out_even_are_refused() {

@@ -24,8 +24,8 @@
 //!   what is hashed and what becomes of odd nodes.
 //! - [`Leaves`]: of one size or of any, in memory, in pinned memory, in a file that may be larger than memory, or on a
 //!   device already.
-//! - [`Builder`]: [`Builder::root`] for the root alone, [`Builder::tree`] for all nodes, [`Builder::root_of_stream`] for
-//!   what is read piece by piece; strategy, deadline, cancelling, progress and trace.
+//! - [`Builder`]: [`Builder::root`] for the root alone, [`Builder::tree`] for all nodes, [`Builder::root_of_stream`] and
+//!   [`Builder::stream`] for what comes piece by piece; strategy, deadline, cancelling, progress and trace.
 //! - [`MerkleTree`]: [`proof`](MerkleTree::proof), [`multi_proof`](MerkleTree::multi_proof), [`append`](MerkleTree::append),
 //!   [`save`](MerkleTree::save) and [`load`](MerkleTree::load).
 //! - [`Proof`] and [`MultiProof`]: checked with nothing but the root; to and from JSON and the like through `serde`.
@@ -50,6 +50,7 @@ mod file;
 mod hash;
 mod kernel;
 mod leaves;
+mod lines;
 mod proof;
 mod resident;
 mod rule;
@@ -57,9 +58,9 @@ mod subtree;
 mod task;
 mod tree;
 
-pub use builder::{Builder, Built};
+pub use builder::{Builder, Built, RootStream};
 pub use error::{Error, Result};
-pub use file::LeafFile;
+pub use file::{LeafFile, replace_file};
 pub use hash::{Digest, Hash};
 pub use leaves::Leaves;
 pub use proof::{MultiProof, Proof, Proved};

@@ -131,17 +131,23 @@ impl Scheme {
 
     /// The hash of a leaf that is read piece by piece, such as a whole file. Fails where reading does.
     pub fn leaf_from(self, mut reader: impl io::Read) -> io::Result<Digest> {
-        let mut hasher = Hasher::new(self.hash);
-        hasher.update(self.leaf_prefix());
+        let mut hasher = self.leaf_hasher();
         let mut piece = vec![0; 1 << 16];
         loop {
             match reader.read(&mut piece) {
-                Ok(0) => return Ok(self.finish(hasher.finish())),
+                Ok(0) => return Ok(hasher.finish()),
                 Ok(count) => hasher.update(&piece[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The hash of a leaf that comes piece by piece.
+    pub(crate) fn leaf_hasher(self) -> LeafHasher {
+        let mut hasher = Hasher::new(self.hash);
+        hasher.update(self.leaf_prefix());
+        LeafHasher { scheme: self, hasher }
     }
 
     /// The hash of a node.
@@ -181,6 +187,22 @@ impl Scheme {
 
     fn finish(self, digest: Digest) -> Digest {
         if self.is_double() { self.hash.of(&digest.0) } else { digest }
+    }
+}
+
+/// The hash of a leaf that comes piece by piece.
+pub(crate) struct LeafHasher {
+    scheme: Scheme,
+    hasher: Hasher,
+}
+
+impl LeafHasher {
+    pub(crate) fn update(&mut self, piece: &[u8]) {
+        self.hasher.update(piece);
+    }
+
+    pub(crate) fn finish(self) -> Digest {
+        self.scheme.finish(self.hasher.finish())
     }
 }
 

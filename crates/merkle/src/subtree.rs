@@ -143,6 +143,51 @@ pub(crate) fn join(
     root(scheme, nodes).unwrap_or_default()
 }
 
+/// The roots of the complete subtrees over leaves that come one after another, from the left: each has fewer leaves than
+/// the one before, as the digits of a binary number have.
+#[derive(Debug, Default)]
+pub(crate) struct Peaks {
+    leaves: u64,
+    /// Each with its height.
+    peaks: Vec<(u32, Digest)>,
+}
+
+impl Peaks {
+    /// How many leaves there are.
+    pub(crate) fn leaves(&self) -> u64 {
+        self.leaves
+    }
+
+    /// Adds a complete subtree. The leaves before it are a whole number of subtrees of its height.
+    pub(crate) fn add(&mut self, scheme: Scheme, height: u32, root: Digest) {
+        debug_assert!(self.leaves.is_multiple_of(1 << height));
+        self.leaves += 1 << height;
+        let (mut height, mut root) = (height, root);
+        while let Some((_, left)) = self.peaks.pop_if(|(left, _)| *left == height) {
+            root = scheme.node(&left, &root);
+            height += 1;
+        }
+        self.peaks.push((height, root));
+    }
+
+    /// Adds the hashes of leaves, as the largest complete subtrees that fit.
+    pub(crate) fn add_leaves(&mut self, scheme: Scheme, mut digests: &[Digest]) {
+        while !digests.is_empty() {
+            let height = digests.len().ilog2().min(self.leaves.trailing_zeros());
+            let (subtree, rest) = digests.split_at(1 << height);
+            let subtree = root(scheme, subtree.to_vec()).unwrap_or_default();
+            self.add(scheme, height, subtree);
+            digests = rest;
+        }
+    }
+
+    /// The root over all leaves, if there are any.
+    pub(crate) fn root(self, scheme: Scheme) -> Option<Digest> {
+        let runs: Vec<_> = self.peaks.into_iter().map(|(height, root)| (height, vec![root])).collect();
+        (!runs.is_empty()).then(|| join(scheme, runs))
+    }
+}
+
 #[cfg(test)]
 mod test {
     use super::*;

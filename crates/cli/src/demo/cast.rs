@@ -3,6 +3,8 @@
 use evener_device::{Absent, Device, DeviceId, Inventory, Kind, Result, selection_from_environment};
 use serde::Serialize;
 
+use crate::options::tell_devices;
+
 /// Who is here, and who takes part.
 #[derive(Debug)]
 pub(super) struct Cast {
@@ -37,6 +39,7 @@ impl Cast {
         if let Some(selection) = split {
             devices = inventory.select(&selection)?;
         }
+        tell_devices(&inventory, &devices);
         let is_used = |device: &Device| {
             devices
                 .iter()

@@ -22,7 +22,7 @@ use self::{
 };
 use crate::{
     EXIT_CODES, Refuted,
-    options::{RunOptions, check_outputs},
+    options::{RunOptions, check_outputs, tell_run},
     output::{write_json, write_out, write_trace},
     verbosity::Verbosity,
 };
@@ -84,7 +84,8 @@ struct Story {
     report: Report,
     /// Nothing where there is only one device.
     comparison: Option<Comparison>,
-    trace: PathBuf,
+    /// Nothing where it could not be written.
+    trace: Option<PathBuf>,
     /// How long all of it took.
     total_s: f64,
 }
@@ -117,6 +118,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let cast = Cast::find(devices.as_deref())?;
     say(text::found(&cast))?;
 
+    tracing::info!("strategy {strategy}");
     let pool = Pool::new(&cast.devices)?;
     let builder = || Builder::new(&pool).keep_history_at(None);
     let all = make_leaves(leaves_for(&builder(), &cast)?);
@@ -133,13 +135,15 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     // There are enough leaves for a run.
     let Some(report) = built.report().cloned() else { anyhow::bail!("the pool did nothing") };
     say(text::built(&root, &report, leaves.count()))?;
+    tell_run(&report);
 
     let check = check(&all, root);
     if !check.is_same {
         return Err(Refuted(format!("the devices' root is {root}, a plain loop's is {}", check.root)).into());
     }
     say(text::checked(&check))?;
-    write_trace(&trace, built.trace())?;
+    // What is found after this is not lost where the trace cannot be written.
+    let traced = write_trace(&trace, built.trace());
 
     let comparison =
         (cast.devices.len() > 1).then(|| compare::compare(&cast, &rates, &all, is_silent)).transpose()?;
@@ -159,14 +163,15 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         check,
         report,
         comparison,
-        trace,
+        trace: traced.is_ok().then_some(trace),
         total_s: began.elapsed().as_secs_f64(),
     };
     match (json, verbosity.is_quiet()) {
-        (true, _) => write_json(&story),
-        (false, true) => Ok(write_out(&format!("{root}\n"))?),
-        (false, false) => Ok(write_out(&text::end(&story))?),
+        (true, _) => write_json(&story)?,
+        (false, true) => write_out(&format!("{root}\n"))?,
+        (false, false) => write_out(&text::end(&story))?,
     }
+    traced
 }
 
 /// As many leaves as the devices build a tree over in a few seconds, or as there is room for.

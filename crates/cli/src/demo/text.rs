@@ -9,7 +9,10 @@ use super::{
     cast::{Cast, Found},
     compare::{Comparison, REPEATS, Row, Timing},
 };
-use crate::output::{count, rate, table, time};
+use crate::{
+    escape,
+    output::{count, rate, shown, table, time},
+};
 
 /// Who is here, and who takes part.
 pub(super) fn found(cast: &Cast) -> String {
@@ -21,11 +24,11 @@ pub(super) fn found(cast: &Cast) -> String {
             (false, Kind::Software) => "not used: the processor's own cores compute it",
             (false, _) => "not used",
         };
-        format!("  {id:<10} {name} ({kind}{units}): {use_of_it}")
+        format!("  {id:<10} {} ({kind}{units}): {use_of_it}", escape::name(name))
     };
     let mut lines = vec!["Found on this machine:".to_owned()];
     lines.extend(cast.found.iter().map(line));
-    lines.extend(cast.absent.iter().map(|absent| format!("  {absent}")));
+    lines.extend(cast.absent.iter().map(|absent| format!("  {}", escape::name(absent))));
     if cast.was_split {
         lines.push(format!(
             "There is no GPU to share with, so the processor is split in two devices, {}.",
@@ -107,7 +110,9 @@ pub(super) fn compared(comparison: &Comparison) -> String {
 
 /// Where to look, and what just happened.
 pub(super) fn end(story: &Story) -> String {
-    let trace = format!("\nTrace: {} (open it at https://ui.perfetto.dev)\n\n", story.trace.display());
+    let trace = story.trace.as_ref().map_or(String::new(), |trace| {
+        format!("\nTrace: {} (open it at https://ui.perfetto.dev)\n\n", shown(trace))
+    });
     trace + &what_happened(story)
 }
 

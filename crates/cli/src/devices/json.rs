@@ -35,7 +35,6 @@ impl<'a> Object<'a> {
 }
 
 /// An array with an object for each device.
-pub(super) fn text(entries: &[Entry]) -> serde_json::Result<String> {
-    let objects: Vec<Object<'_>> = entries.iter().map(Object::of).collect();
-    Ok(serde_json::to_string_pretty(&objects)? + "\n")
+pub(super) fn objects(entries: &[Entry]) -> impl Serialize {
+    entries.iter().map(Object::of).collect::<Vec<_>>()
 }

@@ -4,7 +4,10 @@ use comfy_table::{CellAlignment, Table, presets};
 use evener_device::{Absent, Kind, Rates};
 
 use super::Entry;
-use crate::output::{GAP, heading};
+use crate::{
+    escape,
+    output::{GAP, heading},
+};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -61,7 +64,8 @@ pub(super) fn text(entries: &[Entry], absent: &[Absent]) -> String {
         paragraphs.extend(tables(&RATES, entries, width));
     }
     let notes = entries.iter().flat_map(notes).collect::<Vec<_>>();
-    let absent = absent.iter().map(Absent::to_string).collect::<Vec<_>>();
+    let absent = absent.iter().map(Absent::to_string);
+    let absent = absent.map(|line| escape::name(&line).into_owned()).collect::<Vec<_>>();
     paragraphs
         .extend([notes, absent].into_iter().filter(|lines| !lines.is_empty()).map(|lines| lines.join("\n")));
     paragraphs.join("\n\n") + "\n"
@@ -94,7 +98,8 @@ fn table(columns: &[&Column], entries: &[Entry]) -> Table {
     table.load_style(presets::NOTHING);
     table.set_header(columns.iter().map(|column| heading(column.heading)));
     for entry in entries {
-        table.add_row(columns.iter().map(|column| (column.show)(entry)));
+        // Names and versions are whatever a driver says.
+        table.add_row(columns.iter().map(|column| escape::name(&(column.show)(entry)).into_owned()));
     }
     let last = columns.len().saturating_sub(1);
     for (index, column) in columns.iter().enumerate() {
@@ -158,13 +163,13 @@ fn notes(entry: &Entry) -> Vec<String> {
         notes.push(format!("{}: computed by the processor's cores, so only used where asked for", device.id));
     }
     if let Some(error) = &entry.keep_error {
-        notes.push(format!("{}: its rates are not kept: {error}", entry.device.id()));
+        notes.push(format!("{}: its rates are not kept: {}", entry.device.id(), escape::name(error)));
     }
     if let Some(error) = &entry.measure_error {
         notes.push(format!(
             "{}: not measured: {}",
             device.id,
-            error.trim_start_matches(&format!("{}: ", device.id))
+            escape::name(error.trim_start_matches(&format!("{}: ", device.id)))
         ));
     }
     notes
@@ -237,6 +242,19 @@ mod test {
     fn a_failed_measurement_is_noted_without_saying_the_device_twice() {
         let text = text(&[Entry { measure_error: Some("cpu: lost".into()), ..entry() }], &[]);
         assert!(text.ends_with("\ncpu: not measured: lost\n"), "{text}");
+    }
+
+    #[test]
+    fn a_terminal_acts_on_nothing_that_a_driver_says() {
+        let nasty = "\u{1b}]0;owned\u{7}\u{202e}\n";
+        let driver = words("DRIVER", |_| "\u{1b}]0;owned\u{7}\u{202e}\n".into());
+        let table = table(&[&ID, &driver], &[entry()]).trim_fmt();
+        let absent = Absent { back_end: "cuda".into(), reason: nasty.into() };
+        let text = text(&[Entry { measure_error: Some(nasty.into()), ..entry() }], &[absent]);
+        for text in [table, text] {
+            assert!(text.contains(r"\u{1b}]0;owned\u{7}\u{202e}\n"), "{text:?}");
+            assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{text:?}");
+        }
     }
 
     #[test]

@@ -6,12 +6,39 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
 
-use crate::{Usage, output::count};
+use crate::{
+    Usage,
+    output::{count, shown},
+};
 
 /// A longer line is taken for what is no text.
 const LONGEST_LINE: usize = 1 << 30;
+
+/// Whether a path means standard input. A file of that name can be had as `./-`.
+pub(super) fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// All that is in a file, or on standard input.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
+    let mut origin = Origin::open(path)?;
+    let mut all = Vec::new();
+    let name = origin.name.clone();
+    origin.reader().read_to_end(&mut all).with_context(|| format!("{name}: cannot be read"))?;
+    Ok(all)
+}
+
+/// What becomes of bytes after the last whole leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Last {
+    /// They are a leaf, which is shorter
+    Short,
+    /// They are filled up with zeros to a whole leaf
+    Pad,
+}
 
 /// What is read from: something with a name, whose size and time of change are known where it is a file.
 pub(super) struct Origin {
@@ -22,9 +49,12 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// A file, or whatever else has a path.
+    /// A file, or whatever else has a path; or standard input for `-`.
     pub(super) fn open(path: &Path) -> Result<Origin> {
-        let name = path.display().to_string();
+        if is_stdin(path) {
+            return Ok(Origin { name: "standard input".into(), reader: Box::new(io::stdin()), file: None });
+        }
+        let name = shown(path);
         let opened = || -> io::Result<_> {
             let file = File::open(path)?;
             let metadata = file.metadata()?;
@@ -32,15 +62,10 @@ impl Origin {
                 return Err(io::ErrorKind::IsADirectory.into());
             }
             let file_again = file.try_clone()?;
-            Ok((file, metadata.is_file().then_some((file_again, metadata))))
+            Ok((file, has_size(&metadata).then_some((file_again, metadata))))
         };
         let (reader, file) = opened().with_context(|| format!("{name}: cannot be opened"))?;
         Ok(Origin { name, reader: Box::new(reader), file })
-    }
-
-    /// What comes on standard input.
-    pub(super) fn stdin() -> Origin {
-        Origin { name: "standard input".into(), reader: Box::new(io::stdin()), file: None }
     }
 
     /// Test data.
@@ -59,17 +84,19 @@ impl Origin {
     }
 
     /// Reads all of it, in pieces of so many bytes; each is given to `take`, which says whether to go on. `filled` are
-    /// bytes of the next piece that are there already; what is left of the last piece is given back.
+    /// bytes of the next piece that are there already; what is left of the last piece is given back. Only a piece that
+    /// ends with a short leaf is no whole number of leaves.
     pub(super) fn pieces(
         mut self,
         piece_bytes: usize,
         leaf_bytes: usize,
+        last: Option<Last>,
         filled: Vec<u8>,
         mut take: impl FnMut(Vec<u8>) -> bool,
     ) -> Result<Vec<u8>> {
         let (mut piece, mut total) = (filled, 0);
         loop {
-            let room = (piece_bytes - piece.len()) as u64;
+            let room = piece_bytes - piece.len();
             total += self.read_up_to(room, &mut piece)? as u64;
             if piece.len() < piece_bytes {
                 break;
@@ -78,13 +105,20 @@ impl Origin {
                 return Ok(Vec::new());
             }
         }
-        whole_leaves(&self.name, total, leaf_bytes)?;
+        match last {
+            None => whole_leaves(&self.name, total, leaf_bytes)?,
+            // There is room for a whole piece.
+            Some(Last::Pad) => piece.resize(piece.len().next_multiple_of(leaf_bytes), 0),
+            Some(Last::Short) if piece.len().is_multiple_of(leaf_bytes) => {}
+            Some(Last::Short) => drop(take(std::mem::take(&mut piece))),
+        }
         self.check_unchanged(total)?;
         Ok(piece)
     }
 
-    fn read_up_to(&mut self, bytes: u64, piece: &mut Vec<u8>) -> Result<usize> {
-        let read = self.reader.by_ref().take(bytes).read_to_end(piece);
+    fn read_up_to(&mut self, bytes: usize, piece: &mut Vec<u8>) -> Result<usize> {
+        make_room(piece, bytes, &self.name)?;
+        let read = self.reader.by_ref().take(bytes as u64).read_to_end(piece);
         read.with_context(|| format!("{}: cannot be read", self.name))
     }
 
@@ -96,7 +130,8 @@ impl Origin {
             BufReader::with_capacity(1 << 20, std::mem::replace(&mut self.reader, Box::new(io::empty())));
         let mut total = 0;
         loop {
-            let mut piece = Vec::with_capacity(piece_bytes);
+            let mut piece = Vec::new();
+            make_room(&mut piece, piece_bytes, &name)?;
             let read = reader.by_ref().take(piece_bytes as u64).read_to_end(&mut piece);
             read.with_context(cannot)?;
             let rest = reader.by_ref().take(LONGEST_LINE as u64).read_until(b'\n', &mut piece);
@@ -133,6 +168,44 @@ impl Origin {
     }
 }
 
+/// Files that the system makes as they are read say that they are empty: all that is known of them is what comes.
+fn has_size(metadata: &Metadata) -> bool {
+    metadata.is_file() && metadata.len() > 0
+}
+
+/// Whether a path is one of a file that can be read from any place.
+pub(super) fn is_file(path: &Path) -> bool {
+    !is_stdin(path) && path.metadata().is_ok_and(|there| has_size(&there))
+}
+
+/// Makes room for more bytes. Fails where there is no memory for them.
+pub(super) fn make_room(piece: &mut Vec<u8>, more: usize, name: &str) -> Result<()> {
+    piece.try_reserve_exact(more).map_err(|_| no_memory(name, (piece.len() + more) as u64, None))
+}
+
+/// The error where so many bytes are more than there is memory for.
+fn no_memory(name: &str, bytes: u64, free: Option<u64>) -> anyhow::Error {
+    let free = free.map_or(String::new(), |free| format!(", and {} bytes are free", count(free)));
+    anyhow!(
+        "{name}: {} bytes of memory are needed{free}: choose a smaller leaf, or hash whole files with --files",
+        count(bytes)
+    )
+}
+
+/// Fails where leaves of a stream are so large that the pieces in flight do not fit in memory.
+pub(super) fn check_memory(leaf_bytes: usize, piece_bytes: usize, free: Option<u64>) -> Result<()> {
+    // One that is read, one that waits, and one that is worked on.
+    let needed = (piece_bytes as u64).saturating_mul(3);
+    match free {
+        // Small pieces are not worth a refusal: how much is free is a guess.
+        Some(free) if leaf_bytes >= piece_bytes && needed > free => {
+            let name = format!("leaves of {} bytes", count(leaf_bytes as u64));
+            Err(no_memory(&name, needed, Some(free)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Fails where so many bytes are no whole number of leaves, with what would be.
 pub(super) fn whole_leaves(name: &str, bytes: u64, leaf_bytes: usize) -> Result<()> {
     let size = leaf_bytes as u64;
@@ -148,7 +221,8 @@ pub(super) fn whole_leaves(name: &str, bytes: u64, leaf_bytes: usize) -> Result<
         if sizes.is_empty() { String::new() } else { format!(", or --leaf-size {}", sizes.join(" or ")) };
     let (less, more) = (count(bytes - over), count(bytes - over + size));
     Err(Usage(format!(
-        "{name}: {} bytes are {} leaves of {size} bytes and {over} bytes over: {less} or {more} bytes would fit{or_size}",
+        "{name}: {} bytes are {} leaves of {size} bytes and {over} bytes over: {less} or {more} bytes would fit{or_size}; \
+         --last short takes them as a shorter leaf, --last pad fills them up with zeros",
         count(bytes),
         count(bytes / size),
     ))
@@ -159,13 +233,15 @@ pub(super) fn whole_leaves(name: &str, bytes: u64, leaf_bytes: usize) -> Result<
 pub(crate) struct Numbers {
     leaves: u64,
     leaf_bytes: usize,
-    /// Which byte of all comes next.
-    next: u128,
+    /// Which leaf comes next,
+    next: u64,
+    /// and which byte of it.
+    within: usize,
 }
 
 impl Numbers {
     fn new(leaves: u64, leaf_bytes: usize) -> Numbers {
-        Numbers { leaves, leaf_bytes, next: 0 }
+        Numbers { leaves, leaf_bytes, next: 0, within: 0 }
     }
 
     /// Writes a leaf.
@@ -179,27 +255,30 @@ impl Numbers {
 
 impl Read for Numbers {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let size = self.leaf_bytes as u128;
-        let left = u128::from(self.leaves) * size - self.next;
-        let wanted = (bytes.len() as u128).min(left) as usize;
-        let (mut done, mut leaf) = (0, vec![0; self.leaf_bytes]);
-        while done < wanted {
-            let (index, within) = ((self.next / size) as u64, (self.next % size) as usize);
-            let some = (self.leaf_bytes - within).min(wanted - done);
-            Numbers::leaf(index, &mut leaf);
-            bytes[done..done + some].copy_from_slice(&leaf[within..within + some]);
-            done += some;
-            self.next += some as u128;
+        let (mut rest, size) = (&mut *bytes, self.leaf_bytes);
+        while !rest.is_empty() && self.next < self.leaves {
+            let number = self.next.to_le_bytes();
+            let some = (size - self.within).min(rest.len());
+            let (part, after) = rest.split_at_mut(some);
+            part.fill(0);
+            let number = number.get(self.within..).unwrap_or_default();
+            part.iter_mut().zip(number).for_each(|(byte, number)| *byte = *number);
+            self.within += some;
+            if self.within == size {
+                (self.next, self.within) = (self.next + 1, 0);
+            }
+            rest = after;
         }
-        Ok(done)
+        let left = rest.len();
+        Ok(bytes.len() - left)
     }
 }
 
 /// Where leaves come from, as it was asked for.
 #[derive(Debug)]
 pub(super) enum Input {
+    /// Files in this order; one of them may be standard input.
     Files(Vec<PathBuf>),
-    Stdin,
     Numbers(u64),
 }
 
@@ -226,10 +305,11 @@ mod test {
         whole_leaves("f", 0, 32).unwrap();
         let told = whole_leaves("f", 100, 32).unwrap_err().to_string();
         let expected = "f: 100 bytes are 3 leaves of 32 bytes and 4 bytes over: 96 or 128 bytes would fit, \
-                        or --leaf-size 25 or 50";
+                        or --leaf-size 25 or 50; --last short takes them as a shorter leaf, --last pad fills them up \
+                        with zeros";
         assert_eq!(told, expected);
         let prime = whole_leaves("f", 101, 32).unwrap_err().to_string();
-        assert!(prime.ends_with("96 or 128 bytes would fit, or --leaf-size 101"), "{prime}");
+        assert!(prime.contains("96 or 128 bytes would fit, or --leaf-size 101;"), "{prime}");
     }
 
     #[test]
@@ -253,7 +333,7 @@ mod test {
         let origin = Origin::made_up(25, 4);
         let mut pieces = Vec::new();
         let rest = origin
-            .pieces(32, 4, vec![9; 8], |piece| {
+            .pieces(32, 4, None, vec![9; 8], |piece| {
                 pieces.push(piece.len());
                 true
             })

@@ -7,7 +7,6 @@ mod proofs;
 mod prove;
 mod show;
 mod store;
-mod sum;
 mod verify;
 
 use anyhow::Result;
@@ -18,8 +17,9 @@ use crate::{EXIT_CODES, verbosity::Verbosity};
 /// The Merkle root of files, lines or test data, by all devices; proofs, and their check
 ///
 /// Leaves are of one size, or the lines of text, or whole files. Several files are one sequence of leaves, in the order
-/// given: no leaf or line goes from one file into the next, so every file must be a whole number of leaves. What is
-/// larger than memory streams through; only --tree and --prove keep 64 bytes a leaf in memory.
+/// given: no leaf or line goes from one file into the next, so every file must be a whole number of leaves, unless --last
+/// says what becomes of the last one. What is larger than memory streams through; only --tree and --prove keep 64 bytes a
+/// leaf in memory.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -47,11 +47,12 @@ fn after_help() -> String {
 Examples:
   evener merkle disk.img                                 the root over its pieces of 32 bytes
   evener merkle disk.img --leaf-size 4096 --hash blake3  of 4096 bytes, with BLAKE3
-  evener merkle --lines names.txt --prove 0 41 --out proofs.json
+  evener merkle disk.img --leaf-size 1MiB --last pad     the last leaf filled up with zeros
+  evener merkle --lines names.txt --prove 0,41 --out proofs.json
   evener merkle verify proofs.json --root HEX            are those lines among the names?
   evener merkle --files *.tar --tree backups.tree        a leaf a file, and keep the tree
   evener merkle prove backups.tree 3                     a proof from it, without the files
-  zcat dump.gz | evener merkle --stdin                   as it comes
+  zcat dump.gz | evener merkle -                         as it comes
   evener merkle --leaves 10000000 --trace trace.json     how fast, and who did what?
   evener merkle -q disk.img                              the root alone
 

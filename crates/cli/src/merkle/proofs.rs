@@ -2,11 +2,15 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use evener_merkle::{Digest, MerkleTree, Proof};
 use serde::{Deserialize, Serialize};
 
-use crate::output::{write_file, write_json};
+use super::input;
+use crate::{
+    escape,
+    output::{shown, write_file, write_json},
+};
 
 /// A proof with the root that it was made for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,10 +38,12 @@ pub(super) fn write(proofs: &[RootedProof], to: Option<&Path>) -> Result<()> {
     }
 }
 
-/// Reads one proof or several from a file.
+/// Reads one proof or several from a file, or `-`.
 pub(super) fn read(path: &Path) -> Result<Vec<RootedProof>> {
-    let text = std::fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    parse(&text).with_context(|| format!("{}: is no proof, nor a list of proofs", path.display()))
+    let text = input::read(path)?;
+    // The message repeats what the file says.
+    let told = |error: serde_json::Error| anyhow!("{}", escape::name(&error.to_string()));
+    parse(&text).map_err(told).with_context(|| format!("{}: is no proof, nor a list of proofs", shown(path)))
 }
 
 fn parse(text: &[u8]) -> serde_json::Result<Vec<RootedProof>> {

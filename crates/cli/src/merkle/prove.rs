@@ -1,13 +1,13 @@
 //! `evener merkle prove`: proofs from a stored tree.
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use evener_merkle::MerkleTree;
 
-use super::proofs;
-use crate::{EXIT_CODES, options::check_outputs};
+use super::{input, proofs};
+use crate::{EXIT_CODES, options::check_outputs, output::count};
 
 /// Proofs from a stored tree, without the leaves
 ///
@@ -15,7 +15,7 @@ use crate::{EXIT_CODES, options::check_outputs};
 #[derive(Debug, Args)]
 #[command(after_long_help = after_help())]
 pub(crate) struct Arguments {
-    /// The tree
+    /// The tree; - is standard input
     #[arg(value_name = "TREE")]
     tree: PathBuf,
 
@@ -42,6 +42,11 @@ Examples:
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     check_outputs([arguments.out.as_deref()])?;
-    let tree = MerkleTree::load(&arguments.tree)?;
+    let tree = match input::is_stdin(&arguments.tree) {
+        true => MerkleTree::read_from(io::stdin().lock())
+            .context("standard input: is no tree, or not all of one")?,
+        false => MerkleTree::load(&arguments.tree)?,
+    };
+    tracing::info!("a tree of {} leaves, {}", count(tree.leaves()), tree.scheme());
     proofs::write(&proofs::prove(&tree, &arguments.indices)?, arguments.out.as_deref())
 }

@@ -7,7 +7,13 @@ use evener_schedule::{LeftOut, Report};
 use serde::Serialize;
 
 use super::proofs::RootedProof;
-use crate::output::{count, rate, time};
+use crate::{
+    escape,
+    output::{count, rate, shown, time},
+};
+
+/// Why there was no run.
+const TOO_FEW: &str = "too few leaves to use a device";
 
 /// What a build came to.
 #[derive(Debug, Serialize)]
@@ -19,7 +25,10 @@ pub(super) struct Outcome {
     /// How long all of it took, with reading.
     pub(super) total_s: f64,
     pub(super) leaves_per_s: f64,
-    /// Leaves of a block, which is an item of the run; nothing where there was no run.
+    /// Whether devices were asked.
+    #[serde(skip)]
+    had_run: bool,
+    /// Leaves of a block, which is an item of the run; nothing where there was no run, or blocks were of several sizes.
     pub(super) leaves_per_item: Option<u64>,
     #[serde(flatten)]
     pub(super) report: Report,
@@ -35,6 +44,7 @@ impl Outcome {
         bytes: u64,
         took: Duration,
         report: Option<Report>,
+        leaves_per_item: Option<u64>,
         idle: &[String],
     ) -> Outcome {
         let total_s = took.as_secs_f64();
@@ -43,7 +53,8 @@ impl Outcome {
             bytes,
             total_s,
             leaves_per_s: summary.leaves as f64 / total_s.max(1e-9),
-            leaves_per_item: report.as_ref().and_then(|report| leaves_per_item(summary.leaves, report.items)),
+            had_run: report.is_some(),
+            leaves_per_item,
             report: report.unwrap_or_else(|| without_run(total_s, idle)),
             tree: None,
             proofs: None,
@@ -58,30 +69,22 @@ impl Outcome {
             format!("leaves   {} ({} bytes), {scheme}", count(leaves), count(self.bytes)),
             format!("took     {}, {} leaves/s", time(self.total_s), rate(self.leaves_per_s).trim()),
         ];
-        lines.extend(self.tree.as_ref().map(|tree| format!("tree     {tree}")));
-        lines.extend(proofs_to.map(|path| format!("proofs   {}", path.display())));
-        match self.leaves_per_item {
-            Some(each) => {
-                lines.push(format!("\n{}", self.report));
-                lines.push(format!("an item is a block of {} leaves", count(each)));
-            }
-            None => {
-                lines.push("\nno device was asked: these leaves are hashed sooner than one is awake".into())
-            }
+        lines.extend(self.tree.as_ref().map(|tree| format!("tree     {}", escape::name(tree))));
+        lines.extend(proofs_to.map(|path| format!("proofs   {}", shown(path))));
+        if self.had_run {
+            lines.push(format!("\n{}", self.report));
+            let each = self.leaves_per_item.map_or("several".into(), count);
+            lines.push(format!("an item is a block of {each} leaves"));
+        } else {
+            lines.push(format!("\n{TOO_FEW}: hashed on the processor's cores"));
         }
         lines.join("\n") + "\n"
     }
 }
 
-/// Blocks are powers of two of leaves, and what is no whole block is no item.
-fn leaves_per_item(leaves: u64, items: u64) -> Option<u64> {
-    (0..u64::BITS).find(|height| leaves >> height == items).map(|height| 1 << height)
-}
-
 /// The report of what needed no run.
 fn without_run(took_s: f64, idle: &[String]) -> Report {
-    let reason = "so few leaves are hashed sooner than a device is awake";
-    let left_out = idle.iter().map(|id| LeftOut { id: id.clone(), reason: reason.into() }).collect();
+    let left_out = idle.iter().map(|id| LeftOut { id: id.clone(), reason: TOO_FEW.into() }).collect();
     Report {
         task: None,
         strategy: None,
@@ -96,17 +99,5 @@ fn without_run(took_s: f64, idle: &[String]) -> Report {
         predicted_s: None,
         devices: Vec::new(),
         left_out,
-    }
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn the_size_of_a_block_is_told_by_how_many_there_are() {
-        assert_eq!(leaves_per_item(1_000_000, 976), Some(1024));
-        assert_eq!(leaves_per_item(4096, 4), Some(1024));
-        assert_eq!(leaves_per_item(100, 100), Some(1));
     }
 }

@@ -5,13 +5,13 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use evener_merkle::MerkleTree;
 
-use crate::output::{special, target};
+use crate::output::{is_special, open_special, shown, target};
 
 /// Writes a tree. Where that fails, or somebody interrupts it, nothing half-written is left behind.
 pub(super) fn store(tree: &MerkleTree, path: &Path) -> Result<()> {
-    if let Some(special) = special(path) {
-        let written = special.and_then(|special| tree.write_to(special));
-        return written.with_context(|| format!("{}: cannot be written", path.display()));
+    if is_special(path) {
+        let written = open_special(path).and_then(|special| tree.write_to(special));
+        return written.with_context(|| format!("{}: cannot be written", shown(path)));
     }
     uninterrupted(|| tree.save(target(path)))?;
     Ok(())

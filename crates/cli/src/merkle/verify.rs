@@ -2,14 +2,17 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use evener_merkle::Digest;
 use serde::Serialize;
 
-use super::proofs::{self, RootedProof};
+use super::{
+    input,
+    proofs::{self, RootedProof},
+};
 use crate::{
-    EXIT_CODES, Refuted, Usage,
+    EXIT_CODES, Refuted, Usage, escape,
     output::{write_json, write_out},
     verbosity::Verbosity,
 };
@@ -24,7 +27,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_long_help = after_help())]
 pub(crate) struct Arguments {
-    /// Files with a proof or a list of proofs
+    /// Files with a proof or a list of proofs; - is standard input
     #[arg(value_name = "PROOF", required = true)]
     proofs: Vec<PathBuf>,
 
@@ -73,10 +76,11 @@ struct Finding {
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let mut findings = Vec::new();
+    if arguments.proofs.iter().chain(&arguments.leaf).filter(|path| input::is_stdin(path)).count() > 1 {
+        return Err(Usage("- is standard input, which can be read once: name it once".into()).into());
+    }
     let leaf = match &arguments.leaf {
-        Some(path) => {
-            Some(std::fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?)
-        }
+        Some(path) => Some(input::read(path)?),
         None => None,
     };
     for path in &arguments.proofs {
@@ -127,8 +131,13 @@ fn text(findings: &[Finding]) -> String {
     let mut lines = Vec::new();
     for Finding { file, index, leaves, leaf, root, why, .. } in findings {
         lines.push(match why {
-            None => format!("{file}: leaf {index} of {leaves}, hash {leaf}: is in the tree with root {root}"),
-            Some(why) => format!("{file}: leaf {index} of {leaves}, hash {leaf}: NOT SHOWN: {why}"),
+            None => format!(
+                "{}: leaf {index} of {leaves}, hash {leaf}: is in the tree with root {root}",
+                escape::name(file)
+            ),
+            Some(why) => {
+                format!("{}: leaf {index} of {leaves}, hash {leaf}: NOT SHOWN: {why}", escape::name(file))
+            }
         });
     }
     let by = match findings.iter().all(|finding| finding.root_from == "given") {

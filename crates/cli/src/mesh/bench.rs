@@ -12,7 +12,10 @@ use comfy_table::{CellAlignment, Table, presets};
 use evener_mesh::comm::{Comm, CommError, Group, Operation};
 use serde::Serialize;
 
-use crate::{EXIT_CODES, Usage, output::write_out};
+use crate::{
+    EXIT_CODES, Usage,
+    output::{write_json, write_out},
+};
 
 /// How long do collectives take, and are they right?
 ///
@@ -348,7 +351,7 @@ fn report(backend: &str, ranks: usize, arguments: &Arguments, rows: &[Row]) -> R
             "backend": backend, "ranks": ranks, "op": arguments.op, "type": "f32",
             "reduce": Operation::from(arguments.reduce), "sizes": rows,
         });
-        write_out(&format!("{object:#}\n"))?;
+        write_json(&object)?;
     } else {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);

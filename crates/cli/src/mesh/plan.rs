@@ -8,13 +8,17 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use evener_device::Inventory;
 use evener_mesh::{
     placement::{Blueprint, Layer, Planner, Proposal, Workload},
     topology::{Member, Mesh},
 };
 
-use crate::{EXIT_CODES, Usage, output::write_out, size::bytes};
+use crate::{
+    EXIT_CODES, Usage,
+    options::choose_devices,
+    output::{shown, write_json, write_out},
+    size::bytes,
+};
 
 /// Layers of a model of which nothing is said.
 const LAYERS: usize = 32;
@@ -110,8 +114,10 @@ struct Plan {
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let json = arguments.json;
     let plan = plan(arguments)?;
-    write_out(&if json { json::text(&plan)? } else { text::text(&plan)? })?;
-    Ok(())
+    match json {
+        true => write_json(&json::object(&plan)?),
+        false => Ok(write_out(&text::text(&plan)?)?),
+    }
 }
 
 fn plan(arguments: Arguments) -> Result<Plan> {
@@ -140,14 +146,13 @@ fn plan(arguments: Arguments) -> Result<Plan> {
 }
 
 fn read(path: &PathBuf) -> Result<Blueprint> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    Ok(Blueprint::from_toml(&text).map_err(|why| Usage(format!("{}: {why}", path.display())))?)
+    let text = std::fs::read_to_string(path).with_context(|| format!("{}: cannot be read", shown(path)))?;
+    Ok(Blueprint::from_toml(&text).map_err(|why| Usage(format!("{}: {why}", shown(path))))?)
 }
 
 fn members(arguments: &Arguments, blueprint: &Blueprint) -> Result<Vec<Member>> {
     if blueprint.members.is_empty() {
-        let devices = Inventory::discover().select_or_default(arguments.devices.as_deref())?;
+        let devices = choose_devices(arguments.devices.as_deref())?;
         return Ok(devices.iter().map(Member::of).collect());
     }
     if arguments.devices.is_some() {

@@ -3,12 +3,10 @@
 use std::{borrow::Cow, cell::RefCell, collections::HashMap, ops::Range, rc::Rc};
 
 use evener_schedule::{Job, Trace};
-use rayon::prelude::*;
 
 use super::{Builder, Built};
 use crate::{
-    error::{Error, Result},
-    file::LeafFile,
+    error::Result,
     hash::Digest,
     leaves::{Leaves, Source},
     subtree::Format,
@@ -30,50 +28,33 @@ impl Builder {
         if self.goes_to_devices(leaves) {
             return Ok(None);
         }
-        let scheme = self.scheme;
-        let each = |bytes: &[u8]| bytes.par_chunks(leaves.leaf_bytes).map(|leaf| scheme.leaf(leaf)).collect();
-        Ok(Some(match &leaves.source {
-            Source::Parts(parts) => parts.par_iter().map(|leaf| scheme.leaf(leaf)).collect(),
-            Source::Bytes(bytes) => each(bytes),
-            Source::Shared(bytes) => each(bytes.as_slice()),
-            Source::Device(device, buffer) => each(&device.stream()?.download(buffer)?.wait()?),
-            Source::File(file) => {
-                let count = leaves.count();
-                let read = |buffer: &mut Vec<u8>, index: u64| {
-                    buffer.resize(leaves.leaf_bytes, 0);
-                    file.read(index * leaves.leaf_bytes as u64, buffer)?;
-                    Ok(scheme.leaf(buffer))
-                };
-                let digests: Result<Vec<Digest>, String> =
-                    (0..count).into_par_iter().map_init(Vec::new, read).collect();
-                let digests = digests.map_err(|detail| of_file(file, detail))?;
-                file.is_unchanged()?;
-                digests
-            }
-        }))
+        self.scheme.leaf_digests(leaves).map(Some)
     }
 
-    /// Reduces the leaves' whole blocks, on the pool or, where they are few, here; and hashes the rest of the leaves.
+    /// Reduces the whole blocks of the leaves after the first `skip`, on the pool or, where they are few, here; and hashes
+    /// the rest of the leaves.
     pub(super) fn blocks<O: Outcome>(
         &self,
         leaves: &Leaves<'_>,
         format: Format,
         height: u32,
+        skip: u64,
         here: impl FnOnce(&[u8]) -> Vec<O::Output>,
     ) -> Result<Built<BlocksAndRest<O>>>
     where
         Self: HasJobs<O>,
     {
-        let count = leaves.count();
+        let count = leaves.count() - skip;
         let block = format.bytes() << height;
         let full = count >> height;
-        let rest = (full * block as u64)..count * format.bytes() as u64;
+        let start = skip * format.bytes() as u64;
+        let rest = start + full * block as u64..start + count * format.bytes() as u64;
         let outcome = if full < FEW_BLOCKS {
-            let all = bytes_of(leaves, 0..rest.end)?;
-            let (blocks, rest) = all.as_ref().split_at(rest.start as usize);
+            let all = bytes_of(leaves, start..rest.end)?;
+            let (blocks, rest) = all.as_ref().split_at((rest.start - start) as usize);
             (here(blocks), format.bottom_of(rest), None, Trace::default())
         } else {
-            let items = Items::new(leaves, full, block);
+            let items = Items::new(leaves, start, full, block);
             let mapped = self.job::<O>(format, height).map(items.blocks());
             let mapped = mapped.map_err(|error| match &leaves.source {
                 Source::File(file) => file.failure().unwrap_or(error.into()),
@@ -87,7 +68,8 @@ impl Builder {
             file.is_unchanged()?;
         }
         let (blocks, rest, report, trace) = outcome;
-        Ok(Built { value: (blocks, rest), leaves: count, report, trace })
+        let leaves_per_item = report.is_some().then_some(1 << height);
+        Ok(Built { value: (blocks, rest), leaves: count, leaves_per_item, report, trace })
     }
 
     /// The job for blocks of a kind, with what earlier builds have made and learned.
@@ -118,21 +100,16 @@ impl HasJobs<Nodes> for Builder {
 }
 
 /// Some of the leaves' bytes.
-fn bytes_of<'a>(leaves: &'a Leaves<'_>, range: Range<u64>) -> Result<Cow<'a, [u8]>> {
+pub(super) fn bytes_of<'a>(leaves: &'a Leaves<'_>, range: Range<u64>) -> Result<Cow<'a, [u8]>> {
     let place = range.start as usize..range.end as usize;
     match &leaves.source {
         Source::Bytes(bytes) => Ok(bytes[place].into()),
         Source::Shared(shared) => Ok((&shared.as_slice()[place]).into()),
         Source::File(file) => {
             let mut bytes = vec![0; place.len()];
-            file.read(range.start, &mut bytes).map_err(|detail| of_file(file, detail))?;
+            file.read(range.start, &mut bytes).map_err(|detail| file.failed(detail))?;
             Ok(bytes.into())
         }
-        Source::Parts(_) | Source::Device(..) => Ok(Vec::new().into()),
+        Source::Parts(_) | Source::Lines(..) | Source::Device(..) => Ok(Vec::new().into()),
     }
-}
-
-/// What went wrong with a file that was read.
-fn of_file(file: &LeafFile, detail: String) -> Error {
-    file.failure().unwrap_or_else(|| Error::file(file.path(), detail))
 }

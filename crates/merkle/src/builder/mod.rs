@@ -4,6 +4,7 @@ mod blocks;
 mod built;
 mod options;
 mod stream;
+mod sum;
 
 use std::{
     cell::RefCell,
@@ -13,11 +14,11 @@ use std::{
 use evener_device::{Buffer, Device, DeviceId};
 use evener_schedule::Pool;
 
-pub use self::built::Built;
 use self::{
     blocks::{FEW_BLOCKS, Jobs},
     options::Options,
 };
+pub use self::{built::Built, stream::RootStream};
 use crate::{
     error::{Error, Result},
     hash::Digest,
@@ -101,6 +102,11 @@ impl Builder {
             let root = self.scheme.empty_root().ok_or(Error::NoLeaves { rule: self.scheme.rule() })?;
             return Ok(Built::without_run(root, 0));
         }
+        if matches!(leaves.source, Source::Lines(..)) {
+            let mut stream = self.stream();
+            stream.push(leaves)?;
+            return stream.finish();
+        }
         if let Some(digests) = self.hashed_here(leaves)? {
             return self.root(&Leaves::digests(&digests));
         }
@@ -111,7 +117,7 @@ impl Builder {
         let height = block_height(count, format.bytes());
         let scheme = self.scheme;
         let built =
-            self.blocks::<Roots>(leaves, format, height, |blocks| roots_here(&format, blocks, height))?;
+            self.blocks::<Roots>(leaves, format, height, 0, |blocks| roots_here(&format, blocks, height))?;
         Ok(built.map(|(roots, rest)| join(scheme, [(height, roots), (0, rest)])))
     }
 
@@ -136,7 +142,7 @@ impl Builder {
             let tree = MerkleTree::from_blocks(scheme, height, nodes, format.bottom_of(&rest));
             return Ok(Built::without_run(tree, count));
         }
-        let built = self.blocks::<Nodes>(leaves, format, height, |blocks| {
+        let built = self.blocks::<Nodes>(leaves, format, height, 0, |blocks| {
             let whole = |block: &[u8]| {
                 let mut nodes = vec![Digest::default(); (2 << height) - 1].into_boxed_slice();
                 subtree::whole(&format, block, height, &mut nodes);
@@ -157,7 +163,7 @@ impl Builder {
         if full < FEW_BLOCKS || !self.goes_to_devices(leaves) {
             return Ok(self.pool.devices().iter().map(|device| (device.id().clone(), None)).collect());
         }
-        let items = Items::new(leaves, full, format.bytes() << height);
+        let items = Items::new(leaves, 0, full, format.bytes() << height);
         let rates = self.job::<Roots>(format, height).calibrate(items.blocks())?;
         let leaves_of_block = (1u64 << height) as f64;
         Ok(rates.into_iter().map(|(id, rate)| (id, rate.map(|rate| rate * leaves_of_block))).collect())
@@ -169,7 +175,7 @@ impl Builder {
 
     /// Whether there is a kernel for such leaves.
     fn goes_to_devices(&self, leaves: &Leaves<'_>) -> bool {
-        let of_one_size = !matches!(leaves.source, Source::Parts(_));
+        let of_one_size = !matches!(leaves.source, Source::Parts(_) | Source::Lines(..));
         of_one_size && leaves.leaf_bytes <= LONG_LEAF && kernel::can_do(&self.format(leaves))
     }
 

@@ -1,85 +1,255 @@
-//! Leaves that are read piece by piece.
+//! Leaves that come piece by piece.
 
-use std::io::Read;
+use std::{io::Read, thread, time::Instant};
 
-use super::{Builder, Built, block_height, roots_here};
+use super::{Builder, Built, block_height, blocks::bytes_of, roots_here, sum::Sum};
 use crate::{
     error::{Error, Result},
     hash::Digest,
-    leaves::Leaves,
-    subtree::join,
+    leaves::{Leaves, Source},
+    lines::{self, Batch},
+    subtree::Peaks,
     task::Roots,
 };
 
-/// So many bytes of a stream are read before they are hashed, while the next are read.
-const GULP_BYTES: usize = 64 << 20;
+/// About so many bytes of a stream are read before they are hashed, while the next are read.
+const PIECE_BYTES: usize = 64 << 20;
 
 impl Builder {
+    /// Begins a root over leaves that come piece by piece, and need never all be in memory.
+    pub fn stream(&self) -> RootStream<'_> {
+        RootStream {
+            builder: self,
+            peaks: Peaks::default(),
+            waiting: Vec::new(),
+            height: 0,
+            sum: Sum::default(),
+            began: Instant::now(),
+        }
+    }
+
     /// The root over leaves of one size that come from a stream, which may be longer than memory. Fails as
     /// [`Builder::root`], where reading fails, and where the stream ends within a leaf.
     pub fn root_of_stream(&self, stream: impl Read + Send, leaf_bytes: usize) -> Result<Built<Digest>> {
         // No leaves of no size: says why.
         Leaves::of_size(&[], leaf_bytes)?;
-        let height = block_height(u64::MAX, leaf_bytes);
-        let gulp = (GULP_BYTES / (leaf_bytes << height)).max(1) * (leaf_bytes << height);
-        let mut stream = Gulps { stream, gulp };
-        let mut next = stream.next()?;
-        let (mut roots, mut count) = (Vec::new(), 0);
-        while next.len() == gulp {
+        let piece_bytes = RootStream::piece_bytes(leaf_bytes);
+        let mut pieces = Pieces { stream, piece_bytes };
+        let mut root = self.stream();
+        let mut next = pieces.next()?;
+        while next.len() == piece_bytes {
             let now = next;
-            // The next gulp is read while this one is hashed.
-            let (hashed, read) = std::thread::scope(|scope| {
-                let reading = scope.spawn(|| stream.next());
-                let hashed = self.subtree_roots(&Leaves::of_size(&now, leaf_bytes)?, height);
-                let read =
-                    reading.join().map_err(|_| Error::file("stream".as_ref(), "reading it panicked"))?;
-                Ok::<_, Error>((hashed, read))
-            })?;
-            roots.extend(hashed?);
-            count += (gulp / leaf_bytes) as u64;
-            next = read?;
+            // The next piece is read while this one is hashed.
+            let (pushed, read) = thread::scope(|scope| {
+                let reading = scope.spawn(|| pieces.next());
+                let pushed = Leaves::of_size(&now, leaf_bytes).and_then(|leaves| root.push(&leaves));
+                (pushed, reading.join())
+            });
+            pushed?;
+            next = read.map_err(|_| Error::file("stream".as_ref(), "reading it panicked"))??;
         }
-        let last = Leaves::of_size(&next, leaf_bytes)?;
-        if roots.is_empty() {
-            return self.root(&last);
-        }
-        let format = self.format(&last);
-        let value = match next.len() / (leaf_bytes << height) {
-            0 => join(self.scheme, [(height, roots), (0, format.bottom_of(&next))]),
-            whole => {
-                let (blocks, rest) = next.split_at(whole * (leaf_bytes << height));
-                roots.extend(self.subtree_roots(&Leaves::of_size(blocks, leaf_bytes)?, height)?);
-                join(self.scheme, [(height, roots), (0, format.bottom_of(rest))])
-            }
-        };
-        let leaves = count + last.count();
-        Ok(Built::without_run(value, leaves))
+        root.push(&Leaves::of_size(&next, leaf_bytes)?)?;
+        root.finish()
+    }
+}
+
+/// A root over leaves that come piece by piece. Only the roots of complete subtrees are kept of them, fewer than 64.
+///
+/// ```
+/// use evener_device::Device;
+/// use evener_merkle::{Builder, Leaves};
+/// use evener_schedule::Pool;
+///
+/// let pool = Pool::new([Device::cpu()])?;
+/// let builder = Builder::new(&pool);
+/// let mut stream = builder.stream();
+/// stream.push(&Leaves::lines(b"one\ntwo\n"))?;
+/// stream.push(&Leaves::parts([&b"three"[..]]))?;
+/// let root = stream.finish()?;
+/// assert_eq!(root.value(), builder.root(&Leaves::lines(b"one\ntwo\nthree"))?.value());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct RootStream<'b> {
+    builder: &'b Builder,
+    peaks: Peaks,
+    /// Hashes of lines that are to be added while the next lines are hashed.
+    waiting: Vec<Digest>,
+    /// Blocks are at least so high: those of the largest piece so far.
+    height: u32,
+    sum: Sum,
+    began: Instant,
+}
+
+impl RootStream<'_> {
+    /// How many bytes a piece should have: a power of two of leaves, enough to keep devices busy.
+    pub fn piece_bytes(leaf_bytes: usize) -> usize {
+        leaf_bytes << (PIECE_BYTES / leaf_bytes.max(1)).max(1).ilog2()
     }
 
-    /// The roots of whole blocks.
-    fn subtree_roots(&self, leaves: &Leaves<'_>, height: u32) -> Result<Vec<Digest>> {
-        if let Some(digests) = self.hashed_here(leaves)? {
-            return self.subtree_roots(&Leaves::digests(&digests), height);
+    /// How many leaves have been pushed.
+    pub fn leaves(&self) -> u64 {
+        self.peaks.leaves() + self.waiting.len() as u64
+    }
+
+    /// Adds the next leaves, of any kind and number. It is fastest where all pieces but the last have the same power of
+    /// two of leaves. Fails as [`Builder::root`]; the stream then has no root.
+    pub fn push(&mut self, leaves: &Leaves<'_>) -> Result<()> {
+        if let Source::Lines(text, _) = &leaves.source {
+            return lines::batches(text).try_for_each(|batch| self.push_lines(&batch));
         }
-        let format = self.format(leaves);
-        let built =
-            self.blocks::<Roots>(leaves, format, height, |blocks| roots_here(&format, blocks, height))?;
-        Ok(built.into_value().0)
+        self.add_waiting()?;
+        self.add(leaves)
+    }
+
+    /// Hashes lines on the processor's cores while the devices are at what is above the lines before them.
+    fn push_lines(&mut self, batch: &Batch<'_>) -> Result<()> {
+        let scheme = self.builder.scheme;
+        let (added, hashed) = thread::scope(|scope| {
+            let hashing = scope.spawn(|| batch.hash(scheme));
+            (self.add_waiting(), hashing.join())
+        });
+        added?;
+        self.waiting = hashed.map_err(|_| Error::file("lines".as_ref(), "hashing them panicked"))?;
+        Ok(())
+    }
+
+    fn add_waiting(&mut self) -> Result<()> {
+        let waiting = std::mem::take(&mut self.waiting);
+        if waiting.is_empty() { Ok(()) } else { self.add(&Leaves::digests(&waiting)) }
+    }
+
+    fn add(&mut self, leaves: &Leaves<'_>) -> Result<()> {
+        let (builder, scheme, count) = (self.builder, self.builder.scheme, leaves.count());
+        let is_on_device = matches!(leaves.source, Source::Device(..));
+        if is_on_device || !builder.goes_to_devices(leaves) {
+            let digests = scheme.leaf_digests(leaves)?;
+            return if digests.is_empty() { Ok(()) } else { self.add(&Leaves::digests(&digests)) };
+        }
+        let format = builder.format(leaves);
+        let height = block_height(count, format.bytes()).max(self.height);
+        self.height = height;
+        // Leaves that come before the first whole block.
+        let before = self.peaks.leaves();
+        let head = (before.next_multiple_of(1 << height) - before).min(count);
+        if head > 0 {
+            let bytes = bytes_of(leaves, 0..head * format.bytes() as u64)?;
+            self.peaks.add_leaves(scheme, &format.bottom_of(&bytes));
+        }
+        let began = self.began.elapsed();
+        let built = builder
+            .blocks::<Roots>(leaves, format, height, head, |blocks| roots_here(&format, blocks, height))?;
+        self.sum.add(&built, began);
+        let (roots, rest) = built.into_value();
+        roots.into_iter().for_each(|root| self.peaks.add(scheme, height, root));
+        self.peaks.add_leaves(scheme, &rest);
+        Ok(())
+    }
+
+    /// The root over all leaves, with what the devices did in all. Fails as [`Builder::root`].
+    pub fn finish(mut self) -> Result<Built<Digest>> {
+        self.add_waiting()?;
+        let (scheme, leaves) = (self.builder.scheme, self.peaks.leaves());
+        let root = self.peaks.root(scheme).or(scheme.empty_root());
+        let value = root.ok_or(Error::NoLeaves { rule: scheme.rule() })?;
+        Ok(self.sum.finish(value, leaves))
     }
 }
 
 /// A stream, some bytes at a time.
-struct Gulps<R> {
+struct Pieces<R> {
     stream: R,
-    gulp: usize,
+    piece_bytes: usize,
 }
 
-impl<R: Read> Gulps<R> {
-    /// The next bytes: fewer than a gulp only at the end.
+impl<R: Read> Pieces<R> {
+    /// The next bytes: fewer than a piece only at the end.
     fn next(&mut self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let limited = self.stream.by_ref().take(self.gulp as u64).read_to_end(&mut bytes);
+        let limited = self.stream.by_ref().take(self.piece_bytes as u64).read_to_end(&mut bytes);
         limited.map_err(|error| Error::io("stream".as_ref(), "cannot be read", &error))?;
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use evener_device::Device;
+    use evener_schedule::Pool;
+
+    use super::*;
+    use crate::{hash::Hash, rule::Rule, rule::Scheme};
+
+    #[test]
+    fn pieces_come_to_the_root_of_all() {
+        let pool = Pool::new([Device::cpu()]).unwrap();
+        for rule in Rule::ALL {
+            let scheme = Scheme::new(Hash::Sha256, rule).unwrap();
+            let builder = Builder::new(&pool).scheme(scheme).keep_history_at(None);
+            for count in (1..70).chain([1023, 2048, 5000]) {
+                let bytes: Vec<u8> =
+                    (0..count * 32).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 9) as u8).collect();
+                let of_all = builder.root(&Leaves::of_size(&bytes, 32).unwrap()).unwrap();
+                for piece in [1, 3, 8, 300, 2048].into_iter().filter(|&piece| piece < 100 || count > 100) {
+                    let mut stream = builder.stream();
+                    for piece in bytes.chunks(piece * 32) {
+                        stream.push(&Leaves::of_size(piece, 32).unwrap()).unwrap();
+                    }
+                    assert_eq!(stream.leaves(), u64::from(count));
+                    let built = stream.finish().unwrap();
+                    assert_eq!(built.value(), of_all.value(), "{rule}: {count} leaves in pieces of {piece}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn leaves_of_every_kind_may_follow_each_other() {
+        let pool = Pool::new([Device::cpu()]).unwrap();
+        let builder = Builder::new(&pool).keep_history_at(None);
+        let scheme = builder.scheme;
+        let bytes: Vec<u8> = (0..32 * 3000u32).map(|n| (n >> 3) as u8).collect();
+        let text: String = (0..3000).map(|n| format!("{n}\r\n")).collect();
+        let long = vec![7; 2 * 5000];
+        let mut expected: Vec<Digest> = bytes.chunks(32).map(|leaf| scheme.leaf(leaf)).collect();
+        expected.extend(text.lines().map(|line| scheme.leaf(line.as_bytes())));
+        expected.extend(long.chunks(5000).map(|leaf| scheme.leaf(leaf)));
+        expected.extend([scheme.leaf(b"short"), Digest([3; 32])]);
+        expected.extend(bytes.chunks(32).map(|leaf| scheme.leaf(leaf)));
+        let mut stream = builder.stream();
+        stream.push(&Leaves::of_size(&bytes, 32).unwrap()).unwrap();
+        stream.push(&Leaves::lines(text.as_bytes())).unwrap();
+        stream.push(&Leaves::of_size(&long, 5000).unwrap()).unwrap();
+        stream.push(&Leaves::parts([&b"short"[..]])).unwrap();
+        stream.push(&Leaves::digests(&[Digest([3; 32])])).unwrap();
+        stream.push(&Leaves::of_size(&[], 32).unwrap()).unwrap();
+        stream.push(&Leaves::of_size(&bytes, 32).unwrap()).unwrap();
+        let (found, all) = (stream.finish().unwrap(), builder.root(&Leaves::digests(&expected)).unwrap());
+        assert_eq!((found.value(), found.leaves()), (all.value(), expected.len() as u64));
+    }
+
+    #[test]
+    fn a_stream_has_the_report_and_the_trace_of_all_its_runs() {
+        let pool = Pool::new([Device::cpu()]).unwrap();
+        let builder = Builder::new(&pool).trace().keep_history_at(None);
+        let bytes = vec![0; 32 << 16];
+        let leaves = Leaves::of_size(&bytes, 32).unwrap();
+        let alone = builder.root(&leaves).unwrap();
+        let mut stream = builder.stream();
+        (0..3).for_each(|_| stream.push(&leaves).unwrap());
+        let built = stream.finish().unwrap();
+        let (report, alone) = (built.report().unwrap(), alone.report().unwrap());
+        assert_eq!(report.items, 3 * alone.items);
+        assert_eq!(built.leaves_per_item().unwrap() * report.items, built.leaves());
+        assert!(built.trace().spans.len() as u64 >= 3, "{:?}", built.trace());
+        assert!(builder.stream().finish().unwrap().report().is_none());
+    }
+
+    #[test]
+    fn a_piece_is_a_power_of_two_of_leaves() {
+        for size in [1, 7, 32, 33, 4096, PIECE_BYTES - 1, PIECE_BYTES + 1] {
+            let piece = RootStream::piece_bytes(size);
+            assert!(piece.is_multiple_of(size) && (piece / size).is_power_of_two(), "{size}: {piece}");
+        }
     }
 }

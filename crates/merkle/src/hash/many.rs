@@ -40,6 +40,27 @@ fn around(scheme: Scheme, prefix: &[u8]) -> super::wide::Around {
     super::wide::Around { hash, prefix, double }
 }
 
+/// Hashes leaves of any sizes, as many as there is room for.
+pub(crate) fn each<'a>(scheme: Scheme, leaves: impl IntoIterator<Item = &'a [u8]>, out: &mut [Digest]) {
+    let mut leaves = leaves.into_iter();
+    if scheme.hash() != Hash::Sha256 || scheme.is_double() {
+        leaves.zip(out).for_each(|(leaf, out)| *out = scheme.leaf(leaf));
+        return;
+    }
+    // Messages that are hashed together take as long as the longest of them: long ones are hashed one by one.
+    const LONG: usize = 1024;
+    for out in out.chunks_mut(GO) {
+        let mut list: [&[u8]; GO] = [&[]; GO];
+        list.iter_mut().zip(leaves.by_ref().take(out.len())).for_each(|(slot, leaf)| *slot = leaf);
+        let list = &mut list[..out.len()];
+        let long: Vec<(usize, &[u8])> =
+            list.iter().copied().enumerate().filter(|(_, leaf)| leaf.len() > LONG).collect();
+        long.iter().for_each(|(index, _)| list[*index] = &[]);
+        tape_sha256::hash_many_prefixed(scheme.leaf_prefix(), list, bytemuck::cast_slice_mut(out));
+        long.iter().for_each(|(index, leaf)| out[*index] = scheme.leaf(leaf));
+    }
+}
+
 /// Hashes messages of one size that follow each other, each with a prefix.
 fn messages(scheme: Scheme, prefix: &[u8], bytes: &[u8], size: usize, out: &mut [Digest]) {
     match scheme.hash() {
@@ -99,6 +120,18 @@ mod test {
                     assert_eq!(out, expected, "{scheme}, {count} leaves of {size} bytes");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn leaves_of_unequal_size_are_each_what_one_is() {
+        for scheme in Scheme::all() {
+            let bytes = noise(5000);
+            let parts: Vec<&[u8]> = (0..300).map(|n| &bytes[n..n + (n * 37) % 2000]).collect();
+            let mut out = vec![Digest::default(); parts.len()];
+            each(scheme, parts.iter().copied(), &mut out);
+            let expected: Vec<Digest> = parts.iter().map(|leaf| scheme.leaf(leaf)).collect();
+            assert_eq!(out, expected, "{scheme}");
         }
     }
 

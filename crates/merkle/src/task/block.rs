@@ -18,16 +18,16 @@ pub(crate) struct Items<'a> {
 }
 
 impl<'a> Items<'a> {
-    /// The first so many blocks of so many bytes. None of leaves that are not bytes in the host's reach.
-    pub(crate) fn new(leaves: &Leaves<'a>, count: u64, block_bytes: usize) -> Items<'a> {
+    /// So many blocks of so many bytes, from a byte on. None of leaves that are not bytes in the host's reach.
+    pub(crate) fn new(leaves: &Leaves<'a>, start: u64, count: u64, block_bytes: usize) -> Items<'a> {
         let place = || match &leaves.source {
             // SAFETY: the bytes are borrowed for as long as `Items` is there, and blocks cannot be had out of it.
             Source::Bytes(bytes) => Some(Place::Lent(unsafe { Lent::new(bytes) })),
             Source::Shared(shared) => Some(Place::Shared(shared.clone())),
             Source::File(file) => Some(Place::File(file.clone())),
-            Source::Parts(_) | Source::Device(..) => None,
+            Source::Parts(_) | Source::Lines(..) | Source::Device(..) => None,
         };
-        let block = |index| Some(Block { place: place()?, at: index * block_bytes as u64 });
+        let block = |index| Some(Block { place: place()?, at: start + index * block_bytes as u64 });
         Items { blocks: (0..count).map_while(block).collect(), leaves: PhantomData }
     }
 

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{MerkleTree, level_count, nodes_in_level};
 use crate::{
     error::{Error, Result},
+    file::replace_file,
     hash::{Digest, Hash},
     rule::{Rule, Scheme},
 };
@@ -46,20 +47,12 @@ impl MerkleTree {
     }
 
     /// Writes the tree to a file, whole or not at all: where that fails, for want of room or for another reason, a file
-    /// that was there is as it was, and no part of a new one is left behind.
+    /// that was there is as it was, and no part of a new one is left behind. A file that is replaced keeps its mode; a new
+    /// one has what the umask says.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let failed = |error: io::Error| Error::io(path, "cannot be written", &error);
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-        self.write_to(file.as_file_mut()).map_err(failed)?;
-        // Some systems find out only here that there is no room.
-        file.as_file().sync_all().map_err(failed)?;
-        file.persist(path).map_err(|error| failed(error.error))?;
-        Ok(())
+        replace_file(path, |file| self.write_to(file)).map_err(failed)
     }
 
     /// Writes what [`MerkleTree::read_from`] reads.
@@ -100,8 +93,9 @@ impl MerkleTree {
             _ => Error::io(path, "cannot be read", &error),
         };
         let file = File::open(path).map_err(failed)?;
-        let bytes = file.metadata().map_err(failed)?.len();
-        MerkleTree::read(file, Some(bytes)).map_err(failed)
+        // What is no file, such as a pipe, has no size to be known before it is read.
+        let there = file.metadata().map_err(failed)?;
+        MerkleTree::read(file, there.is_file().then_some(there.len())).map_err(failed)
     }
 
     /// Reads what [`MerkleTree::write_to`] wrote. What is damaged, or none of that, is `InvalidData`.

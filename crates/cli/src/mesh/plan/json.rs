@@ -51,7 +51,7 @@ struct Prediction<'a> {
 }
 
 /// One object.
-pub(super) fn text(plan: &Plan) -> Result<String> {
+pub(super) fn object(plan: &Plan) -> Result<impl Serialize> {
     let mesh = &plan.mesh;
     let mut ranks = Vec::new();
     for (rank, member) in mesh.members().iter().enumerate() {
@@ -78,6 +78,5 @@ pub(super) fn text(plan: &Plan) -> Result<String> {
         search: proposal.search,
         times_are_seconds: plan.has_seconds,
     });
-    let object = Object { axes: mesh.axes(), ranks, groups, statistics: mesh.statistics(), prediction };
-    Ok(serde_json::to_string_pretty(&object)? + "\n")
+    Ok(Object { axes: mesh.axes(), ranks, groups, statistics: mesh.statistics(), prediction })
 }

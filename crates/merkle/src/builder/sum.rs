@@ -4,19 +4,26 @@ use std::time::Duration;
 
 use evener_schedule::{DeviceReport, Report, Trace};
 
+use super::Built;
+
 /// What several runs, one after another, did in all.
 #[derive(Debug, Default)]
 pub(super) struct Sum {
     report: Option<Report>,
     /// The latest time at which the runs could have ended, added up; nothing where one of them has none.
     latest_s: Option<f64>,
+    /// How many leaves items have; nothing where they are of several sizes.
+    leaves_per_item: Option<u64>,
     trace: Trace,
 }
 
 impl Sum {
-    /// Adds a run that began so long after the first.
-    pub(super) fn add(&mut self, report: Option<&Report>, trace: &Trace, began: Duration) {
-        if let Some(report) = report {
+    /// Adds what a run did that began so long after the first.
+    pub(super) fn add<T>(&mut self, built: &Built<T>, began: Duration) {
+        let trace = &built.trace;
+        if let Some(report) = &built.report {
+            let is_alike = self.report.is_none() || self.leaves_per_item == built.leaves_per_item;
+            self.leaves_per_item = built.leaves_per_item.filter(|_| is_alike);
             let latest_s = report.bound.map(|bound| report.ideal_s / bound.max(f64::MIN_POSITIVE));
             match &mut self.report {
                 None => {
@@ -49,9 +56,10 @@ impl Sum {
         })
     }
 
-    /// All of it. There is no report where there was no run.
-    pub(super) fn finish(self) -> (Option<Report>, Trace) {
-        (self.report, self.trace)
+    /// All of it, with what was built. There is no report where there was no run.
+    pub(super) fn finish<T>(self, value: T, leaves: u64) -> Built<T> {
+        let Sum { report, leaves_per_item, trace, .. } = self;
+        Built { value, leaves, leaves_per_item, report, trace }
     }
 }
 
@@ -99,10 +107,10 @@ fn add_device(sum: &mut DeviceReport, more: &DeviceReport) {
 #[cfg(test)]
 mod test {
     use evener_device::Device;
-    use evener_merkle::{Builder, Leaves};
     use evener_schedule::Pool;
 
     use super::*;
+    use crate::{builder::Builder, leaves::Leaves};
 
     #[test]
     fn runs_add_up() {
@@ -112,16 +120,17 @@ mod test {
         let leaves = Leaves::of_size(&bytes, 32).unwrap();
         let (a, b) = (builder.root(&leaves).unwrap(), builder.root(&leaves).unwrap());
         let mut sum = Sum::default();
-        sum.add(a.report(), a.trace(), Duration::ZERO);
-        sum.add(b.report(), b.trace(), Duration::from_secs(1));
-        let (report, trace) = sum.finish();
-        let (report, a_report, b_report) = (report.unwrap(), a.report().unwrap(), b.report().unwrap());
+        sum.add(&a, Duration::ZERO);
+        sum.add(&b, Duration::from_secs(1));
+        let built = sum.finish((), 2 << 16);
+        let (report, trace) = (built.report().unwrap(), built.trace());
+        let (a_report, b_report) = (a.report().unwrap(), b.report().unwrap());
         assert_eq!(report.items, 2 * a_report.items);
         assert_eq!(report.devices.iter().map(|it| it.items).sum::<u64>(), report.items);
         assert!((report.wall_s - a_report.wall_s - b_report.wall_s).abs() < 1e-9);
         let of = |report: &Report| report.efficiency.unwrap();
         let (low, high) = (of(a_report).min(of(b_report)), of(a_report).max(of(b_report)));
-        assert!((low..=high).contains(&of(&report)), "{low} {} {high}", of(&report));
+        assert!((low..=high).contains(&of(report)), "{low} {} {high}", of(report));
         assert_eq!(trace.spans.len(), a.trace().spans.len() + b.trace().spans.len());
         assert!(trace.spans.iter().any(|span| span.from >= Duration::from_secs(1)));
     }

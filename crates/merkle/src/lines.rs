@@ -1,0 +1,131 @@
+//! The lines of a text, found and hashed by all cores.
+//!
+//! What is kept for a line is its digest alone, and only for some lines at a time: a text of empty lines has as many lines
+//! as bytes, and whatever is kept for each is many times the text.
+
+use memchr::{memchr, memchr_iter};
+use rayon::prelude::*;
+
+use crate::{
+    hash::{Digest, many},
+    rule::Scheme,
+};
+
+/// About so many bytes of text are one core's at a time.
+const PART_BYTES: usize = 1 << 16;
+/// So many parts are counted at once.
+const PARTS: usize = 16;
+/// A batch grows by that many parts until it has so many lines.
+const BATCH_LINES: usize = 1 << 20;
+
+/// The lines, without what ends them (`\n`, or `\r\n`). What comes after the last end of a line is a line if it is not
+/// empty.
+pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (line, after) = match memchr(b'\n', rest) {
+            Some(end) => (&rest[..end], &rest[end + 1..]),
+            None => (rest, &[][..]),
+        };
+        rest = after;
+        Some(line.strip_suffix(b"\r").unwrap_or(line))
+    })
+}
+
+/// How many lines there are.
+pub(crate) fn count(text: &[u8]) -> u64 {
+    let ends = text.par_chunks(PART_BYTES).map(|part| memchr_iter(b'\n', part).count() as u64).sum::<u64>();
+    ends + u64::from(text.last().is_some_and(|&last| last != b'\n'))
+}
+
+/// Lines that are hashed at once.
+#[derive(Debug, Default)]
+pub(crate) struct Batch<'a> {
+    /// Parts of the text that end where a line ends, with how many lines each has.
+    parts: Vec<(&'a [u8], usize)>,
+    lines: usize,
+}
+
+impl Batch<'_> {
+    /// The hashes of the lines.
+    pub(crate) fn hash(&self, scheme: Scheme) -> Vec<Digest> {
+        let mut all = vec![Digest::default(); self.lines];
+        let mut rest = all.as_mut_slice();
+        let mut work = Vec::with_capacity(self.parts.len());
+        for (text, lines) in &self.parts {
+            let (out, after) = rest.split_at_mut(*lines);
+            work.push((*text, out));
+            rest = after;
+        }
+        work.into_par_iter().for_each(|(text, out)| many::each(scheme, lines(text), out));
+        all
+    }
+}
+
+/// The lines of a text, some at a time.
+pub(crate) fn batches(text: &[u8]) -> impl Iterator<Item = Batch<'_>> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let mut batch = Batch::default();
+        while batch.lines < BATCH_LINES && !rest.is_empty() {
+            let mut next = Vec::new();
+            while next.len() < PARTS && !rest.is_empty() {
+                let least = PART_BYTES.min(rest.len()) - 1;
+                let end = memchr(b'\n', &rest[least..]).map_or(rest.len(), |end| least + end + 1);
+                let (part, after) = rest.split_at(end);
+                next.push(part);
+                rest = after;
+            }
+            let of = |part: &[u8]| {
+                memchr_iter(b'\n', part).count() + usize::from(part.last().is_some_and(|&last| last != b'\n'))
+            };
+            batch.parts.par_extend(next.into_par_iter().map(|part| (part, of(part))));
+            batch.lines = batch.parts.iter().map(|(_, lines)| lines).sum();
+        }
+        (batch.lines > 0).then_some(batch)
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn lines_are_without_their_ends() {
+        let found = |text: &'static str| -> Vec<String> {
+            lines(text.as_bytes()).map(|line| String::from_utf8_lossy(line).into_owned()).collect()
+        };
+        assert_eq!(found(""), Vec::<String>::new());
+        assert_eq!(found("a\nb"), ["a", "b"]);
+        assert_eq!(found("a\r\n\nb\n"), ["a", "", "b"]);
+        assert_eq!(found("a\rb\r"), ["a\rb"]);
+        assert_eq!(found("\n"), [""]);
+    }
+
+    #[test]
+    fn batches_have_every_line_once_and_in_order() {
+        let scheme = Scheme::default();
+        let long = "x".repeat(3 * PART_BYTES);
+        let mixed: String = (0..40_000)
+            .map(|n| match n % 1000 {
+                999 => format!("{long}\r\n"),
+                _ => format!("{n}\n"),
+            })
+            .collect();
+        let empty = "\n".repeat(BATCH_LINES + 3 * PART_BYTES + 7);
+        for text in ["", "a", "a\n", "\n\n", &mixed, &mixed[..mixed.len() - 1], &empty, &format!("{empty}z")]
+        {
+            let expected: Vec<Digest> = lines(text.as_bytes()).map(|line| scheme.leaf(line)).collect();
+            assert_eq!(count(text.as_bytes()), expected.len() as u64);
+            let mut found = Vec::new();
+            for batch in batches(text.as_bytes()) {
+                assert!(batch.lines < BATCH_LINES + (PARTS + 3) * PART_BYTES, "{} lines", batch.lines);
+                found.extend(batch.hash(scheme));
+            }
+            assert!(found == expected, "{} bytes", text.len());
+        }
+    }
+}
