@@ -66,8 +66,10 @@ impl Run {
         let (from, victim, end) = candidates
             .map(|(chunk, attempt)| (chunk, attempt, end(attempt)))
             .max_by(|a, b| a.2.cmp(&b.2).then(b.0.cmp(&a.0)))?;
-        // Launching costs more than some chunks have left to do.
-        let launch = seconds(own.map_or(0.0, |pace| pace.overhead * MARGIN));
+        // Launching costs more than some chunks have left to do. A lane that works item by item has nothing to launch: what
+        // seems to be that in short runs is noise.
+        let launches = !it.divisible || it.launch > 0.0;
+        let launch = seconds(own.map_or(0.0, |pace| pace.overhead * MARGIN * f64::from(u8::from(launches))));
         if end.saturating_sub(now) < launch.max(LEAST_STOLEN) {
             return None;
         }

@@ -47,7 +47,7 @@ pub(super) struct Lane {
     /// How strong it is compared with the other lanes, by what is known before it has done anything.
     pub(super) score: f64,
     /// Seconds that a chunk costs beside its items, by what is known before it has done anything.
-    launch: f64,
+    pub(super) launch: f64,
     /// The most items of a chunk.
     pub(super) most_items: u64,
     /// The most items that it can be given at once. Where it does chunks in parts of this size, a chunk may have more.

@@ -30,8 +30,10 @@ pub struct Closure<I, O, F> {
     types: PhantomData<fn(&I) -> O>,
 }
 
-/// The most items that are claimed at once.
-const MOST_CLAIMED: usize = 1024;
+/// The most items that are claimed at once. Those that are not begun are given back as soon as another lane wants them.
+const MOST_CLAIMED: usize = 16 << 10;
+/// The same for a function that is given slices, which gives nothing back.
+const LONGEST_SLICE: usize = 1024;
 /// So long the items that are claimed at once may take: others cannot steal them meanwhile.
 const LONG: Duration = Duration::from_micros(20);
 /// The same for a function that is given slices, which is faster with larger ones.
@@ -43,6 +45,10 @@ pub trait OfChunk<I, O>: Send + Sync + 'static {
     /// How long the items that are claimed at once may take.
     #[doc(hidden)]
     const LONG: Duration = LONG;
+
+    /// The most items that are claimed at once.
+    #[doc(hidden)]
+    const MOST_CLAIMED: usize = MOST_CLAIMED;
 
     /// Works on some items, at least on the first. Says how many it has begun.
     #[doc(hidden)]
@@ -81,6 +87,7 @@ where
     F: Fn(&[I], &mut Results<'_, O>) -> Result<(), BoxError> + Send + Sync + 'static,
 {
     const LONG: Duration = LONG_SLICE;
+    const MOST_CLAIMED: usize = LONGEST_SLICE;
 
     fn run(&self, items: &[I], results: &mut Results<'_, O>, _: &Claims) -> Result<usize, BoxError> {
         (self.0)(items, results)?;
@@ -176,7 +183,7 @@ where
                         far_too_long if far_too_long > F::LONG * 16 => 1,
                         _ => size / 2,
                     };
-                    size = size.clamp(1, MOST_CLAIMED);
+                    size = size.clamp(1, F::MOST_CLAIMED);
                     if begun < block.len() {
                         // An idle lane wants what is not begun, or the run has ended.
                         chunk.unclaim(results, block.start + begun);
