@@ -84,7 +84,7 @@ impl Group {
         });
         core.members.terms.iter().for_each(|term| term.watch(&core));
         // Looked at after it is watched, so that no end is missed. The others may be waiting for this rank.
-        core.part_if_stale();
+        core.part();
         core.stale().map_or(Ok(Group { core, worker: OnceLock::new() }), Err)
     }
 
@@ -158,8 +158,8 @@ impl Group {
         self.core.stranger()
     }
 
-    /// Puts the group beyond use on every rank, with this reason: for whoever finds out by other means that it cannot
-    /// go on.
+    /// Puts the group beyond use on every rank, with this reason: for a program that finds out by other means that it
+    /// cannot go on. A call that is under way on this rank ends first, as it would have.
     pub fn poison(&self, why: &str) {
         let detail = why.to_owned();
         let group = self.name().to_owned();
