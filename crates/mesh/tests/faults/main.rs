@@ -1,7 +1,11 @@
 //! Faults: whatever one rank does, every other rank gets an error in time, and goes on without it.
 // A rank says what is wrong by panicking, and panics on purpose.
+// A process starts MPI by itself, as programs do.
+#![allow(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
 
+#[cfg(target_os = "linux")]
+mod guest;
 mod over_mpi;
 mod script;
 
