@@ -23,7 +23,7 @@ use evener_mesh::{
     Member, Mesh,
     comm::{Comm, CommError, Members, Operation},
 };
-use script::{DEADLINE, Fault, STEPS, TIMEOUT, run};
+use script::{DEADLINE, Fault, STEPS, TIMEOUT, run, step};
 
 /// Every fault, at every step, with vectors that are copied and vectors that are lent.
 fn at_every_step(fault: Fault, size: usize) {
@@ -140,6 +140,26 @@ fn what_was_started_fails_too_and_is_given_back_an_error() {
         assert!(matches!(first.wait(), Err(CommError::TimedOut { .. })));
         assert!(matches!(second.wait(), Err(CommError::Poisoned { .. })));
     });
+}
+
+/// A timeout of any length, on host memory and on device buffers.
+#[test]
+fn the_longest_timeout_is_none() {
+    let threads: Vec<_> = Comm::local_with_timeout(2, Duration::MAX)
+        .into_iter()
+        .map(|comm| {
+            thread::spawn(move || {
+                // One waits long enough to sleep.
+                thread::sleep(Duration::from_millis(comm.rank() as u64 * 50));
+                (0..STEPS).for_each(|index| step(comm.world(), index, 3000).unwrap());
+                let device = evener_device::Device::cpu();
+                let (mut stream, buffer) = (device.stream().unwrap(), device.buffer_from(&[1.0f32]).unwrap());
+                let group = comm.world().with_device(&device).unwrap();
+                group.all_reduce(&mut stream, &buffer, Operation::Sum).unwrap();
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 #[test]

@@ -7,6 +7,8 @@
 //! NCCL reduces in an order of its own: every rank gets the same bits, but not those of the other back ends.
 
 mod library;
+#[cfg(test)]
+mod test;
 
 use std::{
     ffi::{c_int, c_void},
