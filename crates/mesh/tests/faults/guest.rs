@@ -22,6 +22,7 @@ pub fn run(what: &str) -> bool {
         "Idle" => idle_while_waiting(),
         "Tags" => as_many_groups_as_there_are(),
         "Signals" => signals_as_before(),
+        "Loaded" => found_where_the_program_has_it(),
         "Threads0" => started_by_the_program(0),
         "Threads2" => started_by_the_program(2),
         "Threads3" => started_by_the_program(3),
@@ -166,7 +167,9 @@ impl Program {
             Err(_) if names[0].contains("abi") => 0x101,
             Err(_) => 0x4400_0000,
         };
-        let threads = if names[0].contains("abi") { threads * 1024 } else { threads };
+        // As `mpi_abi.h` of the standard has it.
+        let threads =
+            if names[0].contains("abi") { [0, 1024, 2048, 4096][threads as usize] } else { threads };
         let (mut provided, none) = (0, std::ptr::null_mut::<c_void>());
         // SAFETY: as the standard declares it; the pointer is to a live variable.
         let code = unsafe {
@@ -205,6 +208,13 @@ impl Program {
         };
         assert_eq!(codes, [0, 0]);
     }
+}
+
+/// Of several libraries on the machine, the one that the program has started is used.
+fn found_where_the_program_has_it() {
+    let program = Program::start(3);
+    leave_a_file(comm().rank(), 0);
+    program.end();
 }
 
 /// An MPI that the program has started is as it was, during and after; one that allows calls from one thread alone is

@@ -132,6 +132,9 @@ fn comes_back(fault: Fault) -> bool {
 
 const RANKS: usize = 4;
 
+/// What starts one process, for which no launcher says whose MPI is meant.
+const ALONE: &str = "env";
+
 /// How processes are started, and which library they are to find.
 #[derive(Clone, Copy)]
 struct Launch<'a> {
@@ -149,7 +152,7 @@ impl Launch<'_> {
         command
             .env(LIBRARY, self.library)
             .args(&self.launcher[1..])
-            .args(["-n", &RANKS.to_string()])
+            .args(if self.launcher[0] == ALONE { vec![] } else { vec!["-n".into(), RANKS.to_string()] })
             .args(self.under);
         command.arg(std::env::current_exe().unwrap());
         command.args(["--ignored", "--exact", "--nocapture", "over_mpi::one_of_several_processes"]);
@@ -268,7 +271,7 @@ mod with_openmpi {
 const SHELL: &str = r#"trap "" USR1; "$0" "$@"; exit 0"#;
 
 mod with_mpich {
-    use super::{Launch, RANKS, SHELL};
+    use super::{ALONE, Launch, RANKS, SHELL};
 
     const LAUNCH: Launch<'_> = Launch {
         library: "MPICH",
@@ -317,6 +320,12 @@ mod with_mpich {
     #[ignore = "needs MPICH"]
     fn an_mpi_of_the_program_is_left_as_it_was_or_refused() {
         LAUNCH.started_by_the_program();
+    }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn the_library_that_the_program_has_loaded_is_used() {
+        Launch { launcher: &[ALONE], ..LAUNCH }.survive("Loaded:", 1);
     }
 
     #[test]
