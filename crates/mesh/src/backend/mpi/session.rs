@@ -307,3 +307,93 @@ impl Drop for Session<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod test {
+    use std::{
+        collections::{HashMap, VecDeque},
+        sync::{
+            Mutex,
+            atomic::{AtomicBool, AtomicUsize},
+        },
+    };
+
+    use super::{super::word::Ear, *};
+
+    /// A wire on which messages lie ready, by tag.
+    #[derive(Debug, Default)]
+    struct Ready {
+        messages: HashMap<c_int, VecDeque<Vec<u8>>>,
+        buffers: Vec<Vec<u8>>,
+        receiving: HashMap<Ticket, c_int>,
+    }
+
+    impl Wire for Ready {
+        fn rank(&self) -> usize {
+            0
+        }
+        fn size(&self) -> usize {
+            2
+        }
+        fn version(&self) -> &str {
+            "ready"
+        }
+        fn highest_tag(&self) -> c_int {
+            100
+        }
+        fn take(&mut self) -> Ticket {
+            self.buffers.push(vec![0; HEADER_BYTES + PIECE_BYTES]);
+            self.buffers.len() - 1
+        }
+        fn buffer(&mut self, ticket: Ticket) -> &mut [u8] {
+            &mut self.buffers[ticket]
+        }
+        fn send(&mut self, _: Ticket, _: usize, _: usize, _: c_int) -> Result<(), Failure> {
+            Ok(())
+        }
+        fn receive(&mut self, ticket: Ticket, _: Option<usize>, tag: c_int) -> Result<(), Failure> {
+            self.receiving.insert(ticket, tag);
+            Ok(())
+        }
+        fn is_done(&mut self, ticket: Ticket) -> Result<bool, Failure> {
+            let Some(tag) = self.receiving.get(&ticket) else { return Ok(true) };
+            let Some(message) = self.messages.get_mut(tag).and_then(VecDeque::pop_front) else {
+                return Ok(false);
+            };
+            self.buffers[ticket][..message.len()].copy_from_slice(&message);
+            self.receiving.remove(&ticket);
+            Ok(true)
+        }
+        fn give_back(&mut self, _: Ticket) {}
+        fn abandon(&mut self, _: Ticket) {}
+        fn finish(&mut self) {}
+        fn has_ended(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn what_a_failed_group_left_behind_is_not_taken_for_a_message_of_the_next() {
+        let header = |identity, call| Header { identity, call, signature: [0; 2], weight: 1.0 };
+        let message = |identity, call| {
+            let mut bytes = vec![0; HEADER_BYTES];
+            header(identity, call).write(&mut bytes);
+            bytes
+        };
+        let mut wire = Ready::default();
+        wire.messages.insert(9, [message(7, 3), message(7, 4), message(8, 1)].into());
+        let ear = Ear::new(&mut wire).unwrap();
+        let shared = Shared {
+            line: Mutex::new(Line { wire: Box::new(wire), ear }),
+            wanted: AtomicUsize::new(0),
+            groups: Mutex::default(),
+            goodbye: Duration::ZERO,
+            panicked: AtomicBool::new(true),
+        };
+        let mut session =
+            Session::new(&shared, &[0, 1], header(8, 1), Instant::now(), Duration::from_secs(9));
+        let ticket = session.expect(1, 9).unwrap();
+        session.wait(ticket, 1, |_| vec![1]).unwrap();
+        assert_eq!(session.header_of(ticket), header(8, 1));
+    }
+}
