@@ -58,7 +58,8 @@ impl Attendance {
         let members = self.meeting.slots.len();
         self.call += 1;
         self.step += 1;
-        let small = given_bytes(&signature, members) <= SMALL_BYTES;
+        let (blocks, _) = signature.collective.blocks(members);
+        let small = signature.part_bytes().saturating_mul(blocks) <= SMALL_BYTES;
         let meeting = &*self.meeting;
         let words = signature.pack();
         if signature.collective == Collective::WeightedAllReduce {
@@ -129,16 +130,6 @@ impl Drop for NoWayOut {
     fn drop(&mut self) {
         std::process::abort();
     }
-}
-
-/// How many bytes the member that gives most gives.
-fn given_bytes(signature: &Signature, members: usize) -> usize {
-    let parts = match signature.collective {
-        Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => members,
-        Collective::Barrier => 0,
-        _ => 1,
-    };
-    signature.part_bytes().saturating_mul(parts)
 }
 
 /// One member's part of a call that all agree on.
