@@ -18,6 +18,8 @@ pub(crate) mod mpi;
 #[cfg(unix)]
 pub(crate) mod nccl;
 pub(crate) mod reduce;
+#[cfg(unix)]
+mod wait;
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 

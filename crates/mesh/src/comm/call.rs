@@ -37,6 +37,16 @@ impl Collective {
         Collective::Send,
         Collective::Receive,
     ];
+
+    /// How many blocks a rank gives and takes at most, in a group of so many ranks.
+    pub(crate) fn blocks(self, ranks: usize) -> (usize, usize) {
+        match self {
+            Collective::AllGather | Collective::Gather => (1, ranks),
+            Collective::ReduceScatter | Collective::Scatter => (ranks, 1),
+            Collective::AllToAll => (ranks, ranks),
+            _ => (1, 1),
+        }
+    }
 }
 
 impl fmt::Display for Collective {

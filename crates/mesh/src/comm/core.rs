@@ -2,8 +2,8 @@
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
+        atomic::{AtomicUsize, Ordering::SeqCst, fence},
     },
     time::Duration,
 };
@@ -35,6 +35,9 @@ pub(super) struct Core {
     pub(super) ending: Mutex<()>,
     pub(super) ended: Condvar,
 }
+
+/// An endpoint in use.
+type Locked<'a> = MutexGuard<'a, Box<dyn Endpoint>>;
 
 // What is behind these locks is never left half-done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -159,39 +162,50 @@ impl Core {
 
     fn run(&self, signature: Signature, weight: f64, input: &[u8], output: &mut [u8]) -> Result<()> {
         let mut endpoint = self.endpoint()?;
-        let call = Call { signature, weight, input, output };
-        let done = endpoint.run(call, self.timeout);
-        self.release(endpoint);
-        done.map_err(|failure| self.failed(failure, &signature))
+        let done = endpoint.run(Call { signature, weight, input, output }, self.timeout);
+        self.end(endpoint, done, &signature)
     }
 
     fn exchange(&self, signature: Signature, peer: usize, input: &[u8], output: &mut [u8]) -> Result<()> {
-        let mut endpoint = self.endpoint()?;
         if peer >= self.size() || Some(peer) == self.member {
-            drop(endpoint);
             let detail = format!("with {peer}: another rank of the group has a number under {}", self.size());
             return Err(self.refuse(&signature, detail));
         }
+        let mut endpoint = self.endpoint()?;
         let done = endpoint.exchange(Call { signature, weight: 1.0, input, output }, peer, self.timeout);
-        self.release(endpoint);
-        done.map_err(|failure| self.failed(failure, &signature))
+        self.end(endpoint, done, &signature)
     }
 
     /// The endpoint, where the group can still be used by this rank.
-    fn endpoint(&self) -> Result<MutexGuard<'_, Box<dyn Endpoint>>> {
+    fn endpoint(&self) -> Result<Locked<'_>> {
         let Some(endpoint) = &self.endpoint else {
             return Err(self.stale().unwrap_or_else(|| self.stranger()));
         };
         let endpoint = lock(endpoint);
-        // Under the lock: a term that ends from now on leaves it to the call to tell the others.
-        if let Some(stale) = self.stale() {
-            self.release(endpoint);
-            return Err(stale);
-        }
-        match self.failed.get() {
+        // Under the lock: a term that ends, or a group that fails, from now on leaves it to the call to tell the others.
+        let unusable = self.stale().or_else(|| {
+            let why = self.failed.get()?.to_string();
+            Some(CommError::Poisoned { group: self.name.to_string(), why })
+        });
+        match unusable {
             None => Ok(endpoint),
-            Some(why) => Err(CommError::Poisoned { group: self.name.to_string(), why: why.to_string() }),
+            Some(unusable) => {
+                self.release(endpoint);
+                Err(unusable)
+            }
         }
+    }
+
+    /// Ends a call. A failure puts the group beyond use before another thread can have the endpoint.
+    fn end(
+        &self,
+        endpoint: Locked<'_>,
+        done: std::result::Result<(), Failure>,
+        call: &Signature,
+    ) -> Result<()> {
+        let done = done.map_err(|failure| self.failed(failure, call));
+        self.release(endpoint);
+        done
     }
 
     /// The error of a rank that is not in the group.
@@ -206,22 +220,30 @@ impl Core {
         Some(CommError::Stale { group: self.name.to_string(), generation: term.generation() })
     }
 
-    /// Ends a call. A term that ended meanwhile left it to this to tell the others.
-    fn release(&self, endpoint: MutexGuard<'_, Box<dyn Endpoint>>) {
+    /// Unlocks the endpoint, and tells the others what was left to this thread to tell.
+    fn release(&self, endpoint: Locked<'_>) {
         drop(endpoint);
-        self.part_if_stale();
+        // Pairs with the one in `part`: either the other thread finds the endpoint unlocked, or this one sees why it came.
+        fence(SeqCst);
+        self.tell();
     }
 
-    /// Tells the others that the term has ended, unless a call is under way: whoever runs it then does.
-    pub(super) fn part_if_idle(&self) {
-        if self.endpoint.as_ref().is_some_and(|endpoint| endpoint.try_lock().is_ok()) {
-            self.part_if_stale();
+    /// Tells the others that this rank takes no further part, where the group has failed or its term has ended. While a
+    /// call of this rank is under way the thread that runs it does so once the call has ended: the others may count on
+    /// this rank in that call, which succeeds for all or fails for all.
+    pub(super) fn part(&self) {
+        fence(SeqCst);
+        match self.endpoint.as_ref().map(Mutex::try_lock) {
+            Some(Err(TryLockError::WouldBlock)) => {}
+            _ => self.tell(),
         }
     }
 
-    pub(super) fn part_if_stale(&self) {
-        if let (Some(stale), Some(farewell)) = (self.stale(), &self.farewell) {
-            farewell.say(&Parting::Failed { why: stale.to_string(), blame: Vec::new() });
+    fn tell(&self) {
+        if let (Some(why), Some(farewell)) =
+            (self.failed.get().cloned().or_else(|| self.stale()), &self.farewell)
+        {
+            farewell.say(&Parting::Failed { why: why.to_string(), blame: why.ranks().to_vec() });
         }
     }
 
@@ -247,21 +269,21 @@ impl Core {
     /// An error of this rank's own making, of which the others are told.
     #[cold]
     pub(super) fn refuse(&self, signature: &Signature, detail: String) -> CommError {
-        if let Err(unusable) = self.endpoint() {
-            return unusable;
-        }
-        let error = CommError::Argument {
-            group: self.name.to_string(),
-            call: signature.collective.to_string(),
-            detail,
+        let endpoint = match self.endpoint() {
+            Ok(endpoint) => endpoint,
+            Err(unusable) => return unusable,
         };
-        self.fail(error)
+        let group = self.name.to_string();
+        let error = CommError::Argument { group, call: signature.collective.to_string(), detail };
+        self.failed.get_or_init(|| error.clone());
+        self.release(endpoint);
+        error
     }
 
-    /// What a failure of the back end means, of which the others are told.
+    /// What a failure of the back end means. The others are told when the endpoint is released.
     #[cold]
     fn failed(&self, failure: Failure, signature: &Signature) -> CommError {
-        // Somebody parted because the mesh was reshaped, of which this rank knows as well.
+        // A rank parted because the mesh was reshaped, of which this rank knows as well.
         if let (Failure::Parted(..), Some(stale)) = (&failure, self.stale()) {
             return stale;
         }
@@ -273,18 +295,16 @@ impl Core {
             timeout: self.timeout,
         };
         let error = describe::error(failure, scene);
-        if matches!(error, CommError::NoWeight { .. }) {
-            return error;
+        if !matches!(error, CommError::NoWeight { .. }) {
+            self.failed.get_or_init(|| error.clone());
         }
-        self.fail(error)
+        error
     }
 
-    /// Puts the group beyond use.
+    /// Puts the group beyond use, and tells the others once no call of this rank is under way.
     pub(super) fn fail(&self, error: CommError) -> CommError {
-        let first = self.failed.get_or_init(|| error.clone());
-        if let Some(farewell) = &self.farewell {
-            farewell.say(&Parting::Failed { why: first.to_string(), blame: first.ranks().to_vec() });
-        }
+        self.failed.get_or_init(|| error.clone());
+        self.part();
         error
     }
 }

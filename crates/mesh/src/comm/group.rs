@@ -84,7 +84,7 @@ impl Group {
         });
         core.members.terms.iter().for_each(|term| term.watch(&core));
         // Looked at after it is watched, so that no end is missed. The others may be waiting for this rank.
-        core.part_if_stale();
+        core.part();
         core.stale().map_or(Ok(Group { core, worker: OnceLock::new() }), Err)
     }
 
@@ -158,8 +158,8 @@ impl Group {
         self.core.stranger()
     }
 
-    /// Puts the group beyond use on every rank, with this reason: for whoever finds out by other means that it cannot
-    /// go on.
+    /// Puts the group beyond use on every rank, with this reason: for a program that finds out by other means that it
+    /// cannot go on. A call that is under way on this rank ends first, as it would have.
     pub fn poison(&self, why: &str) {
         let detail = why.to_owned();
         let group = self.name().to_owned();
@@ -167,36 +167,37 @@ impl Group {
         self.core.fail(CommError::Failed { group, call: "the next call".into(), ranks, detail });
     }
 
+    /// What calls go through, once those that were started have ended.
+    fn settled(&self) -> &Core {
+        self.core.settle();
+        &self.core
+    }
+
     /// Reduces everybody's vector to one, which everybody gets in its place.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], operation: Operation) -> Result<()> {
-        self.core.settle();
-        self.core.all_reduce(data, operation)
+        self.settled().all_reduce(data, operation)
     }
 
     /// Replaces everybody's vector by Σ wᵢ·xᵢ / Σ wᵢ. What a rank of weight 0 has is not looked at, so it may be
     /// anything. f16 and bf16 are reduced in f32, f32 and f64 in f64. Where all weights are 0 every rank gets
     /// [`CommError::NoWeight`] and its vector back unchanged; a weight below 0, infinite or NaN is an error.
     pub fn weighted_all_reduce<T: FloatElement>(&self, data: &mut [T], weight: f64) -> Result<()> {
-        self.core.settle();
-        self.core.weighted_all_reduce(data, weight)
+        self.settled().weighted_all_reduce(data, weight)
     }
 
     /// Reduces everybody's vector to one, which the root gets in its place. The others' vectors stay as they are.
     pub fn reduce<T: Element>(&self, data: &mut [T], operation: Operation, root: usize) -> Result<()> {
-        self.core.settle();
-        self.core.reduce(data, operation, root)
+        self.settled().reduce(data, operation, root)
     }
 
     /// Gives everybody the root's vector.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<()> {
-        self.core.settle();
-        self.core.broadcast(data, root)
+        self.settled().broadcast(data, root)
     }
 
     /// Gives everybody everybody's vector, one after another in the order of ranks. `output` is as long as all of them.
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        self.core.settle();
-        self.core.all_gather(input, output)
+        self.settled().all_gather(input, output)
     }
 
     /// Reduces everybody's vector to one, and gives each rank its part of it, in the order of ranks. `input` is as long
@@ -207,48 +208,41 @@ impl Group {
         output: &mut [T],
         operation: Operation,
     ) -> Result<()> {
-        self.core.settle();
-        self.core.reduce_scatter(input, output, operation)
+        self.settled().reduce_scatter(input, output, operation)
     }
 
     /// Gives the root everybody's vector, one after another in the order of ranks. `output` is as long as all of them
     /// at the root, and empty elsewhere.
     pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
-        self.core.settle();
-        self.core.gather(input, output, root)
+        self.settled().gather(input, output, root)
     }
 
     /// Gives each rank its part of the root's vector, in the order of ranks. `input` is as long as all parts at the
     /// root, and empty elsewhere.
     pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
-        self.core.settle();
-        self.core.scatter(input, output, root)
+        self.settled().scatter(input, output, root)
     }
 
     /// Gives each rank a part of everybody's vector: part `j` of rank `i`'s input becomes part `i` of rank `j`'s output.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        self.core.settle();
-        self.core.all_to_all(input, output)
+        self.settled().all_to_all(input, output)
     }
 
     /// Sends a vector to another rank of the group, and returns once that has called [`recv`](Group::recv) for as many
     /// of the same type and the vector can be changed. Between threads the other has it by then. Between processes the
     /// last of it may still be on its way: that the other dies just then is found out by the next call only.
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
-        self.core.settle();
-        self.core.send(data, to)
+        self.settled().send(data, to)
     }
 
     /// Receives a vector that another rank of the group sends, which must be of this type and length.
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<()> {
-        self.core.settle();
-        self.core.recv(data, from)
+        self.settled().recv(data, from)
     }
 
     /// Waits until everybody is here.
     pub fn barrier(&self) -> Result<()> {
-        self.core.settle();
-        self.core.barrier()
+        self.settled().barrier()
     }
 }
 

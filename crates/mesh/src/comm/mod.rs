@@ -86,8 +86,18 @@ impl Comm {
     /// MPI-5 where there is one, then Open MPI, then MPICH, and of these the one whose launcher started this process;
     /// `EVENER_MPI` names another. Can be called once a process.
     ///
-    /// MPI is ended with the last group. Where a group has failed, that waits at most so long for the other ranks; where
-    /// one of them is gone by then, MPI is left as it is.
+    /// MPI is ended with the last group. That waits at most so long for the other ranks; where one of them still has a
+    /// group by then, or is gone, MPI is left as it is. Most launchers end the other ranks when a process exits without
+    /// having ended MPI: a rank that works on alone for longer needs a longer timeout, which may be [`Duration::MAX`].
+    ///
+    /// # In a program that uses MPI itself
+    /// An MPI that the program has started is used on a communicator of its own, and neither ended nor changed. It must
+    /// have been started by `MPI_Init_thread` with `MPI_THREAD_SERIALIZED` at least; with `MPI_THREAD_MULTIPLE` where the
+    /// program calls MPI while a group does, which cannot be found out here. All ranks call this together.
+    ///
+    /// An MPI that is started here is this crate's: errors on its world are returned from then on, not fatal. For MPICH,
+    /// whose launcher tells processes by `SIGUSR1` that another has died, the signal does what the program wants as
+    /// before; where it would have ended the process, a handler that does nothing stands in for that until MPI is ended.
     pub fn mpi(timeout: Duration) -> Result<Comm> {
         #[cfg(unix)]
         let world = crate::backend::mpi::world(timeout);

@@ -48,7 +48,7 @@ impl Term {
     pub fn end(&self) {
         self.shared.ended.store(true, SeqCst);
         let groups = std::mem::take(&mut *self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner));
-        groups.iter().filter_map(Weak::upgrade).for_each(|core| core.part_if_idle());
+        groups.iter().filter_map(Weak::upgrade).for_each(|core| core.part());
     }
 
     /// Whether it has ended.

@@ -1,12 +1,19 @@
 //! Faults: whatever one rank does, every other rank gets an error in time, and goes on without it.
 // A rank says what is wrong by panicking, and panics on purpose.
+// A process starts MPI by itself, as programs do.
+#![allow(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
 
+#[cfg(target_os = "linux")]
+mod guest;
 mod over_mpi;
 mod script;
 
 use std::{
-    sync::{Arc, RwLock},
+    sync::{
+        Arc, RwLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -16,7 +23,7 @@ use evener_mesh::{
     Member, Mesh,
     comm::{Comm, CommError, Members, Operation},
 };
-use script::{DEADLINE, Fault, STEPS, TIMEOUT, run};
+use script::{DEADLINE, Fault, STEPS, TIMEOUT, run, step};
 
 /// Every fault, at every step, with vectors that are copied and vectors that are lent.
 fn at_every_step(fault: Fault, size: usize) {
@@ -135,6 +142,26 @@ fn what_was_started_fails_too_and_is_given_back_an_error() {
     });
 }
 
+/// A timeout of any length, on host memory and on device buffers.
+#[test]
+fn the_longest_timeout_is_none() {
+    let threads: Vec<_> = Comm::local_with_timeout(2, Duration::MAX)
+        .into_iter()
+        .map(|comm| {
+            thread::spawn(move || {
+                // One waits long enough to sleep.
+                thread::sleep(Duration::from_millis(comm.rank() as u64 * 50));
+                (0..STEPS).for_each(|index| step(comm.world(), index, 3000).unwrap());
+                let device = evener_device::Device::cpu();
+                let (mut stream, buffer) = (device.stream().unwrap(), device.buffer_from(&[1.0f32]).unwrap());
+                let group = comm.world().with_device(&device).unwrap();
+                group.all_reduce(&mut stream, &buffer, Operation::Sum).unwrap();
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
 #[test]
 fn poison_reaches_everybody() {
     ranks(4, |comm| {
@@ -144,6 +171,44 @@ fn poison_reaches_everybody() {
         let error = comm.world().barrier().unwrap_err();
         assert!(error.to_string().contains("the loss is no number"), "{error}");
     });
+}
+
+/// A rank that poisons a group while its own call is under way on another thread: the call gives the right result on
+/// both ranks, or an error on both. Threads that spin beside them keep one rank from its core amid its share.
+#[test]
+fn a_group_poisoned_amid_a_call_gives_no_wrong_result() {
+    const LEN: usize = 4_000_000;
+    let done = Arc::new(AtomicBool::new(false));
+    let spinning: Vec<_> = (0..4)
+        .map(|_| {
+            let done = done.clone();
+            thread::spawn(move || {
+                while !done.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        })
+        .collect();
+    for round in 0..60 {
+        let mut comms = Comm::local(2).into_iter();
+        let (one, other) = (comms.next().unwrap(), comms.next().unwrap());
+        let other = thread::spawn(move || {
+            let mut data = vec![2.0f32; LEN];
+            let result = other.world().all_reduce(&mut data, Operation::Sum);
+            result.map(|()| data.iter().filter(|it| **it != 3.0).count())
+        });
+        let pending = one.world().start_all_reduce(vec![1.0f32; LEN], Operation::Sum);
+        thread::sleep(Duration::from_millis(round % 20));
+        one.world().poison("on purpose");
+        let wrong = |data: Vec<f32>| data.iter().filter(|it| **it != 3.0).count();
+        let results = [pending.wait().map(wrong), other.join().unwrap()];
+        let right = results.iter().filter(|it| matches!(it, Ok(0))).count();
+        let failed = results.iter().filter(|it| it.is_err()).count();
+        assert!(right == 2 || failed == 2, "round {round}, elements that are wrong: {results:?}");
+        one.world().barrier().unwrap_err();
+    }
+    done.store(true, Relaxed);
+    spinning.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 /// Ranks that come and go at random never disagree about whether a call succeeded, and nobody touches what is not lent

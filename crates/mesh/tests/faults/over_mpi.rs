@@ -24,7 +24,7 @@ const VARIABLE: &str = "EVENER_TEST_FAULT";
 const SURVIVORS: &str = "EVENER_TEST_SURVIVORS";
 
 /// What the library that is meant is called.
-const LIBRARY: &str = "EVENER_TEST_LIBRARY";
+pub const LIBRARY: &str = "EVENER_TEST_LIBRARY";
 
 /// Set for processes that go by messages.
 const MESSAGES: &str = "EVENER_MPI_MESSAGES";
@@ -35,6 +35,16 @@ const MESSAGES: &str = "EVENER_MPI_MESSAGES";
 fn one_of_several_processes() {
     let what = std::env::var(VARIABLE).expect("started by the tests below");
     let (fault, at) = what.split_once(':').unwrap();
+    // One that never ends fails the test all the same.
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(50));
+        eprintln!("does not end");
+        std::process::exit(1);
+    });
+    #[cfg(target_os = "linux")]
+    if crate::guest::run(fault) {
+        return;
+    }
     if fault == "Inside" {
         return until_killed(at.parse().unwrap());
     }
@@ -64,7 +74,7 @@ fn one_of_several_processes() {
             comm.world().barrier().unwrap();
         }
     }
-    leave_a_file(&comm, 0);
+    leave_a_file(comm.rank(), 0);
     if !comes_back(fault) {
         // Nobody waits for the one that is gone.
         std::mem::forget(comm);
@@ -72,9 +82,9 @@ fn one_of_several_processes() {
     }
 }
 
-fn leave_a_file(comm: &Comm, succeeded: usize) {
+pub fn leave_a_file(rank: usize, succeeded: usize) {
     let survivors = std::env::var_os(SURVIVORS).expect("started by the tests below");
-    let file = std::path::Path::new(&survivors).join(comm.rank().to_string());
+    let file = std::path::Path::new(&survivors).join(rank.to_string());
     std::fs::write(file, succeeded.to_string()).unwrap();
 }
 
@@ -108,7 +118,7 @@ fn until_killed(len: usize) {
         assert_eq!(error.ranks(), [wrong], "{error}");
         let rest = group.rebuild(error.ranks()).unwrap();
         (0..STEPS).for_each(|index| step(&rest, index, 1000).unwrap());
-        leave_a_file(&comm, round);
+        leave_a_file(comm.rank(), round);
         std::mem::forget(comm);
         std::process::exit(0);
     }
@@ -121,6 +131,9 @@ fn comes_back(fault: Fault) -> bool {
 }
 
 const RANKS: usize = 4;
+
+/// What starts one process, for which no launcher says whose MPI is meant.
+const ALONE: &str = "env";
 
 /// How processes are started, and which library they are to find.
 #[derive(Clone, Copy)]
@@ -139,7 +152,7 @@ impl Launch<'_> {
         command
             .env(LIBRARY, self.library)
             .args(&self.launcher[1..])
-            .args(["-n", &RANKS.to_string()])
+            .args(if self.launcher[0] == ALONE { vec![] } else { vec!["-n".into(), RANKS.to_string()] })
             .args(self.under);
         command.arg(std::env::current_exe().unwrap());
         command.args(["--ignored", "--exact", "--nocapture", "over_mpi::one_of_several_processes"]);
@@ -170,6 +183,19 @@ impl Launch<'_> {
         }
     }
 
+    /// The same in memory and by messages.
+    fn either_way(self, what: &str, wanted: usize) {
+        for messages in [false, true] {
+            Launch { messages, ..self }.survive(what, wanted);
+        }
+    }
+
+    fn started_by_the_program(self) {
+        for threads in [0, 2, 3] {
+            self.survive(&format!("Threads{threads}:"), RANKS);
+        }
+    }
+
     /// In memory alone. Of those that go by messages one may wait for another that waits for the dead, and blame that;
     /// and UCX, below MPICH, ends a process that was reading from one that is killed.
     fn killed_inside(self) {
@@ -183,7 +209,7 @@ impl Launch<'_> {
 }
 
 mod with_openmpi {
-    use super::Launch;
+    use super::{Launch, RANKS};
 
     const LAUNCH: Launch<'_> = Launch {
         library: "Open MPI",
@@ -206,6 +232,36 @@ mod with_openmpi {
 
     #[test]
     #[ignore = "needs Open MPI"]
+    fn a_group_poisoned_amid_a_call_gives_the_same_on_every_rank() {
+        LAUNCH.either_way("Poisoned:", RANKS);
+    }
+
+    #[test]
+    #[ignore = "needs Open MPI"]
+    fn the_end_waits_for_no_dead_rank_although_no_group_has_failed() {
+        LAUNCH.survive("Dead:", RANKS - 1);
+    }
+
+    #[test]
+    #[ignore = "needs Open MPI"]
+    fn ranks_that_wait_leave_their_cores_to_others() {
+        LAUNCH.either_way("Idle:", RANKS);
+    }
+
+    #[test]
+    #[ignore = "needs Open MPI"]
+    fn groups_that_are_gone_leave_their_tags_to_others() {
+        LAUNCH.survive("Tags:", RANKS);
+    }
+
+    #[test]
+    #[ignore = "needs Open MPI"]
+    fn an_mpi_of_the_program_is_left_as_it_was_or_refused() {
+        LAUNCH.started_by_the_program();
+    }
+
+    #[test]
+    #[ignore = "needs Open MPI"]
     fn one_that_is_killed_inside_a_call_leaves_right_results_and_errors() {
         LAUNCH.killed_inside();
     }
@@ -215,7 +271,7 @@ mod with_openmpi {
 const SHELL: &str = r#"trap "" USR1; "$0" "$@"; exit 0"#;
 
 mod with_mpich {
-    use super::{Launch, SHELL};
+    use super::{ALONE, Launch, RANKS, SHELL};
 
     const LAUNCH: Launch<'_> = Launch {
         library: "MPICH",
@@ -234,6 +290,49 @@ mod with_mpich {
     #[ignore = "needs MPICH"]
     fn whatever_one_process_does_the_others_get_an_error_in_time_by_messages() {
         Launch { messages: true, ..LAUNCH }.every_fault();
+    }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn a_group_poisoned_amid_a_call_gives_the_same_on_every_rank() {
+        LAUNCH.either_way("Poisoned:", RANKS);
+    }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn the_end_waits_for_no_dead_rank_although_no_group_has_failed() {
+        LAUNCH.survive("Dead:", RANKS - 1);
+    }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn ranks_that_wait_leave_their_cores_to_others() {
+        LAUNCH.either_way("Idle:", RANKS);
+    }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn groups_that_are_gone_leave_their_tags_to_others() {
+        LAUNCH.survive("Tags:", RANKS);
+    }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn an_mpi_of_the_program_is_left_as_it_was_or_refused() {
+        LAUNCH.started_by_the_program();
+    }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn the_library_that_the_program_has_loaded_is_used() {
+        Launch { launcher: &[ALONE], ..LAUNCH }.survive("Loaded:", 1);
+    }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn the_signal_of_the_launcher_is_what_it_was_for_children_and_afterwards() {
+        // Without the shell, which has it ignored.
+        Launch { under: &[], ..LAUNCH }.survive("Signals:", RANKS);
     }
 
     #[test]
@@ -265,6 +364,12 @@ mod with_mpi_abi {
     #[ignore = "needs an MPI with the standard ABI"]
     fn whatever_one_process_does_the_others_get_an_error_in_time() {
         launch(|launch| launch.every_fault());
+    }
+
+    #[test]
+    #[ignore = "needs an MPI with the standard ABI"]
+    fn an_mpi_of_the_program_is_left_as_it_was_or_refused() {
+        launch(|launch| launch.started_by_the_program());
     }
 
     #[test]

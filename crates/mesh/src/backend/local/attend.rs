@@ -58,7 +58,8 @@ impl Attendance {
         let members = self.meeting.slots.len();
         self.call += 1;
         self.step += 1;
-        let small = given_bytes(&signature, members) <= SMALL_BYTES;
+        let (blocks, _) = signature.collective.blocks(members);
+        let small = signature.part_bytes().saturating_mul(blocks) <= SMALL_BYTES;
         let meeting = &*self.meeting;
         let words = signature.pack();
         if signature.collective == Collective::WeightedAllReduce {
@@ -82,7 +83,7 @@ impl Attendance {
         meeting.wake(self.me);
         // An error from here means that no member ever sees all of them at this step, so nobody touches what this one
         // has lent.
-        meeting.wait(self.me, self.step, Some(timeout), hopeless).map_err(Outcome::Stopped)?;
+        meeting.wait(self.me, self.step, timeout, hopeless).map_err(Outcome::Stopped)?;
 
         // All are there, and all see the same: whatever is decided from here on, all decide.
         if (0..members).any(|member| meeting.slots.said(member, self.call) != words) {
@@ -115,9 +116,8 @@ impl Attendance {
         self.step += 1;
         meeting.slots.finish(self.me);
         meeting.wake(self.me);
-        // Everybody's part is bounded work that cannot fail, so this ends. Only then may what was lent be taken back.
-        let finished = meeting.wait(self.me, self.step, None, &|| None);
-        debug_assert!(finished.is_ok(), "a member that had arrived did not finish");
+        // Every member's part is bounded work that cannot fail, so this ends. Only then may what was lent be taken back.
+        meeting.wait_until_finished(self.me, self.step);
         std::mem::forget(no_way_out);
         Ok(())
     }
@@ -130,16 +130,6 @@ impl Drop for NoWayOut {
     fn drop(&mut self) {
         std::process::abort();
     }
-}
-
-/// How many bytes the member that gives most gives.
-fn given_bytes(signature: &Signature, members: usize) -> usize {
-    let parts = match signature.collective {
-        Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => members,
-        Collective::Barrier => 0,
-        _ => 1,
-    };
-    signature.part_bytes().saturating_mul(parts)
 }
 
 /// One member's part of a call that all agree on.

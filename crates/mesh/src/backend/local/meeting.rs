@@ -163,20 +163,18 @@ impl Meeting {
         }
     }
 
-    /// Waits until all have reached a step. With a timeout, it ends for everybody or nobody when that has passed;
-    /// without, all of them are known to come soon. `hopeless` is asked now and then for a member that is known by
-    /// other means to be gone.
+    /// Waits until all have reached a step; for so long, when it ends for every member or for none. `hopeless` is asked
+    /// now and then for a member that is known by other means to be gone.
     #[inline]
     pub(super) fn wait(
         &self,
         me: usize,
         step: u64,
-        timeout: Option<Duration>,
+        timeout: Duration,
         hopeless: &dyn Fn() -> Option<(usize, Closed)>,
     ) -> Result<(), Stopped> {
         let mut there = 0;
-        let looks = if self.crowded { 100 } else { QUICK_LOOKS };
-        for look in 0..looks {
+        for look in 0..self.quick_looks() {
             match self.slots.look(step, &mut there) {
                 Look::All => return Ok(()),
                 // The first few without a pause, which takes longer than the line takes to come.
@@ -194,7 +192,7 @@ impl Meeting {
         me: usize,
         step: u64,
         mut there: usize,
-        timeout: Option<Duration>,
+        timeout: Duration,
         hopeless: &dyn Fn() -> Option<(usize, Closed)>,
     ) -> Result<(), Stopped> {
         let start = Instant::now();
@@ -218,19 +216,45 @@ impl Meeting {
                 return Err(Stopped::Never(member, why));
             }
             let waited = start.elapsed();
-            if let Some(timeout) = timeout
-                && waited >= timeout
-            {
+            if waited >= timeout {
                 let missing = self.slots.give_up(step);
                 self.wake(me);
                 return if missing.is_empty() { Ok(()) } else { Err(Stopped::TimedOut(missing)) };
             }
-            if waited > YIELD {
-                let left = timeout.map_or(NAP, |timeout| timeout.saturating_sub(waited));
-                self.seats[me].sleeper.sleep(NAP.min(left), || look(&mut there).is_some());
-            } else if self.crowded || waited > SPIN {
-                thread::yield_now();
+            self.pause(me, waited, NAP.min(timeout - waited), || look(&mut there).is_some());
+        }
+    }
+
+    /// Waits until all have finished what they began at the step before, at which all were. Neither a timeout nor a slot
+    /// that is closed meanwhile ends it: every member touches memory that others have lent until it has finished.
+    #[inline]
+    pub(super) fn wait_until_finished(&self, me: usize, step: u64) {
+        let mut there = 0;
+        for look in 0..self.quick_looks() {
+            if self.slots.have_finished(step, &mut there) {
+                return;
             }
+            if look >= EAGER_LOOKS {
+                hint::spin_loop();
+            }
+        }
+        let start = Instant::now();
+        while !self.slots.have_finished(step, &mut there) {
+            self.pause(me, start.elapsed(), NAP, || self.slots.have_finished(step, &mut there));
+        }
+    }
+
+    #[inline]
+    fn quick_looks(&self) -> u32 {
+        if self.crowded { 100 } else { QUICK_LOOKS }
+    }
+
+    /// Between two looks of a member that has waited so long: gives its core away, or sleeps for a nap.
+    fn pause(&self, me: usize, waited: Duration, nap: Duration, awake: impl FnOnce() -> bool) {
+        if waited > YIELD {
+            self.seats[me].sleeper.sleep(nap, awake);
+        } else if self.crowded || waited > SPIN {
+            thread::yield_now();
         }
     }
 

@@ -118,7 +118,7 @@ mod with_loom {
         }
         slots.finish(member);
         let mut there = 0;
-        while slots.look(2, &mut there) != Look::All {
+        while !slots.have_finished(2, &mut there) {
             thread::yield_now();
         }
         take_back(lent, member, true)
@@ -154,6 +154,26 @@ mod with_loom {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(1);
         model.check(|| meet(&[true, false, false]));
+    }
+
+    /// Another thread of a member closes its slot at any point of the call, as `Group::poison` may.
+    fn close_amid_a_call() {
+        let slots = Arc::new(Slots::new(2));
+        let lent: Arc<Vec<Lent>> = Arc::new((0..2).map(|_| Lent(UnsafeCell::new(0))).collect());
+        let (other, others, closing) = (slots.clone(), lent.clone(), slots.clone());
+        let member = thread::spawn(move || take_part(&other, &others, 1, false));
+        let closer = thread::spawn(move || closing.close(1, Closed::Failed));
+        let first = take_part(&slots, &lent, 0, false);
+        assert_eq!(member.join().unwrap(), first, "one succeeded and one did not");
+        closer.join().unwrap();
+    }
+
+    #[test]
+    fn a_slot_closed_amid_a_call_changes_nothing_for_those_who_have_arrived() {
+        // In every order with two preemptions; with more it takes minutes.
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(close_amid_a_call);
     }
 
     #[test]

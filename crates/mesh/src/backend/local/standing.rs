@@ -14,6 +14,11 @@
 //! ever see all of them there. Whoever lends memory at a step may therefore take it back after giving up: nobody
 //! looks at it before all are there.
 //!
+//! A member that works on lent memory between two steps *finishes* with a plain addition, which a closed word takes as
+//! well: a word may be closed at any time by another thread of its member, also between the two. So those who wait for
+//! the second step look at the numbers alone ([`Standings::have_finished`]). A word closed there says nothing about the
+//! work, which goes on.
+//!
 //! Members may be threads, or processes that share the memory of the words. loom tries it in every order in
 //! `tests/loom`.
 
@@ -157,6 +162,16 @@ pub(crate) trait Standings {
             *there += 1;
         }
         Look::All
+    }
+
+    /// Whether all have finished, after a step at which all have arrived; as [`look`](Self::look), but a closed word
+    /// counts by its number alone, since its member is still at work.
+    #[inline]
+    fn have_finished(&self, step: u64, there: &mut usize) -> bool {
+        while *there < self.len() && self.of(*there).seen() & STEP >= step {
+            *there += 1;
+        }
+        *there == self.len()
     }
 
     /// Looks for a member that will never reach a step, among all of them.

@@ -39,10 +39,13 @@ pub(super) struct Constants<H> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Calls<H> {
     pub(super) initialized: unsafe extern "C" fn(*mut c_int) -> c_int,
+    pub(super) finalized: unsafe extern "C" fn(*mut c_int) -> c_int,
+    pub(super) query_thread: unsafe extern "C" fn(*mut c_int) -> c_int,
     pub(super) init_thread:
         unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int,
     pub(super) finalize: unsafe extern "C" fn() -> c_int,
     pub(super) comm_dup: unsafe extern "C" fn(H, *mut H) -> c_int,
+    pub(super) comm_free: unsafe extern "C" fn(*mut H) -> c_int,
     pub(super) comm_rank: unsafe extern "C" fn(H, *mut c_int) -> c_int,
     pub(super) comm_size: unsafe extern "C" fn(H, *mut c_int) -> c_int,
     pub(super) comm_get_attr: unsafe extern "C" fn(H, c_int, *mut *mut c_int, *mut c_int) -> c_int,
@@ -74,8 +77,8 @@ pub(super) enum Either {
     Narrow(Library<c_int>),
 }
 
-/// The names to try, in this order: the standard ABI, Open MPI, MPICH. Where a launcher says whose it is, a library of
-/// another family would not know the other ranks.
+/// The names to try: first what the program has loaded itself, then the standard ABI, Open MPI and MPICH in this order.
+/// Where a launcher says whose it is, a library of another family would not know the other ranks.
 fn names() -> Vec<String> {
     if let Some(own) = env::var_os(VARIABLE).filter(|it| !it.is_empty()) {
         return vec![own.to_string_lossy().into_owned()];
@@ -84,7 +87,10 @@ fn names() -> Vec<String> {
     let open_mpi = ["libmpi.so.40", "libmpi.so.80", "libmpi.40.dylib"];
     let mpich = ["libmpich.so.12", "libmpi.so.12", "libmpi.so.0", "libmpi.12.dylib"];
     let plain = ["libmpi.so", "libmpi.dylib"];
-    abi.iter().chain(&open_mpi).chain(&mpich).chain(&plain).map(|it| (*it).into()).collect()
+    let all = abi.iter().chain(&open_mpi).chain(&mpich).chain(&plain);
+    let mut names: Vec<String> = all.map(|it| (*it).into()).collect();
+    names.sort_by_key(|name| open_as(name, RTLD_LOCAL | libc::RTLD_NOLOAD).is_err());
+    names
 }
 
 /// Whose launcher started this process, where one left a trace.
@@ -218,9 +224,12 @@ fn calls<H: Handle>(opened: &Opened) -> Result<Calls<H>, String> {
     }
     Ok(Calls {
         initialized: find!(b"MPI_Initialized"),
+        finalized: find!(b"MPI_Finalized"),
+        query_thread: find!(b"MPI_Query_thread"),
         init_thread: find!(b"MPI_Init_thread"),
         finalize: find!(b"MPI_Finalize"),
         comm_dup: find!(b"MPI_Comm_dup"),
+        comm_free: find!(b"MPI_Comm_free"),
         comm_rank: find!(b"MPI_Comm_rank"),
         comm_size: find!(b"MPI_Comm_size"),
         comm_get_attr: find!(b"MPI_Comm_get_attr"),

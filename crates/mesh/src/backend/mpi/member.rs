@@ -4,11 +4,8 @@ use std::{
     collections::HashMap,
     ffi::c_int,
     sync::{
-        Arc, Mutex,
-        atomic::{
-            AtomicU64,
-            Ordering::{Relaxed, SeqCst},
-        },
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -138,9 +135,12 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         let mut line = self.shared.line();
-        line.ear.forget(self.identity);
+        line.ear.forget(self.identity, self.ranks.len() - 1);
         // Groups that meet in memory do not ask MPI for what has come.
         let _ = line.listen();
+        drop(line);
+        // What is left of a failed group's messages is told from another group's by its identity.
+        self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner).tags.remove(&self.tag);
     }
 }
 
@@ -151,8 +151,6 @@ impl Endpoint for Member {
         if done.is_ok() || matches!(done, Err(Failure::NoWeight)) {
             // Read by this rank alone.
             self.ended.store(self.call, Relaxed);
-        } else {
-            self.shared.failed.store(true, SeqCst);
         }
         done
     }
@@ -169,7 +167,7 @@ impl Endpoint for Member {
         let mut session = Session::new(&self.shared, &self.ranks, header, start, timeout);
         session.any_word_counts();
         let tag = self.tag + EXCHANGES;
-        let done = (|| {
+        let mut run = || {
             let opening = session.expect(peer, tag)?;
             session.send(peer, tag, if sends { first(call.input) } else { &[] })?;
             session.wait(opening, peer, |_| vec![peer])?;
@@ -200,11 +198,8 @@ impl Endpoint for Member {
                 }
             }
             session.finish()
-        })();
-        if done.is_err() {
-            self.shared.failed.store(true, SeqCst);
-        }
-        done
+        };
+        run()
     }
 
     fn farewell(&self) -> Arc<dyn Farewell> {

@@ -16,17 +16,18 @@ pub(crate) mod library;
 mod member;
 mod part;
 mod session;
+mod signal;
 mod wire;
 mod word;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     ffi::c_int,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use library::Either;
@@ -34,10 +35,10 @@ use member::Member;
 use wire::{Mpi, Wire};
 use word::Ear;
 
-use super::{Endpoint, Failure, Transport};
+use super::{Endpoint, Failure, Transport, wait::Wait};
 
 /// The world of this process's MPI. It is opened once: MPI cannot be started again after it has ended.
-/// Where a group has failed, ending it waits so long for the other ranks.
+/// Ending it waits so long for the other ranks.
 pub(crate) fn world(goodbye: Duration) -> Result<Arc<dyn Transport>, String> {
     static OPENED: OnceLock<()> = OnceLock::new();
     if OPENED.set(()).is_err() {
@@ -53,30 +54,11 @@ pub(crate) fn world(goodbye: Duration) -> Result<Arc<dyn Transport>, String> {
     let shared = Shared {
         line: Mutex::new(Line { wire, ear }),
         wanted: AtomicUsize::new(0),
-        failed: AtomicBool::new(false),
         groups: Mutex::default(),
         goodbye,
         panicked: AtomicBool::new(false),
     };
     Ok(Arc::new(Place { shared: Arc::new(shared), rank, size, version, highest_tag }))
-}
-
-/// MPICH's launcher tells processes by a signal that another has died, where it does not end them itself. MPICH's own
-/// answer to it is to ask the launcher who, from which it does not always come back: unless the program itself listens
-/// to that signal, nobody does. `start` starts MPI.
-fn start_deaf<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: asks for what a signal does; a zeroed action is a valid place for the answer.
-    let unused = unsafe {
-        let mut before: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(libc::SIGUSR1, std::ptr::null(), &mut before) == 0
-            && [libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction)
-    };
-    let started = start();
-    if unused {
-        // SAFETY: ignoring a signal calls nothing.
-        unsafe { libc::signal(libc::SIGUSR1, libc::SIG_IGN) };
-    }
-    started
 }
 
 /// What all groups of this process share.
@@ -86,9 +68,8 @@ struct Shared {
     line: Mutex<Line>,
     /// How many threads want to.
     wanted: AtomicUsize,
-    /// Some group has failed: not all ranks may be there any more.
-    failed: AtomicBool,
     groups: Mutex<Groups>,
+    /// How long the end waits for the other ranks.
     goodbye: Duration,
     /// This rank panicked: it is not to wait for anybody.
     panicked: AtomicBool,
@@ -98,8 +79,8 @@ struct Shared {
 struct Groups {
     /// How often groups of this name and these ranks were joined.
     joined: HashMap<(String, Vec<usize>), u64>,
-    /// The groups' first tags, and whose they are.
-    tags: HashMap<c_int, u64>,
+    /// The first tags of the groups that there are.
+    tags: HashSet<c_int>,
 }
 
 /// The wire, and what is heard on it.
@@ -131,10 +112,10 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if *self.panicked.get_mut() {
+        let Line { wire, ear } = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if *self.panicked.get_mut() || wire.has_ended() {
             return;
         }
-        let Line { wire, ear } = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Ending MPI waits for all ranks, for ever where one of them is gone. So each tells all that it is about to, and
         // hears meanwhile what others said before.
         let (rank, size) = (wire.rank(), wire.size());
@@ -142,19 +123,24 @@ impl Drop for Shared {
         for other in (0..size).filter(|other| *other != rank) {
             let (goodbye, answer) = (wire.take(), wire.take());
             if wire.receive(answer, Some(other), GOODBYES).is_ok() {
-                awaited.push(answer);
+                awaited.push((other, answer));
             }
             let _ = wire.send(goodbye, 0, other, GOODBYES);
         }
-        let start = Instant::now();
-        while awaited.iter().any(|ticket| !wire.is_done(*ticket).unwrap_or(false)) {
+        let wait = Wait::begin();
+        loop {
+            awaited.retain(|(_, answer)| !wire.is_done(*answer).unwrap_or(false));
             let _ = ear.listen(&mut **wire);
-            if *self.failed.get_mut() && start.elapsed() > self.goodbye {
+            if awaited.is_empty() {
+                break;
+            }
+            if wait.has_taken(self.goodbye) {
+                let missing: Vec<_> = awaited.iter().map(|(rank, _)| *rank).collect();
+                tracing::warn!("MPI is not ended: ranks {missing:?} still use it after {:?}", self.goodbye);
                 return;
             }
-            std::thread::yield_now();
+            wait.pause();
         }
-        let _ = ear.listen(&mut **wire);
         ear.close(&mut **wire);
         wire.finish();
     }
@@ -196,11 +182,10 @@ impl Transport for Place {
         let identity = identity(name, ranks, *count);
         let places = (self.highest_tag / TAGS - 1).max(1) as u64;
         let tag = TAGS + (identity % places) as c_int * TAGS;
-        if groups.tags.get(&tag).is_some_and(|other| *other != identity) {
+        if !groups.tags.insert(tag) {
             let detail = "its messages could not be told from another group's: give it another name".into();
             return Err(Failure::Library { library: "MPI", operation: "choosing a tag".into(), detail });
         }
-        groups.tags.insert(tag, identity);
         drop(groups);
         Ok(Box::new(Member::join(self.shared.clone(), ranks.to_vec(), member, tag, identity)))
     }

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::c_int,
-    sync::MutexGuard,
+    sync::{MutexGuard, atomic::Ordering::SeqCst},
     thread,
     time::{Duration, Instant},
 };
@@ -14,7 +14,7 @@ use super::{
     header::Header,
     wire::{HEADER_BYTES, PIECE_BYTES, Ticket, Wire},
 };
-use crate::backend::Failure;
+use crate::backend::{Failure, wait::Wait};
 
 /// So many questions to MPI before the clock is asked, and another thread is let in.
 const LOOKS: u32 = 64;
@@ -45,9 +45,11 @@ pub(super) struct Session<'a> {
     timeout: Duration,
     /// Messages on their way out, by member.
     outgoing: SmallVec<[SmallVec<[Ticket; WINDOW]>; 4]>,
-    /// Messages that are awaited, or were received and are still being read.
-    incoming: SmallVec<[Ticket; 16]>,
+    /// Messages that are awaited, or were received and are still being read, and their tags.
+    incoming: SmallVec<[(Ticket, c_int); 16]>,
     looks: u32,
+    /// Since a message ended last, once that is long ago.
+    wait: Option<Wait>,
     /// How long what was sent before a word may still come.
     grace: Option<Duration>,
     any_word: bool,
@@ -73,6 +75,7 @@ impl<'a> Session<'a> {
             outgoing,
             incoming: SmallVec::new(),
             looks: 0,
+            wait: None,
             grace: None,
             any_word: false,
         }
@@ -123,7 +126,7 @@ impl<'a> Session<'a> {
         let wire = self.wire();
         let ticket = wire.take();
         wire.receive(ticket, Some(rank), tag)?;
-        self.incoming.push(ticket);
+        self.incoming.push((ticket, tag));
         Ok(ticket)
     }
 
@@ -158,7 +161,7 @@ impl<'a> Session<'a> {
 
     /// Lets go of a message that has been read.
     pub(super) fn release(&mut self, ticket: Ticket) {
-        self.incoming.retain(|it| *it != ticket);
+        self.incoming.retain(|(it, _)| *it != ticket);
         self.wire().give_back(ticket);
     }
 
@@ -197,8 +200,14 @@ impl<'a> Session<'a> {
         missing: impl Fn(&mut dyn Wire) -> Vec<usize>,
     ) -> Result<(), Failure> {
         loop {
-            if self.wire().is_done(ticket)? {
-                return Ok(());
+            if self.is_done(ticket)? {
+                if self.header_of(ticket).identity == self.header.identity {
+                    return Ok(());
+                }
+                // Of a group that failed, and whose tag this one has since.
+                let tag = self.incoming.iter().find(|(it, _)| *it == ticket).map_or(0, |(_, tag)| *tag);
+                let rank = self.ranks[from];
+                self.wire().receive(ticket, Some(rank), tag)?;
             }
             if let Some(failure) = self.pause(from)? {
                 return match failure {
@@ -212,9 +221,18 @@ impl<'a> Session<'a> {
         }
     }
 
+    #[inline]
+    fn is_done(&mut self, ticket: Ticket) -> Result<bool, Failure> {
+        let done = self.wire().is_done(ticket)?;
+        if done {
+            self.wait = None;
+        }
+        Ok(done)
+    }
+
     fn wait_sent(&mut self, ticket: Ticket, to: usize) -> Result<(), Failure> {
         loop {
-            if self.wire().is_done(ticket)? {
+            if self.is_done(ticket)? {
                 return Ok(());
             }
             if let Some(failure) = self.pause(to)? {
@@ -258,11 +276,16 @@ impl<'a> Session<'a> {
         } else if waited >= self.timeout {
             return Ok(Some(Failure::TimedOut(vec![member])));
         }
-        if self.shared.wanted.load(std::sync::atomic::Ordering::SeqCst) > 0 {
+        let wait = self.wait.get_or_insert_with(Wait::begin);
+        let wanted = self.shared.wanted.load(SeqCst) > 0;
+        if wanted || wait.sleeps() {
+            // Other threads of this rank may call MPI meanwhile.
             self.line = None;
+        }
+        if wanted {
             thread::yield_now();
         } else if self.looks > EAGER_LOOKS {
-            thread::yield_now();
+            wait.pause();
         }
         Ok(None)
     }
@@ -279,8 +302,98 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         let outgoing: Vec<_> = self.outgoing.iter_mut().flat_map(|it| it.drain(..)).collect();
         let incoming = std::mem::take(&mut self.incoming);
-        for ticket in outgoing.into_iter().chain(incoming) {
+        for ticket in outgoing.into_iter().chain(incoming.into_iter().map(|(ticket, _)| ticket)) {
             self.wire().abandon(ticket);
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::{
+        collections::{HashMap, VecDeque},
+        sync::{
+            Mutex,
+            atomic::{AtomicBool, AtomicUsize},
+        },
+    };
+
+    use super::{super::word::Ear, *};
+
+    /// A wire on which messages lie ready, by tag.
+    #[derive(Debug, Default)]
+    struct Ready {
+        messages: HashMap<c_int, VecDeque<Vec<u8>>>,
+        buffers: Vec<Vec<u8>>,
+        receiving: HashMap<Ticket, c_int>,
+    }
+
+    impl Wire for Ready {
+        fn rank(&self) -> usize {
+            0
+        }
+        fn size(&self) -> usize {
+            2
+        }
+        fn version(&self) -> &str {
+            "ready"
+        }
+        fn highest_tag(&self) -> c_int {
+            100
+        }
+        fn take(&mut self) -> Ticket {
+            self.buffers.push(vec![0; HEADER_BYTES + PIECE_BYTES]);
+            self.buffers.len() - 1
+        }
+        fn buffer(&mut self, ticket: Ticket) -> &mut [u8] {
+            &mut self.buffers[ticket]
+        }
+        fn send(&mut self, _: Ticket, _: usize, _: usize, _: c_int) -> Result<(), Failure> {
+            Ok(())
+        }
+        fn receive(&mut self, ticket: Ticket, _: Option<usize>, tag: c_int) -> Result<(), Failure> {
+            self.receiving.insert(ticket, tag);
+            Ok(())
+        }
+        fn is_done(&mut self, ticket: Ticket) -> Result<bool, Failure> {
+            let Some(tag) = self.receiving.get(&ticket) else { return Ok(true) };
+            let Some(message) = self.messages.get_mut(tag).and_then(VecDeque::pop_front) else {
+                return Ok(false);
+            };
+            self.buffers[ticket][..message.len()].copy_from_slice(&message);
+            self.receiving.remove(&ticket);
+            Ok(true)
+        }
+        fn give_back(&mut self, _: Ticket) {}
+        fn abandon(&mut self, _: Ticket) {}
+        fn finish(&mut self) {}
+        fn has_ended(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn what_a_failed_group_left_behind_is_not_taken_for_a_message_of_the_next() {
+        let header = |identity, call| Header { identity, call, signature: [0; 2], weight: 1.0 };
+        let message = |identity, call| {
+            let mut bytes = vec![0; HEADER_BYTES];
+            header(identity, call).write(&mut bytes);
+            bytes
+        };
+        let mut wire = Ready::default();
+        wire.messages.insert(9, [message(7, 3), message(7, 4), message(8, 1)].into());
+        let ear = Ear::new(&mut wire).unwrap();
+        let shared = Shared {
+            line: Mutex::new(Line { wire: Box::new(wire), ear }),
+            wanted: AtomicUsize::new(0),
+            groups: Mutex::default(),
+            goodbye: Duration::ZERO,
+            panicked: AtomicBool::new(true),
+        };
+        let mut session =
+            Session::new(&shared, &[0, 1], header(8, 1), Instant::now(), Duration::from_secs(9));
+        let ticket = session.expect(1, 9).unwrap();
+        session.wait(ticket, 1, |_| vec![1]).unwrap();
+        assert_eq!(session.header_of(ticket), header(8, 1));
     }
 }

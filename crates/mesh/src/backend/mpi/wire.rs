@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     library::{Handle, Library},
-    start_deaf,
+    signal::Before,
 };
 use crate::backend::Failure;
 
@@ -46,6 +46,8 @@ pub(super) trait Wire: Send + Debug {
     fn abandon(&mut self, ticket: Ticket);
     /// Ends the use of MPI, together with all other ranks.
     fn finish(&mut self);
+    /// Whether the program has ended MPI: nothing of it may be called any more.
+    fn has_ended(&self) -> bool;
 }
 
 /// A buffer that begins at a cache line, so that every element type is aligned in it.
@@ -64,7 +66,10 @@ pub(super) struct Mpi<H: Handle> {
     rank: usize,
     size: usize,
     highest_tag: c_int,
+    /// MPI was started here, and not by the program.
     ours: bool,
+    /// What was done with the launcher's signal before MPI was started here.
+    signal: Option<Before>,
     places: Vec<Place<H>>,
     free: Vec<Ticket>,
     abandoned: Vec<Ticket>,
@@ -73,56 +78,79 @@ pub(super) struct Mpi<H: Handle> {
 impl<H: Handle> Mpi<H> {
     /// Starts MPI, unless the program has, and makes a communicator of its own, together with all other ranks.
     pub(super) fn start(library: Library<H>) -> Result<Self, String> {
-        if library.takes_signals { start_deaf(|| Self::begin(library)) } else { Self::begin(library) }
+        let mut this = Mpi {
+            comm: library.constants.world,
+            library,
+            rank: 0,
+            size: 0,
+            // Every library must allow tags up to this.
+            highest_tag: 32_767,
+            ours: false,
+            signal: None,
+            places: Vec::new(),
+            free: Vec::new(),
+            abandoned: Vec::new(),
+        };
+        match this.begin() {
+            Ok(()) => Ok(this),
+            Err(why) => {
+                this.finish();
+                Err(why)
+            }
+        }
     }
 
-    fn begin(library: Library<H>) -> Result<Self, String> {
-        let (calls, constants) = (library.calls, library.constants);
+    fn begin(&mut self) -> Result<(), String> {
+        let (calls, constants) = (self.library.calls, self.library.constants);
+        let library = &self.library;
         let check = |code: c_int, what: &str| {
-            if code == 0 { Ok(()) } else { Err(format!("{what}: {}", error_text(&library, code))) }
+            if code == 0 { Ok(()) } else { Err(format!("{what}: {}", error_text(library, code))) }
         };
-        let (mut running, mut provided, mut rank, mut size) = (0, 0, 0, 0);
-        let mut comm = constants.world;
+        if self.has_ended() {
+            return Err("the program has ended MPI, which cannot be started again".into());
+        }
+        let (mut running, mut threads, mut rank, mut size) = (0, 0, 0, 0);
         let (mut bound, mut found): (*mut c_int, c_int) = (std::ptr::null_mut(), 0);
         // SAFETY: as the standard has it; all pointers are to live variables, and MPI takes no arguments.
         unsafe {
             check((calls.initialized)(&mut running), "MPI_Initialized")?;
             if running == 0 {
-                let none = std::ptr::null_mut();
-                let (wanted, none_either) = (constants.thread_serialized, std::ptr::null_mut());
-                check((calls.init_thread)(none, none_either, wanted, &mut provided), "MPI_Init_thread")?;
+                let before = library.takes_signals.then(Before::ask).flatten();
+                let (none, none_either) = (std::ptr::null_mut(), std::ptr::null_mut());
+                let wanted = constants.thread_serialized;
+                check((calls.init_thread)(none, none_either, wanted, &mut threads), "MPI_Init_thread")?;
+                self.ours = true;
+                before.iter().for_each(Before::take_from_mpi);
+                self.signal = before;
+                // In an MPI of the program's own, what becomes of errors on its communicators is for the program to say.
+                let code = (calls.comm_set_errhandler)(constants.world, constants.errors_return);
+                check(code, "MPI_Comm_set_errhandler")?;
+            } else {
+                check((calls.query_thread)(&mut threads), "MPI_Query_thread")?;
             }
-            check((calls.comm_dup)(constants.world, &mut comm), "MPI_Comm_dup")?;
-            check((calls.comm_set_errhandler)(comm, constants.errors_return), "MPI_Comm_set_errhandler")?;
-            check(
-                (calls.comm_set_errhandler)(constants.world, constants.errors_return),
-                "MPI_Comm_set_errhandler",
-            )?;
-            check((calls.comm_rank)(comm, &mut rank), "MPI_Comm_rank")?;
-            check((calls.comm_size)(comm, &mut size), "MPI_Comm_size")?;
-            let key = constants.tag_upper_bound;
-            check(
-                (calls.comm_get_attr)(constants.world, key, (&raw mut bound).cast(), &mut found),
-                "MPI_Comm_get_attr",
-            )?;
+            if threads < constants.thread_serialized {
+                return Err(if self.ours {
+                    "it does not allow calls from several threads (MPI_THREAD_SERIALIZED)".into()
+                } else {
+                    "the program has started it for calls from one thread alone: start it by MPI_Init_thread with \
+                     MPI_THREAD_MULTIPLE, or with MPI_THREAD_SERIALIZED where the program makes no calls meanwhile"
+                        .into()
+                });
+            }
+            check((calls.comm_dup)(constants.world, &mut self.comm), "MPI_Comm_dup")?;
+            let code = (calls.comm_set_errhandler)(self.comm, constants.errors_return);
+            check(code, "MPI_Comm_set_errhandler")?;
+            check((calls.comm_rank)(self.comm, &mut rank), "MPI_Comm_rank")?;
+            check((calls.comm_size)(self.comm, &mut size), "MPI_Comm_size")?;
+            let (key, bound) = (constants.tag_upper_bound, (&raw mut bound).cast());
+            check((calls.comm_get_attr)(constants.world, key, bound, &mut found), "MPI_Comm_get_attr")?;
         }
-        // Every library must allow tags up to this.
-        let mut highest_tag = 32_767;
         if found != 0 && !bound.is_null() {
             // SAFETY: where the attribute is found, it is the address of an integer.
-            highest_tag = unsafe { *bound };
+            self.highest_tag = unsafe { *bound };
         }
-        Ok(Mpi {
-            library,
-            comm,
-            rank: rank as usize,
-            size: size as usize,
-            highest_tag,
-            ours: running == 0,
-            places: Vec::new(),
-            free: Vec::new(),
-            abandoned: Vec::new(),
-        })
+        (self.rank, self.size) = (rank as usize, size as usize);
+        Ok(())
     }
 
     fn check(&self, code: c_int, operation: &str) -> Result<(), Failure> {
@@ -249,8 +277,19 @@ impl<H: Handle> Wire for Mpi<H> {
         if self.ours {
             // SAFETY: started here, and not used again.
             unsafe { (self.library.calls.finalize)() };
-            self.ours = false;
+        } else if self.comm != self.library.constants.world {
+            // SAFETY: made here, and not used again.
+            unsafe { (self.library.calls.comm_free)(&mut self.comm) };
         }
+        self.ours = false;
+        self.signal.take().into_iter().for_each(Before::restore);
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut ended = 0;
+        // SAFETY: may be called at any time; the pointer is to a live variable.
+        let code = unsafe { (self.library.calls.finalized)(&mut ended) };
+        code != 0 || ended != 0
     }
 }
 

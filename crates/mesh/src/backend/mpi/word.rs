@@ -35,8 +35,16 @@ pub(super) struct Word {
 #[derive(Debug)]
 pub(super) struct Ear {
     ticket: Ticket,
-    /// By group. A group that was left has nothing for an entry: what comes later is of no interest.
-    heard: HashMap<u64, Option<Vec<Word>>>,
+    /// By group.
+    heard: HashMap<u64, Heard>,
+}
+
+/// What was heard of a group.
+#[derive(Debug)]
+enum Heard {
+    Words(Vec<Word>),
+    /// This rank has left it: so many words are yet to come, and are of no interest.
+    Left(usize),
 }
 
 impl Ear {
@@ -51,8 +59,10 @@ impl Ear {
         while wire.is_done(self.ticket)? {
             let (identity, word) = Word::read(wire.buffer(self.ticket));
             // Also of groups that this rank has yet to join.
-            if let Some(heard) = self.heard.entry(identity).or_insert_with(|| Some(Vec::new())) {
-                heard.push(word);
+            match self.heard.entry(identity).or_insert_with(|| Heard::Words(Vec::new())) {
+                Heard::Words(words) => words.push(word),
+                Heard::Left(0 | 1) => drop(self.heard.remove(&identity)),
+                Heard::Left(count) => *count -= 1,
             }
             wire.receive(self.ticket, None, WORDS)?;
         }
@@ -61,12 +71,19 @@ impl Ear {
 
     /// What was heard of a group.
     pub(super) fn of(&self, identity: u64) -> &[Word] {
-        self.heard.get(&identity).and_then(|it| it.as_deref()).unwrap_or_default()
+        match self.heard.get(&identity) {
+            Some(Heard::Words(words)) => words,
+            _ => &[],
+        }
     }
 
-    /// Listens no more to what is said in a group.
-    pub(super) fn forget(&mut self, identity: u64) {
-        self.heard.insert(identity, None);
+    /// Listens no more to what is said in a group of so many others, each of which says one word.
+    pub(super) fn forget(&mut self, identity: u64, others: usize) {
+        let left = others.saturating_sub(self.of(identity).len());
+        self.heard.remove(&identity);
+        if left > 0 {
+            self.heard.insert(identity, Heard::Left(left));
+        }
     }
 
     pub(super) fn close(&mut self, wire: &mut dyn Wire) {
@@ -155,9 +172,6 @@ impl Farewell for Speaker {
             Parting::Panicked => (1, "", &[][..]),
             Parting::Failed { why, blame } => (2, why.as_str(), blame.as_slice()),
         };
-        if kind != 0 {
-            self.shared.failed.store(true, SeqCst);
-        }
         let text = &text.as_bytes()[..text.len().min(MOST_TEXT)];
         let blame = &blame[..blame.len().min(MOST_BLAMED)];
         let call = self.ended.load(SeqCst) + 1;

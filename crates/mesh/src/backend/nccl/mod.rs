@@ -7,15 +7,18 @@
 //! NCCL reduces in an order of its own: every rank gets the same bits, but not those of the other back ends.
 
 mod library;
+#[cfg(test)]
+mod test;
 
 use std::{
     ffi::{c_int, c_void},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 pub(crate) use library::available;
 use library::{Config, Nccl, Ptr, UniqueId};
 
+use super::wait::Wait;
 use crate::comm::{ElementType, Operation};
 
 /// What a communicator's first member gives the others so that they find it.
@@ -96,14 +99,14 @@ impl Communicator {
                 &mut config,
             );
             this.comm = Some(comm).filter(|comm| !comm.is_null());
-            this.settle(code, "ncclCommInitRankConfig", Instant::now() + timeout)?;
+            this.settle(code, "ncclCommInitRankConfig", &Wait::begin(), timeout)?;
         }
         Ok(this)
     }
 
     /// Does the work, and waits until it is done. The memory at the addresses is kept until then.
     pub(crate) fn run(&mut self, work: Work, operands: Operands, timeout: Duration) -> Result<(), String> {
-        let deadline = Instant::now() + timeout;
+        let wait = Wait::begin();
         let (nccl, stream) = (self.nccl, self.stream);
         let Some(comm) = self.comm else { return Err("the communicator was aborted".into()) };
         // All members have as many.
@@ -112,7 +115,7 @@ impl Communicator {
         }
         let _inside = nccl.enter(self.context)?;
         let (code, name) = self.begin(work, operands, comm);
-        self.settle(code, name, deadline)?;
+        self.settle(code, name, &wait, timeout)?;
         loop {
             // SAFETY: the stream is of the current context.
             match unsafe { (nccl.stream_query)(stream) } {
@@ -121,12 +124,8 @@ impl Communicator {
                     return nccl.check_driver(code, name).inspect_err(|_| self.abort());
                 }
             }
-            self.settle(IN_PROGRESS, name, deadline)?;
-            if Instant::now() > deadline {
-                self.abort();
-                return Err(format!("{name} did not end within {timeout:?}"));
-            }
-            std::thread::yield_now();
+            self.settle(IN_PROGRESS, name, &wait, timeout)?;
+            wait.pause();
         }
     }
 
@@ -203,25 +202,30 @@ impl Communicator {
     }
 
     /// Waits until a call that does not block has been taken; aborts what fails or takes too long.
-    fn settle(&mut self, mut code: c_int, name: &str, deadline: Instant) -> Result<(), String> {
+    fn settle(&mut self, mut code: c_int, name: &str, wait: &Wait, timeout: Duration) -> Result<(), String> {
         while code == IN_PROGRESS {
             let Some(comm) = self.comm else { return Err(format!("{name}: no communicator")) };
-            if Instant::now() > deadline {
+            if wait.has_taken(timeout) {
                 self.abort();
-                return Err(format!("{name} did not end in time"));
+                return Err(format!("{name} did not end within {timeout:?}"));
             }
             let mut state = 0;
             // SAFETY: the communicator is alive, and the pointer is to a live variable.
             let asked = unsafe { (self.nccl.comm_get_async_error)(comm, &mut state) };
             code = if asked == SUCCESS { state } else { asked };
+            if code == IN_PROGRESS {
+                wait.pause();
+            }
         }
         self.nccl.check(code, name).inspect_err(|_| self.abort())
     }
 
-    /// Gives up on whatever is under way.
+    /// Gives up on whatever is under way. Without its context, which a lost card may not have any more, the communicator
+    /// is left to the driver.
     pub(crate) fn abort(&mut self) {
-        if let Some(comm) = self.comm.take() {
-            // SAFETY: taken, so never used again.
+        if let (Some(comm), Ok(_inside)) = (self.comm.take(), self.nccl.enter(self.context)) {
+            // SAFETY: taken, so never used again. NCCL makes the card that it works on current to the thread: the context
+            // that was current before is so again when the one entered here is popped.
             unsafe { (self.nccl.comm_abort)(comm) };
         }
     }

@@ -22,7 +22,7 @@ pub(in crate::comm) struct Ends<'a, T> {
     pub(in crate::comm) blocks: usize,
 }
 
-/// Every one first waits for what was started.
+/// Both first wait for what was started.
 impl Core {
     /// In place, on every rank.
     pub(in crate::comm) fn whole<'a, T: Element>(&self, buffer: &'a Buffer<T>) -> Ends<'a, T> {
@@ -30,113 +30,49 @@ impl Core {
         Ends { input: Some((buffer, 1)), output: Some((buffer, 1)), count: buffer.len(), blocks: 1 }
     }
 
-    pub(in crate::comm) fn reduced<'a, T: Element>(
+    /// The buffers of a collective, which are one where it is in place. Fails where they are not as long as they must be,
+    /// and where a rank has one that only the root has, or the root has none.
+    pub(in crate::comm) fn ends<'a, T: Element>(
         &self,
-        buffer: &'a Buffer<T>,
-        root: usize,
-    ) -> Result<Ends<'a, T>> {
-        let mut ends = self.whole(buffer);
-        self.rooted(plain(Collective::Reduce, T::TYPE, buffer.len()), root)?;
-        if self.member != Some(root) {
-            ends.output = None;
-        }
-        Ok(ends)
-    }
-
-    pub(in crate::comm) fn broadcast_to<'a, T: Element>(
-        &self,
-        buffer: &'a Buffer<T>,
-        root: usize,
-    ) -> Result<Ends<'a, T>> {
-        let mut ends = self.whole(buffer);
-        self.rooted(plain(Collective::Broadcast, T::TYPE, buffer.len()), root)?;
-        if self.member == Some(root) {
-            ends.output = None;
-        } else {
-            ends.input = None;
-        }
-        Ok(ends)
-    }
-
-    pub(in crate::comm) fn all_gathered<'a, T: Element>(
-        &self,
-        input: &'a Buffer<T>,
-        output: &'a Buffer<T>,
-    ) -> Result<Ends<'a, T>> {
-        self.settle();
-        let (count, blocks) = (input.len(), self.size());
-        self.check("output", output.len(), count * blocks, &plain(Collective::AllGather, T::TYPE, count))?;
-        Ok(Ends { input: Some((input, 1)), output: Some((output, blocks)), count, blocks })
-    }
-
-    pub(in crate::comm) fn reduce_scattered<'a, T: Element>(
-        &self,
-        input: &'a Buffer<T>,
-        output: &'a Buffer<T>,
-    ) -> Result<Ends<'a, T>> {
-        self.settle();
-        let (count, blocks) = (output.len(), self.size());
-        self.check("input", input.len(), count * blocks, &plain(Collective::ReduceScatter, T::TYPE, count))?;
-        Ok(Ends { input: Some((input, blocks)), output: Some((output, 1)), count, blocks })
-    }
-
-    pub(in crate::comm) fn gathered<'a, T: Element>(
-        &self,
-        input: &'a Buffer<T>,
-        output: Option<&'a Buffer<T>>,
-        root: usize,
-    ) -> Result<Ends<'a, T>> {
-        self.settle();
-        let (count, blocks) = (input.len(), self.size());
-        let output = self.at_root("output", output, Collective::Gather, count, root)?;
-        Ok(Ends { input: Some((input, 1)), output: output.map(|it| (it, blocks)), count, blocks })
-    }
-
-    pub(in crate::comm) fn scattered<'a, T: Element>(
-        &self,
-        input: Option<&'a Buffer<T>>,
-        output: &'a Buffer<T>,
-        root: usize,
-    ) -> Result<Ends<'a, T>> {
-        self.settle();
-        let (count, blocks) = (output.len(), self.size());
-        let input = self.at_root("input", input, Collective::Scatter, count, root)?;
-        Ok(Ends { input: input.map(|it| (it, blocks)), output: Some((output, 1)), count, blocks })
-    }
-
-    pub(in crate::comm) fn exchanged<'a, T: Element>(
-        &self,
-        input: &'a Buffer<T>,
-        output: &'a Buffer<T>,
-    ) -> Result<Ends<'a, T>> {
-        self.settle();
-        let (count, blocks) = (input.len() / self.size(), self.size());
-        let signature = plain(Collective::AllToAll, T::TYPE, count);
-        self.check("input", input.len(), count * blocks, &signature)?;
-        self.check("output", output.len(), input.len(), &signature)?;
-        Ok(Ends { input: Some((input, blocks)), output: Some((output, blocks)), count, blocks })
-    }
-
-    /// A buffer that the root has, as long as everybody's blocks, and nobody else.
-    fn at_root<'a, T: Element>(
-        &self,
-        what: &str,
-        buffer: Option<&'a Buffer<T>>,
         collective: Collective,
-        count: usize,
-        root: usize,
-    ) -> Result<Option<&'a Buffer<T>>> {
-        let signature = self.rooted(plain(collective, T::TYPE, count), root)?;
-        match (self.member == Some(root), buffer) {
-            (true, Some(buffer)) => {
-                self.check(what, buffer.len(), count * self.size(), &signature)?;
-                Ok(Some(buffer))
+        input: Option<&'a Buffer<T>>,
+        output: Option<&'a Buffer<T>>,
+        root: Option<usize>,
+    ) -> Result<Ends<'a, T>> {
+        self.settle();
+        let (gives, takes) = collective.blocks(self.size());
+        // A buffer that every rank has says how long a block is.
+        let (every, blocks) = match collective {
+            Collective::Scatter | Collective::ReduceScatter => (output, takes),
+            _ => (input, gives),
+        };
+        let count = every.map_or(0, Buffer::len) / blocks;
+        let signature = plain(collective, T::TYPE, count);
+        let signature = root.map_or(Ok(signature), |root| self.rooted(signature, root))?;
+        let (is_root, root) = (root.is_some() && self.member == root, root.unwrap_or(0));
+        let end = |what: &str, buffer: Option<&'a Buffer<T>>, blocks| {
+            let only_the_root =
+                matches!((collective, what), (Collective::Gather, "output") | (Collective::Scatter, "input"));
+            match buffer {
+                Some(_) if only_the_root && !is_root => {
+                    Err(self.refuse(&signature, format!("an {what}, which only the root {root} has")))
+                }
+                None if is_root => {
+                    Err(self.refuse(&signature, format!("no {what} at the root, which needs one")))
+                }
+                Some(buffer) => self
+                    .check(what, buffer.len(), count * blocks, &signature)
+                    .map(|()| Some((buffer, blocks))),
+                None => Ok(None),
             }
-            (false, None) => Ok(None),
-            (true, None) => Err(self.refuse(&signature, format!("no {what} at the root, which needs one"))),
-            (false, Some(_)) => {
-                Err(self.refuse(&signature, format!("an {what}, which only the root {root} has")))
-            }
+        };
+        let (mut input, mut output) = (end("input", input, gives)?, end("output", output, takes)?);
+        match collective {
+            Collective::Reduce if !is_root => output = None,
+            Collective::Broadcast if is_root => output = None,
+            Collective::Broadcast => input = None,
+            _ => {}
         }
+        Ok(Ends { input, output, count, blocks: gives.max(takes) })
     }
 }

@@ -10,6 +10,7 @@ use evener_device::{Buffer, Device, Stream};
 pub(super) use self::ends::Ends;
 use self::pieces::{Down, Up, piece_len};
 use super::{
+    call::Collective,
     core::Core,
     element::{Element, ElementType, FloatElement},
     error::{CommError, Result},
@@ -80,7 +81,7 @@ impl Group {
         operation: Operation,
         root: usize,
     ) -> Result<()> {
-        let ends = self.core.reduced(buffer, root)?;
+        let ends = self.core.ends(Collective::Reduce, Some(buffer), Some(buffer), Some(root))?;
         self.in_pieces(device, stream, ends, |core, given, taken| {
             std::mem::swap(given, taken);
             core.reduce(taken, operation, root)
@@ -95,7 +96,7 @@ impl Group {
         buffer: &Buffer<T>,
         root: usize,
     ) -> Result<()> {
-        let ends = self.core.broadcast_to(buffer, root)?;
+        let ends = self.core.ends(Collective::Broadcast, Some(buffer), Some(buffer), Some(root))?;
         let gives = ends.input.is_some();
         self.in_pieces(device, stream, ends, |core, given, taken| {
             core.broadcast(if gives { given } else { taken }, root)
@@ -129,7 +130,7 @@ impl Group {
         input: &Buffer<T>,
         output: &Buffer<T>,
     ) -> Result<()> {
-        let ends = self.core.all_gathered(input, output)?;
+        let ends = self.core.ends(Collective::AllGather, Some(input), Some(output), None)?;
         self.in_pieces(device, stream, ends, |core, given, taken| core.all_gather(given, taken))
     }
 
@@ -142,7 +143,7 @@ impl Group {
         output: &Buffer<T>,
         operation: Operation,
     ) -> Result<()> {
-        let ends = self.core.reduce_scattered(input, output)?;
+        let ends = self.core.ends(Collective::ReduceScatter, Some(input), Some(output), None)?;
         self.in_pieces(device, stream, ends, |core, given, taken| {
             core.reduce_scatter(given, taken, operation)
         })
@@ -157,7 +158,7 @@ impl Group {
         output: Option<&Buffer<T>>,
         root: usize,
     ) -> Result<()> {
-        let ends = self.core.gathered(input, output, root)?;
+        let ends = self.core.ends(Collective::Gather, Some(input), output, Some(root))?;
         self.in_pieces(device, stream, ends, |core, given, taken| core.gather(given, taken, root))
     }
 
@@ -170,7 +171,7 @@ impl Group {
         output: &Buffer<T>,
         root: usize,
     ) -> Result<()> {
-        let ends = self.core.scattered(input, output, root)?;
+        let ends = self.core.ends(Collective::Scatter, input, Some(output), Some(root))?;
         self.in_pieces(device, stream, ends, |core, given, taken| core.scatter(given, taken, root))
     }
 
@@ -182,7 +183,7 @@ impl Group {
         input: &Buffer<T>,
         output: &Buffer<T>,
     ) -> Result<()> {
-        let ends = self.core.exchanged(input, output)?;
+        let ends = self.core.ends(Collective::AllToAll, Some(input), Some(output), None)?;
         self.in_pieces(device, stream, ends, |core, given, taken| core.all_to_all(given, taken))
     }
 

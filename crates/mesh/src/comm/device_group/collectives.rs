@@ -2,6 +2,8 @@
 
 use evener_device::{Buffer, Stream};
 
+#[cfg(unix)]
+use super::super::call::Collective;
 use super::{
     super::{
         element::{Element, FloatElement},
@@ -52,7 +54,7 @@ impl DeviceGroup<'_> {
         #[cfg(unix)]
         if self.is_direct() {
             // For the check of the root; NCCL is given both.
-            self.group.core.reduced(buffer, root)?;
+            self.group.core.ends(Collective::Reduce, Some(buffer), Some(buffer), Some(root))?;
             let ends = self.group.core.whole(buffer);
             return self.together(stream, &ends, Work::Reduce(operation, root));
         }
@@ -63,7 +65,7 @@ impl DeviceGroup<'_> {
     pub fn broadcast<T: Element>(&self, stream: &mut Stream, buffer: &Buffer<T>, root: usize) -> Result<()> {
         #[cfg(unix)]
         if self.is_direct() {
-            self.group.core.broadcast_to(buffer, root)?;
+            self.group.core.ends(Collective::Broadcast, Some(buffer), Some(buffer), Some(root))?;
             let ends = self.group.core.whole(buffer);
             return self.together(stream, &ends, Work::Broadcast(root));
         }
@@ -79,7 +81,7 @@ impl DeviceGroup<'_> {
     ) -> Result<()> {
         #[cfg(unix)]
         if self.is_direct() {
-            let ends = self.group.core.all_gathered(input, output)?;
+            let ends = self.group.core.ends(Collective::AllGather, Some(input), Some(output), None)?;
             return self.together(stream, &ends, Work::AllGather);
         }
         self.group.all_gather_buffer(&self.device, stream, input, output)
@@ -95,7 +97,7 @@ impl DeviceGroup<'_> {
     ) -> Result<()> {
         #[cfg(unix)]
         if self.is_direct() {
-            let ends = self.group.core.reduce_scattered(input, output)?;
+            let ends = self.group.core.ends(Collective::ReduceScatter, Some(input), Some(output), None)?;
             return self.together(stream, &ends, Work::ReduceScatter(operation));
         }
         self.group.reduce_scatter_buffer(&self.device, stream, input, output, operation)
@@ -111,7 +113,7 @@ impl DeviceGroup<'_> {
     ) -> Result<()> {
         #[cfg(unix)]
         if self.is_direct() {
-            let ends = self.group.core.gathered(input, output, root)?;
+            let ends = self.group.core.ends(Collective::Gather, Some(input), output, Some(root))?;
             return self.together(stream, &ends, Work::Gather(root));
         }
         self.group.gather_buffer(&self.device, stream, input, output, root)
@@ -127,7 +129,7 @@ impl DeviceGroup<'_> {
     ) -> Result<()> {
         #[cfg(unix)]
         if self.is_direct() {
-            let ends = self.group.core.scattered(input, output, root)?;
+            let ends = self.group.core.ends(Collective::Scatter, input, Some(output), Some(root))?;
             return self.together(stream, &ends, Work::Scatter(root));
         }
         self.group.scatter_buffer(&self.device, stream, input, output, root)
@@ -142,7 +144,7 @@ impl DeviceGroup<'_> {
     ) -> Result<()> {
         #[cfg(unix)]
         if self.is_direct() {
-            let ends = self.group.core.exchanged(input, output)?;
+            let ends = self.group.core.ends(Collective::AllToAll, Some(input), Some(output), None)?;
             return self.together(stream, &ends, Work::AllToAll);
         }
         self.group.all_to_all_buffer(&self.device, stream, input, output)

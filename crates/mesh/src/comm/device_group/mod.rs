@@ -42,10 +42,11 @@ const CARD_BYTES: usize = 256;
 #[derive(Debug)]
 pub struct DeviceGroup<'a> {
     group: &'a Group,
-    device: Device,
     why: String,
+    // Dropped before the device, which keeps the context that it is of.
     #[cfg(unix)]
     direct: Option<Mutex<Communicator>>,
+    device: Device,
 }
 
 impl Group {

@@ -14,6 +14,7 @@ use super::{
 use crate::backend::{
     Failure,
     local::standing::{Closed, Look, Standings},
+    wait::nap,
 };
 
 /// So many looks without a pause, which takes longer than a line takes to come.
@@ -25,10 +26,6 @@ const CROWDED_LOOKS: u32 = 100;
 const LOOKS: u32 = 64;
 /// Looking without giving the core away ends after this.
 const SPIN: Duration = Duration::from_micros(100);
-/// Giving the core away without sleeping ends after this.
-const YIELD: Duration = Duration::from_millis(2);
-/// A sleep is a small part of what was waited already, and never longer than this.
-const LONGEST_NAP: Duration = Duration::from_millis(1);
 
 /// A member's place among those who meet, and how far it has come.
 #[derive(Debug)]
@@ -175,9 +172,9 @@ impl Meeting {
                 continue;
             }
             let waited = here.elapsed();
-            if waited > YIELD {
+            if let Some(nap) = nap(waited) {
                 (patience.meanwhile)();
-                thread::sleep((waited / 16).min(LONGEST_NAP).min(left));
+                thread::sleep(nap.min(left));
             } else if self.crowded || waited > SPIN {
                 thread::yield_now();
             }
