@@ -1,9 +1,6 @@
 //! How a chunk ends: its results are kept, or it failed.
 
-use std::{
-    ops::Range,
-    sync::{Arc, atomic::Ordering::Release},
-};
+use std::{ops::Range, sync::Arc};
 
 use evener_device::Error;
 use smallvec::{SmallVec, smallvec};
@@ -86,8 +83,7 @@ impl<T: Task> Shared<T> {
         self.keep(chunk, results, &accepted, in_place);
         drop(hold);
         if has_ended {
-            self.has_ended.store(true, Release);
-            self.wake_all();
+            self.tell_end();
         } else if chunk.purpose == Purpose::Canary || gives_back {
             // There is something to do for lanes that wait.
             self.work.notify_all();

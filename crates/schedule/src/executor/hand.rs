@@ -50,17 +50,19 @@ impl<T: Task> Shared<T> {
     /// Sends a hand to work on a lane. The lock is held by the caller: the hand is known before it begins.
     pub(super) fn hire(self: &Arc<Self>, core: &mut Core, lane: LaneIndex) {
         let number = core.hands.len();
-        core.hands.push(Hand::new(lane));
-        if let Err(why) = self.send(number, lane) {
+        let hand = Hand::new(lane);
+        let claims = hand.claims.clone();
+        core.hands.push(hand);
+        if let Err(why) = self.send(number, lane, claims) {
             self.not_sent(core, number, lane, &why);
         }
     }
 
     /// Has a thread begin to work on a lane as a hand that is known already.
-    fn send(self: &Arc<Self>, number: usize, lane: LaneIndex) -> std::io::Result<()> {
+    fn send(self: &Arc<Self>, number: usize, lane: LaneIndex, claims: Arc<Claims>) -> std::io::Result<()> {
         let shared = self.clone();
         self.seats[lane].crew.go(move || {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.work_on(number, lane))) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.work_on(number, lane, &claims))) {
                 shared.bury(number, lane, panic_message(&*panic));
             }
         })
@@ -82,14 +84,17 @@ impl<T: Task> Shared<T> {
         while !is_sent {
             let mut core = self.core();
             let first = core.to_hire.len().saturating_sub(WOKEN_AT_ONCE);
-            let lanes: SmallVec<[LaneIndex; WOKEN_AT_ONCE]> = core.to_hire.drain(first..).rev().collect();
+            let hands = core.to_hire.drain(first..).rev().map(Hand::new);
+            let hands: SmallVec<[Hand; WOKEN_AT_ONCE]> = hands.collect();
             let number = core.hands.len();
-            core.hands.extend(lanes.iter().map(|&lane| Hand::new(lane)));
+            let known = hands.iter().map(|hand| (hand.lane, hand.claims.clone()));
+            let sent: SmallVec<[(LaneIndex, Arc<Claims>); WOKEN_AT_ONCE]> = known.collect();
+            core.hands.extend(hands);
             drop(core);
-            is_sent = lanes.is_empty();
+            is_sent = sent.is_empty();
             // A thread that comes sends others; where none does, the next lanes are tried.
-            for (index, lane) in lanes.into_iter().enumerate() {
-                match self.send(number + index, lane) {
+            for (index, (lane, claims)) in sent.into_iter().enumerate() {
+                match self.send(number + index, lane, claims) {
                     Ok(()) => is_sent = true,
                     Err(why) => self.not_sent(&mut self.core(), number + index, lane, &why),
                 }
@@ -98,14 +103,12 @@ impl<T: Task> Shared<T> {
     }
 
     /// A hand's whole life.
-    fn work_on(self: &Arc<Self>, me: usize, lane: LaneIndex) {
+    fn work_on(self: &Arc<Self>, me: usize, lane: LaneIndex, claims: &Claims) {
         self.hire_some();
         let mut state: Option<Kept<T::State>> = None;
         let mut scratch = Vec::new();
-        let claims = self.core().hands[me].claims.clone();
-        'ready: while let Some(kept) = self.make_ready(me, lane, state.take()) {
+        'ready: while let Some((kept, mut next)) = self.make_ready(me, lane, state.take()) {
             let state = state.insert(kept);
-            let mut next = self.ask(me, lane, state.generation);
             loop {
                 next = match next {
                     Next::Go => break 'ready,
@@ -116,7 +119,7 @@ impl<T: Task> Shared<T> {
                         }
                         self.ask(me, lane, state.generation)
                     }
-                    Next::Run(chunk, began) => self.do_chunk(me, chunk, began, state, &claims, &mut scratch),
+                    Next::Run(chunk, began) => self.do_chunk(me, chunk, began, state, claims, &mut scratch),
                 }
             }
         }
@@ -240,30 +243,34 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    /// Has a state for a lane: the one that is there, one from an earlier run, or a new one. Nothing where the hand is
-    /// to go.
+    /// Has a state for a lane: the one that is there, one from an earlier run, or a new one. Gives it with what the hand
+    /// is to do first. Nothing where it is to go.
     fn make_ready(
         self: &Arc<Self>,
         me: usize,
         lane: LaneIndex,
         state: Option<Kept<T::State>>,
-    ) -> Option<Kept<T::State>> {
+    ) -> Option<(Kept<T::State>, Next)> {
         let seat = &self.seats[lane];
         let mut at_hand = state.or_else(|| self.shelf.take(seat));
         loop {
-            if !self.wait_until_trusted(me, lane) {
+            let Some(mut core) = self.wait_until_trusted(me, lane) else {
                 // It came too late, or is not needed: what it has taken is for the next run.
                 if let Some(kept) = at_hand {
                     self.shelf.put(seat, kept);
                 }
                 return None;
-            }
+            };
             let (device, generation) = seat.device();
-            if let Some(kept) = at_hand.take().filter(|kept| kept.generation == generation) {
-                self.be_ready(&mut self.core(), lane, &kept.state);
-                return Some(kept);
+            if let Some(kept) = at_hand.take_if(|kept| kept.generation == generation) {
+                self.be_ready(&mut core, lane, &kept.state);
+                let next = self.ask_within(&mut core, me, lane, generation, self.now());
+                return Some((kept, next));
             }
-            self.core().hands[me].doing = Doing::Preparing(self.now());
+            core.hands[me].doing = Doing::Preparing(self.now());
+            drop(core);
+            // Dropping it is the task's code.
+            at_hand = None;
             let prepared = guarded(seat.id.clone(), "preparing", || self.task.prepare(&device));
             let mut core = self.core();
             let now = self.now();
@@ -274,7 +281,9 @@ impl<T: Task> Shared<T> {
             match prepared {
                 Ok(state) => {
                     self.be_ready(&mut core, lane, &state);
-                    return Some(self.shelf.lend(seat, Kept::new(state, generation)));
+                    let kept = self.shelf.lend(seat, Kept::new(state, generation));
+                    let next = self.ask_within(&mut core, me, lane, generation, now);
+                    return Some((kept, next));
                 }
                 Err(error) => {
                     log!(warn, device = %seat.id, %error, "a device could not be made ready");
@@ -297,18 +306,23 @@ impl<T: Task> Shared<T> {
         core.run.limit(lane, self.task.most_items(state) / self.unit);
     }
 
-    /// Waits out a lane's quarantine. Says whether there is something to be ready for.
-    fn wait_until_trusted(&self, me: usize, lane: LaneIndex) -> bool {
+    /// Waits out a lane's quarantine. Gives the lock where there is something to be ready for.
+    fn wait_until_trusted(&self, me: usize, lane: LaneIndex) -> Option<MutexGuard<'_, Core>> {
         let mut core = self.core();
         loop {
-            if core.hands[me].dismissed || core.run.outcome().is_some() {
-                return false;
+            if core.run.outcome().is_some() {
+                drop(core);
+                self.work.notify_all();
+                return None;
+            }
+            if core.hands[me].dismissed {
+                return None;
             }
             let now = self.now();
             match core.run.state(lane) {
                 State::Quarantined { until } if until > now => core = self.wait_for_work(core, until - now),
-                State::Retired => return false,
-                State::Healthy | State::Quarantined { .. } => return true,
+                State::Retired => return None,
+                State::Healthy | State::Quarantined { .. } => return Some(core),
             }
         }
     }
@@ -327,8 +341,14 @@ impl<T: Task> Shared<T> {
             return false;
         }
         let limit = until.map_or(LONGEST, |until| until.saturating_sub(self.now()).min(LONGEST));
-        drop(self.wait_for_work(core, limit));
-        true
+        let core = self.wait_for_work(core, limit);
+        let has_ended = core.run.outcome().is_some();
+        drop(core);
+        if has_ended {
+            // Only one of those that wait was woken.
+            self.work.notify_all();
+        }
+        !has_ended
     }
 
     fn ask(&self, me: usize, lane: LaneIndex, generation: u64) -> Next {

@@ -23,7 +23,10 @@ mod watch;
 use std::{
     any::Any,
     ops::Range,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, atomic::AtomicBool},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, Ordering::Release},
+    },
     time::{Duration, Instant},
 };
 
@@ -224,10 +227,13 @@ impl<T: Task> Shared<T> {
     /// Ends the run from outside, and has every worker stop after the item that it has begun.
     pub(crate) fn stop(&self) {
         let mut core = self.core();
+        let has_ended = core.run.outcome().is_some();
         core.run.stop();
         core.hands.iter().for_each(|hand| hand.claims.end_all());
         drop(core);
-        self.wake_all();
+        if !has_ended {
+            self.wake_all();
+        }
     }
 
     /// The items of some units.
@@ -242,6 +248,14 @@ impl<T: Task> Shared<T> {
     pub(crate) fn wake_all(&self) {
         self.work.notify_all();
         self.news.notify_all();
+    }
+
+    /// The run has ended well. The thread that started it is told at once. One waiting worker is woken, which wakes the
+    /// others: that takes longer than a short run, and they would all want the lock that the first thread needs.
+    pub(crate) fn tell_end(&self) {
+        self.has_ended.store(true, Release);
+        self.news.notify_all();
+        self.work.notify_one();
     }
 
     /// Waits for news, for so long at most.

@@ -31,11 +31,11 @@ pub struct Closure<I, O, F> {
 }
 
 /// The most items that are claimed at once. Those that are not begun are given back as soon as another lane wants them.
-const MOST_CLAIMED: usize = 16 << 10;
+const MOST_CLAIMED: usize = 4096;
 /// The same for a function that is given slices, which gives nothing back.
 const LONGEST_SLICE: usize = 1024;
 /// So long the items that are claimed at once may take: others cannot steal them meanwhile.
-const LONG: Duration = Duration::from_micros(20);
+const LONG: Duration = Duration::from_micros(5);
 /// The same for a function that is given slices, which is faster with larger ones.
 const LONG_SLICE: Duration = Duration::from_micros(200);
 
