@@ -116,6 +116,12 @@ impl Claims {
         unpack(self.word.load(Ordering::SeqCst)).0
     }
 
+    /// How many items nobody has claimed.
+    pub(crate) fn unclaimed(&self) -> u64 {
+        let (claimed, end) = unpack(self.word.load(Ordering::Relaxed));
+        u64::from(end.saturating_sub(claimed.max(1)))
+    }
+
     /// Where the chunk ends.
     pub(crate) fn end(&self) -> u32 {
         unpack(self.word.load(Ordering::SeqCst)).1

@@ -371,8 +371,13 @@ impl<T: Task> Shared<T> {
         if self.seats[lane].generation() != generation {
             return Next::Renew;
         }
-        self.note_progress(core);
-        let mut answer = core.run.ask(lane, now);
+        let mut answer = match self.steal_most(core, lane, now) {
+            Some(answer) => answer,
+            None => {
+                self.note_progress(core);
+                core.run.ask(lane, now)
+            }
+        };
         while let Answer::Steal { from, part, most } = answer {
             let taken = self.steal(core, from, part, most);
             answer = core.run.stolen(lane, from, taken, now);
@@ -389,6 +394,23 @@ impl<T: Task> Shared<T> {
             }
             Answer::Wait { until } => Next::Idle(until),
             Answer::Ended | Answer::Steal { .. } => Next::Go,
+        }
+    }
+
+    /// Half of the items that the worker with most of them has not claimed, where the decisions leave it to the workers. A
+    /// lane that finds too few waits a moment before it asks.
+    fn steal_most(&self, core: &mut Core, lane: LaneIndex, now: Time) -> Option<Answer> {
+        let least = core.run.may_steal(lane)?.saturating_mul(self.unit);
+        let free = |hand: &Hand| if hand.dismissed { 0 } else { hand.claims.unclaimed() };
+        let victim = core.hands.iter().max_by_key(|hand| free(hand)).filter(|hand| free(hand) >= least);
+        let from = victim.and_then(|hand| match &hand.doing {
+            Doing::Chunk(chunk, _) => Some(chunk.id),
+            _ => None,
+        });
+        let taken = from.and_then(|from| Some((from, self.steal(core, from, 0.5, u64::MAX)?)));
+        match taken {
+            Some((from, items)) => Some(core.run.stolen(lane, from, Some(items), now)),
+            None => core.run.found_nothing(lane, now).map(|until| Answer::Wait { until: Some(until) }),
         }
     }
 

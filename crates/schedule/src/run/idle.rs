@@ -13,6 +13,8 @@ use super::{
 
 /// An estimate has to be beaten by this factor before a copy begins.
 const MARGIN: f64 = 1.1;
+/// So long a lane waits before it asks for items of a worker that has begun, or claimed, all of its own.
+const SOON: Duration = Duration::from_micros(100);
 /// Where nothing is known of any lane, a chunk is copied once it has taken this long.
 const UNKNOWN_IS_LATE: Duration = Duration::from_secs(1);
 
@@ -46,10 +48,33 @@ impl Run {
                 {
                     *since = now;
                 }
-                let soonest = now.saturating_add(Duration::from_micros(100));
+                let soonest = now.saturating_add(SOON);
                 Answer::Wait { until: Some(when.max(soonest)) }
             }
         }
+    }
+
+    /// Whether a lane that asks should first look for items that no worker has begun, wherever most of them are, and how
+    /// many must be there to be worth it: a driver that knows how far each worker has come finds them sooner than
+    /// [`Run::ask`] does. What it takes is told with [`Run::stolen`], and [`Run::found_nothing`] if there is nothing.
+    pub fn may_steal(&self, lane: LaneIndex) -> Option<u64> {
+        let it = &self.lanes[lane];
+        let is_simple = self.all_divisible && self.adaptive && self.settings.limit.is_none();
+        let is_free = it.state == State::Healthy && it.in_flight < it.depth;
+        if !is_simple || self.outcome.is_some() || !is_free || !self.is_drained() {
+            return None;
+        }
+        let each = it.pace?.each;
+        Some((LEAST_STOLEN.as_secs_f64() / each).clamp(2.0, 1e15) as u64)
+    }
+
+    /// A lane has looked for items that no worker has begun, and there were too few. Says until when it waits before it
+    /// asks; nothing where it has waited already.
+    pub fn found_nothing(&mut self, lane: LaneIndex, now: Time) -> Option<Time> {
+        let it = &mut self.lanes[lane];
+        let is_new = it.idle_since.is_none();
+        it.idle_since = it.idle_since.or(Some(now));
+        is_new.then(|| now.saturating_add(SOON))
     }
 
     /// Another lane's chunk to steal from: the one that would end last.

@@ -46,6 +46,9 @@ pub struct Run {
     adaptive: bool,
     /// Whether all lanes run plain code that others can steal from, so that none of them has to be rescued.
     all_divisible: bool,
+    /// Of how many lanes the speed is known, and the items a second of all these together.
+    known_lanes: u32,
+    known_rate: f64,
     /// When results were accepted last.
     last_accepted: Time,
     /// When a chunk ended last, less what the process stood still since; and the longest time from handing a chunk out to
@@ -85,6 +88,8 @@ impl Run {
             outcome: None,
             adaptive: *strategy == Shares::Pulled,
             all_divisible: lanes.iter().all(|spec| spec.divisible && !spec.may_hang),
+            known_lanes: 0,
+            known_rate: 0.0,
             last_accepted: Time::ZERO,
             last_sign: Time::ZERO,
             next_suspicion: Time::ZERO,
@@ -95,6 +100,8 @@ impl Run {
         // The user's limit is one of chunks, so where there is one they stay small.
         let in_parts = run.adaptive && settings.limit.is_none();
         run.lanes = lanes.iter().map(|spec| Lane::new(spec, settings.most_items, in_parts)).collect();
+        let rates = run.lanes.iter().filter_map(|lane| Some(lane.pace?.each.recip()));
+        (run.known_lanes, run.known_rate) = rates.fold((0, 0.0), |(count, sum), rate| (count + 1, sum + rate));
         if let Shares::Fixed(shares) = strategy {
             for (lane, &share) in run.lanes.iter_mut().zip(shares) {
                 let end = run.next.saturating_add(share).min(items);
@@ -307,7 +314,12 @@ impl Run {
         self.tallies[attempt.lane].chunks += 1;
         let lane = &mut self.lanes[attempt.lane];
         lane.end(attempt.cost, now);
+        let before = lane.pace;
         lane.learn(attempt.cost, took, latency);
+        if let Some(pace) = lane.pace {
+            self.known_lanes += u32::from(before.is_none());
+            self.known_rate += pace.each.recip() - before.map_or(0.0, |before| before.each.recip());
+        }
         if attempt.canary {
             lane.on_trial = false;
             lane.state = State::Healthy;

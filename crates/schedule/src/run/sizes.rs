@@ -51,6 +51,9 @@ impl Run {
         if self.items.saturating_sub(self.next) > many && it.pace.is_some() {
             return Some(it.most_items as f64);
         }
+        if let Some(size) = self.size_among_alike(it, left, first) {
+            return Some(size);
+        }
         let scale = self.seconds_per_score();
         let Some(pace) = self.pace_of(it, scale) else { return Some(first) };
         let horizon = self.horizon(left, scale, now);
@@ -112,6 +115,24 @@ impl Run {
         let tries = !it.knows_overhead() && whole < settings.longest_at_least.as_secs_f64();
         let least = if tries { it.largest * 2.0 } else { 1.0 };
         Some((time / pace.each).min(grown).max(least))
+    }
+
+    /// How much a chunk should cost where all lanes run plain code that others can steal from, and this one is about as
+    /// fast as the others: an equal part of what is left. It looks at no other lane, since many cores ask at once in short
+    /// runs, and what another core has written takes long to read. Nothing where the lanes are not so.
+    fn size_among_alike(&self, lane: &Lane, left: f64, first: f64) -> Option<f64> {
+        const ALIKE: f64 = 4.0;
+        let is_simple = self.all_divisible && self.lanes.len() > 1 && self.settings.limit.is_none();
+        let own = lane.pace.filter(|_| is_simple && self.known_rate > 0.0)?.each.recip();
+        let mean = self.known_rate / f64::from(self.known_lanes.max(1));
+        if own * ALIKE < mean {
+            return None;
+        }
+        let all = mean * self.lanes.len() as f64;
+        let whole = if self.open { (self.items - self.done) as f64 } else { self.items as f64 } / all;
+        let longest = (whole * self.settings.longest_fraction).max(self.settings.longest_at_least.as_secs_f64());
+        let time = (left / all).min(longest).max(LEAST_STOLEN.as_secs_f64().min(left / own));
+        Some((time * own).min((lane.largest * self.settings.growth).max(first)).max(1.0))
     }
 
     /// The size of a chunk for a lane of which nothing is known: so small that even a lane a thousand times slower than
