@@ -1055,3 +1055,90 @@ fn settings_that_make_no_sense_cost_no_result_and_no_memory() {
         }
     });
 }
+
+/// Doubles items one by one, and tells how many it is given at once.
+#[derive(Clone)]
+struct Piecewise {
+    largest: Arc<AtomicU64>,
+    /// It fails on this item.
+    fails_on: Option<u32>,
+    results: Arc<()>,
+}
+
+impl Task for Piecewise {
+    type Input = u32;
+    type Output = (u32, Arc<()>);
+    type State = ();
+
+    fn name(&self) -> &str {
+        "piecewise"
+    }
+
+    fn can_use(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn prepare(&self, _: &Device) -> Result<()> {
+        Ok(())
+    }
+
+    fn may_hang(&self, _: &Device) -> bool {
+        false
+    }
+
+    fn is_divisible(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn run(&self, _: &mut (), chunk: &Chunk<'_, u32>, results: &mut Results<'_, Self::Output>) -> Result<()> {
+        self.largest.fetch_max(chunk.len() as u64, SeqCst);
+        chunk.read(|items| {
+            while let Some(block) = chunk.claim(results, 2) {
+                for &item in &items[block] {
+                    if Some(item) == self.fails_on {
+                        return Err(Error::Ended);
+                    }
+                    results.push((2 * item, self.results.clone()));
+                }
+            }
+            Ok(())
+        })?
+    }
+
+    fn check(&self, items: &[u32], results: &[Self::Output]) -> Result<(), String> {
+        let is_right = items.iter().zip(results).all(|(item, result)| 2 * item == result.0);
+        (is_right && items.len() == results.len()).then_some(()).ok_or("wrong".into())
+    }
+}
+
+#[test]
+fn a_task_is_given_at_most_so_many_items_at_once_and_every_call_counts_as_a_chunk() {
+    within(LIMIT, "parts", || {
+        let pool = Pool::new([cores("cpu", 4)]).unwrap();
+        let items: Vec<u32> = (0..40_007).collect();
+        for most in [1, 3, 64, 1 << 40] {
+            let task = Piecewise { largest: Arc::default(), fails_on: None, results: Arc::default() };
+            let settings = Settings { most_items: Some(most), ..Settings::default() };
+            let job = pool.job(&task).settings(settings).keep_history_at(None);
+            let mapped = job.map(&items).unwrap();
+            assert!(mapped.results().iter().zip(&items).all(|(result, item)| result.0 == 2 * item));
+            assert!((1..=most).contains(&task.largest.load(SeqCst)), "{most}");
+            let chunks = mapped.report().devices[0].chunks;
+            assert!(chunks >= (items.len() as u64).div_ceil(most), "{chunks} chunks of at most {most}");
+            assert_counted_once(mapped.report(), items.len());
+            let sum = job.map_reduce(&items, |a, b| (a.0 ^ b.0, a.1)).unwrap();
+            assert_eq!(sum.value().unwrap().0, items.iter().fold(0, |sum, item| sum ^ (2 * item)));
+            // What is combined within one block cannot be parted.
+            let block = items.len().div_ceil(16_384) as u64;
+            assert!(task.largest.load(SeqCst) <= most.max(block), "{most}");
+            drop((mapped, sum));
+
+            let failing = Piecewise { fails_on: Some(5_000), ..task.clone() };
+            let error = pool.job(&failing).settings(settings).keep_history_at(None).map(&items).unwrap_err();
+            assert!(matches!(error, RunError::Task { .. }), "{error}");
+            drop((failing, job));
+            settle(&pool);
+            assert_eq!(Arc::strong_count(&task.results), 1, "no result of an earlier part leaks");
+        }
+    });
+}

@@ -223,7 +223,9 @@ impl<T: Task> Job<'_, T> {
         // Asking how strong they are takes time that short runs do not have.
         let strengths = if self.strategy == Strategy::Adaptive { Vec::new() } else { self.strengths(seats) };
         let shares = self.strategy.shares(units, &strengths, &lane_counts);
-        let run = Run::new(units, specs, &shares, settings);
+        // A run counts in units, which are not parted.
+        let most_items = settings.most_items.map(|most| (most / unit).max(1));
+        let run = Run::new(units, specs, &shares, Settings { most_items, ..settings });
         match self.task.costs(items).filter(|costs| costs.len() == items.len()) {
             None => run,
             Some(costs) => {

@@ -132,6 +132,46 @@ fn what_is_not_begun_is_stolen_and_what_is_begun_is_not() {
 }
 
 #[test]
+fn what_has_most_items_left_ends_last_and_a_lane_that_finds_nothing_waits_before_it_asks() {
+    let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
+    let mut run = Run::new(64, &[plain; 3], &Shares::Fixed(vec![30, 30, 4]), Settings::default());
+    let chunks: Vec<Chunk> = (0..3).map(|lane| run_of(run.ask(lane, ms(0)))).collect();
+    run.adaptive = true;
+    assert_eq!(run.may_steal(2), None, "it has something to do");
+    run.finished(chunks[2].id, ms(4), ms(4));
+    assert_eq!(run.may_steal(2), Some(2), "two items take it two milliseconds");
+    assert!(run.found_nothing(2, ms(4)).unwrap() > ms(4));
+    assert_eq!(run.found_nothing(2, ms(5)), None, "it has waited");
+    run.note_begun(chunks[0].id, 25);
+    run.note_begun(chunks[1].id, 40);
+    let Answer::Steal { from, .. } = run.ask(2, ms(25)) else { panic!("there is something to steal") };
+    assert_eq!(from, chunks[1].id, "the first has come further");
+    assert!(matches!(run.stolen(2, from, Some(50..60), ms(25)), Answer::Run(_)));
+    run.settings.limit = Some(ms(9));
+    assert_eq!(run.may_steal(1), None, "the user's limit is for chunks");
+}
+
+#[test]
+fn plain_code_is_handed_more_than_it_does_at_once_and_the_users_limit_keeps_chunks_short() {
+    let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
+    let settings = Settings { most_items: Some(2), ..Settings::default() };
+    let mut run = Run::new(1_000_000, &[plain; 2], &Shares::Pulled, settings);
+    let first = run_of(run.ask(0, ms(0)));
+    assert!(len(&first.items) > 2 && first.at_once == 2, "{first:?}");
+    run.limit(0, 1);
+    run.finished(first.id, ms(1), ms(1));
+    assert_eq!(run_of(run.ask(0, ms(1))).at_once, 1);
+    let limited = Settings { limit: Some(ms(40)), ..settings };
+    let mut run = Run::new(1_000_000, &[plain; 2], &Shares::Pulled, limited);
+    assert_eq!(len(&run_of(run.ask(0, ms(0))).items), 2);
+    let limited = Settings { limit: Some(ms(40)), ..Settings::default() };
+    let expected = Some(Expected { seconds_per_item: 1e-3, overhead_seconds: None, largest: 1e6 });
+    let known = LaneSpec { expected, ..plain };
+    let mut run = Run::new(1_000_000, &[known; 2], &Shares::Pulled, limited);
+    assert_eq!(len(&run_of(run.ask(0, ms(0))).items), 10, "a quarter of the limit");
+}
+
+#[test]
 fn a_lane_that_would_take_longer_than_all_others_leaves_it_to_them() {
     let known = |seconds_per_item| LaneSpec {
         expected: Some(Expected { seconds_per_item, overhead_seconds: None, largest: 10.0 }),
@@ -462,13 +502,35 @@ struct Driver {
 }
 
 impl Driver {
+    /// What a worker has not begun of a chunk is anybody's guess: here, its second half.
+    fn free(chunk: &Chunk) -> std::ops::Range<u64> {
+        (chunk.items.start + len(&chunk.items).div_ceil(2))..chunk.items.end
+    }
+
+    /// A lane looks by itself for items that no worker has begun, where it may. Gives nothing where it has to ask.
+    fn steal_most(&mut self, lane: usize) -> Option<Answer> {
+        let least = self.run.may_steal(lane)?;
+        let divisible = self.running.iter_mut().filter(|chunk| self.lanes[chunk.lane].1);
+        let victim = divisible.max_by_key(|chunk| len(&Driver::free(chunk)));
+        let Some(victim) = victim.filter(|chunk| len(&Driver::free(chunk)) >= least) else {
+            let until = self.run.found_nothing(lane, self.now)?;
+            assert!(until > self.now);
+            return Some(Answer::Wait { until: Some(until) });
+        };
+        let taken = (Driver::free(victim).start + Driver::free(victim).end) / 2..victim.items.end;
+        victim.items.end = taken.start;
+        let from = victim.id;
+        Some(self.run.stolen(lane, from, Some(taken), self.now))
+    }
+
     fn ask(&mut self, lane: usize) -> bool {
-        let mut answer = self.run.ask(lane, self.now);
+        self.running.iter().for_each(|chunk| self.run.note_begun(chunk.id, Driver::free(chunk).start));
+        let answer = self.steal_most(lane);
+        let mut answer = answer.unwrap_or_else(|| self.run.ask(lane, self.now));
         while let Answer::Steal { from, part, most } = answer {
-            // What a worker has begun is anybody's guess: here, the first half.
             let victim = self.running.iter_mut().find(|chunk| chunk.id == from).unwrap();
             assert!(self.lanes[victim.lane].1, "only what can be divided is stolen from");
-            let free = (victim.items.start + len(&victim.items).div_ceil(2))..victim.items.end;
+            let free = Driver::free(victim);
             let count = (len(&free) as f64 * part).ceil().min(most as f64) as u64;
             let taken = (count > 0).then(|| free.end - count..free.end);
             if let Some(taken) = &taken {
