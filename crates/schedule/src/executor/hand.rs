@@ -468,8 +468,9 @@ impl<T: Task> Shared<T> {
                 // The items are lent once for all parts: plain code looks at them all the time anyway.
                 let first = items.start;
                 let all = Chunk::new(items, feed);
-                let mut parts =
-                    |items: &[T::Input]| self.compute_parts(state, device, (first, items), claims, at_once, results);
+                let mut parts = |items: &[T::Input]| {
+                    self.compute_parts(state, device, (first, items), claims, at_once, results)
+                };
                 all.read(&mut parts)?
             }
             claims => {

@@ -101,7 +101,8 @@ impl Run {
         let in_parts = run.adaptive && settings.limit.is_none();
         run.lanes = lanes.iter().map(|spec| Lane::new(spec, settings.most_items, in_parts)).collect();
         let rates = run.lanes.iter().filter_map(|lane| Some(lane.pace?.each.recip()));
-        (run.known_lanes, run.known_rate) = rates.fold((0, 0.0), |(count, sum), rate| (count + 1, sum + rate));
+        (run.known_lanes, run.known_rate) =
+            rates.fold((0, 0.0), |(count, sum), rate| (count + 1, sum + rate));
         if let Shares::Fixed(shares) = strategy {
             for (lane, &share) in run.lanes.iter_mut().zip(shares) {
                 let end = run.next.saturating_add(share).min(items);

@@ -130,7 +130,8 @@ impl Run {
         }
         let all = mean * self.lanes.len() as f64;
         let whole = if self.open { (self.items - self.done) as f64 } else { self.items as f64 } / all;
-        let longest = (whole * self.settings.longest_fraction).max(self.settings.longest_at_least.as_secs_f64());
+        let longest =
+            (whole * self.settings.longest_fraction).max(self.settings.longest_at_least.as_secs_f64());
         let time = (left / all).min(longest).max(LEAST_STOLEN.as_secs_f64().min(left / own));
         Some((time * own).min((lane.largest * self.settings.growth).max(first)).max(1.0))
     }
