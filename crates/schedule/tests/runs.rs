@@ -1142,3 +1142,24 @@ fn a_task_is_given_at_most_so_many_items_at_once_and_every_call_counts_as_a_chun
         }
     });
 }
+
+#[test]
+fn an_error_is_told_although_results_of_the_same_part_panic_when_they_are_dropped() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "dropping a result");
+        }
+    }
+    within(LIMIT, "a bomb in a part", || {
+        let pool = Pool::new([cores("cpu", 2)]).unwrap();
+        let task =
+            Closure::fallible("bombs", |&item: &u32| if item % 7 == 6 { Err("no".into()) } else { Ok(Bomb) });
+        let settings = Settings { most_items: Some(4), ..Settings::default() };
+        for _ in 0..20 {
+            let job = pool.job(&task).settings(settings).keep_history_at(None);
+            let Err(error) = job.map(&numbers(1000)) else { panic!("some items fail") };
+            assert!(matches!(error, RunError::Task { .. }), "{error}");
+        }
+    });
+}

@@ -93,7 +93,7 @@ impl Run {
                 self.tallies[lane].retries += 1;
             }
             // It is at least as slow as this; should it only have been slow, it is given less when it is back.
-            self.lanes[lane].learn(cost, age, age);
+            self.learn(lane, cost, age, age);
             self.quarantine(lane, now);
         }
         let mut hung: Vec<u64> = hung.into_iter().map(|(chunk, _)| chunk).collect();
