@@ -163,9 +163,8 @@ impl<I: Pod, O: Pod> KernelState<I, O> {
 
     /// Whether a kernel over so many items may take long: no kernel of this state has shown that it will not.
     fn may_take_long(&self, items: usize) -> bool {
-        self.last.is_none_or(|(count, took)| {
-            took.mul_f64((items as f64 / count.max(1) as f64).max(1.0)) > LONG
-        })
+        self.last
+            .is_none_or(|(count, took)| took.mul_f64((items as f64 / count.max(1) as f64).max(1.0)) > LONG)
     }
 
     fn timestamp(&mut self, is_wanted: bool) -> Result<Option<Timestamp>> {
