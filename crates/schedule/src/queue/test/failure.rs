@@ -40,13 +40,14 @@ fn wait_until_well(queue: &Queue<KernelTask<u64, u64>>) {
     }
 }
 
-/// Makes the first device fail, and submits pieces until one has failed there.
+/// Makes the first device fail, and submits pieces until it is opened afresh for that: a piece has failed there, or a
+/// worker could not make it ready.
 fn run_into(queue: &Queue<KernelTask<u64, u64>>, fault: impl FnOnce()) {
-    let failed = || queue.statistics().devices[0].failed;
-    let before = failed();
+    let generation = || queue.shared.seats[0].generation();
+    let before = generation();
     fault();
     let mut item = 0;
-    while failed() == before {
+    while generation() == before {
         let handles = (item..item + 50).map(|item| (item, queue.submit(item).unwrap())).collect();
         item += 50;
         expect_all(handles);
