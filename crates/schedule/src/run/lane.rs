@@ -52,6 +52,9 @@ pub(super) struct Lane {
     pub(super) launch: f64,
     /// The most items of a chunk.
     pub(super) most_items: u64,
+    /// The most items of a chunk since one took longer than the user's limit: half as many then, and twice as many with
+    /// every chunk that is well within it.
+    pub(super) most_within_limit: u64,
     /// The most items that it can be given at once. Where it does chunks in parts of this size, a chunk may have more.
     pub(super) at_once: u64,
     does_parts: bool,
@@ -172,6 +175,7 @@ impl Lane {
             most_items: if does_parts { most } else { most.min(at_once) }.max(1),
             at_once: if does_parts { at_once.max(1) } else { u64::MAX },
             does_parts,
+            most_within_limit: u64::MAX,
             largest: expected.map_or(0.0, |it| it.largest.max(0.0)),
             share: None,
             speed: Speed { line: line_of(expected), ..Speed::of(expected) },

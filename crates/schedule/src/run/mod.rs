@@ -317,6 +317,9 @@ impl Run {
         lane.end(attempt.cost, now);
         self.learn(attempt.lane, attempt.cost, took, latency);
         let lane = &mut self.lanes[attempt.lane];
+        if self.settings.limit.is_some_and(|limit| latency < limit / 4) {
+            lane.most_within_limit = lane.most_within_limit.saturating_mul(2);
+        }
         if attempt.canary {
             lane.on_trial = false;
             lane.state = State::Healthy;

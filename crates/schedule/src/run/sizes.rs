@@ -206,7 +206,7 @@ impl Run {
 
     /// Takes items for a lane: what was given back first, then its share of a fixed split, then new ones.
     pub(super) fn take(&mut self, lane: LaneIndex, size: f64) -> Option<Range<u64>> {
-        let most = self.lanes[lane].most_items;
+        let most = self.lanes[lane].most_items.min(self.lanes[lane].most_within_limit);
         if let Some(items) = self.returned.pop_front() {
             let end = if self.adaptive { self.costs.advance(&items, size) } else { items.end };
             return Some(self.cut(items, end, most));

@@ -174,6 +174,34 @@ fn plain_code_is_handed_more_than_it_does_at_once_and_the_users_limit_keeps_chun
 }
 
 #[test]
+fn dear_items_are_done_although_many_of_them_take_longer_than_the_users_limit() {
+    // Each takes 20 ms: at most four of them are done in time.
+    let settings = Settings { limit: Some(ms(100)), ..Settings::default() };
+    for strategy in [Shares::Pulled, Shares::Fixed(vec![400])] {
+        let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
+        let mut run = Run::new(400, &[plain], &strategy, settings);
+        let mut now = ms(0);
+        while run.outcome().is_none() {
+            assert!(now < Duration::from_secs(60), "{run:?}");
+            let Answer::Run(chunk) = run.ask(0, now) else {
+                now += ms(10);
+                run.overdue(now);
+                continue;
+            };
+            let takes = ms(20 * len(&chunk.items));
+            if takes >= ms(100) {
+                now += ms(100);
+                assert_eq!(run.overdue(now), [chunk.id]);
+            } else {
+                now += takes;
+                run.finished(chunk.id, takes, now);
+            }
+        }
+        assert_eq!(run.outcome(), Some(&Outcome::Complete));
+    }
+}
+
+#[test]
 fn a_lane_that_would_take_longer_than_all_others_leaves_it_to_them() {
     let known = |seconds_per_item| LaneSpec {
         expected: Some(Expected { seconds_per_item, overhead_seconds: None, largest: 10.0 }),
