@@ -59,9 +59,8 @@ impl Run {
     /// [`Run::ask`] does. What it takes is told with [`Run::stolen`], and [`Run::found_nothing`] if there is nothing.
     pub fn least_worth_stealing(&self, lane: LaneIndex) -> Option<u64> {
         let it = &self.lanes[lane];
-        let is_simple = self.all_divisible && self.adaptive && self.settings.limit.is_none();
         let is_free = it.state == State::Healthy && it.in_flight < it.depth;
-        if !is_simple || self.outcome.is_some() || !is_free || !self.is_drained() {
+        if !self.all_share_freely() || self.outcome.is_some() || !is_free || !self.is_drained() {
             return None;
         }
         let each = it.pace?.each;
@@ -77,10 +76,8 @@ impl Run {
     /// A lane has looked for items that no worker has begun, and there were too few. Says until when it waits before it
     /// asks; nothing where it has waited already.
     pub fn found_nothing(&mut self, lane: LaneIndex, now: Time) -> Option<Time> {
-        let it = &mut self.lanes[lane];
-        let is_new = it.idle_since.is_none();
-        it.idle_since = it.idle_since.or(Some(now));
-        is_new.then(|| now.saturating_add(SOON))
+        let has_waited = std::mem::replace(&mut self.lanes[lane].found_nothing, true);
+        (!has_waited).then(|| now.saturating_add(SOON))
     }
 
     /// Another lane's chunk to steal from: the one that would end last.

@@ -37,8 +37,8 @@ pub(super) struct Lane {
     pub(super) in_flight: usize,
     /// What the items of all its chunks in flight cost.
     pub(super) load: f64,
-    /// Since when it has found nothing to do.
-    pub(super) idle_since: Option<Time>,
+    /// It has looked for something to steal since its last chunk, and found nothing.
+    pub(super) found_nothing: bool,
     /// When it finished its last chunk, or was given one after it had none.
     pub(super) busy_since: Time,
     /// How many chunks it may have in hand at once.
@@ -165,7 +165,7 @@ impl Lane {
             has_asked: false,
             in_flight: 0,
             load: 0.0,
-            idle_since: None,
+            found_nothing: false,
             busy_since: Time::ZERO,
             depth: spec.depth.clamp(1, MAX_DEPTH),
             may_hang: spec.may_hang,
@@ -301,7 +301,7 @@ impl Lane {
             self.busy_since = now;
         }
         self.has_asked = true;
-        self.idle_since = None;
+        self.found_nothing = false;
         self.in_flight += 1;
         self.load += cost;
     }
