@@ -6,7 +6,7 @@ use bytemuck::Pod;
 
 use crate::{
     backend::{self, Backend, Direction, HostMemory, Region, StreamBackend, copy::copy_parallel},
-    buffer::{Buffer, HostBuffer, SharedBuffer, StagingBuffer},
+    buffer::{Buffer, HostBuffer, SharedBuffer, StagingBuffer, size_in_bytes},
     describe::DeviceId,
     error::{Error, Result},
     kernel::{Bound, Extent},
@@ -80,7 +80,7 @@ impl Stream {
         count: usize,
         to: &Buffer<T>,
     ) -> Result<Transfer<T>> {
-        let bytes = count as u64 * size_of::<T>() as u64;
+        let bytes = size_in_bytes::<T>(&self.device, "upload", count)?;
         let there = from.memory.bytes().len() as u64;
         if bytes > there {
             let detail = format!("{bytes} bytes of host memory of {there}");
@@ -127,7 +127,7 @@ impl Stream {
         }
         self.check_room("upload", count, to)?;
         let element = size_of::<T>() as u64;
-        self.check_copy("upload", to.region(), count as u64 * element)?;
+        self.check_copy("upload", to.region(), size_in_bytes::<T>(&self.device, "upload", count)?)?;
         let mut first = 0;
         for piece in &mut through.pieces {
             let len = StagingBuffer::<T>::PIECE_LEN.min(count - first);
@@ -172,7 +172,7 @@ impl Stream {
     /// Begins to copy a buffer to the host.
     pub fn download<T: Pod>(&mut self, from: &Buffer<T>) -> Result<Download<T>> {
         let memory = self.backend.allocate_host(from.bytes(), Direction::Download)?;
-        let transfer = self.download_host(from, HostBuffer::new(memory))?;
+        let transfer = self.download_host(from, HostBuffer::new(memory, &self.device)?)?;
         Ok(Download { transfer, device: self.device.clone() })
     }
 

@@ -135,24 +135,45 @@ pub trait SharedMemory: Any + Send + Sync + Debug {
     fn bytes(&self) -> &[u8];
 }
 
+/// What host memory is aligned to, in bytes: a cache line. Elements that need more are refused.
+pub(crate) const HOST_ALIGNMENT: usize = 64;
+
+/// So many bytes of host memory, aligned so that any element type and any vector instruction fits.
+#[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C, align(64))]
+pub(crate) struct Line([u8; HOST_ALIGNMENT]);
+
+impl Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Line")
+    }
+}
+
+impl Line {
+    /// Lines of zeros with room for so many bytes.
+    pub(crate) fn zeroed(bytes: usize) -> Vec<Line> {
+        bytemuck::allocation::zeroed_vec(bytes.div_ceil(HOST_ALIGNMENT))
+    }
+}
+
 /// Shared memory that a device has no faster way to than any other: a copy of what was shared.
 #[derive(Debug)]
 pub(crate) struct Copied {
-    words: Vec<u128>,
+    lines: Vec<Line>,
     bytes: usize,
 }
 
 impl Copied {
     pub(crate) fn of(bytes: &[u8]) -> Arc<dyn SharedMemory> {
-        let mut words = vec![0; bytes.len().div_ceil(size_of::<u128>())];
-        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
-        Arc::new(Copied { words, bytes: bytes.len() })
+        let mut lines = Line::zeroed(bytes.len());
+        bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
+        Arc::new(Copied { lines, bytes: bytes.len() })
     }
 }
 
 impl SharedMemory for Copied {
     fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.bytes]
+        &bytemuck::cast_slice(&self.lines)[..self.bytes]
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::{
     any::Any,
+    ops::Range,
     ptr::NonNull,
     sync::{
         Arc,
@@ -14,10 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use smallvec::SmallVec;
 use wgpu::{Buffer, BufferUsages, BufferViewMut, MapMode};
 
 use super::{
-    super::{Copied, Direction, HostMemory, SharedMemory, shelf::Shelf},
+    super::{Copied, Direction, HostMemory, Line, SharedMemory, shelf::Shelf},
     hold::Hold,
 };
 use crate::{
@@ -116,8 +118,20 @@ pub(super) struct WgpuHostMemory {
     mapping: Option<Mapping>,
     block: Arc<Block>,
     /// Where a mapping can only be read or only be written: what the host works on instead.
-    shadow: Option<Vec<u128>>,
+    shadow: Option<Vec<Line>>,
     bytes: usize,
+    /// What a copy under way overwrites behind its last byte, because wgpu copies whole words.
+    spared: Option<Spared>,
+    /// Bytes that downloads under way write.
+    coming: SmallVec<[Range<usize>; 1]>,
+}
+
+/// The bytes between a download's end and the end of its last word, to be put back when it has ended.
+#[derive(Debug, Clone, Copy)]
+struct Spared {
+    start: usize,
+    bytes: [u8; 4],
+    len: usize,
 }
 
 impl WgpuHostMemory {
@@ -144,14 +158,15 @@ impl WgpuHostMemory {
             }
         };
         let block = Block { buffer, direction, is_mapped: AtomicBool::new(is_mapped), shelf };
-        let words = (bytes as usize).div_ceil(size_of::<u128>());
         let mut memory = WgpuHostMemory {
             hold: hold.clone(),
             mapping: None,
             block: Arc::new(block),
             // OpenGL maps a buffer for what it was made for and nothing else.
-            shadow: (hold.api == Api::Gl).then(|| vec![0; words]),
+            shadow: (hold.api == Api::Gl).then(|| Line::zeroed(bytes as usize)),
             bytes: bytes as usize,
+            spared: None,
+            coming: SmallVec::new(),
         };
         if is_mapped {
             memory.mapping = Some(Mapping::new(hold, &memory.block.buffer)?);
@@ -188,6 +203,48 @@ impl WgpuHostMemory {
             memory.block.is_mapped.store(false, Release);
         }
         Ok(memory.block.clone())
+    }
+
+    /// Hands the block to a stream for a download to these bytes of it.
+    pub(super) fn lend_for_download(
+        memory: &mut dyn HostMemory,
+        hold: &Arc<Hold>,
+        to: Range<u64>,
+    ) -> Result<Arc<Block>> {
+        if let Some(memory) = (memory as &mut dyn Any).downcast_mut::<WgpuHostMemory>() {
+            memory.spare(hold, to.start as usize..to.end as usize)?;
+        }
+        Self::lend(memory, hold, Direction::Download)
+    }
+
+    /// Notes which bytes a download is to write, and keeps those that it overwrites beside them.
+    fn spare(&mut self, hold: &Hold, to: Range<usize>) -> Result<()> {
+        let word = wgpu::COPY_BUFFER_ALIGNMENT as usize;
+        if to.end > self.bytes {
+            let detail = format!("bytes {to:?} of host memory of {}", self.bytes);
+            return Err(Error::unsupported(&hold.id, "downloading", detail));
+        }
+        if self.mapping.is_some() {
+            // No copy is under way; one that was refused may have left these.
+            self.spared = None;
+            self.coming.clear();
+        }
+        let beside = to.end..to.end.next_multiple_of(word).min(self.bytes);
+        if !beside.is_empty() {
+            let Some(bytes) = self.bytes().get(beside.clone()) else {
+                let detail =
+                    format!("bytes {to:?} of host memory that another copy uses: not a multiple of {word}");
+                return Err(Error::unsupported(&hold.id, "downloading", detail));
+            };
+            let mut spared = Spared { start: beside.start, bytes: [0; 4], len: bytes.len() };
+            spared.bytes[..bytes.len()].copy_from_slice(bytes);
+            self.spared = Some(spared);
+        } else if self.spared.is_some_and(|spared| to.contains(&spared.start)) {
+            // A later download writes them.
+            self.spared = None;
+        }
+        self.coming.push(to);
+        Ok(())
     }
 
     /// Maps the block again. Fails when the copy has not ended.
@@ -252,12 +309,22 @@ impl HostMemory for WgpuHostMemory {
         }
         let mapping = self.map()?;
         self.block.is_mapped.store(true, Release);
+        let coming = std::mem::take(&mut self.coming);
         if let (Some(shadow), Direction::Download) = (&mut self.shadow, self.block.direction) {
-            let to: &mut [u8] = bytemuck::cast_slice_mut(shadow);
-            // SAFETY: the mapping is at least as long as the memory asked for, and may be read.
-            unsafe { mapping.pointer.copy_to_nonoverlapping(NonNull::from(to).cast(), self.bytes) };
+            for range in coming {
+                let to: &mut [u8] = &mut bytemuck::cast_slice_mut(shadow)[range.clone()];
+                // SAFETY: the mapping is at least as long as the memory asked for, in which the range lies, and may
+                // be read.
+                unsafe {
+                    let from = mapping.pointer.add(range.start);
+                    from.copy_to_nonoverlapping(NonNull::from(to).cast(), range.len());
+                }
+            }
         }
         self.mapping = Some(mapping);
+        if let Some(Spared { start, bytes, len }) = self.spared.take() {
+            self.bytes_mut()[start..start + len].copy_from_slice(&bytes[..len]);
+        }
         Ok(())
     }
 

@@ -128,3 +128,48 @@ fn contents_any_is_not_cleared_and_costs_no_submission() {
     backend.allocate(1, Contents::Any).unwrap();
     assert_eq!(backend.memory().peak_bytes, 256);
 }
+
+/// Writes 7 to every element that it is given.
+fn fill() -> Kernel {
+    Kernel::new("fill").writes::<u32>().workgroup(64).wgsl(
+        "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
+         @compute @workgroup_size(64)
+         fn fill(@builtin(global_invocation_id) id: vec3<u32>) {
+             if (id.x < arrayLength(&output)) { output[id.x] = 7u; }
+         }",
+    )
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_kernel_that_is_given_an_empty_slice_writes_to_no_other_element() {
+    let (device, _) = open(&vulkan());
+    let program = device.compile(&fill()).unwrap();
+    let mut stream = device.stream().unwrap();
+    let buffer = device.buffer_from(&[1u32; 256]).unwrap();
+    for start in [0, 64, 128, 256] {
+        let empty = buffer.slice(start..start).unwrap();
+        stream.launch(&program.bind(&[empty.arg()]).unwrap(), 4, &()).unwrap();
+        assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), [1; 256], "from {start}");
+    }
+    let none = device.buffer::<u32>(0).unwrap();
+    stream.launch(&program.bind(&[none.arg()]).unwrap(), 4, &()).unwrap();
+    stream.wait().unwrap();
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_download_overwrites_nothing_beyond_its_end() {
+    let (device, _) = open(&vulkan());
+    let mut stream = device.stream().unwrap();
+    for len in [1usize, 2, 3, 4, 5, 1001, (1 << 20) + 1] {
+        let buffer = device.buffer_from(&vec![1u8; len]).unwrap();
+        let mut host = device.host_buffer::<u8>(len + 9, Direction::Download).unwrap();
+        for _ in 0..2 {
+            host.as_mut_slice().fill(0xEE);
+            host = stream.download_host(&buffer, host).unwrap().wait().unwrap();
+            assert!(host.as_slice()[..len].iter().all(|byte| *byte == 1), "{len} bytes");
+            assert_eq!(&host.as_slice()[len..len + 4], [0xEE; 4], "{len} bytes");
+        }
+    }
+}
