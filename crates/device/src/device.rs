@@ -164,8 +164,8 @@ impl Device {
         Ok(Stream::new(backend.stream()?, backend, self.id().clone()))
     }
 
-    /// Device memory held through this handle: in use, at its peak, and kept for reuse. All zero while it
-    /// is not open.
+    /// Memory held through this handle: in use, at its peak, and kept for reuse, on the device and pinned on the host.
+    /// All zero while it is not open.
     pub fn memory(&self) -> MemoryUse {
         self.inner.lock().as_ref().map(|backend| backend.memory()).unwrap_or_default()
     }

@@ -63,7 +63,7 @@ pub trait Backend: Send + Sync + Debug {
     /// Makes a new sequence of operations.
     fn stream(&self) -> Result<Box<dyn StreamBackend>>;
 
-    /// Device memory in use now, at its peak, and on the shelf.
+    /// Memory in use now, at its peak, and on the shelf.
     fn memory(&self) -> MemoryUse;
 
     /// Gives the shelf's memory back to the driver.
@@ -88,7 +88,7 @@ pub enum Direction {
     Download,
 }
 
-/// Device memory held through one open device, in bytes.
+/// Memory held through one open device, in bytes: the device's own, and the host memory that it copies from and to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct MemoryUse {
     /// In buffers that are alive.
@@ -97,6 +97,20 @@ pub struct MemoryUse {
     pub peak_bytes: u64,
     /// Kept for reuse.
     pub shelved_bytes: u64,
+    /// Host memory that is pinned or mapped for copies and in use: in host buffers that are alive, or by copies in
+    /// flight. The system cannot swap it out. None on the processor, whose host buffers are ordinary memory.
+    pub pinned_bytes: u64,
+    /// The same kind of host memory, kept for reuse.
+    pub pinned_shelved_bytes: u64,
+}
+
+impl MemoryUse {
+    /// The same, with what a shelf of pinned host memory holds.
+    pub(crate) fn with_pinned(mut self, pinned: MemoryUse) -> Self {
+        self.pinned_bytes += pinned.in_use_bytes;
+        self.pinned_shelved_bytes += pinned.shelved_bytes;
+        self
+    }
 }
 
 /// A block of device memory. Dropping the last reference returns it to the shelf once no operation uses it.

@@ -82,6 +82,7 @@ impl Drop for CpuMemory {
     fn drop(&mut self) {
         let block = std::mem::take(self.block.get_mut().unwrap_or_else(PoisonError::into_inner));
         self.shelf.put(block.bytes().len() as u64, block);
+        drop(self.shelf.excess());
     }
 }
 

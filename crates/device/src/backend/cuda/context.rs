@@ -112,6 +112,7 @@ impl Slot {
             reason: OnceLock::new(),
             stuck: Mutex::default(),
             stuck_count: AtomicUsize::new(0),
+            openings: Mutex::default(),
             broken: self.broken.clone(),
         })
     }
@@ -131,6 +132,8 @@ pub(super) struct Context {
     /// Openings that were closed with work left behind that did not end in time.
     stuck: Mutex<Vec<Arc<Open>>>,
     stuck_count: AtomicUsize,
+    /// What was opened in it, to be asked for memory that it keeps for reuse.
+    openings: Mutex<Vec<Weak<Open>>>,
     broken: Arc<AtomicBool>,
 }
 
@@ -149,6 +152,19 @@ impl Context {
 
     pub(super) fn is_lost(&self) -> bool {
         self.gate.is_shut()
+    }
+
+    /// Takes note of an opening.
+    pub(super) fn note(&self, open: &Arc<Open>) {
+        let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
+        openings.retain(|open| open.strong_count() > 0);
+        openings.push(Arc::downgrade(open));
+    }
+
+    /// Everything that has the card open in this context: the whole card and its partitions.
+    pub(super) fn openings(&self) -> Vec<Arc<Open>> {
+        let openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
+        openings.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Keeps an opening that was closed with work under way, until that has ended.

@@ -193,6 +193,14 @@ impl Hold {
         let _ = self.poll("trimming");
     }
 
+    /// Gives memory kept for reuse back to the driver, that of other openings of this device too.
+    pub(super) fn trim_all(&self) {
+        self.trim();
+        for other in idle::openings(&self.id).iter().filter(|other| !std::ptr::eq(&***other, self)) {
+            other.trim();
+        }
+    }
+
     pub(super) fn modules(&self) -> std::sync::MutexGuard<'_, Modules> {
         // Nothing is left half-done under this lock.
         self.modules.lock().unwrap_or_else(PoisonError::into_inner)

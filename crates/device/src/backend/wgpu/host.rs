@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use wgpu::{Buffer, BufferUsages, BufferViewMut, MapMode};
 
 use super::{
-    super::{Copied, Direction, HostMemory, Line, SharedMemory, shelf::Shelf},
+    super::{Copied, Direction, HostMemory, Line, SharedMemory, cpu::pinned_cap, shelf::Shelf},
     hold::Hold,
 };
 use crate::{
@@ -31,13 +31,18 @@ use crate::{
 const MAPPING: Duration = Duration::from_secs(1);
 
 /// Mapped blocks that wait to be used again, for each direction.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Staging {
     upload: Arc<Shelf<Buffer>>,
     download: Arc<Shelf<Buffer>>,
 }
 
 impl Staging {
+    pub(super) fn new() -> Self {
+        let shelf = || Arc::new(Shelf::new(pinned_cap() / 2));
+        Staging { upload: shelf(), download: shelf() }
+    }
+
     fn shelf(&self, direction: Direction) -> &Arc<Shelf<Buffer>> {
         match direction {
             Direction::Upload => &self.upload,
@@ -45,7 +50,6 @@ impl Staging {
         }
     }
 
-    #[cfg(test)]
     pub(super) fn memory_use(&self, direction: Direction) -> super::super::MemoryUse {
         self.shelf(direction).memory_use()
     }
@@ -78,7 +82,8 @@ impl Drop for Block {
     fn drop(&mut self) {
         let (shelf, buffer) = (self.shelf.clone(), self.buffer.clone());
         if *self.is_mapped.get_mut() {
-            return shelf.put(buffer.size(), buffer);
+            shelf.put(buffer.size(), buffer);
+            return drop(shelf.excess());
         }
         // The copy was submitted and may be under way: wgpu maps the buffer when it has ended. What the
         // callback keeps alive is the shelf alone, never the device.
@@ -141,19 +146,20 @@ impl WgpuHostMemory {
         let class = hold.class(OPERATION, bytes)?;
         let shelf = hold.staging.shelf(direction).clone();
         let (buffer, is_mapped) = match shelf.take(class) {
-            Some(buffer) => (buffer, true),
+            Some((_, buffer)) => (buffer, true),
             None => {
+                drop(shelf.excess());
                 let buffer = match direction {
                     Direction::Upload => {
                         let usage = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
-                        hold.make_buffer(OPERATION, class, usage, true, true)?
+                        hold.make_block(OPERATION, bytes, usage, true, true)?
                     }
                     Direction::Download => {
                         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-                        hold.make_buffer(OPERATION, class, usage, false, true)?
+                        hold.make_block(OPERATION, bytes, usage, false, true)?
                     }
                 };
-                shelf.count(class);
+                shelf.count(buffer.size());
                 (buffer, direction == Direction::Upload)
             }
         };

@@ -49,7 +49,7 @@ fn host_memory_of_the_wrong_direction_is_refused() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn more_than_there_is_room_for_is_an_error() {
-    let (device, hold) = open(&vulkan());
+    let (device, hold) = open_as("vulkan:full", &vulkan());
     let most = hold.capabilities.max_buffer_bytes;
     let too_long = device.buffer::<u8>(most as usize + 1).unwrap_err();
     assert!(matches!(too_long, Error::OutOfMemory { .. }), "{too_long}");
@@ -172,4 +172,16 @@ fn a_download_overwrites_nothing_beyond_its_end() {
             assert_eq!(&host.as_slice()[len..len + 4], [0xEE; 4], "{len} bytes");
         }
     }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn what_one_opening_keeps_is_given_up_for_another() {
+    let source = vulkan();
+    let ((one, _), (_, other)) = (open_as("vulkan:shared", &source), open_as("vulkan:shared", &source));
+    drop(one.buffer::<u8>(5000).unwrap());
+    assert_eq!(one.memory().shelved_bytes, 8192);
+    let full = other.make_buffer("testing", 1 << 45, wgpu::BufferUsages::STORAGE, false, true).unwrap_err();
+    assert!(matches!(full, Error::OutOfMemory { .. }), "{full}");
+    assert_eq!(one.memory().shelved_bytes, 0);
 }

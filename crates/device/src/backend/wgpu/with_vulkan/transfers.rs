@@ -3,7 +3,10 @@
 use ash::vk;
 use wgpu::{BufferDescriptor, BufferUsages, MapMode};
 
-use super::{super::transfer::TransferQueue, *};
+use super::{
+    super::{open, transfer::TransferQueue},
+    *,
+};
 
 /// A device whose large downloads go past wgpu.
 fn open_with_transfers() -> (Device, Arc<Hold>) {
@@ -11,12 +14,11 @@ fn open_with_transfers() -> (Device, Arc<Hold>) {
     let described = Description { id: "vulkan:transfers".into(), ..source.describe().clone() };
     let adapter = adapters(Api::Vulkan).unwrap().into_iter().find(|it| it.get_info().name == described.name);
     let adapter = adapter.unwrap();
-    let mut backend = WgpuBackend::open(&described, &adapter).unwrap();
-    let hold = Arc::get_mut(&mut backend.hold).unwrap();
+    let mut hold = open::hold(&described, &adapter).unwrap();
     if hold.transfers.is_none() {
         hold.transfers = Some(Arc::new(TransferQueue::new(&adapter, &hold.device, None).unwrap()));
     }
-    device_of(backend, &described)
+    device_of(WgpuBackend::of(hold), &described)
 }
 
 const LARGE: usize = 1 << 19;
