@@ -10,7 +10,7 @@ use super::{
     },
     clock::Clock,
     describe,
-    failure::{Failure, quietly},
+    failure::{Failure, catch},
     hold::Hold,
     host::{Staging, WgpuHostMemory},
     idle::{self, Opened},
@@ -97,7 +97,7 @@ fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::
         Some(opened) => opened,
         None => pollster::block_on(adapter.request_device(&descriptor)).map_err(|why| why.to_string()),
     };
-    let (device, queue) = quietly(request).map_err(refused)?.map_err(refused)?;
+    let (device, queue) = catch(request).map_err(refused)?.map_err(refused)?;
     let transfers = family.and_then(|family| {
         TransferQueue::new(adapter, &device, Some(family))
             .inspect_err(|why| tracing::warn!("{id}: downloads do not overlap with kernels: {why}"))

@@ -15,7 +15,7 @@ use wgpu::{
 
 use super::{
     super::{Bound, Contents, Memory, Program, Region},
-    failure::{quietly, translate, watch, words},
+    failure::{catch, translate, watch, words},
     hold::Hold,
     memory::{WgpuMemory, padded},
 };
@@ -170,8 +170,7 @@ impl WgpuProgram {
         };
         let body = if needs.is_empty() { "WGSL".to_owned() } else { format!("WGSL with {}", names(needs)) };
         // The translator to the driver's language panics on what it did not expect.
-        let made =
-            quietly(|| pipeline(hold, kernel, source)).unwrap_or_else(|why| Err(Refusal::Compiler(why)));
+        let made = catch(|| pipeline(hold, kernel, source)).unwrap_or_else(|why| Err(Refusal::Compiler(why)));
         let Made { pipeline, layout, least_bytes } =
             made.map_err(|refusal| refusal.into_error(hold, kernel, &body))?;
         hold.check(&operation)?;

@@ -8,13 +8,12 @@ mod with_opengl;
 mod work;
 
 use std::{
-    panic::catch_unwind,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use super::{describe::describe, failure::quietly, find, hold::Hold, instance::adapters, open::WgpuBackend};
+use super::{describe::describe, failure::catch, find, hold::Hold, instance::adapters, open::WgpuBackend};
 use crate::{
     Access, Api, Description, Device, Direction, Error, Features, Kernel, Kind, Stream,
     backend::{Backend, Contents, Source},
