@@ -26,6 +26,8 @@ mod open;
 mod partition;
 mod places;
 mod program;
+#[cfg(all(test, unix))]
+mod stand_in;
 mod stream;
 #[cfg(test)]
 mod with_card;
