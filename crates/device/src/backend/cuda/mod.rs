@@ -26,7 +26,8 @@ mod open;
 mod partition;
 mod places;
 mod program;
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod stand_in;
 mod stream;
 #[cfg(test)]
