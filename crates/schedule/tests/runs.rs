@@ -1137,8 +1137,116 @@ fn a_task_is_given_at_most_so_many_items_at_once_and_every_call_counts_as_a_chun
             let error = pool.job(&failing).settings(settings).keep_history_at(None).map(&items).unwrap_err();
             assert!(matches!(error, RunError::Task { .. }), "{error}");
             drop((failing, job));
-            settle(&pool);
+            // Workers that have just ended hold on to the task for a moment.
+            let start = Instant::now();
+            while Arc::strong_count(&task.results) > 1 && start.elapsed() < Duration::from_secs(2) {
+                std::thread::sleep(ms(1));
+            }
             assert_eq!(Arc::strong_count(&task.results), 1, "no result of an earlier part leaks");
         }
     });
+}
+
+#[test]
+fn an_error_is_told_although_results_of_the_same_part_panic_when_they_are_dropped() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "dropping a result");
+        }
+    }
+    within(LIMIT, "a bomb in a part", || {
+        let pool = Pool::new([cores("cpu", 2)]).unwrap();
+        let task =
+            Closure::fallible("bombs", |&item: &u32| if item % 7 == 6 { Err("no".into()) } else { Ok(Bomb) });
+        let settings = Settings { most_items: Some(4), ..Settings::default() };
+        for _ in 0..20 {
+            let job = pool.job(&task).settings(settings).keep_history_at(None);
+            let Err(error) = job.map(&numbers(1000)) else { panic!("some items fail") };
+            assert!(matches!(error, RunError::Task { .. }), "{error}");
+        }
+    });
+}
+
+/// Sleeps for as many milliseconds as its item says, in blocks that it claims; others may run copies of its chunks.
+#[derive(Clone)]
+struct Sleepy;
+
+impl Task for Sleepy {
+    type Input = u32;
+    type Output = u32;
+    type State = ();
+
+    fn name(&self) -> &str {
+        "sleepy"
+    }
+
+    fn can_use(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn prepare(&self, _: &Device) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_divisible(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn run(&self, _: &mut (), chunk: &Chunk<'_, u32>, results: &mut Results<'_, u32>) -> Result<()> {
+        chunk.read(|items| {
+            while let Some(block) = chunk.claim(results, usize::MAX) {
+                for &item in &items[block] {
+                    std::thread::sleep(ms(item.into()));
+                    results.push(item);
+                }
+            }
+        })
+    }
+}
+
+#[test]
+fn progress_never_tells_more_than_there_is_although_items_are_done_twice() {
+    within(LIMIT, "progress of copies", || {
+        for round in 0..20 {
+            let pool = Pool::new([cores("three", 3), cores("one", 1)]).unwrap();
+            let items: Vec<u32> = (0..226)
+                .map(|it| if scramble(it * 1000 + round).is_multiple_of(56) { 40 } else { 0 })
+                .collect();
+            let most = Arc::new(AtomicU64::new(0));
+            let told = most.clone();
+            let job = pool.job(&Sleepy).keep_history_at(None).on_progress(move |progress| {
+                told.fetch_max(progress.done, SeqCst);
+            });
+            assert_eq!(job.map(&items).unwrap().results(), items);
+            assert!(most.load(SeqCst) <= 226, "{most:?}");
+        }
+    });
+}
+
+#[test]
+fn a_limit_for_chunks_loses_no_run_in_which_every_item_is_done_in_time() {
+    within(LIMIT, "a limit", || {
+        let items: Vec<u32> = (0..400).map(|it| if (100..116).contains(&it) { 20 } else { 0 }).collect();
+        let pool = Pool::new([cores("one", 1)]).unwrap();
+        let task = Closure::new("dear", |&item: &u32| {
+            std::thread::sleep(ms(item.into()));
+            item
+        });
+        let job = pool.job(&task).chunk_limit(ms(100)).keep_history_at(None);
+        assert_eq!(job.map(&items).unwrap().results(), items);
+    });
+}
+
+#[test]
+fn a_run_over_nothing_takes_no_time() {
+    let pool = Pool::new([cores("cpu", 2)]).unwrap();
+    let task = Closure::new("nothing", |&item: &u32| item);
+    let job = pool.job(&task).keep_history_at(None);
+    let least = (0..50).map(|_| {
+        let start = Instant::now();
+        assert!(job.map(&[]).unwrap().results().is_empty());
+        start.elapsed()
+    });
+    assert!(least.min().unwrap() < Duration::from_micros(300));
 }

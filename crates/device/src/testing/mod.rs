@@ -145,7 +145,9 @@ impl Faults {
 
     /// Makes a fault happen in the next operation.
     pub fn now(&self, fault: Fault) {
-        self.at(self.operations() + 1, fault);
+        // Operations are counted under the same lock, so none comes in between.
+        let mut plan = lock(&self.state.plan);
+        plan.insert(self.operations() + 1, fault);
     }
 
     /// Loses the device at once: everything on it fails until it is opened afresh.
@@ -188,9 +190,12 @@ impl State {
 
     /// Counts an operation, and lets the plan have its way with it.
     fn operation(&self, opening: u64, name: &str) -> Result<()> {
-        let number = self.operations.fetch_add(1, SeqCst) + 1;
+        let fault = {
+            let mut plan = lock(&self.plan);
+            let number = self.operations.fetch_add(1, SeqCst) + 1;
+            plan.remove(&number)
+        };
         self.check_lost(opening, name)?;
-        let fault = lock(&self.plan).remove(&number);
         match fault {
             None => Ok(()),
             Some(Fault::Fail(failure)) => {

@@ -58,6 +58,36 @@ fn a_hung_device_times_out_and_goes_on_when_released() {
 }
 
 #[test]
+fn a_fault_that_is_to_happen_now_happens_although_others_use_the_device() {
+    let (device, faults) = Faults::wrap(&Device::cpu());
+    device.buffer::<u8>(1).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let failed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    failed.fetch_add(u64::from(device.buffer::<u8>(1).is_err()), SeqCst);
+                }
+            });
+        }
+        for round in 0..2_000 {
+            faults.now(Fault::Fail(Failure::Task));
+            let start = Instant::now();
+            while failed.load(SeqCst) == round {
+                if start.elapsed() > Duration::from_secs(10) {
+                    stop.store(true, SeqCst);
+                    panic!("fault {round} never happened");
+                }
+                std::thread::yield_now();
+            }
+        }
+        stop.store(true, SeqCst);
+    });
+    assert_eq!(failed.load(SeqCst), 2_000);
+}
+
+#[test]
 fn killing_a_hung_device_wakes_whoever_waits_for_it() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     let mut stream = device.stream().unwrap();

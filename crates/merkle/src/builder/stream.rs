@@ -25,6 +25,7 @@ impl Builder {
             height: 0,
             sum: Sum::default(),
             began: Instant::now(),
+            has_failed: false,
         }
     }
 
@@ -79,6 +80,8 @@ pub struct RootStream<'b> {
     height: u32,
     sum: Sum,
     began: Instant,
+    /// Some leaves could not be added, so there is no root.
+    has_failed: bool,
 }
 
 impl RootStream<'_> {
@@ -95,6 +98,23 @@ impl RootStream<'_> {
     /// Adds the next leaves, of any kind and number. It is fastest where all pieces but the last have the same power of
     /// two of leaves. Fails as [`Builder::root`]; the stream then has no root.
     pub fn push(&mut self, leaves: &Leaves<'_>) -> Result<()> {
+        self.check()?;
+        let pushed = self.push_all(leaves);
+        self.has_failed = pushed.is_err();
+        pushed
+    }
+
+    /// Refuses to go on where leaves are missing.
+    fn check(&self) -> Result<()> {
+        match self.has_failed {
+            false => Ok(()),
+            true => {
+                Err(Error::file("stream".as_ref(), "some of its leaves could not be added: it has no root"))
+            }
+        }
+    }
+
+    fn push_all(&mut self, leaves: &Leaves<'_>) -> Result<()> {
         if let Source::Lines(text, _) = &leaves.source {
             return lines::batches(text).try_for_each(|batch| self.push_lines(&batch));
         }
@@ -148,6 +168,7 @@ impl RootStream<'_> {
 
     /// The root over all leaves, with what the devices did in all. Fails as [`Builder::root`].
     pub fn finish(mut self) -> Result<Built<Digest>> {
+        self.check()?;
         self.add_waiting()?;
         let (scheme, leaves) = (self.builder.scheme, self.peaks.leaves());
         let root = self.peaks.root(scheme).or(scheme.empty_root());

@@ -116,7 +116,7 @@ impl Claims {
         unpack(self.word.load(Ordering::SeqCst)).0
     }
 
-    /// How many items nobody has claimed.
+    /// How many items can be stolen: those that are not claimed, but for the first, which its worker keeps.
     pub(crate) fn unclaimed(&self) -> u64 {
         let (claimed, end) = unpack(self.word.load(Ordering::Relaxed));
         u64::from(end.saturating_sub(claimed.max(1)))

@@ -83,6 +83,9 @@ impl<T: Task> Shared<T> {
         let mut is_sent = false;
         while !is_sent {
             let mut core = self.core();
+            if core.run.outcome().is_some() {
+                core.to_hire.clear();
+            }
             let first = core.to_hire.len().saturating_sub(WOKEN_AT_ONCE);
             let hands = core.to_hire.drain(first..).rev().map(Hand::new);
             let hands: SmallVec<[Hand; WOKEN_AT_ONCE]> = hands.collect();
@@ -400,14 +403,14 @@ impl<T: Task> Shared<T> {
     /// Half of the items that the worker with most of them has not claimed, where the decisions leave it to the workers. A
     /// lane that finds too few waits a moment before it asks.
     fn steal_most(&self, core: &mut Core, lane: LaneIndex, now: Time) -> Option<Answer> {
-        let least = core.run.may_steal(lane)?.saturating_mul(self.unit);
-        let free = |hand: &Hand| if hand.dismissed { 0 } else { hand.claims.unclaimed() };
-        let victim = core.hands.iter().max_by_key(|hand| free(hand)).filter(|hand| free(hand) >= least);
-        let from = victim.and_then(|hand| match &hand.doing {
-            Doing::Chunk(chunk, _) => Some(chunk.id),
+        let least = core.run.least_worth_stealing(lane)?.saturating_mul(self.unit);
+        let free = |hand: &Hand| match &hand.doing {
+            Doing::Chunk(chunk, _) if !hand.dismissed => Some((hand.claims.unclaimed(), chunk.id)),
             _ => None,
-        });
-        let taken = from.and_then(|from| Some((from, self.steal(core, from, 0.5, u64::MAX)?)));
+        };
+        let most = core.hands.iter().filter_map(free).max();
+        let from = most.filter(|(free, from)| *free >= least && core.run.can_be_stolen_from(*from));
+        let taken = from.and_then(|(_, from)| Some((from, self.steal(core, from, 0.5, u64::MAX)?)));
         match taken {
             Some((from, items)) => Some(core.run.stolen(lane, from, Some(items), now)),
             None => core.run.found_nothing(lane, now).map(|until| Answer::Wait { until: Some(until) }),
@@ -502,8 +505,17 @@ impl<T: Task> Shared<T> {
             let here = Items::Here(&items[begun as usize..end as usize]);
             let work = Chunk::new(first + u64::from(begun)..first + end, here);
             let work = work.divisible(claims, begun, self.unit as u32);
-            let mut part = results.next_part();
-            let copies = perform(&self.task, device, state, &work, &mut part)?;
+            // SAFETY: the part is added, or dropped, before `results` is used again.
+            #[allow(unsafe_code)]
+            let mut part = unsafe { results.next_part() };
+            let copies = match perform(&self.task, device, state, &work, &mut part) {
+                Ok(copies) => copies,
+                Err(error) => {
+                    // Dropping results is the user's code, and its panic would hide the error.
+                    contain(|| drop(part));
+                    return Err(error);
+                }
+            };
             begun += part.len() as u32;
             done.parts += u64::from(!part.is_empty());
             done.copies.up += copies.up;

@@ -16,6 +16,7 @@ use std::{
 };
 
 use super::gate::Gate;
+use crate::contain::contain;
 
 /// Items that belong to somebody else, who waits in [`Lent::take_back`] until they are let go.
 #[derive(Debug)]
@@ -136,8 +137,9 @@ impl<T> Slots<T> {
         }
         for range in written {
             for slot in &mut slots[range.start as usize..range.end as usize] {
+                // Dropping a result is the user's code, and its panic would hide how the run ended.
                 // SAFETY: it was written, and is not used again.
-                unsafe { slot.assume_init_drop() };
+                contain(|| unsafe { slot.assume_init_drop() });
             }
         }
         None

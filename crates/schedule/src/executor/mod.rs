@@ -25,7 +25,10 @@ use std::{
     ops::Range,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
-        atomic::{AtomicBool, Ordering::Release},
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Release},
+        },
     },
     time::{Duration, Instant},
 };
@@ -227,11 +230,11 @@ impl<T: Task> Shared<T> {
     /// Ends the run from outside, and has every worker stop after the item that it has begun.
     pub(crate) fn stop(&self) {
         let mut core = self.core();
-        let has_ended = core.run.outcome().is_some();
         core.run.stop();
         core.hands.iter().for_each(|hand| hand.claims.end_all());
         drop(core);
-        if !has_ended {
+        // Where the run has ended well, `tell_end` has woken a worker already.
+        if !self.has_ended.load(Acquire) {
             self.wake_all();
         }
     }

@@ -17,7 +17,7 @@ use super::{Core, Doing, Patience, Shared};
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
-    run::{Failure, LaneIndex, Outcome, Purpose, Time},
+    run::{Failure, LaneIndex, Outcome, Time},
     task::Task,
 };
 
@@ -82,8 +82,11 @@ impl<T: Task> Shared<T> {
         // Falling asleep and being woken takes longer than a short run.
         let core = self.core();
         let others = core.hands.iter().filter(|hand| !hand.dismissed).count() + core.to_hire.len();
+        let has_ended = core.run.outcome().is_some();
         drop(core);
-        Patience::for_others(others).wait(|| self.has_ended.load(Acquire).then_some(()));
+        if !has_ended {
+            Patience::for_others(others).wait(|| self.has_ended.load(Acquire).then_some(()));
+        }
         loop {
             let core = self.core();
             if core.run.outcome().is_some() {
@@ -252,8 +255,9 @@ impl<T: Task> Shared<T> {
     fn progress(&self, core: &Core, now: Time) -> Progress {
         let mut begun = vec![0; self.seats.len()];
         for hand in core.hands.iter().filter(|hand| self.divisible[hand.lane] && !hand.dismissed) {
+            // What has a copy may be done, and counted, by another lane.
             if let Doing::Chunk(chunk, _) = &hand.doing
-                && chunk.purpose != Purpose::Rescue
+                && chunk.exclusive
             {
                 begun[hand.lane] += u64::from(hand.claims.claimed().saturating_sub(1));
             }

@@ -124,7 +124,9 @@ impl<'a, T: Task> Job<'a, T> {
         self
     }
 
-    /// A chunk that takes longer than this has hung, also one of plain code. Where it is given, it is the only limit.
+    /// A chunk that takes longer than this has hung, also one of plain code. Where it is given, it is the only limit. Chunks
+    /// are cut to take about a quarter of it; where one takes too long all the same, the next of its lane have half as many
+    /// items. One item must be done in this time on every device.
     /// Without it, a chunk has hung once other devices have done its items in a small part of the time.
     pub fn chunk_limit(mut self, limit: Duration) -> Self {
         self.settings.limit = Some(limit);

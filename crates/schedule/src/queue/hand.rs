@@ -36,11 +36,14 @@ impl<T: Task> Shared<T> {
         let mut next = Next::Rest;
         loop {
             next = match next {
-                Next::Go => return,
+                Next::Go => {
+                    // Before another worker is started in its place: what an old opening of a device holds may be in
+                    // the way of the new one.
+                    drop(state.take());
+                    return self.at_desk(|_, _| ());
+                }
                 Next::Rest => self.wait_for_work(me, line, state.as_ref()),
                 Next::Prepare => {
-                    // What the old opening of a device holds may be in the way of the new one.
-                    drop(state.take());
                     state = self.make_ready(me, line);
                     Next::Rest
                 }
@@ -52,13 +55,7 @@ impl<T: Task> Shared<T> {
                     let result = self.compute(line, kept, &item, number);
                     // Never dropped under the lock; and a panic in it must not lose the result.
                     contain(|| drop(item));
-                    let next = self.tell(me, kept.generation, result);
-                    let is_stale = kept.generation != self.seats[line].generation();
-                    // What is not needed any more is given back while the device is left alone.
-                    if is_stale && !matches!(next, Next::Run { .. }) {
-                        state = None;
-                    }
-                    next
+                    self.tell(me, kept.generation, result)
                 }
             }
         }

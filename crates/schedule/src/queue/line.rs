@@ -62,6 +62,8 @@ pub(super) struct Line<I, O> {
     pub(super) copies: BTreeSet<Place>,
     pub(super) trust: Trust,
     pub(super) mean: Mean,
+    /// The longest time that a worker's first piece took; nothing before one was done.
+    pub(super) longest_first: Option<Duration>,
     /// The device's static score.
     pub(super) score: f64,
     /// Whether the device may hang; plain code on the processor does not.
@@ -94,6 +96,7 @@ impl<I, O> Line<I, O> {
             copies: BTreeSet::new(),
             trust: Trust::new(),
             mean: Mean::default(),
+            longest_first: None,
             score: score.max(1e-3),
             may_hang,
             most_hands: most_hands.max(1),
@@ -176,14 +179,16 @@ impl<I, O> Line<I, O> {
         count
     }
 
-    /// What the balancer is told: several workers drain the queue so many times as fast as one; the canary stays; and a
-    /// device whose workers are all late gets nothing.
+    /// What the balancer is told: several workers drain the queue so many times as fast as one; the canary stays; a
+    /// device whose workers are all late gets nothing; and what waits until a device is ready leaves it only where it
+    /// would be done sooner elsewhere.
     pub(super) fn load(&self, now: Time) -> Load {
         let load = Load::of(&self.queue);
         let working = self.trust.is_working();
         let canary = usize::from(!working && self.may_begin(now));
+        let gets_ready = working && self.stall.unready;
         Load {
-            movable: load.movable.saturating_sub(canary),
+            movable: if gets_ready { 0 } else { load.movable.saturating_sub(canary) },
             piece_time: self.mean.time().map(|mean| mean / self.most_hands as u32),
             working: working && self.stall.relieved_at.is_none(),
             ..load

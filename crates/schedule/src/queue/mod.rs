@@ -68,7 +68,8 @@ impl<T: Task> QueueBuilder<T> {
     ///
     /// With a limit of your own, no other limit counts. Without one, a piece may take as long as it takes: a device that
     /// [may hang](Task::may_hang) is said to have hung only once another device has done the same piece in a small part
-    /// of the time, and plain code on the processor never is.
+    /// of the time, and plain code on the processor never is. The first piece that a device does may take longer, up to
+    /// the [`silence_limit`](Self::silence_limit), since it may compile code.
     pub fn piece_limit(mut self, limit: Duration) -> Self {
         self.limits.piece = Some(limit);
         self

@@ -63,8 +63,17 @@ impl Source for Named {
 }
 
 fn named(id: &str) -> Device {
+    described(Description { id: id.into(), ..Device::cpu().describe().clone() })
+}
+
+/// The same, which says that it has so many cores: a kernel task has as many workers on it.
+fn cores(id: &str, count: u32) -> Device {
     let cpu = Device::cpu();
-    let description = Description { id: id.into(), ..cpu.describe().clone() };
+    described(Description { id: id.into(), compute_units: Some(count), ..cpu.describe().clone() })
+}
+
+fn described(description: Description) -> Device {
+    let cpu = Device::cpu();
     Device::from_source(Arc::new(Named { description, under: cpu.source().clone() }))
 }
 

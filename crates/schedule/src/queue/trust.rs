@@ -17,6 +17,9 @@ const MOST_DOUBLINGS: u32 = 10;
 /// of use, and one that fails every other time is not.
 const FORGIVEN_AFTER: u32 = 10;
 
+/// What is queued at a device does not wait for a quarantine of this length.
+const LONG: Duration = Duration::from_secs(1);
+
 /// After so much time in which the device was given work and did not fail, one earlier failure is forgotten.
 const FORGIVEN_IN: Duration = Duration::from_secs(1);
 
@@ -79,6 +82,11 @@ impl Trust {
     /// Whether it failed again when it was tried: what is queued there should not wait for the next try.
     pub(super) fn failed_again(&self) -> bool {
         self.in_a_row > 1
+    }
+
+    /// Whether it is left alone for so long that nothing should wait there.
+    pub(super) fn is_away_for_long(&self, now: Time) -> bool {
+        matches!(self.standing, Standing::SetAside { until } if until.saturating_sub(now) >= LONG)
     }
 
     /// Whether nobody waits for it any more.

@@ -32,7 +32,7 @@ pub(super) struct Attempt {
     /// When it was handed out.
     pub(super) began: Time,
     /// Where the driver tells how far its lane has come: the first item that was not begun when it looked last.
-    pub(super) begun: Option<u64>,
+    pub(super) first_not_begun: Option<u64>,
     /// Since when its items have been in flight without interruption, in this chunk or in those it was taken from.
     pub(super) since: Time,
     pub(super) rescue: bool,
@@ -58,7 +58,7 @@ impl Attempt {
             items,
             cost,
             began,
-            begun: None,
+            first_not_begun: None,
             since: began,
             rescue: false,
             canary: false,

@@ -105,7 +105,8 @@ pub struct Settings {
     /// A chunk of plain code that should take less than this is not rescued: it would be done before a rescue is.
     pub exclusive_under: Duration,
     /// The most items that the task is given at once. A chunk that other lanes can steal from may have more: its lane does
-    /// it in parts of at most so many.
+    /// it in parts of at most so many, one after another. Where a part fails, the whole chunk is done again. `map_reduce`
+    /// over many items gives some more at once: those of a block, whose results are combined in a fixed order.
     pub most_items: Option<u64>,
 }
 

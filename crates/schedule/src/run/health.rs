@@ -92,8 +92,12 @@ impl Run {
             if attempt.lost.is_none() {
                 self.tallies[lane].retries += 1;
             }
+            if self.settings.limit.is_some() {
+                // Its items may all be dear: with fewer of them a chunk may be done in time.
+                self.lanes[lane].most_within_limit = (len(&attempt.items) / 2).max(1);
+            }
             // It is at least as slow as this; should it only have been slow, it is given less when it is back.
-            self.lanes[lane].learn(cost, age, age);
+            self.learn(lane, cost, age, age);
             self.quarantine(lane, now);
         }
         let mut hung: Vec<u64> = hung.into_iter().map(|(chunk, _)| chunk).collect();

@@ -57,24 +57,27 @@ impl Run {
     /// Whether a lane that asks should first look for items that no worker has begun, wherever most of them are, and how
     /// many must be there to be worth it: a driver that knows how far each worker has come finds them sooner than
     /// [`Run::ask`] does. What it takes is told with [`Run::stolen`], and [`Run::found_nothing`] if there is nothing.
-    pub fn may_steal(&self, lane: LaneIndex) -> Option<u64> {
+    pub fn least_worth_stealing(&self, lane: LaneIndex) -> Option<u64> {
         let it = &self.lanes[lane];
-        let is_simple = self.all_divisible && self.adaptive && self.settings.limit.is_none();
         let is_free = it.state == State::Healthy && it.in_flight < it.depth;
-        if !is_simple || self.outcome.is_some() || !is_free || !self.is_drained() {
+        if !self.all_share_freely() || self.outcome.is_some() || !is_free || !self.is_drained() {
             return None;
         }
         let each = it.pace?.each;
         Some((LEAST_STOLEN.as_secs_f64() / each).clamp(2.0, 1e15) as u64)
     }
 
+    /// Whether items may be taken from a chunk that its lane has not begun. Not where its lane was found to have begun all
+    /// of them: what it gives back after that goes to the run, and other lanes may have copies of it.
+    pub fn can_be_stolen_from(&self, chunk: u64) -> bool {
+        self.attempts.get(chunk).is_some_and(|attempt| attempt.divisible && attempt.lost.is_none())
+    }
+
     /// A lane has looked for items that no worker has begun, and there were too few. Says until when it waits before it
     /// asks; nothing where it has waited already.
     pub fn found_nothing(&mut self, lane: LaneIndex, now: Time) -> Option<Time> {
-        let it = &mut self.lanes[lane];
-        let is_new = it.idle_since.is_none();
-        it.idle_since = it.idle_since.or(Some(now));
-        is_new.then(|| now.saturating_add(SOON))
+        let has_waited = std::mem::replace(&mut self.lanes[lane].found_nothing, true);
+        (!has_waited).then(|| now.saturating_add(SOON))
     }
 
     /// Another lane's chunk to steal from: the one that would end last.
@@ -94,7 +97,8 @@ impl Run {
         // Launching costs more than some chunks have left to do. A lane that works item by item has nothing to launch: what
         // seems to be that in short runs is noise.
         let launches = !it.divisible || it.launch > 0.0;
-        let launch = seconds(own.map_or(0.0, |pace| pace.overhead * MARGIN * f64::from(u8::from(launches))));
+        let launch = own.map_or(0.0, |pace| if launches { pace.overhead * MARGIN } else { 0.0 });
+        let launch = seconds(launch);
         if end.saturating_sub(now) < launch.max(LEAST_STOLEN) {
             return None;
         }
@@ -159,7 +163,7 @@ impl Run {
     /// The driver tells how far a lane has come with a chunk that others can steal from: which item it has not begun.
     pub fn note_begun(&mut self, chunk: u64, first_not_begun: u64) {
         if let Some(attempt) = self.attempts.get_mut(chunk) {
-            attempt.begun = Some(first_not_begun.clamp(attempt.items.start, attempt.items.end));
+            attempt.first_not_begun = Some(first_not_begun.clamp(attempt.items.start, attempt.items.end));
         }
     }
 
@@ -183,7 +187,7 @@ impl Run {
     /// When a chunk ends if what its lane has not begun takes as long an item as what it has begun.
     fn end_by_progress(&self, attempt: &Attempt, now: Time) -> Option<Time> {
         let spent = now.saturating_sub(attempt.began);
-        let begun = attempt.begun?.min(attempt.items.end);
+        let begun = attempt.first_not_begun?.min(attempt.items.end);
         if begun <= attempt.items.start || begun == attempt.items.end || spent < LEAST_STOLEN {
             return None;
         }

@@ -37,8 +37,8 @@ pub(super) struct Lane {
     pub(super) in_flight: usize,
     /// What the items of all its chunks in flight cost.
     pub(super) load: f64,
-    /// Since when it has found nothing to do.
-    pub(super) idle_since: Option<Time>,
+    /// It has looked for something to steal since its last chunk, and found nothing.
+    pub(super) found_nothing: bool,
     /// When it finished its last chunk, or was given one after it had none.
     pub(super) busy_since: Time,
     /// How many chunks it may have in hand at once.
@@ -52,6 +52,9 @@ pub(super) struct Lane {
     pub(super) launch: f64,
     /// The most items of a chunk.
     pub(super) most_items: u64,
+    /// The most items of a chunk since one took longer than the user's limit: half as many then, and twice as many with
+    /// every chunk that is well within it.
+    pub(super) most_within_limit: u64,
     /// The most items that it can be given at once. Where it does chunks in parts of this size, a chunk may have more.
     pub(super) at_once: u64,
     does_parts: bool,
@@ -162,7 +165,7 @@ impl Lane {
             has_asked: false,
             in_flight: 0,
             load: 0.0,
-            idle_since: None,
+            found_nothing: false,
             busy_since: Time::ZERO,
             depth: spec.depth.clamp(1, MAX_DEPTH),
             may_hang: spec.may_hang,
@@ -172,6 +175,7 @@ impl Lane {
             most_items: if does_parts { most } else { most.min(at_once) }.max(1),
             at_once: if does_parts { at_once.max(1) } else { u64::MAX },
             does_parts,
+            most_within_limit: u64::MAX,
             largest: expected.map_or(0.0, |it| it.largest.max(0.0)),
             share: None,
             speed: Speed { line: line_of(expected), ..Speed::of(expected) },
@@ -297,7 +301,7 @@ impl Lane {
             self.busy_since = now;
         }
         self.has_asked = true;
-        self.idle_since = None;
+        self.found_nothing = false;
         self.in_flight += 1;
         self.load += cost;
     }

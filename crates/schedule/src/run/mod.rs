@@ -315,16 +315,26 @@ impl Run {
         self.tallies[attempt.lane].chunks += 1;
         let lane = &mut self.lanes[attempt.lane];
         lane.end(attempt.cost, now);
-        let before = lane.pace;
-        lane.learn(attempt.cost, took, latency);
-        if let Some(pace) = lane.pace {
-            self.known_lanes += u32::from(before.is_none());
-            self.known_rate += pace.each.recip() - before.map_or(0.0, |before| before.each.recip());
+        self.learn(attempt.lane, attempt.cost, took, latency);
+        let lane = &mut self.lanes[attempt.lane];
+        if self.settings.limit.is_some_and(|limit| latency < limit / 4) {
+            lane.most_within_limit = lane.most_within_limit.saturating_mul(2);
         }
         if attempt.canary {
             lane.on_trial = false;
             lane.state = State::Healthy;
             self.nobody_since = None;
+        }
+    }
+
+    /// A lane has shown what a chunk of so much cost takes it.
+    fn learn(&mut self, lane: LaneIndex, cost: f64, took: Duration, latency: Duration) {
+        let lane = &mut self.lanes[lane];
+        let before = lane.pace;
+        lane.learn(cost, took, latency);
+        if let Some(pace) = lane.pace {
+            self.known_lanes += u32::from(before.is_none());
+            self.known_rate += pace.each.recip() - before.map_or(0.0, |before| before.each.recip());
         }
     }
 

@@ -65,9 +65,7 @@ impl Run {
         if it.pace.is_none() {
             return Some(first);
         }
-        let all = self.rate_of_all(scale).max(pace.each.recip());
-        // Of a run without a known end, what is known and not done yet.
-        let whole = if self.open { (self.items - self.done) as f64 } else { self.items as f64 } / all;
+        let whole = self.whole_at(self.rate_of_all(scale).max(pace.each.recip()));
         // Smaller chunks share the end better, and each costs its overhead: where the two balance.
         let balanced = (10.0 * pace.overhead * horizon).sqrt().min(share.max(0.0));
         let depth = it.depth as f64;
@@ -122,18 +120,29 @@ impl Run {
     /// runs, and what another core has written takes long to read. Nothing where the lanes are not so.
     fn size_among_alike(&self, lane: &Lane, left: f64, first: f64) -> Option<f64> {
         const ALIKE: f64 = 4.0;
-        let is_simple = self.all_divisible && self.lanes.len() > 1 && self.settings.limit.is_none();
-        let own = lane.pace.filter(|_| is_simple && self.known_rate > 0.0)?.each.recip();
+        let is_simple = self.all_share_freely() && self.lanes.len() > 1 && self.known_rate > 0.0;
+        let own = lane.pace.filter(|_| is_simple)?.each.recip();
         let mean = self.known_rate / f64::from(self.known_lanes.max(1));
         if own * ALIKE < mean {
             return None;
         }
         let all = mean * self.lanes.len() as f64;
-        let whole = if self.open { (self.items - self.done) as f64 } else { self.items as f64 } / all;
+        let whole = self.whole_at(all);
         let longest =
             (whole * self.settings.longest_fraction).max(self.settings.longest_at_least.as_secs_f64());
         let time = (left / all).min(longest).max(LEAST_STOLEN.as_secs_f64().min(left / own));
         Some((time * own).min((lane.largest * self.settings.growth).max(first)).max(1.0))
+    }
+
+    /// Whether every lane runs plain code that any other may steal from, and no limit of the user's ends a chunk.
+    pub(super) fn all_share_freely(&self) -> bool {
+        self.all_divisible && self.adaptive && self.settings.limit.is_none()
+    }
+
+    /// Seconds that the whole run takes at so many items a second. Of a run without a known end it is what is known and
+    /// not done yet.
+    fn whole_at(&self, rate: f64) -> f64 {
+        if self.open { (self.items - self.done) as f64 / rate } else { self.items as f64 / rate }
     }
 
     /// The size of a chunk for a lane of which nothing is known: so small that even a lane a thousand times slower than
@@ -206,7 +215,7 @@ impl Run {
 
     /// Takes items for a lane: what was given back first, then its share of a fixed split, then new ones.
     pub(super) fn take(&mut self, lane: LaneIndex, size: f64) -> Option<Range<u64>> {
-        let most = self.lanes[lane].most_items;
+        let most = self.lanes[lane].most_items.min(self.lanes[lane].most_within_limit);
         if let Some(items) = self.returned.pop_front() {
             let end = if self.adaptive { self.costs.advance(&items, size) } else { items.end };
             return Some(self.cut(items, end, most));

@@ -121,7 +121,9 @@ fn what_is_not_begun_is_stolen_and_what_is_begun_is_not() {
     assert_eq!(run.done(), 36);
     let Answer::Steal { from, .. } = run.ask(0, ms(25)) else { panic!("there is something to steal back") };
     assert_eq!(from, stolen.id);
+    assert!(run.can_be_stolen_from(stolen.id) && !run.can_be_stolen_from(long.id));
     assert!(matches!(run.stolen(0, from, None, ms(25)), Answer::Wait { .. }), "all of it is begun");
+    assert!(!run.can_be_stolen_from(stolen.id), "what its worker gives back goes to the run");
     assert!(
         matches!(run.ask(0, ms(500)), Answer::Wait { .. }),
         "plain code that others can steal from is not copied"
@@ -137,9 +139,9 @@ fn what_has_most_items_left_ends_last_and_a_lane_that_finds_nothing_waits_before
     let mut run = Run::new(64, &[plain; 3], &Shares::Fixed(vec![30, 30, 4]), Settings::default());
     let chunks: Vec<Chunk> = (0..3).map(|lane| run_of(run.ask(lane, ms(0)))).collect();
     run.adaptive = true;
-    assert_eq!(run.may_steal(2), None, "it has something to do");
+    assert_eq!(run.least_worth_stealing(2), None, "it has something to do");
     run.finished(chunks[2].id, ms(4), ms(4));
-    assert_eq!(run.may_steal(2), Some(2), "two items take it two milliseconds");
+    assert_eq!(run.least_worth_stealing(2), Some(2), "two items take it two milliseconds");
     assert!(run.found_nothing(2, ms(4)).unwrap() > ms(4));
     assert_eq!(run.found_nothing(2, ms(5)), None, "it has waited");
     run.note_begun(chunks[0].id, 25);
@@ -148,7 +150,7 @@ fn what_has_most_items_left_ends_last_and_a_lane_that_finds_nothing_waits_before
     assert_eq!(from, chunks[1].id, "the first has come further");
     assert!(matches!(run.stolen(2, from, Some(50..60), ms(25)), Answer::Run(_)));
     run.settings.limit = Some(ms(9));
-    assert_eq!(run.may_steal(1), None, "the user's limit is for chunks");
+    assert_eq!(run.least_worth_stealing(1), None, "the user's limit is for chunks");
 }
 
 #[test]
@@ -169,6 +171,34 @@ fn plain_code_is_handed_more_than_it_does_at_once_and_the_users_limit_keeps_chun
     let known = LaneSpec { expected, ..plain };
     let mut run = Run::new(1_000_000, &[known; 2], &Shares::Pulled, limited);
     assert_eq!(len(&run_of(run.ask(0, ms(0))).items), 10, "a quarter of the limit");
+}
+
+#[test]
+fn dear_items_are_done_although_many_of_them_take_longer_than_the_users_limit() {
+    // Each takes 20 ms: at most four of them are done in time.
+    let settings = Settings { limit: Some(ms(100)), ..Settings::default() };
+    for strategy in [Shares::Pulled, Shares::Fixed(vec![400])] {
+        let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
+        let mut run = Run::new(400, &[plain], &strategy, settings);
+        let mut now = ms(0);
+        while run.outcome().is_none() {
+            assert!(now < Duration::from_secs(60), "{run:?}");
+            let Answer::Run(chunk) = run.ask(0, now) else {
+                now += ms(10);
+                run.overdue(now);
+                continue;
+            };
+            let takes = ms(20 * len(&chunk.items));
+            if takes >= ms(100) {
+                now += ms(100);
+                assert_eq!(run.overdue(now), [chunk.id]);
+            } else {
+                now += takes;
+                run.finished(chunk.id, takes, now);
+            }
+        }
+        assert_eq!(run.outcome(), Some(&Outcome::Complete));
+    }
 }
 
 #[test]
@@ -509,10 +539,12 @@ impl Driver {
 
     /// A lane looks by itself for items that no worker has begun, where it may. Gives nothing where it has to ask.
     fn steal_most(&mut self, lane: usize) -> Option<Answer> {
-        let least = self.run.may_steal(lane)?;
+        let least = self.run.least_worth_stealing(lane)?;
         let divisible = self.running.iter_mut().filter(|chunk| self.lanes[chunk.lane].1);
         let victim = divisible.max_by_key(|chunk| len(&Driver::free(chunk)));
-        let Some(victim) = victim.filter(|chunk| len(&Driver::free(chunk)) >= least) else {
+        let may_steal =
+            |chunk: &&mut Chunk| len(&Driver::free(chunk)) >= least && self.run.can_be_stolen_from(chunk.id);
+        let Some(victim) = victim.filter(may_steal) else {
             let until = self.run.found_nothing(lane, self.now)?;
             assert!(until > self.now);
             return Some(Answer::Wait { until: Some(until) });
@@ -532,7 +564,9 @@ impl Driver {
             assert!(self.lanes[victim.lane].1, "only what can be divided is stolen from");
             let free = Driver::free(victim);
             let count = (len(&free) as f64 * part).ceil().min(most as f64) as u64;
-            let taken = (count > 0).then(|| free.end - count..free.end);
+            // A worker that has claimed everything may give some of it back later.
+            let has_claimed_all = self.now.as_millis().is_multiple_of(3);
+            let taken = (count > 0 && !has_claimed_all).then(|| free.end - count..free.end);
             if let Some(taken) = &taken {
                 victim.items.end = taken.start;
             }

@@ -139,7 +139,7 @@ pub struct Chunk<'a, I> {
     range: Range<u64>,
     items: Items<'a, I>,
     /// What other lanes may steal from; nothing where the chunk is this worker's alone.
-    claims: Option<Shared<'a>>,
+    claims: Option<Stealable<'a>>,
     /// How many items were claimed, where no other lane can steal any.
     claimed: Cell<usize>,
     copying: Cell<Copies>,
@@ -147,7 +147,7 @@ pub struct Chunk<'a, I> {
 
 /// Items that other lanes may steal: all that the worker was handed, of which a chunk may be a part.
 #[derive(Clone, Copy)]
-struct Shared<'a> {
+struct Stealable<'a> {
     claims: &'a Claims,
     /// How many of them come before the chunk's first.
     before: u32,
@@ -178,7 +178,7 @@ impl<'a, I> Chunk<'a, I> {
     /// The same, with items that other lanes can steal, so many of which come before the chunk's first. Units of so many
     /// items are not parted.
     pub(crate) fn divisible(self, claims: &'a Claims, before: u32, unit: u32) -> Self {
-        Chunk { claims: Some(Shared { claims, before, unit }), ..self }
+        Chunk { claims: Some(Stealable { claims, before, unit }), ..self }
     }
 
     /// Takes the next items to be begun, at most so many, counted from the chunk's first. Nothing once all are taken:
@@ -198,7 +198,7 @@ impl<'a, I> Chunk<'a, I> {
     /// # }
     /// ```
     pub fn claim<O>(&self, results: &mut Results<'_, O>, most: usize) -> Option<Range<usize>> {
-        let Some(Shared { claims, before, unit }) = self.claims else {
+        let Some(Stealable { claims, before, unit }) = self.claims else {
             let start = self.claimed.get();
             let end = start.saturating_add(most.max(1)).min(self.len());
             self.claimed.set(end);
@@ -219,7 +219,7 @@ impl<'a, I> Chunk<'a, I> {
 
     /// Gives back claimed items that are not begun, from here on.
     pub(crate) fn unclaim<O>(&self, results: &mut Results<'_, O>, from: usize) {
-        let Some(Shared { claims, before, .. }) = self.claims else { return self.claimed.set(from) };
+        let Some(Stealable { claims, before, .. }) = self.claims else { return self.claimed.set(from) };
         // SAFETY: fewer slots than before.
         #[allow(unsafe_code)]
         unsafe {
@@ -231,12 +231,12 @@ impl<'a, I> Chunk<'a, I> {
     /// What tells whether the worker should give back what it has not begun.
     pub(crate) fn claims(&self) -> &Claims {
         static NEVER_INTERRUPTED: LazyLock<Claims> = LazyLock::new(Claims::default);
-        self.claims.map_or(&*NEVER_INTERRUPTED, |shared| shared.claims)
+        self.claims.map_or(&*NEVER_INTERRUPTED, |own| own.claims)
     }
 
     /// How many of the items are this worker's in the end.
     pub(crate) fn own_len(&self) -> usize {
-        let end = |shared: Shared<'_>| (shared.claims.end().saturating_sub(shared.before)) as usize;
+        let end = |own: Stealable<'_>| own.claims.end().saturating_sub(own.before) as usize;
         self.claims.map_or(self.len(), end).min(self.len())
     }
 
@@ -270,7 +270,7 @@ impl<'a, I> Chunk<'a, I> {
     /// Whether the run has ended, and waits for whoever looks at its items: somebody else has done these, or it was
     /// stopped. Code that takes long may ask this now and then, and return `Error::Ended`.
     pub fn is_over(&self) -> bool {
-        let is_over = self.claims.is_some_and(|shared| shared.claims.is_over());
+        let is_over = self.claims.is_some_and(|own| own.claims.is_over());
         is_over || matches!(self.items, Items::Lent(lent) if lent.is_wanted_back())
     }
 

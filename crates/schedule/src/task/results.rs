@@ -51,15 +51,17 @@ impl<'a, O> Results<'a, O> {
         self.room = room.max(self.filled);
     }
 
-    /// The results of the next part of a chunk, with no room yet: to be added with [`Results::add_part`] before this is used
-    /// in any other way.
-    pub(crate) fn next_part<'p>(&mut self) -> Results<'p, O> {
-        // SAFETY: the slots are there for as long as this lives, whoever has it sees to that; and those behind the filled
-        // ones are not touched through this meanwhile.
+    /// The results of the next part of a chunk, with no room yet.
+    ///
+    /// # Safety
+    /// The part must be dropped, or added with [`Results::add_part`], before this is used in any other way.
+    pub(crate) unsafe fn next_part<'p>(&mut self) -> Results<'p, O> {
+        // SAFETY: the slots are there for as long as this lives, and those behind the filled ones are not touched through it
+        // while the part lives.
         unsafe { Results::for_claims(self.slots.add(self.filled)) }
     }
 
-    /// Adds the results of the part that was begun last.
+    /// Adds the results of the part that was made last.
     pub(crate) fn add_part(&mut self, part: Results<'_, O>) {
         let count = part.len();
         part.leave();
@@ -135,13 +137,13 @@ impl<'a, O> Results<'a, O> {
         self.overflowed |= items.len() > room.len();
         let mut count = Count(&mut self.filled, 0);
         // Eight at a time, which the compiler unrolls: asking before every item costs half as much so.
-        const AT_ONCE: usize = 8;
+        const UNROLLED: usize = 8;
         let all = room.len().min(items.len());
-        let (slots, last_slots) = room[..all].as_chunks_mut::<AT_ONCE>();
-        let (items, last_items) = items[..all].as_chunks::<AT_ONCE>();
+        let (slots, last_slots) = room[..all].as_chunks_mut::<UNROLLED>();
+        let (items, last_items) = items[..all].as_chunks::<UNROLLED>();
         for (slots, items) in slots.iter_mut().zip(items) {
             let before = count.1;
-            for index in 0..AT_ONCE {
+            for index in 0..UNROLLED {
                 slots[index].write(make(&items[index]));
                 count.1 = before + index + 1;
                 if !go_on() {

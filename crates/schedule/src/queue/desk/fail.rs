@@ -2,7 +2,7 @@
 
 use evener_device::Error;
 
-use super::{Attempt, Desk, Doing, QueueError};
+use super::{Attempt, Desk, Doing, Hand, QueueError};
 use crate::{
     contain::log,
     run::{Failure, Time},
@@ -93,15 +93,26 @@ impl<I, O> Desk<I, O> {
     }
 
     /// A device of this generation goes into quarantine. Of several workers that fail for one reason, only the first
-    /// counts: it opens the device afresh.
+    /// counts: it opens the device afresh. Workers that are still making the old opening ready are let go, since what
+    /// they make is of no use, and they may hang: no piece may wait for them.
     pub(super) fn strike(&mut self, line: usize, generation: u64, error: Error, now: Time) {
         let it = &mut self.lines[line];
         if !it.seat.renew(generation) {
             return;
         }
         it.trust.strike(error, now);
+        let is_outdated = |hand: &Hand| match &hand.doing {
+            Doing::Preparing { generation: of, .. } => hand.line == line && *of <= generation,
+            _ => false,
+        };
+        let outdated: Vec<u64> =
+            self.hands.iter().filter(|(_, hand)| is_outdated(hand)).map(|(&number, _)| number).collect();
+        for hand in outdated {
+            self.dismiss(hand);
+        }
         self.drop_copies(line);
-        if self.lines[line].trust.failed_again() {
+        let trust = &self.lines[line].trust;
+        if trust.failed_again() || trust.is_away_for_long(now) {
             self.spread(line, now);
         }
         self.rebalance(now);
@@ -122,7 +133,7 @@ impl<I, O> Desk<I, O> {
     }
 
     /// Takes back the speculative copies that wait for a worker of a line.
-    fn drop_copies(&mut self, line: usize) {
+    pub(super) fn drop_copies(&mut self, line: usize) {
         for place in std::mem::take(&mut self.lines[line].copies) {
             if let Some(flight) = self.in_flight.get_mut(&place.number) {
                 flight.copy_at = None;

@@ -12,6 +12,9 @@ use crate::{pool::Seat, queue::shared::Shared};
 const SEEDS: std::ops::Range<u64> = 0..200;
 const STEPS: u64 = 3_000;
 
+/// No piece waits for so long where a device that works and has nothing to do could have had it.
+const NEGLECTED: Duration = Duration::from_secs(20);
+
 fn ms(milliseconds: u64) -> Time {
     Time::from_millis(milliseconds)
 }
@@ -74,6 +77,8 @@ struct Worker {
     line: usize,
     ready_for: Option<u64>,
     job: Option<Job>,
+    /// It has done a piece since it was made ready.
+    warm: bool,
     /// The desk has given up on it.
     dismissed: bool,
 }
@@ -97,6 +102,8 @@ struct Piece {
     answered: Answered,
     /// The lines that it failed on, with the number of tries that each failure counts for.
     failures: Vec<(usize, u32)>,
+    /// How long it has waited while a device that could have had it had nothing to do.
+    neglected: Duration,
 }
 
 struct World {
@@ -115,6 +122,8 @@ struct World {
     /// From when on every device stays well.
     calm: bool,
     hung: usize,
+    /// Workers that were let go while they made an old opening of a device ready.
+    outdated: usize,
     copies: usize,
 }
 
@@ -124,14 +133,15 @@ impl World {
         let devices = 1 + random.below(4) as usize;
         let line = |index: usize, random: &mut Random| {
             let seat = Arc::new(Seat::new(index, Device::cpu()));
-            let (score, workers) = (1.0 + random.below(30) as f64, 1 + random.below(3) as usize);
+            let workers = if random.percent(20) { 16 } else { 1 + random.below(3) as usize };
+            let score = 1.0 + random.below(30) as f64;
             Line::new(seat, score, workers, random.percent(75))
         };
         let lines: Vec<_> = (0..devices).map(|index| line(index, &mut random)).collect();
         let slowness = (0..devices).map(|_| 1 + random.below(4) as u32).collect();
         let limits = Limits {
             piece: random.percent(20).then(|| ms(300 + random.below(3_000))),
-            prepare: ms(2_000),
+            prepare: if random.percent(50) { ms(2_000) } else { ms(300_000) },
             silence: random.percent(50).then(|| ms(5_000 + random.below(10_000))),
         };
         let settings = BalancerSettings { interval: ms(50), ..BalancerSettings::default() };
@@ -148,6 +158,7 @@ impl World {
             results: 0,
             calm: false,
             hung: 0,
+            outdated: 0,
             copies: 0,
         }
     }
@@ -170,6 +181,7 @@ impl World {
             handle,
             answered: Answered::Not,
             failures: Vec::new(),
+            neglected: Duration::ZERO,
         });
     }
 
@@ -260,6 +272,7 @@ impl World {
             (Work::Prepare, Fate::Well) => {
                 self.desk.prepared(number);
                 self.workers[index].ready_for = Some(generation);
+                self.workers[index].warm = false;
             }
             (Work::Prepare, Fate::Fails(error)) => {
                 self.desk.not_ready(number, generation, error, self.now);
@@ -267,6 +280,7 @@ impl World {
             }
             (Work::Piece(piece), Fate::Well) => {
                 self.results += 1;
+                self.workers[index].warm = true;
                 let is_first = self.pieces[piece].answered == Answered::Not && !dismissed;
                 let unwanted = self.desk.finished(number, self.results, self.now);
                 assert_eq!(unwanted.is_none(), is_first, "piece {piece}: {:?}", self.pieces[piece].answered);
@@ -285,6 +299,7 @@ impl World {
                 self.desk.failed(number, error, self.now);
             }
         }
+        self.notice_dismissed(self.desk.longest);
         self.check();
         self.ask(index);
     }
@@ -320,13 +335,21 @@ impl World {
         }
         self.hire();
         self.check();
+        self.check_neglect(runs);
     }
 
     fn hire(&mut self) {
         for line in 0..self.desk.lines.len() {
             while self.desk.lines[line].lacks_hands(self.now) {
                 let number = self.desk.hire(line);
-                self.workers.push(Worker { number, line, ready_for: None, job: None, dismissed: false });
+                self.workers.push(Worker {
+                    number,
+                    line,
+                    ready_for: None,
+                    job: None,
+                    warm: false,
+                    dismissed: false,
+                });
             }
         }
     }
@@ -336,20 +359,59 @@ impl World {
         let longest = self.desk.longest;
         self.desk.look_after(self.now);
         self.desk.rebalance_if_due(self.now);
-        for index in 0..self.workers.len() {
-            let worker = &self.workers[index];
-            if !worker.dismissed && !self.desk.hands.contains_key(&worker.number) {
-                self.check_verdict(index, longest);
-                self.workers[index].dismissed = true;
-                self.hung += 1;
-            }
-        }
+        self.notice_dismissed(longest);
         self.check();
+    }
+
+    /// Finds the workers that the desk has given up on.
+    fn notice_dismissed(&mut self, longest: Duration) {
+        for index in 0..self.workers.len() {
+            let Worker { number, line, ref job, dismissed, .. } = self.workers[index];
+            if dismissed || self.desk.hands.contains_key(&number) {
+                continue;
+            }
+            let generation = self.desk.lines[line].seat.generation();
+            let is_outdated =
+                job.as_ref().is_some_and(|job| job.work == Work::Prepare && job.generation < generation);
+            match is_outdated {
+                true => self.outdated += 1,
+                false => {
+                    self.check_verdict(index, longest);
+                    self.hung += 1;
+                }
+            }
+            self.workers[index].dismissed = true;
+        }
+    }
+
+    /// Whether every worker of a line is busy, one of them with making it ready: all that waits there waits for that.
+    fn gets_ready(&self, line: usize) -> bool {
+        let mut jobs = (self.workers.iter())
+            .filter(|worker| worker.line == line && !worker.dismissed)
+            .map(|worker| worker.job.as_ref().map(|job| job.work));
+        jobs.clone().all(|work| work.is_some()) && jobs.any(|work| work == Some(Work::Prepare))
+    }
+
+    /// No piece waits for a device that is not well, or not ready, while another one has nothing to do.
+    fn check_neglect(&mut self, passed: Duration) {
+        let is_idle = |line: &usize| {
+            let it = &self.desk.lines[*line];
+            let is_busy = |worker: &Worker| worker.line == *line && !worker.dismissed && worker.job.is_some();
+            it.trust.is_working() && it.waiting() == 0 && !self.workers.iter().any(is_busy)
+        };
+        let idle: Vec<usize> = (0..self.desk.lines.len()).filter(is_idle).collect();
+        for &index in &self.open {
+            let is_neglected =
+                self.runs(index).next().is_none() && idle.iter().any(|&line| self.tries(index, line) < 4);
+            let neglected = &mut self.pieces[index].neglected;
+            *neglected = if is_neglected { *neglected + passed } else { Duration::ZERO };
+            assert!(*neglected < NEGLECTED, "piece {index} waits although a device has nothing to do");
+        }
     }
 
     /// A worker was given up on: there must be a reason that the world knows of.
     fn check_verdict(&mut self, index: usize, longest: Duration) {
-        let Worker { line, job, .. } = self.workers[index].clone();
+        let Worker { line, job, warm, .. } = self.workers[index].clone();
         let Job { work, began, .. } = job.expect("an idle worker was given up on");
         let age = self.ran - began;
         let Work::Piece(piece) = work else {
@@ -362,6 +424,8 @@ impl World {
             (None, _) if !self.desk.lines[line].may_hang => panic!("plain code was given up on"),
             (None, Answered::Done(_, _, took)) => {
                 assert!(age >= took * 10 && age >= ms(500), "{age:?} is no evidence beside {took:?}");
+                let is_cold = !warm && self.desk.lines[line].mean.time().is_none();
+                assert!(!is_cold || age >= silence, "{age:?} is no evidence for a device's first piece");
             }
             (None, Answered::Failed) => assert!(age >= silence, "{age:?}"),
             (None, Answered::Not | Answered::NoDevice) => {
@@ -371,8 +435,9 @@ impl World {
                     let has_it = self.runs(piece).any(|worker| worker.line == other);
                     let is_free = it.trust.is_working() && it.active + it.preparing < it.most_hands;
                     let has_failed_it = self.tries(piece, other) >= 4;
+                    let gets_ready = self.gets_ready(other);
                     assert!(
-                        other == line || has_it || !is_free || has_failed_it,
+                        other == line || has_it || !is_free || has_failed_it || gets_ready,
                         "device {other} was not asked"
                     );
                 }
@@ -496,7 +561,7 @@ impl World {
 
 #[test]
 fn whatever_happens_to_the_devices_the_desk_keeps_its_promises() {
-    let (mut hung, mut copies, mut done, mut lost) = (0, 0, 0, 0);
+    let (mut hung, mut outdated, mut copies, mut done, mut lost) = (0, 0, 0, 0, 0);
     for seed in SEEDS {
         let told = std::panic::catch_unwind(|| {
             let mut world = World::new(seed);
@@ -506,11 +571,14 @@ fn whatever_happens_to_the_devices_the_desk_keeps_its_promises() {
                 |is: fn(&Answered) -> bool| world.pieces.iter().filter(|piece| is(&piece.answered)).count();
             let done = count(|answered| matches!(answered, Answered::Done(..)));
             assert_eq!(world.desk.lines.iter().map(|line| line.done).sum::<u64>(), done as u64);
-            (world.hung, world.copies, done, count(|answered| *answered == Answered::NoDevice))
+            let lost = count(|answered| *answered == Answered::NoDevice);
+            (world.hung, world.outdated, world.copies, done, lost)
         });
         let Ok(told) = told else { panic!("the desk broke a promise with seed {seed}") };
-        (hung, copies, done, lost) = (hung + told.0, copies + told.1, done + told.2, lost + told.3);
+        (hung, outdated, copies) = (hung + told.0, outdated + told.1, copies + told.2);
+        (done, lost) = (done + told.3, lost + told.4);
     }
     // The worlds are rough enough to mean something.
-    assert!(hung > 100 && copies > 100 && done > 10_000 && lost > 10, "{hung} {copies} {done} {lost}");
+    let is_rough = hung > 100 && outdated > 100 && copies > 100 && done > 10_000 && lost > 10;
+    assert!(is_rough, "{hung} {outdated} {copies} {done} {lost}");
 }

@@ -11,7 +11,15 @@
 //! | any, with a limit of the user's | after that limit, and not before |
 //! | plain code on the processor | never |
 //! | its piece was done by another device | after [`EVIDENCE`] times what this device should have taken |
+//! | the same, and it is the first piece of its worker | also after [`EVIDENCE`] times the longest such piece before |
+//! | the same, and there was no such piece before | after the silence limit |
 //! | no other device can do its piece | after the silence limit |
+//!
+//! A worker's first piece may compile code and allocate memory, which another device's time says nothing about. A device
+//! that is called hung for that is opened afresh, and its next piece is a first one again: it would never be used.
+//!
+//! Making a device ready takes as long as it takes, too, up to a limit of minutes. Pieces that wait for a device that has
+//! no other worker meanwhile go elsewhere, where they would be done sooner if it took as long again.
 //!
 //! Time in which the whole process did not run (`SIGSTOP`, a virtual machine that was suspended) counts for no attempt.
 //! The look-after thread asks to be woken every [`GLANCE`]; when far more time has passed, the process was stopped.
@@ -57,8 +65,11 @@ const NOTICE: Duration = Duration::from_secs(10);
 pub(in crate::queue) struct Stall {
     /// The sum of their ages. As nothing is known of when they end, each is expected to take as long again.
     pub(in crate::queue) seconds: f64,
-    /// Every worker of the line is late. The sum at which the queued pieces last were offered to other lines.
+    /// No worker of the line will take a piece before a late one is done. The sum at which the queued pieces last were
+    /// offered to other lines.
     pub(in crate::queue) relieved_at: Option<f64>,
+    /// The same, and a worker that makes the device ready is among them.
+    pub(in crate::queue) unready: bool,
 }
 
 impl<I, O> Desk<I, O> {
@@ -138,7 +149,14 @@ impl<I, O> Desk<I, O> {
             return None;
         }
         match attempt.evidence {
-            Evidence::DoneElsewhere { expected } => Some(expected.saturating_mul(EVIDENCE).max(LEAST)),
+            Evidence::DoneElsewhere { expected } => {
+                let limit = |expected: Duration| expected.saturating_mul(EVIDENCE).max(LEAST);
+                Some(match self.lines[line].longest_first {
+                    _ if !attempt.first => limit(expected),
+                    Some(first) => limit(expected.max(first)),
+                    None => limit(expected).max(self.silence()),
+                })
+            }
             Evidence::None => Some(self.silence()),
             Evidence::Pending => {
                 let flight = self.in_flight.get(&attempt.piece)?;
@@ -185,7 +203,8 @@ impl<I, O> Desk<I, O> {
             }
             Standing::Working => {
                 let mut workers = self.hands.iter().filter(|(_, hand)| hand.line == line);
-                it.hands < it.most_hands || workers.any(|(&hand, _)| !self.is_silent(hand, now))
+                let may_start_another = it.hands < it.most_hands && !it.stall.unready;
+                may_start_another || workers.any(|(&hand, _)| !self.is_silent(hand, now))
             }
         }
     }
@@ -233,7 +252,7 @@ impl<I, O> Desk<I, O> {
     /// The attempts at a piece: their lines and ages.
     fn attempts(&self, flight: &InFlight<I, O>, now: Time) -> impl Iterator<Item = (usize, Duration)> {
         flight.running.iter().filter_map(move |hand| match self.hands.get(hand)? {
-            Hand { line, doing: Doing::Piece(attempt) } => Some((*line, attempt.span.age(now))),
+            Hand { line, doing: Doing::Piece(attempt), .. } => Some((*line, attempt.span.age(now))),
             _ => None,
         })
     }
@@ -254,7 +273,7 @@ impl<I, O> Desk<I, O> {
             let is_idle = it.waiting() == 0 && it.active + it.preparing < it.most_hands;
             let usual = self.expected_seconds(line, scale);
             let is_sooner = usual.is_some_and(|usual| usual * CLEARLY_SOONER <= age);
-            is_idle || it.wants_canary(now) || is_sooner && it.stall.relieved_at.is_none()
+            it.stall.relieved_at.is_none() && (is_idle || it.wants_canary(now) || is_sooner)
         };
         let lines = (0..self.lines.len()).filter(|&line| self.can_copy(line, flight) && is_worth_it(line));
         let ranked = lines.filter_map(|line| Some((line, self.rank(line, &flight.ticket, scale, now)?)));
@@ -262,27 +281,57 @@ impl<I, O> Desk<I, O> {
         good.min_by(|a, b| a.1.order(&b.1)).map(|(line, _)| line)
     }
 
-    /// Finds the lines whose workers are late. Pieces that wait where every worker is late go elsewhere: at once, and
-    /// again whenever the workers have been late for twice as long.
+    /// Finds the lines whose workers are late. Pieces that wait where no worker will take them before a late one is done
+    /// go elsewhere: at once, and again whenever the workers have been late for twice as long.
     fn find_stalls(&mut self, now: Time) {
         for line in 0..self.lines.len() {
-            let late_after = self.late_after(line, 1);
-            let age = |hand: &Hand| match &hand.doing {
-                Doing::Piece(attempt) if hand.line == line => Some(attempt.span.age(now)),
-                _ => None,
-            };
-            let late = self.hands.values().filter_map(age).filter(|&age| age >= late_after);
-            let (count, seconds) =
-                late.fold((0, 0.0), |(count, seconds), age| (count + 1, seconds + age.as_secs_f64()));
+            let (seconds, is_stalled, unready) = self.stall_of(line, now);
             let it = &mut self.lines[line];
             let before = it.stall.relieved_at;
-            let is_due = count >= it.most_hands && before.is_none_or(|before| seconds >= 2.0 * before);
-            let relieved_at = if is_due { Some(seconds) } else { before.filter(|_| count >= it.most_hands) };
-            it.stall = Stall { seconds, relieved_at };
+            let is_due = is_stalled && before.is_none_or(|before| seconds >= 2.0 * before);
+            let relieved_at = if is_due { Some(seconds) } else { before.filter(|_| is_stalled) };
+            it.stall = Stall { seconds, relieved_at, unready };
             if is_due {
+                // Another device may be able to begin with them at once.
+                self.drop_copies(line);
                 self.relieve(line, now);
             }
         }
+    }
+
+    /// The late workers of a line: the sum of their ages; whether no worker of the line will take a piece before one of
+    /// them is done; and whether a worker that makes the device ready is among these.
+    fn stall_of(&self, line: usize, now: Time) -> (f64, bool, bool) {
+        let it = &self.lines[line];
+        let late_after = self.late_after(line, 1);
+        let (mut late, mut seconds, mut oldest_preparing) = (0, 0.0, Duration::ZERO);
+        let mut trial_is_late = false;
+        for (&number, hand) in self.hands.iter().filter(|(_, hand)| hand.line == line) {
+            match &hand.doing {
+                Doing::Piece(attempt) if attempt.span.age(now) >= late_after => {
+                    seconds += attempt.span.age(now).as_secs_f64();
+                }
+                Doing::Preparing { span, .. } if span.age(now) >= LEAST => {
+                    oldest_preparing = oldest_preparing.max(span.age(now));
+                }
+                _ => continue,
+            }
+            late += 1;
+            trial_is_late |= it.trial == Some(number);
+        }
+        let is_preparing = !oldest_preparing.is_zero();
+        let is_stalled = match it.trust.is_working() {
+            // No further worker is started for pieces that those who make the device ready will take.
+            true => late >= it.most_hands || is_preparing && late == it.hands,
+            // It is tried with one piece, by one worker.
+            false => trial_is_late,
+        };
+        let unready = is_stalled && is_preparing;
+        if unready {
+            // However few workers make the device ready, all of it is waited for.
+            seconds += oldest_preparing.as_secs_f64() * it.most_hands as f64;
+        }
+        (seconds, is_stalled, unready)
     }
 
     /// Says that plain code is waited for, where nothing else happens.

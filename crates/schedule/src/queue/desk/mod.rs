@@ -80,6 +80,8 @@ pub(super) struct Settled<I, O> {
 struct Hand {
     line: usize,
     doing: Doing,
+    /// It has done a piece since it made its device ready.
+    warm: bool,
 }
 
 enum Doing {
@@ -110,6 +112,8 @@ struct Attempt {
     generation: u64,
     /// It shows whether its device is well again.
     canary: bool,
+    /// It is its worker's first piece on this opening of the device, which may compile code and allocate memory.
+    first: bool,
     evidence: Evidence,
 }
 
@@ -222,13 +226,13 @@ impl<I, O> Desk<I, O> {
         let number = self.next_hand;
         self.next_hand += 1;
         self.lines[line].hands += 1;
-        self.hands.insert(number, Hand { line, doing: Doing::Nothing });
+        self.hands.insert(number, Hand { line, doing: Doing::Nothing, warm: false });
         number
     }
 
     /// Lets a worker go, and gives what it was doing.
     fn dismiss(&mut self, hand: u64) -> Option<(usize, Doing)> {
-        let Hand { line, doing } = self.hands.remove(&hand)?;
+        let Hand { line, doing, .. } = self.hands.remove(&hand)?;
         self.lines[line].hands -= 1;
         self.put_down(hand, line, &doing);
         Some((line, doing))
@@ -236,7 +240,7 @@ impl<I, O> Desk<I, O> {
 
     /// What a worker was doing, which now does nothing; nothing where it was dismissed.
     fn stop(&mut self, hand: u64) -> Option<(usize, Doing)> {
-        let Hand { line, doing } = self.hands.get_mut(&hand)?;
+        let Hand { line, doing, .. } = self.hands.get_mut(&hand)?;
         let (line, doing) = (*line, std::mem::replace(doing, Doing::Nothing));
         self.put_down(hand, line, &doing);
         Some((line, doing))
@@ -247,21 +251,27 @@ impl<I, O> Desk<I, O> {
         match doing {
             Doing::Nothing => {}
             Doing::Preparing { .. } => it.preparing -= 1,
-            Doing::Piece(_) => {
-                it.active -= 1;
-                // Found again at the next look, where another worker of the line is late.
-                it.stall = Default::default();
-            }
+            Doing::Piece(_) => it.active -= 1,
+        }
+        if !matches!(doing, Doing::Nothing) {
+            // Found again at the next look, where another worker of the line is late.
+            it.stall = Default::default();
         }
         if it.trial == Some(hand) {
             it.trial = None;
         }
     }
 
-    /// A worker asks what to do. It says which generation of its device it is ready for.
+    /// A worker asks what to do. It says which generation of its device it is ready for. One that is ready for an old
+    /// opening is let go, and another one started in its place: giving back what it holds may take any time on a device
+    /// that has hung, and no piece may wait for that.
     pub(super) fn ask(&mut self, hand: u64, ready_for: Option<u64>, now: Time) -> Next<I> {
-        let Some(line) = self.hands.get(&hand).map(|hand| hand.line) else { return Next::Go };
-        if self.is_over() || self.lines[line].trust.is_retired() {
+        let Some((line, warm)) = self.hands.get(&hand).map(|hand| (hand.line, hand.warm)) else {
+            return Next::Go;
+        };
+        let generation = self.lines[line].seat.generation();
+        let is_outdated = ready_for.is_some_and(|ready| ready != generation);
+        if self.is_over() || self.lines[line].trust.is_retired() || is_outdated {
             self.dismiss(hand);
             return Next::Go;
         }
@@ -269,18 +279,17 @@ impl<I, O> Desk<I, O> {
         if it.waiting() == 0 || !it.may_begin(now) {
             return Next::Rest;
         }
-        let generation = it.seat.generation();
         let canary = !it.trust.is_working();
         if canary {
             self.keep_canary_only(line, now);
         }
-        let (doing, next) = if ready_for != Some(generation) {
+        let (doing, next) = if ready_for.is_none() {
             self.lines[line].preparing += 1;
             (Doing::Preparing { span: Span::new(now), generation }, Next::Prepare)
         } else {
             let Some((piece, item)) = self.begin(hand, line) else { return Next::Rest };
             let (span, evidence) = (Span::new(now), Evidence::Pending);
-            let attempt = Attempt { piece, span, generation, canary, evidence };
+            let attempt = Attempt { piece, span, generation, canary, first: !warm, evidence };
             (Doing::Piece(attempt), Next::Run { item, number: piece })
         };
         if canary {
@@ -328,9 +337,15 @@ impl<I, O> Desk<I, O> {
             return Some(result);
         };
         let took = attempt.span.age(now);
+        if let Some(hand) = self.hands.get_mut(&hand) {
+            hand.warm = true;
+        }
         self.longest = self.longest.max(took);
         self.last_end = now;
         let it = &mut self.lines[line];
+        if attempt.first {
+            it.longest_first = it.longest_first.max(Some(took));
+        }
         let is_back = it.trust.done(attempt.canary, now);
         let unwanted = match self.in_flight.remove(&attempt.piece) {
             Some(flight) => {

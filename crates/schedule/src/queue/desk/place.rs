@@ -137,8 +137,9 @@ impl<I, O> Desk<I, O> {
         }
     }
 
-    /// Takes all pieces from a device that failed again when it was tried to where they are better off; and gives them
-    /// up where there is nowhere, and no hope here.
+    /// Takes all pieces from a device that failed again when it was tried, or is left alone for long, to where they are
+    /// better off; and gives them up where there is nowhere, and no hope here. The balancer does not do that: it moves
+    /// no piece twice.
     pub(super) fn spread(&mut self, line: usize, now: Time) {
         let here = if self.lines[line].trust.is_hopeless() { Outlook::Hopeless } else { Outlook::Uncertain };
         for ticket in self.lines[line].drain() {

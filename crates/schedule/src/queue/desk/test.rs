@@ -348,6 +348,192 @@ fn a_canary_does_not_wait_for_an_attempt_from_before_the_quarantine() {
     assert!(desk.lines[0].hands == 1 && desk.lines[0].trust.is_working());
 }
 
+/// A desk over two devices with so many workers each, and no worker yet.
+fn desk_of_many(workers: usize) -> TestDesk {
+    let line = |index| Line::new(Arc::new(Seat::new(index, Device::cpu())), 10.0, workers, true);
+    Desk::new(vec![line(0), line(1)], BalancerSettings::default(), no_limits())
+}
+
+#[test]
+fn a_canary_does_not_wait_for_workers_that_make_an_old_opening_ready() {
+    let mut desk = desk_of_many(3);
+    let workers = [0, 0, 0].map(|line| desk.hire(line));
+    (0..3).for_each(|item| push(&mut desk, 0, item, 0));
+    assert!(matches!(desk.ask(workers[0], None, ms(0)), Next::Prepare));
+    desk.prepared(workers[0]);
+    assert!(matches!(desk.ask(workers[0], Some(0), ms(0)), Next::Run { .. }));
+    assert!(matches!(desk.ask(workers[1], None, ms(0)), Next::Prepare));
+    assert!(matches!(desk.ask(workers[2], None, ms(0)), Next::Prepare));
+    desk.failed(workers[0], lost(), ms(1));
+    assert!(matches!(desk.ask(workers[0], Some(0), ms(1)), Next::Go), "it gives back what it holds");
+    push(&mut desk, 0, 7, 0);
+    assert!(desk.lines[0].lacks_hands(ms(101)), "nobody else will try it");
+    let fresh = desk.hire(0);
+    assert!(matches!(desk.ask(fresh, None, ms(101)), Next::Prepare));
+    // Those who come back late are let go, and what they say of an old opening counts for nothing.
+    desk.prepared(workers[1]);
+    desk.not_ready(workers[2], 0, lost(), ms(102));
+    assert!(matches!(desk.ask(workers[1], Some(0), ms(102)), Next::Go));
+    assert!(matches!(desk.ask(workers[2], None, ms(102)), Next::Go));
+    assert_eq!((desk.lines[0].hands, desk.lines[0].preparing, desk.lines[0].trial), (1, 1, Some(fresh)));
+}
+
+#[test]
+fn what_waits_for_a_device_that_gets_ready_goes_where_it_is_done_sooner() {
+    let mut desk = desk_of_many(4);
+    let workers = [0, 1].map(|line| desk.hire(line));
+    push(&mut desk, 1, 0, 0);
+    assert!(matches!(desk.ask(workers[1], Some(0), ms(0)), Next::Run { .. }));
+    desk.finished(workers[1], 0, ms(100));
+    push(&mut desk, 0, 7, 0);
+    let mut now = ms(100);
+    assert!(matches!(desk.ask(workers[0], None, now), Next::Prepare));
+    look_after(&mut desk, &mut now, ms(590));
+    assert_eq!(queued(&desk), [1, 0]);
+    look_after(&mut desk, &mut now, ms(600));
+    assert_eq!(queued(&desk), [0, 1], "another half second, against 100 ms");
+    // A device that takes longer than that gets it no sooner than the first one is expected to be ready.
+    (0..60).for_each(|item| push(&mut desk, 0, 10 + item, 0));
+    look_after(&mut desk, &mut now, ms(1_100));
+    let [left, moved] = queued(&desk)[..] else { panic!("there are two") };
+    assert!((5..20).contains(&left) && moved == 61 - left, "{left} and {moved}");
+    desk.rebalance_if_due(now);
+    assert_eq!(queued(&desk), [left, moved], "the balancer does not take what is better off there");
+    desk.prepared(workers[0]);
+    assert!(!desk.lines[0].stall.unready);
+}
+
+#[test]
+fn a_canary_does_not_wait_until_the_device_is_ready() {
+    let mut desk = desk(&[10.0, 10.0]);
+    push(&mut desk, 0, 7, 0);
+    assert_eq!(begin(&mut desk, 0, ms(0)), Some(7));
+    desk.failed(0, lost(), ms(1));
+    assert_eq!(begin(&mut desk, 1, ms(1)), Some(7));
+    desk.finished(1, 0, ms(2));
+    push(&mut desk, 0, 8, 0);
+    let mut now = ms(110);
+    assert!(matches!(desk.ask(0, None, now), Next::Prepare));
+    look_after(&mut desk, &mut now, ms(620));
+    assert_eq!(queued(&desk), [0, 1]);
+}
+
+#[test]
+fn a_copy_does_not_wait_for_a_device_that_gets_ready() {
+    let mut desk = desk(&[10.0, 10.0, 10.0]);
+    (0..3).for_each(|hand| teach(&mut desk, hand, ms(1)));
+    let mut now = ms(1_000);
+    push(&mut desk, 0, 7, 0);
+    assert_eq!(begin(&mut desk, 0, now), Some(7));
+    // The third is busy for a while, so the copy goes to the second, which does not get ready.
+    push(&mut desk, 2, 8, 0);
+    assert_eq!(begin(&mut desk, 2, ms(1_400)), Some(8));
+    look_after(&mut desk, &mut now, ms(1_500));
+    assert_eq!(desk.lines[1].copies.len(), 1);
+    assert!(matches!(desk.ask(1, None, now), Next::Prepare));
+    desk.finished(2, 8, now);
+    look_after(&mut desk, &mut now, ms(2_010));
+    assert_eq!((desk.lines[1].copies.len(), begin(&mut desk, 2, now)), (0, Some(7)));
+}
+
+#[test]
+fn what_was_moved_before_does_not_wait_for_a_long_quarantine() {
+    let mut desk = desk(&[10.0, 10.0]);
+    let mut now = ms(0);
+    let mut strikes = 0;
+    // It is well in between, so it never fails twice in a row.
+    while !desk.lines[0].trust.is_away_for_long(now) {
+        strikes += 1;
+        now += Duration::from_secs(1 << strikes);
+        desk.looked = None;
+        push(&mut desk, 0, 2 * strikes, 0);
+        let worker = desk.hire(0);
+        desk.lines[0].most_hands = desk.lines[0].hands;
+        let generation = desk.lines[0].seat.generation();
+        if strikes > 1 {
+            assert!(matches!(desk.ask(worker, Some(generation), now), Next::Run { .. }));
+            assert!(desk.finished(worker, 0, now).is_none());
+        }
+        assert!(desk.lines[0].trust.is_working());
+        // Two pieces, one of which the balancer has moved here from the other device.
+        (0..2).for_each(|item| push(&mut desk, 1, 100 * strikes + item, 0));
+        let step = crate::balancer::Move { from: 1, to: 0, pieces: 1 };
+        let Ok([to, from]) = desk.lines.get_disjoint_mut([0, 1]) else { panic!("there are two") };
+        from.exchange(to, &step);
+        push(&mut desk, 0, 100 * strikes + 2, 1);
+        assert!(matches!(desk.ask(worker, Some(generation), now), Next::Run { .. }));
+        desk.failed(worker, lost(), now);
+        if !desk.lines[0].trust.is_away_for_long(now) {
+            assert!(desk.lines[0].queued() > 0, "a short quarantine is waited for");
+        }
+    }
+    assert!(strikes > 2);
+    assert_eq!(desk.lines[0].queued(), 0);
+}
+
+#[test]
+fn a_devices_first_piece_is_not_judged_by_what_another_took() {
+    let mut desk = desk_with(&[10.0, 10.0], Limits { silence: Some(ms(20_000)), ..no_limits() }, true);
+    teach(&mut desk, 1, ms(1));
+    let mut now = ms(1_000);
+    // The device compiles the code for three seconds, say.
+    push(&mut desk, 0, 7, 0);
+    assert_eq!(begin(&mut desk, 0, now), Some(7));
+    look_after(&mut desk, &mut now, ms(1_500));
+    assert_eq!(begin(&mut desk, 1, now), Some(7));
+    now += ms(1);
+    assert!(desk.finished(1, 21, now).is_none());
+    look_after(&mut desk, &mut now, ms(4_000));
+    assert_eq!(desk.finished(0, 21, now), Some(21));
+    assert!(desk.lines[0].hands == 1 && desk.lines[0].trust.is_working(), "it was slow, and is well");
+    (0..100).for_each(|_| desk.lines[0].mean.learn(ms(1)));
+
+    // Its second piece is no first one.
+    push(&mut desk, 0, 8, 0);
+    assert_eq!(begin(&mut desk, 0, now), Some(8));
+    look_after(&mut desk, &mut now, ms(4_510));
+    assert_eq!(begin(&mut desk, 1, now), Some(8));
+    now += ms(1);
+    assert!(desk.finished(1, 24, now).is_none());
+    look_after(&mut desk, &mut now, ms(4_530));
+    assert_eq!(desk.lines[0].hands, 0);
+
+    // After it is opened afresh, the next one is: it has ten times what such pieces took before.
+    look_after(&mut desk, &mut now, ms(5_000));
+    let worker = desk.hire(0);
+    push(&mut desk, 0, 9, 0);
+    assert!(matches!(desk.ask(worker, None, now), Next::Prepare));
+    desk.prepared(worker);
+    assert!(matches!(desk.ask(worker, Some(1), now), Next::Run { .. }));
+    look_after(&mut desk, &mut now, ms(5_510));
+    assert_eq!(begin(&mut desk, 1, now), Some(9));
+    now += ms(1);
+    assert!(desk.finished(1, 27, now).is_none());
+    look_after(&mut desk, &mut now, ms(34_980));
+    assert_eq!(desk.lines[0].hands, 1);
+    look_after(&mut desk, &mut now, ms(35_010));
+    assert_eq!(desk.lines[0].hands, 0);
+}
+
+#[test]
+fn a_device_that_hangs_with_its_first_piece_has_the_silence_limit() {
+    let mut desk = desk_with(&[10.0, 10.0], Limits { silence: Some(ms(20_000)), ..no_limits() }, true);
+    teach(&mut desk, 1, ms(1));
+    let mut now = ms(1_000);
+    let (answer, _) = desk.submit(7, 0, now).unwrap();
+    let first = desk.lines.iter().position(|line| line.queued() == 1).unwrap();
+    assert_eq!(first, 0);
+    assert_eq!(begin(&mut desk, 0, now), Some(7));
+    look_after(&mut desk, &mut now, ms(1_500));
+    assert_eq!(begin(&mut desk, 1, now), Some(7));
+    now += ms(1);
+    assert!(desk.finished(1, 21, now).is_none() && answer.is_given());
+    look_after(&mut desk, &mut now, ms(20_980));
+    assert_eq!(desk.lines[0].hands, 1);
+    look_after(&mut desk, &mut now, ms(21_010));
+    assert!(desk.lines[0].hands == 0 && !desk.lines[0].trust.is_working());
+}
+
 #[test]
 fn a_piece_that_fails_everywhere_is_told_all_that_happened() {
     let mut desk = desk(&[10.0, 10.0]);

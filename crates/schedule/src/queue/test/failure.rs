@@ -19,10 +19,11 @@ fn triple() -> KernelTask<u64, u64> {
     KernelTask::new(&kernel)
 }
 
-/// A queue over a device that can be made to fail and one that does not, both of which have done some pieces.
-fn faulty_queue() -> (Queue<KernelTask<u64, u64>>, Faults) {
-    let (faulty, faults) = Faults::wrap(&named("faulty"));
-    let pool = Pool::new([faulty, named("sound")]).unwrap();
+/// A queue over a device that can be made to fail and one that does not, each with so many workers, both of which have
+/// done some pieces.
+fn faulty_queue(workers: u32) -> (Queue<KernelTask<u64, u64>>, Faults) {
+    let (faulty, faults) = Faults::wrap(&cores("faulty", workers));
+    let pool = Pool::new([faulty, cores("sound", workers)]).unwrap();
     let queue = pool.queue(&triple()).balancer(at_once()).open().unwrap();
     while queue.statistics().devices.iter().any(|device| device.done < 3) {
         let handles: Vec<_> = (0..20).map(|item| (item, queue.submit(item).unwrap())).collect();
@@ -39,13 +40,14 @@ fn wait_until_well(queue: &Queue<KernelTask<u64, u64>>) {
     }
 }
 
-/// Makes the first device fail, and submits pieces until one has failed there.
+/// Makes the first device fail, and submits pieces until it is opened afresh for that: a piece has failed there, or a
+/// worker could not make it ready.
 fn run_into(queue: &Queue<KernelTask<u64, u64>>, fault: impl FnOnce()) {
-    let failed = || queue.statistics().devices[0].failed;
-    let before = failed();
+    let generation = || queue.shared.seats[0].generation();
+    let before = generation();
     fault();
     let mut item = 0;
-    while failed() == before {
+    while generation() == before {
         let handles = (item..item + 50).map(|item| (item, queue.submit(item).unwrap())).collect();
         item += 50;
         expect_all(handles);
@@ -54,28 +56,33 @@ fn run_into(queue: &Queue<KernelTask<u64, u64>>, fault: impl FnOnce()) {
 
 #[test]
 fn a_device_that_is_killed_loses_no_piece_and_comes_back() {
-    within_a_minute(|| {
-        let (queue, faults) = faulty_queue();
-        // While pieces are queued and worked on.
-        let early: Vec<_> = (0..200).map(|item| (item, queue.submit(item).unwrap())).collect();
-        run_into(&queue, || faults.kill());
-        expect_all(early);
-        wait_until_well(&queue);
-    });
+    for workers in [1, 2, 16] {
+        within_a_minute(move || {
+            let (queue, faults) = faulty_queue(workers);
+            // While pieces are queued and worked on.
+            let early: Vec<_> = (0..200).map(|item| (item, queue.submit(item).unwrap())).collect();
+            run_into(&queue, || faults.kill());
+            expect_all(early);
+            wait_until_well(&queue);
+        });
+    }
 }
 
 #[test]
 fn a_device_that_hangs_loses_no_piece_and_comes_back() {
-    within_a_minute(|| {
-        let (queue, faults) = faulty_queue();
-        run_into(&queue, || faults.now(Fault::Hang));
-        assert!(!queue.statistics().devices[0].working);
-        // It hangs while it is tried, too, and nobody waits for that.
-        std::thread::sleep(Duration::from_millis(200));
-        expect_all((0..100).map(|item| (item, queue.submit(item).unwrap())).collect());
-        faults.release();
-        wait_until_well(&queue);
-    });
+    // Where there are many workers, some are still making the device ready when it hangs.
+    for workers in [1, 2, 16] {
+        within_a_minute(move || {
+            let (queue, faults) = faulty_queue(workers);
+            run_into(&queue, || faults.now(Fault::Hang));
+            assert!(!queue.statistics().devices[0].working);
+            // It hangs while it is tried, too, and nobody waits for that.
+            std::thread::sleep(Duration::from_millis(200));
+            expect_all((0..100).map(|item| (item, queue.submit(item).unwrap())).collect());
+            faults.release();
+            wait_until_well(&queue);
+        });
+    }
 }
 
 #[test]
@@ -102,21 +109,26 @@ fn a_piece_has_no_longer_than_the_users_limit() {
 
 #[test]
 fn a_device_that_never_gets_ready_loses_no_piece() {
-    within_a_minute(|| {
-        let latch = Latch::default();
-        let held = latch.clone();
-        let mut task = Probe::new(|_, item| Ok(3 * item));
-        task.prepare = Arc::new(move |device| {
-            if device.as_str() == "a" {
-                held.pass();
-            }
-            Ok(())
+    // After the limit, and long before it.
+    for limit in [Duration::from_millis(100), Duration::from_secs(300)] {
+        within_a_minute(move || {
+            let latch = Latch::default();
+            let held = latch.clone();
+            let mut task = Probe { hands: 3, ..Probe::new(|_, item| Ok(3 * item)) };
+            task.prepare = Arc::new(move |device| {
+                if device.as_str() == "a" {
+                    held.pass();
+                }
+                Ok(())
+            });
+            let pool = Pool::new([named("a"), named("b")]).unwrap();
+            let queue = pool.queue(&task).prepare_limit(limit).open().unwrap();
+            // Two are too few to be moved for the sake of balance.
+            expect_all(submit_all(&queue, 0..2));
+            expect_all(submit_all(&queue, 2..50));
+            latch.open();
         });
-        let pool = Pool::new([named("a"), named("b")]).unwrap();
-        let queue = pool.queue(&task).prepare_limit(Duration::from_millis(100)).open().unwrap();
-        expect_all(submit_all(&queue, 0..50));
-        latch.open();
-    });
+    }
 }
 
 #[test]
@@ -250,7 +262,72 @@ fn a_hand_that_panics_is_replaced() {
         let task = Fragile { fails: Arc::new(true.into()), panics: Arc::new(true.into()) };
         let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
         expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
-        assert!(!task.fails.load(SeqCst) && !task.panics.load(SeqCst), "it failed, and it panicked");
+        assert!(!task.fails.load(SeqCst), "it failed");
+        // Whoever did is not waited for.
+        wait_until(|| !task.panics.load(SeqCst));
+        expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
+    });
+}
+
+/// A state that cannot be given back before a latch is opened, as on a device that has hung.
+struct Sticky(Option<Latch>);
+
+impl Drop for Sticky {
+    fn drop(&mut self) {
+        if let Some(latch) = &self.0 {
+            latch.pass();
+        }
+    }
+}
+
+/// Fails on device "a", where its state then cannot be given back.
+#[derive(Clone)]
+struct Stuck {
+    latch: Latch,
+    fails: Arc<AtomicUsize>,
+}
+
+impl Task for Stuck {
+    type Input = u64;
+    type Output = u64;
+    type State = Sticky;
+
+    fn name(&self) -> &str {
+        "stuck"
+    }
+
+    fn can_use(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn hands(&self, _: &Device) -> usize {
+        2
+    }
+
+    fn prepare(&self, device: &Device) -> Result<Sticky> {
+        Ok(Sticky((device.id().as_str() == "a").then(|| self.latch.clone())))
+    }
+
+    fn run(&self, state: &mut Sticky, chunk: &Chunk<'_, u64>, results: &mut Results<'_, u64>) -> Result<()> {
+        let fails = || self.fails.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
+        if state.0.is_some() && fails() {
+            return Err(lost(&"a".into()));
+        }
+        chunk.read(|items| results.extend(items.iter().map(|item| 3 * item)))
+    }
+}
+
+#[test]
+fn no_piece_waits_for_a_worker_that_cannot_give_back_what_it_holds() {
+    within_a_minute(|| {
+        let task = Stuck { latch: Latch::default(), fails: Arc::new(3.into()) };
+        let pool = Pool::new([named("a"), named("b")]).unwrap();
+        let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
+        while task.fails.load(SeqCst) > 0 || !queue.statistics().devices[0].working {
+            expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        task.latch.open();
     });
 }
 
