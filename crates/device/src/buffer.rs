@@ -11,10 +11,18 @@ use std::{
 use bytemuck::Pod;
 
 use crate::{
-    backend::{self, HostMemory, Memory, Region, SharedMemory},
+    backend::{self, Copied, HOST_ALIGNMENT, HostMemory, Memory, Region, SharedMemory},
     describe::DeviceId,
     error::{Error, Result},
 };
+
+/// The bytes of so many elements. Fails where they are more than can be counted.
+pub(crate) fn size_in_bytes<T>(device: &DeviceId, operation: &str, len: usize) -> Result<u64> {
+    (len as u64).checked_mul(size_of::<T>() as u64).ok_or_else(|| {
+        let detail = format!("{len} elements of {} bytes are more than can be counted", size_of::<T>());
+        Error::unsupported(device, operation, detail)
+    })
+}
 
 /// Elements in a device's memory, or a part of them. Cloning it gives another handle on the same
 /// elements; the memory is reused once the last handle is dropped and no operation uses it any more.
@@ -138,8 +146,18 @@ pub struct HostBuffer<T> {
 }
 
 impl<T: Pod> HostBuffer<T> {
-    pub(crate) fn new(memory: Box<dyn HostMemory>) -> Self {
-        HostBuffer { memory, element: PhantomData }
+    /// Fails where the memory is not aligned for the elements, which is for such as are aligned to more than
+    /// [`HOST_ALIGNMENT`] only.
+    pub(crate) fn new(memory: Box<dyn HostMemory>, device: &DeviceId) -> Result<Self> {
+        let needed = align_of::<T>();
+        if needed > HOST_ALIGNMENT || !memory.bytes().as_ptr().cast::<T>().is_aligned() {
+            let detail = format!(
+                "{} is aligned to {needed} bytes, host memory to {HOST_ALIGNMENT} at most",
+                type_name::<T>()
+            );
+            return Err(Error::unsupported(device, "allocating host memory", detail));
+        }
+        Ok(HostBuffer { memory, element: PhantomData })
     }
 
     /// The elements.
@@ -156,7 +174,11 @@ impl<T: Pod> HostBuffer<T> {
 impl<T: Pod> HostBuffer<T> {
     /// Gives up writing, so that it can be read by several, and copied to devices again and again and in parts.
     pub fn share(self) -> SharedBuffer<T> {
-        let memory = self.memory.share();
+        let mut memory = self.memory.share();
+        // For back ends of others' making, which may share a copy.
+        if !memory.bytes().as_ptr().cast::<T>().is_aligned() {
+            memory = Copied::of(memory.bytes());
+        }
         SharedBuffer { bytes: 0..memory.bytes().len(), memory, element: PhantomData }
     }
 }

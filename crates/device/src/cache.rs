@@ -35,6 +35,43 @@ pub fn write(path: &Path, contents: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Makes a folder, and those above it, that other users may not write to. One that is there stays as it is.
+pub(crate) fn create_private(folder: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}
+
+/// Fails where another user owns a folder or may write to it. One that does not exist is nobody's.
+#[cfg(unix)]
+pub(crate) fn check_private(folder: &Path) -> std::io::Result<()> {
+    use std::{io::Error, os::unix::fs::MetadataExt, sync::OnceLock};
+
+    /// The user that this process creates files as.
+    static USER: OnceLock<Option<u32>> = OnceLock::new();
+    let user = *USER.get_or_init(|| Some(tempfile::tempfile().ok()?.metadata().ok()?.uid()));
+    let found = match std::fs::metadata(folder) {
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if Some(found.uid()) != user {
+        return Err(Error::other(format!("{} belongs to another user", folder.display())));
+    }
+    if found.mode() & 0o022 != 0 {
+        let mode = found.mode() & 0o777;
+        return Err(Error::other(format!("other users may write to {} (mode {mode:o})", folder.display())));
+    }
+    Ok(())
+}
+
+/// The folders of a user are private on other systems.
+#[cfg(not(unix))]
+pub(crate) fn check_private(_: &Path) -> std::io::Result<()> {
+    Ok(())
+}
+
 #[cfg(test)]
 mod test {
     use super::*;

@@ -6,7 +6,7 @@ use bytemuck::Pod;
 
 use crate::{
     backend::{self, Backend, Contents, Direction, MemoryUse, Source},
-    buffer::{Buffer, HostBuffer, StagingBuffer},
+    buffer::{Buffer, HostBuffer, StagingBuffer, size_in_bytes},
     describe::{Capabilities, Description, DeviceId},
     error::{Error, Result},
     kernel::{Kernel, Program},
@@ -107,10 +107,11 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Host memory that this device copies from or to without stopping the host.
+    /// Host memory that this device copies from or to without stopping the host. Fails for elements that are aligned
+    /// to more than 64 bytes.
     pub fn host_buffer<T: Pod>(&self, len: usize, direction: Direction) -> Result<HostBuffer<T>> {
         let bytes = self.size_in_bytes::<T>(len)?;
-        Ok(HostBuffer::new(self.backend()?.allocate_host(bytes, direction)?))
+        HostBuffer::new(self.backend()?.allocate_host(bytes, direction)?, self.id())
     }
 
     /// Host memory in pieces, through which so many elements from anywhere reach this device.
@@ -163,8 +164,8 @@ impl Device {
         Ok(Stream::new(backend.stream()?, backend, self.id().clone()))
     }
 
-    /// Device memory held through this handle: in use, at its peak, and kept for reuse. All zero while it
-    /// is not open.
+    /// Memory held through this handle: in use, at its peak, and kept for reuse, on the device and pinned on the host.
+    /// All zero while it is not open.
     pub fn memory(&self) -> MemoryUse {
         self.inner.lock().as_ref().map(|backend| backend.memory()).unwrap_or_default()
     }
@@ -198,10 +199,7 @@ impl Device {
     }
 
     fn size_in_bytes<T>(&self, len: usize) -> Result<u64> {
-        (len as u64).checked_mul(size_of::<T>() as u64).ok_or_else(|| {
-            let detail = format!("{len} elements of {} bytes are more than can be counted", size_of::<T>());
-            Error::unsupported(self.id(), "allocating a buffer", detail)
-        })
+        size_in_bytes::<T>(self.id(), "allocating a buffer", len)
     }
 
     fn backend(&self) -> Result<Arc<dyn Backend>> {

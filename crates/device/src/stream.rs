@@ -1,12 +1,19 @@
 //! Streams: operations that run in order on one device while the host goes on.
 
-use std::{any::type_name, collections::VecDeque, fmt, ops::Range, sync::Arc, time::Duration};
+use std::{
+    any::type_name,
+    collections::VecDeque,
+    fmt,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytemuck::Pod;
 
 use crate::{
     backend::{self, Backend, Direction, HostMemory, Region, StreamBackend, copy::copy_parallel},
-    buffer::{Buffer, HostBuffer, SharedBuffer, StagingBuffer},
+    buffer::{Buffer, HostBuffer, SharedBuffer, StagingBuffer, size_in_bytes},
     describe::DeviceId,
     error::{Error, Result},
     kernel::{Bound, Extent},
@@ -18,6 +25,27 @@ const PIECE_BYTES: usize = StagingBuffer::<u8>::PIECE_BYTES;
 
 /// Maximum number of pieces in flight before the host waits for the oldest.
 const PIECES_IN_FLIGHT: usize = 4;
+
+/// Downloads up to this size go to host memory of their own; longer ones come through staging memory in pieces.
+const DIRECT_DOWNLOAD_BYTES: u64 = 64 << 20;
+
+/// Pieces of a download in flight, each with the number of its first element.
+type Coming<T> = VecDeque<(usize, Transfer<T>)>;
+
+/// Waits for the oldest piece in flight, copies it to where it belongs, and gives its host memory for the next one.
+fn take_oldest<T: Pod>(
+    coming: &mut Coming<T>,
+    arrived: &mut [T],
+    timeout: Option<Duration>,
+) -> Result<Option<HostBuffer<T>>> {
+    let Some((first, transfer)) = coming.pop_front() else { return Ok(None) };
+    let host = transfer.finish(timeout)?;
+    let to = &mut arrived[first..];
+    // The last piece may be shorter than the host memory that it came through.
+    let len = host.as_slice().len().min(to.len());
+    copy_parallel(&host.as_slice()[..len], &mut to[..len]);
+    Ok(Some(host))
+}
 
 /// A sequence of operations that run in order on one device while the host goes on.
 ///
@@ -80,7 +108,7 @@ impl Stream {
         count: usize,
         to: &Buffer<T>,
     ) -> Result<Transfer<T>> {
-        let bytes = count as u64 * size_of::<T>() as u64;
+        let bytes = size_in_bytes::<T>(&self.device, "upload", count)?;
         let there = from.memory.bytes().len() as u64;
         if bytes > there {
             let detail = format!("{bytes} bytes of host memory of {there}");
@@ -127,7 +155,7 @@ impl Stream {
         }
         self.check_room("upload", count, to)?;
         let element = size_of::<T>() as u64;
-        self.check_copy("upload", to.region(), count as u64 * element)?;
+        self.check_copy("upload", to.region(), size_in_bytes::<T>(&self.device, "upload", count)?)?;
         let mut first = 0;
         for piece in &mut through.pieces {
             let len = StagingBuffer::<T>::PIECE_LEN.min(count - first);
@@ -170,10 +198,52 @@ impl Stream {
     }
 
     /// Begins to copy a buffer to the host.
+    ///
+    /// Up to 64 MiB the call returns at once. A longer buffer comes through a bounded amount of staging memory, because the
+    /// system cannot swap out the memory that a device copies to: the call returns when all but the last pieces have
+    /// arrived, and so waits for everything that was queued before. To have a long download in flight, or to limit the
+    /// time of a wait, use [`download_host`](Stream::download_host) with a host buffer of your own.
     pub fn download<T: Pod>(&mut self, from: &Buffer<T>) -> Result<Download<T>> {
+        let device = self.device.clone();
+        if from.bytes() > DIRECT_DOWNLOAD_BYTES {
+            let (arrived, coming) = self.download_staged(from)?;
+            return Ok(Download { arrived, coming, device });
+        }
         let memory = self.backend.allocate_host(from.bytes(), Direction::Download)?;
-        let transfer = self.download_host(from, HostBuffer::new(memory))?;
-        Ok(Download { transfer, device: self.device.clone() })
+        let transfer = self.download_host(from, HostBuffer::new(memory, &device)?)?;
+        Ok(Download { arrived: Vec::new(), coming: VecDeque::from([(0, transfer)]), device })
+    }
+
+    /// Copies a buffer to ordinary memory through staging memory, piece by piece. Returns the elements, of which the
+    /// pieces in flight, with their first elements, are still to be filled in.
+    fn download_staged<T: Pod>(&mut self, from: &Buffer<T>) -> Result<(Vec<T>, Coming<T>)> {
+        let len = from.len();
+        let mut arrived: Vec<T> =
+            bytemuck::allocation::try_zeroed_vec(len).map_err(|()| Error::OutOfMemory {
+                device: self.device.clone(),
+                operation: "download".into(),
+                requested: from.bytes(),
+                available: None,
+                detail: "the machine's memory".into(),
+            })?;
+        let piece_len = 4 * StagingBuffer::<T>::PIECE_LEN;
+        let mut coming = VecDeque::with_capacity(PIECES_IN_FLIGHT);
+        let mut spare = None;
+        for first in (0..len).step_by(piece_len) {
+            if coming.len() >= PIECES_IN_FLIGHT {
+                spare = take_oldest(&mut coming, &mut arrived, None)?;
+            }
+            let piece = from.slice(first..len.min(first + piece_len))?;
+            let host = match spare.take() {
+                Some(host) => host,
+                None => {
+                    let memory = self.backend.allocate_host(piece.bytes(), Direction::Download)?;
+                    HostBuffer::new(memory, &self.device)?
+                }
+            };
+            coming.push_back((first, self.download_host(&piece, host)?));
+        }
+        Ok((arrived, coming))
     }
 
     /// Begins to copy a buffer into the beginning of host memory, which comes back from the transfer when
@@ -392,37 +462,65 @@ impl<T: Pod> StagedUpload<T> {
 /// A copy of a buffer to the host that is under way.
 #[derive(Debug)]
 pub struct Download<T> {
-    transfer: Transfer<T>,
+    /// Empty where all of it comes in one piece.
+    arrived: Vec<T>,
+    coming: Coming<T>,
     device: DeviceId,
 }
 
 impl<T: Pod> Download<T> {
     /// Whether it has ended.
     pub fn is_done(&self) -> Result<bool> {
-        self.transfer.is_done()
+        self.coming.back().map_or(Ok(true), |(_, last)| last.is_done())
     }
 
     /// Waits until it has ended, and gives the elements.
     pub fn wait(self) -> Result<Vec<T>> {
-        Ok(self.transfer.wait()?.as_slice().to_vec())
+        self.finish(None)
     }
 
     /// Waits until it has ended, or fails with `TimedOut`.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Vec<T>> {
-        Ok(self.transfer.wait_timeout(timeout)?.as_slice().to_vec())
+        self.finish(Some(timeout))
     }
 
     /// Waits until it has ended, and copies the elements to where they are wanted: for large buffers several times
     /// as fast as a new vector, whose memory the system has to find first. Fails when the lengths differ.
-    pub fn wait_into(self, elements: &mut [T]) -> Result<()> {
-        let device = self.device;
-        let host = self.transfer.wait()?;
-        let found = host.as_slice();
-        if found.len() != elements.len() {
-            let detail = format!("{} elements into a slice of {}", found.len(), elements.len());
-            return Err(Error::unsupported(&device, "download", detail));
+    pub fn wait_into(mut self, elements: &mut [T]) -> Result<()> {
+        let check = |found: usize, device: &DeviceId| {
+            if found == elements.len() {
+                return Ok(());
+            }
+            let detail = format!("{found} elements into a slice of {}", elements.len());
+            Err(Error::unsupported(device, "download", detail))
+        };
+        if let Some(host) = self.only_piece(None)? {
+            check(host.as_slice().len(), &self.device)?;
+            copy_parallel(host.as_slice(), elements);
+            return Ok(());
         }
-        copy_parallel(found, elements);
+        check(self.arrived.len(), &self.device)?;
+        copy_parallel(&self.finish(None)?, elements);
         Ok(())
+    }
+
+    /// The host memory, where all of it comes in one piece.
+    fn only_piece(&mut self, timeout: Option<Duration>) -> Result<Option<HostBuffer<T>>> {
+        if !self.arrived.is_empty() {
+            return Ok(None);
+        }
+        self.coming.pop_front().map(|(_, transfer)| transfer.finish(timeout)).transpose()
+    }
+
+    fn finish(mut self, timeout: Option<Duration>) -> Result<Vec<T>> {
+        if let Some(host) = self.only_piece(timeout)? {
+            return Ok(host.as_slice().to_vec());
+        }
+        let began = Instant::now();
+        while !self.coming.is_empty() {
+            let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+            take_oldest(&mut self.coming, &mut self.arrived, left)?;
+        }
+        Ok(self.arrived)
     }
 }

@@ -63,7 +63,7 @@ pub trait Backend: Send + Sync + Debug {
     /// Makes a new sequence of operations.
     fn stream(&self) -> Result<Box<dyn StreamBackend>>;
 
-    /// Device memory in use now, at its peak, and on the shelf.
+    /// Memory in use now, at its peak, and on the shelf.
     fn memory(&self) -> MemoryUse;
 
     /// Gives the shelf's memory back to the driver.
@@ -88,7 +88,7 @@ pub enum Direction {
     Download,
 }
 
-/// Device memory held through one open device, in bytes.
+/// Memory held through one open device, in bytes: the device's own, and the host memory that it copies from and to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct MemoryUse {
     /// In buffers that are alive.
@@ -97,6 +97,20 @@ pub struct MemoryUse {
     pub peak_bytes: u64,
     /// Kept for reuse.
     pub shelved_bytes: u64,
+    /// Host memory that is pinned or mapped for copies and in use: in host buffers that are alive, or by copies in
+    /// flight. The system cannot swap it out. None on the processor, whose host buffers are ordinary memory.
+    pub pinned_bytes: u64,
+    /// The same kind of host memory, kept for reuse.
+    pub pinned_shelved_bytes: u64,
+}
+
+impl MemoryUse {
+    /// The same, with what a shelf of pinned host memory holds.
+    pub(crate) fn with_pinned(mut self, pinned: MemoryUse) -> Self {
+        self.pinned_bytes += pinned.in_use_bytes;
+        self.pinned_shelved_bytes += pinned.shelved_bytes;
+        self
+    }
 }
 
 /// A block of device memory. Dropping the last reference returns it to the shelf once no operation uses it.
@@ -135,24 +149,45 @@ pub trait SharedMemory: Any + Send + Sync + Debug {
     fn bytes(&self) -> &[u8];
 }
 
+/// What host memory is aligned to, in bytes: a cache line. Elements that need more are refused.
+pub(crate) const HOST_ALIGNMENT: usize = 64;
+
+/// So many bytes of host memory, aligned so that any element type and any vector instruction fits.
+#[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C, align(64))]
+pub(crate) struct Line([u8; HOST_ALIGNMENT]);
+
+impl Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Line")
+    }
+}
+
+impl Line {
+    /// Lines of zeros with room for so many bytes.
+    pub(crate) fn zeroed(bytes: usize) -> Vec<Line> {
+        bytemuck::allocation::zeroed_vec(bytes.div_ceil(HOST_ALIGNMENT))
+    }
+}
+
 /// Shared memory that a device has no faster way to than any other: a copy of what was shared.
 #[derive(Debug)]
 pub(crate) struct Copied {
-    words: Vec<u128>,
+    lines: Vec<Line>,
     bytes: usize,
 }
 
 impl Copied {
     pub(crate) fn of(bytes: &[u8]) -> Arc<dyn SharedMemory> {
-        let mut words = vec![0; bytes.len().div_ceil(size_of::<u128>())];
-        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
-        Arc::new(Copied { words, bytes: bytes.len() })
+        let mut lines = Line::zeroed(bytes.len());
+        bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
+        Arc::new(Copied { lines, bytes: bytes.len() })
     }
 }
 
 impl SharedMemory for Copied {
     fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.bytes]
+        &bytemuck::cast_slice(&self.lines)[..self.bytes]
     }
 }
 

@@ -165,3 +165,14 @@ fn a_slowed_device_is_as_slow_in_whatever_order_its_marks_are_waited_for() {
     first.wait().unwrap();
     assert!(start.elapsed() < once + Duration::from_secs(2), "it was slowed down twice");
 }
+
+#[test]
+fn a_wait_may_be_as_long_as_a_duration_can_be() {
+    let (device, _faults) = Faults::wrap(&Device::cpu());
+    let buffer = device.buffer_from(&[1u32, 2, 3]).unwrap();
+    let mut stream = device.stream().unwrap();
+    let found = stream.download(&buffer).unwrap().wait_timeout(Duration::MAX).unwrap();
+    assert_eq!(found, [1, 2, 3]);
+    stream.mark().unwrap().wait_timeout(Duration::MAX).unwrap();
+    stream.wait_timeout(Duration::MAX).unwrap();
+}

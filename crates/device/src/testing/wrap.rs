@@ -298,8 +298,8 @@ impl FaultyMark {
 
     fn wait_slowed(&self, timeout: Option<Duration>) -> Result<()> {
         const NAME: &str = "waiting for a stream";
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let start = Instant::now();
+        let left = || timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
         let state = &self.hold.state;
         state.check_lost(self.hold.opening, NAME)?;
         state.wait_while_hung(NAME, timeout)?;

@@ -13,6 +13,7 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("shared_host_memory_goes_over_in_parts_from_several_streams", shared_host_memory),
     ("elements_go_over_through_staging_memory_in_pieces", staged),
     ("a_large_download_is_not_changed_by_what_comes_after_it", large_downloads),
+    ("a_long_download_comes_through_a_bounded_amount_of_pinned_memory", bounded_download),
     ("parts_of_buffers_are_copied_and_zeroed_alone", parts),
     ("buffers_over_four_gibibytes_keep_their_bytes", over_four_gibibytes),
 ];
@@ -45,6 +46,29 @@ fn round_trips<T: Pod + PartialEq + Debug>(device: &Device, element: impl Fn(usi
             return Err(format!("{name} {at} of {len}: {:?} became {:?}", sent[at], received[at]).into());
         }
     }
+    Ok(())
+}
+
+fn bounded_download(device: &Device) -> Outcome {
+    // Not a multiple of a piece.
+    const LEN: usize = (150 << 20) / 8 + 3;
+    let sent: Vec<u64> = (0..LEN as u64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+    let buffer = device.buffer_from(&sent)?;
+    device.trim();
+    let mut stream = device.stream()?;
+    let download = stream.download(&buffer)?;
+    let memory = device.memory();
+    let pinned = memory.pinned_bytes + memory.pinned_shelved_bytes;
+    ensure!(pinned <= 80 << 20, "{pinned} bytes pinned for {}", buffer.bytes());
+    // What comes next does not change what was asked for before.
+    stream.zero(&buffer)?;
+    ensure!(download.wait()? == sent, "other elements came back");
+    stream.upload(&sent, &buffer)?;
+    let mut found = vec![0; LEN];
+    stream.download(&buffer)?.wait_into(&mut found)?;
+    ensure!(found == sent, "other elements came back into a slice");
+    let short = stream.download(&buffer)?.wait_into(&mut found[1..]);
+    ensure_error!(Error::Unsupported { .. }, short);
     Ok(())
 }
 

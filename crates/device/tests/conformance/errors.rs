@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evener_device::{Device, Error, Kernel, Severity};
+use evener_device::{Device, Direction, Error, Kernel, Severity};
 
 use crate::{Behaviour, Outcome, ensure, ensure_error, sources};
 
@@ -10,6 +10,8 @@ pub(crate) const EVERYWHERE: &[Behaviour] = &[
     ("a_kernel_without_a_body_for_the_device_is_refused", no_body),
     ("wrong_arguments_are_refused", wrong_arguments),
     ("more_memory_than_there_is_is_refused", too_much_memory),
+    ("elements_that_host_memory_is_not_aligned_for_are_refused", over_aligned),
+    ("more_elements_than_can_be_counted_are_refused", uncountable),
     ("a_wait_that_is_too_short_times_out_and_the_work_goes_on", timed_out),
 ];
 
@@ -43,6 +45,41 @@ fn will_not_compile(device: &Device) -> Outcome {
         );
     let text = ensure_error!(Error::WillNotCompile { .. }, device.compile(&broken));
     ensure!(text.contains("nowhere") && text.contains('3'), "no name and line in: {text}");
+    still_works(device)
+}
+
+fn over_aligned(device: &Device) -> Outcome {
+    #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+    #[repr(C, align(4096))]
+    struct Page([u8; 4096]);
+    #[derive(Debug, Clone, Copy, PartialEq, bytemuck::Zeroable, bytemuck::Pod)]
+    #[repr(C, align(64))]
+    struct Line([u8; 64]);
+
+    for direction in [Direction::Upload, Direction::Download] {
+        let text = ensure_error!(Error::Unsupported { .. }, device.host_buffer::<Page>(3, direction));
+        ensure!(text.contains("4096") && text.contains("Page"), "no type and alignment in: {text}");
+    }
+    let pages = device.buffer_from(&[Page([1; 4096]); 2])?;
+    ensure_error!(Error::Unsupported { .. }, device.stream()?.download(&pages));
+    let lines = device.buffer_from(&[Line([3; 64]); 5])?;
+    let found = device.stream()?.download(&lines)?.wait()?;
+    ensure!(found == [Line([3; 64]); 5], "lines came back changed");
+    let shared = device.host_buffer::<Line>(5, Direction::Upload)?.share();
+    ensure!(shared.as_slice().len() == 5, "{} lines shared", shared.as_slice().len());
+    still_works(device)
+}
+
+fn uncountable(device: &Device) -> Outcome {
+    let (mut stream, buffer) = (device.stream()?, device.buffer::<u64>(4)?);
+    for count in [usize::MAX, usize::MAX / 8 + 2, 1 << 61, 5] {
+        ensure_error!(Error::Unsupported { .. }, device.buffer::<u64>(count.max(1 << 61)));
+        let host = device.host_buffer::<u64>(4, Direction::Upload)?;
+        ensure_error!(Error::Unsupported { .. }, stream.upload_first(host, count, &buffer));
+        let staging = device.staging_buffer::<u64>(4)?;
+        let staged = stream.upload_staged(staging, count, &buffer, |_, _, _| Ok(()));
+        ensure_error!(Error::Unsupported { .. }, staged);
+    }
     still_works(device)
 }
 

@@ -64,7 +64,8 @@ fn cuda_sources() -> Trial {
 /// the others are the other way round.
 fn behaviours(api: Api) -> impl Iterator<Item = Behaviour> {
     let own = if api == Api::Cpu { errors::ON_PROCESSORS } else { errors::ON_GPUS };
-    EVERYWHERE.iter().copied().chain([own]).flatten().copied()
+    let known = if matches!(api, Api::Cpu | Api::Cuda) { memory::WHERE_MEMORY_IS_KNOWN } else { &[] };
+    EVERYWHERE.iter().copied().chain([own, known]).flatten().copied()
 }
 
 fn trials_on(device: &Device) -> Vec<Trial> {

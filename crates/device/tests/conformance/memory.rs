@@ -1,12 +1,13 @@
 //! Memory is zeroed, reused and counted, and no opening of a device leaves anything behind.
 
-use evener_device::Device;
+use evener_device::{Api, Device, Direction, Error};
 
-use crate::{Behaviour, Outcome, ensure};
+use crate::{Behaviour, Outcome, ensure, ensure_error};
 
 pub(crate) const ALL: &[Behaviour] = &[
     ("new_buffers_are_zero_even_when_reused", zeroed),
     ("memory_in_use_and_its_peak_are_counted", counted),
+    ("host_memory_for_copies_is_counted", pinned),
     ("a_thousand_openings_leave_nothing_behind", thousand_openings),
 ];
 
@@ -49,6 +50,46 @@ fn counted(device: &Device) -> Outcome {
     drop((second, third));
     device.trim();
     ensure!(device.memory().shelved_bytes == 0, "after trimming: {:?}", device.memory());
+    Ok(())
+}
+
+/// Processors and CUDA devices refuse a buffer of all the memory that there is; what wgpu says of its devices' memory is
+/// not enough to tell.
+pub(crate) const WHERE_MEMORY_IS_KNOWN: &[Behaviour] =
+    &[("what_one_opening_keeps_is_given_up_for_another", given_up)];
+
+fn given_up(device: &Device) -> Outcome {
+    let (one, other) = (device.fresh(), device.fresh());
+    drop(one.buffer::<u8>(3 << 20)?);
+    one.stream()?.wait()?;
+    let kept = one.memory().shelved_bytes;
+    ensure!(kept >= 3 << 20, "a dropped buffer is not kept: {kept} bytes");
+    let all = other.capabilities()?.max_buffer_bytes as usize;
+    ensure_error!(Error::OutOfMemory { .. }, other.buffer_any::<u8>(all));
+    let kept = one.memory().shelved_bytes;
+    ensure!(kept == 0, "{kept} bytes are kept while another opening has no room");
+    Ok(())
+}
+
+fn pinned(device: &Device) -> Outcome {
+    const BYTES: u64 = 3 << 20;
+    let is_pinned = device.describe().api != Api::Cpu;
+    for direction in [Direction::Upload, Direction::Download] {
+        let before = device.memory().pinned_bytes;
+        let host = device.host_buffer::<u8>(BYTES as usize, direction)?;
+        let with = device.memory().pinned_bytes - before;
+        drop(host);
+        let after = device.memory();
+        if is_pinned {
+            ensure!((BYTES..=BYTES + BYTES / 8).contains(&with), "{BYTES} bytes count as {with}");
+            ensure!(after.pinned_shelved_bytes >= BYTES, "dropped host memory is not kept: {after:?}");
+        } else {
+            ensure!(with == 0, "ordinary memory counts as {with} pinned bytes");
+        }
+        ensure!(after.pinned_bytes == before, "{after:?} after {before} pinned bytes");
+        device.trim();
+        ensure!(device.memory().pinned_shelved_bytes == 0, "after trimming: {:?}", device.memory());
+    }
     Ok(())
 }
 

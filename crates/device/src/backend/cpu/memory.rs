@@ -6,18 +6,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
-use bytemuck::{Pod, Zeroable};
-
-use super::super::{HostMemory, Memory, Region, SharedMemory, shelf::Shelf};
+use super::super::{HostMemory, Line, Memory, Region, SharedMemory, shelf::Shelf};
 use crate::{
     describe::DeviceId,
     error::{Error, Result},
 };
-
-/// A cache line: what memory is aligned to, so that any element type and any vector instruction fits.
-#[derive(Clone, Copy, Zeroable, Pod)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
 
 /// Aligned bytes.
 #[derive(Default)]
@@ -89,6 +82,7 @@ impl Drop for CpuMemory {
     fn drop(&mut self) {
         let block = std::mem::take(self.block.get_mut().unwrap_or_else(PoisonError::into_inner));
         self.shelf.put(block.bytes().len() as u64, block);
+        drop(self.shelf.excess());
     }
 }
 

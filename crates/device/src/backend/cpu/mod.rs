@@ -6,7 +6,7 @@
 mod memory;
 mod stream;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use core_affinity::CoreId;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -19,7 +19,7 @@ use self::{
 use super::{
     Backend, Bound, Contents, Direction, HostMemory, Memory, MemoryUse, Program, Region, Source,
     StreamBackend,
-    shelf::{Shelf, class_bytes},
+    shelf::{Shelf, class_bytes, exact_bytes},
 };
 use crate::{
     describe::{Api, Capabilities, Description, DeviceId, Features, Kind},
@@ -150,23 +150,30 @@ impl CpuBackend {
             capabilities: capabilities(source.description.memory_bytes.unwrap_or(u64::MAX)),
             id,
             pool: Arc::new(pool),
-            shelf: Arc::default(),
+            shelf: new_shelf(source.description.memory_bytes.unwrap_or(u64::MAX) / SHELVED_PART),
         })
     }
 
     fn take(&self, bytes: u64) -> Result<Block> {
         let class = class_bytes(bytes);
-        if let Some(block) = self.shelf.take(class) {
+        if let Some((_, block)) = self.shelf.take(class) {
             return Ok(block);
         }
-        self.check_free(class)?;
-        let block = Block::zeroed(class).ok_or_else(|| self.no_room(class, None))?;
-        self.shelf.count(class);
+        let block = match self.make(class) {
+            Err(Error::OutOfMemory { .. }) if exact_bytes(bytes) < class => self.make(exact_bytes(bytes))?,
+            made => made?,
+        };
+        self.shelf.count(block.bytes().len() as u64);
         Ok(block)
     }
 
+    fn make(&self, bytes: u64) -> Result<Block> {
+        self.check_free(bytes)?;
+        Block::zeroed(bytes).ok_or_else(|| self.no_room(bytes, None))
+    }
+
     fn check_free(&self, bytes: u64) -> Result<()> {
-        match too_little_free(bytes, || self.trim()) {
+        match too_little_free(bytes, trim_all) {
             None => Ok(()),
             Some(free) => Err(self.no_room(bytes, Some(free))),
         }
@@ -181,6 +188,27 @@ impl CpuBackend {
             detail: "the machine's memory".into(),
         }
     }
+}
+
+/// A shelf keeps this part of the machine's memory at most.
+const SHELVED_PART: u64 = 4;
+
+/// The shelves of all processors and partitions that are open: they share the machine's memory, so each gives up what
+/// it keeps where another one needs it.
+static SHELVES: Mutex<Vec<Weak<Shelf<Block>>>> = Mutex::new(Vec::new());
+
+fn new_shelf(cap: u64) -> Arc<Shelf<Block>> {
+    let shelf = Arc::new(Shelf::new(cap));
+    let mut shelves = SHELVES.lock().unwrap_or_else(PoisonError::into_inner);
+    shelves.retain(|shelf| shelf.strong_count() > 0);
+    shelves.push(Arc::downgrade(&shelf));
+    shelf
+}
+
+/// Gives back what all open processors and partitions keep for reuse.
+fn trim_all() {
+    let shelves = SHELVES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    shelves.iter().filter_map(Weak::upgrade).for_each(|shelf| drop(shelf.clear()));
 }
 
 /// Nothing in a processor limits a launch: these limits are those of the types.
@@ -215,8 +243,7 @@ impl Backend for CpuBackend {
     }
 
     fn allocate_host(&self, bytes: u64, _: Direction) -> Result<Box<dyn HostMemory>> {
-        self.check_free(bytes)?;
-        let block = Block::zeroed(bytes).ok_or_else(|| self.no_room(bytes, None))?;
+        let block = self.make(bytes)?;
         Ok(Box::new(CpuHostMemory::new(block, bytes, self.id.clone())))
     }
 
@@ -285,6 +312,11 @@ struct CpuBound {
 }
 
 impl Bound for CpuBound {}
+
+/// A cap for shelves of pinned host memory: an eighth of the machine's, which is no longer there for anything else.
+pub(crate) fn pinned_cap() -> u64 {
+    source().describe().memory_bytes.map_or(1 << 30, |bytes| bytes / 8)
+}
 
 /// Total memory, or what the control group allows of it.
 fn memory_limit(system: &System) -> u64 {

@@ -3,18 +3,21 @@
 //! All of a process shares one primary context per card, so a fault in one kernel breaks it for everybody. A
 //! [`Context`] is one generation of it. Losing it shuts its [`Gate`]: from then on nothing of that generation
 //! reaches the driver any more, neither calls, which answer `Lost`, nor drops, which do nothing. The next
-//! opening destroys what is left of it and begins a new generation, whose handles are all new.
+//! opening releases it and begins a new generation, whose handles are all new.
+//!
+//! Evener is a guest in the process. Other users of the primary context (NCCL, PyTorch, the CUDA runtime) have
+//! references of their own, so a lost context is released and never reset: a reset would take their memory and streams
+//! from under them. Where Evener had the only reference, the release destroys the context and the next opening gets a new
+//! one. Where others have the context still, the next opening gets the broken one again, and fails with `Lost` until they
+//! have let go of it too. And what is current to a thread when it calls Evener is current to it again afterwards.
 
 use std::{
-    cell::Cell,
     collections::BTreeMap,
     ffi::c_int,
+    marker::PhantomData,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{
-            AtomicBool, AtomicU64, AtomicUsize,
-            Ordering::{Relaxed, SeqCst},
-        },
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -41,7 +44,7 @@ pub(super) struct Slot {
     driver: &'static Driver,
     pub(super) device: CUdevice,
     current: Mutex<Weak<Context>>,
-    /// The last generation was lost: it is retained still, and has to be destroyed before there can be another.
+    /// The last generation was lost: it is retained still, and has to be released before there can be another.
     broken: Arc<AtomicBool>,
 }
 
@@ -65,15 +68,15 @@ impl Slot {
             return Ok(Hold { id: id.clone(), context: context.clone() });
         }
         if self.broken.load(SeqCst) {
-            self.destroy(id, last.as_deref())?;
+            self.release(id, last.as_deref())?;
         }
         let context = Arc::new(self.retain(id)?);
         *current = Arc::downgrade(&context);
         Ok(Hold { id: id.clone(), context })
     }
 
-    /// Destroys what is left of a lost generation.
-    fn destroy(&self, id: &DeviceId, lost: Option<&Context>) -> Result<()> {
+    /// Lets go of a lost generation, which is destroyed with that where nobody else has the card's context.
+    fn release(&self, id: &DeviceId, lost: Option<&Context>) -> Result<()> {
         let operation = "opening it again after a loss";
         // One that is dropped already has nobody inside.
         if lost.is_some_and(|lost| !lost.gate.drain(DRAIN)) {
@@ -84,10 +87,8 @@ impl Slot {
             // Nothing runs any more in it, so what was left behind is let go.
             lost.is_stuck();
         }
-        // The answers do not matter: whether the card works again is seen when the new context is first used.
-        // SAFETY: the gate of the lost generation is shut and nobody is inside, so none of its handles is in use
-        // or will ever be used again.
-        unsafe { (self.driver.primary_reset)(self.device) };
+        // The answer does not matter: whether the card works again is seen when the new context is first used. The gate
+        // of the lost generation is shut and nobody is inside, so none of its handles is in use or will ever be again.
         // SAFETY: the lost generation was retained once and has not been released.
         unsafe { (self.driver.primary_release)(self.device) };
         self.broken.store(false, SeqCst);
@@ -102,16 +103,15 @@ impl Slot {
             let text = self.driver.text(code);
             return Err(errors::error(id, "opening it".into(), code, text, 0));
         }
-        static GENERATIONS: AtomicU64 = AtomicU64::new(1);
         Ok(Context {
             driver: self.driver,
             device: self.device,
             raw,
-            generation: GENERATIONS.fetch_add(1, Relaxed),
             gate: Gate::default(),
             reason: OnceLock::new(),
             stuck: Mutex::default(),
             stuck_count: AtomicUsize::new(0),
+            openings: Mutex::default(),
             broken: self.broken.clone(),
         })
     }
@@ -123,14 +123,14 @@ pub(super) struct Context {
     driver: &'static Driver,
     pub(super) device: CUdevice,
     raw: CUcontext,
-    /// Its number among all contexts of this process. A new one may well be where a destroyed one was.
-    generation: u64,
     gate: Gate,
     /// Why it was lost.
     reason: OnceLock<String>,
     /// Openings that were closed with work left behind that did not end in time.
     stuck: Mutex<Vec<Arc<Open>>>,
     stuck_count: AtomicUsize,
+    /// What was opened in it, to be asked for memory that it keeps for reuse.
+    openings: Mutex<Vec<Weak<Open>>>,
     broken: Arc<AtomicBool>,
 }
 
@@ -149,6 +149,19 @@ impl Context {
 
     pub(super) fn is_lost(&self) -> bool {
         self.gate.is_shut()
+    }
+
+    /// Takes note of an opening.
+    pub(super) fn note(&self, open: &Arc<Open>) {
+        let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
+        openings.retain(|open| open.strong_count() > 0);
+        openings.push(Arc::downgrade(open));
+    }
+
+    /// Everything that has the card open in this context: the whole card and its partitions.
+    pub(super) fn openings(&self) -> Vec<Arc<Open>> {
+        let openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
+        openings.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Keeps an opening that was closed with work under way, until that has ended.
@@ -191,22 +204,30 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Enters the context's gate and makes the context current to this thread. Fails at once, without reaching
-    /// the driver, where the context was lost.
+    /// Enters the context's gate and makes the context current to this thread until it leaves. Fails at once, without
+    /// reaching the driver, where the context was lost.
+    ///
+    /// Where another context is current, or none, ours is pushed and popped again, at some 100 ns for both; a launch takes
+    /// microseconds.
     #[inline]
     pub(super) fn enter(&self, operation: &'static str) -> Result<Entered<'_>> {
         let context = &*self.context;
         let Some(inside) = context.gate.enter() else { return Err(self.lost(operation)) };
-        let entered = Entered { hold: self, operation, driver: context.driver, _inside: inside };
-        // What was made current last by this thread through here; others may have changed it since.
-        thread_local!(static LAST: Cell<u64> = const { Cell::new(0) });
-        let last = LAST.try_with(|last| last.replace(context.generation)).unwrap_or(0);
+        let mut entered = Entered {
+            hold: self,
+            operation,
+            driver: context.driver,
+            is_pushed: false,
+            _inside: inside,
+            _of_this_thread: PhantomData,
+        };
         let mut current = std::ptr::null_mut();
         // SAFETY: the pointer is to a live pointer.
         let code = unsafe { (context.driver.ctx_get_current)(&mut current) };
-        if code != SUCCESS || current != context.raw || last != context.generation {
+        if code != SUCCESS || current != context.raw {
             // SAFETY: the context is alive: it is retained, and its gate was open a moment ago and is held.
-            entered.check(unsafe { (context.driver.ctx_set_current)(context.raw) })?;
+            entered.check(unsafe { (context.driver.ctx_push_current)(context.raw) })?;
+            entered.is_pushed = true;
         }
         Ok(entered)
     }
@@ -228,7 +249,24 @@ pub(super) struct Entered<'a> {
     hold: &'a Hold,
     operation: &'static str,
     pub(super) driver: &'static Driver,
+    /// The context was not current before, and is not to be afterwards.
+    is_pushed: bool,
     _inside: Inside<'a>,
+    /// What is current is a matter of the thread, so this stays on it.
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Entered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_pushed {
+            let mut popped = std::ptr::null_mut();
+            // The answer does not matter: nobody is there to be told, and the next call tells as well.
+            // SAFETY: the pointer is to a live pointer. Entries are left in the reverse order on each thread, so the
+            // context on top is the one that this entry has pushed.
+            unsafe { (self.driver.ctx_pop_current)(&mut popped) };
+        }
+    }
 }
 
 impl Entered<'_> {

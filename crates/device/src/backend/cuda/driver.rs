@@ -57,9 +57,9 @@ functions! {
         device_get_attribute = "cuDeviceGetAttribute"(*mut c_int, c_uint, CUdevice);
         primary_retain = "cuDevicePrimaryCtxRetain"(*mut CUcontext, CUdevice);
         primary_release = "cuDevicePrimaryCtxRelease_v2"(CUdevice);
-        primary_reset = "cuDevicePrimaryCtxReset_v2"(CUdevice);
         ctx_get_current = "cuCtxGetCurrent"(*mut CUcontext);
-        ctx_set_current = "cuCtxSetCurrent"(CUcontext);
+        ctx_push_current = "cuCtxPushCurrent_v2"(CUcontext);
+        ctx_pop_current = "cuCtxPopCurrent_v2"(*mut CUcontext);
         mem_alloc = "cuMemAlloc_v2"(*mut CUdeviceptr, usize);
         mem_free = "cuMemFree_v2"(CUdeviceptr);
         mem_get_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);

@@ -22,7 +22,10 @@ use super::{
     open::Open,
 };
 use crate::{
-    backend::{HostMemory, Memory, Region, SharedMemory, shelf::class_bytes},
+    backend::{
+        HostMemory, Memory, Region, SharedMemory,
+        shelf::{class_bytes, exact_bytes},
+    },
     error::{Error, Result},
 };
 
@@ -37,13 +40,13 @@ const PORTABLE: u32 = 1;
 pub(super) struct DeviceBlock(CUdeviceptr);
 
 impl DeviceBlock {
-    fn take(open: &Open, entered: &Entered<'_>, class: u64) -> Result<Self> {
+    fn take(open: &Open, entered: &Entered<'_>, size: u64) -> Result<(u64, Self)> {
         let mut pointer = 0;
-        // SAFETY: the context is current; the pointer is to a live integer; a class is never 0.
-        let code = unsafe { (entered.driver.mem_alloc)(&mut pointer, class as usize) };
-        entered.check_sized(code, class)?;
-        open.device_shelf.count(class);
-        Ok(DeviceBlock(pointer))
+        // SAFETY: the context is current; the pointer is to a live integer; a block's size is never 0.
+        let code = unsafe { (entered.driver.mem_alloc)(&mut pointer, size as usize) };
+        entered.check_sized(code, size)?;
+        open.device_shelf.count(size);
+        Ok((size, DeviceBlock(pointer)))
     }
 
     /// Gives the block back to the driver, which may wait for work in the context first.
@@ -57,28 +60,33 @@ impl DeviceBlock {
 #[derive(Debug)]
 pub(super) struct CudaMemory {
     block: DeviceBlock,
+    /// The block's size.
+    size: u64,
     bytes: u64,
     open: Arc<Open>,
 }
 
 impl CudaMemory {
-    /// From the shelf, or else from the driver; where that has no room, once more with the shelf cleared.
+    /// From the shelf, or else from the driver; where that has no room, once more and not a byte too many, with the
+    /// shelves cleared of everything that has the card open, its partitions too.
     pub(super) fn allocate(open: &Arc<Open>, bytes: u64) -> Result<Self> {
         let class = class_bytes(bytes);
-        let block = match open.device_shelf.take(class) {
-            Some(block) => block,
+        let (size, block) = match open.device_shelf.take(class) {
+            Some(found) => found,
             None => {
                 let entered = open.hold.enter("allocating a buffer")?;
+                open.free_excess(&entered);
                 match DeviceBlock::take(open, &entered, class) {
                     Err(Error::OutOfMemory { .. }) => {
-                        open.clear_shelves(&entered);
-                        DeviceBlock::take(open, &entered, class).map_err(|why| with_free(&entered, why))?
+                        open.clear_all_shelves(&entered);
+                        DeviceBlock::take(open, &entered, exact_bytes(bytes))
+                            .map_err(|why| with_free(&entered, why))?
                     }
                     taken => taken?,
                 }
             }
         };
-        Ok(CudaMemory { block, bytes, open: open.clone() })
+        Ok(CudaMemory { block, size, bytes, open: open.clone() })
     }
 
     /// The address of a region, which must be of memory in the same context as `open`.
@@ -111,11 +119,10 @@ impl Memory for CudaMemory {
 impl Drop for CudaMemory {
     // The streams keep what their operations use, so no operation uses this any more.
     fn drop(&mut self) {
-        let class = class_bytes(self.bytes);
         if self.open.hold.context.is_lost() {
-            self.open.device_shelf.discount(class);
+            self.open.device_shelf.discount(self.size);
         } else {
-            self.open.device_shelf.put(class, DeviceBlock(self.block.0));
+            self.open.device_shelf.put(self.size, DeviceBlock(self.block.0));
         }
     }
 }
@@ -250,13 +257,14 @@ impl CudaHostMemory {
     pub(super) fn allocate(open: &Arc<Open>, bytes: u64) -> Result<Self> {
         let class = class_bytes(bytes.max(PAGE));
         let block = match open.host_shelf.take(class) {
-            Some(block) => block,
+            Some((_, block)) => block,
             None => {
                 let entered = open.hold.enter("allocating host memory")?;
+                open.free_excess(&entered);
                 match HostBlock::take(open, &entered, class) {
                     Err(Error::OutOfMemory { .. }) => {
-                        open.clear_shelves(&entered);
-                        HostBlock::take(open, &entered, class)?
+                        open.clear_all_shelves(&entered);
+                        HostBlock::take(open, &entered, exact_bytes(bytes.max(PAGE)))?
                     }
                     taken => taken?,
                 }

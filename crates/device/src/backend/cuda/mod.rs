@@ -26,6 +26,9 @@ mod open;
 mod partition;
 mod places;
 mod program;
+#[cfg(test)]
+#[cfg(unix)]
+mod stand_in;
 mod stream;
 #[cfg(test)]
 mod with_card;

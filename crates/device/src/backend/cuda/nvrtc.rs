@@ -86,18 +86,17 @@ impl Nvrtc {
             return Self::open(path.as_os_str())
                 .map_err(|why| format!("{VARIABLE} names {}, which is no NVRTC: {why}", path.display()));
         }
-        // A driver loads what was compiled by its own major version or an older one. Newer than that is better
-        // than nothing: it may do.
-        let driver = Driver::get().map_or(c_int::MAX, |driver| driver.version / 1000);
-        let mut newer = None;
-        for name in places::all() {
-            match Self::open(&name) {
-                Ok(found) if found.version.0 <= driver => return Ok(found),
-                Ok(found) if newer.is_none() => newer = Some(found),
-                _ => {}
+        let driver = Driver::get().ok().map(|driver| (driver.version / 1000, driver.version % 1000 / 10));
+        let mut found = Vec::new();
+        for library in places::all().filter_map(|name| Self::open(&name).ok()) {
+            let is_drivers_own = driver == Some(library.version);
+            found.push(library);
+            if is_drivers_own {
+                break;
             }
         }
-        newer.ok_or_else(|| format!("no NVRTC library found ({LIBRARY})"))
+        best(driver, found.into_iter(), |library| library.version)
+            .ok_or_else(|| format!("no NVRTC library found ({LIBRARY})"))
     }
 
     fn open(name: &OsStr) -> Result<Self, String> {
@@ -175,6 +174,30 @@ impl Nvrtc {
     fn check(&self, code: c_int) -> Result<(), String> {
         if code == SUCCESS { Ok(()) } else { Err(format!("{self}: {}", self.text(code))) }
     }
+}
+
+/// The library that suits a driver best, the first found where several are alike.
+///
+/// A driver loads what was compiled by its own major version or an older one: the newest of its own major version comes
+/// first, one that is no newer than the driver before one that is, then the newest of an older major version. Newer than that
+/// is better than nothing, and the oldest of those most likely to do. Without a driver the newest is best.
+fn best<L>(
+    driver: Option<(c_int, c_int)>,
+    found: impl Iterator<Item = L>,
+    version: impl Fn(&L) -> (c_int, c_int),
+) -> Option<L> {
+    let rank = |library: &L| {
+        let (major, minor) = version(library);
+        match driver {
+            None => (3, major, minor),
+            Some(driver) if major == driver.0 && (major, minor) <= driver => (3, 0, minor),
+            Some(driver) if major == driver.0 => (2, 0, -minor),
+            Some(driver) if major < driver.0 => (1, major, minor),
+            Some(_) => (0, -major, -minor),
+        }
+    };
+    // Of those that are alike, the first.
+    found.reduce(|best, next| if rank(&next) > rank(&best) { next } else { best })
 }
 
 /// The options that a source is compiled with. They are part of a cached file's name.
@@ -284,6 +307,30 @@ pub fn compile_for(architecture: &str, kernel: &str, source: &str) -> Result<Vec
     match Nvrtc::get() {
         Ok(nvrtc) => nvrtc.compile(&device, architecture, kernel, source),
         Err(why) => Err(Error::unsupported(&device, format!("compiling kernel `{kernel}`"), why)),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::best;
+
+    /// The place of the best among these versions.
+    fn place(driver: Option<(i32, i32)>, versions: &[(i32, i32)]) -> usize {
+        best(driver, 0..versions.len(), |place| versions[*place]).unwrap()
+    }
+
+    #[test]
+    fn the_library_of_the_drivers_own_version_is_preferred_wherever_it_is_found() {
+        let driver = Some((12, 4));
+        assert_eq!(place(driver, &[(11, 8), (12, 4)]), 1, "an older toolkit may be found first");
+        assert_eq!(place(driver, &[(13, 0), (11, 8), (12, 1), (12, 4)]), 3);
+        assert_eq!(place(driver, &[(12, 1), (12, 4), (12, 6)]), 1, "the newest that is not above the driver");
+        assert_eq!(place(driver, &[(12, 9), (12, 6)]), 1, "else the nearest above it");
+        assert_eq!(place(driver, &[(13, 0), (11, 2), (11, 8)]), 2, "else the newest of an older one");
+        assert_eq!(place(driver, &[(14, 0), (13, 1), (13, 0)]), 2, "else the oldest of a newer one");
+        assert_eq!(place(driver, &[(12, 4), (12, 4)]), 0, "the first of those that are alike");
+        assert_eq!(place(None, &[(12, 4), (13, 0), (11, 8)]), 1);
+        assert_eq!(best(driver, [].into_iter(), |version| *version), None);
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     backend::{
         Backend, Contents, Direction, HostMemory, Memory, MemoryUse, Program, Region, StreamBackend,
-        shelf::Shelf,
+        cpu::pinned_cap, shelf::Shelf,
     },
     describe::Capabilities,
     error::Result,
@@ -34,6 +34,9 @@ const CLOSING: Duration = Duration::from_millis(200);
 
 /// So many idle streams are kept for reuse.
 const IDLE_STREAMS: usize = 8;
+
+/// A shelf keeps this part of the card's memory at most.
+const SHELVED_PART: u64 = 4;
 
 /// What everything that was made from one opening shares.
 #[derive(Debug)]
@@ -123,6 +126,24 @@ impl Open {
         left == 0
     }
 
+    /// Gives back what is on the shelves above their caps. Freeing waits for work under way, which dropping a buffer must
+    /// not, so this is done when a new block is asked for.
+    pub(super) fn free_excess(&self, entered: &Entered<'_>) {
+        if self.hold.context.is_stuck() {
+            return;
+        }
+        self.device_shelf.excess().into_iter().for_each(|block| block.free(entered));
+        self.host_shelf.excess().into_iter().for_each(|block| block.free(entered));
+    }
+
+    /// Gives back the memory on the shelves of everything that has this card open: they share its memory.
+    pub(super) fn clear_all_shelves(&self, entered: &Entered<'_>) {
+        self.clear_shelves(entered);
+        for open in self.hold.context.openings().iter().filter(|open| !std::ptr::eq(&***open, self)) {
+            open.clear_shelves(entered);
+        }
+    }
+
     /// Gives the memory on the shelves back.
     pub(super) fn clear_shelves(&self, entered: &Entered<'_>) {
         self.sweep();
@@ -162,15 +183,16 @@ impl CudaBackend {
     pub(super) fn open(hold: Hold, card: Arc<Card>, green: Option<Arc<Green>>) -> Result<Self> {
         let open = Arc::new(Open {
             hold,
+            device_shelf: Shelf::new(card.capabilities.max_buffer_bytes / SHELVED_PART),
             card,
-            device_shelf: Shelf::default(),
-            host_shelf: Shelf::default(),
+            host_shelf: Shelf::new(pinned_cap()),
             events: EventPool::default(),
             modules: Modules::default(),
             idle: Mutex::default(),
             graves: Mutex::default(),
             green,
         });
+        open.hold.context.note(&open);
         // A context that was lost and made anew shows here whether it works. The stream is used later.
         let entered = open.hold.enter("opening it")?;
         let stream = open.take_stream(&entered)?;
@@ -224,7 +246,7 @@ impl Backend for CudaBackend {
     }
 
     fn memory(&self) -> MemoryUse {
-        self.open.device_shelf.memory_use()
+        self.open.device_shelf.memory_use().with_pinned(self.open.host_shelf.memory_use())
     }
 
     fn trim(&self) {

@@ -31,6 +31,8 @@ pub(super) struct Green {
     functions: &'static GreenFunctions,
     raw: CUgreenCtx,
     units: u32,
+    /// The rest that it was cut from, where that was made a green context first. It is destroyed after this one.
+    _cut_from: Option<Arc<Green>>,
 }
 
 // SAFETY: it is never made current, only streams are made on it, which the driver allows from any thread.
@@ -50,6 +52,7 @@ impl Green {
         entered: &Entered<'_>,
         functions: &'static GreenFunctions,
         mut resource: Resource,
+        cut_from: Option<&Arc<Green>>,
     ) -> Result<Self> {
         let mut descriptor = std::ptr::null_mut();
         // SAFETY: one resource that the driver filled in; the pointer is to a live pointer.
@@ -58,7 +61,8 @@ impl Green {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the descriptor was made just now, for this device; the pointer is to a live pointer.
         entered.check(unsafe { (functions.create)(&mut raw, descriptor, hold.context.device, flags) })?;
-        Ok(Green { hold: hold.clone(), functions, raw, units: resource.units })
+        let (hold, units) = (hold.clone(), resource.units);
+        Ok(Green { hold, functions, raw, units, _cut_from: cut_from.cloned() })
     }
 
     /// Makes a stream on these multiprocessors.
@@ -131,8 +135,6 @@ pub(super) struct Split {
 struct Made {
     hold: Hold,
     partitions: Vec<Arc<Green>>,
-    /// Of rests that were split further. They live as long as what was cut from them.
-    _between: Vec<Green>,
 }
 
 impl Split {
@@ -193,15 +195,19 @@ impl Split {
     fn make(&self, hold: Hold, functions: &'static GreenFunctions) -> Result<Made> {
         let entered = hold.enter("splitting it")?;
         let mut left = self.all(&hold, &entered, functions)?;
-        let (mut partitions, mut between) = (Vec::new(), Vec::new());
+        let mut partitions = Vec::new();
+        // The green context that what is left was taken from.
+        let mut left_of: Option<Arc<Green>> = None;
         for (index, &cut) in self.cuts.iter().enumerate() {
+            let cut_from = left_of.clone();
             let mine = match cut {
                 Cut::Rest => left,
                 Cut::Group(units) => {
                     let (group, rest) = self.cut_off(&entered, functions, &left, units)?;
                     left = match self.cuts.get(index + 1) {
                         Some(Cut::Group(_)) => {
-                            let green = self.refused(Green::new(&hold, &entered, functions, rest))?;
+                            let green = Green::new(&hold, &entered, functions, rest, left_of.as_ref());
+                            let green = Arc::new(self.refused(green)?);
                             let mut again = Resource::empty();
                             // SAFETY: the green context is alive; the pointer is to a live resource.
                             let code = unsafe {
@@ -212,7 +218,7 @@ impl Split {
                                 )
                             };
                             self.refused(entered.check(code))?;
-                            between.push(green);
+                            left_of = Some(green);
                             again
                         }
                         _ => rest,
@@ -223,10 +229,11 @@ impl Split {
             if mine.kind != Resource::MULTIPROCESSORS || mine.units == 0 {
                 return Err(self.refuse(format!("the driver left nothing for partition {index}")));
             }
-            partitions.push(Arc::new(self.refused(Green::new(&hold, &entered, functions, mine))?));
+            let green = Green::new(&hold, &entered, functions, mine, cut_from.as_ref());
+            partitions.push(Arc::new(self.refused(green)?));
         }
         drop(entered);
-        Ok(Made { hold, partitions, _between: between })
+        Ok(Made { hold, partitions })
     }
 
     /// All multiprocessors of the card.

@@ -197,3 +197,28 @@ fn three_partitions_and_impossible_ones() {
     assert!(matches!(&error, Error::Split { .. }), "{error}");
     println!("{error}");
 }
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn what_is_current_to_a_thread_is_current_to_it_afterwards() {
+    let driver = super::Driver::get().unwrap();
+    let current = || {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live pointer.
+        assert_eq!(unsafe { (driver.ctx_get_current)(&mut raw) }, 0);
+        raw
+    };
+    let work = || {
+        let device = card().fresh();
+        let buffer = device.buffer_from(&[3u32; 16]).unwrap();
+        assert_eq!(device.stream().unwrap().download(&buffer).unwrap().wait().unwrap(), [3; 16]);
+    };
+    // A thread of its own, so that nothing is current yet.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(current().is_null());
+            work();
+            assert!(current().is_null(), "nothing was current before");
+        });
+    });
+}

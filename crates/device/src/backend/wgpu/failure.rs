@@ -4,13 +4,13 @@
 //! [`watch`] is told of what happens to the calls in it, at no cost where nothing does (wgpu's own error scopes
 //! would take a microsecond of each submission). The loss of the device goes to another callback, at any time. A
 //! [`Failure`] keeps what nobody watched for, and the loss, until somebody asks. And polling a device that is
-//! being lost panics; [`quietly`] catches that.
+//! being lost panics; [`catch`] turns that into an error.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Mutex, Once, OnceLock, PoisonError,
+        Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::*},
     },
 };
@@ -123,34 +123,44 @@ pub(super) fn watch<T>(calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
     (made, error)
 }
 
-thread_local! {
-    static QUIET: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Runs a call of wgpu's that panics where it should return an error, and gives the panic's message.
 ///
-/// A panic prints through the process's hook before it can be caught, so a hook is put before it that keeps
-/// still for panics in here, and passes on all others. Nothing but unwinding out of wgpu is caught: no code
-/// of the user's runs in here.
-pub(super) fn quietly<T>(call: impl FnOnce() -> T) -> Result<T, String> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        // Changing the hook while panicking is not allowed.
-        if !std::thread::panicking() {
-            let before = std::panic::take_hook();
-            std::panic::set_hook(Box::new(move |panic| {
-                if !QUIET.get() {
-                    before(panic);
-                }
-            }));
-        }
-    });
-    let before = QUIET.replace(true);
-    let outcome = catch_unwind(AssertUnwindSafe(call));
-    QUIET.set(before);
-    outcome.map_err(|panic| {
+/// The process's panic hook is the host program's, and is left alone: it runs before the panic is caught here, and
+/// prints a line unless the program has set one that does not. That happens at most once for a device that is lost, and for
+/// a kernel that wgpu's translator cannot take. Nothing but unwinding out of wgpu is caught: no code of the user's runs in
+/// here.
+pub(super) fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
         words(text.unwrap_or("the driver's interface gave up"))
     })
+}
+
+#[cfg(test)]
+mod test {
+    use std::panic::{PanicHookInfo, set_hook, take_hook};
+
+    use super::*;
+
+    type Hook = Box<dyn Fn(&PanicHookInfo<'_>) + Sync + Send>;
+
+    #[test]
+    fn a_panic_of_wgpus_is_an_error_and_the_programs_hook_stays() {
+        let address = |hook: &Hook| (&raw const **hook).cast::<()>();
+        let before = take_hook();
+        // Something to capture, so that it has an address of its own.
+        let mark = Box::new(7u8);
+        let hook: Hook = Box::new(move |info| {
+            let _ = &mark;
+            before(info);
+        });
+        let programs = address(&hook);
+        set_hook(hook);
+        assert_eq!(catch(|| 7), Ok(7));
+        assert_eq!(catch(|| -> () { panic!("gone {}", 1) }), Err("gone 1".into()));
+        let after = take_hook();
+        assert_eq!(address(&after), programs);
+        set_hook(after);
+    }
 }

@@ -11,7 +11,7 @@ use wgpu::{BufferUsages, CommandBuffer, PollError, PollStatus, PollType, Submiss
 use super::{
     super::shelf::Shelf,
     clock::Clock,
-    failure::{Failure, quietly, translate, watch},
+    failure::{Failure, catch, translate, watch},
     host::Staging,
     idle::{self, Opened},
     program::Modules,
@@ -176,7 +176,7 @@ impl Hold {
     /// that host buffers still point into.
     fn ask(&self, operation: &str, how: PollType) -> Result<Result<PollStatus, PollError>> {
         self.check(operation)?;
-        match quietly(|| self.device.poll(how)) {
+        match catch(|| self.device.poll(how)) {
             Ok(outcome) => self.check(operation).map(|()| outcome),
             Err(message) => {
                 self.failure.lose(&message);
@@ -191,6 +191,14 @@ impl Hold {
         self.staging.clear();
         // wgpu frees a buffer when it next looks at what has ended. Whether that goes well is not asked here.
         let _ = self.poll("trimming");
+    }
+
+    /// Gives memory kept for reuse back to the driver, that of other openings of this device too.
+    pub(super) fn trim_all(&self) {
+        self.trim();
+        for other in idle::openings(&self.id).iter().filter(|other| !std::ptr::eq(&***other, self)) {
+            other.trim();
+        }
     }
 
     pub(super) fn modules(&self) -> std::sync::MutexGuard<'_, Modules> {
@@ -221,7 +229,7 @@ impl Drop for Hold {
         let (id, opened) = (self.id.clone(), ManuallyDrop::new(opened));
         let wait = move || {
             let opened = ManuallyDrop::into_inner(opened);
-            let ended = quietly(|| opened.device.poll(PollType::wait_indefinitely()));
+            let ended = catch(|| opened.device.poll(PollType::wait_indefinitely()));
             let downloaded = opened.transfers.iter().all(downloaded(Duration::MAX));
             if matches!(ended, Ok(Ok(_))) && downloaded {
                 idle::put(&id, opened)

@@ -6,6 +6,7 @@
 
 use std::{
     any::Any,
+    ops::Range,
     ptr::NonNull,
     sync::{
         Arc,
@@ -14,10 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use smallvec::SmallVec;
 use wgpu::{Buffer, BufferUsages, BufferViewMut, MapMode};
 
 use super::{
-    super::{Copied, Direction, HostMemory, SharedMemory, shelf::Shelf},
+    super::{Copied, Direction, HostMemory, Line, SharedMemory, cpu::pinned_cap, shelf::Shelf},
     hold::Hold,
 };
 use crate::{
@@ -29,13 +31,18 @@ use crate::{
 const MAPPING: Duration = Duration::from_secs(1);
 
 /// Mapped blocks that wait to be used again, for each direction.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Staging {
     upload: Arc<Shelf<Buffer>>,
     download: Arc<Shelf<Buffer>>,
 }
 
 impl Staging {
+    pub(super) fn new() -> Self {
+        let shelf = || Arc::new(Shelf::new(pinned_cap() / 2));
+        Staging { upload: shelf(), download: shelf() }
+    }
+
     fn shelf(&self, direction: Direction) -> &Arc<Shelf<Buffer>> {
         match direction {
             Direction::Upload => &self.upload,
@@ -43,7 +50,6 @@ impl Staging {
         }
     }
 
-    #[cfg(test)]
     pub(super) fn memory_use(&self, direction: Direction) -> super::super::MemoryUse {
         self.shelf(direction).memory_use()
     }
@@ -76,7 +82,8 @@ impl Drop for Block {
     fn drop(&mut self) {
         let (shelf, buffer) = (self.shelf.clone(), self.buffer.clone());
         if *self.is_mapped.get_mut() {
-            return shelf.put(buffer.size(), buffer);
+            shelf.put(buffer.size(), buffer);
+            return drop(shelf.excess());
         }
         // The copy was submitted and may be under way: wgpu maps the buffer when it has ended. What the
         // callback keeps alive is the shelf alone, never the device.
@@ -116,8 +123,20 @@ pub(super) struct WgpuHostMemory {
     mapping: Option<Mapping>,
     block: Arc<Block>,
     /// Where a mapping can only be read or only be written: what the host works on instead.
-    shadow: Option<Vec<u128>>,
+    shadow: Option<Vec<Line>>,
     bytes: usize,
+    /// What a copy under way overwrites behind its last byte, because wgpu copies whole words.
+    spared: Option<Spared>,
+    /// Bytes that downloads under way write.
+    coming: SmallVec<[Range<usize>; 1]>,
+}
+
+/// The bytes between a download's end and the end of its last word, to be put back when it has ended.
+#[derive(Debug, Clone, Copy)]
+struct Spared {
+    start: usize,
+    bytes: [u8; 4],
+    len: usize,
 }
 
 impl WgpuHostMemory {
@@ -127,31 +146,33 @@ impl WgpuHostMemory {
         let class = hold.class(OPERATION, bytes)?;
         let shelf = hold.staging.shelf(direction).clone();
         let (buffer, is_mapped) = match shelf.take(class) {
-            Some(buffer) => (buffer, true),
+            Some((_, buffer)) => (buffer, true),
             None => {
+                drop(shelf.excess());
                 let buffer = match direction {
                     Direction::Upload => {
                         let usage = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
-                        hold.make_buffer(OPERATION, class, usage, true, true)?
+                        hold.make_block(OPERATION, bytes, usage, true, true)?
                     }
                     Direction::Download => {
                         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-                        hold.make_buffer(OPERATION, class, usage, false, true)?
+                        hold.make_block(OPERATION, bytes, usage, false, true)?
                     }
                 };
-                shelf.count(class);
+                shelf.count(buffer.size());
                 (buffer, direction == Direction::Upload)
             }
         };
         let block = Block { buffer, direction, is_mapped: AtomicBool::new(is_mapped), shelf };
-        let words = (bytes as usize).div_ceil(size_of::<u128>());
         let mut memory = WgpuHostMemory {
             hold: hold.clone(),
             mapping: None,
             block: Arc::new(block),
             // OpenGL maps a buffer for what it was made for and nothing else.
-            shadow: (hold.api == Api::Gl).then(|| vec![0; words]),
+            shadow: (hold.api == Api::Gl).then(|| Line::zeroed(bytes as usize)),
             bytes: bytes as usize,
+            spared: None,
+            coming: SmallVec::new(),
         };
         if is_mapped {
             memory.mapping = Some(Mapping::new(hold, &memory.block.buffer)?);
@@ -188,6 +209,48 @@ impl WgpuHostMemory {
             memory.block.is_mapped.store(false, Release);
         }
         Ok(memory.block.clone())
+    }
+
+    /// Hands the block to a stream for a download to these bytes of it.
+    pub(super) fn lend_for_download(
+        memory: &mut dyn HostMemory,
+        hold: &Arc<Hold>,
+        to: Range<u64>,
+    ) -> Result<Arc<Block>> {
+        if let Some(memory) = (memory as &mut dyn Any).downcast_mut::<WgpuHostMemory>() {
+            memory.spare(hold, to.start as usize..to.end as usize)?;
+        }
+        Self::lend(memory, hold, Direction::Download)
+    }
+
+    /// Notes which bytes a download is to write, and keeps those that it overwrites beside them.
+    fn spare(&mut self, hold: &Hold, to: Range<usize>) -> Result<()> {
+        let word = wgpu::COPY_BUFFER_ALIGNMENT as usize;
+        if to.end > self.bytes {
+            let detail = format!("bytes {to:?} of host memory of {}", self.bytes);
+            return Err(Error::unsupported(&hold.id, "downloading", detail));
+        }
+        if self.mapping.is_some() {
+            // No copy is under way; one that was refused may have left these.
+            self.spared = None;
+            self.coming.clear();
+        }
+        let beside = to.end..to.end.next_multiple_of(word).min(self.bytes);
+        if !beside.is_empty() {
+            let Some(bytes) = self.bytes().get(beside.clone()) else {
+                let detail =
+                    format!("bytes {to:?} of host memory that another copy uses: not a multiple of {word}");
+                return Err(Error::unsupported(&hold.id, "downloading", detail));
+            };
+            let mut spared = Spared { start: beside.start, bytes: [0; 4], len: bytes.len() };
+            spared.bytes[..bytes.len()].copy_from_slice(bytes);
+            self.spared = Some(spared);
+        } else if self.spared.is_some_and(|spared| to.contains(&spared.start)) {
+            // A later download writes them.
+            self.spared = None;
+        }
+        self.coming.push(to);
+        Ok(())
     }
 
     /// Maps the block again. Fails when the copy has not ended.
@@ -252,12 +315,22 @@ impl HostMemory for WgpuHostMemory {
         }
         let mapping = self.map()?;
         self.block.is_mapped.store(true, Release);
+        let coming = std::mem::take(&mut self.coming);
         if let (Some(shadow), Direction::Download) = (&mut self.shadow, self.block.direction) {
-            let to: &mut [u8] = bytemuck::cast_slice_mut(shadow);
-            // SAFETY: the mapping is at least as long as the memory asked for, and may be read.
-            unsafe { mapping.pointer.copy_to_nonoverlapping(NonNull::from(to).cast(), self.bytes) };
+            for range in coming {
+                let to: &mut [u8] = &mut bytemuck::cast_slice_mut(shadow)[range.clone()];
+                // SAFETY: the mapping is at least as long as the memory asked for, in which the range lies, and may
+                // be read.
+                unsafe {
+                    let from = mapping.pointer.add(range.start);
+                    from.copy_to_nonoverlapping(NonNull::from(to).cast(), range.len());
+                }
+            }
         }
         self.mapping = Some(mapping);
+        if let Some(Spared { start, bytes, len }) = self.spared.take() {
+            self.bytes_mut()[start..start + len].copy_from_slice(&bytes[..len]);
+        }
         Ok(())
     }
 

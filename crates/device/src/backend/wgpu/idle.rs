@@ -7,10 +7,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use super::{failure::Failure, transfer::TransferQueue};
+use super::{failure::Failure, hold::Hold, transfer::TransferQueue};
 use crate::describe::DeviceId;
 
 /// An open device, with what its callbacks report to.
@@ -26,6 +26,25 @@ fn kept() -> MutexGuard<'static, HashMap<DeviceId, Vec<Opened>>> {
     static KEPT: LazyLock<Mutex<HashMap<DeviceId, Vec<Opened>>>> = LazyLock::new(Mutex::default);
     // Nothing is left half-done under this lock.
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes note of an opening, so that others of the same device can have it give up what it keeps for reuse.
+pub(super) fn note(hold: &Arc<Hold>) {
+    let mut open = open();
+    let all = open.entry(hold.id.clone()).or_default();
+    all.retain(|hold| hold.strong_count() > 0);
+    all.push(Arc::downgrade(hold));
+}
+
+/// The present openings of a device.
+pub(super) fn openings(id: &DeviceId) -> Vec<Arc<Hold>> {
+    open().get(id).into_iter().flatten().filter_map(Weak::upgrade).collect()
+}
+
+fn open() -> MutexGuard<'static, HashMap<DeviceId, Vec<Weak<Hold>>>> {
+    static OPEN: LazyLock<Mutex<HashMap<DeviceId, Vec<Weak<Hold>>>>> = LazyLock::new(Mutex::default);
+    // Nothing is left half-done under this lock.
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A device of this id that nobody has and that was not lost meanwhile.

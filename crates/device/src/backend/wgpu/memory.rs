@@ -8,7 +8,7 @@ use super::{
     super::{
         Contents, Memory, Region,
         cpu::too_little_free,
-        shelf::{Shelf, class_bytes},
+        shelf::{Shelf, class_bytes, exact_bytes},
     },
     failure::{translate, watch},
     hold::Hold,
@@ -29,6 +29,7 @@ impl Drop for DeviceBlock {
     // Work that was submitted may still use the block. Whoever gets it next submits later, to the same queue.
     fn drop(&mut self) {
         self.shelf.put(self.buffer.size(), self.buffer.clone());
+        drop(self.shelf.excess());
     }
 }
 
@@ -47,17 +48,16 @@ impl WgpuMemory {
         const OPERATION: &str = "allocating a buffer";
         hold.check(OPERATION)?;
         let class = hold.class(OPERATION, bytes)?;
-        let reused = hold.shelf.take(class);
-        // A new buffer of wgpu's own is zero.
-        let is_zero = reused.is_none() && !hold.is_made_for_transfers(class);
-        let buffer = match reused {
-            Some(buffer) => buffer,
+        let (buffer, is_zero) = match hold.shelf.take(class) {
+            Some((_, buffer)) => (buffer, false),
             None => {
                 let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
                 let in_host_memory = matches!(hold.kind, Kind::Software | Kind::Integrated);
-                let buffer = hold.make_buffer(OPERATION, class, usage, false, in_host_memory)?;
-                hold.shelf.count(class);
-                buffer
+                let buffer = hold.make_block(OPERATION, bytes, usage, false, in_host_memory)?;
+                hold.shelf.count(buffer.size());
+                // A new buffer of wgpu's own is zero.
+                let is_zero = !hold.is_made_for_transfers(buffer.size());
+                (buffer, is_zero)
             }
         };
         // From here on, dropping it returns the block.
@@ -108,6 +108,24 @@ impl Hold {
         Err(self.no_room(operation, bytes, Some(limit), "the largest single buffer here"))
     }
 
+    /// A new block for so many bytes: of their class, or where there is no room for that, of exactly so many.
+    pub(super) fn make_block(
+        &self,
+        operation: &str,
+        bytes: u64,
+        usage: BufferUsages,
+        mapped_at_creation: bool,
+        in_host_memory: bool,
+    ) -> Result<Buffer> {
+        let class = self.class(operation, bytes)?;
+        let make = |size| self.make_buffer(operation, size, usage, mapped_at_creation, in_host_memory);
+        let exact = exact_bytes(bytes).min(self.capabilities.max_buffer_bytes);
+        match make(class) {
+            Err(Error::OutOfMemory { .. }) if exact < class => make(exact),
+            made => made,
+        }
+    }
+
     /// A new buffer from the driver. Where there is no room, what is kept for reuse is given back first.
     pub(super) fn make_buffer(
         &self,
@@ -117,14 +135,14 @@ impl Hold {
         mapped_at_creation: bool,
         in_host_memory: bool,
     ) -> Result<Buffer> {
-        if in_host_memory && let Some(free) = too_little_free(bytes, || self.trim()) {
+        if in_host_memory && let Some(free) = too_little_free(bytes, || self.trim_all()) {
             return Err(self.no_room(operation, bytes, Some(free), "the machine's memory"));
         }
         let descriptor = BufferDescriptor { label: None, size: bytes, usage, mapped_at_creation };
         if usage.contains(BufferUsages::STORAGE) && self.is_made_for_transfers(bytes) {
             let mut made = self.make_shared_buffer(operation, bytes, usage)?;
             if made.is_none() {
-                self.trim();
+                self.trim_all();
                 made = self.make_shared_buffer(operation, bytes, usage)?;
             }
             let full = || self.no_room(operation, bytes, None, "the device's memory");
@@ -137,7 +155,7 @@ impl Hold {
                 None => return self.check(operation).map(|()| buffer),
                 Some(wgpu::Error::OutOfMemory { .. }) if !is_second_try => {
                     is_second_try = true;
-                    self.trim();
+                    self.trim_all();
                 }
                 Some(error) => return Err(translate(error, &self.id, operation, bytes)),
             }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use wgpu::{Adapter, DeviceDescriptor, MemoryHints};
 
 use super::{
-    super::{Backend, Contents, Direction, HostMemory, Memory, MemoryUse, Program, StreamBackend},
+    super::{
+        Backend, Contents, Direction, HostMemory, Memory, MemoryUse, Program, StreamBackend, shelf::Shelf,
+    },
     clock::Clock,
     describe,
-    failure::{Failure, quietly},
+    failure::{Failure, catch},
     hold::Hold,
-    host::WgpuHostMemory,
+    host::{Staging, WgpuHostMemory},
     idle::{self, Opened},
     instance,
     memory::WgpuMemory,
@@ -24,6 +26,12 @@ use crate::{
     kernel::Kernel,
 };
 
+/// The shelf keeps this part of the device's memory at most.
+const SHELVED_PART: u64 = 4;
+
+/// The shelf keeps so many bytes at most where the device does not tell how much memory it has.
+const SHELVED_BYTES: u64 = 1 << 30;
+
 /// An open device.
 #[derive(Debug)]
 pub(super) struct WgpuBackend {
@@ -33,31 +41,44 @@ pub(super) struct WgpuBackend {
 impl WgpuBackend {
     /// Takes hold of an adapter's device with everything that it can do and that this crate has a use for.
     pub(super) fn open(description: &Description, adapter: &Adapter) -> Result<Self> {
-        let id = description.id.clone();
-        let (features, ask) = describe::features(adapter.features());
-        let limits = adapter.limits();
-        let opened = match idle::take(&id) {
-            Some(opened) => opened,
-            None => request(&id, adapter, ask, limits.clone())?,
-        };
-        let Opened { device, queue, failure, transfers } = opened;
-        let capabilities = describe::capabilities(features, ask, &limits, &adapter.get_info());
-        let hold = Hold {
-            clock: Clock::new(&queue),
-            kind: description.kind,
-            api: description.api,
-            capabilities,
-            device,
-            queue,
-            failure,
-            shelf: Default::default(),
-            transfers,
-            staging: Default::default(),
-            modules: Default::default(),
-            id,
-        };
-        Ok(WgpuBackend { hold: Arc::new(hold) })
+        Ok(Self::of(hold(description, adapter)?))
     }
+
+    /// An open device, which gives up what it keeps for reuse where another opening of the same device has no room.
+    pub(super) fn of(hold: Hold) -> Self {
+        let hold = Arc::new(hold);
+        idle::note(&hold);
+        WgpuBackend { hold }
+    }
+}
+
+/// A hold on a new or an idle device.
+pub(super) fn hold(description: &Description, adapter: &Adapter) -> Result<Hold> {
+    let id = description.id.clone();
+    let (features, ask) = describe::features(adapter.features());
+    let limits = adapter.limits();
+    let opened = match idle::take(&id) {
+        Some(opened) => opened,
+        None => request(&id, adapter, ask, limits.clone())?,
+    };
+    let Opened { device, queue, failure, transfers } = opened;
+    let capabilities = describe::capabilities(features, ask, &limits, &adapter.get_info());
+    Ok(Hold {
+        clock: Clock::new(&queue),
+        kind: description.kind,
+        api: description.api,
+        capabilities,
+        device,
+        queue,
+        failure,
+        shelf: Arc::new(Shelf::new(
+            description.memory_bytes.map_or(SHELVED_BYTES, |bytes| bytes / SHELVED_PART),
+        )),
+        transfers,
+        staging: Staging::new(),
+        modules: Default::default(),
+        id,
+    })
 }
 
 /// Asks the driver for a device.
@@ -76,7 +97,7 @@ fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::
         Some(opened) => opened,
         None => pollster::block_on(adapter.request_device(&descriptor)).map_err(|why| why.to_string()),
     };
-    let (device, queue) = quietly(request).map_err(refused)?.map_err(refused)?;
+    let (device, queue) = catch(request).map_err(refused)?.map_err(refused)?;
     let transfers = family.and_then(|family| {
         TransferQueue::new(adapter, &device, Some(family))
             .inspect_err(|why| tracing::warn!("{id}: downloads do not overlap with kernels: {why}"))
@@ -113,7 +134,10 @@ impl Backend for WgpuBackend {
     }
 
     fn memory(&self) -> MemoryUse {
-        self.hold.shelf.memory_use()
+        [Direction::Upload, Direction::Download]
+            .into_iter()
+            .map(|direction| self.hold.staging.memory_use(direction))
+            .fold(self.hold.shelf.memory_use(), MemoryUse::with_pinned)
     }
 
     fn trim(&self) {

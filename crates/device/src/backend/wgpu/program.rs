@@ -14,8 +14,8 @@ use wgpu::{
 };
 
 use super::{
-    super::{Bound, Memory, Program, Region},
-    failure::{quietly, translate, watch, words},
+    super::{Bound, Contents, Memory, Program, Region},
+    failure::{catch, translate, watch, words},
     hold::Hold,
     memory::{WgpuMemory, padded},
 };
@@ -25,9 +25,9 @@ use crate::{
     kernel::{Access, Kernel},
 };
 
-/// What is bound for a part of no length, which cannot be bound: as much as the smallest block has, so that
-/// it is enough for an element of any type.
-const NOTHING_BYTES: u64 = 256;
+/// Bytes of the memory that is bound in place of an empty buffer, which wgpu cannot bind: as much as the smallest
+/// block has.
+const PLACEHOLDER_BYTES: u64 = 256;
 
 /// The sources that an open device has compiled so far: kernels that share a source share a module.
 pub(super) type Modules = HashMap<String, Arc<Module>>;
@@ -157,6 +157,8 @@ pub(super) struct WgpuProgram {
     pipeline: ComputePipeline,
     /// None where the kernel works on no buffers.
     layout: Option<BindGroupLayout>,
+    /// The fewest bytes that any binding may have.
+    least_bytes: u64,
 }
 
 impl WgpuProgram {
@@ -168,11 +170,12 @@ impl WgpuProgram {
         };
         let body = if needs.is_empty() { "WGSL".to_owned() } else { format!("WGSL with {}", names(needs)) };
         // The translator to the driver's language panics on what it did not expect.
-        let made =
-            quietly(|| pipeline(hold, kernel, source)).unwrap_or_else(|why| Err(Refusal::Compiler(why)));
-        let (pipeline, layout) = made.map_err(|refusal| refusal.into_error(hold, kernel, &body))?;
+        let made = catch(|| pipeline(hold, kernel, source)).unwrap_or_else(|why| Err(Refusal::Compiler(why)));
+        let Made { pipeline, layout, least_bytes } =
+            made.map_err(|refusal| refusal.into_error(hold, kernel, &body))?;
         hold.check(&operation)?;
-        Ok(WgpuProgram { hold: hold.clone(), name: kernel.name.to_string(), body, pipeline, layout })
+        let name = kernel.name.to_string();
+        Ok(WgpuProgram { hold: hold.clone(), name, body, pipeline, layout, least_bytes })
     }
 }
 
@@ -188,11 +191,14 @@ fn names(features: Features) -> String {
     features.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
 }
 
-fn pipeline(
-    hold: &Hold,
-    kernel: &Kernel,
-    source: &str,
-) -> Result<(ComputePipeline, Option<BindGroupLayout>), Refusal> {
+/// What a kernel is compiled to.
+struct Made {
+    pipeline: ComputePipeline,
+    layout: Option<BindGroupLayout>,
+    least_bytes: u64,
+}
+
+fn pipeline(hold: &Hold, kernel: &Kernel, source: &str) -> Result<Made, Refusal> {
     let module = Module::of(hold, source)?;
     let Some(entry) = module.entries.iter().find(|entry| entry.name == kernel.name) else {
         let there: Vec<_> = module.entries.iter().map(|entry| format!("`{}`", entry.name)).collect();
@@ -252,7 +258,7 @@ fn pipeline(
             compilation_options: Default::default(),
             cache: None,
         });
-        (pipeline, layout)
+        Made { pipeline, layout, least_bytes: entry.least_bytes.values().copied().max().unwrap_or(0) }
     });
     error.map_or(Ok(made), |error| Err(Refusal::Driver(error)))
 }
@@ -264,15 +270,30 @@ impl Program for WgpuProgram {
 
     fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn Bound>> {
         let operation = format!("binding kernel `{}`", self.name);
-        let memories: Vec<_> =
-            arguments.iter().map(|region| WgpuMemory::of(region, &self.hold)).collect::<Result<_>>()?;
-        let entries: Vec<_> = arguments
+        let mut memories = Vec::with_capacity(arguments.len());
+        for region in arguments {
+            let memory = WgpuMemory::of(region, &self.hold)?;
+            // wgpu cannot bind nothing. Any part of the buffer itself that was bound instead would be other elements
+            // of it, which a kernel that trusts `arrayLength` overwrites: memory of its own is bound, of zeros.
+            memories.push(if region.bytes == 0 {
+                let bytes = self.least_bytes.max(PLACEHOLDER_BYTES);
+                let placeholder = Arc::new(WgpuMemory::allocate(&self.hold, bytes, Contents::Zeroed)?);
+                Place { buffer: placeholder.buffer().clone(), offset: 0, bytes, memory: placeholder }
+            } else {
+                let (buffer, bytes) = (memory.buffer().clone(), padded(region.bytes));
+                Place { buffer, offset: region.offset, bytes, memory: region.memory.clone() }
+            });
+        }
+        let entries: Vec<_> = memories
             .iter()
-            .zip(&memories)
             .zip(0..)
-            .map(|((region, memory), index)| BindGroupEntry {
+            .map(|(place, index)| BindGroupEntry {
                 binding: index,
-                resource: BindingResource::Buffer(place(region, memory)),
+                resource: BindingResource::Buffer(BufferBinding {
+                    buffer: &place.buffer,
+                    offset: place.offset,
+                    size: BufferSize::new(place.bytes),
+                }),
             })
             .collect();
         let group = match &self.layout {
@@ -289,19 +310,18 @@ impl Program for WgpuProgram {
             hold: self.hold.clone(),
             pipeline: self.pipeline.clone(),
             group,
-            _memories: arguments.iter().map(|region| region.memory.clone()).collect(),
+            _memories: memories.into_iter().map(|place| place.memory).collect(),
         }))
     }
 }
 
-fn place<'a>(region: &Region, memory: &'a WgpuMemory) -> BufferBinding<'a> {
-    let (mut offset, mut size) = (region.offset, padded(region.bytes));
-    if size == 0 {
-        // At the very end of a block there is nothing to bind, so its beginning stands in.
-        offset = if offset + NOTHING_BYTES <= memory.buffer().size() { offset } else { 0 };
-        size = NOTHING_BYTES;
-    }
-    BufferBinding { buffer: memory.buffer(), offset, size: BufferSize::new(size) }
+/// What is bound for an argument.
+struct Place {
+    buffer: wgpu::Buffer,
+    offset: u64,
+    bytes: u64,
+    /// Keeps the buffer from being used for something else.
+    memory: Arc<dyn Memory>,
 }
 
 /// A compiled kernel with its buffers, whose memory it keeps.

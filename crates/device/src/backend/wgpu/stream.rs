@@ -148,7 +148,7 @@ impl StreamBackend for WgpuStream {
         self.hold.check("downloading")?;
         self.check_offset("downloading", offset)?;
         let memory = WgpuMemory::of(from, &self.hold)?;
-        let block = WgpuHostMemory::lend(to, &self.hold, Direction::Download)?;
+        let block = WgpuHostMemory::lend_for_download(to, &self.hold, offset..offset + from.bytes)?;
         // The queue for transfers preserves nothing of the host memory: it is for copies to its beginning.
         let is_large = from.bytes >= TRANSFER_BYTES && offset == 0;
         if let Some(transfers) = self.hold.transfers.clone().filter(|_| is_large) {

@@ -49,7 +49,7 @@ fn host_memory_of_the_wrong_direction_is_refused() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn more_than_there_is_room_for_is_an_error() {
-    let (device, hold) = open(&vulkan());
+    let (device, hold) = open_as("vulkan:full", &vulkan());
     let most = hold.capabilities.max_buffer_bytes;
     let too_long = device.buffer::<u8>(most as usize + 1).unwrap_err();
     assert!(matches!(too_long, Error::OutOfMemory { .. }), "{too_long}");
@@ -127,4 +127,61 @@ fn contents_any_is_not_cleared_and_costs_no_submission() {
     assert_eq!(backend.memory().shelved_bytes, 256);
     backend.allocate(1, Contents::Any).unwrap();
     assert_eq!(backend.memory().peak_bytes, 256);
+}
+
+/// Writes 7 to every element that it is given.
+fn fill() -> Kernel {
+    Kernel::new("fill").writes::<u32>().workgroup(64).wgsl(
+        "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
+         @compute @workgroup_size(64)
+         fn fill(@builtin(global_invocation_id) id: vec3<u32>) {
+             if (id.x < arrayLength(&output)) { output[id.x] = 7u; }
+         }",
+    )
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_kernel_that_is_given_an_empty_slice_writes_to_no_other_element() {
+    let (device, _) = open(&vulkan());
+    let program = device.compile(&fill()).unwrap();
+    let mut stream = device.stream().unwrap();
+    let buffer = device.buffer_from(&[1u32; 256]).unwrap();
+    for start in [0, 64, 128, 256] {
+        let empty = buffer.slice(start..start).unwrap();
+        stream.launch(&program.bind(&[empty.arg()]).unwrap(), 4, &()).unwrap();
+        assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), [1; 256], "from {start}");
+    }
+    let none = device.buffer::<u32>(0).unwrap();
+    stream.launch(&program.bind(&[none.arg()]).unwrap(), 4, &()).unwrap();
+    stream.wait().unwrap();
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_download_overwrites_nothing_beyond_its_end() {
+    let (device, _) = open(&vulkan());
+    let mut stream = device.stream().unwrap();
+    for len in [1usize, 2, 3, 4, 5, 1001, (1 << 20) + 1] {
+        let buffer = device.buffer_from(&vec![1u8; len]).unwrap();
+        let mut host = device.host_buffer::<u8>(len + 9, Direction::Download).unwrap();
+        for _ in 0..2 {
+            host.as_mut_slice().fill(0xEE);
+            host = stream.download_host(&buffer, host).unwrap().wait().unwrap();
+            assert!(host.as_slice()[..len].iter().all(|byte| *byte == 1), "{len} bytes");
+            assert_eq!(&host.as_slice()[len..len + 4], [0xEE; 4], "{len} bytes");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn what_one_opening_keeps_is_given_up_for_another() {
+    let source = vulkan();
+    let ((one, _), (_, other)) = (open_as("vulkan:shared", &source), open_as("vulkan:shared", &source));
+    drop(one.buffer::<u8>(5000).unwrap());
+    assert_eq!(one.memory().shelved_bytes, 8192);
+    let full = other.make_buffer("testing", 1 << 45, wgpu::BufferUsages::STORAGE, false, true).unwrap_err();
+    assert!(matches!(full, Error::OutOfMemory { .. }), "{full}");
+    assert_eq!(one.memory().shelved_bytes, 0);
 }

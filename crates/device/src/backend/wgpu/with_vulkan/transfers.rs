@@ -3,7 +3,10 @@
 use ash::vk;
 use wgpu::{BufferDescriptor, BufferUsages, MapMode};
 
-use super::{super::transfer::TransferQueue, *};
+use super::{
+    super::{open, transfer::TransferQueue},
+    *,
+};
 
 /// A device whose large downloads go past wgpu.
 fn open_with_transfers() -> (Device, Arc<Hold>) {
@@ -11,12 +14,11 @@ fn open_with_transfers() -> (Device, Arc<Hold>) {
     let described = Description { id: "vulkan:transfers".into(), ..source.describe().clone() };
     let adapter = adapters(Api::Vulkan).unwrap().into_iter().find(|it| it.get_info().name == described.name);
     let adapter = adapter.unwrap();
-    let mut backend = WgpuBackend::open(&described, &adapter).unwrap();
-    let hold = Arc::get_mut(&mut backend.hold).unwrap();
+    let mut hold = open::hold(&described, &adapter).unwrap();
     if hold.transfers.is_none() {
         hold.transfers = Some(Arc::new(TransferQueue::new(&adapter, &hold.device, None).unwrap()));
     }
-    device_of(backend, &described)
+    device_of(WgpuBackend::of(hold), &described)
 }
 
 const LARGE: usize = 1 << 19;
@@ -210,7 +212,7 @@ fn a_submission_that_unwinds_is_counted_and_leaves_no_semaphore_to_the_next() {
     // wgpu runs callbacks in a submission, after it has given it to the driver.
     let mapped = hold.device.create_buffer(&descriptor);
     mapped.map_async(MapMode::Read, .., |_| panic!("in a callback"));
-    assert_eq!(quietly(|| hold.submit(None, 0)).unwrap_err(), "in a callback");
+    assert_eq!(catch(|| hold.submit(None, 0)).unwrap_err(), "in a callback");
     assert_eq!(hold.submit(None, 0).1, first + 2, "each submission signals a number of its own");
     let buffer = device.buffer_from(&vec![3u32; LARGE]).unwrap();
     let found = device.stream().unwrap().download(&buffer).unwrap().wait().unwrap();

@@ -1,0 +1,147 @@
+//! With a library that stands in for the CUDA driver: `fake.c`, which the C compiler makes that also links.
+
+use std::process::Command;
+
+use libloading::os::unix::Library;
+
+use super::find;
+use crate::{Device, Direction, Error};
+
+/// Set in the process that finds the library.
+const INSIDE: &str = "EVENER_TEST_INSIDE";
+
+const PROGRAMS_CONTEXT: usize = 0xCAFE;
+
+const GIB: usize = 1 << 30;
+
+/// Runs a test of this program again in a process that finds the library. Nothing where this is that process.
+fn in_another_process(test: &str) -> Option<()> {
+    if std::env::var_os(INSIDE).is_some() {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (source, driver) = (folder.path().join("fake.c"), folder.path().join("libcuda.so"));
+    std::fs::write(&source, include_str!("fake.c")).unwrap();
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&driver, &source]).status();
+    assert!(compiled.unwrap().success());
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "--nocapture", &format!("backend::cuda::stand_in::{test}")]);
+    command.env(INSIDE, "1").env("LD_LIBRARY_PATH", folder.path());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    Some(())
+}
+
+fn ask(function: &str) -> usize {
+    // SAFETY: the library that is loaded already, whose functions take nothing and give a number.
+    unsafe {
+        let library = Library::new("libcuda.so").unwrap();
+        let asked = library.get::<unsafe extern "C" fn() -> usize>(function.as_bytes()).unwrap();
+        asked()
+    }
+}
+
+fn card() -> Device {
+    Device::from_source(find().sources.into_iter().next().expect("the stand-in has a card"))
+}
+
+#[test]
+fn the_context_of_the_program_stays_current() {
+    let None = in_another_process("the_context_of_the_program_stays_current") else { return };
+    let device = card();
+    device.open().unwrap();
+    assert_eq!(ask("fake_current"), PROGRAMS_CONTEXT);
+    let parts = device.split(&[40, 92]).unwrap();
+    for device in [&device, &parts[0]] {
+        let buffer = device.buffer_from(&[1u32; 100]).unwrap();
+        let mut stream = device.stream().unwrap();
+        stream.download(&buffer).unwrap().wait().unwrap();
+        stream.mark().unwrap().wait().unwrap();
+        drop((stream, buffer));
+        device.trim();
+        assert_eq!(ask("fake_current"), PROGRAMS_CONTEXT);
+    }
+    ask("fake_fault");
+    assert!(matches!(device.buffer::<u8>(1 << 20), Err(Error::Lost { .. })));
+    drop((device, parts));
+    assert_eq!(ask("fake_current"), PROGRAMS_CONTEXT, "after a loss too");
+}
+
+#[test]
+fn a_lost_context_that_others_hold_is_left_to_them() {
+    let None = in_another_process("a_lost_context_that_others_hold_is_left_to_them") else { return };
+    let device = card();
+    device.open().unwrap();
+    ask("fake_retain");
+    ask("fake_fault");
+    assert!(matches!(device.buffer::<u8>(1 << 20), Err(Error::Lost { .. })));
+    let error = device.fresh().open().unwrap_err();
+    assert!(matches!(&error, Error::Lost { detail, .. } if detail.contains("start it again")), "{error}");
+    assert_eq!(ask("fake_resets"), 0, "it is not only ours");
+    // The others have let go of it.
+    ask("fake_release");
+    let again = device.fresh();
+    again.buffer::<u8>(1 << 20).unwrap();
+    assert_eq!((ask("fake_resets"), ask("fake_retained")), (0, 1));
+    drop((device, again));
+    assert_eq!(ask("fake_retained"), 0, "every reference was given back");
+}
+
+#[test]
+fn a_request_that_fits_is_served_however_large() {
+    let None = in_another_process("a_request_that_fits_is_served_however_large") else { return };
+    let device = card();
+    let buffer = device.buffer_any::<u8>(129 * GIB).unwrap();
+    assert_eq!(ask("fake_used_mebibytes"), 129 << 10);
+    // 12 GiB are left.
+    let rest = device.buffer_any::<u8>(12 * GIB - 1000).unwrap();
+    let full = device.buffer_any::<u8>(1 << 20).unwrap_err();
+    assert!(matches!(full, Error::OutOfMemory { .. }), "{full}");
+    drop((buffer, rest));
+    let memory = device.memory();
+    assert_eq!((memory.in_use_bytes, memory.shelved_bytes), (0, 141 << 30), "kept: {memory:?}");
+    // The next block that is asked for is a good moment to give back what is too much.
+    let _small = device.buffer_any::<u8>(1).unwrap();
+    assert!(device.memory().shelved_bytes <= 141 * GIB as u64 / 4, "{:?}", device.memory());
+    let host = device.host_buffer::<u8>(1 << 20, Direction::Upload).unwrap();
+    assert_eq!(device.memory().pinned_bytes, 1 << 20);
+    drop(host);
+    assert_eq!(device.memory().pinned_shelved_bytes, 1 << 20);
+}
+
+#[test]
+fn a_block_is_not_rounded_up_where_there_is_no_room_for_that() {
+    let None = in_another_process("a_block_is_not_rounded_up_where_there_is_no_room_for_that") else {
+        return;
+    };
+    let device = card();
+    let _most = device.buffer_any::<u8>(141 * GIB - (100 << 20)).unwrap();
+    // The class of 97 MiB has 104.
+    device.buffer_any::<u8>(97 << 20).unwrap();
+}
+
+#[test]
+fn what_a_partition_keeps_is_given_up_for_another() {
+    let None = in_another_process("what_a_partition_keeps_is_given_up_for_another") else { return };
+    let parts = card().split(&[40, 92]).unwrap();
+    drop(parts[0].buffer_any::<u8>(96 * GIB).unwrap());
+    assert_eq!(parts[0].memory().shelved_bytes, 96 << 30);
+    parts[1].buffer_any::<u8>(96 * GIB).unwrap();
+    assert_eq!(parts[0].memory().shelved_bytes, 0);
+}
+
+#[test]
+fn green_contexts_live_as_long_as_what_was_made_from_them() {
+    let None = in_another_process("green_contexts_live_as_long_as_what_was_made_from_them") else { return };
+    let parts = card().split(&[16, 9, 32, 8]).unwrap();
+    let mut streams: Vec<_> = parts.iter().map(|part| part.stream().unwrap()).collect();
+    // The sources go here, and only the streams are left.
+    drop(parts);
+    streams.iter_mut().for_each(|stream| stream.wait().unwrap());
+    assert_eq!(ask("fake_orphans"), 0);
+    while let Some(stream) = streams.pop() {
+        drop(stream);
+        assert_eq!(ask("fake_orphans"), 0);
+    }
+}
