@@ -50,33 +50,46 @@ pub struct Binding {
     pub(crate) element_name: &'static str,
 }
 
+/// A WGSL body of a kernel.
+#[derive(Debug, Clone)]
+pub(crate) struct WgslBody {
+    pub(crate) needs: Features,
+    pub(crate) source: Cow<'static, str>,
+    /// Whether the run-time checks are compiled in: indices, divisors, loops that never end.
+    pub(crate) is_checked: bool,
+}
+
 /// One computation, with a body for each kind of device that it can run on.
+///
+/// A Rust body is safe Rust. WGSL is compiled with run-time checks, so it reaches no memory but its buffers. CUDA C can
+/// reach any address, so [`cuda`](Kernel::cuda) is `unsafe`.
 ///
 /// ```
 /// use evener_device::{Device, Kernel};
 ///
-/// let double = Kernel::new("double")
+/// let twice = Kernel::new("twice")
 ///     .reads::<u32>()
 ///     .writes::<u32>()
 ///     .workgroup(64)
-///     .cuda(r#"
-///         extern "C" __global__ void double(const unsigned *in, unsigned *out) {
-///             unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-///             out[i] = 2 * in[i];
-///         }"#)
 ///     .wgsl(r#"
 ///         @group(0) @binding(0) var<storage, read> in: array<u32>;
 ///         @group(0) @binding(1) var<storage, read_write> out: array<u32>;
 ///         @compute @workgroup_size(64)
-///         fn double(@builtin(global_invocation_id) id: vec3<u32>) { out[id.x] = 2 * in[id.x]; }"#)
+///         fn twice(@builtin(global_invocation_id) id: vec3<u32>) { out[id.x] = 2 * in[id.x]; }"#)
 ///     .rust(|launch| {
 ///         let (input, output) = (launch.read::<u32>(0)?, launch.write::<u32>(1)?);
 ///         for (out, value) in output.iter_mut().zip(input) { *out = 2 * value; }
 ///         Ok(())
 ///     });
+/// // SAFETY: the launch below has one thread for each element of both buffers.
+/// let twice = unsafe { twice.cuda(r#"
+///     extern "C" __global__ void twice(const unsigned *in, unsigned *out) {
+///         unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+///         out[i] = 2 * in[i];
+///     }"#) };
 ///
 /// let device = Device::cpu();
-/// let program = device.compile(&double)?;
+/// let program = device.compile(&twice)?;
 /// let input = device.buffer_from(&[1u32; 64])?;
 /// let output = device.buffer::<u32>(64)?;
 /// let mut stream = device.stream()?;
@@ -92,7 +105,7 @@ pub struct Kernel {
     pub(crate) workgroup: [u32; 3],
     pub(crate) shared_bytes: u32,
     pub(crate) cuda: Option<Cow<'static, str>>,
-    pub(crate) wgsl: Vec<(Features, Cow<'static, str>)>,
+    pub(crate) wgsl: Vec<WgslBody>,
     pub(crate) rust: Option<Arc<RustBody>>,
 }
 
@@ -147,7 +160,25 @@ impl Kernel {
     }
 
     /// Gives the body for CUDA devices.
-    pub fn cuda(mut self, source: impl Into<Cow<'static, str>>) -> Self {
+    ///
+    /// # Safety
+    /// Nothing checks what CUDA C does with an address. In every launch of this kernel, with the workgroups, the
+    /// parameters and the buffers of that launch, the source must
+    /// - read only elements of the buffers that it is given, and write only elements of those declared with
+    ///   [`writes`](Kernel::writes), beside its parameters and its own local and shared memory;
+    /// - use no more dynamic shared memory than [`shared_bytes`](Kernel::shared_bytes).
+    ///
+    /// The promise covers launches that other code makes. A function that gives the kernel to its callers is `unsafe`
+    /// itself and says which launches are allowed, unless the source is within bounds in all of them.
+    ///
+    /// ```compile_fail,E0133
+    /// use evener_device::Kernel;
+    ///
+    /// let anywhere = r#"extern "C" __global__ void store() { *(int *)0xdead0000 = 42; }"#;
+    /// let kernel = Kernel::new("store").cuda(anywhere);
+    /// ```
+    #[allow(unsafe_code)]
+    pub unsafe fn cuda(mut self, source: impl Into<Cow<'static, str>>) -> Self {
         self.cuda = Some(source.into());
         self
     }
@@ -158,10 +189,41 @@ impl Kernel {
     }
 
     /// Gives a body for devices driven through wgpu that have these features. Of the bodies that a
-    /// device has the features for, the first one given is used. Every loop in it must end: drivers may
-    /// take one that does not for code that is never reached.
-    pub fn wgsl_with(mut self, needs: Features, source: impl Into<Cow<'static, str>>) -> Self {
-        self.wgsl.push((needs, source.into()));
+    /// device has the features for, the first one given is used.
+    ///
+    /// The body is compiled with run-time checks. An index out of bounds reads or writes some element of the same
+    /// buffer, or does nothing; a division by zero has a result; a loop ends after 2^64 turns. Where these cost too
+    /// much, [`wgsl_unchecked`](Kernel::wgsl_unchecked) leaves them out.
+    pub fn wgsl_with(self, needs: Features, source: impl Into<Cow<'static, str>>) -> Self {
+        self.wgsl_body(WgslBody { needs, source: source.into(), is_checked: true })
+    }
+
+    /// Gives a body as [`wgsl_with`](Kernel::wgsl_with) does, compiled without run-time checks.
+    ///
+    /// The check of loops alone has made kernels up to a hundred times slower on some drivers (gfx-rs/wgpu#7698).
+    ///
+    /// # Safety
+    /// In every launch of this kernel, with the workgroups, the parameters and the buffers of that launch,
+    /// - every index must be within its array or buffer;
+    /// - every loop must end: compilers may take one that does not for code that is never reached;
+    /// - no integer may be divided by zero, nor the least one by -1.
+    ///
+    /// The promise covers launches that other code makes, as with [`cuda`](Kernel::cuda).
+    ///
+    /// ```compile_fail,E0133
+    /// use evener_device::{Features, Kernel};
+    ///
+    /// let beyond = "@group(0) @binding(0) var<storage, read_write> data: array<u32>;
+    ///     @compute @workgroup_size(1) fn beyond() { data[1000000] = 42; }";
+    /// let kernel = Kernel::new("beyond").writes::<u32>().wgsl_unchecked(Features::empty(), beyond);
+    /// ```
+    #[allow(unsafe_code)]
+    pub unsafe fn wgsl_unchecked(self, needs: Features, source: impl Into<Cow<'static, str>>) -> Self {
+        self.wgsl_body(WgslBody { needs, source: source.into(), is_checked: false })
+    }
+
+    fn wgsl_body(mut self, body: WgslBody) -> Self {
+        self.wgsl.push(body);
         self
     }
 
@@ -210,9 +272,8 @@ impl Kernel {
     }
 
     /// The WGSL body for a device with these features.
-    pub(crate) fn wgsl_for(&self, features: Features) -> Option<(Features, &str)> {
-        let (needs, source) = self.wgsl.iter().find(|(needs, _)| features.contains(*needs))?;
-        Some((*needs, source))
+    pub(crate) fn wgsl_for(&self, features: Features) -> Option<&WgslBody> {
+        self.wgsl.iter().find(|body| features.contains(body.needs))
     }
 }
 
@@ -224,7 +285,7 @@ impl fmt::Debug for Kernel {
             .field("params_bytes", &self.params_bytes)
             .field("workgroup", &self.workgroup)
             .field("cuda", &self.cuda.is_some())
-            .field("wgsl", &self.wgsl.iter().map(|(needs, _)| needs).collect::<Vec<_>>())
+            .field("wgsl", &self.wgsl.iter().map(|body| body.needs).collect::<Vec<_>>())
             .field("rust", &self.rust.is_some())
             .finish_non_exhaustive()
     }

@@ -1,6 +1,8 @@
 //! A card that is lost, and opened again. One test in a process of its own: a fault in a kernel breaks the
 //! card's context for the whole process.
 
+#![allow(unsafe_code)]
+
 use evener_device::{Direction, Error, Inventory, Kernel};
 
 #[test]
@@ -9,11 +11,15 @@ fn a_card_that_a_kernel_broke_is_lost_and_works_again_when_opened_anew() {
     let inventory = Inventory::discover_all_apis();
     let found = inventory.devices().iter().find(|device| device.id().as_str() == "cuda:0");
     let device = found.expect("no CUDA device");
-    let store = Kernel::new("store").writes::<u64>().params::<u64>().workgroup(1).cuda(
-        r#"extern "C" __global__ void store(unsigned long long *out, unsigned long long where) {
-            *(where ? (unsigned long long *)where : out) = 42;
-        }"#,
-    );
+    let store = Kernel::new("store").writes::<u64>().params::<u64>().workgroup(1);
+    // SAFETY: it breaks the promise on purpose, at an address where no memory is: the card stops the store.
+    let store = unsafe {
+        store.cuda(
+            r#"extern "C" __global__ void store(unsigned long long *out, unsigned long long where) {
+                *(where ? (unsigned long long *)where : out) = 42;
+            }"#,
+        )
+    };
     let program = device.compile(&store).unwrap();
     let parts = device.split(&[40, 40]).unwrap();
     let buffer = device.buffer::<u64>(1).unwrap();

@@ -1,4 +1,4 @@
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout, unsafe_code)]
 //! Runs one kernel on every device of the machine and checks that all of them give the same result.
 //!
 //! `cargo run --release -p evener --example every_device`
@@ -9,19 +9,19 @@ use evener::prelude::*;
 const STEPS: u32 = 1000;
 const COUNT: usize = 1 << 20;
 
+const CUDA: &str = r#"
+    extern "C" __global__ void steps(unsigned *data, unsigned steps) {
+        unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+        unsigned x = data[i];
+        for (unsigned step = 0; step < steps; step++) x = x * x + 1;
+        data[i] = x;
+    }"#;
+
 fn steps() -> Kernel {
-    Kernel::new("steps")
+    let kernel = Kernel::new("steps")
         .writes::<u32>()
         .params::<u32>()
         .workgroup(256)
-        .cuda(
-            r#"extern "C" __global__ void steps(unsigned *data, unsigned steps) {
-                unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-                unsigned x = data[i];
-                for (unsigned step = 0; step < steps; step++) x = x * x + 1;
-                data[i] = x;
-            }"#,
-        )
         .wgsl(
             r#"
             var<immediate> steps_to_go: u32;
@@ -39,7 +39,9 @@ fn steps() -> Kernel {
                 *x = (0..steps).fold(*x, |x, _| x.wrapping_mul(x).wrapping_add(1));
             }
             Ok(())
-        })
+        });
+    // SAFETY: `main` launches one thread for each element of the buffer, since `COUNT` is a multiple of 256.
+    unsafe { kernel.cuda(CUDA) }
 }
 
 fn main() -> Result<(), Error> {

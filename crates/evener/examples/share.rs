@@ -2,7 +2,7 @@
 //!
 //! Each item goes through many rounds of integer arithmetic, in CUDA C, in WGSL or in Rust. The result is the same
 //! whoever did what, and is checked against a plain loop.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stdout, clippy::print_stderr, unsafe_code)]
 
 use evener::{KernelParams, prelude::*};
 
@@ -51,7 +51,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .writes::<u32>()
         .params::<KernelParams>()
         .workgroup(64)
-        .cuda(CUDA)
         .wgsl(WGSL)
         .rust(|launch| {
             let count = launch.params::<KernelParams>()?.count as usize;
@@ -61,6 +60,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             Ok(())
         });
+    // SAFETY: a thread that is past `count`, the number of items in both buffers, does nothing.
+    let kernel = unsafe { kernel.cuda(CUDA) };
     let items: Vec<u32> = (0..count).collect();
     let job = Pool::all()?.job(&KernelTask::<u32, u32>::new(&kernel)).progress_bar();
     let run = job.map(&items)?;

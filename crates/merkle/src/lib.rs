@@ -75,12 +75,24 @@ pub mod measure {
     use crate::{kernel, rule::Scheme, subtree::Format};
 
     /// A CUDA kernel `bare` that hashes as much as a tree does, one leaf and one node for each leaf, without a tree.
-    pub fn bare(scheme: Scheme, leaf_bytes: usize) -> Kernel {
-        kernel::bare(Format { scheme, leaf_bytes, hashed: false })
+    ///
+    /// # Safety
+    /// In every launch, the input has a leaf and the output has 32 bytes for each thread.
+    #[allow(unsafe_code)]
+    pub unsafe fn bare(scheme: Scheme, leaf_bytes: usize) -> Kernel {
+        let format = Format { scheme, leaf_bytes, hashed: false };
+        // SAFETY: the caller promises the same.
+        unsafe { kernel::bare(format) }
     }
 
     /// A CUDA kernel `leaves` that hashes leaves alone.
-    pub fn leaves(scheme: Scheme, leaf_bytes: usize) -> Kernel {
-        kernel::leaves_alone(Format { scheme, leaf_bytes, hashed: false })
+    ///
+    /// # Safety
+    /// As for [`bare`].
+    #[allow(unsafe_code)]
+    pub unsafe fn leaves(scheme: Scheme, leaf_bytes: usize) -> Kernel {
+        let format = Format { scheme, leaf_bytes, hashed: false };
+        // SAFETY: the caller promises the same.
+        unsafe { kernel::leaves_alone(format) }
     }
 }

@@ -57,11 +57,15 @@ pub(crate) struct Run {
 }
 
 impl Resident {
+    #[allow(unsafe_code)]
     pub(crate) fn new(device: &Device, format: Format) -> Result<Resident> {
         let has = device.capabilities()?;
+        // SAFETY: `launch` and `roots`, which alone launch it, give it a block of leaves or digests and room for its nodes
+        // for each workgroup.
+        let kernel = unsafe { kernel::merkle(format) };
         Ok(Resident {
             format,
-            program: device.compile(&kernel::merkle(format))?,
+            program: device.compile(&kernel)?,
             stream: device.stream()?,
             device: device.clone(),
             most_bytes: has.max_binding_bytes.min(has.max_buffer_bytes),

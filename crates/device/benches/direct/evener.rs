@@ -1,6 +1,8 @@
 //! The operations through Evener.
 
-use evener_device::{Api, Bound, Buffer, Device, Direction, HostBuffer, Kernel, Stream, copy_parallel};
+use evener_device::{
+    Api, Bound, Buffer, Device, Direction, Features, HostBuffer, Kernel, Stream, copy_parallel,
+};
 
 use crate::{ADDEND, COPY_BYTES, CUDA_SOURCE, GROUPS, Params, Peer, Result, WGSL_SOURCE, WORKGROUP};
 
@@ -15,14 +17,27 @@ pub(crate) struct Evener {
     written: Vec<u8>,
 }
 
+/// A kernel of the benchmark's sources.
+///
+/// # Safety
+/// `int32_multiply` has a buffer with an element for each thread of a launch.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn kernel(name: &'static str) -> Kernel {
+    let kernel = Kernel::new(name).workgroup(WORKGROUP);
+    // SAFETY: a thread writes its own element, which the caller says is there; the loop has `iterations` turns.
+    unsafe { kernel.cuda(CUDA_SOURCE).wgsl_unchecked(Features::empty(), WGSL_SOURCE) }
+}
+
 impl Evener {
+    #[allow(unsafe_code)]
     pub(crate) fn new(device: &Device) -> Result<Self> {
-        let kernel = |name| Kernel::new(name).workgroup(WORKGROUP).cuda(CUDA_SOURCE).wgsl(WGSL_SOURCE);
         let out = device.buffer::<u32>((GROUPS * WORKGROUP) as usize)?;
-        let multiply = kernel("int32_multiply").writes::<u32>().params::<Params>();
+        // SAFETY: `multiply` launches `GROUPS` workgroups; the other kernel does nothing.
+        let (multiply, nothing) = unsafe { (kernel("int32_multiply"), kernel("nothing")) };
+        let multiply = multiply.writes::<u32>().params::<Params>();
         Ok(Evener {
             stream: device.stream()?,
-            nothing: device.compile(&kernel("nothing"))?.bind(&[])?,
+            nothing: device.compile(&nothing)?.bind(&[])?,
             multiply: device.compile(&multiply)?.bind(&[out.arg()])?,
             target: device.buffer(COPY_BYTES)?,
             up: Some(device.host_buffer(COPY_BYTES, Direction::Upload)?),

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use evener_device::{Bound, Buffer, Device, Direction, HostBuffer, Kernel, Kind, Stream, Transfer};
+use evener_device::{Bound, Buffer, Device, Direction, HostBuffer, Kind, Stream, Transfer};
 
-use crate::{CUDA_SOURCE, Params, Result, WGSL_SOURCE, WORKGROUP};
+use crate::{Params, Result, WORKGROUP, evener::kernel};
 
 const CHUNKS: usize = 16;
 
@@ -32,12 +32,14 @@ impl Lane {
     }
 }
 
+#[allow(unsafe_code)]
 pub(crate) fn run(device: &Device) -> Result<()> {
     let hardware = device.describe().kind != Kind::Software;
     let words: usize = if hardware { 16 << 20 } else { 1 << 20 };
-    let kernel = Kernel::new("int32_multiply").workgroup(WORKGROUP).cuda(CUDA_SOURCE).wgsl(WGSL_SOURCE);
-    let program = device.compile(&kernel.writes::<u32>().params::<Params>())?;
     let groups = 4096.min(words as u32 / WORKGROUP);
+    // SAFETY: the buffers have `words` elements, and a launch no more threads.
+    let kernel = unsafe { kernel("int32_multiply") };
+    let program = device.compile(&kernel.writes::<u32>().params::<Params>())?;
     let mut lanes = Vec::new();
     for _ in 0..LANES {
         let buffer = device.buffer::<u32>(words)?;

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::kernel::Kernel;
+use crate::{describe::Features, kernel::Kernel};
 
 /// Threads in a workgroup of each of these kernels.
 pub(super) const WORKGROUP: u32 = 256;
@@ -120,8 +120,13 @@ pub(super) fn nothing() -> Kernel {
     kernel("nothing").rust(|_| Ok(()))
 }
 
+#[allow(unsafe_code)]
 fn kernel(name: &'static str) -> Kernel {
-    Kernel::new(name).workgroup(WORKGROUP).cuda(CUDA).wgsl(WGSL)
+    let kernel = Kernel::new(name).workgroup(WORKGROUP);
+    // SAFETY: only this module's parent launches these kernels. It gives those that compute a buffer with an element for
+    // each thread, and `copy_words` two buffers of `iterations` elements. Every loop ends after `iterations` turns, and
+    // nothing is divided by a variable.
+    unsafe { kernel.cuda(CUDA).wgsl_unchecked(Features::empty(), WGSL) }
 }
 
 #[cfg(test)]

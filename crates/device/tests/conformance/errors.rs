@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use evener_device::{Device, Direction, Error, Kernel, Severity};
 
-use crate::{Behaviour, Outcome, ensure, ensure_error, sources};
+use crate::{
+    Behaviour, Outcome, ensure, ensure_error,
+    sources::{self, WithCuda},
+};
 
 pub(crate) const EVERYWHERE: &[Behaviour] = &[
     ("a_kernel_without_a_body_for_the_device_is_refused", no_body),
@@ -38,7 +41,9 @@ fn still_works(device: &Device) -> Outcome {
 fn will_not_compile(device: &Device) -> Outcome {
     let broken = Kernel::new("broken")
         .writes::<u32>()
-        .cuda("// one\n// two\nextern \"C\" __global__ void broken(unsigned *out) { out[0] = nowhere; }\n")
+        .with_cuda(
+            "// one\n// two\nextern \"C\" __global__ void broken(unsigned *out) { out[0] = nowhere; }\n",
+        )
         .wgsl(
             "// one\n@group(0) @binding(0) var<storage, read_write> out: array<u32>;
 @compute @workgroup_size(64) fn broken() { out[0] = nowhere; }\n",

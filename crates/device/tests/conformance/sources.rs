@@ -1,6 +1,22 @@
 //! The kernels that the suite runs, each in three bodies.
 
+use std::borrow::Cow;
+
 use evener_device::{Features, Kernel};
+
+/// CUDA C for the suite's kernels.
+pub(crate) trait WithCuda {
+    fn with_cuda(self, source: impl Into<Cow<'static, str>>) -> Kernel;
+}
+
+impl WithCuda for Kernel {
+    #[allow(unsafe_code)]
+    fn with_cuda(self, source: impl Into<Cow<'static, str>>) -> Kernel {
+        // SAFETY: the trials launch each kernel with buffers that have an element for each thread, or for as many threads
+        // as a parameter says.
+        unsafe { self.cuda(source) }
+    }
+}
 
 /// One of each.
 pub(crate) fn all() -> Vec<Kernel> {
@@ -23,7 +39,7 @@ pub(crate) fn triple() -> Kernel {
         .writes::<u32>()
         .params::<[u32; 2]>()
         .workgroup(64)
-        .cuda(
+        .with_cuda(
             r#"
             struct Params { unsigned count, addend; };
             extern "C" __global__ void triple(const unsigned *in, unsigned *out, Params p) {
@@ -65,7 +81,7 @@ pub(crate) fn spin() -> Kernel {
         .writes::<u32>()
         .params::<u32>()
         .workgroup(1)
-        .cuda(format!(
+        .with_cuda(format!(
             r#"extern "C" __global__ void spin(unsigned *data, unsigned rounds) {{
                 unsigned x = data[0];
                 for (unsigned i = 0; i < rounds; i++) {{ {} }}
@@ -102,7 +118,7 @@ pub(crate) fn extent() -> Kernel {
     Kernel::new("extent")
         .writes::<u32>()
         .workgroup(1)
-        .cuda(
+        .with_cuda(
             r#"extern "C" __global__ void extent(unsigned *out) {
                 if (blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1 && blockIdx.z == gridDim.z - 1) {
                     out[0] = blockIdx.x + 1; out[1] = blockIdx.y + 1; out[2] = blockIdx.z + 1;
@@ -132,7 +148,7 @@ pub(crate) fn reverse(threads: u32) -> Kernel {
         .writes::<u32>()
         .workgroup(threads)
         .shared_bytes(threads * 4)
-        .cuda(
+        .with_cuda(
             r#"extern "C" __global__ void reverse(unsigned *data) {
                 extern __shared__ unsigned shared[];
                 shared[threadIdx.x] = data[threadIdx.x];
@@ -165,7 +181,7 @@ pub(crate) fn shared_sum(bytes: u32) -> Kernel {
         .params::<u32>()
         .workgroup(1)
         .shared_bytes(bytes)
-        .cuda(
+        .with_cuda(
             r#"extern "C" __global__ void shared_sum(unsigned *out, unsigned words) {
                 extern __shared__ unsigned shared[];
                 for (unsigned i = 0; i < words; i++) shared[i] = i * i;
@@ -210,7 +226,7 @@ pub(crate) fn gather(count: u32) -> Kernel {
     kernel
         .writes::<u32>()
         .workgroup(1)
-        .cuda(format!(
+        .with_cuda(format!(
             r#"extern "C" __global__ void gather({parameters}unsigned *out) {{ out[0] = 0{sum}; }}"#
         ))
         .wgsl(format!(
@@ -237,7 +253,7 @@ where
         .writes::<u32>()
         .params::<[u32; WORDS]>()
         .workgroup(1)
-        .cuda(format!(
+        .with_cuda(format!(
             r#"struct Params {{ unsigned words[{WORDS}]; }};
             extern "C" __global__ void sum_params(unsigned *out, Params p) {{
                 unsigned sum = 0;
@@ -266,7 +282,7 @@ pub(crate) fn wide_product(only_fallback: bool) -> Kernel {
     let kernel = if only_fallback { kernel } else { kernel.wgsl_with(Features::INT64, WIDE_PRODUCT_U64) };
     kernel
         .wgsl(WIDE_PRODUCT_U32)
-        .cuda(
+        .with_cuda(
             r#"
             typedef unsigned long long u64;
             extern "C" __global__ void wide_product(const ulonglong2 *in, ulonglong2 *out) {

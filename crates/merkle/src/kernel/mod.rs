@@ -5,7 +5,7 @@
 //! blocks of 256 leaves are there for inputs so small that the number of workgroups counts, and larger ones for the rest.
 
 use bytemuck::{Pod, Zeroable};
-use evener_device::{BoxError, Kernel, Launch};
+use evener_device::{BoxError, Features, Kernel, Launch};
 use rayon::prelude::*;
 
 use crate::{
@@ -50,20 +50,32 @@ pub(crate) fn can_do(format: &Format) -> bool {
 }
 
 /// The kernel that reduces blocks.
-pub(crate) fn merkle(format: Format) -> Kernel {
-    Kernel::new("merkle")
+///
+/// # Safety
+/// A launch has at most as many workgroups, in one dimension, as the input has whole blocks from `first_block` on and as
+/// the output has room for results of: a root a block, or where `whole` is set as many nodes as two blocks have leaves.
+/// `log_leaves_a_thread` is at most `MOST_HEIGHT - LOG_THREADS`.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn merkle(format: Format) -> Kernel {
+    let kernel = Kernel::new("merkle")
         .reads::<u32>()
         .writes::<u32>()
         .params::<Params>()
         .workgroup(1 << LOG_THREADS)
-        .cuda(cuda(&format))
-        .wgsl(wgsl(&format))
-        .rust(move |launch| on_cores(format, launch))
+        .rust(move |launch| on_cores(format, launch));
+    // SAFETY: a workgroup reads the leaves of its block and writes the nodes of its block, which the caller says are
+    // there. A thread's own subtree has at most eight levels, for which `waiting` has nine places. Every loop counts to a
+    // number that is fixed before it begins, and nothing is divided by a variable.
+    unsafe { kernel.cuda(cuda(&format)).wgsl_unchecked(Features::empty(), wgsl(&format)) }
 }
 
 /// A kernel that hashes as much as the other one does, one leaf and one node for each leaf, without a tree: what that one
 /// is measured by. CUDA only.
-pub(crate) fn bare(format: Format) -> Kernel {
+///
+/// # Safety
+/// Input and output have a leaf and a digest for each thread of a launch.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn bare(format: Format) -> Kernel {
     let source = cuda(&format)
         + r#"
 extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_AT_ONCE) bare(const unsigned *in, unsigned *out) {
@@ -72,11 +84,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_AT_ONCE) bare(const
     store(out + leaf * 8, node_hash(digest, digest));
 }
 "#;
-    Kernel::new("bare").reads::<u32>().writes::<u32>().workgroup(1 << LOG_THREADS).cuda(source)
+    let kernel = Kernel::new("bare").reads::<u32>().writes::<u32>().workgroup(1 << LOG_THREADS);
+    // SAFETY: a thread reads its own leaf and writes its own digest, which the caller says are there.
+    unsafe { kernel.cuda(source) }
 }
 
 /// A kernel that hashes leaves alone. CUDA only.
-pub(crate) fn leaves_alone(format: Format) -> Kernel {
+///
+/// # Safety
+/// As for [`bare`].
+#[allow(unsafe_code)]
+pub(crate) unsafe fn leaves_alone(format: Format) -> Kernel {
     let source = cuda(&format)
         + r#"
 extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_AT_ONCE) leaves(const unsigned *in, unsigned *out) {
@@ -84,7 +102,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_AT_ONCE) leaves(con
     store(out + leaf * 8, leaf_hash(in, leaf));
 }
 "#;
-    Kernel::new("leaves").reads::<u32>().writes::<u32>().workgroup(1 << LOG_THREADS).cuda(source)
+    let kernel = Kernel::new("leaves").reads::<u32>().writes::<u32>().workgroup(1 << LOG_THREADS);
+    // SAFETY: as for `bare`.
+    unsafe { kernel.cuda(source) }
 }
 
 fn cuda(format: &Format) -> String {
@@ -139,6 +159,7 @@ fn on_cores(format: Format, launch: &mut Launch<'_>) -> Result<(), BoxError> {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod with_nvrtc {
     use evener_device::cuda::compile_for;
 
@@ -152,7 +173,8 @@ mod with_nvrtc {
             // The newer card gets the sizes that have code of their own.
             for (card, leaf_bytes) in [("sm_75", 32), ("sm_90", 32), ("sm_90", 7), ("sm_90", 300)] {
                 let format = Format { scheme, leaf_bytes, hashed: false };
-                let kernel = merkle(format);
+                // SAFETY: it is never launched.
+                let kernel = unsafe { merkle(format) };
                 let source = kernel.cuda_source().unwrap();
                 let compiled = compile_for(card, kernel.name(), source);
                 assert!(!compiled.unwrap().is_empty(), "{scheme}, leaves of {leaf_bytes} bytes, {card}");

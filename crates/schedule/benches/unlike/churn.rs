@@ -73,14 +73,7 @@ fn churn_on_a_core(chunk: &Chunk<'_, u32>, items: &[u32], rounds: u32, results: 
     }
 }
 
-fn kernel() -> Kernel {
-    Kernel::new("churn")
-        .reads::<u32>()
-        .writes::<u32>()
-        .params::<Params>()
-        .workgroup(128)
-        .cuda(
-            r#"
+const CUDA: &str = r#"
 struct Params { unsigned count, rounds, times, padding; };
 extern "C" __global__ void churn(const unsigned *in, unsigned *out, Params p) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -96,10 +89,12 @@ extern "C" __global__ void churn(const unsigned *in, unsigned *out, Params p) {
         if (time != 0 && value == 0x12345678u) out[i] = time;
     }
     out[i] = value;
-}"#,
-        )
-        .wgsl(
-            r#"
+}"#;
+
+#[allow(unsafe_code)]
+fn kernel() -> Kernel {
+    let kernel = Kernel::new("churn").reads::<u32>().writes::<u32>().params::<Params>().workgroup(128).wgsl(
+        r#"
 struct Params { count: u32, rounds: u32, times: u32, padding: u32 }
 var<immediate> p: Params;
 @group(0) @binding(0) var<storage, read> in: array<u32>;
@@ -118,7 +113,9 @@ fn churn(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     out[id.x] = value;
 }"#,
-        )
+    );
+    // SAFETY: threads past `count` do nothing, and both buffers have as many items.
+    unsafe { kernel.cuda(CUDA) }
 }
 
 impl Task for Churn {

@@ -22,20 +22,17 @@ use super::{Chunk, Results, Task};
 /// and has one thread an item. It is told how many items there are, since the last workgroup may reach past them, and
 /// which item is the first.
 ///
+/// Both buffers have room for at least `count` items, and threads past them may be launched: that is what the promise of
+/// a CUDA body ([`Kernel::cuda`]) is about here.
+///
 /// ```
 /// use evener_device::{Device, Kernel};
 /// use evener_schedule::{KernelParams, KernelTask, Pool};
 ///
-/// let double = Kernel::new("double")
+/// let double = Kernel::new("twice")
 ///     .reads::<u32>()
 ///     .writes::<u32>()
 ///     .params::<KernelParams>()
-///     .cuda(r#"
-///         struct Params { unsigned long long first; unsigned count; unsigned pad; };
-///         extern "C" __global__ void double_(const unsigned *in, unsigned *out, Params p) {
-///             unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-///             if (i < p.count) out[i] = 2 * in[i];
-///         }"#)
 ///     .rust(|launch| {
 ///         let count = launch.params::<KernelParams>()?.count as usize;
 ///         let (input, output) = (launch.read::<u32>(0)?, launch.write::<u32>(1)?);
@@ -44,6 +41,13 @@ use super::{Chunk, Results, Task};
 ///         }
 ///         Ok(())
 ///     });
+/// // SAFETY: threads past the last item do nothing.
+/// let double = unsafe { double.cuda(r#"
+///     struct Params { unsigned long long first; unsigned count; unsigned pad; };
+///     extern "C" __global__ void twice(const unsigned *in, unsigned *out, Params p) {
+///         unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+///         if (i < p.count) out[i] = 2 * in[i];
+///     }"#) };
 /// let task = KernelTask::<u32, u32>::new(&double);
 /// let pool = Pool::new([Device::cpu()])?;
 /// assert_eq!(pool.map(&task, &[1, 2, 3])?.results(), [2, 4, 6]);

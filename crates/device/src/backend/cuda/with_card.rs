@@ -53,16 +53,21 @@ extern "C" __global__ void place(unsigned *seen) {
 }
 "#;
 
+fn with_body(kernel: Kernel, source: &'static str) -> Kernel {
+    // SAFETY: the tests below launch it with buffers that have an element for each thread, or whose length is a parameter.
+    unsafe { kernel.cuda(source) }
+}
+
 fn scale() -> Kernel {
-    Kernel::new("scale").reads::<u32>().writes::<u32>().params::<Scale>().workgroup(128).cuda(SOURCE)
+    with_body(Kernel::new("scale").reads::<u32>().writes::<u32>().params::<Scale>().workgroup(128), SOURCE)
 }
 
 fn increment() -> Kernel {
-    Kernel::new("increment").writes::<u32>().workgroup(64).cuda(SOURCE)
+    with_body(Kernel::new("increment").writes::<u32>().workgroup(64), SOURCE)
 }
 
 fn idle() -> Kernel {
-    Kernel::new("idle").writes::<u32>().params::<u64>().workgroup(32).cuda(SOURCE)
+    with_body(Kernel::new("idle").writes::<u32>().params::<u64>().workgroup(32), SOURCE)
 }
 
 #[test]
@@ -123,14 +128,14 @@ fn kernels_that_do_not_fit_are_refused_with_the_reason() {
         assert!(error.contains(needle), "{error}");
     };
     refused(Kernel::new("none"), "no CUDA C body");
-    refused(Kernel::new("absent").cuda(SOURCE), "extern \"C\" __global__");
-    refused(Kernel::new("wrong").cuda("nonsense"), "wrong.cu(1)");
-    refused(Kernel::new("increment").cuda(SOURCE), "more than the 0 parameters");
-    refused(Kernel::new("increment").writes::<u32>().writes::<u32>().cuda(SOURCE), "declares 2");
-    refused(Kernel::new("idle").writes::<u32>().params::<u32>().cuda(SOURCE), "has 8 bytes");
+    refused(with_body(Kernel::new("absent"), SOURCE), "extern \"C\" __global__");
+    refused(with_body(Kernel::new("wrong"), "nonsense"), "wrong.cu(1)");
+    refused(with_body(Kernel::new("increment"), SOURCE), "more than the 0 parameters");
+    refused(with_body(Kernel::new("increment").writes::<u32>().writes::<u32>(), SOURCE), "declares 2");
+    refused(with_body(Kernel::new("idle").writes::<u32>().params::<u32>(), SOURCE), "has 8 bytes");
     refused(scale().workgroup(2048), "2048");
     let heavy = "extern \"C\" __global__ void __launch_bounds__(64) heavy(unsigned *out) { *out = 1; }";
-    refused(Kernel::new("heavy").writes::<u32>().workgroup(128).cuda(heavy), "at most 64");
+    refused(with_body(Kernel::new("heavy").writes::<u32>().workgroup(128), heavy), "at most 64");
 }
 
 #[test]
@@ -163,7 +168,7 @@ fn a_partition_runs_on_its_own_multiprocessors_only() {
     let units = device.describe().compute_units.unwrap();
     let parts = device.split(&[40, units - 40]).unwrap();
     assert_eq!(parts[0].id().as_str(), "cuda:0/a");
-    let kernel = Kernel::new("place").writes::<u32>().workgroup(1024).cuda(SOURCE);
+    let kernel = with_body(Kernel::new("place").writes::<u32>().workgroup(1024), SOURCE);
     let mut owner = vec![None; 1024];
     for part in &parts {
         let program = part.compile(&kernel).unwrap();

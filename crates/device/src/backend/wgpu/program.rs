@@ -20,17 +20,18 @@ use super::{
     memory::{WgpuMemory, padded},
 };
 use crate::{
-    describe::{Api, Features},
+    describe::Features,
     error::{Error, Result},
-    kernel::{Access, Kernel},
+    kernel::{Access, Kernel, WgslBody},
 };
 
 /// Bytes of the memory that is bound in place of an empty buffer, which wgpu cannot bind: as much as the smallest
 /// block has.
 const PLACEHOLDER_BYTES: u64 = 256;
 
-/// The sources that an open device has compiled so far: kernels that share a source share a module.
-pub(super) type Modules = HashMap<String, Arc<Module>>;
+/// The sources that an open device has compiled so far, with and without run-time checks: kernels that share a source
+/// share a module.
+pub(super) type Modules = HashMap<(String, bool), Arc<Module>>;
 
 /// A compiled source, with its entry points.
 pub(super) struct Module {
@@ -59,21 +60,27 @@ impl fmt::Debug for Module {
 
 impl Module {
     /// The module of a source. The error is what the compiler said.
-    fn of(hold: &Hold, source: &str) -> Result<Arc<Self>, Refusal> {
-        if let Some(module) = hold.modules().get(source) {
+    fn of(hold: &Hold, body: &WgslBody) -> Result<Arc<Self>, Refusal> {
+        let key = (body.source.clone().into_owned(), body.is_checked);
+        if let Some(module) = hold.modules().get(&key) {
             return Ok(module.clone());
         }
-        let entries = entries(source).map_err(Refusal::Compiler)?;
-        let descriptor = ShaderModuleDescriptor { label: None, source: ShaderSource::Wgsl(source.into()) };
-        // SAFETY: every check is on but, on Vulkan, the one for loops that never end, and those are ruled out
-        // by what `Kernel::wgsl_with` asks for.
-        let make = || unsafe { hold.device.create_shader_module_trusted(descriptor, checks(hold.api)) };
-        let (shader, error) = watch(make);
+        let entries = entries(&body.source).map_err(Refusal::Compiler)?;
+        let source = ShaderSource::Wgsl((&*body.source).into());
+        let descriptor = ShaderModuleDescriptor { label: None, source };
+        let (shader, error) = watch(|| match body.is_checked {
+            true => hold.device.create_shader_module(descriptor),
+            // SAFETY: `Kernel::wgsl_unchecked`, the only way to such a body, asks its caller for what the checks
+            // would see to.
+            false => unsafe {
+                hold.device.create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked())
+            },
+        });
         if let Some(error) = error {
             return Err(Refusal::Driver(error));
         }
         let module = Arc::new(Module { shader, entries });
-        hold.modules().insert(source.to_owned(), module.clone());
+        hold.modules().insert(key, module.clone());
         Ok(module)
     }
 }
@@ -108,20 +115,6 @@ fn entries(source: &str) -> Result<Vec<Entry>, String> {
         }
     };
     Ok(module.entry_points.iter().enumerate().map(entry).collect())
-}
-
-/// Which checks are compiled into a kernel.
-///
-/// All of them on most APIs, as for any WGSL: an index out of bounds must not reach another buffer. On Vulkan
-/// one is left out, which counts the turns of every loop so that it ends after 2^64 of them. It has made
-/// kernels up to a hundred times slower (gfx-rs/wgpu#7698) and has made a driver crash (gfx-rs/wgpu#7743);
-/// on Mesa's software it costs nothing. It is there because a compiler may take a loop that never ends for
-/// unreachable. Kernels are the program's own code, and that their loops end is asked of whoever writes them.
-/// The compilers of Metal and Direct3D are known to draw such conclusions, so there the check stays.
-fn checks(api: Api) -> ShaderRuntimeChecks {
-    let mut checks = ShaderRuntimeChecks::checked();
-    checks.force_loop_bounding = api != Api::Vulkan;
-    checks
 }
 
 /// Why a kernel could not be compiled.
@@ -165,9 +158,10 @@ impl WgpuProgram {
     pub(super) fn compile(hold: &Arc<Hold>, kernel: &Kernel) -> Result<Self> {
         let operation = format!("compiling kernel `{}`", kernel.name);
         hold.check(&operation)?;
-        let Some((needs, source)) = kernel.wgsl_for(hold.capabilities.features) else {
+        let Some(source) = kernel.wgsl_for(hold.capabilities.features) else {
             return Err(Error::unsupported(&hold.id, operation, no_body(kernel, hold.capabilities.features)));
         };
+        let needs = source.needs;
         let body = if needs.is_empty() { "WGSL".to_owned() } else { format!("WGSL with {}", names(needs)) };
         // The translator to the driver's language panics on what it did not expect.
         let made = catch(|| pipeline(hold, kernel, source)).unwrap_or_else(|why| Err(Refusal::Compiler(why)));
@@ -183,7 +177,7 @@ fn no_body(kernel: &Kernel, has: Features) -> String {
     if kernel.wgsl.is_empty() {
         return "it has no WGSL body".into();
     }
-    let missing: Vec<_> = kernel.wgsl.iter().map(|(needs, _)| names(needs.difference(has))).collect();
+    let missing: Vec<_> = kernel.wgsl.iter().map(|body| names(body.needs.difference(has))).collect();
     format!("its WGSL bodies need what is missing here: {}", missing.join("; or "))
 }
 
@@ -198,8 +192,8 @@ struct Made {
     least_bytes: u64,
 }
 
-fn pipeline(hold: &Hold, kernel: &Kernel, source: &str) -> Result<Made, Refusal> {
-    let module = Module::of(hold, source)?;
+fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refusal> {
+    let module = Module::of(hold, body)?;
     let Some(entry) = module.entries.iter().find(|entry| entry.name == kernel.name) else {
         let there: Vec<_> = module.entries.iter().map(|entry| format!("`{}`", entry.name)).collect();
         let there = if there.is_empty() { "none".into() } else { there.join(", ") };

@@ -157,6 +157,73 @@ fn a_kernel_that_is_given_an_empty_slice_writes_to_no_other_element() {
     stream.wait().unwrap();
 }
 
+/// Writes 7 at two places, wherever they are, and adds up what it reads there.
+fn scatter() -> Kernel {
+    Kernel::new("scatter").writes::<u32>().writes::<u32>().params::<[i32; 2]>().workgroup(1).wgsl(
+        "var<immediate> places: vec2<i32>;
+         var<workgroup> together: array<u32, 16>;
+         var<private> own: array<u32, 16>;
+         @group(0) @binding(0) var<storage, read_write> output: array<u32>;
+         @group(0) @binding(1) var<storage, read_write> fixed: array<vec4<u32>, 16>;
+         @compute @workgroup_size(1)
+         fn scatter() {
+             let read = output[places.x] + output[u32(places.y)] + fixed[places.x].y + together[places.x];
+             own[places.x] = 7u;
+             together[places.x] = 7u;
+             output[places.x] = 7u;
+             output[u32(places.y)] = 7u + (read & 0u);
+             fixed[places.x][places.y] = 7u;
+         }",
+    )
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn an_index_out_of_range_touches_no_other_slice() {
+    let (device, _) = open(&vulkan());
+    let program = device.compile(&scatter()).unwrap();
+    let mut stream = device.stream().unwrap();
+    let buffer = device.buffer_from(&[1u32; 1024]).unwrap();
+    let (slice, fixed) = (buffer.slice(256..512).unwrap(), device.buffer_from(&[1u32; 1024]).unwrap());
+    let other = fixed.slice(512..576).unwrap();
+    let bound = program.bind(&[slice.arg(), other.arg()]).unwrap();
+    for place in [256, 257, 300, 511, 512, 767, 768, 1 << 20, i32::MAX, -1, -2, -256, -257, -1000, i32::MIN] {
+        stream.launch(&bound, 1, &[place, place]).unwrap();
+        for (buffer, range) in [(&buffer, 256..512), (&fixed, 512..576)] {
+            let found = stream.download(buffer).unwrap().wait().unwrap();
+            let beyond = found.iter().enumerate().filter(|(index, _)| !range.contains(index));
+            assert!(beyond.clone().all(|(_, &element)| element == 1), "a write at {place}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_body_without_checks_computes_the_same() {
+    let (device, _) = open(&vulkan());
+    let [checked, unchecked] = [true, false].map(|is_checked| {
+        let source = "@group(0) @binding(0) var<storage, read_write> data: array<u32>;
+             @compute @workgroup_size(64)
+             fn gray(@builtin(global_invocation_id) id: vec3<u32>) {
+                 let i = id.x;
+                 for (var turn = 0u; turn < 3u; turn++) { data[i] = data[i] ^ (data[i] / (turn + 2u)); }
+             }";
+        let kernel = Kernel::new("gray").writes::<u32>().workgroup(64);
+        let kernel = match is_checked {
+            true => kernel.wgsl(source),
+            // SAFETY: it is launched with a thread an element; the loop has three turns; no divisor is zero.
+            false => unsafe { kernel.wgsl_unchecked(Features::empty(), source) },
+        };
+        let data = device.buffer_from(&(0..1024).collect::<Vec<u32>>()).unwrap();
+        let mut stream = device.stream().unwrap();
+        let bound = device.compile(&kernel).unwrap().bind(&[data.arg()]).unwrap();
+        stream.launch(&bound, 16, &()).unwrap();
+        stream.download(&data).unwrap().wait().unwrap()
+    });
+    assert_eq!(checked, unchecked);
+    assert_eq!(checked[5], [2, 3, 4].into_iter().fold(5, |x, divisor| x ^ (x / divisor)));
+}
+
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_download_overwrites_nothing_beyond_its_end() {
