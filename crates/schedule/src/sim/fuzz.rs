@@ -5,6 +5,8 @@
 
 use std::fmt::Write;
 
+use rayon::prelude::*;
+
 use super::{cost::Random, *};
 
 /// A scenario, and what makes it special, for people.
@@ -205,7 +207,12 @@ fn from_environment(name: &str) -> Option<u64> {
 fn random_scenarios_are_never_lost_below_their_bound_or_far_behind_a_fixed_split() {
     let count = from_environment("EVENER_FUZZ_SCENARIOS").unwrap_or(3_200);
     let first = from_environment("EVENER_FUZZ_SEED").unwrap_or(1);
-    let (judged, wrong): (Vec<_>, Vec<_>) = (first..first + count).map(judge).partition(Result::is_ok);
+    let (judged, wrong): (Vec<_>, Vec<_>) = (first..first + count)
+        .into_par_iter()
+        .map(judge)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .partition(Result::is_ok);
     let wrong: Vec<String> = wrong.into_iter().filter_map(Result::err).collect();
     let judged = judged.into_iter().filter_map(Result::ok);
     let (mut fair, mut chancy): (Vec<Judged>, Vec<Judged>) = judged.partition(|it| it.is_fair);
