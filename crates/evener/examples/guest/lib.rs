@@ -1,0 +1,91 @@
+//! A shared library with a C interface, for programs that use the same GPU already, such as Python with PyTorch:
+//! `cargo build --release -p evener --example guest`, then `python3 crates/evener/examples/guest/with_torch.py`.
+//!
+//! One pool of the GPU and the processor does many rounds of integer arithmetic on every item. `guest_lose` loses the GPU
+//! on purpose, as a driver that reports a lost device would; the next map goes on with the processor, and the GPU comes
+//! back when it is opened afresh.
+#![allow(unsafe_code)]
+
+use std::{
+    ffi::{CStr, c_char},
+    panic::catch_unwind,
+    sync::OnceLock,
+};
+
+use evener::{Job, prelude::*, testing::Faults};
+
+#[path = "../churn/mod.rs"]
+mod churn;
+
+/// A GPU that can be lost on purpose, and the pool of it and the processor.
+struct Guest {
+    pool: Pool,
+    task: KernelTask<u32, u32>,
+    faults: Faults,
+}
+
+static GUEST: OnceLock<Guest> = OnceLock::new();
+
+fn open(gpu: &str) -> Result<Guest, Box<dyn std::error::Error>> {
+    let inventory = Inventory::discover_all_apis();
+    let gpu = inventory.devices().iter().find(|device| device.id().as_str() == gpu);
+    let (gpu, faults) = Faults::wrap(gpu.ok_or("there is no such device")?);
+    Ok(Guest { pool: Pool::new([gpu, Device::cpu()])?, task: KernelTask::new(&churn::kernel()), faults })
+}
+
+/// Opens a pool of this GPU, such as "cuda:0", and the processor. Returns 0, or -1 with the reason on standard error.
+///
+/// # Safety
+/// `gpu` is a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn guest_open(gpu: *const c_char) -> i32 {
+    // SAFETY: the caller's promise.
+    let gpu = unsafe { CStr::from_ptr(gpu) }.to_string_lossy().into_owned();
+    tell(|| {
+        let guest = open(&gpu)?;
+        GUEST.set(guest).map_err(|_| "it is open already".into())
+    })
+}
+
+/// Does the work for every item. Returns how many the GPU did, or -1 with the reason on standard error.
+///
+/// # Safety
+/// `items` is readable and `results` is writable for `count` elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn guest_map(items: *const u32, results: *mut u32, count: usize) -> i64 {
+    // SAFETY: the caller's promise.
+    let (items, results) =
+        unsafe { (std::slice::from_raw_parts(items, count), std::slice::from_raw_parts_mut(results, count)) };
+    let mut by_gpu = 0;
+    let told = tell(|| {
+        let guest = GUEST.get().ok_or("it is not open")?;
+        let job: Job<'_, _> = guest.pool.job(&guest.task);
+        let run = job.keep_history_at(None).map(items)?;
+        results.copy_from_slice(run.results());
+        by_gpu =
+            run.report().devices.iter().filter(|device| device.id != "cpu").map(|device| device.items).sum();
+        Ok(())
+    });
+    if told == 0 { by_gpu as i64 } else { -1 }
+}
+
+/// Loses the GPU: everything of Evener's on it fails until it is opened afresh.
+#[unsafe(no_mangle)]
+pub extern "C" fn guest_lose() {
+    if let Some(guest) = GUEST.get() {
+        guest.faults.kill();
+    }
+}
+
+/// Runs something that may fail or panic, for callers that know neither.
+#[allow(clippy::print_stderr)]
+fn tell(run: impl FnOnce() -> Result<(), Box<dyn std::error::Error>>) -> i32 {
+    match catch_unwind(std::panic::AssertUnwindSafe(run)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(error)) => {
+            eprintln!("guest: {error}");
+            -1
+        }
+        Err(_) => -1,
+    }
+}
