@@ -23,9 +23,12 @@ mod stream;
 mod telemetry;
 pub mod testing;
 
-/// CUDA C without a card.
+/// CUDA C without a card, and CUDA devices for other libraries in the process.
 pub mod cuda {
-    pub use crate::backend::cuda::compile_for;
+    pub use crate::backend::cuda::{
+        compile_for,
+        guest::{Context, Entered},
+    };
 }
 
 #[doc(hidden)]

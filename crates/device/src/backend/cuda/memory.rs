@@ -15,7 +15,7 @@ use std::{
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::{
-    context::Entered,
+    context::{Entered, Hold},
     driver::SUCCESS,
     errors::{self, Meaning},
     event::Progress,
@@ -101,6 +101,12 @@ impl CudaMemory {
             return Err(Error::unsupported(&open.hold.id, operation, detail));
         }
         Ok(memory.block.0 + region.offset)
+    }
+}
+
+impl CudaMemory {
+    pub(super) fn hold(&self) -> &Hold {
+        &self.open.hold
     }
 }
 

@@ -6,6 +6,7 @@
 //! | `errors` | what its result codes mean |
 //! | `card` | what a card is, before it is opened |
 //! | `context`, `gate` | the context that all users of a card share, how it is lost and made anew |
+//! | `guest` | the way into that context for other libraries |
 //! | `open` | an open card: what is made from it, and what outlives that |
 //! | `memory` | memory on the card, and pinned memory on the host |
 //! | `stream`, `event`, `keep` | operations in order, how far they are, and what they keep alive |
@@ -19,6 +20,7 @@ mod driver;
 mod errors;
 mod event;
 mod gate;
+pub(crate) mod guest;
 mod keep;
 mod memory;
 mod nvrtc;
