@@ -337,8 +337,10 @@ impl Program {
     /// Fixes the buffers that the kernel works on, in the order of their declaration. The result can be
     /// launched any number of times at no further cost.
     ///
-    /// Fails when a buffer's number, element type, size or place does not fit, and when one buffer is given
-    /// twice and the kernel writes to it: that would be a data race on every kind of device.
+    /// The buffers may be slices of one buffer. Fails when a buffer's number, element type, size or place does not fit, and
+    /// when two slices overlap and the kernel writes to one of them: that would be a data race on every kind of device.
+    /// Through wgpu, a slice that the kernel only reads is copied before every launch where the kernel writes to another
+    /// slice of the same buffer; declare it with [`Kernel::writes`] to have it used in place.
     pub fn bind(&self, arguments: &[Argument]) -> Result<Bound> {
         let kernel = &*self.kernel;
         let refuse = |detail: String| {
@@ -368,13 +370,11 @@ impl Program {
                 ));
             }
             let shared = |(other, rival): (&Argument, &Binding)| {
-                Arc::ptr_eq(&argument.region.memory, &other.region.memory)
+                argument.region.overlaps(&other.region)
                     && (binding.access == Access::ReadWrite || rival.access == Access::ReadWrite)
             };
             if let Some(other) = arguments[..index].iter().zip(&kernel.bindings).position(shared) {
-                return refuse(format!(
-                    "buffers {other} and {index} are the same memory, and one is written"
-                ));
+                return refuse(format!("buffers {other} and {index} overlap, and one is written"));
             }
         }
         let regions: Vec<_> = arguments.iter().map(|argument| argument.region.clone()).collect();

@@ -130,6 +130,18 @@ pub struct Region {
     pub bytes: u64,
 }
 
+impl Region {
+    /// Whether both have a byte in common.
+    pub fn overlaps(&self, other: &Region) -> bool {
+        let ends = |region: &Region| region.offset.saturating_add(region.bytes);
+        Arc::ptr_eq(&self.memory, &other.memory)
+            && self.bytes > 0
+            && other.bytes > 0
+            && self.offset < ends(other)
+            && other.offset < ends(self)
+    }
+}
+
 /// Host memory that a device can copy from or to asynchronously. While a copy is under way its owner
 /// does not touch it, and calls [`reclaim`](HostMemory::reclaim) before touching it again.
 pub trait HostMemory: Any + Send + Debug {
@@ -232,10 +244,16 @@ pub trait StreamBackend: Send + Debug {
     }
     /// Copies from the device into host memory at `offset`.
     fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()>;
-    /// Copies on the device.
+    /// Copies on the device, between regions of one block too, which then do not overlap.
     fn copy(&mut self, from: &Region, to: &Region) -> Result<()>;
     /// Fills with zeros.
     fn zero(&mut self, region: &Region) -> Result<()>;
+    /// Fills with repetitions of a pattern, a whole number of which the region has room for, where the device has a way to
+    /// do that by itself. Says whether it does.
+    fn fill(&mut self, region: &Region, pattern: &[u8]) -> Result<bool> {
+        let _ = (region, pattern);
+        Ok(false)
+    }
     /// Runs a kernel.
     fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()>;
     /// Reads the device's clock when everything before has ended.

@@ -213,6 +213,11 @@ impl StreamBackend for FaultyStream {
         self.under.zero(region)
     }
 
+    fn fill(&mut self, region: &Region, pattern: &[u8]) -> Result<bool> {
+        self.operation("filling")?;
+        self.under.fill(region, pattern)
+    }
+
     fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         self.operation("launching a kernel")?;
         self.under.launch(bound, groups, params)

@@ -9,6 +9,8 @@ use crate::{Behaviour, Outcome, ensure, ensure_error, sources};
 pub(crate) const ALL: &[Behaviour] = &[
     ("chained_kernels_run_in_order", chained),
     ("a_bound_kernel_can_be_launched_again_with_other_parameters", relaunched),
+    ("slices_of_one_buffer_are_given_to_one_kernel_where_they_do_not_overlap", slices),
+    ("more_workgroups_than_one_dimension_has_are_folded", folded),
     ("wide_products_are_exact_in_every_body", wide_products),
     ("launches_reach_every_limit_and_no_further", group_limits),
     ("workgroups_reach_their_limit_and_no_further", workgroup_limits),
@@ -50,6 +52,62 @@ fn relaunched(device: &Device) -> Outcome {
         let found = stream.download(&output)?.wait()?;
         ensure!(found == [3 + addend, 6 + addend, 0], "addend {addend} gave {found:?}");
     }
+    Ok(())
+}
+
+fn slices(device: &Device) -> Outcome {
+    const LEN: usize = 4096;
+    let first: Vec<u32> = (0..LEN as u32).collect();
+    let buffer = device.buffer_from(&first)?;
+    let part = |range: std::ops::Range<usize>| buffer.slice(range);
+    let mut stream = device.stream()?;
+    // One is read, the other one written; again, and the other way round.
+    let program = device.compile(&sources::triple())?;
+    let there = program.bind(&[part(0..1024)?.arg(), part(2048..3072)?.arg()])?;
+    let back = program.bind(&[part(2048..3072)?.arg(), part(1024..2048)?.arg()])?;
+    for (addend, bound) in [(1, &there), (2, &there), (5, &back), (3, &there)] {
+        stream.launch(bound, 16, &[1024, addend])?;
+    }
+    let found = stream.download(&buffer)?.wait()?;
+    let expected = |at: u32| match at {
+        0..1024 => at,
+        1024..2048 => 3 * (3 * (at - 1024) + 2) + 5,
+        2048..3072 => 3 * (at - 2048) + 3,
+        _ => at,
+    };
+    for (at, found) in found.into_iter().enumerate() {
+        let expected = expected(at as u32);
+        ensure!(found == expected, "element {at}: {expected} expected, {found} found");
+    }
+    // Both are written, beside one that is read twice.
+    let program = device.compile(&sources::both())?;
+    let read = part(0..512)?;
+    let writes = [part(3072..3584)?, part(1024..1536)?];
+    let arguments = [read.arg(), writes[0].arg(), part(256..768)?.arg(), writes[1].arg()];
+    stream.launch(&program.bind(&arguments)?, 8, &512)?;
+    let found = stream.download(&buffer)?.wait()?;
+    for at in 0..512 {
+        let (sum, difference) = (found[3072 + at], found[1024 + at]);
+        ensure!(sum == 2 * at as u32 + 256, "sum {at} is {sum}");
+        ensure!(difference == 256, "difference {at} is {difference}");
+    }
+    let overlapping = [read.arg(), part(256..768)?.arg(), part(512..1024)?.arg(), writes[1].arg()];
+    let text = ensure_error!(Error::Unsupported { .. }, program.bind(&overlapping));
+    ensure!(text.contains("overlap"), "{text}");
+    Ok(())
+}
+
+fn folded(device: &Device) -> Outcome {
+    const GROUPS: usize = 200_001;
+    let program = device.compile(&sources::count())?;
+    let seen = device.buffer::<u32>(GROUPS)?;
+    let bound = program.bind(&[seen.arg()])?;
+    let mut stream = device.stream()?;
+    stream.launch_folded(&bound, GROUPS as u64, &(GROUPS as u32))?;
+    stream.launch_folded(&bound, 0, &0u32)?;
+    let found = stream.download(&seen)?.wait()?;
+    let wrong = found.iter().position(|&times| times != 1);
+    ensure!(wrong.is_none(), "workgroup {wrong:?} ran {} times", found[wrong.unwrap_or(0)]);
     Ok(())
 }
 

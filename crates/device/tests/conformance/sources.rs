@@ -22,6 +22,8 @@ impl WithCuda for Kernel {
 pub(crate) fn all() -> Vec<Kernel> {
     vec![
         triple(),
+        both(),
+        count(),
         spin(),
         extent(),
         reverse(64),
@@ -64,6 +66,76 @@ pub(crate) fn triple() -> Kernel {
             for (output, input) in output.iter_mut().zip(input).take(count as usize) {
                 *output = input.wrapping_mul(3).wrapping_add(addend);
             }
+            Ok(())
+        })
+}
+
+/// `sum[i] = a[i] + b[i]` and `difference[i] = b[i] - a[i]` for the first `count` elements, one a thread.
+pub(crate) fn both() -> Kernel {
+    Kernel::new("both")
+        .reads::<u32>()
+        .writes::<u32>()
+        .reads::<u32>()
+        .writes::<u32>()
+        .params::<u32>()
+        .workgroup(64)
+        .with_cuda(
+            r#"extern "C" __global__ void both(
+                const unsigned *a, unsigned *sum, const unsigned *b, unsigned *difference, unsigned count) {
+                unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+                if (i < count) { sum[i] = a[i] + b[i]; difference[i] = b[i] - a[i]; }
+            }"#,
+        )
+        .wgsl(
+            r#"
+            var<immediate> count: u32;
+            @group(0) @binding(0) var<storage, read> a: array<u32>;
+            @group(0) @binding(1) var<storage, read_write> sum: array<u32>;
+            @group(0) @binding(2) var<storage, read> b: array<u32>;
+            @group(0) @binding(3) var<storage, read_write> difference: array<u32>;
+            @compute @workgroup_size(64)
+            fn both(@builtin(global_invocation_id) id: vec3<u32>) {
+                let i = id.x;
+                if (i < count) { sum[i] = a[i] + b[i]; difference[i] = b[i] - a[i]; }
+            }"#,
+        )
+        .rust(|launch| {
+            let count = launch.params::<u32>()? as usize;
+            let (a, b) = (launch.read::<u32>(0)?, launch.read::<u32>(2)?);
+            let (sum, difference) = (launch.write::<u32>(1)?, launch.write::<u32>(3)?);
+            for i in 0..count {
+                sum[i] = a[i] + b[i];
+                difference[i] = b[i] - a[i];
+            }
+            Ok(())
+        })
+}
+
+/// Each of the first `count` workgroups, counted over all dimensions, adds one to its own element.
+pub(crate) fn count() -> Kernel {
+    Kernel::new("count")
+        .writes::<u32>()
+        .params::<u32>()
+        .workgroup(1)
+        .with_cuda(
+            r#"extern "C" __global__ void count(unsigned *seen, unsigned most) {
+                unsigned group = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+                if (group < most) seen[group]++;
+            }"#,
+        )
+        .wgsl(
+            r#"
+            var<immediate> most: u32;
+            @group(0) @binding(0) var<storage, read_write> seen: array<u32>;
+            @compute @workgroup_size(1)
+            fn count(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>) {
+                let group = id.x + n.x * (id.y + n.y * id.z);
+                if (group < most) { seen[group]++; }
+            }"#,
+        )
+        .rust(|launch| {
+            let count = launch.params::<u32>()?.min(launch.threads() as u32) as usize;
+            launch.write::<u32>(0)?[..count].iter_mut().for_each(|times| *times += 1);
             Ok(())
         })
 }

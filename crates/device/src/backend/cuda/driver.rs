@@ -69,6 +69,8 @@ functions! {
         memcpy_to_host = "cuMemcpyDtoHAsync_v2"(*mut c_void, CUdeviceptr, usize, CUstream);
         memcpy_on_device = "cuMemcpyDtoDAsync_v2"(CUdeviceptr, CUdeviceptr, usize, CUstream);
         memset_d8 = "cuMemsetD8Async"(CUdeviceptr, u8, usize, CUstream);
+        memset_d16 = "cuMemsetD16Async"(CUdeviceptr, u16, usize, CUstream);
+        memset_d32 = "cuMemsetD32Async"(CUdeviceptr, c_uint, usize, CUstream);
         module_load_data = "cuModuleLoadData"(*mut CUmodule, *const c_void);
         module_unload = "cuModuleUnload"(CUmodule);
         module_get_function = "cuModuleGetFunction"(*mut CUfunction, CUmodule, *const c_char);

@@ -209,6 +209,39 @@ impl StreamBackend for CudaStream {
         self.tidy(&entered)
     }
 
+    fn fill(&mut self, region: &Region, pattern: &[u8]) -> Result<bool> {
+        let open = self.open.clone();
+        let address = CudaMemory::address(region, &open, "filling")?;
+        // What the driver repeats by itself: one, two or four bytes, where the region is aligned to as many.
+        let repeats = |width: usize| {
+            pattern.len().is_multiple_of(width)
+                && address.is_multiple_of(width as u64)
+                && pattern.chunks_exact(width).all(|part| part == &pattern[..width])
+        };
+        let Some(width) = [1, 2, 4].into_iter().find(|&width| repeats(width)) else { return Ok(false) };
+        let entered = open.hold.enter("filling")?;
+        let (driver, stream, count) = (entered.driver, self.raw.0, region.bytes as usize / width);
+        // SAFETY: the region was checked to have so many bytes, `count` times `width`, and is kept until they are written;
+        // the stream is alive and of this context.
+        let code = unsafe {
+            match *pattern {
+                [byte, ..] if width == 1 => (driver.memset_d8)(address, byte, count, stream),
+                [a, b, ..] if width == 2 => {
+                    (driver.memset_d16)(address, u16::from_ne_bytes([a, b]), count, stream)
+                }
+                [a, b, c, d, ..] => {
+                    (driver.memset_d32)(address, u32::from_ne_bytes([a, b, c, d]), count, stream)
+                }
+                _ => return Ok(false),
+            }
+        };
+        entered.check_sized(code, region.bytes)?;
+        self.queued += 1;
+        self.kept.push(Kept::Memory(region.memory.clone()), 0);
+        self.tidy(&entered)?;
+        Ok(true)
+    }
+
     fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         let Some(kernel) = (&**bound as &dyn Any)
             .downcast_ref::<CudaBound>()

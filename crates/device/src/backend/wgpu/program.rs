@@ -152,6 +152,8 @@ pub(super) struct WgpuProgram {
     layout: Option<BindGroupLayout>,
     /// The fewest bytes that any binding may have.
     least_bytes: u64,
+    /// What the kernel does with each buffer.
+    access: Vec<Access>,
 }
 
 impl WgpuProgram {
@@ -169,7 +171,8 @@ impl WgpuProgram {
             made.map_err(|refusal| refusal.into_error(hold, kernel, &body))?;
         hold.check(&operation)?;
         let name = kernel.name.to_string();
-        Ok(WgpuProgram { hold: hold.clone(), name, body, pipeline, layout, least_bytes })
+        let access = kernel.bindings.iter().map(|binding| binding.access).collect();
+        Ok(WgpuProgram { hold: hold.clone(), name, body, pipeline, layout, least_bytes, access })
     }
 }
 
@@ -265,8 +268,24 @@ impl Program for WgpuProgram {
     fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn Bound>> {
         let operation = format!("binding kernel `{}`", self.name);
         let mut memories = Vec::with_capacity(arguments.len());
-        for region in arguments {
+        let mut copied = Vec::new();
+        let writes = |(other, access): (&Region, &Access), region: &Region| {
+            *access == Access::ReadWrite && Arc::ptr_eq(&other.memory, &region.memory)
+        };
+        for (region, access) in arguments.iter().zip(&self.access) {
             let memory = WgpuMemory::of(region, &self.hold)?;
+            // wgpu knows whole buffers only: one cannot be read and written by the same launch. What is only read is
+            // copied first.
+            if region.bytes > 0
+                && *access == Access::Read
+                && arguments.iter().zip(&self.access).any(|other| writes(other, region))
+            {
+                let copy = Arc::new(WgpuMemory::allocate(&self.hold, region.bytes, Contents::Any)?);
+                copied.push((region.clone(), copy.clone()));
+                let (buffer, bytes) = (copy.buffer().clone(), padded(region.bytes));
+                memories.push(Place { buffer, offset: 0, bytes, memory: copy });
+                continue;
+            }
             // wgpu cannot bind nothing. Any part of the buffer itself that was bound instead would be other elements
             // of it, which a kernel that trusts `arrayLength` overwrites: memory of its own is bound, of zeros.
             memories.push(if region.bytes == 0 {
@@ -304,6 +323,7 @@ impl Program for WgpuProgram {
             hold: self.hold.clone(),
             pipeline: self.pipeline.clone(),
             group,
+            copied,
             _memories: memories.into_iter().map(|place| place.memory).collect(),
         }))
     }
@@ -324,6 +344,8 @@ pub(super) struct WgpuBound {
     pub(super) hold: Arc<Hold>,
     pub(super) pipeline: ComputePipeline,
     pub(super) group: Option<BindGroup>,
+    /// What is copied before every launch, and where to.
+    pub(super) copied: Vec<(Region, Arc<WgpuMemory>)>,
     _memories: Vec<Arc<dyn Memory>>,
 }
 

@@ -94,6 +94,8 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, Handle str
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, Handle stream) { return enter(); }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Handle stream) { return enter(); }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, Handle stream) { return enter(); }
+int cuMemsetD16Async(uint64_t to, unsigned short value, size_t count, Handle stream) { return enter(); }
+int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, Handle stream) { return enter(); }
 int cuModuleLoadData(Handle *module, const void *image) { *module = 1; return enter(); }
 int cuModuleUnload(Handle module) { return enter(); }
 int cuModuleGetFunction(Handle *function, Handle module, const char *name) { *function = 1; return enter(); }
