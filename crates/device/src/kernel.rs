@@ -25,6 +25,7 @@ use crate::{
     describe::{Api, DeviceId, Features},
     error::{Error, Result},
     launch::Launch,
+    module::{CudaSource, WgslBody},
 };
 
 /// What the user's own Rust code may return when it fails.
@@ -50,19 +51,11 @@ pub struct Binding {
     pub(crate) element_name: &'static str,
 }
 
-/// A WGSL body of a kernel.
-#[derive(Debug, Clone)]
-pub(crate) struct WgslBody {
-    pub(crate) needs: Features,
-    pub(crate) source: Cow<'static, str>,
-    /// Whether the run-time checks are compiled in: indices, divisors, loops that never end.
-    pub(crate) is_checked: bool,
-}
-
 /// One computation, with a body for each kind of device that it can run on.
 ///
 /// A Rust body is safe Rust. WGSL is compiled with run-time checks, so it reaches no memory but its buffers. CUDA C can
-/// reach any address, so [`cuda`](Kernel::cuda) is `unsafe`.
+/// reach any address, so [`cuda`](Kernel::cuda) is `unsafe`. Kernels of one source with several entry points, constants,
+/// headers or options for the compiler come from a [`Module`](crate::Module).
 ///
 /// ```
 /// use evener_device::{Device, Kernel};
@@ -104,7 +97,7 @@ pub struct Kernel {
     pub(crate) params_bytes: u32,
     pub(crate) workgroup: [u32; 3],
     pub(crate) shared_bytes: u32,
-    pub(crate) cuda: Option<Cow<'static, str>>,
+    pub(crate) cuda: Option<Arc<CudaSource>>,
     pub(crate) wgsl: Vec<WgslBody>,
     pub(crate) rust: Option<Arc<RustBody>>,
 }
@@ -179,7 +172,7 @@ impl Kernel {
     /// ```
     #[allow(unsafe_code)]
     pub unsafe fn cuda(mut self, source: impl Into<Cow<'static, str>>) -> Self {
-        self.cuda = Some(source.into());
+        self.cuda = Some(Arc::new(CudaSource::plain(source)));
         self
     }
 
@@ -195,7 +188,7 @@ impl Kernel {
     /// buffer, or does nothing; a division by zero has a result; a loop ends after 2^64 turns. Where these cost too
     /// much, [`wgsl_unchecked`](Kernel::wgsl_unchecked) leaves them out.
     pub fn wgsl_with(self, needs: Features, source: impl Into<Cow<'static, str>>) -> Self {
-        self.wgsl_body(WgslBody { needs, source: source.into(), is_checked: true })
+        self.wgsl_body(WgslBody { needs, source: source.into(), is_checked: true, constants: Vec::new() })
     }
 
     /// Gives a body as [`wgsl_with`](Kernel::wgsl_with) does, compiled without run-time checks.
@@ -219,7 +212,7 @@ impl Kernel {
     /// ```
     #[allow(unsafe_code)]
     pub unsafe fn wgsl_unchecked(self, needs: Features, source: impl Into<Cow<'static, str>>) -> Self {
-        self.wgsl_body(WgslBody { needs, source: source.into(), is_checked: false })
+        self.wgsl_body(WgslBody { needs, source: source.into(), is_checked: false, constants: Vec::new() })
     }
 
     fn wgsl_body(mut self, body: WgslBody) -> Self {
@@ -263,7 +256,7 @@ impl Kernel {
 
     /// The body for CUDA devices, where it has one.
     pub fn cuda_source(&self) -> Option<&str> {
-        self.cuda.as_deref()
+        self.cuda.as_ref().map(|source| &*source.text)
     }
 
     /// How many workgroups cover this many items, one thread an item.

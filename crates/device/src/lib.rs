@@ -15,6 +15,7 @@ mod fake;
 mod kernel;
 mod launch;
 mod measure;
+mod module;
 mod score;
 #[doc(hidden)]
 pub mod seconds;
@@ -26,7 +27,7 @@ pub mod testing;
 /// CUDA C without a card, and CUDA devices for other libraries in the process.
 pub mod cuda {
     pub use crate::backend::cuda::{
-        compile_for,
+        compile_for, compile_kernel,
         guest::{Context, Entered},
     };
 }
@@ -43,6 +44,7 @@ pub use error::{Error, Result, Severity};
 pub use kernel::{Access, Binding, Bound, BoxError, Extent, Kernel, Program};
 pub use launch::Launch;
 pub use measure::{Rates, known_rates, measure, remember_rates};
+pub use module::Module;
 pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
 pub use select::{DEVICES_VARIABLE, selection_from_environment};
 pub use stream::{Download, Mark, StagedUpload, Stream, Timestamp, Transfer};

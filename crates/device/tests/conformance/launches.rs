@@ -11,6 +11,7 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("a_bound_kernel_can_be_launched_again_with_other_parameters", relaunched),
     ("slices_of_one_buffer_are_given_to_one_kernel_where_they_do_not_overlap", slices),
     ("more_workgroups_than_one_dimension_has_are_folded", folded),
+    ("entry_points_of_one_module_are_compiled_with_its_constants", modules),
     ("wide_products_are_exact_in_every_body", wide_products),
     ("launches_reach_every_limit_and_no_further", group_limits),
     ("workgroups_reach_their_limit_and_no_further", workgroup_limits),
@@ -94,6 +95,25 @@ fn slices(device: &Device) -> Outcome {
     let overlapping = [read.arg(), part(256..768)?.arg(), part(512..1024)?.arg(), writes[1].arg()];
     let text = ensure_error!(Error::Unsupported { .. }, program.bind(&overlapping));
     ensure!(text.contains("overlap"), "{text}");
+    Ok(())
+}
+
+fn modules(device: &Device) -> Outcome {
+    let mut stream = device.stream()?;
+    for width in [32, 128] {
+        let data = device.buffer_from(&(0..1024).collect::<Vec<u32>>())?;
+        for kernel in sources::module(width) {
+            let bound = device.compile(&kernel)?.bind(&[data.arg()])?;
+            stream.launch(&bound, 1024 / width, &())?;
+        }
+        // Each block of so many was reversed, and the width was added to each.
+        let found = stream.download(&data)?.wait()?;
+        for (at, found) in found.into_iter().enumerate() {
+            let (block, within) = (at as u32 / width, at as u32 % width);
+            let expected = block * width + (width - 1 - within) + width;
+            ensure!(found == expected, "width {width}, element {at}: {expected} expected, {found} found");
+        }
+    }
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use evener_device::{Features, Kernel};
+use evener_device::{Features, Kernel, Module};
 
 /// CUDA C for the suite's kernels.
 pub(crate) trait WithCuda {
@@ -20,7 +20,10 @@ impl WithCuda for Kernel {
 
 /// One of each.
 pub(crate) fn all() -> Vec<Kernel> {
+    let [reverse_blocks, add_width] = module(64);
     vec![
+        reverse_blocks,
+        add_width,
         triple(),
         both(),
         count(),
@@ -109,6 +112,52 @@ pub(crate) fn both() -> Kernel {
             }
             Ok(())
         })
+}
+
+/// Two kernels of one module: blocks of so many elements, one a workgroup, are reversed; the width is added to each element.
+#[allow(unsafe_code)]
+pub(crate) fn module(width: u32) -> [Kernel; 2] {
+    let module = Module::new().constant("WIDTH", width).define("INDEX", "blockIdx.x * WIDTH + threadIdx.x").wgsl(
+        r#"
+        override WIDTH: u32;
+        override UNUSED: u32 = 3;
+        var<workgroup> together: array<u32, WIDTH>;
+        @group(0) @binding(0) var<storage, read_write> data: array<u32>;
+        @compute @workgroup_size(WIDTH)
+        fn reverse_blocks(@builtin(global_invocation_id) id: vec3<u32>, @builtin(local_invocation_index) i: u32) {
+            together[i] = data[id.x];
+            workgroupBarrier();
+            data[id.x] = together[WIDTH - 1 - i];
+        }
+        @compute @workgroup_size(WIDTH)
+        fn add_width(@builtin(global_invocation_id) id: vec3<u32>) { data[id.x] += WIDTH; }"#,
+    );
+    let module = module.include("index.h", "static __device__ unsigned own() { return INDEX; }\n");
+    // SAFETY: the trial launches a thread an element.
+    let module = unsafe {
+        module.cuda(
+            r#"
+            #include "index.h"
+            extern "C" __global__ void reverse_blocks(unsigned *data) {
+                __shared__ unsigned together[WIDTH];
+                together[threadIdx.x] = data[own()];
+                __syncthreads();
+                data[own()] = together[WIDTH - 1 - threadIdx.x];
+            }
+            extern "C" __global__ void add_width(unsigned *data) { data[own()] += WIDTH; }"#,
+        )
+    };
+    let kernel = |entry| module.kernel(entry).writes::<u32>().workgroup(width);
+    [
+        kernel("reverse_blocks").rust(move |launch| {
+            launch.write::<u32>(0)?.chunks_exact_mut(width as usize).for_each(<[u32]>::reverse);
+            Ok(())
+        }),
+        kernel("add_width").rust(move |launch| {
+            launch.write::<u32>(0)?.iter_mut().for_each(|element| *element += width);
+            Ok(())
+        }),
+    ]
 }
 
 /// Each of the first `count` workgroups, counted over all dimensions, adds one to its own element.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::nvrtc::{self, Nvrtc};
-use crate::{cache, describe::DeviceId, error::Result};
+use crate::{cache, describe::DeviceId, error::Result, module::CudaSource};
 
 /// A compiled source.
 pub(super) struct Image {
@@ -28,7 +28,7 @@ pub(super) fn obtain(
     device: &DeviceId,
     architecture: &str,
     kernel: &str,
-    source: &str,
+    source: &CudaSource,
 ) -> Result<Image> {
     let cached = Place::of(nvrtc, architecture, source).and_then(|place| place.read());
     match cached {
@@ -43,7 +43,7 @@ pub(super) fn compile(
     device: &DeviceId,
     architecture: &str,
     kernel: &str,
-    source: &str,
+    source: &CudaSource,
 ) -> Result<Image> {
     let bytes = nvrtc.compile(device, architecture, kernel, source)?;
     if let Some(place) = Place::of(nvrtc, architecture, source)
@@ -63,13 +63,18 @@ struct Place {
 }
 
 impl Place {
-    fn of(nvrtc: &Nvrtc, architecture: &str, source: &str) -> Option<Self> {
+    /// Nothing where there is no such place, or what goes into the binary is not known.
+    fn of(nvrtc: &Nvrtc, architecture: &str, source: &CudaSource) -> Option<Self> {
+        if !source.is_self_contained() {
+            return None;
+        }
         let version = nvrtc.version_text();
         let mut hasher = blake3::Hasher::new();
         for part in nvrtc::options(architecture).iter().map(String::as_str).chain([architecture, &version]) {
             hasher.update(part.as_bytes()).update(b"\0");
         }
-        let key = hasher.update(source.as_bytes()).finalize();
+        source.hash(&mut hasher);
+        let key = hasher.finalize();
         let file = format!("{}-{architecture}-nvrtc{version}.cubin", key.to_hex());
         Some(Place { path: cache::folder()?.join("cubin").join(file), key: *key.as_bytes() })
     }
@@ -174,12 +179,13 @@ mod with_nvrtc {
     #[ignore = "needs NVRTC"]
     fn the_name_of_a_file_depends_on_all_that_went_into_it() {
         let nvrtc = Nvrtc::get().unwrap();
-        let first = Place::of(nvrtc, "sm_90", "a").unwrap();
-        for (architecture, source) in [("sm_90", "b"), ("sm_80", "a")] {
-            let other = Place::of(nvrtc, architecture, source).unwrap();
+        let source = CudaSource::plain;
+        let first = Place::of(nvrtc, "sm_90", &source("a")).unwrap();
+        for (architecture, text) in [("sm_90", "b"), ("sm_80", "a"), ("sm_90a", "a")] {
+            let other = Place::of(nvrtc, architecture, &source(text)).unwrap();
             assert!(other.path != first.path && other.key != first.key);
         }
-        assert_eq!(Place::of(nvrtc, "sm_90", "a").unwrap(), first);
+        assert_eq!(Place::of(nvrtc, "sm_90", &source("a")).unwrap(), first);
         let name = first.path.file_name().unwrap().to_str().unwrap();
         assert!(name.ends_with(&format!("-sm_90-nvrtc{}.cubin", nvrtc.version_text())), "{name}");
     }
@@ -188,8 +194,10 @@ mod with_nvrtc {
     #[ignore = "needs NVRTC"]
     fn a_damaged_file_is_compiled_again_and_repaired() {
         let nvrtc = Nvrtc::get().unwrap();
-        let source =
-            format!("extern \"C\" __global__ void one(unsigned *out) {{ *out = {}u; }}", std::process::id());
+        let source = CudaSource::plain(format!(
+            "extern \"C\" __global__ void one(unsigned *out) {{ *out = {}u; }}",
+            std::process::id()
+        ));
         let path = Place::of(nvrtc, "sm_90", &source).unwrap().path;
         let obtain = || obtain(nvrtc, &DeviceId::from("cuda"), "sm_90", "one", &source).unwrap();
         let first = obtain();

@@ -23,6 +23,7 @@ use crate::{
     backend::{Bound, Memory, Program, Region},
     error::{Error, Result},
     kernel::Kernel,
+    module::CudaSource,
 };
 
 /// The most bytes of parameters: the 4096 that every card takes, less room for 64 pointers.
@@ -46,8 +47,10 @@ pub(super) struct Modules {
 }
 
 impl Modules {
-    fn get(&self, open: &Open, kernel: &str, source: &str) -> Result<RawModule> {
-        let key = blake3::hash(source.as_bytes());
+    fn get(&self, open: &Open, kernel: &str, source: &CudaSource) -> Result<RawModule> {
+        let mut hasher = blake3::Hasher::new();
+        source.hash(&mut hasher);
+        let key = hasher.finalize();
         let place = {
             let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
             loaded.entry(key).or_default().clone()
@@ -72,11 +75,12 @@ impl Modules {
 }
 
 /// Compiles a source, or finds it compiled, and loads it.
-fn build(open: &Open, kernel: &str, source: &str) -> Result<RawModule> {
+fn build(open: &Open, kernel: &str, source: &CudaSource) -> Result<RawModule> {
     let id = &open.hold.id;
     let nvrtc = Nvrtc::get()
         .map_err(|why| Error::unsupported(id, format!("compiling kernel `{kernel}`"), why.to_owned()))?;
-    let image = cubin::obtain(nvrtc, id, &open.card.architecture, kernel, source)?;
+    let architecture = nvrtc.architecture_for(&open.card.architecture);
+    let image = cubin::obtain(nvrtc, id, &architecture, kernel, source)?;
     let entered = open.hold.enter("loading a compiled kernel")?;
     let mut code = 0;
     let mut load = |image: &Image| {
@@ -91,7 +95,7 @@ fn build(open: &Open, kernel: &str, source: &str) -> Result<RawModule> {
     }
     if image.cached {
         // Whole, and yet not to the driver's taste: compiled anew it may be.
-        let image = cubin::compile(nvrtc, id, &open.card.architecture, kernel, source)?;
+        let image = cubin::compile(nvrtc, id, &architecture, kernel, source)?;
         if let Some(module) = load(&image) {
             return Ok(module);
         }
@@ -101,9 +105,8 @@ fn build(open: &Open, kernel: &str, source: &str) -> Result<RawModule> {
         error?;
     }
     let log = format!(
-        "the driver ({}) refuses what {nvrtc} compiled for {}: {}",
+        "the driver ({}) refuses what {nvrtc} compiled for {architecture}: {}",
         entered.driver.version_text(),
-        open.card.architecture,
         entered.driver.text(code)
     );
     Err(will_not_compile(open, kernel, log))

@@ -5,11 +5,12 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
     BindGroupLayoutEntry, BindingResource, BindingType, BufferBinding, BufferBindingType, BufferSize,
-    ComputePipeline, ComputePipelineDescriptor, PipelineLayoutDescriptor, ShaderModule,
-    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    ComputePipeline, ComputePipelineDescriptor, PipelineCompilationOptions, PipelineLayoutDescriptor,
+    ShaderModule, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
     naga::{
         self,
-        valid::{Capabilities, ValidationFlags, Validator},
+        back::pipeline_constants::process_overrides,
+        valid::{Capabilities, ModuleInfo, ValidationFlags, Validator},
     },
 };
 
@@ -22,21 +23,27 @@ use super::{
 use crate::{
     describe::Features,
     error::{Error, Result},
-    kernel::{Access, Kernel, WgslBody},
+    kernel::{Access, Kernel},
+    module::WgslBody,
 };
 
 /// Bytes of the memory that is bound in place of an empty buffer, which wgpu cannot bind: as much as the smallest
 /// block has.
 const PLACEHOLDER_BYTES: u64 = 256;
 
-/// The sources that an open device has compiled so far, with and without run-time checks: kernels that share a source
-/// share a module.
-pub(super) type Modules = HashMap<(String, bool), Arc<Module>>;
+/// The sources that an open device has compiled so far: kernels that share a source, and what it is compiled with, share a
+/// module.
+pub(super) type Modules = HashMap<Key, Arc<Module>>;
+
+/// What a module is compiled from: the source, whether with run-time checks, and the bits of the constants' values.
+type Key = (String, bool, Vec<(String, u64)>);
 
 /// A compiled source, with its entry points.
 pub(super) struct Module {
     shader: ShaderModule,
     entries: Vec<Entry>,
+    /// Those that the source has an `override` for.
+    constants: Vec<(String, f64)>,
 }
 
 /// What an entry point says about itself.
@@ -61,11 +68,12 @@ impl fmt::Debug for Module {
 impl Module {
     /// The module of a source. The error is what the compiler said.
     fn of(hold: &Hold, body: &WgslBody) -> Result<Arc<Self>, Refusal> {
-        let key = (body.source.clone().into_owned(), body.is_checked);
+        let constants = body.constants.iter().map(|(name, value)| (name.clone(), value.to_bits()));
+        let key = (body.source.clone().into_owned(), body.is_checked, constants.collect());
         if let Some(module) = hold.modules().get(&key) {
             return Ok(module.clone());
         }
-        let entries = entries(&body.source).map_err(Refusal::Compiler)?;
+        let (entries, constants) = entries(&body.source, &body.constants).map_err(Refusal::Compiler)?;
         let source = ShaderSource::Wgsl((&*body.source).into());
         let descriptor = ShaderModuleDescriptor { label: None, source };
         let (shader, error) = watch(|| match body.is_checked {
@@ -79,42 +87,60 @@ impl Module {
         if let Some(error) = error {
             return Err(Refusal::Driver(error));
         }
-        let module = Arc::new(Module { shader, entries });
+        let module = Arc::new(Module { shader, entries, constants });
         hold.modules().insert(key, module.clone());
         Ok(module)
     }
 }
 
-/// The entry points of a source, or what is wrong with it and where.
-fn entries(source: &str) -> Result<Vec<Entry>, String> {
+/// The entry points of a source and those of the constants that it declares, or what is wrong with it and where.
+fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Vec<(String, f64)>), String> {
     let module = naga::front::wgsl::parse_str(source).map_err(|error| error.emit_to_string(source))?;
     // What the device cannot do is found by wgpu, which knows; this is about what the source says.
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(source))?;
-    let entry = |(index, entry): (usize, &naga::EntryPoint)| {
-        let uses = info.get_entry_point(index);
-        let (mut shared_bytes, mut params_bytes) = (0, 0);
-        let mut least_bytes = HashMap::new();
-        for (_, variable) in module.global_variables.iter().filter(|it| !uses[it.0].is_empty()) {
-            let bytes = u64::from(module.types[variable.ty].inner.size(module.to_ctx()));
-            match (variable.space, variable.binding) {
-                (naga::AddressSpace::WorkGroup, _) => shared_bytes += bytes.next_multiple_of(16),
-                (naga::AddressSpace::Immediate, _) => params_bytes += bytes,
-                (_, Some(naga::ResourceBinding { group: 0, binding })) => {
-                    least_bytes.insert(binding, bytes);
-                }
-                _ => {}
+    let is_declared = |name: &str| module.overrides.iter().any(|(_, it)| it.name.as_deref() == Some(name));
+    let mut known = constants.to_vec();
+    known.retain(|(name, _)| is_declared(name));
+    let values = known.iter().cloned().collect();
+    let mut entries = Vec::with_capacity(module.entry_points.len());
+    for (index, entry) in module.entry_points.iter().enumerate() {
+        if module.overrides.is_empty() {
+            entries.push(entry_of(&module, &info, index));
+            continue;
+        }
+        // An entry point may not need all of them. What it does need has a value from here on.
+        let point = Some((entry.stage, entry.name.as_str()));
+        let (module, info) = process_overrides(&module, &info, point, &values)
+            .map_err(|error| format!("entry point `{}`: {error}", entry.name))?;
+        entries.push(entry_of(&module, &info, 0));
+    }
+    Ok((entries, known))
+}
+
+/// What an entry point of a source says about itself.
+fn entry_of(module: &naga::Module, info: &ModuleInfo, index: usize) -> Entry {
+    let (entry, uses) = (&module.entry_points[index], info.get_entry_point(index));
+    let (mut shared_bytes, mut params_bytes) = (0, 0);
+    let mut least_bytes = HashMap::new();
+    for (_, variable) in module.global_variables.iter().filter(|it| !uses[it.0].is_empty()) {
+        let bytes = u64::from(module.types[variable.ty].inner.size(module.to_ctx()));
+        match (variable.space, variable.binding) {
+            (naga::AddressSpace::WorkGroup, _) => shared_bytes += bytes.next_multiple_of(16),
+            (naga::AddressSpace::Immediate, _) => params_bytes += bytes,
+            (_, Some(naga::ResourceBinding { group: 0, binding })) => {
+                least_bytes.insert(binding, bytes);
             }
+            _ => {}
         }
-        Entry {
-            name: entry.name.clone(),
-            workgroup: entry.workgroup_size,
-            shared_bytes,
-            params_bytes,
-            least_bytes,
-        }
-    };
-    Ok(module.entry_points.iter().enumerate().map(entry).collect())
+    }
+    Entry {
+        name: entry.name.clone(),
+        workgroup: entry.workgroup_size,
+        shared_bytes,
+        params_bytes,
+        least_bytes,
+    }
 }
 
 /// Why a kernel could not be compiled.
@@ -238,6 +264,7 @@ fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refus
         })
         .collect();
     let device = &hold.device;
+    let constants: Vec<_> = module.constants.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     let (made, error) = watch(|| {
         let descriptor = BindGroupLayoutDescriptor { label: None, entries: &entries };
         let layout = (!entries.is_empty()).then(|| device.create_bind_group_layout(&descriptor));
@@ -252,7 +279,7 @@ fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refus
             layout: Some(&pipeline_layout),
             module: &module.shader,
             entry_point: Some(&kernel.name),
-            compilation_options: Default::default(),
+            compilation_options: PipelineCompilationOptions { constants: &constants, ..Default::default() },
             cache: None,
         });
         Made { pipeline, layout, least_bytes: entry.least_bytes.values().copied().max().unwrap_or(0) }

@@ -1,6 +1,26 @@
 //! Kernels: what is compiled, bound and refused.
 
 use super::*;
+use crate::Module;
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn an_override_without_a_value_is_refused_by_its_name() {
+    let (device, _) = open(&vulkan());
+    let module = Module::new().constant("NOWHERE", 1).wgsl(
+        "override LENGTH: u32;
+         @group(0) @binding(0) var<storage, read_write> out: array<u32>;
+         @compute @workgroup_size(1) fn uses() { out[0] = LENGTH; }",
+    );
+    let kernel = |module: &Module| module.kernel("uses").writes::<u32>().workgroup(1);
+    let log = log_of(&device, kernel(&module));
+    assert!(log.contains("LENGTH"), "{log}");
+    let out = device.buffer::<u32>(1).unwrap();
+    let program = device.compile(&kernel(&module.constant("LENGTH", 9))).unwrap();
+    let mut stream = device.stream().unwrap();
+    stream.launch(&program.bind(&[out.arg()]).unwrap(), 1, &()).unwrap();
+    assert_eq!(stream.download(&out).unwrap().wait().unwrap(), [9]);
+}
 
 #[test]
 #[ignore = "needs a Vulkan device"]
