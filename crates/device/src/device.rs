@@ -128,19 +128,8 @@ impl Device {
         let refuse = |detail: String| {
             Err(Error::unsupported(self.id(), format!("compiling kernel `{}`", kernel.name), detail))
         };
-        let threads = kernel.workgroup.iter().map(|&n| u64::from(n)).product::<u64>();
-        if threads == 0
-            || threads > u64::from(has.max_workgroup_threads)
-            || kernel.workgroup.iter().zip(&has.max_workgroup).any(|(asked, limit)| asked > limit)
-        {
-            return refuse(format!(
-                "a workgroup of {:?} asked for, at most {:?} and {} threads in all here",
-                kernel.workgroup, has.max_workgroup, has.max_workgroup_threads
-            ));
-        }
-        if kernel.shared_bytes > has.max_shared_bytes {
-            let (asked, limit) = (kernel.shared_bytes, has.max_shared_bytes);
-            return refuse(format!("{asked} bytes of shared memory asked for, at most {limit} here"));
+        if let Some(detail) = kernel.exceeds(has) {
+            return refuse(detail);
         }
         if kernel.params_bytes > has.max_params_bytes {
             let (asked, limit) = (kernel.params_bytes, has.max_params_bytes);

@@ -22,7 +22,7 @@ use bytemuck::Pod;
 use crate::{
     backend,
     buffer::Argument,
-    describe::{Api, DeviceId, Features},
+    describe::{Api, Capabilities, DeviceId, Features},
     error::{Error, Result},
     launch::Launch,
     module::{CudaSource, WgslBody},
@@ -264,6 +264,20 @@ impl Kernel {
         items.div_ceil(self.workgroup_threads().max(1))
     }
 
+    /// In what way a workgroup is too large for a device, if it is.
+    pub(crate) fn exceeds(&self, has: &Capabilities) -> Option<String> {
+        let threads = self.workgroup_threads();
+        let is_too_long = self.workgroup.iter().zip(&has.max_workgroup).any(|(asked, limit)| asked > limit);
+        if threads == 0 || threads > u64::from(has.max_workgroup_threads) || is_too_long {
+            return Some(format!(
+                "a workgroup of {:?} asked for, at most {:?} and {} threads in all here",
+                self.workgroup, has.max_workgroup, has.max_workgroup_threads
+            ));
+        }
+        let (asked, limit) = (self.shared_bytes, has.max_shared_bytes);
+        (asked > limit).then(|| format!("{asked} bytes of shared memory asked for, at most {limit} here"))
+    }
+
     /// The WGSL body for a device with these features.
     pub(crate) fn wgsl_for(&self, features: Features) -> Option<&WgslBody> {
         self.wgsl.iter().find(|body| features.contains(body.needs))
@@ -380,4 +394,43 @@ impl Program {
 pub struct Bound {
     pub(crate) inner: Arc<dyn backend::Bound>,
     pub(crate) kernel: Arc<Kernel>,
+}
+
+impl Bound {
+    /// The same kernel and buffers with another size of the workgroup and of the dynamic shared memory than the kernel
+    /// declares. Neither the kernel is compiled again, nor the buffers are bound again.
+    ///
+    /// Fails with `Unsupported` where the sizes are more than the device, or the kernel's registers, allow; and through
+    /// wgpu, where WGSL fixes both: there, give a [`Module`](crate::Module) a constant for an `override`.
+    ///
+    /// ```
+    /// use evener_device::{Device, Kernel};
+    ///
+    /// let device = Device::cpu();
+    /// let kernel = Kernel::new("threads").writes::<u64>().workgroup(64).rust(|launch| {
+    ///     launch.write::<u64>(0)?[0] = launch.threads();
+    ///     Ok(())
+    /// });
+    /// let count = device.buffer::<u64>(1)?;
+    /// let mut stream = device.stream()?;
+    /// let bound = device.compile(&kernel)?.bind(&[count.arg()])?.with_workgroup(128, 0)?;
+    /// stream.launch(&bound, 2, &())?;
+    /// assert_eq!(stream.download(&count)?.wait()?, [256]);
+    /// # Ok::<(), evener_device::Error>(())
+    /// ```
+    pub fn with_workgroup(&self, size: impl Into<Extent>, shared_bytes: u32) -> Result<Bound> {
+        let kernel = Kernel { workgroup: size.into().0, shared_bytes, ..(*self.kernel).clone() };
+        Ok(Bound { inner: self.inner.with_workgroup(&kernel)?, kernel: Arc::new(kernel) })
+    }
+
+    /// The number of workgroups that a compute unit runs at once, by the registers and the shared memory that they take.
+    /// Nothing where the device does not tell, as all but CUDA devices.
+    pub fn occupancy(&self) -> Result<Option<u32>> {
+        self.inner.occupancy()
+    }
+
+    /// The kernel that it was compiled from, with the sizes that it is launched with.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
 }

@@ -212,7 +212,16 @@ pub trait Program: Any + Send + Sync + Debug {
 }
 
 /// A compiled kernel with its buffers.
-pub trait Bound: Any + Send + Sync + Debug {}
+pub trait Bound: Any + Send + Sync + Debug {
+    /// The same with the workgroup and the dynamic shared memory that this kernel declares, which is otherwise the one
+    /// that it was compiled from.
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn Bound>>;
+
+    /// The number of workgroups that a compute unit runs at once, where that is known.
+    fn occupancy(&self) -> Result<Option<u32>> {
+        Ok(None)
+    }
+}
 
 /// A point in a stream.
 pub trait Mark: Any + Send + Sync + Debug {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use evener_device::{Device, Error, Features};
+use evener_device::{Api, Device, Error, Features};
 
 use crate::{Behaviour, Outcome, ensure, ensure_error, sources};
 
@@ -11,6 +11,7 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("a_bound_kernel_can_be_launched_again_with_other_parameters", relaunched),
     ("slices_of_one_buffer_are_given_to_one_kernel_where_they_do_not_overlap", slices),
     ("more_workgroups_than_one_dimension_has_are_folded", folded),
+    ("the_size_of_a_workgroup_is_chosen_at_launch_where_the_language_lets_it", sized),
     ("entry_points_of_one_module_are_compiled_with_its_constants", modules),
     ("wide_products_are_exact_in_every_body", wide_products),
     ("launches_reach_every_limit_and_no_further", group_limits),
@@ -113,6 +114,33 @@ fn modules(device: &Device) -> Outcome {
             let expected = block * width + (width - 1 - within) + width;
             ensure!(found == expected, "width {width}, element {at}: {expected} expected, {found} found");
         }
+    }
+    Ok(())
+}
+
+fn sized(device: &Device) -> Outcome {
+    let mut stream = device.stream()?;
+    let data = device.buffer_from(&(0..256).collect::<Vec<u32>>())?;
+    let bound = device.compile(&sources::reverse(64))?.bind(&[data.slice(..64)?.arg()])?;
+    if matches!(device.describe().api, Api::Cuda | Api::Cpu) {
+        // The kernel reverses as many as there are threads; the processor's body reverses all that it is given.
+        let bound = device.compile(&sources::reverse(64))?.bind(&[data.arg()])?.with_workgroup(256, 1024)?;
+        stream.launch(&bound, 1, &())?;
+        let found = stream.download(&data)?.wait()?;
+        ensure!(found == (0..256).rev().collect::<Vec<u32>>(), "{:?}", &found[..4]);
+        ensure_error!(Error::Unsupported { .. }, bound.with_workgroup(0, 0));
+    } else {
+        let text = ensure_error!(Error::Unsupported { .. }, bound.with_workgroup(32, 0));
+        ensure!(text.contains("override"), "{text}");
+    }
+    let occupancy = bound.occupancy()?;
+    ensure!(occupancy.is_some() == (device.describe().api == Api::Cuda), "occupancy {occupancy:?}");
+    ensure!(occupancy != Some(0), "a kernel that fits runs at least once");
+    if device.describe().api == Api::Cuda {
+        let (small, large) = (bound.with_workgroup(32, 128)?, bound.with_workgroup(1024, 4096)?);
+        ensure!(small.occupancy()? > large.occupancy()?, "{:?}, {:?}", small.occupancy(), large.occupancy());
+        ensure_error!(Error::Unsupported { .. }, bound.with_workgroup(4096, 0));
+        ensure_error!(Error::Unsupported { .. }, bound.with_workgroup(32, 1 << 30));
     }
     Ok(())
 }

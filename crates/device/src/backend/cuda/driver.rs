@@ -76,6 +76,7 @@ functions! {
         module_get_function = "cuModuleGetFunction"(*mut CUfunction, CUmodule, *const c_char);
         func_get_attribute = "cuFuncGetAttribute"(*mut c_int, c_uint, CUfunction);
         func_set_attribute = "cuFuncSetAttribute"(CUfunction, c_uint, c_int);
+        max_active_blocks = "cuOccupancyMaxActiveBlocksPerMultiprocessor"(*mut c_int, CUfunction, c_int, usize);
         launch_kernel = "cuLaunchKernel"(
             CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
             *mut *mut c_void, *mut *mut c_void,

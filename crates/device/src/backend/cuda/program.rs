@@ -136,13 +136,8 @@ pub(super) fn compile(open: &Arc<Open>, kernel: &Kernel) -> Result<Arc<dyn Progr
     check_parameters(open, &entered, kernel, function)?;
     check_threads(open, &entered, kernel, function)?;
     allow_shared(open, &entered, kernel, function)?;
-    let launch = Launchable {
-        function,
-        name: kernel.name.as_ref().into(),
-        workgroup: kernel.workgroup,
-        shared_bytes: kernel.shared_bytes,
-    };
-    Ok(Arc::new(CudaProgram { open: open.clone(), launch: Arc::new(launch) }))
+    let launch = Arc::new(Launchable::new(function, kernel));
+    Ok(Arc::new(CudaProgram { open: open.clone(), launch }))
 }
 
 fn will_not_compile(open: &Open, kernel: &str, log: String) -> Error {
@@ -242,6 +237,17 @@ struct Launchable {
     shared_bytes: u32,
 }
 
+impl Launchable {
+    fn new(function: CUfunction, kernel: &Kernel) -> Self {
+        Launchable {
+            function,
+            name: kernel.name.as_ref().into(),
+            workgroup: kernel.workgroup,
+            shared_bytes: kernel.shared_bytes,
+        }
+    }
+}
+
 // SAFETY: a function may be used from any thread in whose context it is.
 unsafe impl Send for Launchable {}
 // SAFETY: as above.
@@ -282,7 +288,36 @@ pub(super) struct CudaBound {
     _memory: Vec<Arc<dyn Memory>>,
 }
 
-impl Bound for CudaBound {}
+impl Bound for CudaBound {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn Bound>> {
+        let (open, function) = (&self.open, self.launch.function);
+        if let Some(detail) = kernel.exceeds(&open.card.capabilities) {
+            return Err(refuse(open, kernel, detail));
+        }
+        let entered = open.hold.enter("sizing a workgroup")?;
+        check_threads(open, &entered, kernel, function)?;
+        allow_shared(open, &entered, kernel, function)?;
+        Ok(Arc::new(CudaBound {
+            open: open.clone(),
+            launch: Arc::new(Launchable::new(function, kernel)),
+            pointers: self.pointers.clone(),
+            _memory: self._memory.clone(),
+        }))
+    }
+
+    fn occupancy(&self) -> Result<Option<u32>> {
+        let Launchable { function, workgroup, shared_bytes, .. } = *self.launch;
+        let entered = self.open.hold.enter("asking for a kernel's occupancy")?;
+        let threads = workgroup.iter().product::<u32>() as c_int;
+        let mut groups = 0;
+        // SAFETY: the function is alive and of this context; the pointer is to a live integer.
+        let code = unsafe {
+            (entered.driver.max_active_blocks)(&mut groups, function, threads, shared_bytes as usize)
+        };
+        entered.check(code)?;
+        Ok(Some(groups.max(0) as u32))
+    }
+}
 
 impl CudaBound {
     /// Queues the kernel. The caller keeps `self` until it has ended.

@@ -376,4 +376,10 @@ pub(super) struct WgpuBound {
     _memories: Vec<Arc<dyn Memory>>,
 }
 
-impl Bound for WgpuBound {}
+impl Bound for WgpuBound {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn Bound>> {
+        let operation = format!("launching kernel `{}`", kernel.name);
+        let detail = "WGSL fixes the workgroup's size: give the module a constant for an `override`";
+        Err(Error::unsupported(&self.hold.id, operation, detail))
+    }
+}
