@@ -12,6 +12,7 @@ mod discover;
 mod error;
 #[cfg(test)]
 mod fake;
+mod graph;
 mod kernel;
 mod launch;
 mod measure;
@@ -41,6 +42,7 @@ pub use describe::{Api, Capabilities, Description, DeviceId, Features, Kind};
 pub use device::Device;
 pub use discover::{Absent, Inventory};
 pub use error::{Error, Result, Severity};
+pub use graph::{Graph, Recorder};
 pub use kernel::{Access, Binding, Bound, BoxError, Extent, Kernel, Program};
 pub use launch::Launch;
 pub use measure::{Rates, known_rates, measure, remember_rates};

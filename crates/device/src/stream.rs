@@ -16,6 +16,7 @@ use crate::{
     buffer::{Buffer, HostBuffer, SharedBuffer, StagingBuffer, size_in_bytes},
     describe::DeviceId,
     error::{Error, Result},
+    graph::{Graph, Recorder},
     kernel::{Bound, Extent},
 };
 
@@ -332,15 +333,63 @@ impl Stream {
     pub fn launch<P: Pod>(&mut self, bound: &Bound, groups: impl Into<Extent>, params: &P) -> Result<()> {
         let Extent(groups) = groups.into();
         let params = bytemuck::bytes_of(params);
+        match self.check_launch(bound, groups, params.len())? {
+            true => self.inner.launch(&bound.inner, groups, params),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether there is anything to launch. Fails where it is too much, or has other parameters.
+    #[inline]
+    pub(crate) fn check_launch(&self, bound: &Bound, groups: [u32; 3], params_bytes: usize) -> Result<bool> {
         let limits = self.backend.capabilities().max_groups;
         let fits = groups.iter().zip(&limits).all(|(asked, limit)| asked <= limit);
-        if !fits || params.len() != bound.kernel.params_bytes as usize {
-            return Err(self.refuse_launch(bound, groups, params.len()));
+        if !fits || params_bytes != bound.kernel.params_bytes as usize {
+            return Err(self.refuse_launch(bound, groups, params_bytes));
         }
-        if groups.contains(&0) {
+        Ok(!groups.contains(&0))
+    }
+
+    /// Records launches, none of which runs yet, so that they can be queued again and again as one operation.
+    ///
+    /// ```
+    /// use evener_device::{Device, Kernel};
+    ///
+    /// let device = Device::cpu();
+    /// let add = Kernel::new("add").writes::<u32>().params::<u32>().rust(|launch| {
+    ///     launch.write::<u32>(0)?[0] += launch.params::<u32>()?;
+    ///     Ok(())
+    /// });
+    /// let sum = device.buffer::<u32>(1)?;
+    /// let bound = device.compile(&add)?.bind(&[sum.arg()])?;
+    /// let mut stream = device.stream()?;
+    /// let graph = stream.record(|recorder| {
+    ///     recorder.launch(&bound, 1, &2u32)?;
+    ///     recorder.launch(&bound, 1, &3u32)
+    /// })?;
+    /// stream.replay(&graph)?;
+    /// stream.replay(&graph)?;
+    /// assert_eq!(stream.download(&sum)?.wait()?, [10]);
+    /// # Ok::<(), evener_device::Error>(())
+    /// ```
+    pub fn record(&mut self, record: impl FnOnce(&mut Recorder<'_>) -> Result<()>) -> Result<Graph> {
+        let mut recorder = Recorder { stream: self, launches: Vec::new() };
+        record(&mut recorder)?;
+        let launches = recorder.launches;
+        Ok(Graph { inner: self.inner.record(&launches)?, launches })
+    }
+
+    /// Queues recorded launches, in the order in which they were recorded.
+    pub fn replay(&mut self, graph: &Graph) -> Result<()> {
+        if let Some(inner) = &graph.inner
+            && self.inner.replay(inner)?
+        {
             return Ok(());
         }
-        self.inner.launch(&bound.inner, groups, params)
+        let launch = |recorded: &backend::Recorded| {
+            self.inner.launch(&recorded.bound, recorded.groups, &recorded.params)
+        };
+        graph.launches.iter().try_for_each(launch)
     }
 
     /// Runs a kernel over so many workgroups, in as many dimensions as the device needs for them: through wgpu, one

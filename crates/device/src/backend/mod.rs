@@ -223,6 +223,20 @@ pub trait Bound: Any + Send + Sync + Debug {
     }
 }
 
+/// A launch to be queued later, as often as wanted.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// The kernel with its buffers.
+    pub bound: Arc<dyn Bound>,
+    /// How many workgroups.
+    pub groups: [u32; 3],
+    /// The parameters' bytes.
+    pub params: Arc<[u8]>,
+}
+
+/// Launches that were recorded.
+pub trait Graph: Any + Send + Sync + Debug {}
+
 /// A point in a stream.
 pub trait Mark: Any + Send + Sync + Debug {
     /// Whether everything before it has ended.
@@ -265,6 +279,16 @@ pub trait StreamBackend: Send + Debug {
     }
     /// Runs a kernel.
     fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()>;
+    /// Records launches, to be queued as one operation. Nothing where the device has no way to do that.
+    fn record(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+        let _ = launches;
+        Ok(None)
+    }
+    /// Queues launches that a stream of this device has recorded. Says whether they are such.
+    fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
+        let _ = graph;
+        Ok(false)
+    }
     /// Reads the device's clock when everything before has ended.
     fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>>;
     /// Marks this point, and starts everything before it.

@@ -10,8 +10,8 @@ use std::{
 use super::{State, lock};
 use crate::{
     backend::{
-        Backend, Bound, Contents, Direction, HostMemory, Mark, Memory, MemoryUse, Program, Region,
-        SharedMemory, Source, StreamBackend, Timestamp,
+        Backend, Bound, Contents, Direction, Graph, HostMemory, Mark, Memory, MemoryUse, Program, Recorded,
+        Region, SharedMemory, Source, StreamBackend, Timestamp,
     },
     describe::{Capabilities, Description},
     device::Device,
@@ -221,6 +221,16 @@ impl StreamBackend for FaultyStream {
     fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         self.operation("launching a kernel")?;
         self.under.launch(bound, groups, params)
+    }
+
+    fn record(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+        self.operation("recording launches")?;
+        self.under.record(launches)
+    }
+
+    fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
+        self.operation("launching what was recorded")?;
+        self.under.replay(graph)
     }
 
     fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {

@@ -11,6 +11,7 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("a_bound_kernel_can_be_launched_again_with_other_parameters", relaunched),
     ("slices_of_one_buffer_are_given_to_one_kernel_where_they_do_not_overlap", slices),
     ("more_workgroups_than_one_dimension_has_are_folded", folded),
+    ("recorded_launches_run_in_order_as_often_as_they_are_replayed", recorded),
     ("the_size_of_a_workgroup_is_chosen_at_launch_where_the_language_lets_it", sized),
     ("entry_points_of_one_module_are_compiled_with_its_constants", modules),
     ("wide_products_are_exact_in_every_body", wide_products),
@@ -141,6 +142,41 @@ fn sized(device: &Device) -> Outcome {
         ensure!(small.occupancy()? > large.occupancy()?, "{:?}, {:?}", small.occupancy(), large.occupancy());
         ensure_error!(Error::Unsupported { .. }, bound.with_workgroup(4096, 0));
         ensure_error!(Error::Unsupported { .. }, bound.with_workgroup(32, 1 << 30));
+    }
+    Ok(())
+}
+
+fn recorded(device: &Device) -> Outcome {
+    const LEN: usize = 1_000;
+    let program = device.compile(&sources::triple())?;
+    let first: Vec<u32> = (0..LEN as u32).collect();
+    let (a, b) = (device.buffer_from(&first)?, device.buffer::<u32>(LEN)?);
+    let (there, back) = (program.bind(&[a.arg(), b.arg()])?, program.bind(&[b.arg(), a.arg()])?);
+    let mut stream = device.stream()?;
+    let graph = stream.record(|recorder| {
+        for round in 0..5u32 {
+            recorder.launch(&there, 5, &[LEN as u32, round])?;
+            recorder.launch(&back, [0, 1, 1], &[LEN as u32, 99])?;
+            recorder.launch(&back, 3, &[LEN as u32, round])?;
+        }
+        Ok(())
+    })?;
+    let found = stream.download(&a)?.wait()?;
+    ensure!(found == first, "something ran while it was recorded");
+    // Parameters of another size.
+    ensure_error!(Error::Unsupported { .. }, stream.record(|recorder| recorder.launch(&there, 1, &0u32)));
+    // What was bound lives as long as what was recorded; another stream may replay it too.
+    drop((there, back));
+    stream.replay(&graph)?;
+    stream.replay(&graph)?;
+    stream.wait()?;
+    let mut other = device.stream()?;
+    other.replay(&graph)?;
+    let found = other.download(&a)?.wait()?;
+    for (first, found) in first.into_iter().zip(found) {
+        let step = |x: u32, round: u32| x.wrapping_mul(3).wrapping_add(round);
+        let expected = (0..15).fold(first, |x, round| step(step(x, round % 5), round % 5));
+        ensure!(found == expected, "{first}: {expected} expected, {found} found");
     }
     Ok(())
 }

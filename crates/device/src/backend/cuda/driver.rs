@@ -11,8 +11,8 @@ use std::{
 };
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevResourceDesc, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgreenCtx, CUmodule,
-    CUstream, CUuuid,
+    self, CUcontext, CUdevResourceDesc, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
+    CUgreenCtx, CUmodule, CUstream, CUuuid,
 };
 
 /// What every function returns when all is well.
@@ -109,6 +109,19 @@ functions! {
 }
 
 functions! {
+    /// Recording launches. In drivers since CUDA 11.4.
+    #[derive(Debug)]
+    GraphFunctions {
+        begin_capture = "cuStreamBeginCapture_v2"(CUstream, c_int);
+        end_capture = "cuStreamEndCapture"(CUstream, *mut CUgraph);
+        instantiate = "cuGraphInstantiateWithFlags"(*mut CUgraphExec, CUgraph, u64);
+        launch = "cuGraphLaunch"(CUgraphExec, CUstream);
+        destroy = "cuGraphDestroy"(CUgraph);
+        exec_destroy = "cuGraphExecDestroy"(CUgraphExec);
+    }
+}
+
+functions! {
     /// What a compiled kernel's parameters look like. In drivers since CUDA 12.4.
     ParameterFunctions {
         func_get_param_info = "cuFuncGetParamInfo"(CUfunction, usize, *mut usize, *mut usize);
@@ -143,6 +156,7 @@ pub(super) struct Driver {
     pub(super) green: Option<GreenFunctions>,
     /// Absent from older drivers.
     pub(super) parameters: Option<ParameterFunctions>,
+    pub(super) graphs: Option<GraphFunctions>,
     /// As the driver counts: 13000 is CUDA 13.0.
     pub(super) version: c_int,
 }
@@ -179,6 +193,7 @@ impl Driver {
             functions,
             green: GreenFunctions::load().ok(),
             parameters: ParameterFunctions::load().ok(),
+            graphs: GraphFunctions::load().ok(),
             version: 0,
         };
         // SAFETY: may be called before initialisation; the pointer is to a live integer.

@@ -10,6 +10,7 @@
 //! | `open` | an open card: what is made from it, and what outlives that |
 //! | `memory` | memory on the card, and pinned memory on the host |
 //! | `stream`, `event`, `keep` | operations in order, how far they are, and what they keep alive |
+//! | `graph` | launches that are recorded, and queued as one |
 //! | `program`, `cubin`, `nvrtc`, `places` | kernels: loaded, on disk, compiled, and with what |
 //! | `partition` | some of a card's multiprocessors as a device |
 
@@ -20,6 +21,7 @@ mod driver;
 mod errors;
 mod event;
 mod gate;
+mod graph;
 pub(crate) mod guest;
 mod keep;
 mod memory;

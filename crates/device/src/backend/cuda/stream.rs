@@ -10,13 +10,16 @@ use super::{
     context::Entered,
     errors,
     event::{self, CudaMark, CudaTimestamp, Event, Progress, Timing},
+    graph::CudaGraph,
     keep::KeepAlive,
     memory::{CudaHostMemory, CudaMemory, CudaSharedMemory, Pinned},
     open::{Grave, Open, RawStream},
     program::CudaBound,
 };
 use crate::{
-    backend::{Bound, HostMemory, Mark, Memory, Region, SharedMemory, StreamBackend, Timestamp},
+    backend::{
+        Bound, Graph, HostMemory, Mark, Memory, Recorded, Region, SharedMemory, StreamBackend, Timestamp,
+    },
     error::{Error, Result},
 };
 
@@ -25,6 +28,7 @@ use crate::{
 #[expect(dead_code, reason = "kept only to be dropped later")]
 pub(super) enum Kept {
     Bound(Arc<dyn Bound>),
+    Graph(Arc<dyn Graph>),
     Memory(Arc<dyn Memory>),
     Host(Arc<Pinned>),
 }
@@ -258,6 +262,26 @@ impl StreamBackend for CudaStream {
             self.kept.push(Kept::Bound(bound.clone()), 0);
         }
         self.tidy(&entered)
+    }
+
+    fn record(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+        let graph = CudaGraph::record(&self.open, launches)?;
+        Ok(graph.map(|graph| Arc::new(graph) as Arc<dyn Graph>))
+    }
+
+    fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
+        let recorded = (&**graph as &dyn Any)
+            .downcast_ref::<CudaGraph>()
+            .filter(|recorded| recorded.open.hold.shares_context(&self.open.hold));
+        let Some(recorded) = recorded else { return Ok(false) };
+        let entered = recorded.open.hold.enter("launching what was recorded")?;
+        recorded.launch(&entered, self.raw.0)?;
+        self.queued += 1;
+        if !matches!(self.kept.latest(), Some(Kept::Graph(last)) if Arc::ptr_eq(last, graph)) {
+            self.kept.push(Kept::Graph(graph.clone()), 0);
+        }
+        self.tidy(&entered)?;
+        Ok(true)
     }
 
     fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {

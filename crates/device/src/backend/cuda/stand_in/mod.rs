@@ -5,7 +5,7 @@ use std::process::Command;
 use libloading::os::unix::Library;
 
 use super::find;
-use crate::{Device, Direction, Error};
+use crate::{Device, Direction, Error, Kernel};
 
 /// Set in the process that finds the library.
 const INSIDE: &str = "EVENER_TEST_INSIDE";
@@ -25,7 +25,12 @@ fn in_another_process(test: &str) -> Option<()> {
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&driver, &source]).status();
     assert!(compiled.unwrap().success());
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "--nocapture", &format!("backend::cuda::stand_in::{test}")]);
+    command.args([
+        "--exact",
+        "--nocapture",
+        "--include-ignored",
+        &format!("backend::cuda::stand_in::{test}"),
+    ]);
     command.env(INSIDE, "1").env("LD_LIBRARY_PATH", folder.path());
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -144,4 +149,24 @@ fn green_contexts_live_as_long_as_what_was_made_from_them() {
         drop(stream);
         assert_eq!(ask("fake_orphans"), 0);
     }
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn with_nvrtc_recorded_launches_are_one_call() {
+    let None = in_another_process("with_nvrtc_recorded_launches_are_one_call") else { return };
+    let device = card();
+    // SAFETY: the stand-in computes nothing.
+    let kernel = unsafe { Kernel::new("none").cuda("extern \"C\" __global__ void none() {}") };
+    let bound = device.compile(&kernel).unwrap().bind(&[]).unwrap();
+    let mut stream = device.stream().unwrap();
+    let graph = stream.record(|recorder| (0..7).try_for_each(|_| recorder.launch(&bound, 1, &()))).unwrap();
+    (0..3).for_each(|_| stream.replay(&graph).unwrap());
+    assert_eq!(ask("fake_replayed"), 21, "three calls for seven launches each");
+    drop(bound);
+    stream.wait().unwrap();
+    ask("fake_fault");
+    assert!(matches!(stream.replay(&graph), Err(Error::Lost { .. })));
+    drop((graph, stream, device));
+    assert_eq!(ask("fake_current"), PROGRAMS_CONTEXT);
 }
