@@ -19,6 +19,7 @@ use super::{
     failure::{catch, translate, watch, words},
     hold::Hold,
     memory::{WgpuMemory, padded},
+    pipelines::Kept,
 };
 use crate::{
     describe::Features,
@@ -43,8 +44,11 @@ pub(super) struct Module {
     shader: ShaderModule,
     entries: Vec<Entry>,
     /// Those that the source has an `override` for.
-    constants: Vec<(String, f64)>,
+    constants: Constants,
 }
+
+/// Names of `override` declarations, and their values.
+type Constants = Vec<(String, f64)>;
 
 /// What an entry point says about itself.
 #[derive(Debug)]
@@ -94,7 +98,7 @@ impl Module {
 }
 
 /// The entry points of a source and those of the constants that it declares, or what is wrong with it and where.
-fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Vec<(String, f64)>), String> {
+fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Constants), String> {
     let module = naga::front::wgsl::parse_str(source).map_err(|error| error.emit_to_string(source))?;
     // What the device cannot do is found by wgpu, which knows; this is about what the source says.
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
@@ -265,7 +269,9 @@ fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refus
         .collect();
     let device = &hold.device;
     let constants: Vec<_> = module.constants.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let mut kept = None;
     let (made, error) = watch(|| {
+        kept = Kept::of(device, hold.pipelines.as_deref(), kernel, body);
         let descriptor = BindGroupLayoutDescriptor { label: None, entries: &entries };
         let layout = (!entries.is_empty()).then(|| device.create_bind_group_layout(&descriptor));
         let groups: Vec<_> = layout.iter().map(Some).collect();
@@ -280,11 +286,16 @@ fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refus
             module: &module.shader,
             entry_point: Some(&kernel.name),
             compilation_options: PipelineCompilationOptions { constants: &constants, ..Default::default() },
-            cache: None,
+            cache: kept.as_ref().map(|kept| &kept.cache),
         });
         Made { pipeline, layout, least_bytes: entry.least_bytes.values().copied().max().unwrap_or(0) }
     });
-    error.map_or(Ok(made), |error| Err(Refusal::Driver(error)))
+    match (error, kept) {
+        (Some(error), _) => return Err(Refusal::Driver(error)),
+        (None, Some(kept)) => kept.write(),
+        (None, None) => {}
+    }
+    Ok(made)
 }
 
 impl Program for WgpuProgram {
