@@ -3,6 +3,7 @@
 use std::{
     any::type_name,
     collections::VecDeque,
+    ffi::c_void,
     fmt,
     ops::Range,
     sync::Arc,
@@ -436,6 +437,44 @@ impl Stream {
     /// Holds what comes next until another stream of the same device has reached a mark.
     pub fn wait_for(&mut self, mark: &Mark) -> Result<()> {
         self.inner.wait_for(&mark.inner)
+    }
+
+    /// The driver's handle (`CUstream`), for other libraries that queue work of their own behind what was queued so far;
+    /// nothing where this is no CUDA device. Such work has to end before this is dropped, and buffers that it uses have to
+    /// be kept until then.
+    pub fn cuda_handle(&self) -> Option<*mut c_void> {
+        self.inner.cuda_handle()
+    }
+
+    /// Holds what comes next until an event (`CUevent`) that another library has recorded has happened. Fails with
+    /// `Unsupported` where this is no CUDA device.
+    ///
+    /// # Safety
+    /// The event is alive, and of this device's primary context.
+    #[allow(unsafe_code)]
+    pub unsafe fn wait_for_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
+        // SAFETY: the caller promises the same.
+        let is_known = unsafe { self.inner.wait_for_cuda_event(event) }?;
+        self.expect_cuda(is_known, "waiting for an event")
+    }
+
+    /// Records an event (`CUevent`) of another library: it happens when everything that was queued so far has ended. Fails
+    /// with `Unsupported` where this is no CUDA device.
+    ///
+    /// # Safety
+    /// The event is alive, and of this device's primary context.
+    #[allow(unsafe_code)]
+    pub unsafe fn signal_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
+        // SAFETY: the caller promises the same.
+        let is_known = unsafe { self.inner.signal_cuda_event(event) }?;
+        self.expect_cuda(is_known, "signalling an event")
+    }
+
+    fn expect_cuda(&self, is_known: bool, operation: &str) -> Result<()> {
+        match is_known {
+            true => Ok(()),
+            false => Err(Error::unsupported(&self.device, operation, "it is no CUDA device")),
+        }
     }
 
     /// Starts everything queued so far, without waiting for it.

@@ -20,7 +20,7 @@ pub(crate) mod cuda;
 pub(crate) mod shelf;
 pub(crate) mod wgpu;
 
-use std::{any::Any, fmt::Debug, ops::Range, sync::Arc, time::Duration};
+use std::{any::Any, ffi::c_void, fmt::Debug, ops::Range, sync::Arc, time::Duration};
 
 use crate::{
     describe::{Capabilities, Description},
@@ -53,6 +53,21 @@ pub trait Backend: Send + Sync + Debug {
 
     /// Takes device memory, from the shelf of returned blocks where one fits.
     fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>>;
+
+    /// Takes memory of this device at an address in a CUDA context that another library has, which keeps it until `owner`
+    /// is dropped. Nothing where the device has no such addresses.
+    ///
+    /// # Safety
+    /// As for [`Device::buffer_at_cuda_address`](crate::Device::buffer_at_cuda_address).
+    unsafe fn adopt(
+        &self,
+        address: u64,
+        bytes: u64,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Option<Arc<dyn Memory>>> {
+        let _ = (address, bytes, owner);
+        Ok(None)
+    }
 
     /// Takes host memory that this device can copy from or to asynchronously.
     fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>>;
@@ -295,6 +310,26 @@ pub trait StreamBackend: Send + Debug {
     fn mark(&mut self) -> Result<Arc<dyn Mark>>;
     /// Holds what comes next in this stream until another stream of the same device has reached a mark.
     fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()>;
+    /// The driver's handle of this stream, where it is of a CUDA device.
+    fn cuda_handle(&self) -> Option<*mut c_void> {
+        None
+    }
+    /// Holds what comes next until a CUDA event of another library has happened. Says whether the device knows such.
+    ///
+    /// # Safety
+    /// The event is alive, and of this stream's device.
+    unsafe fn wait_for_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+        let _ = event;
+        Ok(false)
+    }
+    /// Has a CUDA event of another library happen when everything before has ended. Says whether the device knows such.
+    ///
+    /// # Safety
+    /// As for [`wait_for_cuda_event`](StreamBackend::wait_for_cuda_event).
+    unsafe fn signal_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+        let _ = event;
+        Ok(false)
+    }
     /// Starts everything that was queued and not yet started.
     fn flush(&mut self) -> Result<()>;
     /// Waits until everything queued so far has ended.

@@ -4,7 +4,7 @@
 //! from batches that were seen to have ended and from waiting, and shared through [`Progress`]: host memory
 //! becomes readable by it, and what operations use is let go by it.
 
-use std::{any::Any, ops::Range, sync::Arc, time::Duration};
+use std::{any::Any, ffi::c_void, ops::Range, sync::Arc, time::Duration};
 
 use super::{
     context::Entered,
@@ -306,6 +306,26 @@ impl StreamBackend for CudaStream {
         mark.hold_back(&self.open.hold.enter("waiting for a mark")?, self.raw.0)?;
         self.queued += 1;
         Ok(())
+    }
+
+    fn cuda_handle(&self) -> Option<*mut c_void> {
+        Some(self.raw.0.cast())
+    }
+
+    unsafe fn wait_for_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+        let entered = self.open.hold.enter("waiting for an event")?;
+        // SAFETY: the stream is alive and of this context; that the event is too, the caller says.
+        entered.check(unsafe { (entered.driver.stream_wait_event)(self.raw.0, event.cast(), 0) })?;
+        self.queued += 1;
+        Ok(true)
+    }
+
+    unsafe fn signal_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+        let entered = self.open.hold.enter("signalling an event")?;
+        // SAFETY: as above.
+        entered.check(unsafe { (entered.driver.event_record)(event.cast(), self.raw.0) })?;
+        self.queued += 1;
+        Ok(true)
     }
 
     fn flush(&mut self) -> Result<()> {

@@ -1,6 +1,6 @@
 //! With a library that stands in for the CUDA driver: `fake.c`, which the C compiler makes that also links.
 
-use std::process::Command;
+use std::{process::Command, sync::Arc};
 
 use libloading::os::unix::Library;
 
@@ -169,4 +169,38 @@ fn with_nvrtc_recorded_launches_are_one_call() {
     assert!(matches!(stream.replay(&graph), Err(Error::Lost { .. })));
     drop((graph, stream, device));
     assert_eq!(ask("fake_current"), PROGRAMS_CONTEXT);
+}
+
+#[test]
+fn memory_of_another_library_is_used_in_place_and_given_back() {
+    let None = in_another_process("memory_of_another_library_is_used_in_place_and_given_back") else {
+        return;
+    };
+    let device = card();
+    let owner = Arc::new(());
+    // SAFETY: the stand-in has nothing at any address, and touches nothing.
+    let adopt = |address| unsafe { device.buffer_at_cuda_address::<u32>(address, 1000, owner.clone()) };
+    let refused = adopt((1 << 44) + 4).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+    assert_eq!(Arc::strong_count(&owner), 1);
+    let buffer = adopt(1 << 44).unwrap();
+    assert_eq!((buffer.cuda_address(), buffer.len()), (Some(1 << 44), 1000));
+    let mut stream = device.stream().unwrap();
+    assert!(stream.cuda_handle().is_some_and(|handle| !handle.is_null()));
+    // SAFETY: the stand-in knows any event.
+    unsafe {
+        stream.wait_for_cuda_event(std::ptr::dangling_mut()).unwrap();
+        stream.zero(&buffer).unwrap();
+        stream.signal_cuda_event(std::ptr::dangling_mut()).unwrap();
+    }
+    drop(buffer);
+    assert_eq!(Arc::strong_count(&owner), 2, "an operation uses it");
+    stream.wait().unwrap();
+    assert_eq!(Arc::strong_count(&owner), 1);
+    assert_eq!(device.memory().shelved_bytes, 0, "it is nobody else's to reuse");
+    assert_eq!(ask("fake_used_mebibytes"), 0);
+    ask("fake_fault");
+    assert!(device.buffer::<u8>(1 << 20).is_err());
+    assert!(matches!(adopt(1 << 44), Err(Error::Lost { .. })));
+    assert_eq!(Arc::strong_count(&owner), 1);
 }
