@@ -377,7 +377,7 @@ impl<T: Task> Shared<T> {
         let mut answer = match self.steal_most(core, lane, now) {
             Some(answer) => answer,
             None => {
-                self.note_progress(core);
+                self.note_progress(core, now);
                 core.run.ask(lane, now)
             }
         };
@@ -417,15 +417,15 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    /// Tells the decisions how far the workers have come, where a lane may steal next: everything is handed out.
-    fn note_progress(&self, core: &mut Core) {
-        if !core.run.is_drained() {
+    /// Tells the decisions how far the workers have come, where a lane may steal next.
+    fn note_progress(&self, core: &mut Core, now: Time) {
+        if !core.run.may_steal(now) {
             return;
         }
         for hand in core.hands.iter().filter(|hand| self.divisible[hand.lane] && !hand.dismissed) {
             if let Doing::Chunk(chunk, _) = &hand.doing {
                 let begun = u64::from(hand.claims.claimed()).div_ceil(self.unit);
-                core.run.note_begun(chunk.id, chunk.items.start + begun);
+                core.run.note_begun(chunk.id, chunk.items.start + begun, now);
             }
         }
     }

@@ -33,6 +33,9 @@ pub(super) struct Attempt {
     pub(super) began: Time,
     /// Where the driver tells how far its lane has come: the first item that was not begun when it looked last.
     pub(super) first_not_begun: Option<u64>,
+    /// When that changed last, as far as the driver has told, and seconds for each item that was begun shortly before.
+    pub(super) advanced: Time,
+    pub(super) recent_each: f64,
     /// Since when its items have been in flight without interruption, in this chunk or in those it was taken from.
     pub(super) since: Time,
     pub(super) rescue: bool,
@@ -59,6 +62,8 @@ impl Attempt {
             cost,
             began,
             first_not_begun: None,
+            advanced: began,
+            recent_each: 0.0,
             since: began,
             rescue: false,
             canary: false,

@@ -15,6 +15,8 @@ use super::{
 const MARGIN: f64 = 1.1;
 /// So long a lane waits before it asks for items of a worker that has begun, or claimed, all of its own.
 const SOON: Duration = Duration::from_micros(100);
+/// So often at most it is looked for chunks with dear items while there is other work.
+const LOOK_FOR_DEAR: Duration = Duration::from_micros(200);
 /// Where nothing is known of any lane, a chunk is copied once it has taken this long.
 const UNKNOWN_IS_LATE: Duration = Duration::from_secs(1);
 
@@ -80,6 +82,42 @@ impl Run {
         (!has_waited).then(|| now.saturating_add(SOON))
     }
 
+    /// Whether the next [`Run::ask`] may steal, so that the driver should [tell](Run::note_begun) how far each lane has come.
+    pub fn may_steal(&self, now: Time) -> bool {
+        self.is_drained() || self.is_time_to_look_for_dear(now)
+    }
+
+    fn is_time_to_look_for_dear(&self, now: Time) -> bool {
+        self.all_share_freely() && self.known_rate > 0.0 && now >= self.next_look_for_dear
+    }
+
+    /// A chunk to steal from although not everything is handed out: one whose items turn out so dear that its lane would
+    /// be at them after all other lanes have done everything else. Dear items that come last leave lanes idle, and cheap
+    /// ones that come last do not. It is looked for now and then only, since that looks at every lane.
+    pub(super) fn steal_dear(&mut self, lane: LaneIndex, now: Time) -> Option<Answer> {
+        if self.is_drained() || self.lanes[lane].on_trial || !self.is_time_to_look_for_dear(now) {
+            return None;
+        }
+        self.next_look_for_dear = now.saturating_add(LOOK_FOR_DEAR.max(now / 200));
+        let mean = self.known_rate / f64::from(self.known_lanes.max(1));
+        let mut work = self.unclaimed_cost() / mean;
+        let mut last: Option<(f64, u64)> = None;
+        for (chunk, attempt) in self.attempts.iter().filter(|(_, attempt)| attempt.lost.is_none()) {
+            let Some(left) = self.left_by_recent_items(attempt, now) else { continue };
+            work += left;
+            let is_stealable = attempt.divisible && attempt.lane != lane;
+            if is_stealable && last.is_none_or(|last| left > last.0) {
+                last = Some((left, chunk));
+            }
+        }
+        let (left, from) = last?;
+        (left > work / self.lanes.len() as f64).then(|| Answer::Steal {
+            from,
+            part: 0.5,
+            most: self.lanes[lane].most_items,
+        })
+    }
+
     /// Another lane's chunk to steal from: the one that would end last.
     fn steal(&self, lane: LaneIndex, scale: Option<f64>, now: Time) -> Option<Answer> {
         let it = &self.lanes[lane];
@@ -117,6 +155,10 @@ impl Run {
             return Answer::Ended;
         }
         let Some(items) = taken else {
+            if !self.is_drained() {
+                // Its lane gives back what it has claimed and not begun.
+                return self.ask(lane, now);
+            }
             if let Some(attempt) = self.attempts.get_mut(from) {
                 attempt.divisible = false;
             }
@@ -161,10 +203,23 @@ impl Run {
     }
 
     /// The driver tells how far a lane has come with a chunk that others can steal from: which item it has not begun.
-    pub fn note_begun(&mut self, chunk: u64, first_not_begun: u64) {
-        if let Some(attempt) = self.attempts.get_mut(chunk) {
-            attempt.first_not_begun = Some(first_not_begun.clamp(attempt.items.start, attempt.items.end));
+    pub fn note_begun(&mut self, chunk: u64, first_not_begun: u64, now: Time) {
+        let Some(attempt) = self.attempts.get_mut(chunk) else { return };
+        let begun = first_not_begun.clamp(attempt.items.start, attempt.items.end);
+        let before = attempt.first_not_begun.replace(begun).unwrap_or(attempt.items.start);
+        if begun > before {
+            let took = now.saturating_sub(attempt.advanced).as_secs_f64();
+            attempt.recent_each = took / (begun - before) as f64;
+            attempt.advanced = now;
         }
+    }
+
+    /// Seconds that a lane takes for what it has not begun of a chunk, if each item takes as long as those that it began
+    /// shortly before, or as the one that it is at has taken. Nothing where it has begun all of them.
+    fn left_by_recent_items(&self, attempt: &Attempt, now: Time) -> Option<f64> {
+        let begun = attempt.first_not_begun.filter(|begun| *begun < attempt.items.end)?;
+        let each = now.saturating_sub(attempt.advanced).as_secs_f64().max(attempt.recent_each);
+        Some(each * (attempt.items.end - begun) as f64)
     }
 
     /// When a chunk probably ends: by how far its lane has come, where that is known, and else by the lane's pace. One that

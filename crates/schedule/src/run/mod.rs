@@ -57,6 +57,8 @@ pub struct Run {
     longest_chunk: Duration,
     /// When it is looked next whether a chunk may have hung.
     next_suspicion: Time,
+    /// When it is looked next whether a chunk holds up the run with dear items.
+    next_look_for_dear: Time,
     /// Since when no lane is healthy, where none is.
     nobody_since: Option<Time>,
     tail: Tail,
@@ -93,6 +95,7 @@ impl Run {
             last_accepted: Time::ZERO,
             last_sign: Time::ZERO,
             next_suspicion: Time::ZERO,
+            next_look_for_dear: Time::ZERO,
             longest_chunk: Duration::ZERO,
             nobody_since: None,
             tail: Tail::default(),
@@ -244,6 +247,9 @@ impl Run {
             && let Some(chunk) = self.copy_suspect(lane, now)
         {
             return Answer::Run(chunk);
+        }
+        if let Some(steal) = self.steal_dear(lane, now) {
+            return steal;
         }
         if !self.is_drained() {
             // A lane that would be done with its part later than the others with everything leaves it to them.

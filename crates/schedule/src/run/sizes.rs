@@ -154,7 +154,7 @@ impl Run {
     }
 
     /// The cost of the items that no lane has been given.
-    fn unclaimed_cost(&self) -> f64 {
+    pub(super) fn unclaimed_cost(&self) -> f64 {
         let returned: f64 = self.returned.iter().map(|items| self.costs.of(items)).sum();
         let new = if self.next < self.items { self.costs.of(&(self.next..self.items)) } else { 0.0 };
         new + returned

@@ -144,13 +144,43 @@ fn what_has_most_items_left_ends_last_and_a_lane_that_finds_nothing_waits_before
     assert_eq!(run.least_worth_stealing(2), Some(2), "two items take it two milliseconds");
     assert!(run.found_nothing(2, ms(4)).unwrap() > ms(4));
     assert_eq!(run.found_nothing(2, ms(5)), None, "it has waited");
-    run.note_begun(chunks[0].id, 25);
-    run.note_begun(chunks[1].id, 40);
+    run.note_begun(chunks[0].id, 25, ms(25));
+    run.note_begun(chunks[1].id, 40, ms(25));
     let Answer::Steal { from, .. } = run.ask(2, ms(25)) else { panic!("there is something to steal") };
     assert_eq!(from, chunks[1].id, "the first has come further");
     assert!(matches!(run.stolen(2, from, Some(50..60), ms(25)), Answer::Run(_)));
     run.settings.limit = Some(ms(9));
     assert_eq!(run.least_worth_stealing(1), None, "the user's limit is for chunks");
+}
+
+#[test]
+fn dear_items_are_stolen_before_everything_is_handed_out() {
+    let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
+    let mut run = Run::new(100_000, &[plain; 2], &Shares::Pulled, Settings::default());
+    let next = |run: &mut Run, lane, now| match run.ask(lane, now) {
+        Answer::Run(chunk) => chunk,
+        other => panic!("{other:?}"),
+    };
+    // A microsecond for each item, so far.
+    let first = [next(&mut run, 0, ms(0)), next(&mut run, 1, ms(0))];
+    for chunk in &first {
+        let took = Duration::from_micros(len(&chunk.items));
+        run.finished(chunk.id, took, took);
+    }
+    let chunks = [next(&mut run, 0, ms(2)), next(&mut run, 1, ms(2))];
+    let took = Duration::from_micros(len(&chunks[1].items));
+    run.finished(chunks[1].id, took, ms(2) + took);
+    // The first lane is at one item for 10 ms: with those behind it, it would be at them after everything else is done.
+    let late = ms(22);
+    run.note_begun(chunks[0].id, chunks[0].items.start + 10, ms(12));
+    run.note_begun(chunks[0].id, chunks[0].items.start + 10, late);
+    assert!(!run.is_drained() && run.may_steal(late));
+    let Answer::Steal { from, .. } = run.ask(1, late) else { panic!("there is something to steal") };
+    assert_eq!(from, chunks[0].id);
+    // Where its worker has claimed all of them, it gives them back soon: the other lane does something else meanwhile.
+    assert!(matches!(run.stolen(1, from, None, late), Answer::Run(chunk) if chunk.purpose == Purpose::Work));
+    assert!(run.can_be_stolen_from(from));
+    assert!(!run.may_steal(late), "it is not looked all the time");
 }
 
 #[test]
@@ -556,7 +586,9 @@ impl Driver {
     }
 
     fn ask(&mut self, lane: usize) -> bool {
-        self.running.iter().for_each(|chunk| self.run.note_begun(chunk.id, Driver::free(chunk).start));
+        self.running
+            .iter()
+            .for_each(|chunk| self.run.note_begun(chunk.id, Driver::free(chunk).start, self.now));
         let answer = self.steal_most(lane);
         let mut answer = answer.unwrap_or_else(|| self.run.ask(lane, self.now));
         while let Answer::Steal { from, part, most } = answer {

@@ -5,6 +5,8 @@
 
 use std::fmt::Write;
 
+use rayon::prelude::*;
+
 use super::{cost::Random, *};
 
 /// A scenario, and what makes it special, for people.
@@ -148,12 +150,12 @@ fn draw(seed: u64) -> Drawn {
     }
 }
 
-/// The best of the fixed splits, whatever happens: how long it takes.
 /// Devices that are silent for long are waited for: here, one that is well is always there.
 fn patient() -> Settings {
     Settings { silence: Duration::from_secs(1 << 40), ..Settings::default() }
 }
 
+/// How long the best of the fixed splits takes.
 fn best_fixed(scenario: &Scenario) -> Option<f64> {
     let wall = |strategy| {
         let simulation = simulate(scenario, strategy, patient());
@@ -162,9 +164,17 @@ fn best_fixed(scenario: &Scenario) -> Option<f64> {
     [Strategy::Equal, Strategy::Proportional].into_iter().filter_map(wall).min_by(f64::total_cmp)
 }
 
-/// How much longer the adaptive strategy takes than the best fixed split, and what is special about it; or what must
-/// never happen, and did.
-fn judge(seed: u64) -> Result<(f64, String), String> {
+/// How a run with the adaptive strategy compares with fixed splits of the same scenario.
+struct Judged {
+    /// Its time divided by that of the quickest fixed split. 0 where no fixed split came to an end.
+    to_best: f64,
+    /// Whether chance decides little: there are many items for each device, or nothing that cannot be known.
+    is_fair: bool,
+    text: String,
+}
+
+/// Runs a random scenario. An error is what must never happen, and did.
+fn judge(seed: u64) -> Result<Judged, String> {
     let Drawn { scenario, about } = draw(seed);
     let Simulation { report, outcome, trace } = simulate(&scenario, Strategy::Adaptive, patient());
     if outcome != Outcome::Complete {
@@ -182,13 +192,11 @@ fn judge(seed: u64) -> Result<(f64, String), String> {
         println!("{report}\n{:?}\n{:?}", scenario.events, scenario.devices);
         trace.spans.iter().for_each(|span| println!("{span:?}"));
     }
-    // With few items one more or less decides, and of several fixed splits one is lucky with those that turn out dear or
-    // are on a device that slows down.
     let is_fair = scenario.items >= 16 * scenario.devices.len() as u64
         || (scenario.cost == Cost::Constant && scenario.events.is_empty());
-    let best = if is_fair { best_fixed(&scenario) } else { None };
-    let ratio = best.map_or(0.0, |best| report.wall_s / best);
-    Ok((ratio, format!("{ratio:.3} seed {seed}: efficiency {efficiency:.3}: {about}")))
+    let to_best = best_fixed(&scenario).map_or(0.0, |best| report.wall_s / best);
+    let text = format!("{to_best:.3} seed {seed}: efficiency {efficiency:.3}: {about}");
+    Ok(Judged { to_best, is_fair, text })
 }
 
 fn from_environment(name: &str) -> Option<u64> {
@@ -197,16 +205,34 @@ fn from_environment(name: &str) -> Option<u64> {
 
 #[test]
 fn random_scenarios_are_never_lost_below_their_bound_or_far_behind_a_fixed_split() {
-    let count = from_environment("EVENER_FUZZ_SCENARIOS").unwrap_or(2_000);
+    let count = from_environment("EVENER_FUZZ_SCENARIOS").unwrap_or(3_200);
     let first = from_environment("EVENER_FUZZ_SEED").unwrap_or(1);
-    let (judged, wrong): (Vec<_>, Vec<_>) = (first..first + count).map(judge).partition(Result::is_ok);
+    let (judged, wrong): (Vec<_>, Vec<_>) = (first..first + count)
+        .into_par_iter()
+        .map(judge)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .partition(Result::is_ok);
     let wrong: Vec<String> = wrong.into_iter().filter_map(Result::err).collect();
-    let mut judged: Vec<(f64, String)> = judged.into_iter().filter_map(Result::ok).collect();
-    judged.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let behind = judged.iter().filter(|it| it.0 > 1.05).count();
-    println!("{behind} of {count} more than 5 % behind the best fixed split; the worst:");
-    judged.iter().take(10.max(behind)).for_each(|(_, text)| println!("{text}"));
+    let judged = judged.into_iter().filter_map(Result::ok);
+    let (mut fair, mut chancy): (Vec<Judged>, Vec<Judged>) = judged.partition(|it| it.is_fair);
+    let tell = |what, judged: &mut Vec<Judged>| {
+        judged.sort_by(|a, b| b.to_best.total_cmp(&a.to_best));
+        let behind = judged.iter().filter(|it| it.to_best > 1.05).count();
+        println!(
+            "{behind} of {} {what} are more than 5 % behind the best fixed split; the worst:",
+            judged.len()
+        );
+        judged.iter().take(10.max(behind)).for_each(|it| println!("{}", it.text));
+        behind
+    };
+    let behind = tell("with many items", &mut fair);
+    let unlucky = tell("with few items", &mut chancy);
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong[..wrong.len().min(3)].join("\n"));
-    assert!(judged[0].0 <= 1.25, "{}", judged[0].1);
-    assert!(behind as u64 * 200 <= count, "{behind} of {count} are more than 5 % behind");
+    assert!(fair.iter().all(|it| it.to_best <= 1.25), "{}", fair[0].text);
+    assert!(behind * 200 <= fair.len(), "{behind} of {} are more than 5 % behind", fair.len());
+    // The device that is given one of few items may be the one that slows down or hangs: nobody knows that before. Another
+    // begins the same item once it has taken twice as long as was expected, and then takes as long as was expected.
+    assert!(chancy.iter().all(|it| it.to_best <= 3.5), "{}", chancy[0].text);
+    assert!(unlucky * 20 <= chancy.len().max(20), "{unlucky} of {} with few items", chancy.len());
 }
