@@ -112,6 +112,12 @@ impl<T: Pod> Buffer<T> {
         backend::cuda::address_of(&self.region)
     }
 
+    /// The context that its memory is in on a CUDA device; nothing where it is not in one. Other libraries enter it before
+    /// they use the memory.
+    pub fn cuda_context(&self) -> Option<backend::cuda::guest::Context> {
+        backend::cuda::guest::context_of(&self.region)
+    }
+
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }

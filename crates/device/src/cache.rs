@@ -6,6 +6,7 @@
 use std::{
     io::Write,
     path::{Path, PathBuf},
+    sync::Once,
 };
 
 use directories::ProjectDirs;
@@ -72,6 +73,51 @@ pub(crate) fn check_private(_: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Where something that was compiled is kept: the file is named by what went into it, and ends in a checksum that is keyed
+/// with all of that.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    /// A hash of all that went into it.
+    pub(crate) key: [u8; blake3::KEY_LEN],
+}
+
+impl Place {
+    /// A file in a part of the cache folder, where the system has one.
+    pub(crate) fn new(part: &str, file: &str, key: [u8; blake3::KEY_LEN]) -> Option<Self> {
+        Some(Place { path: folder()?.join(part).join(file), key })
+    }
+
+    /// The image in the file, if there is one, it is whole, it is for this key, and nobody else may have written it.
+    pub(crate) fn read(&self) -> Option<Vec<u8>> {
+        self.check_folder().inspect_err(|why| warn_once(&self.path, why)).ok()?;
+        let mut contents = std::fs::read(&self.path).ok()?;
+        let end = contents.len().checked_sub(blake3::OUT_LEN).filter(|&end| end > 0)?;
+        let checksum: [u8; blake3::OUT_LEN] = contents[end..].try_into().ok()?;
+        // The checksum follows the image, so that the image begins where the allocation does: aligned.
+        contents.truncate(end);
+        (blake3::keyed_hash(&self.key, &contents) == checksum).then_some(contents)
+    }
+
+    pub(crate) fn write(&self, image: &[u8]) -> std::io::Result<()> {
+        if let Some(folder) = self.path.parent() {
+            create_private(folder)?;
+        }
+        self.check_folder()?;
+        write(&self.path, &[image, blake3::keyed_hash(&self.key, image).as_bytes()].concat())
+    }
+
+    /// Fails where another user may have put files into the folder. One that is not there yet will do.
+    fn check_folder(&self) -> std::io::Result<()> {
+        self.path.parent().map_or(Ok(()), check_private)
+    }
+}
+
+fn warn_once(path: &Path, why: &std::io::Error) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| tracing::warn!("{}: compiled kernels are not kept: {why}", path.display()));
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
@@ -84,5 +130,62 @@ mod test {
         write(&path, b"second").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"second");
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    fn place(folder: &Path, name: &str, key: u8) -> Place {
+        Place { path: folder.join("cubin").join(name), key: [key; blake3::KEY_LEN] }
+    }
+
+    #[test]
+    fn an_image_is_read_back_and_a_damaged_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = place(folder.path(), "one", 1);
+        assert_eq!(place.read(), None, "not there");
+        let image: Vec<u8> = (0..=255).collect();
+        place.write(&image).unwrap();
+        assert_eq!(place.read().as_deref(), Some(&*image));
+        let whole = std::fs::read(&place.path).unwrap();
+        for length in [0, 1, 31, 32, 33, whole.len() - 1] {
+            std::fs::write(&place.path, &whole[..length]).unwrap();
+            assert_eq!(place.read(), None, "cut to {length} bytes");
+        }
+        for at in [0, 100, whole.len() - 1] {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            std::fs::write(&place.path, changed).unwrap();
+            assert_eq!(place.read(), None, "changed at {at}");
+        }
+        place.write(&image).unwrap();
+        assert_eq!(place.read().as_deref(), Some(&*image), "and is written again");
+    }
+
+    #[test]
+    fn an_image_of_another_source_is_not_taken_for_this_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (place(folder.path(), "one", 1), place(folder.path(), "other", 2));
+        one.write(b"image").unwrap();
+        std::fs::copy(&one.path, &other.path).unwrap();
+        assert_eq!(other.read(), None);
+        assert_eq!(one.read().as_deref(), Some(&b"image"[..]));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_others_may_write_to_is_neither_read_nor_written() {
+        use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
+        let folder = tempfile::tempdir().unwrap();
+        let place = place(folder.path(), "one", 1);
+        place.write(b"image").unwrap();
+        let parent = place.path.parent().unwrap();
+        let mode = || std::fs::metadata(parent).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o700, "made for this user alone");
+        for mode in [0o777, 0o770, 0o702] {
+            std::fs::set_permissions(parent, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(place.read(), None, "{mode:o}");
+            assert!(place.write(b"image").is_err(), "{mode:o}");
+        }
+        std::fs::set_permissions(parent, Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(place.read().as_deref(), Some(&b"image"[..]));
     }
 }

@@ -107,6 +107,43 @@ impl Device {
         Ok(buffer)
     }
 
+    /// A buffer over memory of this CUDA device that another library has, such as a tensor of PyTorch's: it is used in
+    /// place. The library keeps it until `owner` is dropped, which is when the last handle on the buffer is gone and no
+    /// operation uses it any more.
+    ///
+    /// Work of the other library is not ordered with Evener's by itself: see [`Stream::wait_for_cuda_event`] and
+    /// [`Stream::signal_cuda_event`], or wait on the host. Fails with `Unsupported` where this is no CUDA device, and where
+    /// the address is no multiple of 16, as kernels may rely on.
+    ///
+    /// # Safety
+    /// - The address is of so many elements in memory of this device, in its primary context, and of nothing else that
+    ///   Evener has a buffer on.
+    /// - The memory stays there until `owner` is dropped.
+    /// - Nobody else writes to it while operations of Evener's use it, or reads it while they write to it.
+    ///
+    /// ```compile_fail,E0133
+    /// let buffer = evener_device::Device::cpu().buffer_at_cuda_address::<u32>(0x7f00_0000_0000, 1000, ());
+    /// ```
+    #[allow(unsafe_code)]
+    pub unsafe fn buffer_at_cuda_address<T: Pod>(
+        &self,
+        address: u64,
+        len: usize,
+        owner: impl Send + Sync + 'static,
+    ) -> Result<Buffer<T>> {
+        const ALIGNMENT: u64 = 16;
+        let refuse = |detail: &str| Err(Error::unsupported(self.id(), "adopting memory", detail));
+        if !address.is_multiple_of(ALIGNMENT) {
+            return refuse(&format!("address {address:#x} is no multiple of {ALIGNMENT}"));
+        }
+        let bytes = self.size_in_bytes::<T>(len)?;
+        // SAFETY: the caller promises the same.
+        match unsafe { self.backend()?.adopt(address, bytes, Box::new(owner)) }? {
+            Some(memory) => Ok(Buffer::new(memory, self.id().clone())),
+            None => refuse("it is no CUDA device"),
+        }
+    }
+
     /// Host memory that this device copies from or to without stopping the host. Fails for elements that are aligned
     /// to more than 64 bytes.
     pub fn host_buffer<T: Pod>(&self, len: usize, direction: Direction) -> Result<HostBuffer<T>> {
@@ -128,19 +165,8 @@ impl Device {
         let refuse = |detail: String| {
             Err(Error::unsupported(self.id(), format!("compiling kernel `{}`", kernel.name), detail))
         };
-        let threads = kernel.workgroup.iter().map(|&n| u64::from(n)).product::<u64>();
-        if threads == 0
-            || threads > u64::from(has.max_workgroup_threads)
-            || kernel.workgroup.iter().zip(&has.max_workgroup).any(|(asked, limit)| asked > limit)
-        {
-            return refuse(format!(
-                "a workgroup of {:?} asked for, at most {:?} and {} threads in all here",
-                kernel.workgroup, has.max_workgroup, has.max_workgroup_threads
-            ));
-        }
-        if kernel.shared_bytes > has.max_shared_bytes {
-            let (asked, limit) = (kernel.shared_bytes, has.max_shared_bytes);
-            return refuse(format!("{asked} bytes of shared memory asked for, at most {limit} here"));
+        if let Some(detail) = kernel.exceeds(has) {
+            return refuse(detail);
         }
         if kernel.params_bytes > has.max_params_bytes {
             let (asked, limit) = (kernel.params_bytes, has.max_params_bytes);

@@ -22,9 +22,10 @@ use bytemuck::Pod;
 use crate::{
     backend,
     buffer::Argument,
-    describe::{Api, DeviceId, Features},
+    describe::{Api, Capabilities, DeviceId, Features},
     error::{Error, Result},
     launch::Launch,
+    module::{CudaSource, WgslBody},
 };
 
 /// What the user's own Rust code may return when it fails.
@@ -50,19 +51,11 @@ pub struct Binding {
     pub(crate) element_name: &'static str,
 }
 
-/// A WGSL body of a kernel.
-#[derive(Debug, Clone)]
-pub(crate) struct WgslBody {
-    pub(crate) needs: Features,
-    pub(crate) source: Cow<'static, str>,
-    /// Whether the run-time checks are compiled in: indices, divisors, loops that never end.
-    pub(crate) is_checked: bool,
-}
-
 /// One computation, with a body for each kind of device that it can run on.
 ///
 /// A Rust body is safe Rust. WGSL is compiled with run-time checks, so it reaches no memory but its buffers. CUDA C can
-/// reach any address, so [`cuda`](Kernel::cuda) is `unsafe`.
+/// reach any address, so [`cuda`](Kernel::cuda) is `unsafe`. Kernels of one source with several entry points, constants,
+/// headers or options for the compiler come from a [`Module`](crate::Module).
 ///
 /// ```
 /// use evener_device::{Device, Kernel};
@@ -104,7 +97,7 @@ pub struct Kernel {
     pub(crate) params_bytes: u32,
     pub(crate) workgroup: [u32; 3],
     pub(crate) shared_bytes: u32,
-    pub(crate) cuda: Option<Cow<'static, str>>,
+    pub(crate) cuda: Option<Arc<CudaSource>>,
     pub(crate) wgsl: Vec<WgslBody>,
     pub(crate) rust: Option<Arc<RustBody>>,
 }
@@ -179,7 +172,7 @@ impl Kernel {
     /// ```
     #[allow(unsafe_code)]
     pub unsafe fn cuda(mut self, source: impl Into<Cow<'static, str>>) -> Self {
-        self.cuda = Some(source.into());
+        self.cuda = Some(Arc::new(CudaSource::plain(source)));
         self
     }
 
@@ -195,7 +188,7 @@ impl Kernel {
     /// buffer, or does nothing; a division by zero has a result; a loop ends after 2^64 turns. Where these cost too
     /// much, [`wgsl_unchecked`](Kernel::wgsl_unchecked) leaves them out.
     pub fn wgsl_with(self, needs: Features, source: impl Into<Cow<'static, str>>) -> Self {
-        self.wgsl_body(WgslBody { needs, source: source.into(), is_checked: true })
+        self.wgsl_body(WgslBody { needs, source: source.into(), is_checked: true, constants: Vec::new() })
     }
 
     /// Gives a body as [`wgsl_with`](Kernel::wgsl_with) does, compiled without run-time checks.
@@ -219,7 +212,7 @@ impl Kernel {
     /// ```
     #[allow(unsafe_code)]
     pub unsafe fn wgsl_unchecked(self, needs: Features, source: impl Into<Cow<'static, str>>) -> Self {
-        self.wgsl_body(WgslBody { needs, source: source.into(), is_checked: false })
+        self.wgsl_body(WgslBody { needs, source: source.into(), is_checked: false, constants: Vec::new() })
     }
 
     fn wgsl_body(mut self, body: WgslBody) -> Self {
@@ -263,12 +256,26 @@ impl Kernel {
 
     /// The body for CUDA devices, where it has one.
     pub fn cuda_source(&self) -> Option<&str> {
-        self.cuda.as_deref()
+        self.cuda.as_ref().map(|source| &*source.text)
     }
 
     /// How many workgroups cover this many items, one thread an item.
     pub fn groups_for(&self, items: u64) -> u64 {
         items.div_ceil(self.workgroup_threads().max(1))
+    }
+
+    /// In what way a workgroup is too large for a device, if it is.
+    pub(crate) fn exceeds(&self, has: &Capabilities) -> Option<String> {
+        let threads = self.workgroup_threads();
+        let is_too_long = self.workgroup.iter().zip(&has.max_workgroup).any(|(asked, limit)| asked > limit);
+        if threads == 0 || threads > u64::from(has.max_workgroup_threads) || is_too_long {
+            return Some(format!(
+                "a workgroup of {:?} asked for, at most {:?} and {} threads in all here",
+                self.workgroup, has.max_workgroup, has.max_workgroup_threads
+            ));
+        }
+        let (asked, limit) = (self.shared_bytes, has.max_shared_bytes);
+        (asked > limit).then(|| format!("{asked} bytes of shared memory asked for, at most {limit} here"))
     }
 
     /// The WGSL body for a device with these features.
@@ -337,8 +344,10 @@ impl Program {
     /// Fixes the buffers that the kernel works on, in the order of their declaration. The result can be
     /// launched any number of times at no further cost.
     ///
-    /// Fails when a buffer's number, element type, size or place does not fit, and when one buffer is given
-    /// twice and the kernel writes to it: that would be a data race on every kind of device.
+    /// The buffers may be slices of one buffer. Fails when a buffer's number, element type, size or place does not fit, and
+    /// when two slices overlap and the kernel writes to one of them: that would be a data race on every kind of device.
+    /// Through wgpu, a slice that the kernel only reads is copied before every launch where the kernel writes to another
+    /// slice of the same buffer; declare it with [`Kernel::writes`] to have it used in place.
     pub fn bind(&self, arguments: &[Argument]) -> Result<Bound> {
         let kernel = &*self.kernel;
         let refuse = |detail: String| {
@@ -368,13 +377,11 @@ impl Program {
                 ));
             }
             let shared = |(other, rival): (&Argument, &Binding)| {
-                Arc::ptr_eq(&argument.region.memory, &other.region.memory)
+                argument.region.overlaps(&other.region)
                     && (binding.access == Access::ReadWrite || rival.access == Access::ReadWrite)
             };
             if let Some(other) = arguments[..index].iter().zip(&kernel.bindings).position(shared) {
-                return refuse(format!(
-                    "buffers {other} and {index} are the same memory, and one is written"
-                ));
+                return refuse(format!("buffers {other} and {index} overlap, and one is written"));
             }
         }
         let regions: Vec<_> = arguments.iter().map(|argument| argument.region.clone()).collect();
@@ -387,4 +394,43 @@ impl Program {
 pub struct Bound {
     pub(crate) inner: Arc<dyn backend::Bound>,
     pub(crate) kernel: Arc<Kernel>,
+}
+
+impl Bound {
+    /// The same kernel and buffers with another size of the workgroup and of the dynamic shared memory than the kernel
+    /// declares. Neither the kernel is compiled again, nor the buffers are bound again.
+    ///
+    /// Fails with `Unsupported` where the sizes are more than the device, or the kernel's registers, allow; and through
+    /// wgpu, where WGSL fixes both: there, give a [`Module`](crate::Module) a constant for an `override`.
+    ///
+    /// ```
+    /// use evener_device::{Device, Kernel};
+    ///
+    /// let device = Device::cpu();
+    /// let kernel = Kernel::new("threads").writes::<u64>().workgroup(64).rust(|launch| {
+    ///     launch.write::<u64>(0)?[0] = launch.threads();
+    ///     Ok(())
+    /// });
+    /// let count = device.buffer::<u64>(1)?;
+    /// let mut stream = device.stream()?;
+    /// let bound = device.compile(&kernel)?.bind(&[count.arg()])?.with_workgroup(128, 0)?;
+    /// stream.launch(&bound, 2, &())?;
+    /// assert_eq!(stream.download(&count)?.wait()?, [256]);
+    /// # Ok::<(), evener_device::Error>(())
+    /// ```
+    pub fn with_workgroup(&self, size: impl Into<Extent>, shared_bytes: u32) -> Result<Bound> {
+        let kernel = Kernel { workgroup: size.into().0, shared_bytes, ..(*self.kernel).clone() };
+        Ok(Bound { inner: self.inner.with_workgroup(&kernel)?, kernel: Arc::new(kernel) })
+    }
+
+    /// The number of workgroups that a compute unit runs at once, by the registers and the shared memory that they take.
+    /// Nothing where the device does not tell, as all but CUDA devices.
+    pub fn occupancy(&self) -> Result<Option<u32>> {
+        self.inner.occupancy()
+    }
+
+    /// The kernel that it was compiled from, with the sizes that it is launched with.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
 }

@@ -12,9 +12,11 @@ mod discover;
 mod error;
 #[cfg(test)]
 mod fake;
+mod graph;
 mod kernel;
 mod launch;
 mod measure;
+mod module;
 mod score;
 #[doc(hidden)]
 pub mod seconds;
@@ -23,9 +25,12 @@ mod stream;
 mod telemetry;
 pub mod testing;
 
-/// CUDA C without a card.
+/// CUDA C without a card, and CUDA devices for other libraries in the process.
 pub mod cuda {
-    pub use crate::backend::cuda::compile_for;
+    pub use crate::backend::cuda::{
+        compile_for, compile_kernel,
+        guest::{Context, Entered},
+    };
 }
 
 #[doc(hidden)]
@@ -37,9 +42,11 @@ pub use describe::{Api, Capabilities, Description, DeviceId, Features, Kind};
 pub use device::Device;
 pub use discover::{Absent, Inventory};
 pub use error::{Error, Result, Severity};
+pub use graph::{Graph, Recorder};
 pub use kernel::{Access, Binding, Bound, BoxError, Extent, Kernel, Program};
 pub use launch::Launch;
 pub use measure::{Rates, known_rates, measure, remember_rates};
+pub use module::Module;
 pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
 pub use select::{DEVICES_VARIABLE, selection_from_environment};
 pub use stream::{Download, Mark, StagedUpload, Stream, Timestamp, Transfer};

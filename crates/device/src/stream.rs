@@ -3,6 +3,7 @@
 use std::{
     any::type_name,
     collections::VecDeque,
+    ffi::c_void,
     fmt,
     ops::Range,
     sync::Arc,
@@ -16,6 +17,7 @@ use crate::{
     buffer::{Buffer, HostBuffer, SharedBuffer, StagingBuffer, size_in_bytes},
     describe::DeviceId,
     error::{Error, Result},
+    graph::{Graph, Recorder},
     kernel::{Bound, Extent},
 };
 
@@ -261,18 +263,19 @@ impl Stream {
         Ok(Transfer { host: to, mark: self.inner.mark()? })
     }
 
-    /// Copies a buffer to the beginning of another on the same device.
+    /// Copies a buffer to the beginning of another on the same device. They may be slices of one buffer that do not overlap.
     pub fn copy<T: Pod>(&mut self, from: &Buffer<T>, to: &Buffer<T>) -> Result<()> {
         self.check_room("copy", from.len(), to)?;
         self.check_copy("copy", from.region(), from.bytes())?;
         self.check_copy("copy", to.region(), from.bytes())?;
-        if Arc::ptr_eq(&from.region().memory, &to.region().memory) {
-            return Err(Error::unsupported(&self.device, "copy", "source and target are the same buffer"));
-        }
         if from.is_empty() {
             return Ok(());
         }
-        self.inner.copy(from.region(), &sub_region(to.region(), 0, from.bytes()))
+        let target = sub_region(to.region(), 0, from.bytes());
+        if from.region().overlaps(&target) {
+            return Err(Error::unsupported(&self.device, "copy", "source and target overlap"));
+        }
+        self.inner.copy(from.region(), &target)
     }
 
     /// Fills a buffer with zeros.
@@ -284,20 +287,128 @@ impl Stream {
         self.inner.zero(buffer.region())
     }
 
+    /// Fills a buffer with copies of an element.
+    ///
+    /// ```
+    /// use evener_device::Device;
+    ///
+    /// let device = Device::cpu();
+    /// let (mut stream, buffer) = (device.stream()?, device.buffer::<[u32; 3]>(4)?);
+    /// stream.fill(&buffer, [1, 2, 3])?;
+    /// assert_eq!(stream.download(&buffer)?.wait()?, [[1, 2, 3]; 4]);
+    /// # Ok::<(), evener_device::Error>(())
+    /// ```
+    pub fn fill<T: Pod>(&mut self, buffer: &Buffer<T>, element: T) -> Result<()> {
+        self.check_copy("fill", buffer.region(), buffer.bytes())?;
+        let pattern = bytemuck::bytes_of(&element);
+        if buffer.is_empty() || pattern.is_empty() {
+            return Ok(());
+        }
+        if pattern.iter().all(|&byte| byte == 0) {
+            return self.inner.zero(buffer.region());
+        }
+        if self.inner.fill(buffer.region(), pattern)? {
+            return Ok(());
+        }
+        // One piece of staging memory goes up, and is copied from there on the device.
+        let piece = StagingBuffer::<T>::PIECE_LEN.min(buffer.len());
+        if piece == buffer.len() {
+            return self.upload(&vec![element; piece], buffer);
+        }
+        let memory = self.backend.allocate((piece * size_of::<T>()) as u64, backend::Contents::Any)?;
+        let block = Buffer::new(memory, self.device.clone());
+        self.upload(&vec![element; piece], &block)?;
+        for first in (0..buffer.len()).step_by(piece) {
+            let target = buffer.slice(first..buffer.len().min(first + piece))?;
+            match target.len() == piece {
+                true => self.copy(&block, &target)?,
+                // A device that copies whole words copies the last one to a buffer's end only.
+                false => self.upload(&vec![element; target.len()], &target)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Runs a kernel. `groups` is the number of workgroups, as one number or three; `params` are what the
     /// kernel declared, `&()` where it declared none. A launch of no workgroups does nothing.
     pub fn launch<P: Pod>(&mut self, bound: &Bound, groups: impl Into<Extent>, params: &P) -> Result<()> {
         let Extent(groups) = groups.into();
         let params = bytemuck::bytes_of(params);
+        match self.check_launch(bound, groups, params.len())? {
+            true => self.inner.launch(&bound.inner, groups, params),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether there is anything to launch. Fails where it is too much, or has other parameters.
+    #[inline]
+    pub(crate) fn check_launch(&self, bound: &Bound, groups: [u32; 3], params_bytes: usize) -> Result<bool> {
         let limits = self.backend.capabilities().max_groups;
         let fits = groups.iter().zip(&limits).all(|(asked, limit)| asked <= limit);
-        if !fits || params.len() != bound.kernel.params_bytes as usize {
-            return Err(self.refuse_launch(bound, groups, params.len()));
+        if !fits || params_bytes != bound.kernel.params_bytes as usize {
+            return Err(self.refuse_launch(bound, groups, params_bytes));
         }
-        if groups.contains(&0) {
+        Ok(!groups.contains(&0))
+    }
+
+    /// Records launches, none of which runs yet, so that they can be queued again and again as one operation.
+    ///
+    /// ```
+    /// use evener_device::{Device, Kernel};
+    ///
+    /// let device = Device::cpu();
+    /// let add = Kernel::new("add").writes::<u32>().params::<u32>().rust(|launch| {
+    ///     launch.write::<u32>(0)?[0] += launch.params::<u32>()?;
+    ///     Ok(())
+    /// });
+    /// let sum = device.buffer::<u32>(1)?;
+    /// let bound = device.compile(&add)?.bind(&[sum.arg()])?;
+    /// let mut stream = device.stream()?;
+    /// let graph = stream.record(|recorder| {
+    ///     recorder.launch(&bound, 1, &2u32)?;
+    ///     recorder.launch(&bound, 1, &3u32)
+    /// })?;
+    /// stream.replay(&graph)?;
+    /// stream.replay(&graph)?;
+    /// assert_eq!(stream.download(&sum)?.wait()?, [10]);
+    /// # Ok::<(), evener_device::Error>(())
+    /// ```
+    pub fn record(&mut self, record: impl FnOnce(&mut Recorder<'_>) -> Result<()>) -> Result<Graph> {
+        let mut recorder = Recorder { stream: self, launches: Vec::new() };
+        record(&mut recorder)?;
+        let launches = recorder.launches;
+        Ok(Graph { inner: self.inner.record(&launches)?, launches })
+    }
+
+    /// Queues recorded launches, in the order in which they were recorded.
+    pub fn replay(&mut self, graph: &Graph) -> Result<()> {
+        if let Some(inner) = &graph.inner
+            && self.inner.replay(inner)?
+        {
             return Ok(());
         }
-        self.inner.launch(&bound.inner, groups, params)
+        let launch = |recorded: &backend::Recorded| {
+            self.inner.launch(&recorded.bound, recorded.groups, &recorded.params)
+        };
+        graph.launches.iter().try_for_each(launch)
+    }
+
+    /// Runs a kernel over so many workgroups, in as many dimensions as the device needs for them: through wgpu, one
+    /// dimension has 65,535 at most.
+    ///
+    /// The kernel counts its workgroup as `x + X * (y + Y * z)`, where `X` and `Y` are how many there are in the first two
+    /// dimensions (`gridDim` in CUDA C, `num_workgroups` in WGSL). There may be a few more than asked for, so that they
+    /// fill all dimensions: these have to find by themselves that there is nothing for them to do.
+    pub fn launch_folded<P: Pod>(&mut self, bound: &Bound, groups: u64, params: &P) -> Result<()> {
+        let limits = self.backend.capabilities().max_groups;
+        match fold(groups, limits) {
+            Some(folded) => self.launch(bound, folded, params),
+            None => {
+                let detail = format!("{groups} workgroups asked for, at most {limits:?} here");
+                let operation = format!("launching kernel `{}`", bound.kernel.name);
+                Err(Error::unsupported(&self.device, operation, detail))
+            }
+        }
     }
 
     #[cold]
@@ -326,6 +437,44 @@ impl Stream {
     /// Holds what comes next until another stream of the same device has reached a mark.
     pub fn wait_for(&mut self, mark: &Mark) -> Result<()> {
         self.inner.wait_for(&mark.inner)
+    }
+
+    /// The driver's handle (`CUstream`), for other libraries that queue work of their own behind what was queued so far;
+    /// nothing where this is no CUDA device. Such work has to end before this is dropped, and buffers that it uses have to
+    /// be kept until then.
+    pub fn cuda_handle(&self) -> Option<*mut c_void> {
+        self.inner.cuda_handle()
+    }
+
+    /// Holds what comes next until an event (`CUevent`) that another library has recorded has happened. Fails with
+    /// `Unsupported` where this is no CUDA device.
+    ///
+    /// # Safety
+    /// The event is alive, and of this device's primary context.
+    #[allow(unsafe_code)]
+    pub unsafe fn wait_for_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
+        // SAFETY: the caller promises the same.
+        let is_known = unsafe { self.inner.wait_for_cuda_event(event) }?;
+        self.expect_cuda(is_known, "waiting for an event")
+    }
+
+    /// Records an event (`CUevent`) of another library: it happens when everything that was queued so far has ended. Fails
+    /// with `Unsupported` where this is no CUDA device.
+    ///
+    /// # Safety
+    /// The event is alive, and of this device's primary context.
+    #[allow(unsafe_code)]
+    pub unsafe fn signal_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
+        // SAFETY: the caller promises the same.
+        let is_known = unsafe { self.inner.signal_cuda_event(event) }?;
+        self.expect_cuda(is_known, "signalling an event")
+    }
+
+    fn expect_cuda(&self, is_known: bool, operation: &str) -> Result<()> {
+        match is_known {
+            true => Ok(()),
+            false => Err(Error::unsupported(&self.device, operation, "it is no CUDA device")),
+        }
     }
 
     /// Starts everything queued so far, without waiting for it.
@@ -522,5 +671,40 @@ impl<T: Pod> Download<T> {
             take_oldest(&mut self.coming, &mut self.arrived, left)?;
         }
         Ok(self.arrived)
+    }
+}
+
+/// At least so many workgroups in dimensions of at most so many, in as few dimensions as will do. Nothing where they are too
+/// many for three.
+fn fold(groups: u64, limits: [u32; 3]) -> Option<[u32; 3]> {
+    let [most_x, most_y, most_z] = limits.map(|limit| u64::from(limit.max(1)));
+    let rows = groups.div_ceil(most_x).max(1);
+    let z = rows.div_ceil(most_y);
+    let y = rows.div_ceil(z);
+    let x = groups.div_ceil(y * z);
+    (z <= most_z).then_some([x as u32, y as u32, z as u32])
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn workgroups_are_folded_into_as_few_dimensions_as_will_do() {
+        let limits = [65_535; 3];
+        assert_eq!(fold(0, limits), Some([0, 1, 1]));
+        assert_eq!(fold(65_535, limits), Some([65_535, 1, 1]));
+        assert_eq!(fold(65_536, limits), Some([32_768, 2, 1]));
+        assert_eq!(fold(65_537, limits), Some([32_769, 2, 1]));
+        let most = 65_535u64.pow(3);
+        assert_eq!(fold(most, limits), Some(limits));
+        assert_eq!(fold(most + 1, limits), None);
+        for groups in [1 << 17, (1 << 32) + 1, (1 << 40) + 12_345] {
+            let folded = fold(groups, limits).unwrap();
+            let there: u64 = folded.iter().map(|&n| u64::from(n)).product();
+            assert!(folded.iter().zip(&limits).all(|(n, limit)| n <= limit), "{folded:?}");
+            assert!(there >= groups && there - groups < 1 << 20, "{groups} in {folded:?}");
+        }
+        assert_eq!(fold(1 << 31, [i32::MAX as u32, 65_535, 65_535]), Some([1 << 30, 2, 1]));
     }
 }

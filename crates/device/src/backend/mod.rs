@@ -20,7 +20,7 @@ pub(crate) mod cuda;
 pub(crate) mod shelf;
 pub(crate) mod wgpu;
 
-use std::{any::Any, fmt::Debug, ops::Range, sync::Arc, time::Duration};
+use std::{any::Any, ffi::c_void, fmt::Debug, ops::Range, sync::Arc, time::Duration};
 
 use crate::{
     describe::{Capabilities, Description},
@@ -53,6 +53,21 @@ pub trait Backend: Send + Sync + Debug {
 
     /// Takes device memory, from the shelf of returned blocks where one fits.
     fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>>;
+
+    /// Takes memory of this device at an address in a CUDA context that another library has, which keeps it until `owner`
+    /// is dropped. Nothing where the device has no such addresses.
+    ///
+    /// # Safety
+    /// As for [`Device::buffer_at_cuda_address`](crate::Device::buffer_at_cuda_address).
+    unsafe fn adopt(
+        &self,
+        address: u64,
+        bytes: u64,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Option<Arc<dyn Memory>>> {
+        let _ = (address, bytes, owner);
+        Ok(None)
+    }
 
     /// Takes host memory that this device can copy from or to asynchronously.
     fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>>;
@@ -130,6 +145,18 @@ pub struct Region {
     pub bytes: u64,
 }
 
+impl Region {
+    /// Whether both have a byte in common.
+    pub fn overlaps(&self, other: &Region) -> bool {
+        let ends = |region: &Region| region.offset.saturating_add(region.bytes);
+        Arc::ptr_eq(&self.memory, &other.memory)
+            && self.bytes > 0
+            && other.bytes > 0
+            && self.offset < ends(other)
+            && other.offset < ends(self)
+    }
+}
+
 /// Host memory that a device can copy from or to asynchronously. While a copy is under way its owner
 /// does not touch it, and calls [`reclaim`](HostMemory::reclaim) before touching it again.
 pub trait HostMemory: Any + Send + Debug {
@@ -200,7 +227,30 @@ pub trait Program: Any + Send + Sync + Debug {
 }
 
 /// A compiled kernel with its buffers.
-pub trait Bound: Any + Send + Sync + Debug {}
+pub trait Bound: Any + Send + Sync + Debug {
+    /// The same with the workgroup and the dynamic shared memory that this kernel declares, which is otherwise the one
+    /// that it was compiled from.
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn Bound>>;
+
+    /// The number of workgroups that a compute unit runs at once, where that is known.
+    fn occupancy(&self) -> Result<Option<u32>> {
+        Ok(None)
+    }
+}
+
+/// A launch to be queued later, as often as wanted.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// The kernel with its buffers.
+    pub bound: Arc<dyn Bound>,
+    /// How many workgroups.
+    pub groups: [u32; 3],
+    /// The parameters' bytes.
+    pub params: Arc<[u8]>,
+}
+
+/// Launches that were recorded.
+pub trait Graph: Any + Send + Sync + Debug {}
 
 /// A point in a stream.
 pub trait Mark: Any + Send + Sync + Debug {
@@ -232,18 +282,54 @@ pub trait StreamBackend: Send + Debug {
     }
     /// Copies from the device into host memory at `offset`.
     fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()>;
-    /// Copies on the device.
+    /// Copies on the device, between regions of one block too, which then do not overlap.
     fn copy(&mut self, from: &Region, to: &Region) -> Result<()>;
     /// Fills with zeros.
     fn zero(&mut self, region: &Region) -> Result<()>;
+    /// Fills with repetitions of a pattern, a whole number of which the region has room for, where the device has a way to
+    /// do that by itself. Says whether it does.
+    fn fill(&mut self, region: &Region, pattern: &[u8]) -> Result<bool> {
+        let _ = (region, pattern);
+        Ok(false)
+    }
     /// Runs a kernel.
     fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()>;
+    /// Records launches, to be queued as one operation. Nothing where the device has no way to do that.
+    fn record(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+        let _ = launches;
+        Ok(None)
+    }
+    /// Queues launches that a stream of this device has recorded. Says whether they are such.
+    fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
+        let _ = graph;
+        Ok(false)
+    }
     /// Reads the device's clock when everything before has ended.
     fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>>;
     /// Marks this point, and starts everything before it.
     fn mark(&mut self) -> Result<Arc<dyn Mark>>;
     /// Holds what comes next in this stream until another stream of the same device has reached a mark.
     fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()>;
+    /// The driver's handle of this stream, where it is of a CUDA device.
+    fn cuda_handle(&self) -> Option<*mut c_void> {
+        None
+    }
+    /// Holds what comes next until a CUDA event of another library has happened. Says whether the device knows such.
+    ///
+    /// # Safety
+    /// The event is alive, and of this stream's device.
+    unsafe fn wait_for_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+        let _ = event;
+        Ok(false)
+    }
+    /// Has a CUDA event of another library happen when everything before has ended. Says whether the device knows such.
+    ///
+    /// # Safety
+    /// As for [`wait_for_cuda_event`](StreamBackend::wait_for_cuda_event).
+    unsafe fn signal_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+        let _ = event;
+        Ok(false)
+    }
     /// Starts everything that was queued and not yet started.
     fn flush(&mut self) -> Result<()>;
     /// Waits until everything queued so far has ended.

@@ -10,8 +10,8 @@ use std::{
 use super::{State, lock};
 use crate::{
     backend::{
-        Backend, Bound, Contents, Direction, HostMemory, Mark, Memory, MemoryUse, Program, Region,
-        SharedMemory, Source, StreamBackend, Timestamp,
+        Backend, Bound, Contents, Direction, Graph, HostMemory, Mark, Memory, MemoryUse, Program, Recorded,
+        Region, SharedMemory, Source, StreamBackend, Timestamp,
     },
     describe::{Capabilities, Description},
     device::Device,
@@ -213,9 +213,24 @@ impl StreamBackend for FaultyStream {
         self.under.zero(region)
     }
 
+    fn fill(&mut self, region: &Region, pattern: &[u8]) -> Result<bool> {
+        self.operation("filling")?;
+        self.under.fill(region, pattern)
+    }
+
     fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         self.operation("launching a kernel")?;
         self.under.launch(bound, groups, params)
+    }
+
+    fn record(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+        self.operation("recording launches")?;
+        self.under.record(launches)
+    }
+
+    fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
+        self.operation("launching what was recorded")?;
+        self.under.replay(graph)
     }
 
     fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {

@@ -15,6 +15,8 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("a_large_download_is_not_changed_by_what_comes_after_it", large_downloads),
     ("a_long_download_comes_through_a_bounded_amount_of_pinned_memory", bounded_download),
     ("parts_of_buffers_are_copied_and_zeroed_alone", parts),
+    ("slices_of_one_buffer_are_copied_to_each_other_where_they_do_not_overlap", within),
+    ("buffers_are_filled_with_elements_of_any_size", fills),
     ("buffers_over_four_gibibytes_keep_their_bytes", over_four_gibibytes),
 ];
 
@@ -44,6 +46,52 @@ fn round_trips<T: Pod + PartialEq + Debug>(device: &Device, element: impl Fn(usi
         ensure!(received.len() == len, "{len} of {name} became {}", received.len());
         if let Some(at) = (0..len).find(|&at| sent[at] != received[at]) {
             return Err(format!("{name} {at} of {len}: {:?} became {:?}", sent[at], received[at]).into());
+        }
+    }
+    Ok(())
+}
+
+fn within(device: &Device) -> Outcome {
+    let sent: Vec<u32> = (0..4096).collect();
+    let buffer = device.buffer_from(&sent)?;
+    let mut stream = device.stream()?;
+    stream.copy(&buffer.slice(..1024)?, &buffer.slice(1024..)?)?;
+    stream.copy(&buffer.slice(3072..)?, &buffer.slice(2048..3072)?)?;
+    let found = stream.download(&buffer)?.wait()?;
+    let expected: Vec<u32> = (0..1024).chain(0..1024).chain(3072..4096).chain(3072..4096).collect();
+    ensure!(found == expected, "copies within a buffer gave {:?}", &found[1020..1028]);
+    let text =
+        ensure_error!(Error::Unsupported { .. }, stream.copy(&buffer.slice(..1028)?, &buffer.slice(1024..)?));
+    ensure!(text.contains("overlap"), "{text}");
+    ensure_error!(Error::Unsupported { .. }, stream.copy(&buffer, &buffer));
+    Ok(())
+}
+
+fn fills(device: &Device) -> Outcome {
+    filled(device, 0xA5u8, 0)?;
+    filled(device, 0xBEEFu16, 0)?;
+    filled(device, 0x0101_0101u32, 0)?;
+    filled(device, 0xDEAD_BEEFu32, 0)?;
+    filled(device, u64::MAX / 3, 7)?;
+    filled(device, [1u32, 2, 3], [0; 3])?;
+    filled(device, [0u64, 1, 2, u64::MAX], [9; 4])
+}
+
+fn filled<T: Pod + PartialEq + Debug>(device: &Device, element: T, other: T) -> Outcome {
+    let mut stream = device.stream()?;
+    for len in [0, 1, 4, 1001, (9 << 20) / size_of::<T>() + 1] {
+        let buffer = device.buffer_from(&vec![other; len])?;
+        stream.fill(&buffer, element)?;
+        let found = stream.download(&buffer)?.wait()?;
+        ensure!(found == vec![element; len], "{len} of {element:?}");
+        // A part of it, and nothing around that.
+        if len > 1000 {
+            stream.fill(&buffer, other)?;
+            stream.fill(&buffer.slice(64..512)?, element)?;
+            let found = stream.download(&buffer)?.wait()?;
+            let is_right =
+                |(at, found): (usize, &T)| *found == if (64..512).contains(&at) { element } else { other };
+            ensure!(found.iter().enumerate().all(is_right), "a part of {len} of {element:?}");
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evener_device::{Device, Direction, Error, Kernel, Severity};
+use evener_device::{Api, Device, Direction, Error, Kernel, Severity};
 
 use crate::{
     Behaviour, Outcome, ensure, ensure_error,
@@ -12,6 +12,7 @@ use crate::{
 pub(crate) const EVERYWHERE: &[Behaviour] = &[
     ("a_kernel_without_a_body_for_the_device_is_refused", no_body),
     ("wrong_arguments_are_refused", wrong_arguments),
+    ("memory_of_other_libraries_is_for_cuda_devices", others_memory),
     ("more_memory_than_there_is_is_refused", too_much_memory),
     ("elements_that_host_memory_is_not_aligned_for_are_refused", over_aligned),
     ("more_elements_than_can_be_counted_are_refused", uncountable),
@@ -35,6 +36,24 @@ fn still_works(device: &Device) -> Outcome {
     stream.launch(&bound, 1, &[2, 1])?;
     let found = stream.download(&output)?.wait()?;
     ensure!(found == [4, 7], "[4, 7] expected, {found:?} found");
+    Ok(())
+}
+
+/// Memory and events of other libraries are CUDA's.
+#[allow(unsafe_code)]
+fn others_memory(device: &Device) -> Outcome {
+    let mut stream = device.stream()?;
+    let (is_cuda, has_handle) = (device.describe().api == Api::Cuda, stream.cuda_handle().is_some());
+    ensure!(has_handle == is_cuda, "whether the stream has a handle is {has_handle}");
+    if is_cuda {
+        return Ok(());
+    }
+    // SAFETY: there are no elements, and devices other than CUDA's look at neither address nor event.
+    unsafe {
+        ensure_error!(Error::Unsupported { .. }, device.buffer_at_cuda_address::<u32>(0, 0, ()));
+        ensure_error!(Error::Unsupported { .. }, stream.wait_for_cuda_event(std::ptr::null_mut()));
+        ensure_error!(Error::Unsupported { .. }, stream.signal_cuda_event(std::ptr::null_mut()));
+    }
     Ok(())
 }
 

@@ -2,13 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use evener_device::{Device, Error, Features};
+use evener_device::{Api, Device, Error, Features};
 
 use crate::{Behaviour, Outcome, ensure, ensure_error, sources};
 
 pub(crate) const ALL: &[Behaviour] = &[
     ("chained_kernels_run_in_order", chained),
     ("a_bound_kernel_can_be_launched_again_with_other_parameters", relaunched),
+    ("slices_of_one_buffer_are_given_to_one_kernel_where_they_do_not_overlap", slices),
+    ("more_workgroups_than_one_dimension_has_are_folded", folded),
+    ("recorded_launches_run_in_order_as_often_as_they_are_replayed", recorded),
+    ("the_size_of_a_workgroup_is_chosen_at_launch_where_the_language_lets_it", sized),
+    ("entry_points_of_one_module_are_compiled_with_its_constants", modules),
     ("wide_products_are_exact_in_every_body", wide_products),
     ("launches_reach_every_limit_and_no_further", group_limits),
     ("workgroups_reach_their_limit_and_no_further", workgroup_limits),
@@ -50,6 +55,143 @@ fn relaunched(device: &Device) -> Outcome {
         let found = stream.download(&output)?.wait()?;
         ensure!(found == [3 + addend, 6 + addend, 0], "addend {addend} gave {found:?}");
     }
+    Ok(())
+}
+
+fn slices(device: &Device) -> Outcome {
+    const LEN: usize = 4096;
+    let first: Vec<u32> = (0..LEN as u32).collect();
+    let buffer = device.buffer_from(&first)?;
+    let part = |range: std::ops::Range<usize>| buffer.slice(range);
+    let mut stream = device.stream()?;
+    // One is read, the other one written; again, and the other way round.
+    let program = device.compile(&sources::triple())?;
+    let there = program.bind(&[part(0..1024)?.arg(), part(2048..3072)?.arg()])?;
+    let back = program.bind(&[part(2048..3072)?.arg(), part(1024..2048)?.arg()])?;
+    for (addend, bound) in [(1, &there), (2, &there), (5, &back), (3, &there)] {
+        stream.launch(bound, 16, &[1024, addend])?;
+    }
+    let found = stream.download(&buffer)?.wait()?;
+    let expected = |at: u32| match at {
+        0..1024 => at,
+        1024..2048 => 3 * (3 * (at - 1024) + 2) + 5,
+        2048..3072 => 3 * (at - 2048) + 3,
+        _ => at,
+    };
+    for (at, found) in found.into_iter().enumerate() {
+        let expected = expected(at as u32);
+        ensure!(found == expected, "element {at}: {expected} expected, {found} found");
+    }
+    // Both are written, beside one that is read twice.
+    let program = device.compile(&sources::both())?;
+    let read = part(0..512)?;
+    let writes = [part(3072..3584)?, part(1024..1536)?];
+    let arguments = [read.arg(), writes[0].arg(), part(256..768)?.arg(), writes[1].arg()];
+    stream.launch(&program.bind(&arguments)?, 8, &512)?;
+    let found = stream.download(&buffer)?.wait()?;
+    for at in 0..512 {
+        let (sum, difference) = (found[3072 + at], found[1024 + at]);
+        ensure!(sum == 2 * at as u32 + 256, "sum {at} is {sum}");
+        ensure!(difference == 256, "difference {at} is {difference}");
+    }
+    let overlapping = [read.arg(), part(256..768)?.arg(), part(512..1024)?.arg(), writes[1].arg()];
+    let text = ensure_error!(Error::Unsupported { .. }, program.bind(&overlapping));
+    ensure!(text.contains("overlap"), "{text}");
+    Ok(())
+}
+
+fn modules(device: &Device) -> Outcome {
+    let mut stream = device.stream()?;
+    for width in [32, 128] {
+        let data = device.buffer_from(&(0..1024).collect::<Vec<u32>>())?;
+        for kernel in sources::module(width) {
+            let bound = device.compile(&kernel)?.bind(&[data.arg()])?;
+            stream.launch(&bound, 1024 / width, &())?;
+        }
+        // Each block of so many was reversed, and the width was added to each.
+        let found = stream.download(&data)?.wait()?;
+        for (at, found) in found.into_iter().enumerate() {
+            let (block, within) = (at as u32 / width, at as u32 % width);
+            let expected = block * width + (width - 1 - within) + width;
+            ensure!(found == expected, "width {width}, element {at}: {expected} expected, {found} found");
+        }
+    }
+    Ok(())
+}
+
+fn sized(device: &Device) -> Outcome {
+    let mut stream = device.stream()?;
+    let data = device.buffer_from(&(0..256).collect::<Vec<u32>>())?;
+    let bound = device.compile(&sources::reverse(64))?.bind(&[data.slice(..64)?.arg()])?;
+    if matches!(device.describe().api, Api::Cuda | Api::Cpu) {
+        // The kernel reverses as many as there are threads; the processor's body reverses all that it is given.
+        let bound = device.compile(&sources::reverse(64))?.bind(&[data.arg()])?.with_workgroup(256, 1024)?;
+        stream.launch(&bound, 1, &())?;
+        let found = stream.download(&data)?.wait()?;
+        ensure!(found == (0..256).rev().collect::<Vec<u32>>(), "{:?}", &found[..4]);
+        ensure_error!(Error::Unsupported { .. }, bound.with_workgroup(0, 0));
+    } else {
+        let text = ensure_error!(Error::Unsupported { .. }, bound.with_workgroup(32, 0));
+        ensure!(text.contains("override"), "{text}");
+    }
+    let occupancy = bound.occupancy()?;
+    ensure!(occupancy.is_some() == (device.describe().api == Api::Cuda), "occupancy {occupancy:?}");
+    ensure!(occupancy != Some(0), "a kernel that fits runs at least once");
+    if device.describe().api == Api::Cuda {
+        let (small, large) = (bound.with_workgroup(32, 128)?, bound.with_workgroup(1024, 4096)?);
+        ensure!(small.occupancy()? > large.occupancy()?, "{:?}, {:?}", small.occupancy(), large.occupancy());
+        ensure_error!(Error::Unsupported { .. }, bound.with_workgroup(4096, 0));
+        ensure_error!(Error::Unsupported { .. }, bound.with_workgroup(32, 1 << 30));
+    }
+    Ok(())
+}
+
+fn recorded(device: &Device) -> Outcome {
+    const LEN: usize = 1_000;
+    let program = device.compile(&sources::triple())?;
+    let first: Vec<u32> = (0..LEN as u32).collect();
+    let (a, b) = (device.buffer_from(&first)?, device.buffer::<u32>(LEN)?);
+    let (there, back) = (program.bind(&[a.arg(), b.arg()])?, program.bind(&[b.arg(), a.arg()])?);
+    let mut stream = device.stream()?;
+    let graph = stream.record(|recorder| {
+        for round in 0..5u32 {
+            recorder.launch(&there, 5, &[LEN as u32, round])?;
+            recorder.launch(&back, [0, 1, 1], &[LEN as u32, 99])?;
+            recorder.launch(&back, 3, &[LEN as u32, round])?;
+        }
+        Ok(())
+    })?;
+    let found = stream.download(&a)?.wait()?;
+    ensure!(found == first, "something ran while it was recorded");
+    // Parameters of another size.
+    ensure_error!(Error::Unsupported { .. }, stream.record(|recorder| recorder.launch(&there, 1, &0u32)));
+    // What was bound lives as long as what was recorded; another stream may replay it too.
+    drop((there, back));
+    stream.replay(&graph)?;
+    stream.replay(&graph)?;
+    stream.wait()?;
+    let mut other = device.stream()?;
+    other.replay(&graph)?;
+    let found = other.download(&a)?.wait()?;
+    for (first, found) in first.into_iter().zip(found) {
+        let step = |x: u32, round: u32| x.wrapping_mul(3).wrapping_add(round);
+        let expected = (0..15).fold(first, |x, round| step(step(x, round % 5), round % 5));
+        ensure!(found == expected, "{first}: {expected} expected, {found} found");
+    }
+    Ok(())
+}
+
+fn folded(device: &Device) -> Outcome {
+    const GROUPS: usize = 200_001;
+    let program = device.compile(&sources::count())?;
+    let seen = device.buffer::<u32>(GROUPS)?;
+    let bound = program.bind(&[seen.arg()])?;
+    let mut stream = device.stream()?;
+    stream.launch_folded(&bound, GROUPS as u64, &(GROUPS as u32))?;
+    stream.launch_folded(&bound, 0, &0u32)?;
+    let found = stream.download(&seen)?.wait()?;
+    let wrong = found.iter().position(|&times| times != 1);
+    ensure!(wrong.is_none(), "workgroup {wrong:?} ran {} times", found[wrong.unwrap_or(0)]);
     Ok(())
 }
 

@@ -14,7 +14,7 @@ mod launches;
 mod memory;
 mod sources;
 
-use evener_device::{Api, Device, Error, Inventory, Kernel, cuda::compile_for};
+use evener_device::{Api, Device, Error, Inventory, Kernel, cuda::compile_kernel};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// What a trial returns: any error, with its text, is a failure.
@@ -49,8 +49,7 @@ fn main() {
 /// Every CUDA body compiles for cards old and new, on a machine with or without one.
 fn cuda_sources() -> Trial {
     let compile = |kernel: &Kernel| -> Result<(), Error> {
-        let Some(source) = kernel.cuda_source() else { return Ok(()) };
-        ["sm_75", "sm_90"].iter().try_for_each(|card| compile_for(card, kernel.name(), source).map(drop))
+        ["sm_75", "sm_90"].iter().try_for_each(|card| compile_kernel(card, kernel).map(drop))
     };
     let missing = matches!(compile(&sources::extent()), Err(Error::Unsupported { .. }));
     if missing {

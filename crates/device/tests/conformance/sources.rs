@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use evener_device::{Features, Kernel};
+use evener_device::{Features, Kernel, Module};
 
 /// CUDA C for the suite's kernels.
 pub(crate) trait WithCuda {
@@ -20,8 +20,13 @@ impl WithCuda for Kernel {
 
 /// One of each.
 pub(crate) fn all() -> Vec<Kernel> {
+    let [reverse_blocks, add_width] = module(64);
     vec![
+        reverse_blocks,
+        add_width,
         triple(),
+        both(),
+        count(),
         spin(),
         extent(),
         reverse(64),
@@ -64,6 +69,122 @@ pub(crate) fn triple() -> Kernel {
             for (output, input) in output.iter_mut().zip(input).take(count as usize) {
                 *output = input.wrapping_mul(3).wrapping_add(addend);
             }
+            Ok(())
+        })
+}
+
+/// `sum[i] = a[i] + b[i]` and `difference[i] = b[i] - a[i]` for the first `count` elements, one a thread.
+pub(crate) fn both() -> Kernel {
+    Kernel::new("both")
+        .reads::<u32>()
+        .writes::<u32>()
+        .reads::<u32>()
+        .writes::<u32>()
+        .params::<u32>()
+        .workgroup(64)
+        .with_cuda(
+            r#"extern "C" __global__ void both(
+                const unsigned *a, unsigned *sum, const unsigned *b, unsigned *difference, unsigned count) {
+                unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+                if (i < count) { sum[i] = a[i] + b[i]; difference[i] = b[i] - a[i]; }
+            }"#,
+        )
+        .wgsl(
+            r#"
+            var<immediate> count: u32;
+            @group(0) @binding(0) var<storage, read> a: array<u32>;
+            @group(0) @binding(1) var<storage, read_write> sum: array<u32>;
+            @group(0) @binding(2) var<storage, read> b: array<u32>;
+            @group(0) @binding(3) var<storage, read_write> difference: array<u32>;
+            @compute @workgroup_size(64)
+            fn both(@builtin(global_invocation_id) id: vec3<u32>) {
+                let i = id.x;
+                if (i < count) { sum[i] = a[i] + b[i]; difference[i] = b[i] - a[i]; }
+            }"#,
+        )
+        .rust(|launch| {
+            let count = launch.params::<u32>()? as usize;
+            let (a, b) = (launch.read::<u32>(0)?, launch.read::<u32>(2)?);
+            let (sum, difference) = (launch.write::<u32>(1)?, launch.write::<u32>(3)?);
+            for i in 0..count {
+                sum[i] = a[i] + b[i];
+                difference[i] = b[i] - a[i];
+            }
+            Ok(())
+        })
+}
+
+/// Two kernels of one module: blocks of so many elements, one a workgroup, are reversed; the width is added to each element.
+#[allow(unsafe_code)]
+pub(crate) fn module(width: u32) -> [Kernel; 2] {
+    let module = Module::new().constant("WIDTH", width).define("INDEX", "blockIdx.x * WIDTH + threadIdx.x").wgsl(
+        r#"
+        override WIDTH: u32;
+        override UNUSED: u32 = 3;
+        var<workgroup> together: array<u32, WIDTH>;
+        @group(0) @binding(0) var<storage, read_write> data: array<u32>;
+        @compute @workgroup_size(WIDTH)
+        fn reverse_blocks(@builtin(global_invocation_id) id: vec3<u32>, @builtin(local_invocation_index) i: u32) {
+            together[i] = data[id.x];
+            workgroupBarrier();
+            data[id.x] = together[WIDTH - 1 - i];
+        }
+        @compute @workgroup_size(WIDTH)
+        fn add_width(@builtin(global_invocation_id) id: vec3<u32>) { data[id.x] += WIDTH; }"#,
+    );
+    let module = module.include("index.h", "static __device__ unsigned own() { return INDEX; }\n");
+    // SAFETY: the trial launches a thread an element.
+    let module = unsafe {
+        module.cuda(
+            r#"
+            #include "index.h"
+            extern "C" __global__ void reverse_blocks(unsigned *data) {
+                __shared__ unsigned together[WIDTH];
+                together[threadIdx.x] = data[own()];
+                __syncthreads();
+                data[own()] = together[WIDTH - 1 - threadIdx.x];
+            }
+            extern "C" __global__ void add_width(unsigned *data) { data[own()] += WIDTH; }"#,
+        )
+    };
+    let kernel = |entry| module.kernel(entry).writes::<u32>().workgroup(width);
+    [
+        kernel("reverse_blocks").rust(move |launch| {
+            launch.write::<u32>(0)?.chunks_exact_mut(width as usize).for_each(<[u32]>::reverse);
+            Ok(())
+        }),
+        kernel("add_width").rust(move |launch| {
+            launch.write::<u32>(0)?.iter_mut().for_each(|element| *element += width);
+            Ok(())
+        }),
+    ]
+}
+
+/// Each of the first `count` workgroups, counted over all dimensions, adds one to its own element.
+pub(crate) fn count() -> Kernel {
+    Kernel::new("count")
+        .writes::<u32>()
+        .params::<u32>()
+        .workgroup(1)
+        .with_cuda(
+            r#"extern "C" __global__ void count(unsigned *seen, unsigned most) {
+                unsigned group = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+                if (group < most) seen[group]++;
+            }"#,
+        )
+        .wgsl(
+            r#"
+            var<immediate> most: u32;
+            @group(0) @binding(0) var<storage, read_write> seen: array<u32>;
+            @compute @workgroup_size(1)
+            fn count(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>) {
+                let group = id.x + n.x * (id.y + n.y * id.z);
+                if (group < most) { seen[group]++; }
+            }"#,
+        )
+        .rust(|launch| {
+            let count = launch.params::<u32>()?.min(launch.threads() as u32) as usize;
+            launch.write::<u32>(0)?[..count].iter_mut().for_each(|times| *times += 1);
             Ok(())
         })
 }

@@ -311,7 +311,18 @@ struct CpuBound {
     arguments: Vec<Region>,
 }
 
-impl Bound for CpuBound {}
+impl Bound for CpuBound {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn Bound>> {
+        // No workgroup of at least one thread is too large here.
+        if kernel.workgroup.contains(&0) {
+            let operation = format!("launching kernel `{}`", kernel.name);
+            let detail = format!("a workgroup of {:?} asked for", kernel.workgroup);
+            return Err(Error::unsupported(&self.program.device, operation, detail));
+        }
+        let program = CpuProgram { workgroup: kernel.workgroup, ..self.program.clone() };
+        Ok(Arc::new(CpuBound { program, arguments: self.arguments.clone() }))
+    }
+}
 
 /// A cap for shelves of pinned host memory: an eighth of the machine's, which is no longer there for anything else.
 pub(crate) fn pinned_cap() -> u64 {

@@ -109,6 +109,10 @@ impl StreamBackend for CpuStream {
         let (from, to, device) = (from.clone(), to.clone(), self.device.clone());
         self.run(move || {
             let (source, target) = (CpuMemory::of(&from, &device)?, CpuMemory::of(&to, &device)?);
+            if std::ptr::eq(source, target) {
+                write(target).bytes_mut().copy_within(range(&from), to.offset as usize);
+                return Ok(());
+            }
             // Locks are taken in the order of addresses everywhere, so two streams cannot wait for each other.
             let (source, mut target) = if std::ptr::from_ref(source) < std::ptr::from_ref(target) {
                 (read(source), write(target))
@@ -127,6 +131,17 @@ impl StreamBackend for CpuStream {
             write(CpuMemory::of(&region, &device)?).bytes_mut()[range(&region)].fill(0);
             Ok(())
         })
+    }
+
+    fn fill(&mut self, region: &Region, pattern: &[u8]) -> Result<bool> {
+        let (region, device, pattern) = (region.clone(), self.device.clone(), pattern.to_vec());
+        self.run(move || {
+            let mut block = write(CpuMemory::of(&region, &device)?);
+            let places = block.bytes_mut()[range(&region)].chunks_exact_mut(pattern.len());
+            places.for_each(|place| place.copy_from_slice(&pattern));
+            Ok(())
+        })?;
+        Ok(true)
     }
 
     fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
@@ -199,9 +214,7 @@ fn run_body(bound: &CpuBound, pool: &ThreadPool, groups: [u32; 3], params: &[u8]
                     slots[index] = Slot::Read(&guard.bytes()[range(&bound.arguments[index])]);
                 }
             }
-            Lock::Write(guard, index) => {
-                slots[*index] = Slot::Write(&mut guard.bytes_mut()[range(&bound.arguments[*index])]);
-            }
+            Lock::Write(guard, users) => share_out(bound, guard.bytes_mut(), users, &mut slots)?,
         }
     }
     let mut launch = Launch { groups, workgroup: program.workgroup, params, buffers: slots };
@@ -220,7 +233,52 @@ fn run_body(bound: &CpuBound, pool: &ThreadPool, groups: [u32; 3], params: &[u8]
 /// A lock that a launch holds, and the arguments that it is for.
 enum Lock<'a> {
     Read(RwLockReadGuard<'a, Block>, Vec<usize>),
-    Write(RwLockWriteGuard<'a, Block>, usize),
+    Write(RwLockWriteGuard<'a, Block>, Vec<usize>),
+}
+
+/// Gives the arguments in one block their parts of it: exclusive ones to those that are written, which overlap with
+/// nothing, and of what is between these shared ones to the others.
+fn share_out<'a>(
+    bound: &CpuBound,
+    mut block: &'a mut [u8],
+    users: &[usize],
+    slots: &mut [Slot<'a>],
+) -> Result<()> {
+    let (mut written, read): (Vec<usize>, Vec<usize>) =
+        users.iter().partition(|&&index| bound.program.access[index] == Access::ReadWrite);
+    written.sort_by_key(|&index| bound.arguments[index].offset);
+    let overlap = || {
+        let detail = "slices of one buffer overlap, and the kernel writes to one of them";
+        Error::unsupported(&bound.program.device, "launching", detail)
+    };
+    let mut between: Vec<(usize, &'a [u8])> = Vec::new();
+    let mut begin = 0;
+    for index in written {
+        let place = range(&bound.arguments[index]);
+        // An empty slice may be anywhere.
+        if place.is_empty() {
+            slots[index] = Slot::Write(&mut []);
+            continue;
+        }
+        let skipped = place.start.checked_sub(begin).ok_or_else(overlap)?;
+        let (before, rest) = std::mem::take(&mut block).split_at_mut(skipped);
+        let (own, rest) = rest.split_at_mut(place.len());
+        between.push((begin, before));
+        slots[index] = Slot::Write(own);
+        (begin, block) = (place.end, rest);
+    }
+    between.push((begin, block));
+    for index in read {
+        let place = range(&bound.arguments[index]);
+        let part = between.iter().find_map(|&(begin, part)| {
+            part.get(place.start.checked_sub(begin)?..place.end.checked_sub(begin)?)
+        });
+        slots[index] = match part {
+            _ if place.is_empty() => Slot::Read(&[]),
+            part => Slot::Read(part.ok_or_else(overlap)?),
+        };
+    }
+    Ok(())
 }
 
 /// Locks each buffer of a launch once, in the order of addresses, so that two launches which share buffers
@@ -240,14 +298,10 @@ fn lock_all(bound: &CpuBound) -> Result<Vec<Lock<'_>>> {
         .into_iter()
         .map(|(memory, indices)| {
             let writes = |&index: &usize| bound.program.access[index] == Access::ReadWrite;
-            match indices.as_slice() {
-                [index] if writes(index) => Ok(Lock::Write(write(memory), *index)),
-                _ if indices.iter().any(writes) => {
-                    let detail = "one buffer is given twice, and the kernel writes to it";
-                    Err(Error::unsupported(device, "launching", detail))
-                }
-                _ => Ok(Lock::Read(read(memory), indices)),
-            }
+            Ok(match indices.iter().any(writes) {
+                true => Lock::Write(write(memory), indices),
+                false => Lock::Read(read(memory), indices),
+            })
         })
         .collect()
 }

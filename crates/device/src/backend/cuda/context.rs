@@ -147,6 +147,10 @@ impl Context {
         self.gate.shut();
     }
 
+    pub(super) fn as_raw(&self) -> CUcontext {
+        self.raw
+    }
+
     pub(super) fn is_lost(&self) -> bool {
         self.gate.is_shut()
     }
@@ -211,6 +215,17 @@ impl Hold {
     /// microseconds.
     #[inline]
     pub(super) fn enter(&self, operation: &'static str) -> Result<Entered<'_>> {
+        self.enter_with(operation, false)
+    }
+
+    /// The same for code that may leave another context current: ours is pushed even where it is current, so that what
+    /// was current before is current again when it is popped.
+    pub(super) fn enter_pushing(&self, operation: &'static str) -> Result<Entered<'_>> {
+        self.enter_with(operation, true)
+    }
+
+    #[inline]
+    fn enter_with(&self, operation: &'static str, always_pushes: bool) -> Result<Entered<'_>> {
         let context = &*self.context;
         let Some(inside) = context.gate.enter() else { return Err(self.lost(operation)) };
         let mut entered = Entered {
@@ -224,7 +239,7 @@ impl Hold {
         let mut current = std::ptr::null_mut();
         // SAFETY: the pointer is to a live pointer.
         let code = unsafe { (context.driver.ctx_get_current)(&mut current) };
-        if code != SUCCESS || current != context.raw {
+        if always_pushes || code != SUCCESS || current != context.raw {
             // SAFETY: the context is alive: it is retained, and its gate was open a moment ago and is held.
             entered.check(unsafe { (context.driver.ctx_push_current)(context.raw) })?;
             entered.is_pushed = true;

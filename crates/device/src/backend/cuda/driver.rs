@@ -11,8 +11,8 @@ use std::{
 };
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevResourceDesc, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgreenCtx, CUmodule,
-    CUstream, CUuuid,
+    self, CUcontext, CUdevResourceDesc, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
+    CUgreenCtx, CUmodule, CUstream, CUuuid,
 };
 
 /// What every function returns when all is well.
@@ -69,11 +69,14 @@ functions! {
         memcpy_to_host = "cuMemcpyDtoHAsync_v2"(*mut c_void, CUdeviceptr, usize, CUstream);
         memcpy_on_device = "cuMemcpyDtoDAsync_v2"(CUdeviceptr, CUdeviceptr, usize, CUstream);
         memset_d8 = "cuMemsetD8Async"(CUdeviceptr, u8, usize, CUstream);
+        memset_d16 = "cuMemsetD16Async"(CUdeviceptr, u16, usize, CUstream);
+        memset_d32 = "cuMemsetD32Async"(CUdeviceptr, c_uint, usize, CUstream);
         module_load_data = "cuModuleLoadData"(*mut CUmodule, *const c_void);
         module_unload = "cuModuleUnload"(CUmodule);
         module_get_function = "cuModuleGetFunction"(*mut CUfunction, CUmodule, *const c_char);
         func_get_attribute = "cuFuncGetAttribute"(*mut c_int, c_uint, CUfunction);
         func_set_attribute = "cuFuncSetAttribute"(CUfunction, c_uint, c_int);
+        max_active_blocks = "cuOccupancyMaxActiveBlocksPerMultiprocessor"(*mut c_int, CUfunction, c_int, usize);
         launch_kernel = "cuLaunchKernel"(
             CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
             *mut *mut c_void, *mut *mut c_void,
@@ -102,6 +105,19 @@ functions! {
         create = "cuGreenCtxCreate"(*mut CUgreenCtx, CUdevResourceDesc, CUdevice, c_uint);
         destroy = "cuGreenCtxDestroy"(CUgreenCtx);
         stream_create = "cuGreenCtxStreamCreate"(*mut CUstream, CUgreenCtx, c_uint, c_int);
+    }
+}
+
+functions! {
+    /// Recording launches. In drivers since CUDA 11.4.
+    #[derive(Debug)]
+    GraphFunctions {
+        begin_capture = "cuStreamBeginCapture_v2"(CUstream, c_int);
+        end_capture = "cuStreamEndCapture"(CUstream, *mut CUgraph);
+        instantiate = "cuGraphInstantiateWithFlags"(*mut CUgraphExec, CUgraph, u64);
+        launch = "cuGraphLaunch"(CUgraphExec, CUstream);
+        destroy = "cuGraphDestroy"(CUgraph);
+        exec_destroy = "cuGraphExecDestroy"(CUgraphExec);
     }
 }
 
@@ -140,6 +156,7 @@ pub(super) struct Driver {
     pub(super) green: Option<GreenFunctions>,
     /// Absent from older drivers.
     pub(super) parameters: Option<ParameterFunctions>,
+    pub(super) graphs: Option<GraphFunctions>,
     /// As the driver counts: 13000 is CUDA 13.0.
     pub(super) version: c_int,
 }
@@ -176,6 +193,7 @@ impl Driver {
             functions,
             green: GreenFunctions::load().ok(),
             parameters: ParameterFunctions::load().ok(),
+            graphs: GraphFunctions::load().ok(),
             version: 0,
         };
         // SAFETY: may be called before initialisation; the pointer is to a live integer.

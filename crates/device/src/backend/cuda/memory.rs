@@ -15,7 +15,7 @@ use std::{
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::{
-    context::Entered,
+    context::{Entered, Hold},
     driver::SUCCESS,
     errors::{self, Meaning},
     event::Progress,
@@ -57,16 +57,34 @@ impl DeviceBlock {
 }
 
 /// A buffer on the card.
-#[derive(Debug)]
 pub(super) struct CudaMemory {
     block: DeviceBlock,
     /// The block's size.
     size: u64,
     bytes: u64,
     open: Arc<Open>,
+    /// What keeps the memory, where it is another library's.
+    owner: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl std::fmt::Debug for CudaMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut f = f.debug_struct("CudaMemory");
+        f.field("block", &self.block).field("bytes", &self.bytes).finish_non_exhaustive()
+    }
 }
 
 impl CudaMemory {
+    /// Memory that another library has, until `owner` is dropped.
+    pub(super) fn adopt(
+        open: &Arc<Open>,
+        address: CUdeviceptr,
+        bytes: u64,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        CudaMemory { block: DeviceBlock(address), size: 0, bytes, open: open.clone(), owner: Some(owner) }
+    }
+
     /// From the shelf, or else from the driver; where that has no room, once more and not a byte too many, with the
     /// shelves cleared of everything that has the card open, its partitions too.
     pub(super) fn allocate(open: &Arc<Open>, bytes: u64) -> Result<Self> {
@@ -86,7 +104,7 @@ impl CudaMemory {
                 }
             }
         };
-        Ok(CudaMemory { block, size, bytes, open: open.clone() })
+        Ok(CudaMemory { block, size, bytes, open: open.clone(), owner: None })
     }
 
     /// The address of a region, which must be of memory in the same context as `open`.
@@ -101,6 +119,12 @@ impl CudaMemory {
             return Err(Error::unsupported(&open.hold.id, operation, detail));
         }
         Ok(memory.block.0 + region.offset)
+    }
+}
+
+impl CudaMemory {
+    pub(super) fn hold(&self) -> &Hold {
+        &self.open.hold
     }
 }
 
@@ -119,7 +143,9 @@ impl Memory for CudaMemory {
 impl Drop for CudaMemory {
     // The streams keep what their operations use, so no operation uses this any more.
     fn drop(&mut self) {
-        if self.open.hold.context.is_lost() {
+        if self.owner.is_some() {
+            // It goes back to its owner, who is dropped with this.
+        } else if self.open.hold.context.is_lost() {
             self.open.device_shelf.discount(self.size);
         } else {
             self.open.device_shelf.put(self.size, DeviceBlock(self.block.0));

@@ -6,9 +6,11 @@
 //! | `errors` | what its result codes mean |
 //! | `card` | what a card is, before it is opened |
 //! | `context`, `gate` | the context that all users of a card share, how it is lost and made anew |
+//! | `guest` | the way into that context for other libraries |
 //! | `open` | an open card: what is made from it, and what outlives that |
 //! | `memory` | memory on the card, and pinned memory on the host |
 //! | `stream`, `event`, `keep` | operations in order, how far they are, and what they keep alive |
+//! | `graph` | launches that are recorded, and queued as one |
 //! | `program`, `cubin`, `nvrtc`, `places` | kernels: loaded, on disk, compiled, and with what |
 //! | `partition` | some of a card's multiprocessors as a device |
 
@@ -19,6 +21,8 @@ mod driver;
 mod errors;
 mod event;
 mod gate;
+mod graph;
+pub(crate) mod guest;
 mod keep;
 mod memory;
 mod nvrtc;
@@ -36,7 +40,7 @@ mod with_card;
 use std::sync::Arc;
 
 pub(crate) use self::memory::address_of;
-pub use self::nvrtc::compile_for;
+pub use self::nvrtc::{compile_for, compile_kernel};
 use self::{card::Card, context::Hold, driver::Driver, nvrtc::Nvrtc, open::CudaBackend, partition::Split};
 use super::{Backend, Source};
 use crate::{

@@ -4,6 +4,7 @@
 //! differ by machine; it needs no card and no driver. Any version from 11.2 on serves that knows the card.
 
 use std::{
+    borrow::Cow,
     ffi::{CStr, CString, OsStr, c_char, c_int, c_void},
     fmt,
     path::{Path, PathBuf},
@@ -16,6 +17,8 @@ use super::{driver::Driver, places};
 use crate::{
     describe::DeviceId,
     error::{Error, Result},
+    kernel::Kernel,
+    module::CudaSource,
 };
 
 /// The variable that names the NVRTC library to use, where the one that would be found is not the right one.
@@ -139,10 +142,11 @@ impl Nvrtc {
         device: &DeviceId,
         architecture: &str,
         kernel: &str,
-        source: &str,
+        source: &CudaSource,
     ) -> Result<Vec<u8>> {
         let known = |number: c_int| self.architectures.is_empty() || self.architectures.contains(&number);
-        let number = architecture.strip_prefix("sm_").and_then(|number| number.parse().ok());
+        let number = architecture.strip_prefix("sm_").map(|number| number.trim_end_matches(['a', 'f']));
+        let number = number.and_then(|number| number.parse().ok());
         if number.is_some_and(|number| !known(number)) {
             let known: Vec<_> = self.architectures.iter().map(|number| format!("sm_{number}")).collect();
             let detail = format!(
@@ -158,7 +162,19 @@ impl Nvrtc {
             log,
         };
         let program = Compilation::new(self, kernel, source).map_err(refuse)?;
-        program.run(architecture).map_err(refuse)
+        program.run(architecture, source).map_err(refuse)
+    }
+
+    /// What to compile for where a card is of an architecture such as `sm_90`: the form with all of that card's own
+    /// instructions, `sm_90a`, where this library knows it.
+    pub(super) fn architecture_for(&self, card: &str) -> String {
+        let since = match card {
+            "sm_90" => (12, 0),
+            "sm_100" | "sm_120" => (12, 8),
+            "sm_103" | "sm_121" => (12, 9),
+            _ => return card.to_owned(),
+        };
+        if self.version >= since { format!("{card}a") } else { card.to_owned() }
     }
 
     fn text(&self, code: c_int) -> String {
@@ -212,20 +228,33 @@ struct Compilation<'a> {
 }
 
 impl<'a> Compilation<'a> {
-    fn new(nvrtc: &'a Nvrtc, kernel: &str, source: &str) -> Result<Self, String> {
-        let source = CString::new(source).map_err(|_| "there is a zero byte in the source".to_owned())?;
-        let name = CString::new(format!("{kernel}.cu")).map_err(|_| "there is a zero byte in the name")?;
+    fn new(nvrtc: &'a Nvrtc, kernel: &str, source: &CudaSource) -> Result<Self, String> {
+        let c_string = |text: &str, what: &str| {
+            CString::new(text).map_err(|_| format!("there is a zero byte in the {what}"))
+        };
+        let text = c_string(&source.text, "source")?;
+        let name = c_string(&format!("{kernel}.cu"), "name")?;
+        let header = |(name, text): &(String, Cow<'_, str>)| {
+            Ok::<_, String>((c_string(text, "header")?, c_string(name, "header's name")?))
+        };
+        let headers = source.headers.iter().map(header).collect::<Result<Vec<_>, _>>()?;
+        let texts: Vec<_> = headers.iter().map(|(text, _)| text.as_ptr()).collect();
+        let names: Vec<_> = headers.iter().map(|(_, name)| name.as_ptr()).collect();
         let mut raw = std::ptr::null_mut();
-        let none = std::ptr::null();
-        // SAFETY: both strings end in zero and are read before the call returns; no headers are given.
-        let code =
-            unsafe { (nvrtc.functions.create)(&mut raw, source.as_ptr(), name.as_ptr(), 0, none, none) };
+        let create = nvrtc.functions.create;
+        // SAFETY: all strings end in zero and are read before the call returns; there are as many headers as names of them.
+        let code = unsafe {
+            let count = headers.len() as c_int;
+            create(&mut raw, text.as_ptr(), name.as_ptr(), count, texts.as_ptr(), names.as_ptr())
+        };
         nvrtc.check(code)?;
         Ok(Compilation { nvrtc, raw })
     }
 
-    fn run(&self, architecture: &str) -> Result<Vec<u8>, String> {
-        let options: Vec<_> = options(architecture).into_iter().flat_map(CString::new).collect();
+    fn run(&self, architecture: &str, source: &CudaSource) -> Result<Vec<u8>, String> {
+        let options = options(architecture).into_iter().chain(source.options()).map(CString::new);
+        let options: Vec<_> =
+            options.collect::<Result<_, _>>().map_err(|_| "there is a zero byte in an option".to_owned())?;
         let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
         let Functions { compile, cubin_size, cubin, .. } = self.nvrtc.functions;
         // SAFETY: the program is alive; the options end in zero and are read before the call returns.
@@ -305,9 +334,18 @@ fn architectures(library: &Library) -> Vec<c_int> {
 pub fn compile_for(architecture: &str, kernel: &str, source: &str) -> Result<Vec<u8>> {
     let device = DeviceId::from("cuda");
     match Nvrtc::get() {
-        Ok(nvrtc) => nvrtc.compile(&device, architecture, kernel, source),
+        Ok(nvrtc) => nvrtc.compile(&device, architecture, kernel, &CudaSource::plain(source.to_owned())),
         Err(why) => Err(Error::unsupported(&device, format!("compiling kernel `{kernel}`"), why)),
     }
+}
+
+/// Compiles a kernel's CUDA C as [`compile_for`] does, with everything that its module is compiled with. Fails with
+/// `Unsupported` also where it has none.
+pub fn compile_kernel(architecture: &str, kernel: &Kernel) -> Result<Vec<u8>> {
+    let (device, name) = (DeviceId::from("cuda"), kernel.name());
+    let refuse = |why: &str| Error::unsupported(&device, format!("compiling kernel `{name}`"), why);
+    let source = kernel.cuda.as_deref().ok_or_else(|| refuse("it has no CUDA C body"))?;
+    Nvrtc::get().map_err(refuse)?.compile(&device, architecture, name, source)
 }
 
 #[cfg(test)]
@@ -337,6 +375,7 @@ mod test {
 #[cfg(test)]
 mod with_nvrtc {
     use super::*;
+    use crate::module::Module;
 
     const GOOD: &str = "extern \"C\" __global__ void twice(unsigned *out) { out[threadIdx.x] *= 2; }";
 
@@ -366,6 +405,45 @@ mod with_nvrtc {
         assert!(!nvrtc.architectures.is_empty(), "every library since CUDA 11 tells what it knows");
         let error = compile_for("sm_999", "twice", GOOD).unwrap_err();
         assert!(matches!(&error, Error::Unsupported { detail, .. } if detail.contains("sm_999")), "{error}");
+    }
+
+    #[test]
+    #[ignore = "needs NVRTC"]
+    fn a_card_of_nvidia_gets_its_own_instructions() {
+        let nvrtc = Nvrtc::get().unwrap();
+        assert_eq!(nvrtc.architecture_for("sm_75"), "sm_75");
+        let own = nvrtc.architecture_for("sm_90");
+        assert_eq!(own, if nvrtc.version >= (12, 0) { "sm_90a" } else { "sm_90" });
+        // Only compiled for sm_90a, where NVRTC says so by this macro.
+        let source = "#ifndef __CUDA_ARCH_FEAT_SM90_ALL\n#error not all\n#endif\n".to_owned() + GOOD;
+        assert_eq!(compile_for(&own, "twice", &source).is_ok(), own == "sm_90a");
+        assert!(compile_for("sm_90", "twice", &source).is_err());
+    }
+
+    #[test]
+    #[ignore = "needs NVRTC"]
+    fn a_module_is_compiled_with_all_that_it_says() {
+        let source = r#"#include "sizes.h"
+            static_assert(WIDTH == 32 && LENGTH == 7 && HALF == 0.5, "");
+            #ifndef __USE_FAST_MATH__
+            #error not fast
+            #endif
+            extern "C" __global__ void one(TYPE *out) { out[0] = WIDTH; }
+            extern "C" __global__ void two(TYPE *out) { out[0] = LENGTH; }"#;
+        let module = Module::new()
+            .constant("WIDTH", 32)
+            .constant("HALF", 0.5)
+            .define("TYPE", "unsigned long long")
+            .include("sizes.h", "#define LENGTH 7\n")
+            .option("--use_fast_math");
+        // SAFETY: it is never launched.
+        let module = unsafe { module.cuda(source) };
+        for entry in ["one", "two"] {
+            let image = compile_kernel("sm_90", &module.kernel(entry)).unwrap();
+            assert_eq!(&image[..4], b"\x7fELF");
+        }
+        let other = compile_kernel("sm_90", &module.constant("WIDTH", 64).kernel("one")).unwrap_err();
+        assert!(matches!(other, Error::WillNotCompile { .. }), "{other}");
     }
 
     #[test]

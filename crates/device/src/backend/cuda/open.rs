@@ -1,6 +1,7 @@
 //! An open card, or an open partition of one: its memory, its streams, its compiled kernels.
 
 use std::{
+    any::Any,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -229,6 +230,17 @@ impl Backend for CudaBackend {
             Contents::Zeroed => self.zero(memory),
             Contents::Any => Ok(memory),
         }
+    }
+
+    unsafe fn adopt(
+        &self,
+        address: u64,
+        bytes: u64,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Option<Arc<dyn Memory>>> {
+        // Nothing is asked of the driver, and nothing may be adopted once the device is lost.
+        drop(self.open.hold.enter("adopting memory")?);
+        Ok(Some(Arc::new(CudaMemory::adopt(&self.open, address, bytes, owner))))
     }
 
     fn allocate_host(&self, bytes: u64, _: Direction) -> Result<Box<dyn HostMemory>> {

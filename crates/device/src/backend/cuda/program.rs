@@ -23,6 +23,7 @@ use crate::{
     backend::{Bound, Memory, Program, Region},
     error::{Error, Result},
     kernel::Kernel,
+    module::CudaSource,
 };
 
 /// The most bytes of parameters: the 4096 that every card takes, less room for 64 pointers.
@@ -46,8 +47,10 @@ pub(super) struct Modules {
 }
 
 impl Modules {
-    fn get(&self, open: &Open, kernel: &str, source: &str) -> Result<RawModule> {
-        let key = blake3::hash(source.as_bytes());
+    fn get(&self, open: &Open, kernel: &str, source: &CudaSource) -> Result<RawModule> {
+        let mut hasher = blake3::Hasher::new();
+        source.hash(&mut hasher);
+        let key = hasher.finalize();
         let place = {
             let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
             loaded.entry(key).or_default().clone()
@@ -72,11 +75,12 @@ impl Modules {
 }
 
 /// Compiles a source, or finds it compiled, and loads it.
-fn build(open: &Open, kernel: &str, source: &str) -> Result<RawModule> {
+fn build(open: &Open, kernel: &str, source: &CudaSource) -> Result<RawModule> {
     let id = &open.hold.id;
     let nvrtc = Nvrtc::get()
         .map_err(|why| Error::unsupported(id, format!("compiling kernel `{kernel}`"), why.to_owned()))?;
-    let image = cubin::obtain(nvrtc, id, &open.card.architecture, kernel, source)?;
+    let architecture = nvrtc.architecture_for(&open.card.architecture);
+    let image = cubin::obtain(nvrtc, id, &architecture, kernel, source)?;
     let entered = open.hold.enter("loading a compiled kernel")?;
     let mut code = 0;
     let mut load = |image: &Image| {
@@ -91,7 +95,7 @@ fn build(open: &Open, kernel: &str, source: &str) -> Result<RawModule> {
     }
     if image.cached {
         // Whole, and yet not to the driver's taste: compiled anew it may be.
-        let image = cubin::compile(nvrtc, id, &open.card.architecture, kernel, source)?;
+        let image = cubin::compile(nvrtc, id, &architecture, kernel, source)?;
         if let Some(module) = load(&image) {
             return Ok(module);
         }
@@ -101,9 +105,8 @@ fn build(open: &Open, kernel: &str, source: &str) -> Result<RawModule> {
         error?;
     }
     let log = format!(
-        "the driver ({}) refuses what {nvrtc} compiled for {}: {}",
+        "the driver ({}) refuses what {nvrtc} compiled for {architecture}: {}",
         entered.driver.version_text(),
-        open.card.architecture,
         entered.driver.text(code)
     );
     Err(will_not_compile(open, kernel, log))
@@ -133,13 +136,8 @@ pub(super) fn compile(open: &Arc<Open>, kernel: &Kernel) -> Result<Arc<dyn Progr
     check_parameters(open, &entered, kernel, function)?;
     check_threads(open, &entered, kernel, function)?;
     allow_shared(open, &entered, kernel, function)?;
-    let launch = Launchable {
-        function,
-        name: kernel.name.as_ref().into(),
-        workgroup: kernel.workgroup,
-        shared_bytes: kernel.shared_bytes,
-    };
-    Ok(Arc::new(CudaProgram { open: open.clone(), launch: Arc::new(launch) }))
+    let launch = Arc::new(Launchable::new(function, kernel));
+    Ok(Arc::new(CudaProgram { open: open.clone(), launch }))
 }
 
 fn will_not_compile(open: &Open, kernel: &str, log: String) -> Error {
@@ -239,6 +237,17 @@ struct Launchable {
     shared_bytes: u32,
 }
 
+impl Launchable {
+    fn new(function: CUfunction, kernel: &Kernel) -> Self {
+        Launchable {
+            function,
+            name: kernel.name.as_ref().into(),
+            workgroup: kernel.workgroup,
+            shared_bytes: kernel.shared_bytes,
+        }
+    }
+}
+
 // SAFETY: a function may be used from any thread in whose context it is.
 unsafe impl Send for Launchable {}
 // SAFETY: as above.
@@ -279,7 +288,36 @@ pub(super) struct CudaBound {
     _memory: Vec<Arc<dyn Memory>>,
 }
 
-impl Bound for CudaBound {}
+impl Bound for CudaBound {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn Bound>> {
+        let (open, function) = (&self.open, self.launch.function);
+        if let Some(detail) = kernel.exceeds(&open.card.capabilities) {
+            return Err(refuse(open, kernel, detail));
+        }
+        let entered = open.hold.enter("sizing a workgroup")?;
+        check_threads(open, &entered, kernel, function)?;
+        allow_shared(open, &entered, kernel, function)?;
+        Ok(Arc::new(CudaBound {
+            open: open.clone(),
+            launch: Arc::new(Launchable::new(function, kernel)),
+            pointers: self.pointers.clone(),
+            _memory: self._memory.clone(),
+        }))
+    }
+
+    fn occupancy(&self) -> Result<Option<u32>> {
+        let Launchable { function, workgroup, shared_bytes, .. } = *self.launch;
+        let entered = self.open.hold.enter("asking for a kernel's occupancy")?;
+        let threads = workgroup.iter().product::<u32>() as c_int;
+        let mut groups = 0;
+        // SAFETY: the function is alive and of this context; the pointer is to a live integer.
+        let code = unsafe {
+            (entered.driver.max_active_blocks)(&mut groups, function, threads, shared_bytes as usize)
+        };
+        entered.check(code)?;
+        Ok(Some(groups.max(0) as u32))
+    }
+}
 
 impl CudaBound {
     /// Queues the kernel. The caller keeps `self` until it has ended.

@@ -4,19 +4,22 @@
 //! from batches that were seen to have ended and from waiting, and shared through [`Progress`]: host memory
 //! becomes readable by it, and what operations use is let go by it.
 
-use std::{any::Any, ops::Range, sync::Arc, time::Duration};
+use std::{any::Any, ffi::c_void, ops::Range, sync::Arc, time::Duration};
 
 use super::{
     context::Entered,
     errors,
     event::{self, CudaMark, CudaTimestamp, Event, Progress, Timing},
+    graph::CudaGraph,
     keep::KeepAlive,
     memory::{CudaHostMemory, CudaMemory, CudaSharedMemory, Pinned},
     open::{Grave, Open, RawStream},
     program::CudaBound,
 };
 use crate::{
-    backend::{Bound, HostMemory, Mark, Memory, Region, SharedMemory, StreamBackend, Timestamp},
+    backend::{
+        Bound, Graph, HostMemory, Mark, Memory, Recorded, Region, SharedMemory, StreamBackend, Timestamp,
+    },
     error::{Error, Result},
 };
 
@@ -25,6 +28,7 @@ use crate::{
 #[expect(dead_code, reason = "kept only to be dropped later")]
 pub(super) enum Kept {
     Bound(Arc<dyn Bound>),
+    Graph(Arc<dyn Graph>),
     Memory(Arc<dyn Memory>),
     Host(Arc<Pinned>),
 }
@@ -209,6 +213,39 @@ impl StreamBackend for CudaStream {
         self.tidy(&entered)
     }
 
+    fn fill(&mut self, region: &Region, pattern: &[u8]) -> Result<bool> {
+        let open = self.open.clone();
+        let address = CudaMemory::address(region, &open, "filling")?;
+        // What the driver repeats by itself: one, two or four bytes, where the region is aligned to as many.
+        let repeats = |width: usize| {
+            pattern.len().is_multiple_of(width)
+                && address.is_multiple_of(width as u64)
+                && pattern.chunks_exact(width).all(|part| part == &pattern[..width])
+        };
+        let Some(width) = [1, 2, 4].into_iter().find(|&width| repeats(width)) else { return Ok(false) };
+        let entered = open.hold.enter("filling")?;
+        let (driver, stream, count) = (entered.driver, self.raw.0, region.bytes as usize / width);
+        // SAFETY: the region was checked to have so many bytes, `count` times `width`, and is kept until they are written;
+        // the stream is alive and of this context.
+        let code = unsafe {
+            match *pattern {
+                [byte, ..] if width == 1 => (driver.memset_d8)(address, byte, count, stream),
+                [a, b, ..] if width == 2 => {
+                    (driver.memset_d16)(address, u16::from_ne_bytes([a, b]), count, stream)
+                }
+                [a, b, c, d, ..] => {
+                    (driver.memset_d32)(address, u32::from_ne_bytes([a, b, c, d]), count, stream)
+                }
+                _ => return Ok(false),
+            }
+        };
+        entered.check_sized(code, region.bytes)?;
+        self.queued += 1;
+        self.kept.push(Kept::Memory(region.memory.clone()), 0);
+        self.tidy(&entered)?;
+        Ok(true)
+    }
+
     fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         let Some(kernel) = (&**bound as &dyn Any)
             .downcast_ref::<CudaBound>()
@@ -225,6 +262,26 @@ impl StreamBackend for CudaStream {
             self.kept.push(Kept::Bound(bound.clone()), 0);
         }
         self.tidy(&entered)
+    }
+
+    fn record(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+        let graph = CudaGraph::record(&self.open, launches)?;
+        Ok(graph.map(|graph| Arc::new(graph) as Arc<dyn Graph>))
+    }
+
+    fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
+        let recorded = (&**graph as &dyn Any)
+            .downcast_ref::<CudaGraph>()
+            .filter(|recorded| recorded.open.hold.shares_context(&self.open.hold));
+        let Some(recorded) = recorded else { return Ok(false) };
+        let entered = recorded.open.hold.enter("launching what was recorded")?;
+        recorded.launch(&entered, self.raw.0)?;
+        self.queued += 1;
+        if !matches!(self.kept.latest(), Some(Kept::Graph(last)) if Arc::ptr_eq(last, graph)) {
+            self.kept.push(Kept::Graph(graph.clone()), 0);
+        }
+        self.tidy(&entered)?;
+        Ok(true)
     }
 
     fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {
@@ -249,6 +306,26 @@ impl StreamBackend for CudaStream {
         mark.hold_back(&self.open.hold.enter("waiting for a mark")?, self.raw.0)?;
         self.queued += 1;
         Ok(())
+    }
+
+    fn cuda_handle(&self) -> Option<*mut c_void> {
+        Some(self.raw.0.cast())
+    }
+
+    unsafe fn wait_for_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+        let entered = self.open.hold.enter("waiting for an event")?;
+        // SAFETY: the stream is alive and of this context; that the event is too, the caller says.
+        entered.check(unsafe { (entered.driver.stream_wait_event)(self.raw.0, event.cast(), 0) })?;
+        self.queued += 1;
+        Ok(true)
+    }
+
+    unsafe fn signal_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+        let entered = self.open.hold.enter("signalling an event")?;
+        // SAFETY: as above.
+        entered.check(unsafe { (entered.driver.event_record)(event.cast(), self.raw.0) })?;
+        self.queued += 1;
+        Ok(true)
     }
 
     fn flush(&mut self) -> Result<()> {

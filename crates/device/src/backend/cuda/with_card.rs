@@ -227,3 +227,69 @@ fn what_is_current_to_a_thread_is_current_to_it_afterwards() {
         });
     });
 }
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn memory_and_events_of_another_library_are_used_in_place() {
+    let device = card();
+    let driver = super::Driver::get().unwrap();
+    let context = device.buffer::<u8>(1).unwrap().cuda_context().unwrap();
+    let (mut address, mut event) = (0, std::ptr::null_mut());
+    let entered = context.enter("testing").unwrap();
+    // SAFETY: the context is current; the pointers are to live variables.
+    unsafe {
+        entered.check((driver.mem_alloc)(&mut address, 4000)).unwrap();
+        entered.check((driver.event_create)(&mut event, 0)).unwrap();
+    }
+    drop(entered);
+    let mut stream = device.stream().unwrap();
+    let owner = std::sync::Arc::new(());
+    // SAFETY: so many bytes were allocated in this device's context, for this test alone, and are freed at its end.
+    let buffer = unsafe { device.buffer_at_cuda_address::<u32>(address, 1000, owner.clone()) }.unwrap();
+    let output = device.buffer::<u32>(1000).unwrap();
+    let program = device.compile(&scale()).unwrap();
+    stream.fill(&buffer, 7).unwrap();
+    // SAFETY: the event is alive, and of this device's context.
+    unsafe { stream.signal_cuda_event(event.cast()) }.unwrap();
+    let mut other = device.stream().unwrap();
+    // SAFETY: as above.
+    unsafe { other.wait_for_cuda_event(event.cast()) }.unwrap();
+    let bound = program.bind(&[buffer.arg(), output.arg()]).unwrap();
+    other.launch(&bound, 8, &Scale { factor: 3, count: 1000, offset: 0 }).unwrap();
+    assert_eq!(other.download(&output).unwrap().wait().unwrap(), [21; 1000]);
+    drop((bound, buffer));
+    stream.wait().unwrap();
+    other.wait().unwrap();
+    assert_eq!(std::sync::Arc::strong_count(&owner), 1);
+    let entered = context.enter("testing").unwrap();
+    // SAFETY: allocated and made above, and used no more.
+    unsafe {
+        entered.check((driver.event_destroy)(event)).unwrap();
+        entered.check((driver.mem_free)(address)).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn recorded_launches_all_run() {
+    const LAUNCHES: u32 = 1000;
+    let device = card();
+    let data = device.buffer::<u32>(64).unwrap();
+    let bound = device.compile(&increment()).unwrap().bind(&[data.arg()]).unwrap();
+    let mut stream = device.stream().unwrap();
+    let graph =
+        stream.record(|recorder| (0..LAUNCHES).try_for_each(|_| recorder.launch(&bound, 1, &()))).unwrap();
+    let mut timed = |run: &mut dyn FnMut(&mut crate::Stream)| {
+        let times = (0..5).map(|_| {
+            let start = std::time::Instant::now();
+            run(&mut stream);
+            stream.wait().unwrap();
+            start.elapsed()
+        });
+        times.min().unwrap()
+    };
+    let alone = timed(&mut |stream| (0..LAUNCHES).for_each(|_| stream.launch(&bound, 1, &()).unwrap()));
+    let together = timed(&mut |stream| stream.replay(&graph).unwrap());
+    println!("{LAUNCHES} launches: {alone:?} one by one, {together:?} recorded");
+    assert_eq!(stream.download(&data).unwrap().wait().unwrap(), [10 * LAUNCHES; 64]);
+}

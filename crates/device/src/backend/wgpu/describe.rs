@@ -60,9 +60,11 @@ const FEATURES: [(Features, wgpu::Features); 5] = [
 
 /// What to ask of an adapter that has these features, and what that means here.
 pub(super) fn features(has: wgpu::Features) -> (Features, wgpu::Features) {
-    // Immediates carry a kernel's parameters, and a barrier belongs to the subgroup operations; a device
-    // can be without either.
-    let mut ask = has & (wgpu::Features::IMMEDIATES | wgpu::Features::SUBGROUP_BARRIER);
+    // Immediates carry a kernel's parameters, a barrier belongs to the subgroup operations, and compiled pipelines are kept
+    // on disk; a device can be without any of these.
+    let optional =
+        wgpu::Features::IMMEDIATES | wgpu::Features::SUBGROUP_BARRIER | wgpu::Features::PIPELINE_CACHE;
+    let mut ask = has & optional;
     let mut means = Features::empty();
     for (feature, wants) in FEATURES {
         if has.contains(wants) {

@@ -55,6 +55,8 @@ pub(super) struct Hold {
     pub(super) transfers: Option<Arc<TransferQueue>>,
     pub(super) staging: Staging,
     pub(super) modules: Mutex<Modules>,
+    /// What compiled pipelines are kept under on disk, where the device gives them.
+    pub(super) pipelines: Option<String>,
     pub(super) clock: Clock,
 }
 

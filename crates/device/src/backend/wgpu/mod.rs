@@ -17,6 +17,7 @@ mod instance;
 mod mark;
 mod memory;
 mod open;
+mod pipelines;
 mod program;
 mod stream;
 #[cfg(not(target_vendor = "apple"))]

@@ -16,6 +16,7 @@ use super::{
     idle::{self, Opened},
     instance,
     memory::WgpuMemory,
+    pipelines,
     program::WgpuProgram,
     stream::WgpuStream,
     transfer::{self, TransferQueue},
@@ -77,6 +78,7 @@ pub(super) fn hold(description: &Description, adapter: &Adapter) -> Result<Hold>
         transfers,
         staging: Staging::new(),
         modules: Default::default(),
+        pipelines: pipelines::device_key(&adapter.get_info(), ask),
         id,
     })
 }

@@ -5,11 +5,12 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
     BindGroupLayoutEntry, BindingResource, BindingType, BufferBinding, BufferBindingType, BufferSize,
-    ComputePipeline, ComputePipelineDescriptor, PipelineLayoutDescriptor, ShaderModule,
-    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    ComputePipeline, ComputePipelineDescriptor, PipelineCompilationOptions, PipelineLayoutDescriptor,
+    ShaderModule, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
     naga::{
         self,
-        valid::{Capabilities, ValidationFlags, Validator},
+        back::pipeline_constants::process_overrides,
+        valid::{Capabilities, ModuleInfo, ValidationFlags, Validator},
     },
 };
 
@@ -18,26 +19,36 @@ use super::{
     failure::{catch, translate, watch, words},
     hold::Hold,
     memory::{WgpuMemory, padded},
+    pipelines::Kept,
 };
 use crate::{
     describe::Features,
     error::{Error, Result},
-    kernel::{Access, Kernel, WgslBody},
+    kernel::{Access, Kernel},
+    module::WgslBody,
 };
 
 /// Bytes of the memory that is bound in place of an empty buffer, which wgpu cannot bind: as much as the smallest
 /// block has.
 const PLACEHOLDER_BYTES: u64 = 256;
 
-/// The sources that an open device has compiled so far, with and without run-time checks: kernels that share a source
-/// share a module.
-pub(super) type Modules = HashMap<(String, bool), Arc<Module>>;
+/// The sources that an open device has compiled so far: kernels that share a source, and what it is compiled with, share a
+/// module.
+pub(super) type Modules = HashMap<Key, Arc<Module>>;
+
+/// What a module is compiled from: the source, whether with run-time checks, and the bits of the constants' values.
+type Key = (String, bool, Vec<(String, u64)>);
 
 /// A compiled source, with its entry points.
 pub(super) struct Module {
     shader: ShaderModule,
     entries: Vec<Entry>,
+    /// Those that the source has an `override` for.
+    constants: Constants,
 }
+
+/// Names of `override` declarations, and their values.
+type Constants = Vec<(String, f64)>;
 
 /// What an entry point says about itself.
 #[derive(Debug)]
@@ -61,11 +72,12 @@ impl fmt::Debug for Module {
 impl Module {
     /// The module of a source. The error is what the compiler said.
     fn of(hold: &Hold, body: &WgslBody) -> Result<Arc<Self>, Refusal> {
-        let key = (body.source.clone().into_owned(), body.is_checked);
+        let constants = body.constants.iter().map(|(name, value)| (name.clone(), value.to_bits()));
+        let key = (body.source.clone().into_owned(), body.is_checked, constants.collect());
         if let Some(module) = hold.modules().get(&key) {
             return Ok(module.clone());
         }
-        let entries = entries(&body.source).map_err(Refusal::Compiler)?;
+        let (entries, constants) = entries(&body.source, &body.constants).map_err(Refusal::Compiler)?;
         let source = ShaderSource::Wgsl((&*body.source).into());
         let descriptor = ShaderModuleDescriptor { label: None, source };
         let (shader, error) = watch(|| match body.is_checked {
@@ -79,42 +91,60 @@ impl Module {
         if let Some(error) = error {
             return Err(Refusal::Driver(error));
         }
-        let module = Arc::new(Module { shader, entries });
+        let module = Arc::new(Module { shader, entries, constants });
         hold.modules().insert(key, module.clone());
         Ok(module)
     }
 }
 
-/// The entry points of a source, or what is wrong with it and where.
-fn entries(source: &str) -> Result<Vec<Entry>, String> {
+/// The entry points of a source and those of the constants that it declares, or what is wrong with it and where.
+fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Constants), String> {
     let module = naga::front::wgsl::parse_str(source).map_err(|error| error.emit_to_string(source))?;
     // What the device cannot do is found by wgpu, which knows; this is about what the source says.
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(source))?;
-    let entry = |(index, entry): (usize, &naga::EntryPoint)| {
-        let uses = info.get_entry_point(index);
-        let (mut shared_bytes, mut params_bytes) = (0, 0);
-        let mut least_bytes = HashMap::new();
-        for (_, variable) in module.global_variables.iter().filter(|it| !uses[it.0].is_empty()) {
-            let bytes = u64::from(module.types[variable.ty].inner.size(module.to_ctx()));
-            match (variable.space, variable.binding) {
-                (naga::AddressSpace::WorkGroup, _) => shared_bytes += bytes.next_multiple_of(16),
-                (naga::AddressSpace::Immediate, _) => params_bytes += bytes,
-                (_, Some(naga::ResourceBinding { group: 0, binding })) => {
-                    least_bytes.insert(binding, bytes);
-                }
-                _ => {}
+    let is_declared = |name: &str| module.overrides.iter().any(|(_, it)| it.name.as_deref() == Some(name));
+    let mut known = constants.to_vec();
+    known.retain(|(name, _)| is_declared(name));
+    let values = known.iter().cloned().collect();
+    let mut entries = Vec::with_capacity(module.entry_points.len());
+    for (index, entry) in module.entry_points.iter().enumerate() {
+        if module.overrides.is_empty() {
+            entries.push(entry_of(&module, &info, index));
+            continue;
+        }
+        // An entry point may not need all of them. What it does need has a value from here on.
+        let point = Some((entry.stage, entry.name.as_str()));
+        let (module, info) = process_overrides(&module, &info, point, &values)
+            .map_err(|error| format!("entry point `{}`: {error}", entry.name))?;
+        entries.push(entry_of(&module, &info, 0));
+    }
+    Ok((entries, known))
+}
+
+/// What an entry point of a source says about itself.
+fn entry_of(module: &naga::Module, info: &ModuleInfo, index: usize) -> Entry {
+    let (entry, uses) = (&module.entry_points[index], info.get_entry_point(index));
+    let (mut shared_bytes, mut params_bytes) = (0, 0);
+    let mut least_bytes = HashMap::new();
+    for (_, variable) in module.global_variables.iter().filter(|it| !uses[it.0].is_empty()) {
+        let bytes = u64::from(module.types[variable.ty].inner.size(module.to_ctx()));
+        match (variable.space, variable.binding) {
+            (naga::AddressSpace::WorkGroup, _) => shared_bytes += bytes.next_multiple_of(16),
+            (naga::AddressSpace::Immediate, _) => params_bytes += bytes,
+            (_, Some(naga::ResourceBinding { group: 0, binding })) => {
+                least_bytes.insert(binding, bytes);
             }
+            _ => {}
         }
-        Entry {
-            name: entry.name.clone(),
-            workgroup: entry.workgroup_size,
-            shared_bytes,
-            params_bytes,
-            least_bytes,
-        }
-    };
-    Ok(module.entry_points.iter().enumerate().map(entry).collect())
+    }
+    Entry {
+        name: entry.name.clone(),
+        workgroup: entry.workgroup_size,
+        shared_bytes,
+        params_bytes,
+        least_bytes,
+    }
 }
 
 /// Why a kernel could not be compiled.
@@ -152,6 +182,8 @@ pub(super) struct WgpuProgram {
     layout: Option<BindGroupLayout>,
     /// The fewest bytes that any binding may have.
     least_bytes: u64,
+    /// What the kernel does with each buffer.
+    access: Vec<Access>,
 }
 
 impl WgpuProgram {
@@ -169,7 +201,8 @@ impl WgpuProgram {
             made.map_err(|refusal| refusal.into_error(hold, kernel, &body))?;
         hold.check(&operation)?;
         let name = kernel.name.to_string();
-        Ok(WgpuProgram { hold: hold.clone(), name, body, pipeline, layout, least_bytes })
+        let access = kernel.bindings.iter().map(|binding| binding.access).collect();
+        Ok(WgpuProgram { hold: hold.clone(), name, body, pipeline, layout, least_bytes, access })
     }
 }
 
@@ -235,7 +268,10 @@ fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refus
         })
         .collect();
     let device = &hold.device;
+    let constants: Vec<_> = module.constants.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let mut kept = None;
     let (made, error) = watch(|| {
+        kept = Kept::of(device, hold.pipelines.as_deref(), kernel, body);
         let descriptor = BindGroupLayoutDescriptor { label: None, entries: &entries };
         let layout = (!entries.is_empty()).then(|| device.create_bind_group_layout(&descriptor));
         let groups: Vec<_> = layout.iter().map(Some).collect();
@@ -249,12 +285,17 @@ fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refus
             layout: Some(&pipeline_layout),
             module: &module.shader,
             entry_point: Some(&kernel.name),
-            compilation_options: Default::default(),
-            cache: None,
+            compilation_options: PipelineCompilationOptions { constants: &constants, ..Default::default() },
+            cache: kept.as_ref().map(|kept| &kept.cache),
         });
         Made { pipeline, layout, least_bytes: entry.least_bytes.values().copied().max().unwrap_or(0) }
     });
-    error.map_or(Ok(made), |error| Err(Refusal::Driver(error)))
+    match (error, kept) {
+        (Some(error), _) => return Err(Refusal::Driver(error)),
+        (None, Some(kept)) => kept.write(),
+        (None, None) => {}
+    }
+    Ok(made)
 }
 
 impl Program for WgpuProgram {
@@ -265,8 +306,24 @@ impl Program for WgpuProgram {
     fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn Bound>> {
         let operation = format!("binding kernel `{}`", self.name);
         let mut memories = Vec::with_capacity(arguments.len());
-        for region in arguments {
+        let mut copied = Vec::new();
+        let writes = |(other, access): (&Region, &Access), region: &Region| {
+            *access == Access::ReadWrite && Arc::ptr_eq(&other.memory, &region.memory)
+        };
+        for (region, access) in arguments.iter().zip(&self.access) {
             let memory = WgpuMemory::of(region, &self.hold)?;
+            // wgpu knows whole buffers only: one cannot be read and written by the same launch. What is only read is
+            // copied first.
+            if region.bytes > 0
+                && *access == Access::Read
+                && arguments.iter().zip(&self.access).any(|other| writes(other, region))
+            {
+                let copy = Arc::new(WgpuMemory::allocate(&self.hold, region.bytes, Contents::Any)?);
+                copied.push((region.clone(), copy.clone()));
+                let (buffer, bytes) = (copy.buffer().clone(), padded(region.bytes));
+                memories.push(Place { buffer, offset: 0, bytes, memory: copy });
+                continue;
+            }
             // wgpu cannot bind nothing. Any part of the buffer itself that was bound instead would be other elements
             // of it, which a kernel that trusts `arrayLength` overwrites: memory of its own is bound, of zeros.
             memories.push(if region.bytes == 0 {
@@ -304,6 +361,7 @@ impl Program for WgpuProgram {
             hold: self.hold.clone(),
             pipeline: self.pipeline.clone(),
             group,
+            copied,
             _memories: memories.into_iter().map(|place| place.memory).collect(),
         }))
     }
@@ -324,7 +382,15 @@ pub(super) struct WgpuBound {
     pub(super) hold: Arc<Hold>,
     pub(super) pipeline: ComputePipeline,
     pub(super) group: Option<BindGroup>,
+    /// What is copied before every launch, and where to.
+    pub(super) copied: Vec<(Region, Arc<WgpuMemory>)>,
     _memories: Vec<Arc<dyn Memory>>,
 }
 
-impl Bound for WgpuBound {}
+impl Bound for WgpuBound {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn Bound>> {
+        let operation = format!("launching kernel `{}`", kernel.name);
+        let detail = "WGSL fixes the workgroup's size: give the module a constant for an `override`";
+        Err(Error::unsupported(&self.hold.id, operation, detail))
+    }
+}

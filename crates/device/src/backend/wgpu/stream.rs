@@ -9,7 +9,8 @@ use wgpu::{CommandEncoder, ComputePass, SubmissionIndex};
 
 use super::{
     super::{
-        Bound, Direction, HostMemory, Mark, Memory, Region, StreamBackend, Timestamp as TimestampBackend,
+        Bound, Contents, Direction, HostMemory, Mark, Memory, Region, StreamBackend,
+        Timestamp as TimestampBackend,
     },
     clock::Pending,
     failure::{translate, watch},
@@ -182,7 +183,15 @@ impl StreamBackend for WgpuStream {
         if from.bytes == 0 {
             return Ok(());
         }
-        self.copy_between((source.buffer(), from.offset), (target.buffer(), to.offset), from.bytes);
+        if Arc::ptr_eq(&source.block, &target.block) {
+            // wgpu copies from a buffer to another one only.
+            let between = WgpuMemory::allocate(&self.hold, from.bytes, Contents::Any)?;
+            self.copy_between((source.buffer(), from.offset), (between.buffer(), 0), from.bytes);
+            self.copy_between((between.buffer(), 0), (target.buffer(), to.offset), from.bytes);
+            self.kept_memories.push(Arc::new(between));
+        } else {
+            self.copy_between((source.buffer(), from.offset), (target.buffer(), to.offset), from.bytes);
+        }
         self.kept_memories.extend([from.memory.clone(), to.memory.clone()]);
         self.count()
     }
@@ -205,6 +214,10 @@ impl StreamBackend for WgpuStream {
             let detail = "the kernel was compiled for another device";
             return Err(Error::unsupported(&self.hold.id, "launching", detail));
         };
+        for (from, to) in &kernel.copied {
+            let source = WgpuMemory::of(from, &self.hold)?;
+            self.copy_between((source.buffer(), from.offset), (to.buffer(), 0), from.bytes);
+        }
         // A kernel that is launched again is already set.
         let is_set =
             self.pass.is_some() && self.kept_bounds.last().is_some_and(|set| Arc::ptr_eq(set, bound));

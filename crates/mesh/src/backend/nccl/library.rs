@@ -57,9 +57,6 @@ pub(super) struct Nccl {
     pub(super) stream_create: unsafe extern "C" fn(*mut Ptr, u32) -> c_int,
     pub(super) stream_query: unsafe extern "C" fn(Ptr) -> c_int,
     pub(super) stream_destroy: unsafe extern "C" fn(Ptr) -> c_int,
-    pointer_get_attribute: unsafe extern "C" fn(Ptr, c_int, u64) -> c_int,
-    context_push: unsafe extern "C" fn(Ptr) -> c_int,
-    context_pop: unsafe extern "C" fn(*mut Ptr) -> c_int,
 }
 
 /// NCCL's version where it can be used, or why it cannot.
@@ -109,9 +106,6 @@ fn load() -> Result<Nccl, String> {
         stream_create: find!(driver, b"cuStreamCreate"),
         stream_query: find!(driver, b"cuStreamQuery"),
         stream_destroy: find!(driver, b"cuStreamDestroy_v2"),
-        pointer_get_attribute: find!(driver, b"cuPointerGetAttribute"),
-        context_push: find!(driver, b"cuCtxPushCurrent_v2"),
-        context_pop: find!(driver, b"cuCtxPopCurrent_v2"),
     };
     // Never closed: what was found in them is used until the process ends.
     std::mem::forget((driver, nccl));
@@ -139,17 +133,6 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// A context that is current until this is dropped.
-pub(super) struct Inside<'a>(&'a Nccl);
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        let mut popped = std::ptr::null_mut();
-        // SAFETY: pops what was pushed when this was made, on the same thread: it is not `Send`.
-        unsafe { (self.0.context_pop)(&mut popped) };
-    }
-}
-
 impl Nccl {
     pub(super) fn check(&self, code: c_int, name: &str) -> Result<(), String> {
         if code == 0 {
@@ -158,24 +141,5 @@ impl Nccl {
         // SAFETY: NCCL gives a static text for every number.
         let text = unsafe { CStr::from_ptr((self.get_error_string)(code)) };
         Err(format!("{name}: {}", text.to_string_lossy()))
-    }
-
-    pub(super) fn check_driver(&self, code: c_int, name: &str) -> Result<(), String> {
-        if code == 0 { Ok(()) } else { Err(format!("{name}: the CUDA driver says {code}")) }
-    }
-
-    /// The context that some memory belongs to.
-    pub(super) fn context_of(&self, address: u64) -> Result<Ptr, String> {
-        const CONTEXT: c_int = 1;
-        let mut context: Ptr = std::ptr::null_mut();
-        // SAFETY: this attribute is a pointer, for which there is room.
-        let code = unsafe { (self.pointer_get_attribute)((&raw mut context).cast(), CONTEXT, address) };
-        self.check_driver(code, "cuPointerGetAttribute").map(|()| context)
-    }
-
-    /// Makes a context current.
-    pub(super) fn enter(&self, context: Ptr) -> Result<Inside<'_>, String> {
-        // SAFETY: a context that the driver gave; contexts of cards in use are not destroyed.
-        self.check_driver(unsafe { (self.context_push)(context) }, "cuCtxPushCurrent").map(|()| Inside(self))
     }
 }

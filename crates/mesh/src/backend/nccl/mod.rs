@@ -4,6 +4,10 @@
 //! afterwards; so whoever calls something else, is late or fails is an error on every rank here too. Communicators are
 //! made not to block; one whose work does not end in time is aborted, which takes its kernels off the card.
 //!
+//! NCCL and what of the driver goes with it is called inside the card's context as Evener's own calls are
+//! ([`evener_device::cuda::Context`]): not at all once the card is lost, and with the context that the program had current
+//! back afterwards.
+//!
 //! NCCL reduces in an order of its own: every rank gets the same bits, but not those of the other back ends.
 
 mod library;
@@ -15,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use evener_device::cuda::Context;
 pub(crate) use library::available;
 use library::{Config, Nccl, Ptr, UniqueId};
 
@@ -39,7 +44,7 @@ pub(crate) struct Communicator {
     nccl: &'static Nccl,
     /// Nothing once it was aborted.
     comm: Option<Ptr>,
-    context: Ptr,
+    context: Context,
     stream: Ptr,
     ranks: usize,
     rank: usize,
@@ -74,33 +79,30 @@ pub(crate) struct Operands {
 }
 
 impl Communicator {
-    /// Joins the others. `address` is any memory of the card.
+    /// Joins the others, on the card whose context it is.
     pub(crate) fn join(
         id: [u8; ID_BYTES],
         ranks: usize,
         rank: usize,
-        address: u64,
+        context: Context,
         timeout: Duration,
     ) -> Result<Self, String> {
         let nccl = library::open()?;
-        let context = nccl.context_of(address)?;
-        let _inside = nccl.enter(context)?;
         let mut this = Communicator { nccl, comm: None, context, stream: std::ptr::null_mut(), ranks, rank };
-        // SAFETY: the context is current, and the pointers are to live variables.
-        unsafe {
-            nccl.check_driver((nccl.stream_create)(&mut this.stream, STREAM_NON_BLOCKING), "cuStreamCreate")?;
+        let code = {
+            let inside = this.context.enter(JOINING).map_err(text)?;
             let mut comm = std::ptr::null_mut();
             let mut config = Config::not_blocking();
-            let code = (nccl.comm_init_rank_config)(
-                &mut comm,
-                ranks as c_int,
-                UniqueId(id),
-                rank as c_int,
-                &mut config,
-            );
+            // SAFETY: the context is current, and the pointers are to live variables.
+            let code = unsafe {
+                inside.check((nccl.stream_create)(&mut this.stream, STREAM_NON_BLOCKING)).map_err(text)?;
+                let (ranks, rank) = (ranks as c_int, rank as c_int);
+                (nccl.comm_init_rank_config)(&mut comm, ranks, UniqueId(id), rank, &mut config)
+            };
             this.comm = Some(comm).filter(|comm| !comm.is_null());
-            this.settle(code, "ncclCommInitRankConfig", &Wait::begin(), timeout)?;
-        }
+            code
+        };
+        this.settle(code, "ncclCommInitRankConfig", &Wait::begin(), timeout)?;
         Ok(this)
     }
 
@@ -113,16 +115,22 @@ impl Communicator {
         if operands.count == 0 {
             return Ok(());
         }
-        let _inside = nccl.enter(self.context)?;
-        let (code, name) = self.begin(work, operands, comm);
+        let (code, name) = {
+            let _inside = self.context.enter(COLLECTIVE).map_err(text)?;
+            self.begin(work, operands, comm)
+        };
         self.settle(code, name, &wait, timeout)?;
         loop {
-            // SAFETY: the stream is of the current context.
-            match unsafe { (nccl.stream_query)(stream) } {
-                DRIVER_NOT_READY => {}
-                code => {
-                    return nccl.check_driver(code, name).inspect_err(|_| self.abort());
+            let ended = {
+                let inside = self.context.enter(COLLECTIVE).map_err(text)?;
+                // SAFETY: the stream is of the current context.
+                match unsafe { (nccl.stream_query)(stream) } {
+                    DRIVER_NOT_READY => None,
+                    code => Some(inside.check(code).map_err(text)),
                 }
+            };
+            if let Some(ended) = ended {
+                return ended.inspect_err(|_| self.abort());
             }
             self.settle(IN_PROGRESS, name, &wait, timeout)?;
             wait.pause();
@@ -210,8 +218,11 @@ impl Communicator {
                 return Err(format!("{name} did not end within {timeout:?}"));
             }
             let mut state = 0;
-            // SAFETY: the communicator is alive, and the pointer is to a live variable.
-            let asked = unsafe { (self.nccl.comm_get_async_error)(comm, &mut state) };
+            let asked = {
+                let _inside = self.context.enter(COLLECTIVE).map_err(text)?;
+                // SAFETY: the communicator is alive, and the pointer is to a live variable.
+                unsafe { (self.nccl.comm_get_async_error)(comm, &mut state) }
+            };
             code = if asked == SUCCESS { state } else { asked };
             if code == IN_PROGRESS {
                 wait.pause();
@@ -220,12 +231,11 @@ impl Communicator {
         self.nccl.check(code, name).inspect_err(|_| self.abort())
     }
 
-    /// Gives up on whatever is under way. Without its context, which a lost card may not have any more, the communicator
-    /// is left to the driver.
+    /// Gives up on whatever is under way. The communicator of a lost card is left to the driver.
     pub(crate) fn abort(&mut self) {
-        if let (Some(comm), Ok(_inside)) = (self.comm.take(), self.nccl.enter(self.context)) {
+        if let (Some(comm), Ok(_inside)) = (self.comm.take(), self.context.enter("aborting NCCL")) {
             // SAFETY: taken, so never used again. NCCL makes the card that it works on current to the thread: the context
-            // that was current before is so again when the one entered here is popped.
+            // that was current before is so again when the one entered here is left.
             unsafe { (self.nccl.comm_abort)(comm) };
         }
     }
@@ -235,7 +245,7 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         // Aborting does not wait for the others, as destroying would; nothing is under way.
         self.abort();
-        if let Ok(_inside) = self.nccl.enter(self.context)
+        if let Ok(_inside) = self.context.enter("leaving NCCL")
             && !self.stream.is_null()
         {
             // SAFETY: of this context, and never used again.
@@ -243,6 +253,14 @@ impl Drop for Communicator {
         }
     }
 }
+
+fn text(error: evener_device::Error) -> String {
+    error.to_string()
+}
+
+/// What is done inside the context, for messages.
+const JOINING: &str = "joining by NCCL";
+const COLLECTIVE: &str = "a collective by NCCL";
 
 const SUCCESS: c_int = 0;
 const IN_PROGRESS: c_int = 7;

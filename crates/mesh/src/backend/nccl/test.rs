@@ -1,7 +1,9 @@
-//! With a library that stands in for NCCL and for the CUDA driver: `fake.c`, which the C compiler makes that also links.
+//! With a library that stands in for NCCL, `fake.c`, on top of the one that stands in for the CUDA driver in the device
+//! crate. The C compiler makes it that also links.
 
 use std::process::Command;
 
+use evener_device::{Api, Device, Error, Inventory};
 use libloading::os::unix::Library;
 
 use super::*;
@@ -16,11 +18,15 @@ fn in_another_process(test: &str) -> Option<()> {
     }
     let folder = tempfile::tempdir().unwrap();
     let (source, driver) = (folder.path().join("fake.c"), folder.path().join("libcuda.so.1"));
-    std::fs::write(&source, include_str!("fake.c")).unwrap();
+    let stand_in = include_str!("../../../../device/src/backend/cuda/stand_in/fake.c");
+    let text = ["#define cuStreamQuery stand_in_stream_query\n", stand_in, include_str!("fake.c")].concat();
+    std::fs::write(&source, text).unwrap();
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&driver, &source]).status();
     assert!(compiled.unwrap().success());
-    // One file: both see the same contexts.
-    std::os::unix::fs::symlink(&driver, folder.path().join("libnccl.so.2")).unwrap();
+    // One file: all see the same contexts.
+    for name in ["libnccl.so.2", "libcuda.so"] {
+        std::os::unix::fs::symlink(&driver, folder.path().join(name)).unwrap();
+    }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "--nocapture", &format!("backend::nccl::test::{test}")]);
     command.env(INSIDE, "1").env("LD_LIBRARY_PATH", folder.path()).env_remove("EVENER_NCCL");
@@ -49,16 +55,24 @@ fn busy_time() -> Duration {
 const PROGRAMS_CONTEXT: usize = 0xCAFE;
 const OPERANDS: Operands = Operands { input: 64, output: 64, count: 4, element: ElementType::F32 };
 
-fn join(timeout: Duration) -> Communicator {
-    Communicator::join([0; ID_BYTES], 1, 0, 64, timeout).unwrap()
+fn card() -> Device {
+    let inventory = Inventory::discover_all_apis();
+    let card = inventory.devices().iter().find(|device| device.describe().api == Api::Cuda);
+    card.expect("the stand-in has a card").clone()
+}
+
+fn join(card: &Device, timeout: Duration) -> Communicator {
+    let context = card.buffer::<u8>(256).unwrap().cuda_context().unwrap();
+    Communicator::join([0; ID_BYTES], 1, 0, context, timeout).unwrap()
 }
 
 #[test]
 #[cfg(target_os = "linux")]
 fn any_timeout_will_do_and_waiting_sleeps() {
     let None = in_another_process("any_timeout_will_do_and_waiting_sleeps") else { return };
+    let card = card();
     let busy = busy_time();
-    join(Duration::MAX).run(Work::AllReduce(Operation::Sum), OPERANDS, Duration::MAX).unwrap();
+    join(&card, Duration::MAX).run(Work::AllReduce(Operation::Sum), OPERANDS, Duration::MAX).unwrap();
     let busy = busy_time() - busy;
     // Of three waits of 200 ms.
     assert!(busy < Duration::from_millis(200), "busy for {busy:?}");
@@ -67,11 +81,40 @@ fn any_timeout_will_do_and_waiting_sleeps() {
 #[test]
 fn the_context_of_the_program_stays_current() {
     let None = in_another_process("the_context_of_the_program_stays_current") else { return };
-    let mut joined = join(Duration::from_secs(10));
+    let card = card();
+    let mut joined = join(&card, Duration::from_secs(10));
     assert_eq!(ask(b"fake_current"), PROGRAMS_CONTEXT);
     let late = joined.run(Work::AllReduce(Operation::Sum), OPERANDS, Duration::from_millis(300)).unwrap_err();
     assert!(late.contains("did not end"), "{late}");
-    assert_eq!((ask(b"fake_current"), ask(b"fake_aborted") as c_int), (PROGRAMS_CONTEXT, 1));
-    drop(join(Duration::from_secs(10)));
-    assert_eq!((ask(b"fake_current"), ask(b"fake_aborted") as c_int), (PROGRAMS_CONTEXT, 2));
+    assert_eq!((ask(b"fake_current"), ask(b"fake_aborted")), (PROGRAMS_CONTEXT, 1));
+    drop(join(&card, Duration::from_secs(10)));
+    assert_eq!((ask(b"fake_current"), ask(b"fake_aborted")), (PROGRAMS_CONTEXT, 2));
+    assert_eq!(ask(b"fake_astray"), 0, "NCCL is called with the card's context current");
+}
+
+#[test]
+fn nothing_of_nccl_reaches_a_lost_card() {
+    let None = in_another_process("nothing_of_nccl_reaches_a_lost_card") else { return };
+    let card = card();
+    let mut joined = join(&card, Duration::from_secs(10));
+    ask(b"fake_fault");
+    assert!(
+        matches!(card.buffer::<u8>(1 << 20), Err(Error::Lost { .. })),
+        "one of Evener's own calls finds it"
+    );
+    let lost = joined.run(Work::AllReduce(Operation::Sum), OPERANDS, Duration::from_secs(10)).unwrap_err();
+    assert!(lost.contains("lost"), "{lost}");
+    drop(joined);
+    assert_eq!(ask(b"fake_aborted"), 0, "the communicator is left to the driver");
+    assert_eq!(ask(b"fake_current"), PROGRAMS_CONTEXT);
+}
+
+#[test]
+fn a_loss_that_nccl_finds_is_the_devices() {
+    let None = in_another_process("a_loss_that_nccl_finds_is_the_devices") else { return };
+    let card = card();
+    let mut joined = join(&card, Duration::from_secs(10));
+    ask(b"fake_fault");
+    joined.run(Work::AllReduce(Operation::Sum), OPERANDS, Duration::from_secs(10)).unwrap_err();
+    assert!(matches!(card.buffer::<u8>(1 << 20), Err(Error::Lost { .. })));
 }

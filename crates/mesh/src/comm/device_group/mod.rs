@@ -116,9 +116,10 @@ impl Group {
         }
         self.broadcast(&mut id, 0)?;
         let memory = device.buffer::<u8>(256).map_err(|error| core.device_failed(error))?;
-        let address =
-            memory.cuda_address().ok_or_else(|| failed("the device's memory has no address".into()))?;
-        let joined = Communicator::join(id, self.size(), me, address, self.timeout()).map_err(failed)?;
+        let context = memory
+            .cuda_context()
+            .ok_or_else(|| failed("the device's memory is not a CUDA device's".into()))?;
+        let joined = Communicator::join(id, self.size(), me, context, self.timeout()).map_err(failed)?;
         self.barrier()?;
         Ok((format!("nccl {}", nccl::available().unwrap_or_default()), joined))
     }

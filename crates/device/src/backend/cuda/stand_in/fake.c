@@ -94,13 +94,28 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, Handle str
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, Handle stream) { return enter(); }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Handle stream) { return enter(); }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, Handle stream) { return enter(); }
+int cuMemsetD16Async(uint64_t to, unsigned short value, size_t count, Handle stream) { return enter(); }
+int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, Handle stream) { return enter(); }
 int cuModuleLoadData(Handle *module, const void *image) { *module = 1; return enter(); }
 int cuModuleUnload(Handle module) { return enter(); }
 int cuModuleGetFunction(Handle *function, Handle module, const char *name) { *function = 1; return enter(); }
-int cuFuncGetAttribute(int *value, unsigned attribute, Handle function) { *value = 0; return enter(); }
+int cuFuncGetAttribute(int *value, unsigned attribute, Handle function) { *value = attribute == 0 ? 1024 : 0; return enter(); }
 int cuFuncSetAttribute(Handle function, unsigned attribute, int value) { return enter(); }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Handle function, int threads, size_t shared) {
+    *blocks = 2048 / threads;
+    return enter();
+}
+static int launched;
 int cuLaunchKernel(Handle function, unsigned gx, unsigned gy, unsigned gz, unsigned x, unsigned y, unsigned z,
-                   unsigned shared, Handle stream, void **parameters, void **extra) { return enter(); }
+                   unsigned shared, Handle stream, void **parameters, void **extra) { launched++; return enter(); }
+static int captured, replayed;
+uintptr_t fake_replayed(void) { return replayed; }
+int cuStreamBeginCapture_v2(Handle stream, int mode) { captured = launched; return enter(); }
+int cuStreamEndCapture(Handle stream, Handle *graph) { *graph = 1; return enter(); }
+int cuGraphInstantiateWithFlags(Handle *exec, Handle graph, unsigned long long flags) { *exec = launched - captured; return enter(); }
+int cuGraphLaunch(Handle exec, Handle stream) { replayed += exec; return enter(); }
+int cuGraphDestroy(Handle graph) { return enter(); }
+int cuGraphExecDestroy(Handle exec) { return enter(); }
 int cuStreamWaitEvent(Handle stream, Handle event, unsigned flags) { return enter(); }
 int cuStreamQuery(Handle stream) { return enter(); }
 int cuEventCreate(Handle *event, unsigned flags) { *event = 1; return enter(); }

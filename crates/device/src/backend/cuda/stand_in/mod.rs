@@ -1,11 +1,11 @@
 //! With a library that stands in for the CUDA driver: `fake.c`, which the C compiler makes that also links.
 
-use std::process::Command;
+use std::{process::Command, sync::Arc};
 
 use libloading::os::unix::Library;
 
 use super::find;
-use crate::{Device, Direction, Error};
+use crate::{Device, Direction, Error, Kernel};
 
 /// Set in the process that finds the library.
 const INSIDE: &str = "EVENER_TEST_INSIDE";
@@ -25,7 +25,12 @@ fn in_another_process(test: &str) -> Option<()> {
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&driver, &source]).status();
     assert!(compiled.unwrap().success());
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "--nocapture", &format!("backend::cuda::stand_in::{test}")]);
+    command.args([
+        "--exact",
+        "--nocapture",
+        "--include-ignored",
+        &format!("backend::cuda::stand_in::{test}"),
+    ]);
     command.env(INSIDE, "1").env("LD_LIBRARY_PATH", folder.path());
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -144,4 +149,58 @@ fn green_contexts_live_as_long_as_what_was_made_from_them() {
         drop(stream);
         assert_eq!(ask("fake_orphans"), 0);
     }
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn with_nvrtc_recorded_launches_are_one_call() {
+    let None = in_another_process("with_nvrtc_recorded_launches_are_one_call") else { return };
+    let device = card();
+    // SAFETY: the stand-in computes nothing.
+    let kernel = unsafe { Kernel::new("none").cuda("extern \"C\" __global__ void none() {}") };
+    let bound = device.compile(&kernel).unwrap().bind(&[]).unwrap();
+    let mut stream = device.stream().unwrap();
+    let graph = stream.record(|recorder| (0..7).try_for_each(|_| recorder.launch(&bound, 1, &()))).unwrap();
+    (0..3).for_each(|_| stream.replay(&graph).unwrap());
+    assert_eq!(ask("fake_replayed"), 21, "three calls for seven launches each");
+    drop(bound);
+    stream.wait().unwrap();
+    ask("fake_fault");
+    assert!(matches!(stream.replay(&graph), Err(Error::Lost { .. })));
+    drop((graph, stream, device));
+    assert_eq!(ask("fake_current"), PROGRAMS_CONTEXT);
+}
+
+#[test]
+fn memory_of_another_library_is_used_in_place_and_given_back() {
+    let None = in_another_process("memory_of_another_library_is_used_in_place_and_given_back") else {
+        return;
+    };
+    let device = card();
+    let owner = Arc::new(());
+    // SAFETY: the stand-in has nothing at any address, and touches nothing.
+    let adopt = |address| unsafe { device.buffer_at_cuda_address::<u32>(address, 1000, owner.clone()) };
+    let refused = adopt((1 << 44) + 4).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+    assert_eq!(Arc::strong_count(&owner), 1);
+    let buffer = adopt(1 << 44).unwrap();
+    assert_eq!((buffer.cuda_address(), buffer.len()), (Some(1 << 44), 1000));
+    let mut stream = device.stream().unwrap();
+    assert!(stream.cuda_handle().is_some_and(|handle| !handle.is_null()));
+    // SAFETY: the stand-in knows any event.
+    unsafe {
+        stream.wait_for_cuda_event(std::ptr::dangling_mut()).unwrap();
+        stream.zero(&buffer).unwrap();
+        stream.signal_cuda_event(std::ptr::dangling_mut()).unwrap();
+    }
+    drop(buffer);
+    assert_eq!(Arc::strong_count(&owner), 2, "an operation uses it");
+    stream.wait().unwrap();
+    assert_eq!(Arc::strong_count(&owner), 1);
+    assert_eq!(device.memory().shelved_bytes, 0, "it is nobody else's to reuse");
+    assert_eq!(ask("fake_used_mebibytes"), 0);
+    ask("fake_fault");
+    assert!(device.buffer::<u8>(1 << 20).is_err());
+    assert!(matches!(adopt(1 << 44), Err(Error::Lost { .. })));
+    assert_eq!(Arc::strong_count(&owner), 1);
 }

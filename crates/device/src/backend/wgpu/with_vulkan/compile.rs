@@ -1,6 +1,26 @@
 //! Kernels: what is compiled, bound and refused.
 
 use super::*;
+use crate::Module;
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn an_override_without_a_value_is_refused_by_its_name() {
+    let (device, _) = open(&vulkan());
+    let module = Module::new().constant("NOWHERE", 1).wgsl(
+        "override LENGTH: u32;
+         @group(0) @binding(0) var<storage, read_write> out: array<u32>;
+         @compute @workgroup_size(1) fn uses() { out[0] = LENGTH; }",
+    );
+    let kernel = |module: &Module| module.kernel("uses").writes::<u32>().workgroup(1);
+    let log = log_of(&device, kernel(&module));
+    assert!(log.contains("LENGTH"), "{log}");
+    let out = device.buffer::<u32>(1).unwrap();
+    let program = device.compile(&kernel(&module.constant("LENGTH", 9))).unwrap();
+    let mut stream = device.stream().unwrap();
+    stream.launch(&program.bind(&[out.arg()]).unwrap(), 1, &()).unwrap();
+    assert_eq!(stream.download(&out).unwrap().wait().unwrap(), [9]);
+}
 
 #[test]
 #[ignore = "needs a Vulkan device"]
@@ -194,4 +214,44 @@ fn a_source_is_compiled_once() {
         device.compile(&Kernel::new(name).writes::<u32>().workgroup(1).wgsl(source)).unwrap();
     }
     assert_eq!(hold.modules().len(), 1);
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn compiled_pipelines_are_kept_on_disk_and_used_again() {
+    // The folder is the process's: only files of this test's own kernel are looked at.
+    let folder = crate::cache_folder().unwrap().join("pipelines");
+    let files = || {
+        let names = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let (device, hold) = open(&vulkan());
+    assert!(hold.pipelines.is_some(), "Vulkan has them on every device");
+    let value = std::process::id();
+    let kernel = Kernel::new("kept").writes::<u32>().workgroup(1).wgsl(format!(
+        "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
+         @compute @workgroup_size(1) fn kept() {{ out[0] = {value}u; }}"
+    ));
+    let body = kernel.wgsl[0].clone();
+    let kept = |hold: &Hold| {
+        super::super::pipelines::Kept::of(&hold.device, hold.pipelines.as_deref(), &kernel, &body)
+    };
+    assert!(kept(&hold).is_some_and(|kept| !kept.was_on_disk()));
+    let before = files();
+    for round in 0..2 {
+        let (device, hold) = if round == 0 { (device.clone(), hold.clone()) } else { open(&vulkan()) };
+        let out = device.buffer::<u32>(1).unwrap();
+        let mut stream = device.stream().unwrap();
+        stream.launch(&device.compile(&kernel).unwrap().bind(&[out.arg()]).unwrap(), 1, &()).unwrap();
+        assert_eq!(stream.download(&out).unwrap().wait().unwrap(), [value]);
+        assert!(kept(&hold).is_some_and(|kept| kept.was_on_disk()), "round {round}");
+    }
+    let own: Vec<_> = files().difference(&before).cloned().collect();
+    // A damaged file is no file.
+    let place = kept(&hold).unwrap().path();
+    assert!(own.contains(&place));
+    std::fs::write(&place, b"damaged").unwrap();
+    assert!(kept(&hold).is_some_and(|kept| !kept.was_on_disk()));
+    device.fresh().compile(&kernel).unwrap();
+    std::fs::remove_file(place).unwrap();
 }
