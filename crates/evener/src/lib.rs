@@ -106,8 +106,8 @@ pub use evener_mesh as mesh;
 /// All of the scheduler: its settings, decisions, reports and simulator.
 pub use evener_schedule as schedule;
 pub use evener_schedule::{
-    Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Mapped, Pool, Progress, Queue, Reduced, Report,
-    Results, RunError, Strategy, Task,
+    BoxClosure, Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Mapped, Pool, Progress, Queue,
+    Reduced, Report, Results, RunError, Strategy, Task,
 };
 
 /// What most programs need: `use evener::prelude::*`.

@@ -29,7 +29,9 @@ pub use queue::{Handle, Queue, QueueBuilder, QueueDevice, QueueError, QueueStati
 pub use report::{Calibrated, DeviceReport, LeftOut, Report, Speedup};
 pub use run::Settings;
 pub use strategy::Strategy;
-pub use task::{Chunk, Closure, KernelParams, KernelState, KernelTask, Results, Task};
+pub use task::{
+    AnyFunction, BoxClosure, Chunk, Closure, KernelParams, KernelState, KernelTask, Results, Task,
+};
 
 /// The decisions of a run, for whoever drives it with devices of their own.
 pub mod decide {

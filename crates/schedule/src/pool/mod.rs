@@ -1,5 +1,6 @@
 //! The pool: the devices that work together, and the ways to put them to work.
 
+mod borrowed;
 mod chooser;
 mod execute;
 mod job;

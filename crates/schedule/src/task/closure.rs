@@ -42,24 +42,34 @@ const LONG_SLICE: Duration = Duration::from_micros(200);
 /// What a closure does with some items: it appends a result an item, up to the first that fails. Where it can, it stops
 /// before an item when it is interrupted.
 pub trait OfChunk<I, O>: Send + Sync + 'static {
-    /// How long the items that are claimed at once may take.
+    /// How long the items that are claimed at once may take, and how many there may be at most.
     #[doc(hidden)]
-    const LONG: Duration = LONG;
+    fn limits(&self) -> (Duration, usize) {
+        (LONG, MOST_CLAIMED)
+    }
 
-    /// The most items that are claimed at once.
+    /// Works on some items, at least on the first, which has this number in the run. Says how many it has begun.
     #[doc(hidden)]
-    const MOST_CLAIMED: usize = MOST_CLAIMED;
-
-    /// Works on some items, at least on the first. Says how many it has begun.
-    #[doc(hidden)]
-    fn run(&self, items: &[I], results: &mut Results<'_, O>, claims: &Claims) -> Result<usize, BoxError>;
+    fn run(
+        &self,
+        first: u64,
+        items: &[I],
+        results: &mut Results<'_, O>,
+        claims: &Claims,
+    ) -> Result<usize, BoxError>;
 }
 
 /// A function of one item that cannot fail.
 struct Each<F>(F);
 
 impl<I, O, F: Fn(&I) -> O + Send + Sync + 'static> OfChunk<I, O> for Each<F> {
-    fn run(&self, items: &[I], results: &mut Results<'_, O>, claims: &Claims) -> Result<usize, BoxError> {
+    fn run(
+        &self,
+        _: u64,
+        items: &[I],
+        results: &mut Results<'_, O>,
+        claims: &Claims,
+    ) -> Result<usize, BoxError> {
         Ok(results.fill(items, &self.0, || !claims.is_interrupted()))
     }
 }
@@ -68,7 +78,13 @@ impl<I, O, F: Fn(&I) -> O + Send + Sync + 'static> OfChunk<I, O> for Each<F> {
 struct Fallible<F>(F);
 
 impl<I, O, F: Fn(&I) -> Result<O, BoxError> + Send + Sync + 'static> OfChunk<I, O> for Fallible<F> {
-    fn run(&self, items: &[I], results: &mut Results<'_, O>, claims: &Claims) -> Result<usize, BoxError> {
+    fn run(
+        &self,
+        _: u64,
+        items: &[I],
+        results: &mut Results<'_, O>,
+        claims: &Claims,
+    ) -> Result<usize, BoxError> {
         for (index, item) in items.iter().enumerate() {
             if index > 0 && claims.is_interrupted() {
                 return Ok(index);
@@ -86,14 +102,37 @@ impl<I, O, F> OfChunk<I, O> for Slices<F>
 where
     F: Fn(&[I], &mut Results<'_, O>) -> Result<(), BoxError> + Send + Sync + 'static,
 {
-    const LONG: Duration = LONG_SLICE;
-    const MOST_CLAIMED: usize = LONGEST_SLICE;
+    fn limits(&self) -> (Duration, usize) {
+        (LONG_SLICE, LONGEST_SLICE)
+    }
 
-    fn run(&self, items: &[I], results: &mut Results<'_, O>, _: &Claims) -> Result<usize, BoxError> {
+    fn run(&self, _: u64, items: &[I], results: &mut Results<'_, O>, _: &Claims) -> Result<usize, BoxError> {
         (self.0)(items, results)?;
         Ok(items.len())
     }
 }
+
+/// Any function that a [`Closure`] was made of.
+pub struct AnyFunction<I, O>(Box<dyn OfChunk<I, O>>);
+
+impl<I: 'static, O: 'static> OfChunk<I, O> for AnyFunction<I, O> {
+    fn limits(&self) -> (Duration, usize) {
+        self.0.limits()
+    }
+
+    fn run(
+        &self,
+        first: u64,
+        items: &[I],
+        results: &mut Results<'_, O>,
+        claims: &Claims,
+    ) -> Result<usize, BoxError> {
+        self.0.run(first, items, results, claims)
+    }
+}
+
+/// A [`Closure`] whose type does not tell its function, so that it can be named and stored: see [`Closure::boxed`].
+pub type BoxClosure<I, O> = Closure<I, O, AnyFunction<I, O>>;
 
 impl<I, O> Closure<I, O, ()> {
     /// A task that gives each item to a function. A panic in it ends the run with an error that names the item.
@@ -122,14 +161,44 @@ impl<I, O> Closure<I, O, ()> {
         Closure::of(name, Slices(function))
     }
 
-    fn of<F: OfChunk<I, O>>(name: &str, function: F) -> Closure<I, O, F> {
+    pub(super) fn of<F: OfChunk<I, O>>(name: &str, function: F) -> Closure<I, O, F> {
         Closure { name: name.into(), function: Arc::new(function), types: PhantomData }
+    }
+
+    /// [`Closure::new`] with a type that can be named, for a field or a return type.
+    ///
+    /// ```
+    /// use evener_schedule::{BoxClosure, Closure, Pool};
+    ///
+    /// struct Server {
+    ///     pool: Pool,
+    ///     length: BoxClosure<String, usize>,
+    /// }
+    ///
+    /// let pool = Pool::new([evener_device::Device::cpu()])?;
+    /// let server = Server { pool, length: Closure::boxed("length", String::len) };
+    /// assert_eq!(server.pool.map(&server.length, &["four".to_owned()])?.results(), [4]);
+    /// # Ok::<(), evener_schedule::RunError>(())
+    /// ```
+    pub fn boxed<F>(name: &str, function: F) -> BoxClosure<I, O>
+    where
+        F: Fn(&I) -> O + Send + Sync + 'static,
+        I: 'static,
+        O: 'static,
+    {
+        Closure::of(name, AnyFunction(Box::new(Each(function))))
     }
 }
 
 impl<I, O, F> Clone for Closure<I, O, F> {
     fn clone(&self) -> Self {
         Closure { name: self.name.clone(), function: self.function.clone(), types: PhantomData }
+    }
+}
+
+impl<I, O> fmt::Debug for AnyFunction<I, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnyFunction")
     }
 }
 
@@ -173,17 +242,24 @@ where
         chunk.read(|items| {
             // Caught here and not only outside, so that the item can be named.
             let outcome = catch_unwind(AssertUnwindSafe(|| {
+                let (long, most) = self.function.limits();
+                let first = chunk.range().start;
                 let mut size = 1;
                 while let Some(block) = chunk.claim(results, size) {
                     let begin = Instant::now();
-                    let begun = self.function.run(&items[block.clone()], results, chunk.claims())?;
+                    let begun = self.function.run(
+                        first + block.start as u64,
+                        &items[block.clone()],
+                        results,
+                        chunk.claims(),
+                    )?;
                     size = match begin.elapsed() {
-                        short if short < F::LONG => size * 2,
-                        enough if enough < F::LONG * 2 => size,
-                        far_too_long if far_too_long > F::LONG * 16 => 1,
+                        short if short < long => size * 2,
+                        enough if enough < long * 2 => size,
+                        far_too_long if far_too_long > long * 16 => 1,
                         _ => size / 2,
                     };
-                    size = size.clamp(1, F::MOST_CLAIMED);
+                    size = size.clamp(1, most);
                     if begun < block.len() {
                         // An idle lane wants what is not begun, or the run has ended.
                         chunk.unclaim(results, block.start + begun);

@@ -1,5 +1,6 @@
 //! What is done with the items: code for a chunk of them, on a device.
 
+mod borrowed;
 mod closure;
 mod kernel;
 mod results;
@@ -8,8 +9,9 @@ use std::{cell::Cell, fmt, ops::Range, sync::LazyLock, time::Duration};
 
 use evener_device::{Device, Direction, Error, Kind, Result};
 
+pub(crate) use self::borrowed::borrowed;
 pub use self::{
-    closure::Closure,
+    closure::{AnyFunction, BoxClosure, Closure},
     kernel::{KernelParams, KernelState, KernelTask},
     results::Results,
 };

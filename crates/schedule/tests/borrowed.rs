@@ -1,0 +1,71 @@
+//! Functions and items that are borrowed: the results are those of a plain loop, and nothing is touched after the run.
+#![allow(missing_docs)]
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+
+use evener_device::{Device, Inventory};
+use evener_schedule::{Pool, RunError};
+
+fn pool(cores: &str) -> Pool {
+    Pool::new(Inventory::discover().select(cores).unwrap()).unwrap()
+}
+
+#[test]
+fn every_item_is_given_to_the_function_once_whatever_their_number() {
+    let pool = pool("cpu[1,1]");
+    for count in [0, 1, 2, 7, 8, 9, 1_000, 12_345, 300_000] {
+        let items: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+        let calls: Vec<AtomicU32> = (0..count).map(|_| AtomicU32::new(0)).collect();
+        let suffix = String::from("!");
+        let run = pool
+            .map_slice(&items, |item| {
+                calls[item.parse::<usize>().unwrap()].fetch_add(1, SeqCst);
+                item.clone() + &suffix
+            })
+            .unwrap();
+        let plain: Vec<String> = items.iter().map(|item| item.clone() + &suffix).collect();
+        assert_eq!(run.results(), plain);
+        assert!(calls.iter().all(|calls| calls.load(SeqCst) == 1));
+    }
+}
+
+#[test]
+fn a_range_begins_where_it_begins() {
+    let squares = pool("cpu").map_range(10..20_010, |number| number * number).unwrap();
+    assert!(squares.results().iter().enumerate().all(|(index, &square)| square == (index + 10).pow(2)));
+    #[allow(clippy::reversed_empty_ranges)]
+    let nothing = pool("cpu").map_range(5..3, |number| number).unwrap();
+    assert!(nothing.results().is_empty());
+}
+
+#[test]
+fn a_panic_ends_the_run_names_the_item_and_leaves_nothing_behind() {
+    let pool = Pool::new([Device::cpu()]).unwrap();
+    for round in 0..50 {
+        let alive = AtomicUsize::new(0);
+        /// Counts those that exist.
+        struct Counted<'a>(&'a AtomicUsize);
+        impl Drop for Counted<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, SeqCst);
+            }
+        }
+        let bad = 997 * round;
+        let error = pool
+            .map_range(0..50_000, |number| {
+                alive.fetch_add(1, SeqCst);
+                let _counted = Counted(&alive);
+                assert!(number != bad, "no such number");
+                number
+            })
+            .unwrap_err();
+        // Whatever was borrowed is free the moment the call returns: nobody is in the function any more.
+        assert_eq!(alive.load(SeqCst), 0);
+        let RunError::Task { items, error } = error else { panic!("{error}") };
+        assert!(items.contains(&(bad as u64)), "{items:?}");
+        assert!(
+            error.to_string().contains(&format!("item {bad}"))
+                && error.to_string().contains("no such number")
+        );
+    }
+}
