@@ -41,6 +41,8 @@ mod group;
 mod members;
 mod operation;
 mod pending;
+mod request;
+mod short;
 mod start;
 mod term;
 
@@ -54,6 +56,7 @@ pub use group::Group;
 pub use members::Members;
 pub use operation::Operation;
 pub use pending::Pending;
+pub use request::Request;
 pub use term::Term;
 
 use crate::backend::{Transport, local};

@@ -20,7 +20,7 @@ use attend::{Attendance, Outcome};
 use meeting::{Meeting, Stopped};
 use standing::{Closed, Standings};
 
-use super::{Endpoint, Failure, Farewell, Parting, Transport};
+use super::{Endpoint, Failure, Farewell, Parting, Transport, wait};
 use crate::comm::{Call, Collective};
 
 /// A world of threads: one place each.
