@@ -183,8 +183,14 @@ impl Turn<'_> {
         let (size, collective) = (self.core.size(), request.collective());
         let count = request.count(size, given, taken);
         let root = request.root().and_then(|root| u32::try_from(root).ok());
-        let signature =
-            Signature { collective, element, operation: request.operation(), root, count: count as u64 };
+        let signature = Signature {
+            collective,
+            element,
+            operation: request.operation(),
+            root,
+            count: count as u64,
+            before: None,
+        };
         let weight = request.weight();
         let is_root = request.root().is_some() && request.root() == self.core.member;
         let (gives, takes) = request.blocks(size, is_root);
@@ -221,10 +227,10 @@ impl Turn<'_> {
     pub(super) fn call<T: Element>(&mut self, request: Request, input: &[T], output: &mut [T]) -> Result<()> {
         let signature = self.signature(request, T::TYPE, input.len(), output.len())?;
         let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
-        self.run(Call { signature, weight: request.weight(), input, output }, request.peer())
+        self.run(Call { signature, weight: request.weight(), input, output, lengths: &[] }, request.peer())
     }
 
-    fn run(&mut self, call: Call<'_>, peer: Option<usize>) -> Result<()> {
+    pub(super) fn run(&mut self, call: Call<'_>, peer: Option<usize>) -> Result<()> {
         let (core, signature) = (self.core, call.signature);
         let Some(endpoint) = &mut self.endpoint else { return Err(core.stranger()) };
         let done = match peer {
@@ -234,9 +240,19 @@ impl Turn<'_> {
         done.map_err(|failure| core.failed(failure, &signature))
     }
 
+    /// Tells everybody some words that it needs to know before a collective, and hears everybody's.
+    pub(super) fn tell(&mut self, before: Collective, mine: &[u64]) -> Result<Vec<u64>> {
+        let mut all = vec![0u64; mine.len() * self.core.size()];
+        let signature = self.signature(Request::AllGather, ElementType::U64, mine.len(), all.len())?;
+        let signature = Signature { before: Some(before), ..signature };
+        let (input, output) = (bytemuck::cast_slice(mine), bytemuck::cast_slice_mut(&mut all));
+        self.run(Call { signature, weight: 1.0, input, output, lengths: &[] }, None)?;
+        Ok(all)
+    }
+
     /// An error of this rank's own making.
     #[cold]
-    fn refuse(&self, collective: Collective, detail: String) -> CommError {
+    pub(super) fn refuse(&self, collective: Collective, detail: String) -> CommError {
         let group = self.core.name.to_string();
         let error = CommError::Argument { group, call: collective.to_string(), detail };
         self.core.failed.get_or_init(|| error.clone());

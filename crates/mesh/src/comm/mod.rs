@@ -45,10 +45,11 @@ mod request;
 mod short;
 mod start;
 mod term;
+mod uneven;
 
 use std::{sync::Arc, time::Duration};
 
-pub(crate) use call::{Call, Collective, Signature};
+pub(crate) use call::{Blocks, Call, Collective, Signature};
 pub use device_group::DeviceGroup;
 pub use element::{Element, ElementType, FloatElement};
 pub use error::{CommError, Result};

@@ -121,9 +121,8 @@ impl Turn<'_> {
 
     /// Fails on every rank unless all call the same.
     fn agree(&mut self, signature: &Signature) -> Result<()> {
-        let (mine, size) = (signature.pack(), self.core.size());
-        let mut called = vec![0u64; 2 * size];
-        self.call(Request::AllGather, &mine, &mut called)?;
+        let mine = signature.pack();
+        let called = self.tell(signature.collective, &mine)?;
         let called = called.as_chunks::<2>().0;
         if called.iter().all(|it| *it == mine) {
             return Ok(());
