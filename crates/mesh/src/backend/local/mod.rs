@@ -9,6 +9,8 @@ mod attend;
 pub(crate) mod meeting;
 mod slots;
 pub(crate) mod standing;
+#[cfg(test)]
+mod test;
 
 use std::{
     collections::HashMap,
