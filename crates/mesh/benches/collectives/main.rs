@@ -6,7 +6,14 @@
 //! the rest; of several rounds in turn, the lower quartile. A vector that is reduced again and again may stay where it is
 //! in the caches; so there is a second table, of vectors that each rank has just written. Bandwidths are what nccl-tests
 //! call them: bytes by time, and for an all-reduce that times 2·(n − 1)/n.
-#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
+//!
+//! Where two processes run makes more of a difference than anything else, and it changes from start to start. So
+//! `cargo bench -p evener-mesh -- direct` has the same two processes call Evener and MPI's own all-reduce in turn, a few
+//! milliseconds each, and shows the ratios of their times: quartiles over all turns of all rounds.
+// MPI is called as C programs call it.
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, unsafe_code)]
+
+mod direct;
 
 use std::{
     collections::BTreeMap,
@@ -35,8 +42,12 @@ struct Way {
 }
 
 fn main() {
+    let direct = std::env::args().any(|argument| argument == "direct");
     if Comm::was_launched_by_mpi() {
-        return as_process();
+        return if direct { direct::as_process() } else { as_process() };
+    }
+    if direct {
+        return direct::compare();
     }
     let cpu = Device::cpu();
     println!("{}, {} cores", cpu.describe().name, cpu.describe().compute_units.unwrap_or(0));
@@ -74,8 +85,7 @@ fn main() {
         Err(why) => println!("skipped: Gloo: {why}"),
     }
     let mut times: Vec<BTreeMap<usize, Vec<[f64; 2]>>> = ways.iter().map(|_| BTreeMap::new()).collect();
-    let rounds = std::env::var("EVENER_BENCH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(ROUNDS);
-    for round in 0..rounds {
+    for round in 0..rounds() {
         for index in 0..ways.len() {
             let index = (index + round) % ways.len();
             for (bytes, seconds) in (ways[index].run)() {
@@ -109,6 +119,10 @@ fn show(ways: &[Way], times: &[BTreeMap<usize, Vec<[f64; 2]>>], which: usize) {
         }
         println!();
     }
+}
+
+fn rounds() -> usize {
+    std::env::var("EVENER_BENCH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(ROUNDS)
 }
 
 /// The sizes for a peer, with so many times fewer iterations.

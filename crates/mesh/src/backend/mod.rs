@@ -18,7 +18,7 @@ pub(crate) mod mpi;
 #[cfg(unix)]
 pub(crate) mod nccl;
 pub(crate) mod reduce;
-#[cfg(unix)]
+#[cfg_attr(not(unix), allow(dead_code))]
 mod wait;
 
 use std::{fmt::Debug, sync::Arc, time::Duration};

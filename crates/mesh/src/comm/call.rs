@@ -1,6 +1,6 @@
 //! What a rank asks of a group: which collective, of what, with which buffers.
 
-use std::fmt;
+use std::{fmt, ops::Range};
 
 use super::{element::ElementType, operation::Operation};
 
@@ -77,8 +77,11 @@ pub(crate) struct Signature {
     pub(crate) operation: Option<Operation>,
     /// The root's number in the group, where the collective has one.
     pub(crate) root: Option<u32>,
-    /// Elements of one rank's part: of the whole vector for reductions and broadcasts, of one block otherwise.
+    /// Elements of one rank's part: of the whole vector for reductions and broadcasts, of one block otherwise, of the
+    /// longest where blocks are uneven.
     pub(crate) count: u64,
+    /// The collective that an all-gather comes before, in which ranks tell one another what it needs to know.
+    pub(crate) before: Option<Collective>,
 }
 
 impl Signature {
@@ -86,15 +89,18 @@ impl Signature {
     pub(crate) fn pack(&self) -> [u64; 2] {
         let operation = self.operation.map_or(0, |it| it as u8);
         let root = self.root.map_or(0, |it| u64::from(it) + 1);
-        let what = [self.collective as u8, self.element as u8, operation, 0];
+        let before = self.before.map_or(0, |it| it as u8);
+        let what = [self.collective as u8, self.element as u8, operation, before];
         [u64::from(u32::from_le_bytes(what)) | root << 32, self.count]
     }
 
     /// From two words; nothing where they are none that [`pack`](Self::pack) gives.
     pub(crate) fn unpack([what, count]: [u64; 2]) -> Option<Self> {
-        let [collective, element, operation, _] = (what as u32).to_le_bytes();
+        let [collective, element, operation, before] = (what as u32).to_le_bytes();
+        let find = |number: u8| Collective::ALL.into_iter().find(|it| *it as u8 == number);
         Some(Signature {
-            collective: Collective::ALL.into_iter().find(|it| *it as u8 == collective)?,
+            before: find(before),
+            collective: find(collective)?,
             element: ElementType::from_number(element)?,
             operation: Operation::from_number(operation),
             root: (what >> 32).checked_sub(1).map(|root| root as u32),
@@ -110,6 +116,9 @@ impl Signature {
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(collective) = self.before {
+            return write!(f, "{collective} of buffers or of uneven lengths");
+        }
         write!(f, "{}", self.collective)?;
         if self.collective == Collective::Barrier {
             return Ok(());
@@ -136,6 +145,53 @@ pub(crate) struct Call<'a> {
     pub(crate) input: &'a [u8],
     /// What this rank takes, and for reductions and broadcasts also what it gives; empty where it takes nothing.
     pub(crate) output: &'a mut [u8],
+    /// How many bytes blocks have where they are uneven: by the rank that gives, and for an all-to-all by the rank that
+    /// takes within that. All ranks have agreed on them.
+    pub(crate) lengths: &'a [usize],
+}
+
+/// Where the blocks of a call lie in the ranks' inputs and outputs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Blocks<'a> {
+    part: usize,
+    ranks: usize,
+    lengths: &'a [usize],
+}
+
+impl<'a> Blocks<'a> {
+    pub(crate) fn of(call: &Call<'a>, ranks: usize) -> Self {
+        Blocks { part: call.signature.part_bytes(), ranks, lengths: call.lengths }
+    }
+
+    /// How many bytes one rank gives another.
+    #[inline]
+    fn bytes(&self, from: usize, to: usize) -> usize {
+        match self.lengths {
+            [] => self.part,
+            lengths if lengths.len() == self.ranks => lengths[from],
+            lengths => lengths[from * self.ranks + to],
+        }
+    }
+
+    /// Where in its input a rank has its block for another, where it has one for each.
+    #[inline]
+    pub(crate) fn given(&self, from: usize, to: usize) -> Range<usize> {
+        let start = match self.lengths {
+            [] => to * self.part,
+            _ => (0..to).map(|before| self.bytes(from, before)).sum(),
+        };
+        start..start + self.bytes(from, to)
+    }
+
+    /// Where in its output a rank takes the block of another, where it takes one of each.
+    #[inline]
+    pub(crate) fn taken(&self, to: usize, from: usize) -> Range<usize> {
+        let start = match self.lengths {
+            [] => from * self.part,
+            _ => (0..from).map(|before| self.bytes(before, to)).sum(),
+        };
+        start..start + self.bytes(from, to)
+    }
 }
 
 #[cfg(test)]
@@ -148,7 +204,9 @@ mod test {
             for element in ElementType::ALL {
                 for operation in [None, Some(Operation::Sum), Some(Operation::Average)] {
                     for root in [None, Some(0), Some(7)] {
-                        let signature = Signature { collective, element, operation, root, count: 1 << 40 };
+                        let before = root.map(|_| Collective::Gather);
+                        let signature =
+                            Signature { collective, element, operation, root, count: 1 << 40, before };
                         assert_eq!(Signature::unpack(signature.pack()), Some(signature));
                     }
                 }
@@ -161,6 +219,7 @@ mod test {
             operation: Some(Operation::Max),
             root: Some(3),
             count: 12,
+            before: None,
         };
         assert_eq!(signature.to_string(), "reduce of 12 bf16 by max at root 3");
     }

@@ -11,10 +11,10 @@ use std::{
 use super::{
     call::{Call, Collective, Signature},
     describe::{self, Scene},
-    element::{Element, ElementType, FloatElement},
+    element::{Element, ElementType},
     error::{CommError, Result},
     members::Members,
-    operation::Operation,
+    request::Request,
 };
 use crate::backend::{Endpoint, Failure, Farewell, Parting, Transport};
 
@@ -36,10 +36,7 @@ pub(super) struct Core {
     pub(super) ended: Condvar,
 }
 
-/// An endpoint in use.
-type Locked<'a> = MutexGuard<'a, Box<dyn Endpoint>>;
-
-// What is behind these locks is never left half-done.
+/// What is behind these locks is never left half-done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -61,95 +58,16 @@ impl Core {
         }
     }
 
-    pub(super) fn begin_one(&self) {
+    /// Counts a started call until what this gives is dropped.
+    pub(super) fn begin_one(self: &Arc<Self>) -> Started {
         self.started.fetch_add(1, SeqCst);
+        Started(self.clone())
     }
 
-    pub(super) fn end_one(&self) {
-        let _ending = lock(&self.ending);
-        self.started.fetch_sub(1, SeqCst);
-        self.ended.notify_all();
-    }
-
-    pub(super) fn all_reduce<T: Element>(&self, data: &mut [T], operation: Operation) -> Result<()> {
-        let signature =
-            Signature { operation: Some(operation), ..plain(Collective::AllReduce, T::TYPE, data.len()) };
-        self.run(signature, 1.0, &[], bytemuck::cast_slice_mut(data))
-    }
-
-    pub(super) fn weighted_all_reduce<T: FloatElement>(&self, data: &mut [T], weight: f64) -> Result<()> {
-        let signature = plain(Collective::WeightedAllReduce, T::TYPE, data.len());
-        if !(weight.is_finite() && weight >= 0.0) {
-            let detail = format!("a weight of {weight}: a weight is 0 or above, and finite");
-            return Err(self.refuse(&signature, detail));
-        }
-        self.run(signature, weight, &[], bytemuck::cast_slice_mut(data))
-    }
-
-    pub(super) fn reduce<T: Element>(&self, data: &mut [T], operation: Operation, root: usize) -> Result<()> {
-        let signature =
-            Signature { operation: Some(operation), ..plain(Collective::Reduce, T::TYPE, data.len()) };
-        self.run(self.rooted(signature, root)?, 1.0, &[], bytemuck::cast_slice_mut(data))
-    }
-
-    pub(super) fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<()> {
-        let signature = plain(Collective::Broadcast, T::TYPE, data.len());
-        self.run(self.rooted(signature, root)?, 1.0, &[], bytemuck::cast_slice_mut(data))
-    }
-
-    pub(super) fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        let signature = plain(Collective::AllGather, T::TYPE, input.len());
-        self.check("output", output.len(), input.len() * self.size(), &signature)?;
-        self.run(signature, 1.0, bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output))
-    }
-
-    pub(super) fn reduce_scatter<T: Element>(
-        &self,
-        input: &[T],
-        output: &mut [T],
-        operation: Operation,
-    ) -> Result<()> {
-        let signature = Signature {
-            operation: Some(operation),
-            ..plain(Collective::ReduceScatter, T::TYPE, output.len())
-        };
-        self.check("input", input.len(), output.len() * self.size(), &signature)?;
-        self.run(signature, 1.0, bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output))
-    }
-
-    pub(super) fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
-        let signature = self.rooted(plain(Collective::Gather, T::TYPE, input.len()), root)?;
-        let wanted = if self.member == Some(root) { input.len() * self.size() } else { 0 };
-        self.check("output", output.len(), wanted, &signature)?;
-        self.run(signature, 1.0, bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output))
-    }
-
-    pub(super) fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
-        let signature = self.rooted(plain(Collective::Scatter, T::TYPE, output.len()), root)?;
-        let wanted = if self.member == Some(root) { output.len() * self.size() } else { 0 };
-        self.check("input", input.len(), wanted, &signature)?;
-        self.run(signature, 1.0, bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output))
-    }
-
-    pub(super) fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        let signature = plain(Collective::AllToAll, T::TYPE, input.len() / self.size());
-        self.check("input", input.len(), signature.count as usize * self.size(), &signature)?;
-        self.check("output", output.len(), input.len(), &signature)?;
-        self.run(signature, 1.0, bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output))
-    }
-
-    pub(super) fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
-        let signature = plain(Collective::Send, T::TYPE, data.len());
-        self.exchange(signature, to, bytemuck::cast_slice(data), &mut [])
-    }
-
-    pub(super) fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<()> {
-        let signature = plain(Collective::Receive, T::TYPE, data.len());
-        self.exchange(signature, from, &[], bytemuck::cast_slice_mut(data))
-    }
-
-    pub(super) fn barrier(&self) -> Result<()> {
-        self.run(plain(Collective::Barrier, ElementType::U8, 0), 1.0, &[], &mut [])
+    /// Does what is asked for, without waiting for what was started.
+    #[inline]
+    pub(super) fn call<T: Element>(&self, request: Request, input: &[T], output: &mut [T]) -> Result<()> {
+        self.turn()?.call(request, input, output)
     }
 
     pub(super) fn world_rank(&self) -> usize {
@@ -160,52 +78,18 @@ impl Core {
         self.members.ranks.len()
     }
 
-    fn run(&self, signature: Signature, weight: f64, input: &[u8], output: &mut [u8]) -> Result<()> {
-        let mut endpoint = self.endpoint()?;
-        let done = endpoint.run(Call { signature, weight, input, output }, self.timeout);
-        self.end(endpoint, done, &signature)
-    }
-
-    fn exchange(&self, signature: Signature, peer: usize, input: &[u8], output: &mut [u8]) -> Result<()> {
-        if peer >= self.size() || Some(peer) == self.member {
-            let detail = format!("with {peer}: another rank of the group has a number under {}", self.size());
-            return Err(self.refuse(&signature, detail));
-        }
-        let mut endpoint = self.endpoint()?;
-        let done = endpoint.exchange(Call { signature, weight: 1.0, input, output }, peer, self.timeout);
-        self.end(endpoint, done, &signature)
-    }
-
-    /// The endpoint, where the group can still be used by this rank.
-    fn endpoint(&self) -> Result<Locked<'_>> {
+    /// This rank's turn, where the group can still be used by it.
+    pub(super) fn turn(&self) -> Result<Turn<'_>> {
         let Some(endpoint) = &self.endpoint else {
             return Err(self.stale().unwrap_or_else(|| self.stranger()));
         };
-        let endpoint = lock(endpoint);
-        // Under the lock: a term that ends, or a group that fails, from now on leaves it to the call to tell the others.
+        let turn = Turn { core: self, endpoint: Some(lock(endpoint)) };
+        // Under the lock: a term that ends, or a group that fails, from now on leaves it to this turn to tell the others.
         let unusable = self.stale().or_else(|| {
             let why = self.failed.get()?.to_string();
             Some(CommError::Poisoned { group: self.name.to_string(), why })
         });
-        match unusable {
-            None => Ok(endpoint),
-            Some(unusable) => {
-                self.release(endpoint);
-                Err(unusable)
-            }
-        }
-    }
-
-    /// Ends a call. A failure puts the group beyond use before another thread can have the endpoint.
-    fn end(
-        &self,
-        endpoint: Locked<'_>,
-        done: std::result::Result<(), Failure>,
-        call: &Signature,
-    ) -> Result<()> {
-        let done = done.map_err(|failure| self.failed(failure, call));
-        self.release(endpoint);
-        done
+        unusable.map_or(Ok(turn), Err)
     }
 
     /// The error of a rank that is not in the group.
@@ -218,14 +102,6 @@ impl Core {
     pub(super) fn stale(&self) -> Option<CommError> {
         let term = self.members.terms.iter().find(|term| term.has_ended())?;
         Some(CommError::Stale { group: self.name.to_string(), generation: term.generation() })
-    }
-
-    /// Unlocks the endpoint, and tells the others what was left to this thread to tell.
-    fn release(&self, endpoint: Locked<'_>) {
-        drop(endpoint);
-        // Pairs with the one in `part`: either the other thread finds the endpoint unlocked, or this one sees why it came.
-        fence(SeqCst);
-        self.tell();
     }
 
     /// Tells the others that this rank takes no further part, where the group has failed or its term has ended. While a
@@ -247,42 +123,9 @@ impl Core {
         }
     }
 
-    pub(super) fn rooted(&self, mut signature: Signature, root: usize) -> Result<Signature> {
-        signature.root = u32::try_from(root).ok();
-        if root < self.size() {
-            return Ok(signature);
-        }
-        let detail =
-            format!("root {root} of a group of {}: roots are numbers in the group, from 0", self.size());
-        Err(self.refuse(&signature, detail))
-    }
-
-    pub(super) fn check(&self, what: &str, found: usize, wanted: usize, signature: &Signature) -> Result<()> {
-        if found == wanted {
-            return Ok(());
-        }
-        let detail =
-            format!("{what} of {found} elements, where {wanted} are needed in a group of {}", self.size());
-        Err(self.refuse(signature, detail))
-    }
-
-    /// An error of this rank's own making, of which the others are told.
+    /// What a failure of the back end means. The others are told when the turn ends.
     #[cold]
-    pub(super) fn refuse(&self, signature: &Signature, detail: String) -> CommError {
-        let endpoint = match self.endpoint() {
-            Ok(endpoint) => endpoint,
-            Err(unusable) => return unusable,
-        };
-        let group = self.name.to_string();
-        let error = CommError::Argument { group, call: signature.collective.to_string(), detail };
-        self.failed.get_or_init(|| error.clone());
-        self.release(endpoint);
-        error
-    }
-
-    /// What a failure of the back end means. The others are told when the endpoint is released.
-    #[cold]
-    fn failed(&self, failure: Failure, signature: &Signature) -> CommError {
+    pub(super) fn failed(&self, failure: Failure, signature: &Signature) -> CommError {
         // A rank parted because the mesh was reshaped, of which this rank knows as well.
         if let (Failure::Parted(..), Some(stale)) = (&failure, self.stale()) {
             return stale;
@@ -309,7 +152,119 @@ impl Core {
     }
 }
 
-/// What most collectives say.
-pub(super) fn plain(collective: Collective, element: ElementType, count: usize) -> Signature {
-    Signature { collective, element, operation: None, root: None, count: count as u64 }
+/// A started call that has not ended.
+pub(super) struct Started(pub(super) Arc<Core>);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ending = lock(&self.0.ending);
+        self.0.started.fetch_sub(1, SeqCst);
+        self.0.ended.notify_all();
+    }
+}
+
+/// A rank's turn in its group: one call, or several that belong together. No other thread of the rank comes between, and
+/// what the others are to be told of a failure they are told when it ends.
+pub(super) struct Turn<'a> {
+    pub(super) core: &'a Core,
+    /// There until the turn ends.
+    endpoint: Option<MutexGuard<'a, Box<dyn Endpoint>>>,
+}
+
+impl Turn<'_> {
+    /// Checks a request's vectors, of which this rank gives and takes so many elements: what the ranks must agree on.
+    pub(super) fn signature(
+        &self,
+        request: Request,
+        element: ElementType,
+        given: usize,
+        taken: usize,
+    ) -> Result<Signature> {
+        let (size, collective) = (self.core.size(), request.collective());
+        let count = request.count(size, given, taken);
+        let root = request.root().and_then(|root| u32::try_from(root).ok());
+        let signature = Signature {
+            collective,
+            element,
+            operation: request.operation(),
+            root,
+            count: count as u64,
+            before: None,
+        };
+        let weight = request.weight();
+        let is_root = request.root().is_some() && request.root() == self.core.member;
+        let (gives, takes) = request.blocks(size, is_root);
+        let wrong = |what: &str, found: usize, wanted: usize| match request.root() {
+            _ if found == wanted => None,
+            Some(root) if wanted == 0 && !is_root && !request.is_in_place() => {
+                Some(format!("an {what} of {found} elements, which only the root {root} has"))
+            }
+            Some(_) if found == 0 && is_root => {
+                Some(format!("no {what} at the root, where {wanted} elements are needed"))
+            }
+            _ => Some(format!("{what} of {found} elements, where {wanted} are needed in a group of {size}")),
+        };
+        let detail = match (request.root(), request.peer()) {
+            (Some(root), _) if root >= size => {
+                Some(format!("root {root} of a group of {size}: roots are numbers in the group, from 0"))
+            }
+            (_, Some(peer)) if peer >= size || Some(peer) == self.core.member => {
+                Some(format!("with {peer}: another rank of the group has a number under {size}"))
+            }
+            _ if !(weight.is_finite() && weight >= 0.0) => {
+                Some(format!("a weight of {weight}: a weight is 0 or above, and finite"))
+            }
+            _ if collective == Collective::WeightedAllReduce && !element.is_float() => {
+                Some(format!("of {element}: only floating-point numbers have a weighted mean"))
+            }
+            _ => wrong("input", given, gives * count).or_else(|| wrong("output", taken, takes * count)),
+        };
+        detail.map_or(Ok(signature), |detail| Err(self.refuse(collective, detail)))
+    }
+
+    /// Does what is asked for.
+    #[inline]
+    pub(super) fn call<T: Element>(&mut self, request: Request, input: &[T], output: &mut [T]) -> Result<()> {
+        let signature = self.signature(request, T::TYPE, input.len(), output.len())?;
+        let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+        self.run(Call { signature, weight: request.weight(), input, output, lengths: &[] }, request.peer())
+    }
+
+    pub(super) fn run(&mut self, call: Call<'_>, peer: Option<usize>) -> Result<()> {
+        let (core, signature) = (self.core, call.signature);
+        let Some(endpoint) = &mut self.endpoint else { return Err(core.stranger()) };
+        let done = match peer {
+            Some(peer) => endpoint.exchange(call, peer, core.timeout),
+            None => endpoint.run(call, core.timeout),
+        };
+        done.map_err(|failure| core.failed(failure, &signature))
+    }
+
+    /// Tells everybody some words that it needs to know before a collective, and hears everybody's.
+    pub(super) fn tell(&mut self, before: Collective, mine: &[u64]) -> Result<Vec<u64>> {
+        let mut all = vec![0u64; mine.len() * self.core.size()];
+        let signature = self.signature(Request::AllGather, ElementType::U64, mine.len(), all.len())?;
+        let signature = Signature { before: Some(before), ..signature };
+        let (input, output) = (bytemuck::cast_slice(mine), bytemuck::cast_slice_mut(&mut all));
+        self.run(Call { signature, weight: 1.0, input, output, lengths: &[] }, None)?;
+        Ok(all)
+    }
+
+    /// An error of this rank's own making.
+    #[cold]
+    pub(super) fn refuse(&self, collective: Collective, detail: String) -> CommError {
+        let group = self.core.name.to_string();
+        let error = CommError::Argument { group, call: collective.to_string(), detail };
+        self.core.failed.get_or_init(|| error.clone());
+        error
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        drop(self.endpoint.take());
+        // Pairs with the one in `part`: either the other thread finds the endpoint unlocked, or this one sees why it came.
+        fence(SeqCst);
+        self.core.tell();
+    }
 }

@@ -95,7 +95,7 @@ mod test {
 
     fn signature(collective: Collective, count: u64) -> Option<Signature> {
         let operation = (collective == Collective::AllReduce).then_some(Operation::Sum);
-        Some(Signature { collective, element: ElementType::F32, operation, root: None, count })
+        Some(Signature { collective, element: ElementType::F32, operation, root: None, count, before: None })
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl ElementType {
         }
     }
 
+    /// Whether it is floating point.
+    pub fn is_float(self) -> bool {
+        matches!(self, ElementType::F32 | ElementType::F64 | ElementType::F16 | ElementType::Bf16)
+    }
+
     /// The type of this number, as it travels between ranks.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|it| *it as u8 == number)

@@ -41,12 +41,15 @@ mod group;
 mod members;
 mod operation;
 mod pending;
+mod request;
+mod short;
 mod start;
 mod term;
+mod uneven;
 
 use std::{sync::Arc, time::Duration};
 
-pub(crate) use call::{Call, Collective, Signature};
+pub(crate) use call::{Blocks, Call, Collective, Signature};
 pub use device_group::DeviceGroup;
 pub use element::{Element, ElementType, FloatElement};
 pub use error::{CommError, Result};
@@ -54,6 +57,7 @@ pub use group::Group;
 pub use members::Members;
 pub use operation::Operation;
 pub use pending::Pending;
+pub use request::Request;
 pub use term::Term;
 
 use crate::backend::{Transport, local};

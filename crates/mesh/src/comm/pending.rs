@@ -1,11 +1,14 @@
 //! Collectives under way: a thread of the group's own runs them, one after another, while the caller goes on.
 
 use std::{
-    fmt,
+    fmt, mem,
+    panic::{self, AssertUnwindSafe},
+    pin::Pin,
     sync::{
-        Arc,
-        mpsc::{self, Receiver, Sender, TryRecvError},
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, Sender},
     },
+    task::{Context, Poll, Waker},
     thread::{self, JoinHandle},
 };
 
@@ -26,7 +29,8 @@ impl Worker {
         let (queue, work) = mpsc::channel::<Work>();
         let thread = thread::Builder::new()
             .name(format!("group {name}"))
-            .spawn(move || work.into_iter().for_each(|it| it()))?;
+            // A call that panics is an error to those who wait for it, and the next ones run.
+            .spawn(move || work.into_iter().for_each(|it| drop(panic::catch_unwind(AssertUnwindSafe(it)))))?;
         Ok(Worker { queue: Some(queue), thread: Some(thread) })
     }
 
@@ -48,43 +52,122 @@ impl Drop for Worker {
     }
 }
 
-/// A collective under way. The buffers that were given to it come back when it has ended.
+/// A collective under way. It is a [`Future`] that needs no particular runtime; or block on it with
+/// [`wait`](Pending::wait). The buffers that were given to it come back when it has ended.
 ///
 /// Dropping it does not stop the collective, of which this rank is a part: it goes on, and its result is lost.
 #[must_use = "the result is lost unless it is waited for"]
-pub struct Pending<T> {
-    result: Receiver<Result<T>>,
+pub struct Pending<T>(Arc<Answer<T>>);
+
+/// What the handle and the thread share.
+struct Answer<T> {
     group: Arc<str>,
+    state: Mutex<State<T>>,
+    given: Condvar,
+}
+
+enum State<T> {
+    Waiting(Option<Waker>),
+    Given(Result<T>),
+    Taken,
+}
+
+impl<T> Answer<T> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        // Replaced as a whole, so never left half-done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The result, once it is there.
+    fn take(&self, state: &mut State<T>) -> Option<Result<T>> {
+        match mem::replace(state, State::Taken) {
+            State::Given(result) => Some(result),
+            State::Taken => Some(Err(self.lost("its result was taken before"))),
+            waiting => {
+                *state = waiting;
+                None
+            }
+        }
+    }
+
+    fn lost(&self, why: &str) -> CommError {
+        CommError::Poisoned { group: self.group.to_string(), why: why.into() }
+    }
 }
 
 impl<T> Pending<T> {
-    pub(super) fn new(group: &Arc<str>) -> (Sender<Result<T>>, Self) {
-        let (sender, result) = mpsc::channel();
-        (sender, Pending { result, group: group.clone() })
-    }
-
     /// Waits until it has ended, which it does within the group's timeout once those started before it have.
     pub fn wait(self) -> Result<T> {
-        self.result.recv().unwrap_or_else(|_| Err(self.lost()))
+        let mut state = self.0.state();
+        loop {
+            match self.0.take(&mut state) {
+                Some(result) => return result,
+                None => state = self.0.given.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
     }
 
     /// The result where it has ended; otherwise the handle again.
     pub fn try_wait(self) -> std::result::Result<Result<T>, Self> {
-        match self.result.try_recv() {
-            Ok(result) => Ok(result),
-            Err(TryRecvError::Empty) => Err(self),
-            Err(TryRecvError::Disconnected) => Ok(Err(self.lost())),
-        }
+        let result = self.0.take(&mut self.0.state());
+        result.ok_or(self)
     }
+}
 
-    fn lost(&self) -> CommError {
-        let why = "its thread ended".into();
-        CommError::Poisoned { group: self.group.to_string(), why }
+impl<T> Future for Pending<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.0.state();
+        if let Some(result) = self.0.take(&mut state) {
+            return Poll::Ready(result);
+        }
+        // The last task to poll is the one to wake. The waker before it, whose code is the program's, is dropped without
+        // the lock.
+        let before = mem::replace(&mut *state, State::Waiting(Some(context.waker().clone())));
+        drop(state);
+        drop(before);
+        Poll::Pending
     }
 }
 
 impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pending(group `{}`)", self.group)
+        write!(f, "Pending(group `{}`)", self.0.group)
+    }
+}
+
+/// The duty to give a [`Pending`] its result. Dropping it without is an error there.
+pub(super) struct Promise<T>(Arc<Answer<T>>);
+
+impl<T> Promise<T> {
+    pub(super) fn new(group: &Arc<str>) -> (Self, Pending<T>) {
+        let state = Mutex::new(State::Waiting(None));
+        let answer = Arc::new(Answer { group: group.clone(), state, given: Condvar::new() });
+        (Promise(answer.clone()), Pending(answer))
+    }
+
+    /// Gives the result.
+    pub(super) fn keep(self, result: Result<T>) {
+        self.give(result);
+    }
+
+    fn give(&self, result: Result<T>) {
+        let mut state = self.0.state();
+        let State::Waiting(waker) = &mut *state else { return };
+        let waker = waker.take();
+        *state = State::Given(result);
+        drop(state);
+        self.0.given.notify_all();
+        // A waker is the program's code. Where it panics, the group's thread goes on.
+        let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake)));
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        if matches!(*self.0.state(), State::Waiting(_)) {
+            self.give(Err(self.0.lost("its thread failed")));
+        }
     }
 }

@@ -13,9 +13,11 @@ mod agreement;
 mod buffers;
 mod collectives;
 mod gradients;
+mod handles;
 mod meshes;
 mod reference;
 mod rounds;
+mod uneven;
 
 use std::{
     thread,
@@ -74,6 +76,19 @@ const EVERYWHERE: &[Behaviour] = &[
     ("groups_that_cannot_be_are_refused", agreement::groups_that_cannot_be_are_refused),
     ("derived_groups_inherit_timeout_and_term", agreement::derived_groups_inherit_timeout_and_term),
     ("uneven_batches_train_as_one", gradients::uneven_batches_train_as_one),
+    ("uneven_vectors_arrive_whole_and_in_order", uneven::uneven_vectors_arrive_whole_and_in_order),
+    ("uneven_lengths_that_do_not_add_up_fail_everybody", uneven::lengths_that_do_not_add_up_fail_everybody),
+    ("an_uneven_call_is_not_taken_for_an_even_one", uneven::an_uneven_call_is_not_taken_for_an_even_one),
+    ("started_calls_can_be_awaited", handles::started_calls_can_be_awaited),
+    (
+        "a_group_with_a_device_outlives_its_other_handles",
+        handles::a_group_with_a_device_outlives_its_other_handles,
+    ),
+    ("started_calls_on_buffers_follow_their_stream", handles::started_calls_on_buffers_follow_their_stream),
+    (
+        "what_is_queued_after_a_started_call_does_not_wait_for_it",
+        handles::what_is_queued_after_a_started_call_does_not_wait_for_it,
+    ),
     ("buffers_give_what_host_memory_gives", buffers::buffers_give_what_host_memory_gives),
     ("every_axis_hands_over_its_group", meshes::every_axis_hands_over_its_group),
     (

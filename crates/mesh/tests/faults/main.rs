@@ -7,6 +7,7 @@
 #[cfg(target_os = "linux")]
 mod guest;
 mod over_mpi;
+mod random;
 mod script;
 
 use std::{

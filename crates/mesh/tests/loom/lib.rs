@@ -12,3 +12,6 @@ mod meeting;
 mod slots;
 #[path = "../../src/backend/local/standing.rs"]
 mod standing;
+#[path = "../../src/backend/wait.rs"]
+#[cfg(not(loom))]
+mod wait;

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     backend::reduce::{self, Vectors},
-    comm::{Call, Collective, Signature},
+    comm::{Blocks, Call, Collective, Signature},
 };
 
 /// Ranges that members work on begin at multiples of this many elements, so that no two write to the same cache line
@@ -54,8 +54,9 @@ impl Attendance {
         timeout: Duration,
         hopeless: &dyn Fn() -> Option<(usize, Closed)>,
     ) -> Result<(), Outcome> {
-        let Call { signature, weight, input, output } = call;
         let members = self.meeting.slots.len();
+        let places = Blocks::of(&call, members);
+        let Call { signature, weight, input, output, .. } = call;
         self.call += 1;
         self.step += 1;
         let (blocks, _) = signature.collective.blocks(members);
@@ -97,7 +98,7 @@ impl Attendance {
                 return Err(Outcome::NoWeight);
             }
         }
-        let part = Part { signature, me: self.me, members, weights: &weights };
+        let part = Part { signature, me: self.me, members, weights: &weights, places };
         if small {
             let inputs: Pointers<_> = (0..members).map(|member| meeting.copied(member, self.call)).collect();
             // SAFETY: the copies are left alone until this member arrives at the next call; the output is this member's
@@ -138,6 +139,7 @@ struct Part<'a> {
     me: usize,
     members: usize,
     weights: &'a [f64],
+    places: Blocks<'a>,
 }
 
 impl Part<'_> {
@@ -148,7 +150,6 @@ impl Part<'_> {
     /// has room for what this member takes and overlaps no input.
     unsafe fn alone(&self, inputs: &[*const u8], output: *mut u8) {
         let Part { signature, me, .. } = *self;
-        let part = signature.part_bytes();
         let is_root = signature.root == Some(me as u32);
         let count = signature.count as usize;
         // SAFETY: the caller promises it, for each of the accesses below.
@@ -160,11 +161,7 @@ impl Part<'_> {
                 Collective::Reduce if is_root => {
                     self.reduce(Vectors { inputs, outputs: &[output] }, 0..count)
                 }
-                Collective::Gather if is_root => {
-                    for (member, input) in inputs.iter().enumerate() {
-                        copy(*input, output.add(member * part), part);
-                    }
-                }
+                Collective::Gather if is_root => self.collect(inputs, output),
                 Collective::Reduce | Collective::Gather | Collective::Barrier => {}
                 _ => self.pull(inputs, output),
             }
@@ -177,8 +174,7 @@ impl Part<'_> {
     /// Every input and output is as long as the signature says for its member. Nobody touches them but members in
     /// this same call.
     unsafe fn together(&self, inputs: &[*const u8], outputs: &[*mut u8]) {
-        let Part { signature, me, .. } = *self;
-        let part = signature.part_bytes();
+        let Part { signature, me, places, .. } = *self;
         let root = signature.root.unwrap_or(0) as usize;
         // SAFETY: the caller promises it. Members reduce ranges that do not overlap, into all outputs; or they write to
         // their own output alone; or each writes its own block of the root's.
@@ -190,7 +186,10 @@ impl Part<'_> {
                 Collective::Reduce => {
                     self.reduce(Vectors { inputs, outputs: &outputs[root..=root] }, self.share());
                 }
-                Collective::Gather => copy(inputs[me], outputs[root].add(me * part), part),
+                Collective::Gather => {
+                    let place = places.taken(root, me);
+                    copy(inputs[me], outputs[root].add(place.start), place.len());
+                }
                 Collective::Barrier => {}
                 _ => self.pull(inputs, outputs[me]),
             }
@@ -209,11 +208,7 @@ impl Part<'_> {
         unsafe {
             match signature.collective {
                 Collective::Broadcast | Collective::Send if me != root => copy(inputs[root], output, part),
-                Collective::AllGather => {
-                    for (member, input) in inputs.iter().enumerate() {
-                        copy(*input, output.add(member * part), part);
-                    }
-                }
+                Collective::AllGather => self.collect(inputs, output),
                 Collective::ReduceScatter => {
                     let inputs: Pointers<_> = inputs.iter().map(|input| input.add(me * part)).collect();
                     let vectors = Vectors { inputs: &inputs, outputs: &[output] };
@@ -222,11 +217,24 @@ impl Part<'_> {
                 Collective::Scatter => copy(inputs[root].add(me * part), output, part),
                 Collective::AllToAll => {
                     for (member, input) in inputs.iter().enumerate() {
-                        copy(input.add(me * part), output.add(member * part), part);
+                        let (from, to) = (self.places.given(member, me), self.places.taken(me, member));
+                        copy(input.add(from.start), output.add(to.start), to.len());
                     }
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Copies what all have given, one after another.
+    ///
+    /// # Safety
+    /// As for [`alone`](Self::alone).
+    unsafe fn collect(&self, inputs: &[*const u8], output: *mut u8) {
+        for (member, input) in inputs.iter().enumerate() {
+            let place = self.places.taken(self.me, member);
+            // SAFETY: the caller promises it.
+            unsafe { copy(*input, output.add(place.start), place.len()) };
         }
     }
 

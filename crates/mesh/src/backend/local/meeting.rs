@@ -2,7 +2,6 @@
 
 use std::{
     cell::UnsafeCell,
-    hint,
     sync::{
         Mutex, PoisonError,
         atomic::{
@@ -11,28 +10,19 @@ use std::{
         },
     },
     thread::{self, Thread},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
     slots::Slots,
     standing::{Closed, Look, Standings},
+    wait::{self, spin},
 };
 
 /// What a member gives is copied to the meeting's own memory where it is no larger than this: then one step suffices,
 /// since nobody's own memory is lent.
 pub(crate) const SMALL_BYTES: usize = 512;
 
-/// So many looks without a pause.
-const EAGER_LOOKS: u32 = 100;
-/// So many looks before the clock is asked.
-const QUICK_LOOKS: u32 = 2000;
-/// So many looks between two questions to the clock.
-const LOOKS: u32 = 64;
-/// Looking without giving the core away ends after this.
-const SPIN: Duration = Duration::from_micros(200);
-/// Giving the core away without sleeping ends after this.
-const YIELD: Duration = Duration::from_millis(2);
 /// A sleeper looks by itself this often, whatever wakes it.
 const NAP: Duration = Duration::from_millis(20);
 
@@ -174,55 +164,27 @@ impl Meeting {
         hopeless: &dyn Fn() -> Option<(usize, Closed)>,
     ) -> Result<(), Stopped> {
         let mut there = 0;
-        for look in 0..self.quick_looks() {
-            match self.slots.look(step, &mut there) {
-                Look::All => return Ok(()),
-                // The first few without a pause, which takes longer than the line takes to come.
-                Look::Waiting if look < EAGER_LOOKS => {}
-                Look::Waiting => hint::spin_loop(),
-                Look::Never(member, why) => return Err(Stopped::Never(member, why)),
-            }
-        }
-        self.wait_longer(me, step, there, timeout, hopeless)
-    }
-
-    #[cold]
-    fn wait_longer(
-        &self,
-        me: usize,
-        step: u64,
-        mut there: usize,
-        timeout: Duration,
-        hopeless: &dyn Fn() -> Option<(usize, Closed)>,
-    ) -> Result<(), Stopped> {
-        let start = Instant::now();
-        let look = |there: &mut usize| match self.slots.look(step, there) {
+        let look = || match self.slots.look(step, &mut there) {
             Look::All => Some(Ok(())),
             Look::Never(member, why) => Some(Err(Stopped::Never(member, why))),
             Look::Waiting => None,
         };
-        loop {
-            for _ in 0..if self.crowded { 1 } else { LOOKS } {
-                if let Some(seen) = look(&mut there) {
-                    return seen;
-                }
-                hint::spin_loop();
-            }
+        spin(self.crowded, look, |waited| {
             if let Some((member, why)) = hopeless() {
                 // Unless it came first. From here on it cannot come any more.
                 self.slots.of(member).close_below(step, why);
             }
             if let Some((member, why)) = self.slots.never(step) {
-                return Err(Stopped::Never(member, why));
+                return Some(Err(Stopped::Never(member, why)));
             }
-            let waited = start.elapsed();
             if waited >= timeout {
                 let missing = self.slots.give_up(step);
                 self.wake(me);
-                return if missing.is_empty() { Ok(()) } else { Err(Stopped::TimedOut(missing)) };
+                return Some(if missing.is_empty() { Ok(()) } else { Err(Stopped::TimedOut(missing)) });
             }
-            self.pause(me, waited, NAP.min(timeout - waited), || look(&mut there).is_some());
-        }
+            let awake = || self.slots.look(step, &mut 0) != Look::Waiting;
+            self.sleep(me, waited, NAP.min(timeout - waited), awake)
+        })
     }
 
     /// Waits until all have finished what they began at the step before, at which all were. Neither a timeout nor a slot
@@ -230,32 +192,23 @@ impl Meeting {
     #[inline]
     pub(super) fn wait_until_finished(&self, me: usize, step: u64) {
         let mut there = 0;
-        for look in 0..self.quick_looks() {
-            if self.slots.have_finished(step, &mut there) {
-                return;
-            }
-            if look >= EAGER_LOOKS {
-                hint::spin_loop();
-            }
-        }
-        let start = Instant::now();
-        while !self.slots.have_finished(step, &mut there) {
-            self.pause(me, start.elapsed(), NAP, || self.slots.have_finished(step, &mut there));
-        }
+        let look = || self.slots.have_finished(step, &mut there).then_some(());
+        let awake = || self.slots.have_finished(step, &mut 0);
+        spin(self.crowded, look, |waited| self.sleep(me, waited, NAP, awake));
     }
 
-    #[inline]
-    fn quick_looks(&self) -> u32 {
-        if self.crowded { 100 } else { QUICK_LOOKS }
-    }
-
-    /// Between two looks of a member that has waited so long: gives its core away, or sleeps for a nap.
-    fn pause(&self, me: usize, waited: Duration, nap: Duration, awake: impl FnOnce() -> bool) {
-        if waited > YIELD {
+    /// A member that has waited long enough sleeps until another wakes it, or for a nap.
+    fn sleep<R>(
+        &self,
+        me: usize,
+        waited: Duration,
+        nap: Duration,
+        awake: impl FnOnce() -> bool,
+    ) -> Option<R> {
+        if wait::nap(waited).is_some() {
             self.seats[me].sleeper.sleep(nap, awake);
-        } else if self.crowded || waited > SPIN {
-            thread::yield_now();
         }
+        None
     }
 
     /// Closes a member's slot.

@@ -9,6 +9,8 @@ mod attend;
 pub(crate) mod meeting;
 mod slots;
 pub(crate) mod standing;
+#[cfg(test)]
+mod test;
 
 use std::{
     collections::HashMap,
@@ -20,7 +22,7 @@ use attend::{Attendance, Outcome};
 use meeting::{Meeting, Stopped};
 use standing::{Closed, Standings};
 
-use super::{Endpoint, Failure, Farewell, Parting, Transport};
+use super::{Endpoint, Failure, Farewell, Parting, Transport, wait};
 use crate::comm::{Call, Collective};
 
 /// A world of threads: one place each.

@@ -91,7 +91,7 @@ impl Member {
                 return Err(failure);
             }
         }
-        Part::new(session, call.signature, self.me, self.tag).run(call)
+        Part::new(&mut session, call.signature, self.me, self.tag).run(call)
     }
 
     fn session(&self, call: &Call<'_>, start: Instant, timeout: Duration) -> Session<'_> {

@@ -6,18 +6,20 @@ use smallvec::SmallVec;
 
 use super::{
     session::{Openings, Session, others},
-    wire::PIECE_BYTES,
+    wire::{HEADER_BYTES, PIECE_BYTES},
 };
 use crate::{
     backend::{
         Failure,
         reduce::{self, Vectors},
     },
-    comm::{Call, Collective, Signature},
+    comm::{Blocks, Call, Collective, Signature},
 };
 
 /// Where all others' vectors together are no longer than this, everybody gets them whole and reduces them all.
-const WHOLE_BYTES: usize = 16 << 10;
+const WHOLE_BYTES: usize = 64 << 10;
+/// Parts up to this size go in pieces so short that the library sends them at once, without asking the receiver first.
+const SHORT_BYTES: usize = 32 << 10;
 
 // What each of a group's tags is for.
 pub(super) const PIECES: c_int = 0;
@@ -29,11 +31,7 @@ pub(super) fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..bytes).step_by(PIECE_BYTES).map(move |start| start..(start + PIECE_BYTES).min(bytes))
 }
 
-/// The range of one piece; empty past the end.
-fn piece(bytes: usize, index: usize) -> Range<usize> {
-    (index * PIECE_BYTES).min(bytes)..((index + 1) * PIECE_BYTES).min(bytes)
-}
-
+/// The first piece of a vector that is sent as such, of a pair that exchanges.
 pub(super) fn first(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len().min(PIECE_BYTES)]
 }
@@ -44,27 +42,40 @@ pub(super) fn first_mut(bytes: &mut [u8]) -> &mut [u8] {
 }
 
 /// One rank's part of one collective.
-pub(super) struct Part<'a> {
-    session: Session<'a>,
+pub(super) struct Part<'a, 'b> {
+    session: &'b mut Session<'a>,
     signature: Signature,
     me: usize,
     tag: c_int,
+    /// How long pieces are.
+    piece_bytes: usize,
     weights: SmallVec<[f64; 8]>,
 }
 
-impl<'a> Part<'a> {
-    pub(super) fn new(session: Session<'a>, signature: Signature, me: usize, tag: c_int) -> Self {
-        Part { session, signature, me, tag, weights: SmallVec::new() }
+impl<'a, 'b> Part<'a, 'b> {
+    pub(super) fn new(session: &'b mut Session<'a>, signature: Signature, me: usize, tag: c_int) -> Self {
+        let part = signature.part_bytes();
+        let piece_bytes = match part.div_ceil(session.eager_bytes() - HEADER_BYTES).max(1) {
+            pieces if part <= SHORT_BYTES => part.div_ceil(pieces).next_multiple_of(64).max(64),
+            _ => PIECE_BYTES,
+        };
+        Part { session, signature, me, tag, piece_bytes, weights: SmallVec::new() }
+    }
+
+    /// The range of one piece; empty past the end.
+    fn piece(&self, bytes: usize, index: usize) -> Range<usize> {
+        (index * self.piece_bytes).min(bytes)..((index + 1) * self.piece_bytes).min(bytes)
     }
 
     pub(super) fn run(&mut self, call: Call<'_>) -> Result<(), Failure> {
-        let Call { signature, weight, input, output } = call;
         let (members, me) = (self.session.members(), self.me);
+        let places = Blocks::of(&call, members);
+        let Call { signature, weight, input, output, .. } = call;
         let part = signature.part_bytes();
         let root = signature.root.map(|root| root as usize);
-        let block = |bytes: &Range<usize>| bytes.clone();
-        let blocks: SmallVec<[Range<usize>; 8]> = (0..members).map(|it| it * part..(it + 1) * part).collect();
-        self.weights = SmallVec::from_elem(weight, members);
+        let given = |member: usize| places.given(me, member);
+        let taken = |member: usize| places.taken(me, member);
+        self.weights.resize(members, weight);
         match signature.collective {
             Collective::Barrier => {
                 let openings = self.open(|_| 0..0, &[])?;
@@ -72,16 +83,17 @@ impl<'a> Part<'a> {
             }
             Collective::AllReduce | Collective::WeightedAllReduce => {
                 if part * (members - 1) <= WHOLE_BYTES {
-                    return self.reduce_whole(output);
+                    self.reduce_slices(None, output, |_| 0..part, 0)?;
+                } else {
+                    self.all_reduce(output)?;
                 }
-                self.all_reduce(output)?;
             }
             Collective::Reduce => {
                 let slice = |member| if Some(member) == root { 0..part } else { 0..0 };
                 self.reduce_slices(None, output, slice, 0)?;
             }
             Collective::ReduceScatter => {
-                self.reduce_slices(Some(input), output, |member| block(&blocks[member]), me * part)?;
+                self.reduce_slices(Some(input), output, given, me * part)?;
             }
             Collective::Broadcast => {
                 if Some(me) == root {
@@ -96,38 +108,28 @@ impl<'a> Part<'a> {
                 }
             }
             Collective::AllGather => {
-                output[block(&blocks[me])].copy_from_slice(input);
-                self.swap(input, |_| 0..part, output, |member| block(&blocks[member]))?;
+                output[taken(me)].copy_from_slice(input);
+                self.swap(input, |_| 0..input.len(), output, taken)?;
             }
             Collective::Gather => {
                 let is_root = Some(me) == root;
                 if is_root {
-                    output[block(&blocks[me])].copy_from_slice(input);
+                    output[taken(me)].copy_from_slice(input);
                 }
-                let to_root = |member| if Some(member) == root { 0..part } else { 0..0 };
-                self.swap(
-                    input,
-                    to_root,
-                    output,
-                    |member| if is_root { block(&blocks[member]) } else { 0..0 },
-                )?;
+                let to_root = |member| if Some(member) == root { 0..input.len() } else { 0..0 };
+                self.swap(input, to_root, output, |member| if is_root { taken(member) } else { 0..0 })?;
             }
             Collective::Scatter => {
                 let is_root = Some(me) == root;
                 if is_root {
-                    output.copy_from_slice(&input[block(&blocks[me])]);
+                    output.copy_from_slice(&input[given(me)]);
                 }
                 let from_root = |member| if Some(member) == root { 0..part } else { 0..0 };
-                self.swap(
-                    input,
-                    |member| if is_root { block(&blocks[member]) } else { 0..0 },
-                    output,
-                    from_root,
-                )?;
+                self.swap(input, |member| if is_root { given(member) } else { 0..0 }, output, from_root)?;
             }
             Collective::AllToAll => {
-                output[block(&blocks[me])].copy_from_slice(&input[block(&blocks[me])]);
-                self.swap(input, |member| block(&blocks[member]), output, |member| block(&blocks[member]))?;
+                output[taken(me)].copy_from_slice(&input[given(me)]);
+                self.swap(input, given, output, taken)?;
             }
             Collective::Send | Collective::Receive => {}
         }
@@ -136,8 +138,39 @@ impl<'a> Part<'a> {
 
     /// Tells everybody what is called, with the first piece of what each is to get, and hears the same from everybody.
     fn open(&mut self, to: impl Fn(usize) -> Range<usize>, from: &[u8]) -> Result<Openings, Failure> {
+        let openings = self.begin(to, from)?;
+        self.agree(&openings)?;
+        Ok(openings)
+    }
+
+    /// Tells everybody what is called, with the first piece of what each is to get.
+    fn begin(&mut self, to: impl Fn(usize) -> Range<usize>, from: &[u8]) -> Result<Openings, Failure> {
+        let (piece, tag) = (self.piece_bytes, self.tag + PIECES);
+        self.session.tell(self.me, tag, |member| {
+            let given = &from[to(member)];
+            &given[..given.len().min(piece)]
+        })
+    }
+
+    /// As `begin`, and sends the second piece too before anybody is heard; with that of this rank's slice on its way.
+    fn begin_two(
+        &mut self,
+        slice: impl Fn(usize) -> Range<usize> + Copy,
+        from: &[u8],
+        rounds: usize,
+    ) -> Result<(Openings, Option<Openings>), Failure> {
+        let openings = self.begin(slice, from)?;
+        // Where all weights are 0 the group stays in use, so nothing may be left on its way.
+        let early = rounds > 1 && self.signature.collective != Collective::WeightedAllReduce;
+        let next = if early { Some(self.trade(from, slice, 1)?) } else { None };
+        self.agree(&openings)?;
+        Ok((openings, next))
+    }
+
+    /// Hears from everybody what is called.
+    fn agree(&mut self, openings: &Openings) -> Result<(), Failure> {
         let (members, me) = (self.session.members(), self.me);
-        let openings = self.session.tell(me, self.tag + PIECES, |member| first(&from[to(member)]))?;
+        self.session.hear(me, openings)?;
         let mine = self.signature.pack();
         let (mut agreed, mut late) = (true, false);
         for member in others(members, me) {
@@ -157,11 +190,11 @@ impl<'a> Part<'a> {
         if self.signature.collective == Collective::WeightedAllReduce
             && self.weights.iter().all(|it| *it == 0.0)
         {
-            self.close(openings);
+            self.close(openings.clone());
             self.session.finish()?;
             return Err(Failure::NoWeight);
         }
-        Ok(openings)
+        Ok(())
     }
 
     /// Lets go of the openings.
@@ -181,21 +214,21 @@ impl<'a> Part<'a> {
         let openings = self.open(&to, given)?;
         for member in others(members, me) {
             let Some(ticket) = openings[member] else { continue };
-            let into = first_mut(&mut taken[from(member)]);
-            let len = into.len();
-            into.copy_from_slice(&self.session.data_of(ticket)[..len]);
+            let into = &mut taken[from(member)];
+            let len = into.len().min(self.piece_bytes);
+            into[..len].copy_from_slice(&self.session.data_of(ticket)[..len]);
         }
         self.close(openings);
         let longest = others(members, me).map(|it| to(it).len().max(from(it).len())).max().unwrap_or(0);
-        for index in 1..longest.div_ceil(PIECE_BYTES) {
+        for index in 1..longest.div_ceil(self.piece_bytes) {
             let mut expected = Openings::from_elem(None, members);
             for member in others(members, me) {
-                if !piece(from(member).len(), index).is_empty() {
+                if !self.piece(from(member).len(), index).is_empty() {
                     expected[member] = Some(self.session.expect(member, tag)?);
                 }
             }
             for member in others(members, me) {
-                let range = piece(to(member).len(), index);
+                let range = self.piece(to(member).len(), index);
                 if !range.is_empty() {
                     self.session.send(member, tag, &given[to(member)][range])?;
                 }
@@ -203,22 +236,13 @@ impl<'a> Part<'a> {
             for member in others(members, me) {
                 let Some(ticket) = expected[member] else { continue };
                 self.session.wait(ticket, member, |_| vec![member])?;
-                let range = piece(from(member).len(), index);
+                let range = self.piece(from(member).len(), index);
                 let len = range.len();
                 taken[from(member)][range].copy_from_slice(&self.session.data_of(ticket)[..len]);
                 self.session.release(ticket);
             }
         }
         Ok(())
-    }
-
-    /// Reduces everybody's whole vector, which came with the openings.
-    fn reduce_whole(&mut self, data: &mut [u8]) -> Result<(), Failure> {
-        let len = data.len();
-        let openings = self.open(|_| 0..len, data)?;
-        self.reduce(&openings, data.as_ptr(), data.as_mut_ptr(), len);
-        self.close(openings);
-        self.session.finish()
     }
 
     /// Everybody reduces its slice of the vector piece by piece, and gives the others each piece that is done.
@@ -229,39 +253,36 @@ impl<'a> Part<'a> {
         let each = data.len().div_ceil(members).next_multiple_of(element.max(64));
         let total = data.len();
         let slice = |member: usize| (member * each).min(total)..((member + 1) * each).min(total);
-        let rounds = slice(0).len().div_ceil(PIECE_BYTES);
-        let (tag, results) = (self.tag + PIECES, self.tag + RESULTS);
-        let mine = slice(me);
-        let mut pieces = Some(self.open(slice, data)?);
+        let rounds = slice(0).len().div_ceil(self.piece_bytes);
+        let (results, mine) = (self.tag + RESULTS, slice(me));
+        let (first, mut second) = self.begin_two(slice, data, rounds)?;
+        let mut pieces = Some(first);
         let mut reduced: Openings = Openings::from_elem(None, members);
         for index in 0..=rounds {
             let (mut next_pieces, mut next_reduced) = (None, Openings::from_elem(None, members));
             if index < rounds {
                 for member in others(members, me) {
-                    if !piece(slice(member).len(), index).is_empty() {
+                    if !self.piece(slice(member).len(), index).is_empty() {
                         next_reduced[member] = Some(self.session.expect(member, results)?);
                     }
                 }
                 if index + 1 < rounds {
-                    next_pieces = Some(self.trade(tag, data, slice, &mine, index + 1)?);
+                    next_pieces = Some(match second.take() {
+                        Some(second) => second,
+                        None => self.trade(data, slice, index + 1)?,
+                    });
                 }
-                let range = piece(mine.len(), index);
+                let here = &mut data[mine.clone()][self.piece(mine.len(), index)];
                 if let Some(pieces) = pieces.take() {
                     self.wait_all(&pieces)?;
-                    let here = &mut data[mine.clone()][range.clone()];
-                    self.reduce(&pieces, here.as_ptr(), here.as_mut_ptr(), here.len());
+                    self.reduce_and_send(&pieces, here, results)?;
                     self.close(pieces);
-                }
-                if !range.is_empty() {
-                    for member in others(members, me) {
-                        self.session.send(member, results, &data[mine.clone()][range.clone()])?;
-                    }
                 }
             }
             self.wait_all(&reduced)?;
             for member in others(members, me) {
                 let Some(ticket) = reduced[member] else { continue };
-                let range = piece(slice(member).len(), index - 1);
+                let range = self.piece(slice(member).len(), index - 1);
                 let len = range.len();
                 data[slice(member)][range].copy_from_slice(&self.session.data_of(ticket)[..len]);
             }
@@ -269,6 +290,22 @@ impl<'a> Part<'a> {
             pieces = next_pieces;
         }
         Ok(())
+    }
+
+    /// Reduces a piece of everybody's in place, and sends the result to everybody.
+    fn reduce_and_send(&mut self, pieces: &Openings, here: &mut [u8], tag: c_int) -> Result<(), Failure> {
+        if here.is_empty() {
+            return Ok(());
+        }
+        let mut members = others(self.session.members(), self.me);
+        // The first message is written while the result is in the nearest cache.
+        if let Some(member) = members.next() {
+            let ticket = self.session.prepare(member)?;
+            let room = self.session.room(ticket)[..here.len()].as_mut_ptr();
+            self.reduce(pieces, here.as_ptr(), &[here.as_mut_ptr(), room], here.len());
+            self.session.post(ticket, member, tag, here.len())?;
+        }
+        members.try_for_each(|member| self.session.send(member, tag, here))
     }
 
     /// Everybody reduces its slice of what all give, into `result`. `given` is nothing where that is given too.
@@ -279,25 +316,26 @@ impl<'a> Part<'a> {
         slice: impl Fn(usize) -> Range<usize> + Copy,
         my_offset: usize,
     ) -> Result<(), Failure> {
-        let (members, me, tag) = (self.session.members(), self.me, self.tag + PIECES);
-        let mine = slice(me);
+        let members = self.session.members();
+        let mine = slice(self.me);
         let longest = (0..members).map(|member| slice(member).len()).max().unwrap_or(0);
-        let rounds = longest.div_ceil(PIECE_BYTES);
-        let mut pieces = Some(self.open(slice, given.unwrap_or(result))?);
+        let rounds = longest.div_ceil(self.piece_bytes);
+        let (first, mut second) = self.begin_two(slice, given.unwrap_or(result), rounds)?;
+        let mut pieces = Some(first);
         for index in 0..rounds.max(1) {
-            let mut next = None;
-            if index + 1 < rounds {
-                next = Some(self.trade(tag, given.unwrap_or(result), slice, &mine, index + 1)?);
+            let mut next = second.take();
+            if index + 1 < rounds && next.is_none() {
+                next = Some(self.trade(given.unwrap_or(result), slice, index + 1)?);
             }
             if let Some(pieces) = pieces.take() {
                 self.wait_all(&pieces)?;
-                let range = piece(mine.len(), index);
+                let range = self.piece(mine.len(), index);
                 let output = result[range.clone()].as_mut_ptr();
                 let own = match given {
                     Some(given) => given[my_offset..][range.clone()].as_ptr(),
                     None => output.cast_const(),
                 };
-                self.reduce(&pieces, own, output, range.len());
+                self.reduce(&pieces, own, &[output], range.len());
                 self.close(pieces);
             }
             pieces = next;
@@ -308,21 +346,19 @@ impl<'a> Part<'a> {
     /// Sends everybody a piece of its slice, and expects the same piece of this rank's slice from everybody.
     fn trade(
         &mut self,
-        tag: c_int,
         given: &[u8],
         slice: impl Fn(usize) -> Range<usize>,
-        mine: &Range<usize>,
         index: usize,
     ) -> Result<Openings, Failure> {
-        let (members, me) = (self.session.members(), self.me);
+        let (members, me, tag) = (self.session.members(), self.me, self.tag + PIECES);
         let mut expected = Openings::from_elem(None, members);
-        if !piece(mine.len(), index).is_empty() {
+        if !self.piece(slice(me).len(), index).is_empty() {
             for member in others(members, me) {
                 expected[member] = Some(self.session.expect(member, tag)?);
             }
         }
         for member in others(members, me) {
-            let range = piece(slice(member).len(), index);
+            let range = self.piece(slice(member).len(), index);
             if !range.is_empty() {
                 self.session.send(member, tag, &given[slice(member)][range])?;
             }
@@ -340,7 +376,7 @@ impl<'a> Part<'a> {
     }
 
     /// Reduces a piece of everybody's, this rank's own at its place, in the order of ranks.
-    fn reduce(&mut self, pieces: &Openings, own: *const u8, output: *mut u8, bytes: usize) {
+    fn reduce(&mut self, pieces: &Openings, own: *const u8, outputs: &[*mut u8], bytes: usize) {
         if bytes == 0 {
             return;
         }
@@ -348,11 +384,11 @@ impl<'a> Part<'a> {
             .iter()
             .map(|ticket| ticket.map_or(own, |ticket| self.session.data_of(ticket).as_ptr()))
             .collect();
-        let vectors = Vectors { inputs: &inputs, outputs: &[output] };
+        let vectors = Vectors { inputs: &inputs, outputs };
         let range = 0..bytes / self.signature.element.bytes();
         // SAFETY: each piece has so many bytes, in a buffer that begins at a cache line, and is left alone until it is
-        // let go; so does this rank's own, which is the output or does not overlap it. Both are aligned as the caller's
-        // elements are.
+        // let go; so does this rank's own, which is an output or does not overlap one. Both are aligned as the caller's
+        // elements are. Another output is a buffer of as many bytes that is about to be sent.
         unsafe { reduce::called(&self.signature, &self.weights, vectors, range) };
     }
 }

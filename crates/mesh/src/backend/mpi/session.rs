@@ -43,8 +43,8 @@ pub(super) struct Session<'a> {
     header: Header,
     start: Instant,
     timeout: Duration,
-    /// Messages on their way out, by member.
-    outgoing: SmallVec<[SmallVec<[Ticket; WINDOW]>; 4]>,
+    /// Messages on their way out and whom each is to, the oldest first.
+    outgoing: SmallVec<[(Ticket, usize); 8]>,
     /// Messages that are awaited, or were received and are still being read, and their tags.
     incoming: SmallVec<[(Ticket, c_int); 16]>,
     looks: u32,
@@ -64,7 +64,6 @@ impl<'a> Session<'a> {
         timeout: Duration,
     ) -> Self {
         let line = Some(shared.line());
-        let outgoing = SmallVec::from_elem(SmallVec::new(), ranks.len());
         Session {
             shared,
             line,
@@ -72,7 +71,7 @@ impl<'a> Session<'a> {
             header,
             start,
             timeout,
-            outgoing,
+            outgoing: SmallVec::new(),
             incoming: SmallVec::new(),
             looks: 0,
             wait: None,
@@ -92,6 +91,11 @@ impl<'a> Session<'a> {
 
     pub(super) fn members(&self) -> usize {
         self.ranks.len()
+    }
+
+    /// How long a message may be that is sent without asking the receiver first.
+    pub(super) fn eager_bytes(&mut self) -> usize {
+        self.wire().eager_bytes()
     }
 
     pub(super) fn call(&self) -> u64 {
@@ -132,20 +136,40 @@ impl<'a> Session<'a> {
 
     /// Sends a piece, once there are not too many on their way to that member.
     pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), Failure> {
-        while self.outgoing[to].len() >= WINDOW {
-            let oldest = self.outgoing[to][0];
-            self.wait_sent(oldest, to)?;
-            self.outgoing[to].remove(0);
-            self.wire().give_back(oldest);
+        let ticket = self.prepare(to)?;
+        self.room(ticket)[..piece.len()].copy_from_slice(piece);
+        self.post(ticket, to, tag, piece.len())
+    }
+
+    /// Begins a message to a member, once there are not too many on their way to it.
+    pub(super) fn prepare(&mut self, to: usize) -> Result<Ticket, Failure> {
+        while self.outgoing.iter().filter(|(_, other)| *other == to).count() >= WINDOW {
+            let oldest = self.outgoing.iter().position(|(_, other)| *other == to);
+            oldest.map_or(Ok(()), |oldest| self.wait_sent(oldest))?;
         }
-        let (rank, header) = (self.ranks[to], self.header);
+        let header = self.header;
         let wire = self.wire();
         let ticket = wire.take();
-        let buffer = wire.buffer(ticket);
-        header.write(buffer);
-        buffer[HEADER_BYTES..][..piece.len()].copy_from_slice(piece);
-        wire.send(ticket, HEADER_BYTES + piece.len(), rank, tag)?;
-        self.outgoing[to].push(ticket);
+        header.write(wire.buffer(ticket));
+        Ok(ticket)
+    }
+
+    /// The room for data in a message that was begun.
+    pub(super) fn room(&mut self, ticket: Ticket) -> &mut [u8] {
+        &mut self.wire().buffer(ticket)[HEADER_BYTES..]
+    }
+
+    /// Sends a message that was begun, with so many bytes of data.
+    pub(super) fn post(
+        &mut self,
+        ticket: Ticket,
+        to: usize,
+        tag: c_int,
+        bytes: usize,
+    ) -> Result<(), Failure> {
+        let rank = self.ranks[to];
+        self.wire().send(ticket, HEADER_BYTES + bytes, rank, tag)?;
+        self.outgoing.push((ticket, to));
         Ok(())
     }
 
@@ -165,7 +189,7 @@ impl<'a> Session<'a> {
         self.wire().give_back(ticket);
     }
 
-    /// Sends every other member a piece, and receives one from each.
+    /// Sends every other member a piece, and begins to receive one from each.
     pub(super) fn tell<'b>(
         &mut self,
         me: usize,
@@ -174,22 +198,29 @@ impl<'a> Session<'a> {
     ) -> Result<Openings, Failure> {
         let members = self.members();
         let mut openings = Openings::from_elem(None, members);
-        for member in others(members, me) {
-            openings[member] = Some(self.expect(member, tag)?);
-        }
+        // Everything that can wait comes after sending: the others wait for that.
         for member in others(members, me) {
             self.send(member, tag, piece(member))?;
         }
         for member in others(members, me) {
+            openings[member] = Some(self.expect(member, tag)?);
+        }
+        self.reap()?;
+        Ok(openings)
+    }
+
+    /// Waits for what every other member sends.
+    pub(super) fn hear(&mut self, me: usize, openings: &Openings) -> Result<(), Failure> {
+        let members = self.members();
+        for member in others(members, me) {
             let Some(ticket) = openings[member] else { continue };
-            let waiting = &openings;
             self.wait(ticket, member, |wire| {
                 let missing =
-                    |member: &usize| waiting[*member].is_some_and(|it| !wire.is_done(it).unwrap_or(false));
+                    |member: &usize| openings[*member].is_some_and(|it| !wire.is_done(it).unwrap_or(false));
                 others(members, me).filter(missing).collect()
             })?;
         }
-        Ok(openings)
+        Ok(())
     }
 
     /// Waits for a message from a member. `missing` says, at the end, who else was not heard of.
@@ -230,25 +261,35 @@ impl<'a> Session<'a> {
         Ok(done)
     }
 
-    fn wait_sent(&mut self, ticket: Ticket, to: usize) -> Result<(), Failure> {
-        loop {
-            if self.is_done(ticket)? {
-                return Ok(());
-            }
+    /// Waits until one of the messages on their way out is sent.
+    fn wait_sent(&mut self, index: usize) -> Result<(), Failure> {
+        let (ticket, to) = self.outgoing[index];
+        while !self.is_done(ticket)? {
             if let Some(failure) = self.pause(to)? {
                 return Err(failure);
             }
         }
+        self.outgoing.remove(index);
+        self.wire().give_back(ticket);
+        Ok(())
+    }
+
+    /// Lets go of messages that are sent.
+    fn reap(&mut self) -> Result<(), Failure> {
+        for index in (0..self.outgoing.len()).rev() {
+            let (ticket, _) = self.outgoing[index];
+            if self.wire().is_done(ticket)? {
+                self.outgoing.remove(index);
+                self.wire().give_back(ticket);
+            }
+        }
+        Ok(())
     }
 
     /// Waits until everything is sent: a rank that goes away from MPI for long would hold up the others.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
-        for to in 0..self.outgoing.len() {
-            while let Some(oldest) = self.outgoing[to].first().copied() {
-                self.wait_sent(oldest, to)?;
-                self.outgoing[to].remove(0);
-                self.wire().give_back(oldest);
-            }
+        while !self.outgoing.is_empty() {
+            self.wait_sent(self.outgoing.len() - 1)?;
         }
         Ok(())
     }
@@ -300,9 +341,10 @@ impl<'a> Session<'a> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        let outgoing: Vec<_> = self.outgoing.iter_mut().flat_map(|it| it.drain(..)).collect();
-        let incoming = std::mem::take(&mut self.incoming);
-        for ticket in outgoing.into_iter().chain(incoming.into_iter().map(|(ticket, _)| ticket)) {
+        while let Some((ticket, _)) = self.outgoing.pop() {
+            self.wire().abandon(ticket);
+        }
+        while let Some((ticket, _)) = self.incoming.pop() {
             self.wire().abandon(ticket);
         }
     }
@@ -340,6 +382,9 @@ mod test {
         }
         fn highest_tag(&self) -> c_int {
             100
+        }
+        fn eager_bytes(&self) -> usize {
+            4096
         }
         fn take(&mut self) -> Ticket {
             self.buffers.push(vec![0; HEADER_BYTES + PIECE_BYTES]);

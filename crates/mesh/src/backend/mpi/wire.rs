@@ -17,7 +17,7 @@ use crate::backend::Failure;
 
 /// What a message can hold: a header and a piece of a vector.
 pub(super) const HEADER_BYTES: usize = 64;
-pub(super) const PIECE_BYTES: usize = 256 << 10;
+pub(super) const PIECE_BYTES: usize = 512 << 10;
 const BUFFER_BYTES: usize = HEADER_BYTES + PIECE_BYTES;
 
 /// A message's place on the wire.
@@ -30,6 +30,9 @@ pub(super) trait Wire: Send + Debug {
     fn version(&self) -> &str;
     /// The highest tag that a message may have.
     fn highest_tag(&self) -> c_int;
+    /// How long a message may be that is sent without asking the receiver first, on one host. Above, it takes several
+    /// times as long.
+    fn eager_bytes(&self) -> usize;
     /// A buffer, to be filled and sent, or to be received into.
     fn take(&mut self) -> Ticket;
     /// What is in a buffer.
@@ -50,12 +53,34 @@ pub(super) trait Wire: Send + Debug {
     fn has_ended(&self) -> bool;
 }
 
+/// So much memory is had from the system at once: a large page, of which the kernel finds and pins the parts faster.
+const CHUNK_BYTES: usize = 2 << 20;
+
 /// A buffer that begins at a cache line, so that every element type is aligned in it.
 #[repr(align(64))]
 struct Aligned([u8; BUFFER_BYTES]);
 
+/// Buffers in large pages, where the system has them.
+fn chunk() -> &'static mut [Aligned] {
+    let buffers = CHUNK_BYTES / size_of::<Aligned>();
+    let Ok(layout) = std::alloc::Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES) else { return &mut [] };
+    // SAFETY: the layout is not empty. The memory is never freed, holds so many buffers, is aligned for them, and all of
+    // them are zeros before anything else is made of it.
+    unsafe {
+        let start = std::alloc::alloc(layout);
+        if start.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        #[cfg(target_os = "linux")]
+        libc::madvise(start.cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
+        start.write_bytes(0, CHUNK_BYTES);
+        std::slice::from_raw_parts_mut(start.cast(), buffers)
+    }
+}
+
 struct Place<H> {
-    buffer: Box<Aligned>,
+    /// Never freed: MPI may read or write it as long as the process lives.
+    buffer: &'static mut Aligned,
     request: H,
     receives: bool,
 }
@@ -186,6 +211,11 @@ impl<H: Handle> Wire for Mpi<H> {
         self.highest_tag
     }
 
+    #[inline]
+    fn eager_bytes(&self) -> usize {
+        self.library.eager_bytes
+    }
+
     fn take(&mut self) -> Ticket {
         if let Some(ticket) = self.free.pop() {
             return ticket;
@@ -197,9 +227,10 @@ impl<H: Handle> Wire for Mpi<H> {
             }
             self.abandoned.insert(0, ticket);
         }
-        let request = self.library.constants.null_request;
-        self.places.push(Place { buffer: Box::new(Aligned([0; BUFFER_BYTES])), request, receives: false });
-        self.places.len() - 1
+        let (request, first) = (self.library.constants.null_request, self.places.len());
+        self.places.extend(chunk().iter_mut().map(|buffer| Place { buffer, request, receives: false }));
+        self.free.extend(first + 1..self.places.len());
+        first
     }
 
     #[inline]
@@ -296,12 +327,5 @@ impl<H: Handle> Wire for Mpi<H> {
 impl<H: Handle> Debug for Mpi<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Mpi({}, rank {} of {})", self.library.version, self.rank, self.size)
-    }
-}
-
-impl<H: Handle> Drop for Mpi<H> {
-    fn drop(&mut self) {
-        // MPI may still read or write buffers of messages that did not end.
-        std::mem::forget(std::mem::take(&mut self.places));
     }
 }

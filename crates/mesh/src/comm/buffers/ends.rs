@@ -2,16 +2,13 @@
 
 use evener_device::Buffer;
 
-use super::super::{
-    call::Collective,
-    core::{Core, plain},
-    element::Element,
-    error::Result,
-};
+use super::super::{call::Signature, core::Turn, element::Element, error::Result, request::Request};
 
 /// A rank's buffers in a collective, each with how many blocks it has.
 #[derive(Debug)]
 pub(in crate::comm) struct Ends<'a, T> {
+    pub(in crate::comm) request: Request,
+    pub(in crate::comm) signature: Signature,
     /// What this rank gives.
     pub(in crate::comm) input: Option<(&'a Buffer<T>, usize)>,
     /// Where it takes what it gets.
@@ -22,57 +19,39 @@ pub(in crate::comm) struct Ends<'a, T> {
     pub(in crate::comm) blocks: usize,
 }
 
-/// Both first wait for what was started.
-impl Core {
-    /// In place, on every rank.
-    pub(in crate::comm) fn whole<'a, T: Element>(&self, buffer: &'a Buffer<T>) -> Ends<'a, T> {
-        self.settle();
-        Ends { input: Some((buffer, 1)), output: Some((buffer, 1)), count: buffer.len(), blocks: 1 }
-    }
-
+impl Turn<'_> {
     /// The buffers of a collective, which are one where it is in place. Fails where they are not as long as they must be,
     /// and where a rank has one that only the root has, or the root has none.
     pub(in crate::comm) fn ends<'a, T: Element>(
         &self,
-        collective: Collective,
+        request: Request,
         input: Option<&'a Buffer<T>>,
         output: Option<&'a Buffer<T>>,
-        root: Option<usize>,
     ) -> Result<Ends<'a, T>> {
-        self.settle();
-        let (gives, takes) = collective.blocks(self.size());
-        // A buffer that every rank has says how long a block is.
-        let (every, blocks) = match collective {
-            Collective::Scatter | Collective::ReduceScatter => (output, takes),
-            _ => (input, gives),
-        };
-        let count = every.map_or(0, Buffer::len) / blocks;
-        let signature = plain(collective, T::TYPE, count);
-        let signature = root.map_or(Ok(signature), |root| self.rooted(signature, root))?;
-        let (is_root, root) = (root.is_some() && self.member == root, root.unwrap_or(0));
-        let end = |what: &str, buffer: Option<&'a Buffer<T>>, blocks| {
-            let only_the_root =
-                matches!((collective, what), (Collective::Gather, "output") | (Collective::Scatter, "input"));
-            match buffer {
-                Some(_) if only_the_root && !is_root => {
-                    Err(self.refuse(&signature, format!("an {what}, which only the root {root} has")))
-                }
-                None if is_root => {
-                    Err(self.refuse(&signature, format!("no {what} at the root, which needs one")))
-                }
-                Some(buffer) => self
-                    .check(what, buffer.len(), count * blocks, &signature)
-                    .map(|()| Some((buffer, blocks))),
-                None => Ok(None),
-            }
-        };
-        let (mut input, mut output) = (end("input", input, gives)?, end("output", output, takes)?);
-        match collective {
-            Collective::Reduce if !is_root => output = None,
-            Collective::Broadcast if is_root => output = None,
-            Collective::Broadcast => input = None,
+        let len = |buffer: Option<&Buffer<T>>| buffer.map_or(0, Buffer::len);
+        let signature = self.signature(request, T::TYPE, len(input), len(output))?;
+        let is_root = request.root() == self.core.member;
+        let (gives, takes) = request.blocks(self.core.size(), is_root);
+        let end =
+            |buffer: Option<&'a Buffer<T>>, blocks| buffer.filter(|_| blocks > 0).map(|it| (it, blocks));
+        let (mut input, mut output) = (end(input, gives), end(output, takes));
+        if request.is_in_place() {
+            input = output;
+        }
+        match request {
+            Request::Reduce(..) if !is_root => output = None,
+            Request::Broadcast(_) if is_root => output = None,
+            Request::Broadcast(_) => input = None,
             _ => {}
         }
-        Ok(Ends { input, output, count, blocks: gives.max(takes) })
+        let (gives, takes) = signature.collective.blocks(self.core.size());
+        Ok(Ends {
+            request,
+            signature,
+            input,
+            output,
+            count: signature.count as usize,
+            blocks: gives.max(takes),
+        })
     }
 }

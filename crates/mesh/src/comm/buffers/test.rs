@@ -7,7 +7,7 @@ use evener_device::{
 use half::f16;
 
 use super::{pieces::PIECE_BYTES, *};
-use crate::comm::Comm;
+use crate::comm::{Comm, Operation};
 
 /// Runs each rank in a thread, with a device of its own.
 fn ranks<R: Send + 'static>(

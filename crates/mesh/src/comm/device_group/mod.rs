@@ -1,11 +1,12 @@
 //! A group whose ranks have a device each, and which finds the best way between them by itself.
 
-mod collectives;
+mod call;
 #[cfg(unix)]
 mod direct;
 #[cfg(test)]
 mod test;
 
+use std::sync::Arc;
 #[cfg(unix)]
 use std::sync::Mutex;
 
@@ -40,9 +41,15 @@ const CARD_BYTES: usize = 256;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct DeviceGroup<'a> {
-    group: &'a Group,
+pub struct DeviceGroup {
+    group: Group,
     why: String,
+    way: Arc<Way>,
+}
+
+/// How buffers get from rank to rank.
+#[derive(Debug)]
+struct Way {
     // Dropped before the device, which keeps the context that it is of.
     #[cfg(unix)]
     direct: Option<Mutex<Communicator>>,
@@ -50,27 +57,26 @@ pub struct DeviceGroup<'a> {
 }
 
 impl Group {
-    /// Gives this rank's device to the group. Every member does so, each with its own; all take the same way.
-    pub fn with_device(&self, device: &Device) -> Result<DeviceGroup<'_>> {
+    /// Gives this rank's device to the group, of which the result is another handle. Every member does so, each with its
+    /// own; all take the same way.
+    pub fn with_device(&self, device: &Device) -> Result<DeviceGroup> {
         let cards = self.cards(device)?;
         let why_not = why_not_nccl(&cards, self.ranks());
         #[cfg(unix)]
-        if why_not.is_none() {
-            let (why, direct) = self.join_nccl(device)?;
-            return Ok(DeviceGroup {
-                group: self,
-                device: device.clone(),
-                why,
-                direct: Some(Mutex::new(direct)),
-            });
-        }
-        let why = format!("{} through the host: {}", self.backend(), why_not.unwrap_or_default());
+        let (why, direct) = match &why_not {
+            None => self.join_nccl(device).map(|(why, direct)| (why, Some(Mutex::new(direct))))?,
+            Some(_) => (String::new(), None),
+        };
+        #[cfg(not(unix))]
+        let why = String::new();
         Ok(DeviceGroup {
-            group: self,
-            device: device.clone(),
-            why,
-            #[cfg(unix)]
-            direct: None,
+            group: self.clone(),
+            why: why_not.map_or(why, |why_not| format!("{} through the host: {why_not}", self.backend())),
+            way: Arc::new(Way {
+                #[cfg(unix)]
+                direct,
+                device: device.clone(),
+            }),
         })
     }
 
@@ -104,7 +110,7 @@ impl Group {
 
     #[cfg(unix)]
     fn join_nccl(&self, device: &Device) -> Result<(String, Communicator)> {
-        let core = &self.core;
+        let core = self.core();
         let failed = |detail: String| {
             let group = self.name().to_owned();
             core.fail(CommError::Library { group, library: "NCCL", operation: "joining".into(), detail })
@@ -142,7 +148,7 @@ fn why_not_nccl(cards: &[[String; 5]], ranks: &[usize]) -> Option<String> {
     None
 }
 
-impl DeviceGroup<'_> {
+impl DeviceGroup {
     /// Which way buffers take between the ranks, and why.
     pub fn backend(&self) -> &str {
         &self.why
@@ -150,6 +156,6 @@ impl DeviceGroup<'_> {
 
     /// The group on the host.
     pub fn group(&self) -> &Group {
-        self.group
+        &self.group
     }
 }

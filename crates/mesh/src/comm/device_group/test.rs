@@ -28,7 +28,7 @@ fn with_card_nccl_reduces_on_the_card() {
     let group = comm.world().with_device(card).unwrap();
     assert!(group.backend().starts_with("nccl 2."), "{}", group.backend());
     let mut stream = card.stream().unwrap();
-    fn check<T: Element>(group: &DeviceGroup<'_>, card: &Device, stream: &mut Stream, numbers: &[T]) {
+    fn check<T: Element>(group: &DeviceGroup, card: &Device, stream: &mut Stream, numbers: &[T]) {
         let buffer = card.buffer_from(numbers).unwrap();
         for operation in Operation::ALL {
             group.all_reduce(stream, &buffer, operation).unwrap();
@@ -37,7 +37,7 @@ fn with_card_nccl_reduces_on_the_card() {
         group.broadcast(stream, &buffer, 0).unwrap();
         assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), numbers);
         // Alone, each gives its own to itself.
-        type Way<T> = fn(&DeviceGroup<'_>, &mut Stream, &Buffer<T>, &Buffer<T>) -> Result<()>;
+        type Way<T> = fn(&DeviceGroup, &mut Stream, &Buffer<T>, &Buffer<T>) -> Result<()>;
         let ways: [Way<T>; 5] = [
             |group, stream, from, to| group.all_gather(stream, from, to),
             |group, stream, from, to| group.reduce_scatter(stream, from, to, Operation::Sum),

@@ -1,7 +1,6 @@
 //! A member's way from meeting to meeting, and how it waits for the others.
 
 use std::{
-    hint,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -14,18 +13,8 @@ use super::{
 use crate::backend::{
     Failure,
     local::standing::{Closed, Look, Standings},
-    wait::nap,
+    wait::{nap, spin},
 };
-
-/// So many looks without a pause, which takes longer than a line takes to come.
-const EAGER_LOOKS: u32 = 100;
-/// So many looks before the clock is asked; and where there are more members than cores.
-const QUICK_LOOKS: u32 = 2000;
-const CROWDED_LOOKS: u32 = 100;
-/// So many looks between two questions to the clock.
-const LOOKS: u32 = 64;
-/// Looking without giving the core away ends after this.
-const SPIN: Duration = Duration::from_micros(100);
 
 /// A member's place among those who meet, and how far it has come.
 #[derive(Debug)]
@@ -134,51 +123,32 @@ impl Meeting {
             });
         }
         let mut there = 0;
-        for look in 0..if self.crowded { CROWDED_LOOKS } else { QUICK_LOOKS } {
-            match self.seats.look(step, &mut there) {
-                Look::All => {
-                    self.step = step;
-                    return Ok(());
-                }
-                Look::Waiting if look < EAGER_LOOKS => {}
-                Look::Waiting => hint::spin_loop(),
-                Look::Never(member, why) => return Err(self.never(member, why)),
+        let seats = &*self.seats;
+        let look = || match seats.look(step, &mut there) {
+            Look::All => Some(Ok(())),
+            Look::Never(member, why) => Some(Err(self.never(member, why))),
+            Look::Waiting => None,
+        };
+        let met = spin(self.crowded, look, |waited| {
+            if let Some((member, why)) = seats.never(step) {
+                return Some(Err(self.never(member, why)));
             }
-        }
-        self.wait(step, there, patience)
-    }
-
-    #[cold]
-    fn wait(&mut self, step: u64, mut there: usize, patience: &mut Patience<'_>) -> Result<(), Failure> {
-        let here = Instant::now();
-        let since = *patience.since.get_or_insert(here);
-        loop {
-            for _ in 0..if self.crowded { 1 } else { LOOKS } {
-                if self.seats.look(step, &mut there) == Look::All {
-                    self.step = step;
-                    return Ok(());
-                }
-                hint::spin_loop();
-            }
-            if let Some((member, why)) = self.seats.never(step) {
-                return Err(self.never(member, why));
-            }
+            let since = patience.since.get_or_insert_with(Instant::now);
             let left = patience.timeout.saturating_sub(since.elapsed());
             if left.is_zero() {
-                let missing = self.seats.give_up(step);
-                if !missing.is_empty() {
-                    return Err(Failure::TimedOut(missing));
-                }
-                continue;
+                let missing = seats.give_up(step);
+                return (!missing.is_empty()).then_some(Err(Failure::TimedOut(missing)));
             }
-            let waited = here.elapsed();
             if let Some(nap) = nap(waited) {
                 (patience.meanwhile)();
                 thread::sleep(nap.min(left));
-            } else if self.crowded || waited > SPIN {
-                thread::yield_now();
             }
+            None
+        });
+        if met.is_ok() {
+            self.step = step;
         }
+        met
     }
 
     /// What it means that a member will never come.

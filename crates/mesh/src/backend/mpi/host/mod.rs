@@ -120,6 +120,7 @@ fn tell<const N: usize>(
 ) -> Result<Vec<[u64; N]>, Failure> {
     let bytes: Vec<u8> = mine.iter().copied().flat_map(u64::to_le_bytes).collect();
     let heard = session.tell(me, tag + PIECES, |_| &bytes)?;
+    session.hear(me, &heard)?;
     let mut told = Vec::with_capacity(heard.len());
     for ticket in heard {
         let mut words = mine;

@@ -13,7 +13,7 @@ use crate::{
         Failure,
         reduce::{self, Vectors},
     },
-    comm::{Call, Collective, Signature},
+    comm::{Blocks, Call, Collective, Signature},
 };
 
 /// Where all others' vectors together are no longer than this, everybody reduces them all: one meeting and not two.
@@ -50,11 +50,13 @@ impl<'a> Part<'a> {
     }
 
     pub(super) fn run(&mut self, call: Call<'_>) -> Result<(), Failure> {
-        let Call { signature, input, output, .. } = call;
         let (members, me) = (self.meeting.members(), self.meeting.me());
+        let places = Blocks::of(&call, members);
+        let Call { signature, input, output, .. } = call;
         let part = signature.part_bytes();
         let is_root = |member: usize| signature.root.is_none_or(|root| root as usize == member);
-        let block = |member: usize| member * part..(member + 1) * part;
+        let given = |member: usize| places.given(me, member);
+        let taken = |member: usize| places.taken(me, member);
         let whole_from_root = |member: usize| if is_root(member) { 0..part } else { 0..0 };
         match signature.collective {
             Collective::Barrier => self.meet(),
@@ -69,22 +71,22 @@ impl<'a> Part<'a> {
             Collective::Broadcast if is_root(me) => self.share(output, &mut [], |_| 0..0),
             Collective::Broadcast => self.share(&[], output, whole_from_root),
             Collective::AllGather => {
-                output[block(me)].copy_from_slice(input);
-                self.share(input, output, block)
+                output[taken(me)].copy_from_slice(input);
+                self.share(input, output, taken)
             }
             Collective::Gather if is_root(me) => {
-                output[block(me)].copy_from_slice(input);
-                self.share(&[], output, block)
+                output[taken(me)].copy_from_slice(input);
+                self.share(&[], output, taken)
             }
             Collective::Gather => self.share(input, &mut [], |_| 0..0),
             Collective::Scatter if is_root(me) => {
-                output.copy_from_slice(&input[block(me)]);
-                self.deal(input, &mut [], |_| 0..0)
+                output.copy_from_slice(&input[given(me)]);
+                self.deal(input, given, &mut [], |_| 0..0)
             }
-            Collective::Scatter => self.deal(&[], output, whole_from_root),
+            Collective::Scatter => self.deal(&[], given, output, whole_from_root),
             Collective::AllToAll => {
-                output[block(me)].copy_from_slice(&input[block(me)]);
-                self.deal(input, output, block)
+                output[taken(me)].copy_from_slice(&input[given(me)]);
+                self.deal(input, given, output, taken)
             }
             Collective::Send | Collective::Receive => Ok(()),
         }
@@ -151,13 +153,14 @@ impl<'a> Part<'a> {
     fn deal(
         &mut self,
         given: &[u8],
+        to: impl Fn(usize) -> Range<usize> + Copy,
         taken: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
         let (members, me, part) = (self.meeting.members(), self.meeting.me(), self.signature.part_bytes());
         let bytes = self.share_bytes();
         for index in 0..part.div_ceil(bytes).max(1) {
-            self.give_each(given, |member| member * part..(member + 1) * part, index);
+            self.give_each(given, to, index);
             self.meet()?;
             for member in others(members, me) {
                 let into = &mut taken[from(member)];

@@ -1,0 +1,92 @@
+//! The protocol of the slots against a model, in random order: what is promised holds whoever does what when.
+
+use proptest::prelude::*;
+
+use super::{
+    slots::Slots,
+    standing::{Closed, Look, Standings},
+};
+
+const MEMBERS: usize = 3;
+
+/// What a member, or another thread of it, does next.
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    /// It arrives at the step after the last one that it has seen all arrive at.
+    Arrive(usize),
+    /// It looks at the step that it has arrived at.
+    Look(usize),
+    /// It has waited too long, and gives up those that have not come.
+    GiveUp(usize),
+    /// Its slot is closed, at whatever point.
+    Close(usize),
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    (0..MEMBERS, 0..10u8).prop_map(|(member, kind)| match kind {
+        0..4 => Action::Arrive(member),
+        4..8 => Action::Look(member),
+        8 => Action::GiveUp(member),
+        _ => Action::Close(member),
+    })
+}
+
+/// What a member knows of one step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Verdict {
+    All,
+    Failed,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    /// What must never happen: that one member sees all at a step and another sees that step fail; that a closed slot
+    /// arrives; that a step which failed is reached later.
+    #[test]
+    fn no_step_succeeds_for_one_member_and_fails_for_another(actions in prop::collection::vec(action(), 1..80)) {
+        let slots = Slots::new(MEMBERS);
+        // By member: the step it stands at, whether it knows its outcome, and whether it takes part no more.
+        let mut at = [0u64; MEMBERS];
+        let mut settled = [true; MEMBERS];
+        let mut gone = [false; MEMBERS];
+        let mut verdicts: Vec<Option<Verdict>> = vec![None; 100];
+        let mut decide = |step: u64, verdict: Verdict, settled: &mut bool, gone: &mut bool| {
+            *settled = true;
+            *gone |= verdict == Verdict::Failed;
+            let before = verdicts[step as usize].replace(verdict);
+            prop_assert!(before.is_none_or(|it| it == verdict), "step {step}: {before:?}, and then {verdict:?}");
+            Ok(())
+        };
+        for action in actions {
+            match action {
+                Action::Arrive(member) if settled[member] && !gone[member] => {
+                    let closed = slots.closed(member).is_some();
+                    let arrived = slots.arrive(member, at[member] + 1);
+                    prop_assert_eq!(arrived.is_err(), closed, "a slot arrives unless it is closed");
+                    at[member] += 1;
+                    match arrived {
+                        Ok(()) => settled[member] = false,
+                        Err(_) => decide(at[member], Verdict::Failed, &mut settled[member], &mut gone[member])?,
+                    }
+                }
+                Action::Look(member) if !settled[member] => match slots.look(at[member], &mut 0) {
+                    Look::All => decide(at[member], Verdict::All, &mut settled[member], &mut gone[member])?,
+                    Look::Never(other, _) => {
+                        prop_assert!(slots.closed(other).is_some() && at[other] <= at[member]);
+                        decide(at[member], Verdict::Failed, &mut settled[member], &mut gone[member])?;
+                    }
+                    Look::Waiting => {}
+                },
+                Action::GiveUp(member) if !settled[member] => {
+                    let missing = slots.give_up(at[member]);
+                    prop_assert!(!missing.contains(&member), "it has arrived itself");
+                    let verdict = if missing.is_empty() { Verdict::All } else { Verdict::Failed };
+                    decide(at[member], verdict, &mut settled[member], &mut gone[member])?;
+                }
+                Action::Close(member) => slots.close(member, Closed::Left),
+                _ => {}
+            }
+        }
+    }
+}

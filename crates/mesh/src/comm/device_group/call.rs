@@ -1,0 +1,84 @@
+//! Calls: from card to card where that can be, otherwise through the host.
+
+use evener_device::{Buffer, Device, Mark, Stream};
+
+use super::{
+    super::{core::Core, element::Element, error::Result, pending::Pending, request::Request},
+    DeviceGroup, Way,
+};
+
+/// Input and output do not overlap. Through NCCL, reductions go in an order of its own.
+impl DeviceGroup {
+    /// Does what is asked for: what all other collectives here are short for. There is no input, or no output, where the
+    /// request has none on this rank. Whatever is queued in the stream comes first; when the call returns, the result is
+    /// in the buffer.
+    pub fn call<T: Element>(
+        &self,
+        stream: &mut Stream,
+        request: Request,
+        input: Option<&Buffer<T>>,
+        output: Option<&Buffer<T>>,
+    ) -> Result<()> {
+        self.group.core().settle();
+        self.way.call(self.group.core(), stream, request, input, output)
+    }
+
+    /// Starts a [`call`](DeviceGroup::call) that comes after whatever is queued in the stream so far. Copies go through
+    /// streams of its own: what is queued in this one afterwards runs meanwhile, and must not use the buffers until the
+    /// call has ended. Calls run in the order in which they were started, after one another.
+    ///
+    /// ```
+    /// use evener_device::Device;
+    /// use evener_mesh::comm::{Comm, Operation, Request};
+    ///
+    /// let comm = Comm::local(1).remove(0);
+    /// let device = Device::cpu();
+    /// let group = comm.world().with_device(&device)?;
+    /// let (mut stream, gradient) = (device.stream()?, device.buffer_from(&[1.0f32, 2.0])?);
+    /// let pending = group.start(&mut stream, Request::AllReduce(Operation::Sum), None, Some(&gradient));
+    /// // … kernels of the layer before, in the same stream …
+    /// pending.wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn start<T: Element>(
+        &self,
+        stream: &mut Stream,
+        request: Request,
+        input: Option<&Buffer<T>>,
+        output: Option<&Buffer<T>>,
+    ) -> Pending<()> {
+        let (way, input, output) = (self.way.clone(), input.cloned(), output.cloned());
+        // A mark that could not be had is an error in the call's own turn.
+        let mark = stream.mark();
+        self.group.later(move |core| {
+            let mut stream = mark
+                .and_then(|mark| stream_after(&way.device, &mark))
+                .map_err(|error| core.device_failed(error))?;
+            way.call(core, &mut stream, request, input.as_ref(), output.as_ref())
+        })
+    }
+}
+
+/// A stream for what comes after a mark.
+fn stream_after(device: &Device, mark: &Mark) -> evener_device::Result<Stream> {
+    let mut stream = device.stream()?;
+    stream.wait_for(mark)?;
+    Ok(stream)
+}
+
+impl Way {
+    fn call<T: Element>(
+        &self,
+        core: &Core,
+        stream: &mut Stream,
+        request: Request,
+        input: Option<&Buffer<T>>,
+        output: Option<&Buffer<T>>,
+    ) -> Result<()> {
+        #[cfg(unix)]
+        if let (Some(direct), Some(work)) = (&self.direct, super::direct::work(request)) {
+            return super::direct::call(direct, core, stream, work, (request, input, output));
+        }
+        core.call_buffers(&self.device, stream, request, input, output)
+    }
+}

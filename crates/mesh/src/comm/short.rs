@@ -1,0 +1,114 @@
+//! Short forms of started calls and of calls on buffers: the same for every collective, written down once.
+
+use evener_device::{Buffer, Device, Stream};
+
+use super::{
+    device_group::DeviceGroup,
+    element::{Element, FloatElement},
+    error::Result,
+    group::Group,
+    operation::Operation,
+    pending::Pending,
+    request::Request,
+};
+
+/// Writes the short forms of collectives. A row has the vectors that a collective takes, its name on host memory, when
+/// started and on a group's buffers, and its arguments after the vectors, with the request that they make.
+macro_rules! short_forms {
+    ($($vectors:ident $host:ident $start:ident $buffer:ident<$element:ident> $arguments:tt $request:expr;)*) => {
+        /// Vectors move into the collective and come back from [`Pending`]: nothing can be changed under way. Calls run in
+        /// the order in which they were started, on a thread of the group's own.
+        impl Group {
+            $(started! { $vectors $host $start<$element> $arguments $request })*
+        }
+
+        /// Short for [`call_buffers`](Group::call_buffers). A root has a buffer that the other ranks have not.
+        impl Group {
+            $(buffers! { $vectors on_group $host $buffer<$element> $arguments $request })*
+        }
+
+        /// Short for [`call`](DeviceGroup::call). A root has a buffer that the other ranks have not. A weighted mean always
+        /// goes through the host: what a rank of weight 0 has is not to be looked at.
+        impl DeviceGroup {
+            $(buffers! { $vectors on_devices $host $host<$element> $arguments $request })*
+        }
+    };
+}
+
+macro_rules! started {
+    (data $host:ident $start:ident<$element:ident>($($name:ident: $type:ty),*) $request:expr) => {
+        #[doc = concat!("Starts [`", stringify!($host), "`](Group::", stringify!($host), ").")]
+        pub fn $start<T: $element>(&self, data: Vec<T>, $($name: $type),*) -> Pending<Vec<T>> {
+            self.start_with_one($request, data)
+        }
+    };
+    (sent $($rest:tt)*) => { started! { data $($rest)* } };
+    ($vectors:ident $host:ident $start:ident<$element:ident>($($name:ident: $type:ty),*) $request:expr) => {
+        #[doc = concat!("Starts [`", stringify!($host), "`](Group::", stringify!($host), "); gives input and output back.")]
+        pub fn $start<T: $element>(
+            &self,
+            input: Vec<T>,
+            output: Vec<T>,
+            $($name: $type),*
+        ) -> Pending<(Vec<T>, Vec<T>)> {
+            self.start($request, input, output)
+        }
+    };
+}
+
+/// By the vectors, the buffers that are taken, and the input and output that they are.
+macro_rules! buffers {
+    (data $form:ident $($rest:tt)*) => { $form! { (buffer: &Buffer<T>) (None, Some(buffer)) $($rest)* } };
+    (sent $form:ident $($rest:tt)*) => { $form! { (buffer: &Buffer<T>) (Some(buffer), None) $($rest)* } };
+    (both $form:ident $($rest:tt)*) => {
+        $form! { (input: &Buffer<T>, output: &Buffer<T>) (Some(input), Some(output)) $($rest)* }
+    };
+    (gathered $form:ident $($rest:tt)*) => {
+        $form! { (input: &Buffer<T>, output: Option<&Buffer<T>>) (Some(input), output) $($rest)* }
+    };
+    (scattered $form:ident $($rest:tt)*) => {
+        $form! { (input: Option<&Buffer<T>>, output: &Buffer<T>) (input, Some(output)) $($rest)* }
+    };
+}
+
+macro_rules! on_group {
+    (($($taken:tt)*) ($input:expr, $output:expr) $host:ident $buffer:ident<$element:ident>($($name:ident: $type:ty),*)
+        $request:expr) => {
+        #[doc = concat!("As [`", stringify!($host), "`](Group::", stringify!($host), "), of buffers.")]
+        pub fn $buffer<T: $element>(
+            &self,
+            device: &Device,
+            stream: &mut Stream,
+            $($taken)*,
+            $($name: $type),*
+        ) -> Result<()> {
+            self.call_buffers(device, stream, $request, $input, $output)
+        }
+    };
+}
+
+macro_rules! on_devices {
+    (($($taken:tt)*) ($input:expr, $output:expr) $host:ident $same:ident<$element:ident>($($name:ident: $type:ty),*)
+        $request:expr) => {
+        #[doc = concat!("As [`Group::", stringify!($host), "`], of buffers.")]
+        pub fn $host<T: $element>(&self, stream: &mut Stream, $($taken)*, $($name: $type),*) -> Result<()> {
+            self.call(stream, $request, $input, $output)
+        }
+    };
+}
+
+short_forms! {
+    data all_reduce start_all_reduce all_reduce_buffer<Element>(operation: Operation) Request::AllReduce(operation);
+    data weighted_all_reduce start_weighted_all_reduce weighted_all_reduce_buffer<FloatElement>(weight: f64)
+        Request::WeightedAllReduce(weight);
+    data reduce start_reduce reduce_buffer<Element>(operation: Operation, root: usize) Request::Reduce(operation, root);
+    data broadcast start_broadcast broadcast_buffer<Element>(root: usize) Request::Broadcast(root);
+    both all_gather start_all_gather all_gather_buffer<Element>() Request::AllGather;
+    both reduce_scatter start_reduce_scatter reduce_scatter_buffer<Element>(operation: Operation)
+        Request::ReduceScatter(operation);
+    gathered gather start_gather gather_buffer<Element>(root: usize) Request::Gather(root);
+    scattered scatter start_scatter scatter_buffer<Element>(root: usize) Request::Scatter(root);
+    both all_to_all start_all_to_all all_to_all_buffer<Element>() Request::AllToAll;
+    sent send start_send send_buffer<Element>(to: usize) Request::Send(to);
+    data recv start_recv recv_buffer<Element>(from: usize) Request::Recv(from);
+}

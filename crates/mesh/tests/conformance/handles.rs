@@ -1,0 +1,144 @@
+//! Handles: calls that were started can be awaited, and on device buffers they follow a stream.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Arc, mpsc},
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::Duration,
+};
+
+use evener_device::{Device, Kernel};
+use evener_mesh::comm::{CommError, Members, Operation, Request};
+
+use crate::Rank;
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The smallest of runtimes. It sleeps until it is woken, so a waker that is not called is a test that does not end in
+/// time.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park_timeout(Duration::from_secs(60)),
+        }
+    }
+}
+
+fn all(rank: &Rank) -> Vec<usize> {
+    (0..rank.comm.size()).collect()
+}
+
+pub fn started_calls_can_be_awaited(rank: &Rank) {
+    let group = rank.comm.group(Members::new("awaited", all(rank))).unwrap();
+    let (me, size) = (group.rank().unwrap(), group.size());
+    let start = std::time::Instant::now();
+    block_on(async {
+        for round in 0..50usize {
+            // Now and then a rank is late, so that the others do not find the result there.
+            if round % 7 == me {
+                thread::sleep(Duration::from_millis(2));
+            }
+            let sum = group.start_all_reduce(vec![(me + round) as u64; 10], Operation::Sum);
+            let both = group.start(Request::AllGather, vec![me as u32], vec![0; size]);
+            let expected = (size * round + size * (size - 1) / 2) as u64;
+            assert_eq!(sum.await.unwrap(), vec![expected; 10]);
+            assert_eq!(both.await.unwrap().1, (0..size as u32).collect::<Vec<_>>());
+        }
+        // An error is awaited as well.
+        assert!(matches!(
+            group.start(Request::Broadcast(size), vec![], vec![1u8]).await,
+            Err(CommError::Argument { .. })
+        ));
+    });
+    assert!(start.elapsed() < Duration::from_secs(55), "a waker was not called");
+}
+
+pub fn a_group_with_a_device_outlives_its_other_handles(rank: &Rank) {
+    let device = Device::cpu();
+    let group = {
+        let group = rank.comm.group(Members::new("owned", all(rank))).unwrap();
+        group.with_device(&device).unwrap()
+    };
+    // Nothing is borrowed: it can go to another thread.
+    let size = rank.comm.size();
+    let sums = thread::spawn(move || {
+        let (mut stream, buffer) = (device.stream().unwrap(), device.buffer_from(&[1u32; 10]).unwrap());
+        group.all_reduce(&mut stream, &buffer, Operation::Sum).unwrap();
+        stream.download(&buffer).unwrap().wait().unwrap()
+    });
+    assert_eq!(sums.join().unwrap(), [size as u32; 10]);
+}
+
+/// What was queued before a started call comes first, also where it is slow; and started calls come one after another.
+pub fn started_calls_on_buffers_follow_their_stream(rank: &Rank) {
+    let device = Device::cpu();
+    let group = rank.comm.group(Members::new("streams", all(rank))).unwrap().with_device(&device).unwrap();
+    let (me, size) = (group.group().rank().unwrap() as u32, group.group().size());
+    let kernel = Kernel::new("slow").writes::<u32>().rust(|launch| {
+        thread::sleep(Duration::from_millis(20));
+        launch.write::<u32>(0).map(|numbers| numbers.iter_mut().for_each(|it| *it += 1))
+    });
+    let program = device.compile(&kernel).unwrap();
+    let mut stream = device.stream().unwrap();
+    for len in [1, 1000, 2_000_003] {
+        let (data, gathered) =
+            (device.buffer_from(&vec![me; len]).unwrap(), device.buffer(len * size).unwrap());
+        stream.launch(&program.bind(&[data.arg()]).unwrap(), 1, &()).unwrap();
+        let sum = group.start(&mut stream, Request::AllReduce(Operation::Sum), None, Some(&data));
+        let copies = group.start(&mut stream, Request::AllGather, Some(&data), Some(&gathered));
+        copies.wait().unwrap();
+        sum.wait().unwrap();
+        let expected = (size * (size + 1) / 2) as u32;
+        let found = stream.download(&gathered).unwrap().wait().unwrap();
+        assert!(found.iter().all(|it| *it == expected), "{len} elements of {me}: {:?}", &found[..1]);
+    }
+    // A call that cannot be right is an error of the handle, on every rank.
+    let (one, two) = (device.buffer::<u8>(1).unwrap(), device.buffer::<u8>(size + 1).unwrap());
+    group.start(&mut stream, Request::AllGather, Some(&one), Some(&two)).wait().unwrap_err();
+    group.start(&mut stream, Request::Barrier, None, None::<&evener_device::Buffer<u8>>).wait().unwrap_err();
+}
+
+/// Compute that is queued in the same stream goes on while the call waits for another rank.
+pub fn what_is_queued_after_a_started_call_does_not_wait_for_it(rank: &Rank) {
+    let device = Device::cpu();
+    let group = rank.comm.group(Members::new("overlap", all(rank))).unwrap().with_device(&device).unwrap();
+    let (me, size) = (group.group().rank().unwrap(), group.group().size());
+    let mut stream = device.stream().unwrap();
+    let (data, other) = (device.buffer_from(&[1.0f32; 100]).unwrap(), device.buffer::<f32>(1).unwrap());
+    let (computed, has_computed) = mpsc::channel();
+    let kernel = Kernel::new("compute").writes::<f32>().rust(move |launch| {
+        computed.send(()).ok();
+        launch.write::<f32>(0).map(drop)
+    });
+    let program = device.compile(&kernel).unwrap();
+    let start = |stream: &mut evener_device::Stream| {
+        group.start(stream, Request::AllReduce(Operation::Sum), None, Some(&data))
+    };
+    if me == size - 1 {
+        // The others compute before this one has come at all, and say so on another group.
+        let told = rank.comm.group(Members::new("told", all(rank))).unwrap();
+        told.barrier().unwrap();
+        start(&mut stream).wait().unwrap();
+    } else {
+        let pending = start(&mut stream);
+        stream.launch(&program.bind(&[other.arg()]).unwrap(), 1, &()).unwrap();
+        stream.wait().unwrap();
+        has_computed.recv_timeout(Duration::from_secs(30)).unwrap();
+        let told = rank.comm.group(Members::new("told", all(rank))).unwrap();
+        told.barrier().unwrap();
+        pending.wait().unwrap();
+    }
+    assert_eq!(stream.download(&data).unwrap().wait().unwrap(), [size as f32; 100]);
+}
