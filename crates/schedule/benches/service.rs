@@ -4,13 +4,13 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use evener_device::Device;
 use evener_schedule::{Closure, Pool};
 
 fn best(name: &str, count: u64, mut work: impl FnMut()) {
-    let times = (0..5).map(|_| {
+    let times = (0..15).map(|_| {
         let start = Instant::now();
         work();
         start.elapsed().as_secs_f64()
@@ -37,6 +37,15 @@ fn main() {
     const TURNS: u64 = 5_000;
     best("queue, one after another", TURNS, || {
         (0..TURNS).for_each(|number| assert_eq!(queue.submit(number).unwrap().wait().unwrap(), number + 1));
+    });
+
+    let queue = pool.queue(&task).batch(64, Duration::from_millis(1)).open().unwrap();
+    best("queue, batches of 64, or what came in 1 ms", PIECES, || {
+        let handles: Vec<_> = (0..PIECES).map(|number| queue.submit(number).unwrap()).collect();
+        handles
+            .into_iter()
+            .zip(0..)
+            .for_each(|(handle, number)| assert_eq!(handle.wait().unwrap(), number + 1));
     });
 
     const ITEMS: u64 = 2_000_000;
