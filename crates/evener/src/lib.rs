@@ -64,7 +64,22 @@
 //!
 //! [`Pool::job`] has the options (strategy, deadline, cancelling, progress, trace), [`KernelTask`] puts a kernel to
 //! work, [`Pool::map_reduce`], [`Pool::for_each`] and [`Pool::map_stream`] are the other ways to run, and
-//! [`Pool::queue`] is a service that takes work one piece at a time.
+//! [`Pool::queue`] is a service that takes work one piece at a time: the first device that can take a piece does it.
+//!
+//! ```
+//! use evener::prelude::*;
+//!
+//! /// What a server keeps for its requests.
+//! fn answer<T: Task<Input = u64, Output = u64>>(queue: &Queue<T>) -> Result<u64, evener::QueueError> {
+//!     let urgent: Handle<u64> = queue.submit_with(4, 10)?; // a priority; 0 is usual
+//!     urgent.wait() // or `.await`; dropping it cancels the piece
+//! }
+//!
+//! let pool = Pool::new([Device::cpu()])?;
+//! let queue = pool.queue(&Closure::new("square", |&number: &u64| number * number)).open()?;
+//! assert_eq!(answer(&queue)?, 16);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Arrange them as a mesh
 //!
@@ -106,12 +121,15 @@ pub use evener_mesh as mesh;
 /// All of the scheduler: its settings, decisions, reports and simulator.
 pub use evener_schedule as schedule;
 pub use evener_schedule::{
-    BoxClosure, Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Mapped, Pool, Progress, Queue,
-    Reduced, Report, Results, RunError, Strategy, Task,
+    BoxClosure, Cancel, Chunk, Closure, Handle, Job, KernelParams, KernelTask, MapStream, Mapped, Pool,
+    Progress, Queue, QueueError, Reduced, Report, Results, RunError, Strategy, Task,
 };
 
 /// What most programs need: `use evener::prelude::*`.
 pub mod prelude {
+    pub use bytemuck::Pod;
     pub use evener_device::{Buffer, Device, Direction, Error, HostBuffer, Inventory, Kernel, Stream};
-    pub use evener_schedule::{Cancel, Chunk, Closure, KernelTask, Pool, Results, RunError, Strategy, Task};
+    pub use evener_schedule::{
+        Cancel, Chunk, Closure, Handle, KernelTask, Pool, Queue, Results, RunError, Strategy, Task,
+    };
 }

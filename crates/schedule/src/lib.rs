@@ -25,7 +25,9 @@ pub use error::{Done, RunError};
 pub use partition::{dynamic, equal, proportional};
 pub use pool::{Cancel, DeviceStatistics, Job, MapStream, Mapped, Pool, Reduced};
 pub use progress::Progress;
-pub use queue::{Handle, Queue, QueueBuilder, QueueDevice, QueueError, QueueStatistics};
+pub use queue::{
+    Handle, Queue, QueueBuilder, QueueDevice, QueueError, QueueStatistics, Submission, TrySubmitError,
+};
 pub use report::{Calibrated, DeviceReport, LeftOut, Report, Speedup};
 pub use run::Settings;
 pub use strategy::Strategy;

@@ -663,7 +663,7 @@ fn a_stream_never_reads_further_ahead_than_its_window() {
         let stream = faulty.job(&task).map_stream(source).unwrap();
         for (given, result) in (0u64..300_000).zip(stream) {
             assert_eq!(result.unwrap(), scramble(given as u32));
-            most = most.max(taken.load(SeqCst) - given);
+            most = most.max(taken.load(SeqCst) - (given + 1));
         }
         assert!(most <= WINDOW, "{most} items were taken ahead");
     });
@@ -740,20 +740,129 @@ fn a_stream_gives_what_comes_before_an_error_and_nothing_after_it() {
 }
 
 #[test]
-fn a_stream_whose_items_panic_when_copied_ends_with_an_error() {
-    struct Brittle(u32);
-    impl Clone for Brittle {
-        fn clone(&self) -> Self {
-            assert_ne!(self.0, 300, "it breaks");
-            Brittle(self.0)
+fn a_stream_gives_results_while_its_source_has_nothing_yet() {
+    within(LIMIT, "a source that waits for results", || {
+        for devices in [vec![cores("cpu", 2)], two().to_vec()] {
+            let faulty = Faulty::new(&devices);
+            // Each item is sent once the result of the one before it has come.
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let mut stream = faulty.job(&Plain::after(|_, _| ())).map_stream(receiver).unwrap();
+            let start = Instant::now();
+            for item in 0..200u32 {
+                sender.send(item).unwrap();
+                assert_eq!(stream.next().unwrap().unwrap(), scramble(item));
+            }
+            assert!(start.elapsed() < ms(2_000), "a result waits: {:?}", start.elapsed());
+            drop(sender);
+            assert!(stream.next().is_none());
+        }
+    });
+}
+
+#[test]
+fn a_stream_bounds_the_bytes_that_it_holds() {
+    /// Items of a kibibyte each, which their size does not tell.
+    #[derive(Clone)]
+    struct Heavy;
+    impl Task for Heavy {
+        type Input = Vec<u8>;
+        type Output = usize;
+        type State = ();
+        fn name(&self) -> &str {
+            "heavy"
+        }
+        fn can_use(&self, _: &Device) -> bool {
+            true
+        }
+        fn prepare(&self, _: &Device) -> Result<()> {
+            Ok(())
+        }
+        fn run(
+            &self,
+            _: &mut (),
+            chunk: &Chunk<'_, Vec<u8>>,
+            results: &mut Results<'_, usize>,
+        ) -> Result<()> {
+            chunk.read(|items| results.extend(items.iter().map(Vec::len)))
+        }
+        fn item_bytes(&self, item: &Vec<u8>) -> u64 {
+            item.len() as u64
         }
     }
-    within(LIMIT, "brittle items", || {
+    within(LIMIT, "bytes", || {
         let faulty = Faulty::new(&[cores("cpu", 2)]);
-        let task = Closure::new("scramble", |item: &Brittle| scramble(item.0));
-        let stream = faulty.job(&task).map_stream((0..1_000).map(Brittle)).unwrap();
-        let error = stream.map(|result| result.map(drop)).find_map(Result::err).expect("an error");
-        assert!(error.to_string().contains("it breaks"), "{error}");
+        for (items, bytes, most_ahead) in [(1 << 16, 10 << 10, 10), (5, 1 << 30, 5), (0, 0, 1)] {
+            let taken = Arc::new(AtomicU64::new(0));
+            let count = taken.clone();
+            let source = std::iter::repeat_with(move || {
+                count.fetch_add(1, SeqCst);
+                vec![0; 1 << 10]
+            });
+            let stream = faulty.job(&Heavy).read_ahead(items, bytes).map_stream(source.take(2_000)).unwrap();
+            let mut most = 0;
+            for (given, result) in (0u64..).zip(stream) {
+                assert_eq!(result.unwrap(), 1 << 10);
+                most = most.max(taken.load(SeqCst) - (given + 1));
+            }
+            assert!(most <= most_ahead, "{most} items of a kibibyte were held");
+            assert_eq!(taken.load(SeqCst), 2_000);
+        }
+    });
+}
+
+#[test]
+fn a_stream_copies_no_item_and_drops_each_once() {
+    struct Counted(u32, Arc<AtomicU64>);
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, SeqCst);
+        }
+    }
+    within(LIMIT, "items that cannot be cloned", || {
+        let faulty = Faulty::new(&[cores("cpu", 2)]);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let count = dropped.clone();
+        let task = Closure::new("scramble", |item: &Counted| scramble(item.0));
+        let source = (0..10_000).map(move |item| Counted(item, count.clone()));
+        let stream = faulty.job(&task).map_stream(source).unwrap();
+        let results: Vec<u32> = stream.map(|result| result.unwrap()).collect();
+        assert_eq!(results, (0..10_000).map(scramble).collect::<Vec<_>>());
+        while Arc::strong_count(&dropped) > 1 {
+            std::thread::sleep(ms(1));
+        }
+        assert_eq!(dropped.load(SeqCst), 10_000);
+    });
+}
+
+#[test]
+fn a_stream_goes_to_another_thread_and_its_source_may_borrow() {
+    within(LIMIT, "a borrowed source", || {
+        let faulty = Faulty::new(&[cores("cpu", 2)]);
+        let task = Closure::new("scramble", |&item: &u32| scramble(item));
+        let items = numbers(5_000);
+        let job = faulty.job(&task);
+        let results = std::thread::scope(|scope| {
+            let stream = job.map_stream_scoped(scope, items.iter().copied()).unwrap();
+            let consumer = scope.spawn(move || stream.map(|result| result.unwrap()).collect::<Vec<u32>>());
+            consumer.join().unwrap()
+        });
+        assert_eq!(results, plain(&items));
+    });
+}
+
+#[test]
+fn a_panic_of_the_source_comes_after_the_results_of_the_items_before_it() {
+    within(LIMIT, "a source that panics", || {
+        let faulty = Faulty::new(&[cores("cpu", 2)]);
+        let task = Closure::new("scramble", |&item: &u32| scramble(item));
+        let source = (0u32..).inspect(|&item| assert!(item < 500, "the source breaks"));
+        let mut stream = faulty.job(&task).map_stream(source).unwrap();
+        for item in 0..500 {
+            assert_eq!(stream.next().unwrap().unwrap(), scramble(item));
+        }
+        let next = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| stream.next().is_some()));
+        assert_eq!(next.unwrap_err().downcast_ref(), Some(&"the source breaks"));
+        assert!(stream.next().is_none());
     });
 }
 

@@ -1,11 +1,12 @@
-//! Evens out the queues of a long-lived service, in which each device has its own.
+//! Evens out the queues of devices whose own pieces wait for them, because their data is there.
 //!
 //! The load of a device is the time it will take to drain its queue: queued pieces × the mean time of a piece there.
 //! When the most loaded has too much more than the least loaded, queued pieces move from the one to the other, few
 //! at a time and not often. Three things keep work from swinging back and forth:
 //!
 //! - a piece moves at most once, because only [`Move::apply`] moves pieces and it passes over those moved before;
-//! - no move makes its target the more loaded of the two, so none calls for its own reversal;
+//! - no move makes its target the more loaded of the two, so none calls for its own reversal; bringing a piece's data to
+//!   the target counts as load there;
 //! - for a while after a move, the trigger is higher for a source that received or a target that gave.
 
 mod piece;
@@ -58,6 +59,8 @@ pub struct Load {
     pub movable: usize,
     /// Mean time of a piece on this device. Where it is not known, or zero, the mean of the other devices serves.
     pub piece_time: Option<Duration>,
+    /// Mean time that it takes to bring the data of one of its pieces to another device.
+    pub move_time: Duration,
     /// Whether the device takes work. One that does not (absent, in quarantine) is no target, and what is queued
     /// there is moved away without regard to the trigger, since nobody knows when it would be done.
     pub working: bool,
@@ -66,7 +69,7 @@ pub struct Load {
 impl Default for Load {
     /// An empty queue at a working device of unknown speed.
     fn default() -> Load {
-        Load { queued: 0, movable: 0, piece_time: None, working: true }
+        Load { queued: 0, movable: 0, piece_time: None, move_time: Duration::ZERO, working: true }
     }
 }
 
@@ -255,6 +258,8 @@ struct Queue {
     queued: usize,
     movable: usize,
     piece_seconds: f64,
+    /// What moving a piece away costs its target.
+    move_seconds: f64,
     working: bool,
 }
 
@@ -264,16 +269,17 @@ impl Queue {
         self.queued as f64 * self.piece_seconds
     }
 
-    /// Whether the load is more than the target's by more than this fraction of itself. Rounding does not count:
-    /// seven and ten pieces are 0.3 apart whatever a piece takes.
+    /// Whether the load is more than the target's, once the data of a piece was brought there, by more than this fraction
+    /// of itself. Rounding does not count: seven and ten pieces are 0.3 apart whatever a piece takes.
     fn exceeds(&self, target: Queue, fraction: f64) -> bool {
-        let apart = self.load() - target.load() - self.load() * fraction;
+        let apart = self.load() - target.load() - self.move_seconds - self.load() * fraction;
         apart.partial_cmp(&(self.load() * ROUNDING)) == Some(Ordering::Greater)
     }
 
     /// How many pieces may go to the target without making it the more loaded one.
     fn can_give(&self, target: Queue) -> usize {
-        let even = (self.load() - target.load()) / (self.piece_seconds + target.piece_seconds);
+        let each = self.piece_seconds + target.piece_seconds + self.move_seconds;
+        let even = (self.load() - target.load()) / each;
         ((even * (1.0 + ROUNDING)) as usize).min(self.movable)
     }
 }
@@ -287,6 +293,7 @@ fn expected(loads: &[Load]) -> Vec<Queue> {
         queued: load.queued,
         movable: load.movable.min(load.queued),
         piece_seconds: known(load).unwrap_or(mean),
+        move_seconds: load.move_time.as_secs_f64(),
         working: load.working,
     };
     loads.iter().map(queue).collect()

@@ -9,7 +9,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const SAME: f64 = 1.0 + 1e-9;
 
 fn load(queued: usize) -> Load {
-    Load { queued, movable: queued, piece_time: Some(SECOND), working: true }
+    Load { queued, movable: queued, piece_time: Some(SECOND), ..Load::default() }
 }
 
 fn fresh() -> Balancer {
@@ -131,14 +131,36 @@ fn settings_left_out_are_the_defaults_and_nonsense_moves_nothing() {
     assert_eq!(balancer.rebalance(SECOND, &[load(9), load(0)]), []);
 }
 
+#[test]
+fn what_moving_costs_counts_as_load_of_the_target() {
+    let costly = |seconds| Load { move_time: SECOND * seconds, ..load(10) };
+    let moved = |seconds| fresh().rebalance(SECOND, &[costly(seconds), load(0)]);
+    // Of ten pieces of a second each, so many go that both end together.
+    assert_eq!(moved(0), [Move { from: 0, to: 1, pieces: 5 }]);
+    assert_eq!(moved(2), [Move { from: 0, to: 1, pieces: 2 }]);
+    assert_eq!(
+        moved(7),
+        [],
+        "the first would come three seconds before its home is done, which is not enough"
+    );
+}
+
 fn any_load() -> impl Strategy<Value = Load> {
     let time = prop_oneof![
         Just(None),
         Just(Some(Duration::ZERO)),
         (1u64..1_000_000_000_000).prop_map(|nanos| Some(Duration::from_nanos(nanos)))
     ];
-    (0usize..200, 0usize..250, time, prop::bool::weighted(0.85))
-        .prop_map(|(queued, movable, piece_time, working)| Load { queued, movable, piece_time, working })
+    let moves = prop_oneof![Just(Duration::ZERO), (1u64..1_000_000_000_000).prop_map(Duration::from_nanos)];
+    (0usize..200, 0usize..250, time, moves, prop::bool::weighted(0.85)).prop_map(
+        |(queued, movable, piece_time, move_time, working)| Load {
+            queued,
+            movable,
+            piece_time,
+            move_time,
+            working,
+        },
+    )
 }
 
 /// Queues whose pieces carry how often they were moved, counted apart from the balancer's own mark.

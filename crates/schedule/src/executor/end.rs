@@ -141,6 +141,8 @@ impl<T: Task> Shared<T> {
                     parts.push((units.start, results.split_off(part(units).start)));
                 }
                 lock(waiting).extend(parts);
+                // A thread that has just found nothing waits, or holds the lock until it does.
+                drop(self.core());
                 self.news.notify_all();
                 contain(|| drop((results, others)));
             }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     contain::{contain, log},
-    pool::{Kept, lock},
+    pool::Kept,
     run::{self, Answer, Failure, LaneIndex, State, Time},
     task::{Chunk, Copies, Items, Results, Task},
 };
@@ -33,6 +33,16 @@ pub(super) struct Done {
     pub(super) copies: Copies,
     /// How often the task was called.
     pub(super) parts: u64,
+}
+
+/// Items of a stream that a worker shares. Dropping the last share of them is the user's code.
+struct Owned<T>(Option<T>);
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        let items = self.0.take();
+        contain(|| drop(items));
+    }
 }
 
 /// What a hand is to do.
@@ -109,7 +119,7 @@ impl<T: Task> Shared<T> {
     fn work_on(self: &Arc<Self>, me: usize, lane: LaneIndex, claims: &Claims) {
         self.hire_some();
         let mut state: Option<Kept<T::State>> = None;
-        let mut scratch = Vec::new();
+        let (mut scratch, mut seen) = (Vec::new(), 0);
         'ready: while let Some((kept, mut next)) = self.make_ready(me, lane, state.take()) {
             let state = state.insert(kept);
             loop {
@@ -117,7 +127,7 @@ impl<T: Task> Shared<T> {
                     Next::Go => break 'ready,
                     Next::Renew => continue 'ready,
                     Next::Idle(until) => {
-                        if !self.rest(me, until) {
+                        if !self.rest(me, until, &mut seen) {
                             break 'ready;
                         }
                         self.ask(me, lane, state.generation)
@@ -334,17 +344,32 @@ impl<T: Task> Shared<T> {
         self.work.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits until something may have changed. Says whether to ask again.
-    fn rest(&self, me: usize, until: Option<Time>) -> bool {
+    /// Waits until something may have changed. Says whether to ask again. Of a stream, so many items were seen to come.
+    fn rest(&self, me: usize, until: Option<Time>, seen: &mut u64) -> bool {
         /// Nobody is waited for longer than this without a look around.
         const LONGEST: Duration = Duration::from_millis(50);
+        if let Feed::Window(window) = &self.feed
+            && window.spin(seen)
+        {
+            return true;
+        }
         let core = self.core();
         // It may have ended between the asking and the lock.
         if core.hands[me].dismissed || core.run.outcome().is_some() {
             return false;
         }
         let limit = until.map_or(LONGEST, |until| until.saturating_sub(self.now()).min(LONGEST));
+        let window = match &self.feed {
+            Feed::Window(window) if core.run.is_drained() => Some(window),
+            _ => None,
+        };
+        if window.is_some_and(|window| !window.begin_rest()) {
+            return true;
+        }
         let core = self.wait_for_work(core, limit);
+        if let Some(window) = window {
+            window.end_rest();
+        }
         let has_ended = core.run.outcome().is_some();
         drop(core);
         if has_ended {
@@ -374,6 +399,9 @@ impl<T: Task> Shared<T> {
         if self.seats[lane].generation() != generation {
             return Next::Renew;
         }
+        if let Feed::Window(window) = &self.feed {
+            window.announce(core);
+        }
         let mut answer = match self.steal_most(core, lane, now) {
             Some(answer) => answer,
             None => {
@@ -390,6 +418,9 @@ impl<T: Task> Shared<T> {
                 if self.divisible[lane] {
                     let items = self.items_of(&chunk.items);
                     core.hands[me].claims.begin(items.end - items.start);
+                }
+                if let Feed::Window(window) = &self.feed {
+                    window.hand_out(&chunk.items);
                 }
                 core.hands[me].doing = Doing::Chunk(chunk.clone(), now);
                 log!(trace, lane, items = ?chunk.items, purpose = ?chunk.purpose, "a chunk begins");
@@ -450,19 +481,13 @@ impl<T: Task> Shared<T> {
     ) -> Result<Done> {
         let device = &self.seats[chunk.lane].id;
         let items = self.items_of(&chunk.items);
-        let copied;
+        let shared;
         let feed = match &self.feed {
             Feed::Lent(lent) => Items::Lent(lent),
             Feed::Window(window) => {
-                // Copying an item is the user's code too.
-                copied = guarded(device.clone(), "copying items", || {
-                    let window = lock(window);
-                    // What was accepted from somebody else may be gone.
-                    let first = items.start.checked_sub(window.first).ok_or(Error::Ended)?;
-                    let range = first as usize..(items.end - window.first) as usize;
-                    Ok((window.copy)(&window.items, range))
-                })?;
-                Items::Here(&copied)
+                // What was accepted from another worker may be gone.
+                shared = Owned(window.chunk(items.start));
+                Items::Here(shared.0.as_ref().and_then(|chunk| chunk.get(&items)).ok_or(Error::Ended)?)
             }
         };
         let at_once = chunk.at_once.saturating_mul(self.unit);

@@ -19,6 +19,7 @@ mod patience;
 mod perform;
 mod ticker;
 mod watch;
+mod window;
 
 use std::{
     any::Any,
@@ -42,6 +43,7 @@ pub(crate) use self::{
     patience::Patience,
     perform::{guarded, perform, task_error},
     watch::{Control, Stopped},
+    window::{ReadAhead, Window},
 };
 use crate::{
     account::Account,
@@ -54,15 +56,8 @@ use crate::{
 pub(crate) enum Feed<I> {
     /// With the caller.
     Lent(Lent<I>),
-    /// Here, as far as they have come: the number of the first one that is kept, and how to copy some of them.
-    Window(Mutex<Window<I>>),
-}
-
-/// Items that have come and may still be needed.
-pub(crate) struct Window<I> {
-    pub(crate) first: u64,
-    pub(crate) items: std::collections::VecDeque<I>,
-    pub(crate) copy: fn(&std::collections::VecDeque<I>, Range<usize>) -> Vec<I>,
+    /// Here, as far as they have come.
+    Window(Window<I>),
 }
 
 /// Where results go.

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     contain::log,
     error::RunError,
-    executor::Fold,
+    executor::{Fold, ReadAhead},
     progress::{Bar, Progress},
     report::Report,
     run::Settings,
@@ -62,6 +62,7 @@ pub struct Job<'a, T: Task> {
     pub(super) prepare_limit: Duration,
     pub(super) progress: Option<Listener<'a>>,
     pub(super) progress_every: Duration,
+    pub(super) read_ahead: ReadAhead,
     pub(super) shelf: Arc<Shelf<T::State>>,
     pub(super) memory: Mutex<Memory>,
 }
@@ -80,6 +81,7 @@ impl<T: Task> Job<'static, T> {
             prepare_limit: Duration::from_secs(300),
             progress: None,
             progress_every: Duration::from_millis(100),
+            read_ahead: ReadAhead { items: 1 << 16, bytes: 256 << 20 },
             shelf: Arc::default(),
             memory: Mutex::default(),
         }
@@ -140,6 +142,14 @@ impl<'a, T: Task> Job<'a, T> {
         self
     }
 
+    /// Sets how far [`map_stream`](Pool::map_stream) reads its source ahead of the results that were asked for: another
+    /// item is taken while fewer than so many items, of fewer than so many [bytes](Task::item_bytes), have no result yet
+    /// that was given. By default 65,536 items and 256 MiB.
+    pub fn read_ahead(mut self, items: usize, bytes: u64) -> Self {
+        self.read_ahead = ReadAhead { items, bytes };
+        self
+    }
+
     /// Tells how far a run has come, ten times a second and at its end, on the thread that started it. Runs that are over
     /// sooner tell nothing. Where it panics, the run ends, and the panic goes on in the thread that started it.
     pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + 'b) -> Job<'b, T> {
@@ -155,6 +165,7 @@ impl<'a, T: Task> Job<'a, T> {
             deadline: self.deadline,
             prepare_limit: self.prepare_limit,
             progress_every: self.progress_every,
+            read_ahead: self.read_ahead,
             shelf: self.shelf,
             memory: self.memory,
         }
@@ -210,14 +221,46 @@ impl<'a, T: Task> Job<'a, T> {
     }
 
     /// As [`Pool::map_stream`].
-    pub fn map_stream<'i, I>(&self, items: I) -> Result<MapStream<'i, T>, RunError>
+    pub fn map_stream<I>(&self, items: I) -> Result<MapStream<T>, RunError>
     where
-        T::Input: Clone,
         I: IntoIterator<Item = T::Input>,
-        I::IntoIter: 'i,
+        I::IntoIter: Send + 'static,
     {
         let Selection { seats, .. } = self.select(None, 0)?;
-        MapStream::new(self, self.lanes(&seats, u64::MAX, 1), Box::new(items.into_iter()))
+        MapStream::begin(self, self.lanes(&seats, u64::MAX, 1), items.into_iter(), |thread, read| {
+            thread.spawn(read).map(drop)
+        })
+    }
+
+    /// The same for a source that borrows: it is read by a thread of a [scope](std::thread::scope), which ends once the
+    /// source has given the item that it is asked for at the time.
+    ///
+    /// ```
+    /// # use evener_device::Device;
+    /// # use evener_schedule::{Closure, Pool};
+    /// # let pool = Pool::new([Device::cpu()])?;
+    /// let lines = String::from("one\ntwo\nthree");
+    /// let job = pool.job(&Closure::new("length", |line: &String| line.len()));
+    /// let sum = std::thread::scope(|scope| {
+    ///     let lengths = job.map_stream_scoped(scope, lines.lines().map(str::to_owned))?;
+    ///     lengths.sum::<Result<usize, _>>()
+    /// })?;
+    /// assert_eq!(sum, 11);
+    /// # Ok::<(), evener_schedule::RunError>(())
+    /// ```
+    pub fn map_stream_scoped<'scope, I>(
+        &self,
+        scope: &'scope std::thread::Scope<'scope, '_>,
+        items: I,
+    ) -> Result<MapStream<T>, RunError>
+    where
+        I: IntoIterator<Item = T::Input>,
+        I::IntoIter: Send + 'scope,
+    {
+        let Selection { seats, .. } = self.select(None, 0)?;
+        MapStream::begin(self, self.lanes(&seats, u64::MAX, 1), items.into_iter(), |thread, read| {
+            thread.spawn_scoped(scope, read).map(drop)
+        })
     }
 
     /// Measures how fast each device is alone, each with as many of these items as keep it busy for about a fifth of a

@@ -130,13 +130,30 @@ impl Pool {
     }
 
     /// Does a task for items that come one after another, and gives the results in the same order as they are asked
-    /// for. No more items are taken than are worked on or wait to be asked for.
-    pub fn map_stream<'a, T, I>(&self, task: &T, items: I) -> Result<MapStream<'a, T>, RunError>
+    /// for: each as soon as it is there, also while the source has no further item yet. So a channel's receiver can be the
+    /// source, and what is sent may depend on results. The source is read by a thread of its own, no further ahead than
+    /// [`Job::read_ahead`] says. For a source that borrows there is [`Job::map_stream_scoped`].
+    ///
+    /// ```
+    /// # use evener_device::Device;
+    /// # use evener_schedule::{Closure, Pool};
+    /// let pool = Pool::new([Device::cpu()])?;
+    /// let half = Closure::new("half", |&number: &u64| number / 2);
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// sender.send(100)?;
+    /// let mut last = 0;
+    /// for result in pool.map_stream(&half, receiver.into_iter().take(4))? {
+    ///     last = result?;
+    ///     sender.send(last).ok(); // the next item is the last result
+    /// }
+    /// assert_eq!(last, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn map_stream<T, I>(&self, task: &T, items: I) -> Result<MapStream<T>, RunError>
     where
         T: Task,
-        T::Input: Clone,
         I: IntoIterator<Item = T::Input>,
-        I::IntoIter: 'a,
+        I::IntoIter: Send + 'static,
     {
         self.job(task).map_stream(items)
     }

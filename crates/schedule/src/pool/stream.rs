@@ -3,11 +3,15 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{Arc, Mutex, atomic::AtomicBool},
+    thread::Builder,
     time::Duration,
 };
 
-use super::{Shelf, execute::Lanes, job::Job, lock};
+use evener_device::Error;
+
+use super::{execute::Lanes, job::Job, lock};
 use crate::{
     account::Account,
     error::RunError,
@@ -16,121 +20,127 @@ use crate::{
     task::Task,
 };
 
-/// So many items at most are taken ahead of what has been asked for.
-const WINDOW: usize = 1 << 16;
-/// So many are taken at once, before looking whether results have come.
-const GULP: usize = 1 << 10;
-
 /// The results of a task over items that come one after another, in their order.
 ///
-/// Items are taken from their source when a result is asked for, on the thread that asks, and only as many as are
-/// worked on or wait to be asked for: whoever asks slowly slows everything down to that, and memory is bounded. An error
-/// is the last thing that it gives.
-pub struct MapStream<'i, T: Task> {
+/// A thread of its own takes the items from their source, no further ahead of the results that were asked for than
+/// [`Job::read_ahead`](crate::Job::read_ahead) says: a slow consumer slows the source down, and memory is bounded. An
+/// error is the last thing that it gives. A panic of the source goes on in [`next`](Iterator::next), after the results
+/// of the items before it.
+pub struct MapStream<T: Task> {
     shared: Arc<Shared<T>>,
-    source: Option<Box<dyn Iterator<Item = T::Input> + 'i>>,
-    control: Control<'static>,
-    /// Items taken from the source.
-    taken: u64,
-    /// Results that were given, or are about to be.
+    cancel: Option<Arc<AtomicBool>>,
+    deadline: Option<Duration>,
+    prepare_limit: Duration,
+    /// Results that were given, and those of them that the window does not know of.
     given: u64,
+    unreleased: usize,
+    release_every: usize,
     ready: VecDeque<T::Output>,
     ended: bool,
 }
 
-impl<'i, T: Task> MapStream<'i, T>
-where
-    T::Input: Clone,
-{
-    pub(super) fn new(
+impl<T: Task> MapStream<T> {
+    /// Begins to work on the items of a source, which is read by a thread that is started so.
+    pub(super) fn begin<'s>(
         job: &Job<'_, T>,
         lanes: Lanes,
-        source: Box<dyn Iterator<Item = T::Input> + 'i>,
+        source: impl Iterator<Item = T::Input> + Send + 's,
+        start: impl FnOnce(Builder, Box<dyn FnOnce() + Send + 's>) -> std::io::Result<()>,
     ) -> Result<Self, RunError> {
         let Lanes { seats, specs, .. } = lanes;
         let hands: Vec<usize> = specs.iter().map(|spec| spec.depth).collect();
-        let window = Window {
-            first: 0,
-            items: VecDeque::new(),
-            copy: |items, range| items.range(range).cloned().collect(),
-        };
-        let shelf: Arc<Shelf<T::State>> = job.shelf.clone();
         let shared = Arc::new(Shared::new(
             job.task.clone(),
             Run::open(&specs, job.settings),
             Account::new(specs.len(), false),
             seats,
-            Feed::Window(Mutex::new(window)),
+            Feed::Window(Window::new(job.read_ahead)),
             Outlet::InOrder(Mutex::new(BTreeMap::new())),
             None,
             (1, u64::MAX),
-            shelf,
+            job.shelf.clone(),
         ));
         shared.begin(&hands);
-        let control = Control {
+        let stream = MapStream {
+            shared: shared.clone(),
             cancel: job.cancel.as_ref().map(|cancel| cancel.0.clone()),
             deadline: job.deadline,
-            reporter: None,
             prepare_limit: job.prepare_limit,
+            given: 0,
+            unreleased: 0,
+            // Whatever the bytes: a few large items are released one by one.
+            release_every: (job.read_ahead.items / 64).clamp(1, 64),
+            ready: VecDeque::new(),
+            ended: false,
         };
-        let source = Some(source);
-        Ok(MapStream { shared, source, control, taken: 0, given: 0, ready: VecDeque::new(), ended: false })
+        let first = shared.seats[0].id.clone();
+        let thread = Builder::new().name("evener-stream".into());
+        start(thread, Box::new(move || read(&shared, source))).map_err(|why| Error::Lost {
+            device: first,
+            operation: "starting a thread".into(),
+            detail: why.to_string(),
+        })?;
+        Ok(stream)
     }
-}
 
-impl<T: Task> MapStream<'_, T> {
-    /// Takes items from the source, as many as there is room for, up to a gulp. Says whether it took any.
-    fn take_items(&mut self) -> bool {
-        let Some(source) = &mut self.source else { return false };
-        let room = WINDOW.saturating_sub((self.taken - self.given) as usize).min(GULP);
-        if room == 0 {
-            return false;
+    fn window(&self) -> Option<&Window<T::Input>> {
+        match &self.shared.feed {
+            Feed::Window(window) => Some(window),
+            Feed::Lent(_) => None,
         }
-        let gulp: Vec<T::Input> = source.take(room).collect();
-        let (count, has_ended) = (gulp.len() as u64, gulp.len() < room);
-        if let Feed::Window(window) = &self.shared.feed {
-            lock(window).items.extend(gulp);
-        }
-        self.taken += count;
-        let mut core = self.shared.core();
-        core.run.grow(count);
-        if has_ended {
-            core.run.close();
-            self.source = None;
-        }
-        drop(core);
-        self.shared.wake_all();
-        count > 0
     }
 
     /// Moves results that are next in order to where they are given from. Says whether there were any.
     fn take_results(&mut self) -> bool {
         let Outlet::InOrder(waiting) = &self.shared.results else { return false };
-        let mut waiting = lock(waiting);
         let next = self.given + self.ready.len() as u64;
-        let Some(results) = waiting.remove(&next) else { return false };
-        drop(waiting);
-        let until = next + results.len() as u64;
+        let Some(results) = lock(waiting).remove(&next) else { return false };
         self.ready.extend(results);
-        // Their items are not needed any more.
-        if let Feed::Window(window) = &self.shared.feed {
-            let mut window = lock(window);
-            let past = until.saturating_sub(window.first) as usize;
-            window.items.drain(..past);
-            window.first = until;
-        }
+        let until = self.given + self.ready.len() as u64;
+        self.window().into_iter().for_each(|window| window.forget(until));
         true
     }
 
-    /// Whether it is to end although there is more to give: looked at before every result, since whoever asks slowly may
+    fn has_results(&self) -> bool {
+        matches!(&self.shared.results, Outlet::InOrder(waiting) if lock(waiting).contains_key(&self.given))
+    }
+
+    /// Tells the window which results were given, so that the source is read on.
+    fn release(&mut self) {
+        let items = std::mem::take(&mut self.unreleased);
+        if items > 0 {
+            self.window().into_iter().for_each(|window| window.release(items));
+        }
+    }
+
+    fn control(&self) -> Control<'static> {
+        let Self { deadline, prepare_limit, .. } = *self;
+        Control { cancel: self.cancel.clone(), deadline, reporter: None, prepare_limit }
+    }
+
+    /// Whether it is to end although there is more to give: looked at before every result, since a slow consumer may
     /// never find that there is nothing to give. What has come to its end is given.
     fn is_over(&self) -> bool {
-        self.control.is_over(|| self.shared.now())
+        (self.cancel.is_some() || self.deadline.is_some())
+            && self.control().is_over(|| self.shared.now())
             && self.shared.core().run.outcome() != Some(&Outcome::Complete)
     }
 }
 
-impl<T: Task> Iterator for MapStream<'_, T> {
+/// Takes items from their source until it ends, or the stream does.
+fn read<T: Task>(shared: &Shared<T>, source: impl Iterator<Item = T::Input>) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        for item in source {
+            let bytes = shared.task.item_bytes(&item);
+            if !shared.arrive(item, bytes) {
+                break;
+            }
+        }
+    }));
+    shared.source_ended(outcome.err());
+}
+
+impl<T: Task> Iterator for MapStream<T> {
     type Item = Result<T::Output, RunError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -142,44 +152,54 @@ impl<T: Task> Iterator for MapStream<'_, T> {
             if !self.is_over() {
                 if let Some(result) = self.ready.pop_front() {
                     self.given += 1;
+                    self.unreleased += 1;
+                    if self.unreleased >= self.release_every || self.ready.is_empty() {
+                        self.release();
+                    }
                     return Some(Ok(result));
                 }
-                if self.take_results() || self.take_items() {
+                if self.take_results() {
                     continue;
                 }
             }
             let shared = self.shared.clone();
             let mut core = shared.core();
-            let stopped = shared.glance(&mut core, &self.control);
-            match shared.ending(&mut core, stopped, self.taken) {
+            let arrived = self.window().map_or(0, Window::arrived);
+            let stopped = shared.glance(&mut core, &self.control());
+            match shared.ending(&mut core, stopped, arrived) {
                 // The last results may have come since they were looked for.
-                Some(Ok(())) if self.given + (self.ready.len() as u64) < self.taken => {
+                Some(Ok(())) if self.given < arrived => {
                     drop(core);
                     std::thread::yield_now();
                 }
                 Some(outcome) => {
+                    drop(core);
                     self.ended = true;
                     if let Err(error) = outcome {
+                        self.window().into_iter().for_each(Window::stop);
                         return Some(Err(error));
                     }
+                    if let Some(panic) = self.window().and_then(Window::take_panic) {
+                        resume_unwind(panic);
+                    }
                 }
+                // Results that come from here on are told with the lock.
+                None if self.has_results() => {}
                 None => drop(shared.wait_for_news(core, Duration::from_millis(10))),
             }
         }
     }
 }
 
-impl<T: Task> Drop for MapStream<'_, T> {
+impl<T: Task> Drop for MapStream<T> {
     fn drop(&mut self) {
         self.shared.stop();
+        self.window().into_iter().for_each(Window::stop);
     }
 }
 
-impl<T: Task> fmt::Debug for MapStream<'_, T> {
+impl<T: Task> fmt::Debug for MapStream<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MapStream")
-            .field("taken", &self.taken)
-            .field("given", &self.given)
-            .finish_non_exhaustive()
+        f.debug_struct("MapStream").field("given", &self.given).finish_non_exhaustive()
     }
 }

@@ -22,8 +22,8 @@ pub enum QueueError {
         /// What happened to the piece and to the devices that it could have gone to.
         failures: Vec<Error>,
     },
-    /// It was cancelled before anybody began with it.
-    #[error("cancelled before anybody began with it")]
+    /// It was cancelled before a device began with it.
+    #[error("cancelled before a device began with it")]
     Cancelled,
     /// The queue ended without an answer to this piece. Nothing is known to cause it: it is said rather than let a
     /// handle wait forever.
@@ -32,6 +32,17 @@ pub enum QueueError {
     /// The handle was polled again after it had given its result.
     #[error("the result was taken before")]
     Taken,
+}
+
+/// Why [`Queue::try_submit`](crate::Queue::try_submit) did not take a piece. The item comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TrySubmitError<I> {
+    /// As many pieces as the queue takes have no answer yet.
+    #[error("the queue is full")]
+    Full(I),
+    /// The queue takes no more pieces.
+    #[error("the queue is closed")]
+    Closed(I),
 }
 
 fn one_a_line(failures: &[Error]) -> String {

@@ -1,4 +1,4 @@
-//! A worker: a thread that runs one device's pieces, one after another.
+//! A worker: a thread that runs batches of pieces on one device, one after another.
 
 use std::{
     mem::MaybeUninit,
@@ -7,6 +7,7 @@ use std::{
 };
 
 use evener_device::Result;
+use smallvec::SmallVec;
 
 use super::{desk::Next, shared::Shared};
 use crate::{
@@ -33,7 +34,7 @@ impl<T: Task> Shared<T> {
 
     fn work_on(self: &Arc<Self>, me: u64, line: usize) {
         let mut state: Option<Kept<T::State>> = None;
-        let mut next = Next::Rest;
+        let mut next = Next::Rest { until: None };
         loop {
             next = match next {
                 Next::Go => {
@@ -42,20 +43,20 @@ impl<T: Task> Shared<T> {
                     drop(state.take());
                     return self.at_desk(|_, _| ());
                 }
-                Next::Rest => self.wait_for_work(me, line, state.as_ref()),
+                Next::Rest { .. } => self.wait_for_work(me, line, state.as_ref()),
                 Next::Prepare => {
                     state = self.make_ready(me, line);
-                    Next::Rest
+                    Next::Rest { until: None }
                 }
-                Next::Run { item, number } => {
+                Next::Run { items, first, count, number } => {
                     // The desk gives pieces only to workers that are ready; no piece is lost if it did otherwise.
                     let Some(kept) = state.as_mut() else {
                         return self.fall(me, line, "it was not ready".into());
                     };
-                    let result = self.compute(line, kept, &item, number);
-                    // Never dropped under the lock; and a panic in it must not lose the result.
-                    contain(|| drop(item));
-                    self.tell(me, kept.generation, result)
+                    let results = self.compute(line, kept, &items[first..first + count], number);
+                    // Never dropped under the lock; and a panic in it must not lose the results.
+                    contain(|| drop(items));
+                    self.tell(me, kept.generation, results)
                 }
             }
         }
@@ -66,7 +67,16 @@ impl<T: Task> Shared<T> {
         let mut desk = self.desk();
         loop {
             match desk.ask(me, state.map(|kept| kept.generation), self.now()) {
-                Next::Rest => desk = self.work[line].wait(desk).unwrap_or_else(PoisonError::into_inner),
+                Next::Rest { until: None } => {
+                    desk = self.work[line].wait(desk).unwrap_or_else(PoisonError::into_inner);
+                }
+                Next::Rest { until: Some(until) } => {
+                    desk.timers += 1;
+                    let limit = until.saturating_sub(self.now());
+                    let wait = self.work[line].wait_timeout(desk, limit);
+                    desk = wait.unwrap_or_else(PoisonError::into_inner).0;
+                    desk.timers -= 1;
+                }
                 next => return next,
             }
         }
@@ -78,7 +88,8 @@ impl<T: Task> Shared<T> {
         let (device, generation) = seat.device();
         match guarded(seat.id.clone(), "preparing", || self.task.prepare(&device)) {
             Ok(state) => {
-                self.at_desk(|desk, _| desk.prepared(me));
+                let most = self.task.most_items(&state);
+                self.at_desk(|desk, _| desk.prepared(me, most));
                 Some(Kept::new(state, generation))
             }
             Err(error) => {
@@ -88,30 +99,28 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    /// Turns one item into its result.
+    /// Turns the items of a batch into their results. The first has this number.
     fn compute(
         &self,
         line: usize,
         kept: &mut Kept<T::State>,
-        item: &T::Input,
+        items: &[T::Input],
         number: u64,
-    ) -> Result<T::Output> {
-        let device = &self.seats[line].id;
-        let chunk = Chunk::new(number..number + 1, Items::Here(std::slice::from_ref(item)));
-        let mut slots = [MaybeUninit::uninit()];
+    ) -> Result<Vec<T::Output>> {
+        let chunk = Chunk::new(number..number + items.len() as u64, Items::Here(items));
+        let mut slots: SmallVec<[MaybeUninit<T::Output>; 1]> = SmallVec::new();
+        slots.resize_with(items.len(), MaybeUninit::uninit);
         let mut results = Results::new(&mut slots);
-        perform(&self.task, device, &mut kept.state, &chunk, &mut results)?;
-        // There is exactly one: `perform` has seen to it.
-        let missing =
-            || task_error(device, format!("task `{}`", self.task.name()), "it gave no result".into());
-        results.into_vec().pop().ok_or_else(missing)
+        // There is exactly one result for each: `perform` sees to it.
+        perform(&self.task, &self.seats[line].id, &mut kept.state, &chunk, &mut results)?;
+        Ok(results.into_vec())
     }
 
-    /// Tells how a piece went, and asks what comes next.
-    fn tell(self: &Arc<Self>, me: u64, generation: u64, result: Result<T::Output>) -> Next<T::Input> {
+    /// Tells how a batch went, and asks what comes next.
+    fn tell(self: &Arc<Self>, me: u64, generation: u64, results: Result<Vec<T::Output>>) -> Next<T::Input> {
         let (next, unwanted) = self.at_desk(|desk, now| {
-            let unwanted = match result {
-                Ok(result) => desk.finished(me, result, now),
+            let unwanted = match results {
+                Ok(results) => desk.finished(me, results, now),
                 Err(error) => {
                     desk.failed(me, error, now);
                     None

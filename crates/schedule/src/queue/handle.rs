@@ -13,12 +13,14 @@ use crate::contain::contain;
 use crate::pool::lock;
 
 /// What waits for one piece's result: block on it with [`wait`](Handle::wait), or await it, since it is a future that
-/// needs no particular runtime. Dropping it does not cancel the piece.
+/// needs no particular runtime. Dropping it cancels the piece, unless a device has begun with it: see
+/// [`detach`](Handle::detach).
 #[must_use = "a piece's result, and its error, are only had through its handle"]
 pub struct Handle<O> {
     answer: Arc<Answer<O>>,
     place: Place,
-    queue: Weak<dyn Withdraw>,
+    /// Nothing where the piece goes on without its handle.
+    queue: Option<Weak<dyn Withdraw>>,
 }
 
 /// Where a piece is in the order of its queue: higher priorities first, equals by arrival.
@@ -28,7 +30,10 @@ pub(super) struct Place {
     pub(super) number: u64,
 }
 
-/// Takes pieces out of a queue that nobody has begun with.
+/// What a handle is made of.
+pub(super) type Submitted<O> = (Arc<Answer<O>>, Place);
+
+/// Takes pieces out of a queue that no device has begun with.
 pub(super) trait Withdraw: Send + Sync {
     /// Says whether the piece was still there.
     fn withdraw(self: Arc<Self>, place: Place) -> bool;
@@ -36,7 +41,12 @@ pub(super) trait Withdraw: Send + Sync {
 
 impl<O> Handle<O> {
     pub(super) fn new(answer: Arc<Answer<O>>, place: Place, queue: Weak<dyn Withdraw>) -> Self {
-        Handle { answer, place, queue }
+        Handle { answer, place, queue: Some(queue) }
+    }
+
+    /// Drops the handle and not the piece: it is done, and its result dropped.
+    pub fn detach(mut self) {
+        self.queue = None;
     }
 
     /// Waits for the result.
@@ -45,7 +55,10 @@ impl<O> Handle<O> {
         loop {
             match state.take() {
                 Some(result) => return result,
-                None => state = self.answer.given.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    state.block();
+                    state = self.answer.given.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
             }
         }
     }
@@ -63,6 +76,7 @@ impl<O> Handle<O> {
                 drop(state);
                 return Err(self);
             }
+            state.block();
             state = self.answer.given.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -75,7 +89,16 @@ impl<O> Handle<O> {
     /// Takes the piece out of its queue, unless somebody has begun with it. Says whether it did; the handle then gives
     /// [`QueueError::Cancelled`].
     pub fn cancel(&self) -> bool {
-        self.queue.upgrade().is_some_and(|queue| queue.withdraw(self.place))
+        let queue = self.queue.as_ref().and_then(Weak::upgrade);
+        queue.is_some_and(|queue| queue.withdraw(self.place))
+    }
+}
+
+impl<O> Drop for Handle<O> {
+    fn drop(&mut self) {
+        if !self.answer.is_given() {
+            self.cancel();
+        }
     }
 }
 
@@ -88,7 +111,8 @@ impl<O> Future for Handle<O> {
             return Poll::Ready(result);
         }
         // The last one to poll is the one to wake. The waker before it is dropped without the lock.
-        let before = std::mem::replace(&mut *state, State::Waiting(Some(context.waker().clone())));
+        let waker = Some(context.waker().clone());
+        let before = std::mem::replace(&mut *state, State::Waiting { waker, blocks: false });
         drop(state);
         drop(before);
         Poll::Pending
@@ -110,18 +134,29 @@ pub(super) struct Answer<O> {
 
 impl<O> Answer<O> {
     pub(super) fn is_given(&self) -> bool {
-        !matches!(*lock(&self.state), State::Waiting(_))
+        !matches!(*lock(&self.state), State::Waiting { .. })
     }
 }
 
 #[derive(Debug)]
 enum State<O> {
-    Waiting(Option<Waker>),
+    /// With the task to be woken, and whether a thread waits: telling one that does not takes far longer than asking.
+    Waiting {
+        waker: Option<Waker>,
+        blocks: bool,
+    },
     Given(Result<O, QueueError>),
     Taken,
 }
 
 impl<O> State<O> {
+    /// A thread is about to wait.
+    fn block(&mut self) {
+        if let State::Waiting { blocks, .. } = self {
+            *blocks = true;
+        }
+    }
+
     /// The answer, once it is there.
     fn take(&mut self) -> Option<Result<O, QueueError>> {
         match std::mem::replace(self, State::Taken) {
@@ -142,7 +177,10 @@ pub(super) struct Promise<O>(Arc<Answer<O>>);
 impl<O> Promise<O> {
     /// A promise, and what its handle waits for.
     pub(super) fn new() -> (Promise<O>, Arc<Answer<O>>) {
-        let answer = Arc::new(Answer { state: Mutex::new(State::Waiting(None)), given: Condvar::new() });
+        let answer = Arc::new(Answer {
+            state: Mutex::new(State::Waiting { waker: None, blocks: false }),
+            given: Condvar::new(),
+        });
         (Promise(answer.clone()), answer)
     }
 
@@ -150,11 +188,13 @@ impl<O> Promise<O> {
     /// lock: a waker may do anything.
     pub(super) fn keep(&self, result: Result<O, QueueError>) -> Option<Waker> {
         let mut state = lock(&self.0.state);
-        let State::Waiting(waker) = &mut *state else { return None };
-        let waker = waker.take();
+        let State::Waiting { waker, blocks } = &mut *state else { return None };
+        let (waker, blocks) = (waker.take(), *blocks);
         *state = State::Given(result);
         drop(state);
-        self.0.given.notify_all();
+        if blocks {
+            self.0.given.notify_all();
+        }
         waker
     }
 }

@@ -1,7 +1,7 @@
 //! What waits at one device of a queue, and what is known of the device.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -26,18 +26,17 @@ const MOST_TRIES: u32 = 4;
 /// A piece that its device was called hung with counts as so many tries, since each may take very long.
 const TRIES_A_HANG: u32 = 2;
 
-/// A piece without an answer. There is one ticket for each: in a device's queue, or in flight.
+/// A piece without an answer. There is one ticket for each: waiting, or in flight.
 #[derive(Debug)]
-pub(super) struct Ticket<I, O> {
+pub(super) struct Ticket<O> {
     pub(super) place: Place,
-    /// Shared with the workers that run it, which may keep it longer than the piece is in flight.
-    pub(super) item: Arc<I>,
+    pub(super) since: Time,
     pub(super) promise: Promise<O>,
     /// The lines that it failed on, and how.
     pub(super) failures: Vec<(usize, Error)>,
 }
 
-impl<I, O> Ticket<I, O> {
+impl<O> Ticket<O> {
     /// How often it failed on a line.
     pub(super) fn tries_on(&self, line: usize) -> u32 {
         let tries = |error: &Error| if matches!(error, Error::TimedOut { .. }) { TRIES_A_HANG } else { 1 };
@@ -50,19 +49,37 @@ impl<I, O> Ticket<I, O> {
     }
 }
 
-/// One device's queue.
+/// A piece that waits to be begun.
+#[derive(Debug)]
+pub(super) struct Waiting<I, O> {
+    pub(super) ticket: Ticket<O>,
+    pub(super) item: Item<I>,
+    /// How long it takes to bring its data to another device, where it has a home.
+    pub(super) move_time: Duration,
+}
+
+/// The item of a piece.
+#[derive(Debug)]
+pub(super) enum Item<I> {
+    /// No worker has had it.
+    New(I),
+    /// It was begun with the others of a batch, which workers may hold longer than the piece is in flight. It is done
+    /// alone from then on.
+    Begun(Arc<[I]>, usize),
+}
+
+/// One device of a queue, with the pieces whose home it is.
 #[derive(Debug)]
 pub(super) struct Line<I, O> {
     pub(super) seat: Arc<Seat>,
     /// In the order of their places. Changed only by the functions here, which keep the order and the count.
-    queue: VecDeque<Piece<Ticket<I, O>>>,
+    queue: VecDeque<Piece<Waiting<I, O>>>,
     /// How many of them the seat's counter knows of.
     counted: u64,
-    /// Pieces that are late on another device and are to be done here as well.
-    pub(super) copies: BTreeSet<Place>,
     pub(super) trust: Trust,
+    /// Mean time of a piece.
     pub(super) mean: Mean,
-    /// The longest time that a worker's first piece took; nothing before one was done.
+    /// The longest time that a worker's first batch took; nothing before one was done.
     pub(super) longest_first: Option<Duration>,
     /// The device's static score.
     pub(super) score: f64,
@@ -70,7 +87,9 @@ pub(super) struct Line<I, O> {
     pub(super) may_hang: bool,
     /// Maximum number of workers.
     pub(super) most_hands: usize,
-    /// How many workers it has, and how many of them make the device ready and run a piece.
+    /// Maximum number of pieces that fit a batch.
+    pub(super) most_pieces: usize,
+    /// How many workers it has, and how many of them make the device ready and run a batch.
     pub(super) hands: usize,
     pub(super) preparing: usize,
     pub(super) active: usize,
@@ -80,7 +99,7 @@ pub(super) struct Line<I, O> {
     pub(super) stall: Stall,
     pub(super) done: u64,
     pub(super) failed: u64,
-    /// Speculative copies that began here.
+    /// Speculative copies that began here, in pieces.
     pub(super) copied: u64,
     /// Pieces that the balancer brought and took.
     pub(super) received: u64,
@@ -93,13 +112,13 @@ impl<I, O> Line<I, O> {
             seat,
             queue: VecDeque::new(),
             counted: 0,
-            copies: BTreeSet::new(),
             trust: Trust::new(),
             mean: Mean::default(),
             longest_first: None,
             score: score.max(1e-3),
             may_hang,
             most_hands: most_hands.max(1),
+            most_pieces: usize::MAX,
             hands: 0,
             preparing: 0,
             active: 0,
@@ -113,56 +132,33 @@ impl<I, O> Line<I, O> {
         }
     }
 
+    /// How many pieces wait for this device alone.
     pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// How many pieces wait for a worker: those that are queued, and copies of others.
-    pub(super) fn waiting(&self) -> usize {
-        self.queue.len() + self.copies.len()
-    }
-
-    /// Takes the next piece if it is a copy: copies and queued pieces go by their places.
-    pub(super) fn pop_copy(&mut self) -> Option<Place> {
-        let copy = self.copies.first()?;
-        if self.queue.front().is_some_and(|queued| queued.work().place < *copy) {
-            return None;
-        }
-        self.copies.pop_first()
+    /// The pieces that wait for this device alone, in order.
+    pub(super) fn own(&self) -> impl Iterator<Item = &Waiting<I, O>> {
+        self.queue.iter().map(Piece::work)
     }
 
     /// Puts a piece where it belongs.
-    pub(super) fn push(&mut self, ticket: Ticket<I, O>) {
-        let at = self.queue.partition_point(|piece| piece.work().place < ticket.place);
-        self.queue.insert(at, Piece::new(ticket));
+    pub(super) fn push(&mut self, piece: Waiting<I, O>) {
+        let at = self.queue.partition_point(|other| other.work().ticket.place < piece.ticket.place);
+        self.queue.insert(at, Piece::new(piece));
         self.count();
-    }
-
-    /// The piece that is next.
-    pub(super) fn pop(&mut self) -> Option<Ticket<I, O>> {
-        let piece = self.queue.pop_front()?;
-        self.count();
-        Some(piece.into_work())
-    }
-
-    /// The last piece of those that will do: the one that would have waited longest.
-    pub(super) fn pop_last(&mut self, will_do: impl Fn(&Ticket<I, O>) -> bool) -> Option<Ticket<I, O>> {
-        let at = self.queue.iter().rposition(|piece| will_do(piece.work()))?;
-        let piece = self.queue.remove(at)?;
-        self.count();
-        Some(piece.into_work())
     }
 
     /// Takes one piece out, if it is here.
-    pub(super) fn remove(&mut self, place: Place) -> Option<Ticket<I, O>> {
-        let at = self.queue.binary_search_by_key(&place, |piece| piece.work().place).ok()?;
+    pub(super) fn remove(&mut self, place: Place) -> Option<Waiting<I, O>> {
+        let at = self.queue.binary_search_by_key(&place, |piece| piece.work().ticket.place).ok()?;
         let piece = self.queue.remove(at)?;
         self.count();
         Some(piece.into_work())
     }
 
     /// Takes all pieces out.
-    pub(super) fn drain(&mut self) -> Vec<Ticket<I, O>> {
+    pub(super) fn drain(&mut self) -> Vec<Waiting<I, O>> {
         let all = self.queue.drain(..).map(Piece::into_work).collect();
         self.count();
         all
@@ -171,7 +167,7 @@ impl<I, O> Line<I, O> {
     /// Lets pieces move between two lines, and puts them in order where they came to.
     pub(super) fn exchange(&mut self, other: &mut Self, step: &crate::balancer::Move) -> usize {
         let count = step.apply(&mut self.queue, &mut other.queue);
-        other.queue.make_contiguous().sort_by_key(|piece| piece.work().place);
+        other.queue.make_contiguous().sort_by_key(|piece| piece.work().ticket.place);
         self.gave += count as u64;
         other.received += count as u64;
         self.count();
@@ -179,20 +175,21 @@ impl<I, O> Line<I, O> {
         count
     }
 
-    /// What the balancer is told: several workers drain the queue so many times as fast as one; the canary stays; a
-    /// device whose workers are all late gets nothing; and what waits until a device is ready leaves it only where it
-    /// would be done sooner elsewhere.
-    pub(super) fn load(&self, now: Time) -> Load {
+    /// What the balancer is told: several workers drain the queue so many times as fast as one.
+    pub(super) fn load(&self) -> Load {
         let load = Load::of(&self.queue);
-        let working = self.trust.is_working();
-        let canary = usize::from(!working && self.may_begin(now));
-        let gets_ready = working && self.stall.unready;
+        let moves: Duration = self.own().map(|piece| piece.move_time).sum();
         Load {
-            movable: if gets_ready { 0 } else { load.movable.saturating_sub(canary) },
             piece_time: self.mean.time().map(|mean| mean / self.most_hands as u32),
-            working: working && self.stall.relieved_at.is_none(),
+            move_time: moves / u32::try_from(load.queued).unwrap_or(u32::MAX).max(1),
+            working: self.is_well(),
             ..load
         }
+    }
+
+    /// Whether the device works, and not all of its workers are late.
+    pub(super) fn is_well(&self) -> bool {
+        self.trust.is_working() && !self.stall.stalled
     }
 
     /// Whether a worker may begin with a piece: any number while the device works, and the canary alone after its
@@ -201,15 +198,9 @@ impl<I, O> Line<I, O> {
         self.trust.is_working() || self.trust.may_be_tried(now) && self.trial.is_none()
     }
 
-    /// Whether its quarantine is over, and it has no piece for a canary.
-    pub(super) fn wants_canary(&self, now: Time) -> bool {
-        !self.trust.is_working() && self.may_begin(now) && self.waiting() == 0
-    }
-
-    /// Whether there is more to do than there are workers that will take it up.
-    pub(super) fn lacks_hands(&self, now: Time) -> bool {
-        let free = self.hands.saturating_sub(self.active);
-        self.hands < self.most_hands && self.waiting() > free && self.may_begin(now)
+    /// Workers that will soon ask what to do.
+    pub(super) fn free_hands(&self) -> usize {
+        self.hands - self.active - if self.stall.unready { self.preparing } else { 0 }
     }
 
     /// Keeps what the pool's statistics say of the seat right. Other queues count there too, so only the change is told.

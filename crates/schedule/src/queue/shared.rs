@@ -6,8 +6,9 @@ use std::{
 };
 
 use super::{
-    desk::{Desk, GLANCE, Settled},
-    handle::{Place, Withdraw},
+    desk::{Desk, GLANCE, Refused, Settled, Wishes},
+    error::QueueError,
+    handle::{Place, Submitted, Withdraw},
 };
 use crate::{
     contain::{contain, log},
@@ -31,13 +32,15 @@ pub(super) struct Shared<T: Task> {
     news: Condvar,
     /// Every piece has its answer.
     quiet: Condvar,
+    /// There is room for a piece, or none is taken any more.
+    room: Condvar,
 }
 
 impl<T: Task> Shared<T> {
     pub(super) fn new(task: T, seats: Vec<Arc<Seat>>, desk: DeskOf<T>) -> Self {
         let work = seats.iter().map(|_| Condvar::new()).collect();
-        let (news, quiet) = (Condvar::new(), Condvar::new());
-        Shared { task, seats, start: Instant::now(), desk: Mutex::new(desk), work, news, quiet }
+        let (news, quiet, room) = (Condvar::new(), Condvar::new(), Condvar::new());
+        Shared { task, seats, start: Instant::now(), desk: Mutex::new(desk), work, news, quiet, room }
     }
 
     pub(super) fn desk(&self) -> MutexGuard<'_, DeskOf<T>> {
@@ -54,13 +57,18 @@ impl<T: Task> Shared<T> {
         let mut desk = self.desk();
         let now = self.now();
         desk.notice_pause(now);
-        let was_idle = desk.is_idle();
+        let (was_idle, was_full) = (desk.is_idle(), desk.outstanding >= desk.capacity);
         let answer = act(&mut desk, now);
         desk.rebalance_if_due(now);
         self.staff(&mut desk, now);
         let settled = std::mem::take(&mut desk.settled);
         let (is_idle, is_quiet, is_over) = (desk.is_idle(), desk.outstanding == 0, desk.is_over());
+        let has_room = desk.outstanding < desk.capacity || desk.closed;
+        let wants_room = if has_room { std::mem::take(&mut desk.wants_room) } else { Vec::new() };
         drop(desk);
+        if was_full && has_room {
+            self.room.notify_all();
+        }
         if was_idle != is_idle || is_over {
             self.news.notify_all();
         }
@@ -71,29 +79,28 @@ impl<T: Task> Shared<T> {
             self.work.iter().for_each(Condvar::notify_all);
         }
         settled.into_iter().for_each(release);
+        for waker in wants_room {
+            contain(|| waker.wake());
+        }
         answer
     }
 
     /// Wakes workers for the pieces that wait, and starts more where there are too few.
     fn staff(self: &Arc<Self>, desk: &mut DeskOf<T>, now: Time) {
-        for line in 0..self.seats.len() {
-            while desk.lines[line].lacks_hands(now) {
-                let hand = desk.hire(line);
-                let shared = self.clone();
-                if let Err(why) = self.seats[line].crew.go(move || shared.live(hand, line)) {
-                    desk.no_thread(hand, &why, now);
-                }
+        while let Some(line) = desk.understaffed(now) {
+            let hand = desk.hire(line);
+            let shared = self.clone();
+            if let Err(why) = self.seats[line].crew.go(move || shared.live(hand, line)) {
+                desk.no_thread(hand, &why, now);
             }
-            let it = &desk.lines[line];
+        }
+        for (line, count) in desk.to_wake(now) {
+            (0..count).for_each(|_| self.work[line].notify_one());
+        }
+        for (line, it) in desk.lines.iter().enumerate() {
             if it.trust.is_retired() && it.hands > 0 {
                 // Its workers are to end.
                 self.work[line].notify_all();
-            }
-            match it.waiting() {
-                0 => {}
-                _ if !it.may_begin(now) => {}
-                1 => self.work[line].notify_one(),
-                _ => self.work[line].notify_all(),
             }
         }
     }
@@ -114,6 +121,25 @@ impl<T: Task> Shared<T> {
                 drop(self.news.wait_timeout(desk, GLANCE).unwrap_or_else(PoisonError::into_inner));
             }
             self.at_desk(|desk, now| desk.look_after(now));
+        }
+    }
+
+    /// Takes a piece, once there is room for it.
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        mut item: T::Input,
+        wishes: Wishes,
+    ) -> Result<Submitted<T::Output>, QueueError> {
+        loop {
+            match self.at_desk(|desk, now| desk.submit(item, wishes, now)) {
+                Ok(submitted) => return Ok(submitted),
+                Err((_, Refused::Closed)) => return Err(QueueError::Closed),
+                Err((refused, Refused::Full)) => item = refused,
+            }
+            let mut desk = self.desk();
+            while desk.outstanding >= desk.capacity && !desk.closed {
+                desk = self.room.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            }
         }
     }
 
@@ -139,10 +165,10 @@ impl<T: Task> Withdraw for Shared<T> {
 
 /// Wakes the task that waits for a piece, and drops the piece. Both run code of the user's, whose panics must not reach
 /// the pieces after this one.
-fn release<I, O>(settled: Settled<I, O>) {
-    let Settled { ticket, waker } = settled;
+fn release<I>(settled: Settled<I>) {
+    let Settled { item, waker } = settled;
     let woken = contain(|| waker.map(std::task::Waker::wake));
-    let dropped = contain(|| drop(ticket));
+    let dropped = contain(|| drop(item));
     if !woken || !dropped {
         log!(warn, "a waker, or an item or result that was dropped, panicked");
     }

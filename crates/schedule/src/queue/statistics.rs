@@ -12,7 +12,9 @@ use crate::balancer::BalancerStatistics;
 pub struct QueueStatistics {
     /// Pieces that were submitted and have no answer yet: queued, or worked on.
     pub outstanding: usize,
-    /// What the balancer moved, and how often it was asked and moved nothing.
+    /// Pieces that wait for the first device that can take them.
+    pub queued: usize,
+    /// What the balancer moved from device to device, and how often it was asked and moved nothing.
     pub balancer: BalancerStatistics,
     /// The devices that have code for the task.
     pub devices: Vec<QueueDevice>,
@@ -23,9 +25,9 @@ pub struct QueueStatistics {
 pub struct QueueDevice {
     /// The device.
     pub device: DeviceId,
-    /// Pieces that wait for it.
+    /// Pieces that wait for it, because it is their home.
     pub queued: usize,
-    /// Pieces that it works on, among them those that another device has done meanwhile.
+    /// Batches of pieces that it works on, among them those that another device has done meanwhile.
     pub active: usize,
     /// Pieces that it has done.
     pub done: u64,

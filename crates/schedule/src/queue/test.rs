@@ -224,7 +224,7 @@ fn higher_priorities_go_first_and_equals_in_order_of_arrival() {
         let first = queue.submit(0).unwrap();
         wait_until(|| queue.statistics().devices[0].active == 1);
         for (item, priority) in [(1, 0), (2, -3), (3, 7), (4, 0), (5, 7), (6, i32::MIN), (7, i32::MAX)] {
-            drop(queue.submit_with(item, priority).unwrap());
+            queue.submit_with(item, priority).unwrap().detach();
         }
         latch.open();
         assert_eq!(first.wait().unwrap(), 0);
@@ -234,35 +234,181 @@ fn higher_priorities_go_first_and_equals_in_order_of_arrival() {
 }
 
 #[test]
-fn pieces_move_from_a_slow_device_and_run_exactly_once() {
+fn an_idle_device_takes_what_waits() {
     within_a_minute(|| {
-        let latch = Latch::default();
-        let held = latch.clone();
         let task = Probe::new(move |device, item| {
-            held.pass();
-            std::thread::sleep(Duration::from_millis(if device.as_str() == "slow" { 30 } else { 1 }));
+            std::thread::sleep(Duration::from_millis(if device.as_str() == "slow" { 300 } else { 1 }));
             Ok(3 * item)
         });
         let pool = Pool::new([named("slow"), named("fast")]).unwrap();
-        let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
-        // Nothing is known of the devices until all is submitted, so each has half of it.
-        let handles = submit_all(&queue, 0..60);
-        assert_eq!(queue.statistics().devices[0].queued + queue.statistics().devices[0].active, 30);
-        latch.open();
-        expect_all(handles);
-        (0..60).for_each(|item| assert_eq!(task.runs_of(item), 1, "piece {item}"));
+        let queue = pool.queue(&task).open().unwrap();
+        let start = Instant::now();
+        expect_all(submit_all(&queue, 0..100));
+        // A share of a tenth for the slow device would take it three seconds.
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        (0..100).for_each(|item| assert_eq!(task.runs_of(item), 1, "piece {item}"));
         let statistics = queue.statistics();
-        let [slow, fast] = &statistics.devices[..] else { panic!("{statistics:?}") };
-        assert!(slow.gave > 0 && fast.done > 30, "{statistics:?}");
-        assert_eq!(slow.done + fast.done, 60);
-        assert_eq!(slow.gave + fast.gave, statistics.balancer.pieces);
-        assert_eq!(slow.received + fast.received, statistics.balancer.pieces);
-        assert!(statistics.balancer.rebalances > 0);
+        assert!(statistics.devices[1].done > 90, "{statistics:?}");
+        assert_eq!((statistics.queued, statistics.balancer.pieces), (0, 0), "nothing had to be moved");
     });
 }
 
 #[test]
-fn the_balancers_refusals_are_counted_although_nobody_submits_or_finishes() {
+fn a_priority_counts_wherever_the_piece_is_done() {
+    within_a_minute(|| {
+        let (latch, order) = (Latch::default(), Arc::new(Mutex::new(Vec::new())));
+        let (held, seen) = (latch.clone(), order.clone());
+        let task = Probe::new(move |_, item| {
+            held.pass();
+            lock(&seen).push(item);
+            std::thread::sleep(Duration::from_millis(5));
+            Ok(3 * item)
+        });
+        let queue = Pool::new([named("a"), named("b")]).unwrap().queue(&task).open().unwrap();
+        let begun = submit_all(&queue, 0..2);
+        wait_until(|| queue.statistics().devices.iter().all(|device| device.active == 1));
+        let low: Vec<_> = (10..20).map(|item| (item, queue.submit(item).unwrap())).collect();
+        let high: Vec<_> = (20..24).map(|item| (item, queue.submit_with(item, 1).unwrap())).collect();
+        latch.open();
+        for handles in [begun, low, high] {
+            expect_all(handles);
+        }
+        let order = lock(&order);
+        let last_high = order.iter().rposition(|item| *item >= 20).unwrap();
+        let first_low = order.iter().position(|item| (10..20).contains(item)).unwrap();
+        assert!(last_high <= first_low + 1, "two devices begin at once: {order:?}");
+    });
+}
+
+#[test]
+fn pieces_wait_for_their_home_and_the_balancer_moves_what_would_wait_too_long() {
+    within_a_minute(|| {
+        for (move_time, moves) in [(Duration::ZERO, true), (Duration::from_secs(60), false)] {
+            let task = Probe::new(|_, item| {
+                std::thread::sleep(Duration::from_millis(10));
+                Ok(3 * item)
+            });
+            let pool = Pool::new([named("home"), named("other")]).unwrap();
+            let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
+            while queue.statistics().devices.iter().any(|device| device.done == 0) {
+                expect_all(submit_all(&queue, 100..120));
+            }
+            let before = queue.statistics().devices[1].done;
+            let submit = |item| queue.piece(item).home(&"home".into(), move_time).submit().unwrap();
+            expect_all((0..40).map(|item| (item, submit(item))).collect());
+            let statistics = queue.statistics();
+            assert_eq!(statistics.devices[1].done > before, moves, "{statistics:?}");
+            assert_eq!(statistics.balancer.pieces > 0, moves, "{statistics:?}");
+            assert_eq!(statistics.devices[0].gave, statistics.devices[1].received);
+        }
+    });
+}
+
+#[test]
+fn pieces_are_done_in_batches_that_are_full_or_due() {
+    within_a_minute(|| {
+        let sizes = Arc::new(Mutex::new(Vec::new()));
+        let seen = sizes.clone();
+        let task = Closure::of_chunks("triple", move |items: &[u64], results: &mut Results<'_, u64>| {
+            // Slices of a chunk grow, so what is counted is how many there are.
+            lock(&seen).push(items.len());
+            results.extend(items.iter().map(|item| 3 * item));
+            Ok(())
+        });
+        let pool = Pool::new([cores("a", 1)]).unwrap();
+        let delay = Duration::from_millis(150);
+        let queue = pool.queue(&task).batch(8, delay).open().unwrap();
+        // A full batch does not wait.
+        let start = Instant::now();
+        let handles: Vec<_> = (0..16).map(|item| (item, queue.submit(item).unwrap())).collect();
+        expect_all(handles);
+        assert!(start.elapsed() < delay, "{:?}", start.elapsed());
+        // One that is not full waits until its oldest piece is due, and no longer.
+        let start = Instant::now();
+        let handles: Vec<_> = (0..3).map(|item| (item, queue.submit(item).unwrap())).collect();
+        expect_all(handles);
+        assert!(start.elapsed() >= delay, "{:?}", start.elapsed());
+        assert!(start.elapsed() < delay * 4, "{:?}", start.elapsed());
+        assert_eq!(lock(&sizes).iter().sum::<usize>(), 19);
+        // What is left when the queue is closed waits for nothing.
+        let start = Instant::now();
+        let handle = queue.submit(7).unwrap();
+        queue.close();
+        assert_eq!(handle.wait().unwrap(), 21);
+        assert!(start.elapsed() < delay, "{:?}", start.elapsed());
+    });
+}
+
+/// Notes how many pieces it is given at once.
+#[derive(Clone, Default)]
+struct Counting {
+    sizes: Arc<Mutex<Vec<usize>>>,
+    latch: Latch,
+}
+
+impl Task for Counting {
+    type Input = u64;
+    type Output = u64;
+    type State = ();
+
+    fn name(&self) -> &str {
+        "counting"
+    }
+
+    fn can_use(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn hands(&self, _: &Device) -> usize {
+        1
+    }
+
+    fn prepare(&self, _: &Device) -> Result<()> {
+        Ok(())
+    }
+
+    fn most_items(&self, (): &()) -> u64 {
+        6
+    }
+
+    fn run(&self, (): &mut (), chunk: &Chunk<'_, u64>, results: &mut Results<'_, u64>) -> Result<()> {
+        self.latch.pass();
+        lock(&self.sizes).push(chunk.len());
+        chunk.read(|items| {
+            for &item in items {
+                if item == 13 {
+                    return Err(crate::executor::task_error(&"a".into(), "a test".into(), "unlucky".into()));
+                }
+                results.push(3 * item);
+            }
+            Ok(())
+        })?
+    }
+}
+
+#[test]
+fn an_error_in_a_batch_is_the_answer_of_its_piece_alone() {
+    within_a_minute(|| {
+        let task = Counting::default();
+        let queue = Pool::new([named("a")]).unwrap().queue(&task).batch(10, Duration::ZERO).open().unwrap();
+        let first = queue.submit(0).unwrap();
+        wait_until(|| queue.statistics().devices[0].active == 1);
+        let handles: Vec<_> = (10..22).map(|item| (item, queue.submit(item).unwrap())).collect();
+        task.latch.open();
+        assert_eq!(first.wait().unwrap(), 0);
+        for (item, handle) in handles {
+            match (item, handle.wait()) {
+                (13, Err(QueueError::Task { error })) => assert!(error.to_string().contains("unlucky")),
+                (_, result) => assert_eq!(result.unwrap(), 3 * item),
+            }
+        }
+        let sizes = lock(&task.sizes);
+        assert_eq!(*sizes, [1, 6, 1, 1, 1, 1, 1, 1, 6], "no batch is larger than what fits");
+    });
+}
+
+#[test]
+fn a_full_queue_takes_a_piece_once_another_has_its_answer() {
     within_a_minute(|| {
         let latch = Latch::default();
         let held = latch.clone();
@@ -270,13 +416,76 @@ fn the_balancers_refusals_are_counted_although_nobody_submits_or_finishes() {
             held.pass();
             Ok(3 * item)
         });
-        let queue = Pool::new([named("a")]).unwrap().queue(&task).balancer(at_once()).open().unwrap();
+        let queue = Pool::new([named("a")]).unwrap().queue(&task).capacity(3).open().unwrap();
         let handles = submit_all(&queue, 0..3);
-        let before = queue.statistics().balancer.no_target;
-        wait_until(|| queue.statistics().balancer.no_target > before + 2);
+        assert!(matches!(queue.try_submit(9), Err(TrySubmitError::Full(9))));
+        assert!(handles[2].1.cancel(), "which makes room");
+        handles.into_iter().for_each(|(_, handle)| handle.detach());
+        let fourth = queue.try_submit(4).unwrap();
+        std::thread::scope(|scope| {
+            let submit = scope.spawn(|| queue.submit(5).unwrap().wait().unwrap());
+            let awaited = scope.spawn(|| {
+                pollster::block_on(async { queue.piece(6).priority(1).await.unwrap().await.unwrap() })
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(queue.statistics().outstanding, 3, "no more than the capacity");
+            assert!(!submit.is_finished() && !awaited.is_finished());
+            latch.open();
+            assert_eq!((submit.join().unwrap(), awaited.join().unwrap()), (15, 18));
+        });
+        assert_eq!(fourth.wait().unwrap(), 12);
+        queue.close();
+        assert!(matches!(queue.try_submit(7), Err(TrySubmitError::Closed(7))));
+        let closed = pollster::block_on(async { queue.piece(8).await.map(Handle::detach) });
+        assert!(matches!(closed, Err(QueueError::Closed)));
+    });
+}
+
+#[test]
+fn closing_a_full_queue_ends_who_waits_for_room() {
+    within_a_minute(|| {
+        let latch = Latch::default();
+        let held = latch.clone();
+        let task = Probe::new(move |_, item| {
+            held.pass();
+            Ok(3 * item)
+        });
+        let queue = Pool::new([named("a")]).unwrap().queue(&task).capacity(1).open().unwrap();
+        let first = queue.submit(1).unwrap();
+        std::thread::scope(|scope| {
+            let submit = scope.spawn(|| queue.submit(2).map(Handle::detach));
+            let awaited =
+                scope.spawn(|| pollster::block_on(async { queue.piece(3).await.map(Handle::detach) }));
+            std::thread::sleep(Duration::from_millis(20));
+            queue.close();
+            assert!(matches!(submit.join().unwrap(), Err(QueueError::Closed)));
+            assert!(matches!(awaited.join().unwrap(), Err(QueueError::Closed)));
+        });
         latch.open();
-        expect_all(handles);
-        assert_eq!(queue.statistics().balancer.rebalances, 0);
+        assert_eq!(first.wait().unwrap(), 3);
+    });
+}
+
+#[test]
+fn dropping_a_handle_cancels_its_piece_and_detaching_it_does_not() {
+    within_a_minute(|| {
+        let latch = Latch::default();
+        let held = latch.clone();
+        let task = Probe::new(move |_, item| {
+            held.pass();
+            Ok(3 * item)
+        });
+        let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
+        let begun = queue.submit(1).unwrap();
+        wait_until(|| queue.statistics().devices[0].active == 1);
+        drop(queue.submit(2).unwrap());
+        queue.submit(3).unwrap().detach();
+        assert_eq!((queue.statistics().queued, queue.statistics().outstanding), (1, 2));
+        drop(begun);
+        assert_eq!(queue.statistics().outstanding, 2, "a device has begun with it");
+        latch.open();
+        queue.join();
+        assert_eq!([1, 2, 3].map(|item| task.runs_of(item)), [1, 0, 1]);
     });
 }
 
@@ -297,10 +506,12 @@ fn the_pools_statistics_show_what_is_queued() {
         let queue = pool.queue(&task).open().unwrap();
         let handles = submit_all(&queue, 0..5);
         wait_until(|| queue.statistics().devices[0].active == 1);
+        let homed = queue.piece(9).home(&"a".into(), Duration::ZERO).submit().unwrap();
         let now = &pool.statistics()[0];
-        assert_eq!((now.queued, now.active, now.done, now.failed), (4, 1, 0, 0));
-        assert!(handles[3].1.cancel());
-        assert_eq!(pool.statistics()[0].queued, 3);
+        assert_eq!((now.queued, now.active, now.done, now.failed), (1, 1, 0, 0));
+        assert_eq!(queue.statistics().queued, 4);
+        assert!(handles[3].1.cancel() && homed.cancel());
+        assert_eq!((pool.statistics()[0].queued, queue.statistics().queued), (0, 3));
         latch.open();
         queue.join();
         let now = &pool.statistics()[0];
@@ -324,7 +535,7 @@ fn what_nobody_has_begun_can_be_cancelled() {
             (queue.submit(2).unwrap(), queue.submit(3).unwrap(), queue.submit(4).unwrap());
         assert!(!begun.cancel() && !cancelled.is_done());
         assert!(cancelled.cancel() && cancelled.is_done() && !cancelled.cancel());
-        drop(dropped);
+        dropped.detach();
         let kept = kept.wait_timeout(Duration::from_millis(20)).expect_err("it is held back");
         latch.open();
         assert!(matches!(cancelled.wait(), Err(QueueError::Cancelled)));

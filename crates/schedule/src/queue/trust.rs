@@ -17,9 +17,6 @@ const MOST_DOUBLINGS: u32 = 10;
 /// of use, and one that fails every other time is not.
 const FORGIVEN_AFTER: u32 = 10;
 
-/// What is queued at a device does not wait for a quarantine of this length.
-const LONG: Duration = Duration::from_secs(1);
-
 /// After so much time in which the device was given work and did not fail, one earlier failure is forgotten.
 const FORGIVEN_IN: Duration = Duration::from_secs(1);
 
@@ -79,17 +76,7 @@ impl Trust {
         matches!(self.standing, Standing::SetAside { until } if until <= now)
     }
 
-    /// Whether it failed again when it was tried: what is queued there should not wait for the next try.
-    pub(super) fn failed_again(&self) -> bool {
-        self.in_a_row > 1
-    }
-
-    /// Whether it is left alone for so long that nothing should wait there.
-    pub(super) fn is_away_for_long(&self, now: Time) -> bool {
-        matches!(self.standing, Standing::SetAside { until } if until.saturating_sub(now) >= LONG)
-    }
-
-    /// Whether nobody waits for it any more.
+    /// Whether no piece waits for it any more.
     pub(super) fn is_hopeless(&self) -> bool {
         self.in_a_row >= HOPELESS_AFTER
     }
@@ -192,11 +179,11 @@ mod test {
         let mut trust = Trust::new();
         for _ in 0..10 {
             trust.strike(lost(), Time::ZERO);
-            assert!(!trust.failed_again());
+            assert!(!trust.is_hopeless());
             trust.done(true, Time::ZERO);
         }
         (0..HOPELESS_AFTER).for_each(|_| trust.strike(lost(), Time::ZERO));
-        assert!(trust.failed_again() && trust.is_hopeless());
+        assert!(trust.is_hopeless());
         trust.retire(lost());
         trust.strike(lost(), Time::ZERO);
         assert!(!trust.done(true, Time::ZERO) && trust.is_retired(), "a retired device does not come back");

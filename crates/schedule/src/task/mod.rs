@@ -123,6 +123,12 @@ pub trait Task: Clone + Send + Sync + 'static {
         false
     }
 
+    /// How many bytes of memory an item and its result take while a [stream](crate::Pool::map_stream) has them: their own
+    /// size, unless said otherwise. Count what they own elsewhere, such as the bytes of a `Vec`.
+    fn item_bytes(&self, item: &Self::Input) -> u64 {
+        (size_of_val(item) + size_of::<Self::Output>()) as u64
+    }
+
     /// What the items cost compared with each other, one number each, where they do not all cost about the same.
     fn costs(&self, items: &[Self::Input]) -> Option<Vec<f64>> {
         let _ = items;

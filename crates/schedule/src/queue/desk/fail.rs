@@ -1,18 +1,21 @@
 //! What happens when something fails.
 
+use std::time::Duration;
+
 use evener_device::Error;
 
-use super::{Attempt, Desk, Doing, Hand, QueueError};
+use super::{Attempt, Desk, Doing, Hand, InFlight, QueueError};
 use crate::{
     contain::log,
+    queue::line::{Item, Waiting},
     run::{Failure, Time},
 };
 
 impl<I, O> Desk<I, O> {
-    /// A worker's piece has failed.
+    /// A worker's batch has failed.
     pub(in crate::queue) fn failed(&mut self, hand: u64, error: Error, now: Time) {
         // A worker that was dismissed has nothing to say.
-        if let Some((line, Doing::Piece(attempt))) = self.stop(hand) {
+        if let Some((line, Doing::Batch(attempt))) = self.stop(hand) {
             self.attempt_failed(hand, line, &attempt, error, now);
         }
     }
@@ -23,15 +26,16 @@ impl<I, O> Desk<I, O> {
         let device = &self.lines[line].seat.id;
         log!(warn, %device, %error, "a device could not be made ready");
         match Failure::from(&error) {
-            Failure::Unable | Failure::Task => self.retire(line, error, now),
+            Failure::Unable | Failure::Task => self.retire(line, error),
             Failure::TooLarge | Failure::Untrusted => self.strike(line, generation, error, now),
         }
+        self.give_up_stranded();
     }
 
     /// A worker panicked outside the task's own code: in what the task's types do when they are dropped, at most. Its
     /// thread is not there any more.
     pub(in crate::queue) fn fell(&mut self, hand: u64, error: Error, now: Time) {
-        if let Some((line, Doing::Piece(attempt))) = self.dismiss(hand) {
+        if let Some((line, Doing::Batch(attempt))) = self.dismiss(hand) {
             self.attempt_failed(hand, line, &attempt, error, now);
         }
     }
@@ -49,9 +53,10 @@ impl<I, O> Desk<I, O> {
         }
         let generation = it.seat.generation();
         self.strike(line, generation, error, now);
+        self.give_up_stranded();
     }
 
-    /// An attempt has failed: its device is judged by the error, and its piece goes elsewhere, unless another worker
+    /// An attempt has failed: its device is judged by the error, and its pieces wait for another, unless another worker
     /// still runs it.
     pub(super) fn attempt_failed(
         &mut self,
@@ -63,32 +68,56 @@ impl<I, O> Desk<I, O> {
     ) {
         self.last_end = now;
         let it = &mut self.lines[line];
-        it.failed += 1;
-        it.seat.counters.fail();
-        log!(warn, device = %it.seat.id, piece = attempt.piece, %error, "a piece failed");
-        if let Failure::Task = Failure::from(&error) {
-            if let Some(flight) = self.in_flight.remove(&attempt.piece) {
-                self.answer(flight, Err(QueueError::Task { error }), None);
-            }
-            return;
-        }
-        if let Some(flight) = self.in_flight.get_mut(&attempt.piece) {
-            flight.running.retain(|&running| running != hand);
-            flight.ticket.failures.push((line, error.clone()));
-        }
+        it.failed += attempt.pieces as u64;
+        (0..attempt.pieces).for_each(|_| it.seat.counters.fail());
+        log!(warn, device = %it.seat.id, pieces = attempt.pieces, %error, "a batch failed");
         match Failure::from(&error) {
-            Failure::Unable | Failure::Task => self.retire(line, error, now),
-            Failure::TooLarge | Failure::Untrusted => self.strike(line, attempt.generation, error, now),
-        }
-        let is_stranded = |flight: &super::InFlight<I, O>| flight.running.is_empty();
-        if self.in_flight.get(&attempt.piece).is_some_and(is_stranded)
-            && let Some(flight) = self.in_flight.remove(&attempt.piece)
-        {
-            // A copy that waits for a worker becomes the piece itself.
-            if let Some(line) = flight.copy_at {
-                self.lines[line].copies.remove(&flight.ticket.place);
+            Failure::Task => {
+                if let Some(flight) = self.in_flight.remove(&attempt.flight) {
+                    self.witness(&flight, attempt.flight, None);
+                    match &flight.tickets[..] {
+                        [ticket] => {
+                            let item = Item::Begun(flight.items.clone(), flight.first);
+                            self.settle(ticket, item, Err(QueueError::Task { error }));
+                        }
+                        // Each is done alone, so that the error is the answer of the piece that it comes from.
+                        _ => self.wait_again(flight),
+                    }
+                }
+                return;
             }
-            self.place(flight.ticket, now);
+            // Fewer of them may fit.
+            Failure::TooLarge if attempt.pieces > 1 => {
+                it.most_pieces = (attempt.pieces / 2).max(1);
+            }
+            failure => {
+                if let Some(flight) = self.in_flight.get_mut(&attempt.flight) {
+                    let failures = flight.tickets.iter_mut().map(|ticket| &mut ticket.failures);
+                    failures.for_each(|failures| failures.push((line, error.clone())));
+                }
+                match failure {
+                    Failure::Unable => self.retire(line, error),
+                    _ => self.strike(line, attempt.generation, error, now),
+                }
+            }
+        }
+        if let Some(flight) = self.in_flight.get_mut(&attempt.flight) {
+            flight.running.retain(|&mut running| running != hand);
+            if flight.running.is_empty()
+                && let Some(flight) = self.in_flight.remove(&attempt.flight)
+            {
+                self.wait_again(flight);
+            }
+        }
+        self.give_up_stranded();
+    }
+
+    /// The pieces of a batch that nobody runs wait to be done, each alone: their items stay together.
+    fn wait_again(&mut self, flight: InFlight<I, O>) {
+        let InFlight { tickets, items, first, .. } = flight;
+        for (index, ticket) in tickets.into_iter().enumerate() {
+            let item = Item::Begun(items.clone(), first + index);
+            self.place(Waiting { ticket, item, move_time: Duration::ZERO }, None);
         }
     }
 
@@ -110,34 +139,16 @@ impl<I, O> Desk<I, O> {
         for hand in outdated {
             self.dismiss(hand);
         }
-        self.drop_copies(line);
-        let trust = &self.lines[line].trust;
-        if trust.failed_again() || trust.is_away_for_long(now) {
-            self.spread(line, now);
-        }
-        self.rebalance(now);
+        // What it had in its memory is gone.
+        self.make_homeless(line);
         let it = &self.lines[line];
         log!(debug, device = %it.seat.id, standing = ?it.trust.standing, "a device is set aside");
     }
 
-    /// A device cannot do the task: the pieces that wait there go elsewhere, at once, since they would wait forever.
-    fn retire(&mut self, line: usize, error: Error, now: Time) {
-        let device = self.lines[line].seat.id.clone();
-        let why = error.clone();
+    /// A device cannot do the task.
+    fn retire(&mut self, line: usize, error: Error) {
+        log!(warn, device = %self.lines[line].seat.id, %error, "a device is retired from a queue");
         self.lines[line].trust.retire(error);
-        self.drop_copies(line);
-        for ticket in self.lines[line].drain() {
-            self.place(ticket, now);
-        }
-        log!(warn, %device, error = %why, "a device is retired from a queue");
-    }
-
-    /// Takes back the speculative copies that wait for a worker of a line.
-    pub(super) fn drop_copies(&mut self, line: usize) {
-        for place in std::mem::take(&mut self.lines[line].copies) {
-            if let Some(flight) = self.in_flight.get_mut(&place.number) {
-                flight.copy_at = None;
-            }
-        }
+        self.make_homeless(line);
     }
 }

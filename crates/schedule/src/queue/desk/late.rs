@@ -1,25 +1,25 @@
 //! Pieces that take long: copies of them, evidence about their devices, and the verdict that a device has hung.
 //!
 //! Taking long is no proof: a piece may simply be large. So time alone never makes a device hung, unless the time is the
-//! user's own limit. A piece that takes long on a device that may hang is also given to another device (a *speculative
-//! copy*). If the other device does it in a small part of the time, that is evidence against the first, and only then
-//! is the first device's worker given up on. Until then the slow device counts as busy, and the pieces that wait for it
-//! go elsewhere.
+//! user's own limit. A batch of pieces that takes long on a device that may hang is also given to another device (a
+//! *speculative copy*): to one that has nothing else to do, or would clearly be done sooner. If the other device does it in
+//! a small part of the time, that is evidence against the first, and only then is the first device's worker given up on.
+//! Until then the slow device counts as busy, and the pieces whose home it is may go elsewhere.
 //!
 //! | the attempt | is called hung |
 //! | --- | --- |
 //! | any, with a limit of the user's | after that limit, and not before |
 //! | plain code on the processor | never |
-//! | its piece was done by another device | after [`EVIDENCE`] times what this device should have taken |
-//! | the same, and it is the first piece of its worker | also after [`EVIDENCE`] times the longest such piece before |
-//! | the same, and there was no such piece before | after the silence limit |
-//! | no other device can do its piece | after the silence limit |
+//! | its batch was done by another device | after [`EVIDENCE`] times what this device should have taken |
+//! | the same, and it is the first of its worker | also after [`EVIDENCE`] times the longest such batch before |
+//! | the same, and there was no such batch before | after the silence limit |
+//! | no other device can do its batch | after the silence limit |
 //!
-//! A worker's first piece may compile code and allocate memory, which another device's time says nothing about. A device
+//! A worker's first batch may compile code and allocate memory, which another device's time says nothing about. A device
 //! that is called hung for that is opened afresh, and its next piece is a first one again: it would never be used.
 //!
-//! Making a device ready takes as long as it takes, too, up to a limit of minutes. Pieces that wait for a device that has
-//! no other worker meanwhile go elsewhere, where they would be done sooner if it took as long again.
+//! Making a device ready takes as long as it takes, too, up to a limit of minutes. Nothing waits for that: what is in the
+//! shared queue is taken by others, and a device that has no other worker meanwhile is no home.
 //!
 //! Time in which the whole process did not run (`SIGSTOP`, a virtual machine that was suspended) counts for no attempt.
 //! The look-after thread asks to be woken every [`GLANCE`]; when far more time has passed, the process was stopped.
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use evener_device::Error;
 
-use super::{Attempt, Desk, Doing, Evidence, Hand, InFlight, place::Outlook};
+use super::{Attempt, Desk, Doing, Evidence, Hand, InFlight};
 use crate::{contain::log, queue::trust::Standing, run::Time};
 
 /// How often the look-after thread runs while the queue is busy.
@@ -63,11 +63,8 @@ const NOTICE: Duration = Duration::from_secs(10);
 /// The late attempts of a line, as of the last look.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::queue) struct Stall {
-    /// The sum of their ages. As nothing is known of when they end, each is expected to take as long again.
-    pub(in crate::queue) seconds: f64,
-    /// No worker of the line will take a piece before a late one is done. The sum at which the queued pieces last were
-    /// offered to other lines.
-    pub(in crate::queue) relieved_at: Option<f64>,
+    /// No worker of the line will take a piece before a late one is done.
+    pub(in crate::queue) stalled: bool,
     /// The same, and a worker that makes the device ready is among them.
     pub(in crate::queue) unready: bool,
 }
@@ -79,8 +76,8 @@ impl<I, O> Desk<I, O> {
         self.looked = Some(now);
         self.judge(now);
         self.find_stalls(now);
-        self.copy_late_pieces(now);
-        self.send_canaries(now);
+        self.late =
+            self.in_flight.iter().filter_map(|(&n, flight)| self.is_late(flight, now).then_some(n)).collect();
         self.say_what_is_waited_for(now);
     }
 
@@ -102,7 +99,7 @@ impl<I, O> Desk<I, O> {
             match &mut hand.doing {
                 Doing::Nothing => {}
                 Doing::Preparing { span, .. } => span.pause(due, now),
-                Doing::Piece(attempt) => attempt.span.pause(due, now),
+                Doing::Batch(attempt) => attempt.span.pause(due, now),
             }
         }
         log!(debug, ?late, "the process did not run for a while");
@@ -119,13 +116,16 @@ impl<I, O> Desk<I, O> {
             let Some((line, doing)) = self.dismiss(hand) else { continue };
             let device = self.lines[line].seat.id.clone();
             let operation =
-                if matches!(doing, Doing::Piece(_)) { "running a piece" } else { "being made ready" };
+                if matches!(doing, Doing::Batch(_)) { "running a piece" } else { "being made ready" };
             let error = Error::TimedOut { device, operation: operation.into(), after };
             log!(warn, %error, "a device has hung");
             match doing {
                 Doing::Nothing => {}
-                Doing::Preparing { generation, .. } => self.strike(line, generation, error, now),
-                Doing::Piece(attempt) => self.attempt_failed(hand, line, &attempt, error, now),
+                Doing::Preparing { generation, .. } => {
+                    self.strike(line, generation, error, now);
+                    self.give_up_stranded();
+                }
+                Doing::Batch(attempt) => self.attempt_failed(hand, line, &attempt, error, now),
             }
         }
     }
@@ -135,7 +135,7 @@ impl<I, O> Desk<I, O> {
         let (age, limit) = match &hand.doing {
             Doing::Nothing => return None,
             Doing::Preparing { span, .. } => (span.age(now), self.limits.prepare),
-            Doing::Piece(attempt) => (attempt.span.age(now), self.attempt_limit(hand.line, attempt, now)?),
+            Doing::Batch(attempt) => (attempt.span.age(now), self.attempt_limit(hand.line, attempt, now)?),
         };
         (age >= limit).then_some(age)
     }
@@ -159,7 +159,7 @@ impl<I, O> Desk<I, O> {
             }
             Evidence::None => Some(self.silence()),
             Evidence::Pending => {
-                let flight = self.in_flight.get(&attempt.piece)?;
+                let flight = self.in_flight.get(&attempt.flight)?;
                 let is_silent =
                     attempt.span.age(now) >= self.silence() && self.is_without_witness(flight, now);
                 is_silent.then(|| self.silence())
@@ -185,7 +185,7 @@ impl<I, O> Desk<I, O> {
         let span = self.hands.get(&hand).and_then(|hand| match &hand.doing {
             Doing::Nothing => None,
             Doing::Preparing { span, .. } => Some(span),
-            Doing::Piece(attempt) => Some(&attempt.span),
+            Doing::Batch(attempt) => Some(&attempt.span),
         });
         span.is_some_and(|span| span.age(now) >= self.silence())
     }
@@ -215,123 +215,83 @@ impl<I, O> Desk<I, O> {
         let generation = self.lines[line].seat.generation();
         let runs_it = |hand: &u64| {
             self.hands.get(hand).is_some_and(|hand| match &hand.doing {
-                Doing::Piece(attempt) => hand.line == line && attempt.generation == generation,
+                Doing::Batch(attempt) => hand.line == line && attempt.generation == generation,
                 _ => false,
             })
         };
-        flight.ticket.may_try(line) && !flight.running.iter().any(runs_it)
+        let fits = flight.tickets.len() <= self.lines[line].most_pieces;
+        fits && flight.tickets.iter().all(|ticket| ticket.may_try(line))
+            && !flight.running.iter().any(runs_it)
     }
 
-    /// When an attempt on a line is late, among so many attempts at its piece.
-    fn late_after(&self, line: usize, attempts: usize) -> Duration {
-        let usual = self.expected_seconds(line, self.seconds_per_score()).unwrap_or(0.0);
+    /// When an attempt on a line is late, at so many pieces, among so many attempts.
+    fn late_after(&self, line: usize, pieces: usize, attempts: usize) -> Duration {
+        let usual = self.expected_seconds(line, self.seconds_per_score()).unwrap_or(0.0) * pieces as f64;
         let late = Duration::try_from_secs_f64(usual * LATE).unwrap_or(Duration::MAX).max(LEAST);
         let more = MORE_PATIENCE.powi(i32::try_from(attempts).unwrap_or(i32::MAX).saturating_sub(1));
         Duration::try_from_secs_f64(late.as_secs_f64() * more).unwrap_or(Duration::MAX)
     }
 
-    /// Has pieces that are late on devices that may hang done elsewhere as well.
-    fn copy_late_pieces(&mut self, now: Time) {
-        let late: Vec<u64> = (self.in_flight.iter())
-            .filter(|(_, flight)| flight.copy_at.is_none() && self.is_late(flight, now))
-            .map(|(&number, _)| number)
-            .collect();
-        for number in late {
-            let Some(line) = self.in_flight.get(&number).and_then(|flight| self.copy_target(flight, now))
-            else {
-                continue;
-            };
-            let Some(flight) = self.in_flight.get_mut(&number) else { continue };
-            flight.copy_at = Some(line);
-            self.lines[line].copies.insert(flight.ticket.place);
-            let device = &self.lines[line].seat.id;
-            log!(debug, %device, piece = number, "a late piece is done here as well");
-        }
-    }
-
-    /// The attempts at a piece: their lines and ages.
+    /// The attempts at a batch: their lines and ages.
     fn attempts(&self, flight: &InFlight<I, O>, now: Time) -> impl Iterator<Item = (usize, Duration)> {
         flight.running.iter().filter_map(move |hand| match self.hands.get(hand)? {
-            Hand { line, doing: Doing::Piece(attempt), .. } => Some((*line, attempt.span.age(now))),
+            Hand { line, doing: Doing::Batch(attempt), .. } => Some((*line, attempt.span.age(now))),
             _ => None,
         })
     }
 
-    /// Whether every attempt at a piece is late, one of them on a device that may hang.
+    /// Whether every attempt at a batch is late, one of them on a device that may hang.
     fn is_late(&self, flight: &InFlight<I, O>, now: Time) -> bool {
-        let count = flight.running.len();
+        let (pieces, attempts) = (flight.tickets.len(), flight.running.len());
         self.attempts(flight, now).any(|(line, _)| self.lines[line].may_hang)
-            && self.attempts(flight, now).all(|(line, age)| age >= self.late_after(line, count))
+            && self.attempts(flight, now).all(|(line, age)| age >= self.late_after(line, pieces, attempts))
     }
 
-    /// The line for a copy of a late piece: the best of those that are idle, or would clearly be done sooner.
-    fn copy_target(&self, flight: &InFlight<I, O>, now: Time) -> Option<usize> {
-        let age = self.attempts(flight, now).map(|(_, age)| age).min()?.as_secs_f64();
+    /// The late batch that a worker of a line should run a copy of. One that has other work does only what it would
+    /// clearly be done with sooner.
+    pub(super) fn copy_for(&self, line: usize, is_busy: bool, now: Time) -> Option<u64> {
         let scale = self.seconds_per_score();
-        let is_worth_it = |line: usize| {
-            let it = &self.lines[line];
-            let is_idle = it.waiting() == 0 && it.active + it.preparing < it.most_hands;
-            let usual = self.expected_seconds(line, scale);
-            let is_sooner = usual.is_some_and(|usual| usual * CLEARLY_SOONER <= age);
-            it.stall.relieved_at.is_none() && (is_idle || it.wants_canary(now) || is_sooner)
+        let is_worth_it = |flight: &InFlight<I, O>| {
+            let age = self.attempts(flight, now).map(|(_, age)| age.as_secs_f64()).fold(f64::MAX, f64::min);
+            let usual = self.expected_seconds(line, scale).map(|each| each * flight.tickets.len() as f64);
+            !is_busy || usual.is_some_and(|usual| usual * CLEARLY_SOONER <= age)
         };
-        let lines = (0..self.lines.len()).filter(|&line| self.can_copy(line, flight) && is_worth_it(line));
-        let ranked = lines.filter_map(|line| Some((line, self.rank(line, &flight.ticket, scale, now)?)));
-        let good = ranked.filter(|(_, rank)| rank.outlook == Outlook::Good);
-        good.min_by(|a, b| a.1.order(&b.1)).map(|(line, _)| line)
+        self.late.iter().copied().find(|number| {
+            let flight = self.in_flight.get(number);
+            flight.is_some_and(|it| self.can_copy(line, it) && is_worth_it(it))
+        })
     }
 
-    /// Finds the lines whose workers are late. Pieces that wait where no worker will take them before a late one is done
-    /// go elsewhere: at once, and again whenever the workers have been late for twice as long.
+    /// Finds the lines whose workers are late. They are no homes.
     fn find_stalls(&mut self, now: Time) {
         for line in 0..self.lines.len() {
-            let (seconds, is_stalled, unready) = self.stall_of(line, now);
-            let it = &mut self.lines[line];
-            let before = it.stall.relieved_at;
-            let is_due = is_stalled && before.is_none_or(|before| seconds >= 2.0 * before);
-            let relieved_at = if is_due { Some(seconds) } else { before.filter(|_| is_stalled) };
-            it.stall = Stall { seconds, relieved_at, unready };
-            if is_due {
-                // Another device may be able to begin with them at once.
-                self.drop_copies(line);
-                self.relieve(line, now);
+            self.lines[line].stall = self.stall_of(line, now);
+            if self.lines[line].stall.stalled {
+                self.make_homeless(line);
             }
         }
     }
 
-    /// The late workers of a line: the sum of their ages; whether no worker of the line will take a piece before one of
-    /// them is done; and whether a worker that makes the device ready is among these.
-    fn stall_of(&self, line: usize, now: Time) -> (f64, bool, bool) {
+    fn stall_of(&self, line: usize, now: Time) -> Stall {
         let it = &self.lines[line];
-        let late_after = self.late_after(line, 1);
-        let (mut late, mut seconds, mut oldest_preparing) = (0, 0.0, Duration::ZERO);
-        let mut trial_is_late = false;
+        let (mut late, mut is_preparing, mut trial_is_late) = (0, false, false);
         for (&number, hand) in self.hands.iter().filter(|(_, hand)| hand.line == line) {
             match &hand.doing {
-                Doing::Piece(attempt) if attempt.span.age(now) >= late_after => {
-                    seconds += attempt.span.age(now).as_secs_f64();
-                }
-                Doing::Preparing { span, .. } if span.age(now) >= LEAST => {
-                    oldest_preparing = oldest_preparing.max(span.age(now));
-                }
+                Doing::Batch(attempt)
+                    if attempt.span.age(now) >= self.late_after(line, attempt.pieces, 1) => {}
+                Doing::Preparing { span, .. } if span.age(now) >= LEAST => is_preparing = true,
                 _ => continue,
             }
             late += 1;
             trial_is_late |= it.trial == Some(number);
         }
-        let is_preparing = !oldest_preparing.is_zero();
-        let is_stalled = match it.trust.is_working() {
+        let stalled = match it.trust.is_working() {
             // No further worker is started for pieces that those who make the device ready will take.
             true => late >= it.most_hands || is_preparing && late == it.hands,
             // It is tried with one piece, by one worker.
             false => trial_is_late,
         };
-        let unready = is_stalled && is_preparing;
-        if unready {
-            // However few workers make the device ready, all of it is waited for.
-            seconds += oldest_preparing.as_secs_f64() * it.most_hands as f64;
-        }
-        (seconds, is_stalled, unready)
+        Stall { stalled, unready: stalled && is_preparing }
     }
 
     /// Says that plain code is waited for, where nothing else happens.
@@ -341,7 +301,7 @@ impl<I, O> Desk<I, O> {
             return;
         }
         let plain = |hand: &Hand| match &hand.doing {
-            Doing::Piece(attempt) if !self.lines[hand.line].may_hang => {
+            Doing::Batch(attempt) if !self.lines[hand.line].may_hang => {
                 Some((hand.line, attempt.span.age(now)))
             }
             _ => None,

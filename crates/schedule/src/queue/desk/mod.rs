@@ -4,9 +4,10 @@
 //! run anybody else's code: a piece that has its answer is put aside, and dropped and woken once the lock is released.
 //! The one exception are log lines, whose panics are [contained](crate::contain).
 //!
-//! A piece is in exactly one of two places: in a device's queue, or in flight. A piece in flight has one attempt for
-//! each worker that runs it: more than one where a [speculative copy](late) was made. The first result is its answer.
-//! What other workers bring later is handed back to them, to be dropped.
+//! A piece is in exactly one of three places: in the shared queue, in the queue of the device that is its home, or in
+//! flight, as one of a batch. A batch has one attempt for each worker that runs it: more than one where a [speculative
+//! copy](late) was made. The first results are the answers. What other workers bring later is handed back to them, to be
+//! dropped.
 
 mod fail;
 #[cfg(test)]
@@ -18,11 +19,14 @@ mod test;
 
 use std::{collections::BTreeMap, sync::Arc, task::Waker, time::Duration};
 
+use smallvec::SmallVec;
+
 pub(super) use self::late::{GLANCE, Stall};
+use self::place::Pick;
 use super::{
     error::QueueError,
-    handle::{Answer, Place, Promise},
-    line::{Line, Ticket},
+    handle::{Place, Promise, Submitted},
+    line::{Item, Line, Ticket, Waiting},
 };
 use crate::{
     balancer::{Balancer, BalancerSettings, BalancerStatistics},
@@ -41,14 +45,48 @@ pub(super) struct Limits {
     pub(super) silence: Option<Duration>,
 }
 
+/// How pieces are taken together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Batch {
+    /// Maximum number of pieces in a batch.
+    pub(super) pieces: usize,
+    /// How long a piece waits for others at most.
+    pub(super) delay: Duration,
+}
+
+/// Why a piece was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    Closed,
+    Full,
+}
+
+/// What a piece is submitted with.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Wishes {
+    pub(super) priority: i32,
+    /// The line that has its data, and how long it takes to bring the data to another.
+    pub(super) home: Option<(usize, Duration)>,
+}
+
 /// The dispatcher of a queue.
 pub(super) struct Desk<I, O> {
     pub(super) lines: Vec<Line<I, O>>,
+    /// Pieces that any device may take.
+    shared: BTreeMap<Place, Waiting<I, O>>,
     /// The workers, by number. A worker that was called hung is not among them any more.
     hands: BTreeMap<u64, Hand>,
-    /// Pieces that a worker has begun with and that have no answer yet, by their number.
+    /// Batches that a worker has begun with and that have no answer yet, by their number.
     in_flight: BTreeMap<u64, InFlight<I, O>>,
+    /// Those of them that are late, as of the last look: another device is to do them as well.
+    late: Vec<u64>,
+    batch: Batch,
+    /// Maximum number of pieces without an answer.
+    pub(super) capacity: usize,
+    /// Workers that wait until a batch is due.
+    pub(super) timers: usize,
     next_hand: u64,
+    next_flight: u64,
     next_number: u64,
     balancer: Balancer,
     interval: Duration,
@@ -67,12 +105,14 @@ pub(super) struct Desk<I, O> {
     /// Pieces that have no answer yet.
     pub(super) outstanding: usize,
     /// Pieces that have their answer, and wait to be dropped without the lock.
-    pub(super) settled: Vec<Settled<I, O>>,
+    pub(super) settled: Vec<Settled<I>>,
+    /// Tasks that wait for room, to be woken once there is some.
+    pub(super) wants_room: Vec<Waker>,
 }
 
-/// A piece that has its answer: what is left of it, and who waits for the answer.
-pub(super) struct Settled<I, O> {
-    pub(super) ticket: Ticket<I, O>,
+/// A piece that has its answer: its item, and the task that waits for the answer.
+pub(super) struct Settled<I> {
+    pub(super) item: Item<I>,
     pub(super) waker: Option<Waker>,
 }
 
@@ -80,7 +120,7 @@ pub(super) struct Settled<I, O> {
 struct Hand {
     line: usize,
     doing: Doing,
-    /// It has done a piece since it made its device ready.
+    /// It has done a batch since it made its device ready.
     warm: bool,
 }
 
@@ -91,40 +131,43 @@ enum Doing {
         span: Span,
         generation: u64,
     },
-    Piece(Attempt),
+    Batch(Attempt),
 }
 
-/// A piece that at least one worker runs.
+/// A batch of pieces that at least one worker runs.
 struct InFlight<I, O> {
-    ticket: Ticket<I, O>,
+    tickets: SmallVec<[Ticket<O>; 1]>,
+    /// The items of the batch are these, from here on.
+    items: Arc<[I]>,
+    first: usize,
     /// The workers that run it.
-    running: Vec<u64>,
-    /// The line where a speculative copy waits for a worker.
-    copy_at: Option<usize>,
+    running: SmallVec<[u64; 2]>,
 }
 
-/// A piece that one worker runs.
+/// A batch that one worker runs.
 struct Attempt {
-    /// The piece's number.
-    piece: u64,
+    /// The batch's number.
+    flight: u64,
+    /// How many pieces it has.
+    pieces: usize,
     span: Span,
     /// The generation of the device that it runs on.
     generation: u64,
     /// It shows whether its device is well again.
     canary: bool,
-    /// It is its worker's first piece on this opening of the device, which may compile code and allocate memory.
+    /// It is its worker's first on this opening of the device, which may compile code and allocate memory.
     first: bool,
     evidence: Evidence,
 }
 
-/// What is known about an attempt from the other attempts at its piece.
+/// What is known about an attempt from the other attempts at its batch.
 #[derive(Debug, Clone, Copy)]
 enum Evidence {
-    /// Nothing: the piece has no answer yet.
+    /// Nothing: the batch has no answer yet.
     Pending,
-    /// Nothing, and there will be none: the piece was answered with an error of the task.
+    /// Nothing, and there will be none: the batch ended with an error of the task.
     None,
-    /// Another device has done the piece. By the two devices' usual speeds this one needs so long.
+    /// Another device has done the batch. By the two devices' usual speeds this one needs so long.
     DoneElsewhere { expected: Duration },
 }
 
@@ -153,23 +196,35 @@ impl Span {
 
 /// What a worker is to do.
 pub(super) enum Next<I> {
-    /// Run this piece.
-    Run { item: Arc<I>, number: u64 },
+    /// Run a batch: so many of these items, from here on. The first piece has this number.
+    Run { items: Arc<[I]>, first: usize, count: usize, number: u64 },
     /// Make its device ready.
     Prepare,
-    /// Wait: there is nothing to do at the moment.
-    Rest,
+    /// Wait: there is nothing to do at the moment, or not before then.
+    Rest { until: Option<Time> },
     /// End: all is done, or another worker has taken its place.
     Go,
 }
 
 impl<I, O> Desk<I, O> {
-    pub(super) fn new(lines: Vec<Line<I, O>>, balancer: BalancerSettings, limits: Limits) -> Self {
+    pub(super) fn new(
+        lines: Vec<Line<I, O>>,
+        balancer: BalancerSettings,
+        limits: Limits,
+        batch: Batch,
+        capacity: usize,
+    ) -> Self {
         Desk {
             lines,
+            shared: BTreeMap::new(),
             hands: BTreeMap::new(),
             in_flight: BTreeMap::new(),
+            late: Vec::new(),
+            batch: Batch { pieces: batch.pieces.max(1), ..batch },
+            capacity: capacity.max(1),
+            timers: 0,
             next_hand: 0,
+            next_flight: 0,
             next_number: 0,
             interval: balancer.interval,
             balancer: Balancer::new(balancer),
@@ -182,32 +237,44 @@ impl<I, O> Desk<I, O> {
             closed: false,
             outstanding: 0,
             settled: Vec::new(),
+            wants_room: Vec::new(),
         }
     }
 
-    /// Takes a new piece, and says what its handle waits for.
+    /// Takes a new piece, and says what its handle waits for; or gives its item back.
     pub(super) fn submit(
         &mut self,
         item: I,
-        priority: i32,
+        wishes: Wishes,
         now: Time,
-    ) -> Result<(Arc<Answer<O>>, Place), QueueError> {
+    ) -> Result<Submitted<O>, (I, Refused)> {
         if self.closed {
-            return Err(QueueError::Closed);
+            return Err((item, Refused::Closed));
         }
-        let place = Place { priority: std::cmp::Reverse(priority), number: self.next_number };
+        if self.outstanding >= self.capacity {
+            return Err((item, Refused::Full));
+        }
+        let place = Place { priority: std::cmp::Reverse(wishes.priority), number: self.next_number };
         self.next_number += 1;
         self.outstanding += 1;
         let (promise, answer) = Promise::new();
-        let item = Arc::new(item);
-        self.place(Ticket { place, item, promise, failures: Vec::new() }, now);
+        let ticket = Ticket { place, since: now, promise, failures: Vec::new() };
+        let move_time = wishes.home.map_or(Duration::ZERO, |(_, time)| time);
+        let piece = Waiting { ticket, item: Item::New(item), move_time };
+        self.place(piece, wishes.home.map(|(line, _)| line));
         Ok((answer, place))
     }
 
-    /// Takes a piece out that is not in flight. Says whether it was there.
+    /// Takes a piece out that waits.
+    fn take(&mut self, place: Place) -> Option<Waiting<I, O>> {
+        let shared = self.shared.remove(&place);
+        shared.or_else(|| self.lines.iter_mut().find_map(|line| line.remove(place)))
+    }
+
+    /// Cancels a piece that is not in flight. Says whether it was there.
     pub(super) fn withdraw(&mut self, place: Place) -> bool {
-        let Some(ticket) = self.lines.iter_mut().find_map(|line| line.remove(place)) else { return false };
-        self.settle(ticket, Err(QueueError::Cancelled));
+        let Some(piece) = self.take(place) else { return false };
+        self.settle(&piece.ticket, piece.item, Err(QueueError::Cancelled));
         true
     }
 
@@ -251,7 +318,7 @@ impl<I, O> Desk<I, O> {
         match doing {
             Doing::Nothing => {}
             Doing::Preparing { .. } => it.preparing -= 1,
-            Doing::Piece(_) => it.active -= 1,
+            Doing::Batch(_) => it.active -= 1,
         }
         if !matches!(doing, Doing::Nothing) {
             // Found again at the next look, where another worker of the line is late.
@@ -275,66 +342,86 @@ impl<I, O> Desk<I, O> {
             self.dismiss(hand);
             return Next::Go;
         }
-        let it = &self.lines[line];
-        if it.waiting() == 0 || !it.may_begin(now) {
-            return Next::Rest;
-        }
-        let canary = !it.trust.is_working();
-        if canary {
-            self.keep_canary_only(line, now);
-        }
-        let (doing, next) = if ready_for.is_none() {
-            self.lines[line].preparing += 1;
-            (Doing::Preparing { span: Span::new(now), generation }, Next::Prepare)
-        } else {
-            let Some((piece, item)) = self.begin(hand, line) else { return Next::Rest };
-            let (span, evidence) = (Span::new(now), Evidence::Pending);
-            let attempt = Attempt { piece, span, generation, canary, first: !warm, evidence };
-            (Doing::Piece(attempt), Next::Run { item, number: piece })
+        let until = match self.pick(line, now) {
+            None => None,
+            Some(Pick::Later(due)) if ready_for.is_some() => Some(due),
+            Some(pick) => {
+                let canary = !self.lines[line].trust.is_working();
+                let (doing, next) = if ready_for.is_none() {
+                    self.lines[line].preparing += 1;
+                    (Doing::Preparing { span: Span::new(now), generation }, Next::Prepare)
+                } else {
+                    let Some((flight, pieces, next)) = self.begin(hand, line, pick) else {
+                        return Next::Rest { until: None };
+                    };
+                    let (span, evidence) = (Span::new(now), Evidence::Pending);
+                    let attempt =
+                        Attempt { flight, pieces, span, generation, canary, first: !warm, evidence };
+                    (Doing::Batch(attempt), next)
+                };
+                if canary {
+                    self.lines[line].trial = Some(hand);
+                }
+                if let Some(hand) = self.hands.get_mut(&hand) {
+                    hand.doing = doing;
+                }
+                return next;
+            }
         };
-        if canary {
-            self.lines[line].trial = Some(hand);
-        }
-        if let Some(hand) = self.hands.get_mut(&hand) {
-            hand.doing = doing;
-        }
-        next
+        Next::Rest { until }
     }
 
-    /// Puts the next piece of a line in flight: one that is queued there, or a copy of one that runs elsewhere.
-    fn begin(&mut self, hand: u64, line: usize) -> Option<(u64, Arc<I>)> {
+    /// Puts a batch in flight, or another attempt at one. Gives its number, its size, and what the worker is to do.
+    fn begin(&mut self, hand: u64, line: usize, pick: Pick) -> Option<(u64, usize, Next<I>)> {
+        let (number, is_copy) = match pick {
+            Pick::Later(_) => return None,
+            Pick::Copy(number) => {
+                self.late.retain(|&late| late != number);
+                (number, true)
+            }
+            Pick::Pieces(places) => {
+                let number = self.next_flight;
+                self.next_flight += 1;
+                let (mut tickets, mut new, mut begun) = (SmallVec::new(), Vec::new(), None);
+                for Waiting { ticket, item, .. } in places.into_iter().filter_map(|place| self.take(place)) {
+                    tickets.push(ticket);
+                    match item {
+                        Item::New(item) => new.push(item),
+                        Item::Begun(items, first) => begun = Some((items, first)),
+                    }
+                }
+                let (items, first) = begun.unwrap_or_else(|| (new.into(), 0));
+                self.in_flight.insert(number, InFlight { tickets, items, first, running: SmallVec::new() });
+                (number, false)
+            }
+        };
+        let flight = self.in_flight.get_mut(&number)?;
+        flight.running.push(hand);
+        let count = flight.tickets.len();
         let it = &mut self.lines[line];
-        let (number, item, copy) = match it.pop_copy() {
-            Some(place) => {
-                let flight = self.in_flight.get_mut(&place.number)?;
-                flight.copy_at = None;
-                flight.running.push(hand);
-                it.copied += 1;
-                (place.number, flight.ticket.item.clone(), true)
-            }
-            None => {
-                let ticket = it.pop()?;
-                let (number, item) = (ticket.place.number, ticket.item.clone());
-                self.in_flight.insert(number, InFlight { ticket, running: vec![hand], copy_at: None });
-                (number, item, false)
-            }
-        };
+        if is_copy {
+            it.copied += count as u64;
+        }
         it.active += 1;
-        it.seat.counters.begin();
-        log!(trace, device = %it.seat.id, piece = number, copy, "a piece begins");
-        Some((number, item))
+        (0..count).for_each(|_| it.seat.counters.begin());
+        log!(trace, device = %it.seat.id, batch = number, pieces = count, is_copy, "a batch begins");
+        let (items, first) = (flight.items.clone(), flight.first);
+        Some((number, count, Next::Run { items, first, count, number: flight.tickets[0].place.number }))
     }
 
-    /// A worker has made its device ready.
-    pub(super) fn prepared(&mut self, hand: u64) {
-        self.stop(hand);
+    /// A worker has made its device ready, for so many pieces at once.
+    pub(super) fn prepared(&mut self, hand: u64, most_pieces: u64) {
+        if let Some((line, _)) = self.stop(hand) {
+            let most = usize::try_from(most_pieces).unwrap_or(usize::MAX).max(1);
+            self.lines[line].most_pieces = self.lines[line].most_pieces.min(most);
+        }
     }
 
-    /// A worker has done its piece. Gives the result back where it is not the answer: another device was first, or the
-    /// worker was called hung.
-    pub(super) fn finished(&mut self, hand: u64, result: O, now: Time) -> Option<O> {
-        let Some((line, Doing::Piece(attempt))) = self.stop(hand) else {
-            return Some(result);
+    /// A worker has done its batch. Gives the results back where they are not the answers: another device was first, or
+    /// the worker was called hung.
+    pub(super) fn finished(&mut self, hand: u64, results: Vec<O>, now: Time) -> Option<Vec<O>> {
+        let Some((line, Doing::Batch(attempt))) = self.stop(hand) else {
+            return Some(results);
         };
         let took = attempt.span.age(now);
         if let Some(hand) = self.hands.get_mut(&hand) {
@@ -347,58 +434,54 @@ impl<I, O> Desk<I, O> {
             it.longest_first = it.longest_first.max(Some(took));
         }
         let is_back = it.trust.done(attempt.canary, now);
-        let unwanted = match self.in_flight.remove(&attempt.piece) {
+        let each = took / u32::try_from(attempt.pieces).unwrap_or(u32::MAX);
+        let unwanted = match self.in_flight.remove(&attempt.flight) {
             Some(flight) => {
-                it.done += 1;
-                it.seat.counters.end(took);
-                self.answer(flight, Ok(result), Some((line, took)));
+                it.done += attempt.pieces as u64;
+                (0..attempt.pieces).for_each(|_| it.seat.counters.end(each));
+                self.witness(&flight, attempt.flight, Some((line, took)));
+                for (index, (ticket, result)) in flight.tickets.iter().zip(results).enumerate() {
+                    let item = Item::Begun(flight.items.clone(), flight.first + index);
+                    self.settle(ticket, item, Ok(result));
+                }
                 None
             }
             None => {
-                it.seat.counters.drop();
-                Some(result)
+                (0..attempt.pieces).for_each(|_| it.seat.counters.drop());
+                Some(results)
             }
         };
         // Learned last: evidence compares what the devices took for the pieces before this one.
-        self.lines[line].mean.learn(took);
+        self.lines[line].mean.learn(each);
         if is_back {
             log!(debug, device = %self.lines[line].seat.id, "a device is well again");
         }
         unwanted
     }
 
-    /// A piece that was in flight has its answer. Where a device has done it, that is evidence about the others.
-    fn answer(
-        &mut self,
-        flight: InFlight<I, O>,
-        result: Result<O, QueueError>,
-        done_by: Option<(usize, Duration)>,
-    ) {
-        if let Some(line) = flight.copy_at {
-            self.lines[line].copies.remove(&flight.ticket.place);
-        }
+    /// A batch is not in flight any more. Where a device has done it, that is evidence about the others that run it.
+    fn witness(&mut self, flight: &InFlight<I, O>, number: u64, done_by: Option<(usize, Duration)>) {
         for hand in &flight.running {
             let Some(line) = self.hands.get(hand).map(|hand| hand.line) else { continue };
             let evidence = done_by.map_or(Evidence::None, |(by, took)| Evidence::DoneElsewhere {
                 expected: took.mul_f64(self.times_as_slow(line, by)),
             });
-            if let Some(Hand { doing: Doing::Piece(attempt), .. }) = self.hands.get_mut(hand)
-                && attempt.piece == flight.ticket.place.number
+            if let Some(Hand { doing: Doing::Batch(attempt), .. }) = self.hands.get_mut(hand)
+                && attempt.flight == number
             {
                 attempt.evidence = evidence;
             }
         }
-        self.settle(flight.ticket, result);
     }
 
     /// A piece has its answer.
-    fn settle(&mut self, ticket: Ticket<I, O>, result: Result<O, QueueError>) {
+    fn settle(&mut self, ticket: &Ticket<O>, item: Item<I>, result: Result<O, QueueError>) {
         let waker = ticket.promise.keep(result);
         self.outstanding -= 1;
-        self.settled.push(Settled { ticket, waker });
+        self.settled.push(Settled { item, waker });
     }
 
-    /// Asks the balancer, if it was not asked for a while and something is queued.
+    /// Asks the balancer, if it was not asked for a while and pieces wait at their homes.
     pub(super) fn rebalance_if_due(&mut self, now: Time) {
         let is_due = self.asked.is_none_or(|asked| now.saturating_sub(asked) >= self.interval);
         if is_due && self.lines.iter().any(|line| line.queued() > 0) {
@@ -409,7 +492,7 @@ impl<I, O> Desk<I, O> {
 
     /// Asks the balancer, and does what it says.
     fn rebalance(&mut self, now: Time) {
-        let loads: Vec<_> = self.lines.iter().map(|line| line.load(now)).collect();
+        let loads: Vec<_> = self.lines.iter().map(|line| line.load()).collect();
         for step in self.balancer.rebalance(now, &loads) {
             let Ok([from, to]) = self.lines.get_disjoint_mut([step.from, step.to]) else { continue };
             let pieces = from.exchange(to, &step);

@@ -1,98 +1,212 @@
-//! Where a piece goes.
+//! Which pieces a worker takes, and where a piece waits.
+//!
+//! Pieces wait in one shared queue, in the order of their places, and a worker takes the first ones that its device may
+//! do: no device is idle while a piece waits that it could take. A piece whose data is on one device has a *home*: it
+//! waits in that device's own queue, and only the balancer sends it elsewhere. A device that fails, or whose workers are
+//! all late, is no home any more: its pieces go to the shared queue.
 
 use evener_device::Error;
+use smallvec::SmallVec;
 
-use super::{Desk, QueueError, Ticket};
-use crate::{contain::log, queue::trust::Standing, run::Time};
+use super::{Desk, QueueError};
+use crate::{
+    queue::{
+        handle::Place,
+        line::{Item, Line, Ticket, Waiting},
+    },
+    run::Time,
+};
 
-/// How good a place a line is for a piece: the least is best.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Rank {
-    pub(super) outlook: Outlook,
-    /// How often the piece failed there.
-    tries: u32,
-    /// When it would be done; or tried, where that is all that is known.
-    seconds: f64,
-}
-
-/// What is to be expected of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Outlook {
-    /// It works, or the piece is just what it needs to show that it does.
-    Good,
-    /// It is set aside.
-    Uncertain,
-    /// It has failed again and again.
-    Hopeless,
-}
-
-impl Rank {
-    pub(super) fn order(&self, other: &Rank) -> std::cmp::Ordering {
-        let by_trust = (self.outlook, self.tries).cmp(&(other.outlook, other.tries));
-        by_trust.then(self.seconds.total_cmp(&other.seconds))
-    }
+/// What a worker is to begin with.
+pub(super) enum Pick {
+    /// These pieces, as one batch.
+    Pieces(SmallVec<[Place; 1]>),
+    /// A speculative copy of a batch that is in flight.
+    Copy(u64),
+    /// Nothing before then, unless more pieces come: the batch is not full.
+    Later(Time),
 }
 
 impl<I, O> Desk<I, O> {
-    /// Puts a piece where it will be done first. Where nobody is left to do it, that is its answer.
-    pub(super) fn place(&mut self, ticket: Ticket<I, O>, now: Time) {
-        match self.best_line(&ticket, now) {
-            Some((line, _)) => self.lines[line].push(ticket),
-            None => self.give_up(ticket),
+    /// Pieces that wait in the shared queue.
+    pub(in crate::queue) fn shared_len(&self) -> usize {
+        self.shared.len()
+    }
+
+    /// Puts a piece into its home's queue, or the shared one. Where no device is left to do it, that is its answer.
+    pub(super) fn place(&mut self, piece: Waiting<I, O>, home: Option<usize>) {
+        let is_stranded =
+            |(line, it): (usize, &Line<I, O>)| it.trust.is_retired() || !piece.ticket.may_try(line);
+        match home.filter(|&home| self.lines[home].is_well()) {
+            Some(home) => self.lines[home].push(piece),
+            None if self.lines.iter().enumerate().all(is_stranded) => self.give_up(piece),
+            None => drop(self.shared.insert(piece.ticket.place, piece)),
         }
     }
 
-    /// Nobody is left who could do a piece.
-    pub(super) fn give_up(&mut self, mut ticket: Ticket<I, O>) {
-        let tried = std::mem::take(&mut ticket.failures);
+    /// A device is no home any more.
+    pub(super) fn make_homeless(&mut self, line: usize) {
+        for piece in self.lines[line].drain() {
+            self.place(piece, None);
+        }
+    }
+
+    /// No device is left that could do a piece.
+    fn give_up(&mut self, mut piece: Waiting<I, O>) {
+        let tried = std::mem::take(&mut piece.ticket.failures);
         let untried = |line: &usize| !tried.iter().any(|(failed, _)| failed == line);
         let others = (0..self.lines.len()).filter(untried);
         let others: Vec<Error> = others.filter_map(|line| self.lines[line].trust.last.clone()).collect();
         let failures = tried.into_iter().map(|(_, error)| error).chain(others).collect();
-        self.settle(ticket, Err(QueueError::NoDeviceLeft { failures }));
+        self.settle(&piece.ticket, piece.item, Err(QueueError::NoDeviceLeft { failures }));
     }
 
-    /// The line where a piece is best off.
-    pub(super) fn best_line(&self, ticket: &Ticket<I, O>, now: Time) -> Option<(usize, Rank)> {
-        let scale = self.seconds_per_score();
-        let ranked =
-            (0..self.lines.len()).filter_map(|line| Some((line, self.rank(line, ticket, scale, now)?)));
-        ranked.min_by(|a, b| a.1.order(&b.1))
+    /// Gives up the pieces that no device is left for, after one has failed: all that could try them are hopeless.
+    pub(super) fn give_up_stranded(&mut self) {
+        let is_out = |it: &Line<I, O>| it.trust.is_retired() || it.trust.is_hopeless();
+        if !self.lines.iter().any(is_out) {
+            return;
+        }
+        let has_hope = |ticket: &Ticket<O>| {
+            self.lines.iter().enumerate().any(|(line, it)| !is_out(it) && ticket.may_try(line))
+        };
+        let stranded = self.shared.iter().filter(|(_, piece)| !has_hope(&piece.ticket));
+        let stranded: Vec<Place> = stranded.map(|(&place, _)| place).collect();
+        for place in stranded {
+            self.shared.remove(&place).into_iter().for_each(|piece| self.give_up(piece));
+        }
     }
 
-    /// How good a place a line is for a piece; nothing where it is none.
-    pub(super) fn rank(
-        &self,
-        line: usize,
-        ticket: &Ticket<I, O>,
-        scale: Option<f64>,
-        now: Time,
-    ) -> Option<Rank> {
-        let it = &self.lines[line];
-        if !ticket.may_try(line) {
-            return None;
+    /// Whether a line may take a piece: not where it failed before and another device that is well may do better.
+    fn may_take(&self, line: usize, ticket: &Ticket<O>) -> bool {
+        if ticket.failures.is_empty() {
+            return true;
         }
         let tries = ticket.tries_on(line);
-        let (outlook, seconds) = match it.trust.standing {
-            Standing::Retired => return None,
-            Standing::SetAside { until } if !it.wants_canary(now) => {
-                let hopeless = it.trust.is_hopeless();
-                (if hopeless { Outlook::Hopeless } else { Outlook::Uncertain }, until.as_secs_f64())
-            }
-            _ => (Outlook::Good, self.seconds_until_done(line, scale)),
-        };
-        Some(Rank { outlook, tries, seconds })
+        let is_better = |other: usize| self.lines[other].is_well() && ticket.tries_on(other) < tries;
+        ticket.may_try(line) && !(0..self.lines.len()).any(is_better)
     }
 
-    /// How long it will take until a device has done another piece, beside those that it has.
-    fn seconds_until_done(&self, line: usize, scale: Option<f64>) -> f64 {
+    /// What a worker of a line would begin with now.
+    pub(super) fn pick(&self, line: usize, now: Time) -> Option<Pick> {
         let it = &self.lines[line];
-        let workers = it.most_hands as f64;
-        // While no device is known, times only need to compare with each other.
-        let each = self.expected_seconds(line, scale.or(Some(1.0))).unwrap_or(1.0);
-        let all = each * (it.waiting() + it.active + 1) as f64 + it.stall.seconds;
-        // A piece is not done sooner for there being more workers than pieces.
-        (all / workers).max(each)
+        if !it.may_begin(now) {
+            return None;
+        }
+        let mut shared = self.shared.values().filter(|piece| self.may_take(line, &piece.ticket));
+        if !it.trust.is_working() {
+            // The canary is the piece that would have waited longest: it is not known how long the device takes to show
+            // that it is not well.
+            let canary =
+                shared.next_back().map(|piece| Pick::Pieces(SmallVec::from_elem(piece.ticket.place, 1)));
+            return canary.or_else(|| self.copy_for(line, false, now).map(Pick::Copy));
+        }
+        let (mut shared, mut own) = (shared.peekable(), it.own().peekable());
+        let is_busy = shared.peek().is_some() || own.peek().is_some();
+        if let Some(copy) = self.copy_for(line, is_busy, now) {
+            return Some(Pick::Copy(copy));
+        }
+        let most = self.batch.pieces.min(it.most_pieces);
+        let (mut pieces, mut oldest) = (SmallVec::new(), now);
+        while pieces.len() < most {
+            let place = |piece: &&&Waiting<I, O>| piece.ticket.place;
+            let from_shared = match (shared.peek(), own.peek()) {
+                (Some(shared), Some(own)) => place(&shared) < place(&own),
+                (shared, _) => shared.is_some(),
+            };
+            let Some(piece) = (if from_shared { shared.peek() } else { own.peek() }) else { break };
+            let is_new = matches!(piece.item, Item::New(_));
+            if !is_new && !pieces.is_empty() {
+                // It is done alone, and nothing behind it is begun before it.
+                return Some(Pick::Pieces(pieces));
+            }
+            pieces.push(piece.ticket.place);
+            oldest = oldest.min(piece.ticket.since);
+            if !is_new {
+                return Some(Pick::Pieces(pieces));
+            }
+            if from_shared {
+                shared.next()
+            } else {
+                own.next()
+            };
+        }
+        let due = oldest.saturating_add(self.batch.delay);
+        match pieces.len() {
+            0 => None,
+            count if count < most && due > now && !self.closed => Some(Pick::Later(due)),
+            _ => Some(Pick::Pieces(pieces)),
+        }
+    }
+
+    /// Whether there is something that a worker of a line would begin with, now or once a batch is due.
+    fn has_work(&self, line: usize, now: Time) -> bool {
+        let it = &self.lines[line];
+        let any = || self.shared.values().any(|piece| self.may_take(line, &piece.ticket));
+        it.may_begin(now) && (it.queued() > 0 || any() || self.copy_for(line, false, now).is_some())
+    }
+
+    /// The line that a further worker should be started on: there are more pieces than workers that will take them.
+    pub(in crate::queue) fn understaffed(&self, now: Time) -> Option<usize> {
+        let batches = |pieces: usize| pieces.div_ceil(self.batch.pieces);
+        let lacks = |it: &Line<I, O>| batches(it.queued()) > it.free_hands();
+        let can_hire = |it: &Line<I, O>| it.hands < it.most_hands && !it.stall.unready && it.may_begin(now);
+        if !self.lines.iter().any(can_hire) {
+            return None;
+        }
+        if let Some(line) = self.lines.iter().position(|it| can_hire(it) && lacks(it)) {
+            return Some(line);
+        }
+        let wanted = batches(self.shared.len()) + self.late.len();
+        if wanted == 0 {
+            return None;
+        }
+        let able = (0..self.lines.len()).filter(|&line| self.has_work(line, now));
+        let able: SmallVec<[usize; 8]> = able.collect();
+        let free =
+            |&line: &usize| self.lines[line].free_hands().saturating_sub(batches(self.lines[line].queued()));
+        if able.iter().map(free).sum::<usize>() >= wanted {
+            return None;
+        }
+        self.by_speed(able.into_iter().filter(|&line| can_hire(&self.lines[line]))).first().copied()
+    }
+
+    /// The lines whose workers are to be woken, each with how many of them, the fastest device first.
+    pub(in crate::queue) fn to_wake(&self, now: Time) -> SmallVec<[(usize, usize); 4]> {
+        let batches = |pieces: usize| pieces.div_ceil(self.batch.pieces);
+        let idle =
+            |line: usize| self.lines[line].hands - self.lines[line].active - self.lines[line].preparing;
+        let mut left = batches(self.shared.len()) + self.late.len();
+        let able = (0..self.lines.len()).filter(|&line| idle(line) > 0 && self.has_work(line, now));
+        let mut wake = SmallVec::new();
+        for line in self.by_speed(able) {
+            let own = batches(self.lines[line].queued());
+            let count = idle(line).min(own + left);
+            // Until a batch is full, it is enough that a worker waits until it is due.
+            let it = &self.lines[line];
+            let is_full = self.shared.len() + it.queued() >= self.batch.pieces.min(it.most_pieces);
+            let first = self.shared.values().next();
+            let is_alone = first.is_some_and(|piece| matches!(piece.item, Item::Begun(..)));
+            let is_due = self.timers == 0 || is_full || is_alone || !self.late.is_empty();
+            if is_due && count > 0 {
+                left -= count.saturating_sub(own).min(left);
+                wake.push((line, count));
+            }
+        }
+        wake
+    }
+
+    /// Lines in the order of how long they take for a piece.
+    fn by_speed(&self, lines: impl Iterator<Item = usize>) -> SmallVec<[usize; 8]> {
+        let mut lines: SmallVec<[usize; 8]> = lines.collect();
+        if lines.len() > 1 {
+            let scale = self.seconds_per_score().or(Some(1.0));
+            lines.sort_by(|&a, &b| {
+                let seconds = |line| self.expected_seconds(line, scale).unwrap_or(1.0);
+                seconds(a).total_cmp(&seconds(b))
+            });
+        }
+        lines
     }
 
     /// How long a device usually takes for a piece: by its history, or by its score where the scale is known.
@@ -118,75 +232,5 @@ impl<I, O> Desk<I, O> {
             .filter_map(|it| Some(it.mean.time()?.as_secs_f64() * it.score / it.most_hands as f64));
         let (count, sum) = known.fold((0u32, 0.0), |(count, sum), scale| (count + 1, sum + scale));
         (count > 0).then(|| sum / f64::from(count))
-    }
-
-    /// Offers the pieces that wait at a device whose workers are all late to the others.
-    pub(super) fn relieve(&mut self, line: usize, now: Time) {
-        let mut moved = 0;
-        for ticket in self.lines[line].drain() {
-            let to = match self.best_line(&ticket, now) {
-                Some((better, Rank { outlook: Outlook::Good, .. })) => better,
-                _ => line,
-            };
-            moved += usize::from(to != line);
-            self.lines[to].push(ticket);
-        }
-        if moved > 0 {
-            let device = &self.lines[line].seat.id;
-            log!(debug, %device, moved, "pieces that waited for a slow device go elsewhere");
-        }
-    }
-
-    /// Takes all pieces from a device that failed again when it was tried, or is left alone for long, to where they are
-    /// better off; and gives them up where there is nowhere, and no hope here. The balancer does not do that: it moves
-    /// no piece twice.
-    pub(super) fn spread(&mut self, line: usize, now: Time) {
-        let here = if self.lines[line].trust.is_hopeless() { Outlook::Hopeless } else { Outlook::Uncertain };
-        for ticket in self.lines[line].drain() {
-            match self.best_line(&ticket, now) {
-                Some((better, rank)) if better != line && rank.outlook < here => {
-                    self.lines[better].push(ticket)
-                }
-                _ if here == Outlook::Hopeless => self.give_up(ticket),
-                _ => self.lines[line].push(ticket),
-            }
-        }
-    }
-
-    /// A device is about to be tried: all but the piece that it is tried with goes where it is better off, since nobody
-    /// knows how long a device that is not well takes to show it.
-    pub(super) fn keep_canary_only(&mut self, line: usize, now: Time) {
-        let mut all = self.lines[line].drain().into_iter();
-        // First, so that it wants no other.
-        if let Some(canary) = all.next() {
-            self.lines[line].push(canary);
-        }
-        for ticket in all {
-            match self.best_line(&ticket, now) {
-                Some((better, Rank { outlook: Outlook::Good, .. })) => self.lines[better].push(ticket),
-                _ => self.lines[line].push(ticket),
-            }
-        }
-    }
-
-    /// Gives devices that are to be tried, and have nothing to be tried with, a piece that would have waited longest
-    /// elsewhere.
-    pub(in crate::queue) fn send_canaries(&mut self, now: Time) {
-        for line in 0..self.lines.len() {
-            if !self.lines[line].wants_canary(now) {
-                continue;
-            }
-            // What another device is to be tried with stays there.
-            let can_give = |donor: &usize| {
-                let donor = &self.lines[*donor];
-                donor.queued() > 0 && (donor.trust.is_working() || !donor.may_begin(now))
-            };
-            let donor =
-                (0..self.lines.len()).filter(can_give).max_by_key(|&donor| self.lines[donor].queued());
-            let canary = donor.and_then(|donor| self.lines[donor].pop_last(|ticket| ticket.may_try(line)));
-            if let Some(canary) = canary {
-                self.lines[line].push(canary);
-            }
-        }
     }
 }
