@@ -180,6 +180,18 @@ impl Kernel {
         &self.name
     }
 
+    /// A hash of its name, workgroup and sources, the same in every program. Code in Rust does not count.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = blake3::Hasher::new();
+        let sources = self.cuda.iter().chain(self.wgsl.iter().map(|(_, source)| source));
+        for part in std::iter::once(&self.name).chain(sources) {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        }
+        hasher.update(&self.workgroup.map(u32::to_le_bytes).concat());
+        let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
     /// The buffers it works on.
     pub fn bindings(&self) -> &[Binding] {
         &self.bindings

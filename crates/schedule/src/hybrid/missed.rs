@@ -8,22 +8,21 @@ use std::collections::BTreeMap;
 
 use super::Candidate;
 
-/// The seconds that the runs of each task have lost, by the device that was not ready.
+/// The seconds that a task's runs have lost, by the device that was not ready.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Missed(BTreeMap<(String, String), f64>);
+pub(super) struct Missed(BTreeMap<String, f64>);
 
 impl Missed {
     /// So many seconds more were lost for want of these devices, each of which is ready after so many seconds. Says
     /// whether they are to be made ready now: there are some, and all have been missed for long enough.
     pub(super) fn worth_starting<'c>(
         &mut self,
-        task: &str,
         cold: impl Iterator<Item = (&'c Candidate, f64)>,
         lost: f64,
     ) -> bool {
         let mut missed_long = Vec::new();
         for (candidate, ready) in cold {
-            let key = (task.to_owned(), candidate.device.clone());
+            let key = candidate.device.clone();
             let missed = self.0.entry(key.clone()).or_default();
             *missed += lost;
             missed_long.push((key, *missed >= ready));
@@ -48,11 +47,10 @@ mod test {
         let device = Candidate { device: "a".into(), score: 1.0, cold: true };
         let mut missed = Missed::default();
         let mut runs = 0;
-        while !missed.worth_starting("task", [(&device, 1.0)].into_iter(), 0.125) {
+        while !missed.worth_starting([(&device, 1.0)].into_iter(), 0.125) {
             runs += 1;
         }
         assert_eq!(runs, 7);
-        assert!(!missed.worth_starting("task", [].into_iter(), 100.0), "nobody is to be made ready");
-        assert!(!missed.worth_starting("another task", [(&device, 1.0)].into_iter(), 0.125));
+        assert!(!missed.worth_starting([].into_iter(), 100.0), "nobody is to be made ready");
     }
 }

@@ -26,6 +26,7 @@ use fit::{Fit, Sample};
 use joint::Line;
 use missed::Missed;
 use trials::Trials;
+pub(crate) use trials::size_of_run;
 
 /// At most so many runs without a device until it is measured again.
 const LONGEST_WAIT: u32 = 64;
@@ -174,10 +175,23 @@ impl fmt::Display for Reason {
 /// What is known of every task on every device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
-    tasks: BTreeMap<String, BTreeMap<String, Record>>,
-    trials: BTreeMap<String, Trials>,
+    tasks: BTreeMap<String, History>,
+}
+
+/// What is known of one task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct History {
+    devices: BTreeMap<String, Record>,
+    trials: Trials,
+    /// When it was last saved, in seconds since 1970.
+    saved_s: u64,
+    /// Whether it has changed since.
+    #[serde(skip)]
+    changed: bool,
     /// How many runs there have been since the last choice.
+    #[serde(skip)]
     runs: u32,
+    #[serde(skip)]
     missed: Missed,
 }
 
@@ -204,7 +218,8 @@ impl Model {
     /// Which of the candidates to use for a run that is about to begin. It counts as a run for the devices that are
     /// left out. A run without items uses nobody.
     pub fn choose(&mut self, task: &str, items: u64, candidates: &[Candidate]) -> Choice {
-        let Lines { hopeful: lines, sober, measured } = self.lines(task, items, candidates);
+        let history = self.tasks.entry(task.to_owned()).or_default();
+        let Lines { hopeful: lines, sober, measured } = history.lines(items, candidates);
         let mut joint = joint::fastest(&lines, items);
         // Hope is a reason to use a device, and none to do without another.
         let sober = joint::fastest(&sober, items);
@@ -213,15 +228,16 @@ impl Model {
         }
         let (mut explores, mut tries) = (true, false);
         let some_are_ready = items > 0 && candidates.iter().any(|candidate| !candidate.cold);
-        if let Some(trials) = self.trials.get_mut(task).filter(|_| some_are_ready) {
+        let History { devices: records, trials, runs, missed, .. } = history;
+        if some_are_ready && !trials.is_empty() {
             let decided = trials.decide(items, candidates, &lines);
             // Whoever is not ready yet has to be worth the wait, in this run or over all that were made without.
             let waits = candidates.iter().zip(&joint.items).any(|(it, &count)| it.cold && count > 0.0);
             let better = trials.fastest(items, candidates).filter(|(_, seconds)| *seconds < decided.seconds);
             let better = better.filter(|(members, seconds)| {
-                let missed = (decided.seconds - seconds) * f64::from(self.runs.max(1));
+                let lost = (decided.seconds - seconds) * f64::from((*runs).max(1));
                 let cold = members.iter().filter(|&&member| candidates[member].cold);
-                self.missed.worth_starting(task, cold.map(|&it| (&candidates[it], lines[it].startup)), missed)
+                missed.worth_starting(cold.map(|&it| (&candidates[it], lines[it].startup)), lost)
             });
             if let Some((members, _)) = better {
                 joint = trials::only(items, &lines, &members);
@@ -231,7 +247,6 @@ impl Model {
         }
         let predicted = (measured.contains(&true) || items == 0).then(|| duration(joint.seconds));
         let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted, explores };
-        let records = self.tasks.entry(task.to_owned()).or_default();
         for (index, candidate) in candidates.iter().enumerate() {
             let device = candidate.device.clone();
             let record = records.entry(device.clone()).or_default();
@@ -261,8 +276,9 @@ impl Model {
     /// how long it was not ready.
     pub fn observe(&mut self, task: &str, observation: &Observation) -> Prediction {
         let Observation { device, items, busy, startup, cold } = observation;
-        let devices = self.tasks.entry(task.to_owned()).or_default();
-        let record = devices.entry(device.clone()).or_default();
+        let history = self.tasks.entry(task.to_owned()).or_default();
+        history.changed = true;
+        let record = history.devices.entry(device.clone()).or_default();
         let fit = Fit::of(&record.samples, *cold).filter(|_| *items > 0);
         let predicted = fit.map(|fit| duration(fit.likely().seconds(*items)));
         let prediction = Prediction { predicted, actual: startup.saturating_add(*busy) };
@@ -274,23 +290,24 @@ impl Model {
 
     /// Learns from how long whole runs of so many items took.
     pub fn ended(&mut self, task: &str, items: u64, experience: Experience) {
-        self.runs = experience.runs;
         if items > 0 && !experience.devices.is_empty() {
-            self.trials.entry(task.to_owned()).or_default().add(items, experience);
+            let history = self.tasks.entry(task.to_owned()).or_default();
+            (history.changed, history.runs) = (true, experience.runs);
+            history.trials.add(items, experience);
         }
     }
 
     /// How the last run of a task on a device was foreseen, and how it went.
     pub fn last(&self, task: &str, device: &str) -> Option<Prediction> {
-        self.tasks.get(task)?.get(device)?.last
+        self.tasks.get(task)?.devices.get(device)?.last
     }
+}
 
+impl History {
     /// A line for each candidate.
-    fn lines(&self, task: &str, items: u64, candidates: &[Candidate]) -> Lines {
-        let records = self.tasks.get(task);
+    fn lines(&self, items: u64, candidates: &[Candidate]) -> Lines {
         let samples = |candidate: &Candidate| {
-            let record = records.and_then(|records| records.get(&candidate.device));
-            record.map_or(&[][..], |record| &record.samples)
+            self.devices.get(&candidate.device).map_or(&[][..], |record| &record.samples)
         };
         let fit = |candidate: &Candidate| Fit::of(samples(candidate), candidate.cold);
         let fits: Vec<Option<Fit>> = candidates.iter().map(fit).collect();

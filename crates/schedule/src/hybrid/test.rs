@@ -179,7 +179,7 @@ fn small_runs_leave_what_large_ones_told() {
     }
     let choice = model.choose("task", LARGE, &candidates());
     close(choice.predicted, 1.48, 0.05);
-    let records = &model.tasks["task"];
+    let records = &model.tasks["task"].devices;
     assert!(records.values().all(|record| record.samples.len() <= 32));
 }
 
@@ -232,7 +232,7 @@ fn the_wait_for_a_device_outlives_the_process() {
     let path = folder.path().join("model.json");
     let mut model = taught(&[("cpu", CPU, 1000), ("gpu", GPU, 1000), ("cpu", CPU, 10), ("gpu", GPU, 10)]);
     assert_eq!(names(&model.choose("task", 10, &candidates())), ["cpu"]);
-    model.save(&path).unwrap();
+    model.take_changes().save(&path, std::time::SystemTime::UNIX_EPOCH).unwrap();
     assert_eq!(names(&Model::load(&path).choose("task", 10, &candidates())), ["cpu", "gpu"]);
 }
 
@@ -388,4 +388,28 @@ fn a_device_that_was_best_is_made_ready_again_once_it_was_missed_long_enough() {
         is_used(&choice)
     });
     assert!(first.is_some_and(|first| (1..=12).contains(&first)), "{first:?}");
+}
+
+#[test]
+fn runs_of_one_task_say_nothing_about_how_long_another_one_was_without_a_device() {
+    let mut model = Model::default();
+    let micros = Duration::from_micros;
+    let alone = |device: &str, wall: Duration, runs: u32| Experience {
+        devices: vec![device.into()],
+        worked: vec![device.into()],
+        wall,
+        runs,
+    };
+    for (device, wall) in [("gpu", 115), ("cpu", 55)] {
+        for cold in [false, true] {
+            let (busy, startup) = (micros(wall), micros(if cold { 4000 } else { 5 }));
+            let observation = Observation { device: device.into(), items: 1, busy, startup, cold };
+            model.observe("task", &observation);
+            model.ended("task", 1, alone(device, busy, 1));
+            model.ended("task", 1, alone(device, busy, 1));
+        }
+    }
+    let ready = [Candidate { cold: false, ..candidate("gpu", 50.0) }, candidate("cpu", 50.0)];
+    model.ended("another task", 1, alone("gpu", micros(115), 1_000_000));
+    assert_eq!(names(&model.choose("task", 1, &ready)), ["gpu"]);
 }

@@ -127,6 +127,10 @@ struct Set {
 }
 
 impl Trials {
+    pub(super) fn is_empty(&self) -> bool {
+        self.sizes.is_empty()
+    }
+
     /// Keeps what runs of so many items were like.
     pub(super) fn add(&mut self, items: u64, experience: Experience) {
         let Experience { mut devices, mut worked, wall, runs } = experience;
@@ -297,8 +301,8 @@ fn sorted_names<'n>(members: &[usize], names: &[&'n str]) -> Vec<&'n str> {
     devices
 }
 
-/// Runs whose numbers of items differ by less than a fifth are alike.
-fn size_of_run(items: u64) -> u32 {
+/// The size class of a run: those whose numbers of items differ by less than a fifth are alike.
+pub(crate) fn size_of_run(items: u64) -> u32 {
     ((items.max(1) as f64).log2() * 4.0).round() as u32
 }
 

@@ -3,6 +3,7 @@
 use std::{
     path::PathBuf,
     sync::{Mutex, MutexGuard},
+    time::{Duration, Instant, SystemTime},
 };
 
 use evener_device::cache_folder;
@@ -11,7 +12,12 @@ use super::lock;
 use crate::contain::log;
 use crate::hybrid::{Candidate, Choice, Experience, Model, Observation};
 
-/// The model, loaded when it is first asked and saved when the pool ends.
+/// The model is saved this long after it was last, at the earliest.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// Saving may take one part in so many of the time.
+const SAVING: u32 = 1000;
+
+/// The model, loaded when it is first asked and saved when runs have ended that it learned from.
 #[derive(Debug, Default)]
 pub(crate) struct Chooser {
     known: Mutex<Known>,
@@ -21,7 +27,8 @@ pub(crate) struct Chooser {
 struct Known {
     place: Place,
     model: Option<Model>,
-    learned: bool,
+    /// When it may be saved again; at once, where it never was.
+    save_after: Option<Instant>,
 }
 
 /// Where the model is kept.
@@ -51,7 +58,7 @@ impl Known {
 impl Chooser {
     /// Keeps the model there from now on, or nowhere. What was known is what is there.
     pub(crate) fn keep_at(&self, path: Option<PathBuf>) {
-        *lock(&self.known) = Known { place: Place::At(path), model: None, learned: false };
+        *lock(&self.known) = Known { place: Place::At(path), ..Known::default() };
     }
 
     pub(crate) fn choose(&self, task: &str, items: u64, candidates: &[Candidate]) -> Choice {
@@ -61,7 +68,6 @@ impl Chooser {
     /// Learns from what each device did in a run.
     pub(crate) fn observe(&self, task: &str, observations: &[Observation]) {
         let mut known = self.known();
-        known.learned = true;
         for observation in observations {
             known.model().observe(task, observation);
         }
@@ -69,9 +75,31 @@ impl Chooser {
 
     /// Learns from how long whole runs took.
     pub(crate) fn ended(&self, task: &str, items: u64, experience: Experience) {
+        self.known().model().ended(task, items, experience);
+    }
+
+    /// Saves what was learned, unless that was done a moment ago.
+    pub(crate) fn save_now_and_then(&self) {
+        if self.known().save_after.is_none_or(|after| Instant::now() >= after) {
+            self.save();
+        }
+    }
+
+    fn save(&self) {
         let mut known = self.known();
-        known.learned = true;
-        known.model().ended(task, items, experience);
+        let Some(path) = known.path().filter(|_| known.model.as_ref().is_some_and(Model::has_changed)) else {
+            return;
+        };
+        let changes = known.model().take_changes();
+        let begin = Instant::now();
+        known.save_after = Some(begin + SAVE_EVERY);
+        // Others may choose meanwhile.
+        drop(known);
+        if let Err(why) = changes.save(&path, SystemTime::now()) {
+            // It is a convenience: what is not kept is learned again.
+            log!(debug, path = %path.display(), %why, "what was learned of the devices could not be kept");
+        }
+        self.known().save_after = Some(begin + SAVE_EVERY.max(begin.elapsed() * SAVING));
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -81,12 +109,6 @@ impl Chooser {
 
 impl Drop for Chooser {
     fn drop(&mut self) {
-        let known = self.known();
-        if let (true, Some(path), Some(model)) = (known.learned, known.path(), &known.model)
-            && let Err(why) = model.save(&path)
-        {
-            // It is a convenience: what is not kept is learned again.
-            log!(debug, path = %path.display(), %why, "what was learned of the devices could not be kept");
-        }
+        self.save();
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use evener_device::DeviceId;
 
 use super::{
-    Cancel, MapStream, Pool, Shelf, lock,
+    Cancel, MapStream, Options, Pool, Shelf, lock,
     memory::{Memory, Selection},
 };
 use crate::{
@@ -62,12 +62,39 @@ pub struct Job<'a, T: Task> {
     pub(super) prepare_limit: Duration,
     pub(super) progress: Option<Listener<'a>>,
     pub(super) progress_every: Duration,
+    /// What the task's history is kept under.
+    pub(super) key: Arc<str>,
     pub(super) shelf: Arc<Shelf<T::State>>,
-    pub(super) memory: Mutex<Memory>,
+    pub(super) memory: Arc<Mutex<Memory>>,
+}
+
+/// What the runs of one task in a pool share: what it has made on the devices, and what was learned.
+pub(super) struct Common<S> {
+    pub(super) key: Arc<str>,
+    /// Which tasks can use what is on the shelf.
+    pub(super) state_id: Option<u64>,
+    pub(super) shelf: Arc<Shelf<S>>,
+    pub(super) memory: Arc<Mutex<Memory>>,
+}
+
+impl<S> Common<S> {
+    pub(super) fn new(pool: &Pool, key: Arc<str>) -> Self {
+        let memory = Memory::new(key.clone(), pool.inner().chooser.clone());
+        Common { key, state_id: None, shelf: Arc::default(), memory: Arc::new(Mutex::new(memory)) }
+    }
+}
+
+impl<S> Clone for Common<S> {
+    fn clone(&self) -> Self {
+        let Common { key, state_id, shelf, memory } = self;
+        Common { key: key.clone(), state_id: *state_id, shelf: shelf.clone(), memory: memory.clone() }
+    }
 }
 
 impl<T: Task> Job<'static, T> {
-    pub(super) fn new(pool: Pool, task: T, strategy: Strategy, settings: Settings) -> Self {
+    pub(super) fn new(pool: Pool, task: T, common: Common<T::State>) -> Self {
+        let Options { strategy, settings } = *lock(&pool.inner().options);
+        let Common { key, shelf, memory, .. } = common;
         Job {
             pool,
             task,
@@ -80,8 +107,9 @@ impl<T: Task> Job<'static, T> {
             prepare_limit: Duration::from_secs(300),
             progress: None,
             progress_every: Duration::from_millis(100),
-            shelf: Arc::default(),
-            memory: Mutex::default(),
+            key,
+            shelf,
+            memory,
         }
     }
 }
@@ -155,6 +183,7 @@ impl<'a, T: Task> Job<'a, T> {
             deadline: self.deadline,
             prepare_limit: self.prepare_limit,
             progress_every: self.progress_every,
+            key: self.key,
             shelf: self.shelf,
             memory: self.memory,
         }
