@@ -69,7 +69,7 @@ impl Fit {
             // believed for a long time.
             line = Solution::of(&points, |point| line.overhead + line.per_item * point.items);
         }
-        let startup = mean(samples, cold, |sample| sample.startup);
+        let startup = startup(samples, cold);
         let vain = samples.iter().filter(|sample| sample.items == 0 && sample.cold == cold);
         let in_vain = vain.map(|sample| sample.startup.saturating_add(sample.busy)).max().unwrap_or_default();
         Some(Fit { startup, line, largest, in_vain: in_vain.as_secs_f64() })
@@ -156,6 +156,11 @@ fn faded(later: usize) -> f64 {
 /// Zero where it never took part.
 pub(super) fn without_an_item(samples: &[Sample], cold: bool) -> f64 {
     mean(samples, cold, |sample| sample.startup.saturating_add(sample.busy))
+}
+
+/// Seconds until a device is ready that has to be made ready first, or not. Zero where it never took part so.
+pub(super) fn startup(samples: &[Sample], cold: bool) -> f64 {
+    mean(samples, cold, |sample| sample.startup)
 }
 
 /// The mean of times that do not depend on the number of items, in seconds, the last ones weighing most; of runs that

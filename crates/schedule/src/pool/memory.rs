@@ -9,7 +9,7 @@ use std::{
 use super::{Seat, chooser::Chooser, execute::history_name};
 use crate::{
     account::DeviceLanes,
-    hybrid::{Experience, size_of_run},
+    hybrid::{Experience, size_class},
     report::{DeviceReport, LeftOut, Report},
     run::{Expected, Run},
 };
@@ -163,21 +163,21 @@ impl Memory {
 
     /// The devices that runs of about as many items use for now.
     pub(super) fn lately(&self, items: u64) -> Option<Selection> {
-        let selection = &self.choices.get(&size_of_run(items))?.selection;
+        let selection = &self.choices.get(&size_class(items))?.selection;
         Some(Selection { fresh: false, ..selection.clone() })
     }
 
     /// Keeps a decision that took so long, for the next runs of about as many items.
     pub(super) fn decided(&mut self, items: u64, selection: &Selection, deciding: Duration) {
         let remembered = Remembered::new(selection.clone(), deciding.min(DECIDING));
-        if let Some(before) = self.choices.insert(size_of_run(items), remembered) {
+        if let Some(before) = self.choices.insert(size_class(items), remembered) {
             self.tell(before);
         }
     }
 
     /// A run of so many items with these devices has ended well. The model is told once it is worth deciding anew.
     pub(super) fn took(&mut self, items: u64, selection: Selection, cold: &[bool], report: &Report) {
-        let (size, wall) = (size_of_run(items), ready_wall(items, cold, report));
+        let (size, wall) = (size_class(items), ready_wall(items, cold, report));
         let Some(known) = self.choices.get_mut(&size).filter(|known| known.selection.is_like(&selection))
         else {
             let mut once = Remembered::new(selection, Duration::ZERO);

@@ -60,8 +60,17 @@ pub(crate) struct Inner {
     options: Mutex<Options>,
     /// What [`Pool::map`] and its like keep of the tasks that they were given last, by type and
     /// history, the oldest first.
-    kept: Mutex<Vec<(TypeId, Arc<str>, Box<dyn Any + Send>)>>,
+    kept: Mutex<Vec<KeptTask>>,
     pub(crate) chooser: Arc<Chooser>,
+}
+
+/// What is kept of a task.
+#[derive(Debug)]
+struct KeptTask {
+    kind: TypeId,
+    key: Arc<str>,
+    /// The [`Common`] of its state.
+    common: Box<dyn Any + Send>,
 }
 
 /// What so many tasks have made on the devices is kept between calls of [`Pool::map`] and its like.
@@ -118,8 +127,8 @@ impl Pool {
     fn kept_job<T: Task>(&self, task: &T) -> Job<'static, T> {
         let (kind, key, state_id) = (TypeId::of::<T>(), task_key(task), task.state_id());
         let mut kept = lock(&self.inner.kept);
-        let place = kept.iter().position(|(of, known, _)| *of == kind && *known == key);
-        let known = place.and_then(|place| kept.remove(place).2.downcast::<Common<T::State>>().ok());
+        let place = kept.iter().position(|it| it.kind == kind && it.key == key);
+        let known = place.and_then(|place| kept.remove(place).common.downcast::<Common<T::State>>().ok());
         let mut common = known.map_or_else(|| Common::new(self, key.clone()), |known| *known);
         let unfit = state_id.is_none() || common.state_id != state_id;
         let unfit = unfit.then(|| std::mem::take(&mut common.shelf));
@@ -129,7 +138,7 @@ impl Pool {
             own.shelf = Arc::default();
         }
         let outdated = (kept.len() >= KEPT).then(|| kept.remove(0));
-        kept.push((kind, key, Box::new(common)));
+        kept.push(KeptTask { kind, key, common: Box::new(common) });
         drop(kept);
         // What a task has made may take long to be let go.
         drop((unfit, outdated));
