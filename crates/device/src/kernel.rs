@@ -235,6 +235,26 @@ impl Kernel {
         &self.name
     }
 
+    /// A hash of its name, workgroup and sources, the same in every program. Code in Rust does not count.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = blake3::Hasher::new();
+        let constant = |(name, value): &(String, f64)| format!("{name}={value}");
+        let of_wgsl = |body: &WgslBody| {
+            let constants = body.constants.iter().map(constant).collect();
+            [body.source.clone().into_owned(), constants]
+        };
+        let wgsl: Vec<String> = self.wgsl.iter().flat_map(of_wgsl).collect();
+        for part in std::iter::once(&*self.name).chain(wgsl.iter().map(String::as_str)) {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        }
+        if let Some(source) = &self.cuda {
+            source.hash(&mut hasher);
+        }
+        hasher.update(&self.workgroup.map(u32::to_le_bytes).concat());
+        let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
     /// The buffers it works on.
     pub fn bindings(&self) -> &[Binding] {
         &self.bindings

@@ -12,7 +12,7 @@ use std::{
     sync::OnceLock,
 };
 
-use evener::{Job, prelude::*, testing::Faults};
+use evener::{prelude::*, testing::Faults};
 
 #[path = "../churn/mod.rs"]
 mod churn;
@@ -30,7 +30,8 @@ fn open(gpu: &str) -> Result<Guest, Box<dyn std::error::Error>> {
     let inventory = Inventory::discover_all_apis();
     let gpu = inventory.devices().iter().find(|device| device.id().as_str() == gpu);
     let (gpu, faults) = Faults::wrap(gpu.ok_or("there is no such device")?);
-    Ok(Guest { pool: Pool::new([gpu, Device::cpu()])?, task: KernelTask::new(&churn::kernel()), faults })
+    let pool = Pool::builder().devices([gpu, Device::cpu()]).keep_history_at(None).build()?;
+    Ok(Guest { pool, task: KernelTask::new(&churn::kernel()), faults })
 }
 
 /// Opens a pool of this GPU, such as "cuda:0", and the processor. Returns 0, or -1 with the reason on standard error.
@@ -59,8 +60,7 @@ pub unsafe extern "C" fn guest_map(items: *const u32, results: *mut u32, count: 
     let mut by_gpu = 0;
     let told = tell(|| {
         let guest = GUEST.get().ok_or("it is not open")?;
-        let job: Job<'_, _> = guest.pool.job(&guest.task);
-        let run = job.keep_history_at(None).map(items)?;
+        let run = guest.pool.map(&guest.task, items)?;
         results.copy_from_slice(run.results());
         by_gpu =
             run.report().devices.iter().filter(|device| device.id != "cpu").map(|device| device.items).sum();

@@ -2,21 +2,23 @@
 //!
 //! A device alone takes its startup + items × its time an item, transfers included. Both are learned from the runs of
 //! each task on each device and kept on disk. Together, devices take the time after which as many items are done as
-//! there are, and a device that would not finish a single item by then is left out: see `joint`.
+//! there are, and a device that would not finish a single item by then is left out: see `joint`. Whole runs are timed
+//! too, by the set of devices that took part, and one rule decides which set is used and which is tried: see `sets`.
 //!
 //! A model that never tries what it does not expect to help cannot find out that it was wrong. So a device that was
 //! never seen is taken to be ready at once and as fast as its score says, one whose runs were too small to tell its
-//! speed is given the benefit of the doubt, and one that is left out comes back now and then to be measured again.
+//! speed is given the benefit of the doubt, and trials of other sets may cost 2 % of the time.
 
 mod fit;
+#[cfg(test)]
+mod fuzz;
 mod joint;
 #[cfg(test)]
 mod live;
-mod missed;
+mod sets;
 mod store;
 #[cfg(test)]
 mod test;
-mod trials;
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -24,15 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use fit::{Fit, Sample};
 use joint::Line;
-use missed::Missed;
-use trials::Trials;
-
-/// At most so many runs without a device until it is measured again.
-const LONGEST_WAIT: u32 = 64;
-/// A device that has to be made ready first is used if the run then takes at most this part of the time.
-const WORTH_STARTING: f64 = 0.9;
-/// What a device that is only measured again gets of the items.
-const RETRY_SHARE: f64 = 0.01;
+pub(crate) use sets::size_class;
+use sets::{Decided, Lines, SizeClass};
 
 /// A device that could take part in a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,9 +126,8 @@ pub enum Basis {
     Measured,
     /// It was never seen with this task; its score is all there is to go by.
     Guessed,
-    /// It was left out for a while, and is measured again. It is not expected to help, so a run that can should not
-    /// wait for it: that it was not ready in time is worth knowing too.
-    Retried,
+    /// It is one of a set that is tried, to find out how fast it is: others may be faster.
+    Tried,
 }
 
 /// Why a device is left out.
@@ -174,11 +168,23 @@ impl fmt::Display for Reason {
 /// What is known of every task on every device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
-    tasks: BTreeMap<String, BTreeMap<String, Record>>,
-    trials: BTreeMap<String, Trials>,
-    /// How many runs there have been since the last choice.
-    runs: u32,
-    missed: Missed,
+    tasks: BTreeMap<String, History>,
+}
+
+/// So many size classes of a task are remembered.
+const MOST_SIZES: usize = 64;
+
+/// What is known of one task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct History {
+    devices: BTreeMap<String, Record>,
+    /// What is known of whole runs, by their size class.
+    sizes: BTreeMap<u32, SizeClass>,
+    /// When it was last saved, in seconds since 1970.
+    saved_s: u64,
+    /// Whether it has changed since.
+    #[serde(skip)]
+    changed: bool,
 }
 
 /// What is known of one task on one device.
@@ -186,74 +192,36 @@ pub struct Model {
 struct Record {
     samples: Vec<Sample>,
     last: Option<Prediction>,
-    /// Runs in a row that it was left out of.
-    left_out: u32,
-    /// How often it has been measured again since it was last worth using.
-    retries: u32,
-}
-
-impl Record {
-    /// Whether it has been left out long enough: for one run at first, then two, four and so on.
-    fn is_due(&self) -> bool {
-        let wait = 1u32.checked_shl(self.retries).unwrap_or(LONGEST_WAIT);
-        self.left_out >= wait.min(LONGEST_WAIT)
-    }
 }
 
 impl Model {
-    /// Which of the candidates to use for a run that is about to begin. It counts as a run for the devices that are
-    /// left out. A run without items uses nobody.
+    /// Which of the candidates to use for a run that is about to begin. A run without items uses nobody.
     pub fn choose(&mut self, task: &str, items: u64, candidates: &[Candidate]) -> Choice {
-        let Lines { hopeful: lines, sober, measured } = self.lines(task, items, candidates);
-        let mut joint = joint::fastest(&lines, items);
-        // Hope is a reason to use a device, and none to do without another.
-        let sober = joint::fastest(&sober, items);
-        for (hoped, sober) in joint.items.iter_mut().zip(&sober.items) {
-            *hoped = hoped.max(sober.min(1.0));
-        }
-        let (mut explores, mut tries) = (true, false);
-        let some_are_ready = items > 0 && candidates.iter().any(|candidate| !candidate.cold);
-        if let Some(trials) = self.trials.get_mut(task).filter(|_| some_are_ready) {
-            let decided = trials.decide(items, candidates, &lines);
-            // Whoever is not ready yet has to be worth the wait, in this run or over all that were made without.
-            let waits = candidates.iter().zip(&joint.items).any(|(it, &count)| it.cold && count > 0.0);
-            let better = trials.fastest(items, candidates).filter(|(_, seconds)| *seconds < decided.seconds);
-            let better = better.filter(|(members, seconds)| {
-                let missed = (decided.seconds - seconds) * f64::from(self.runs.max(1));
-                let cold = members.iter().filter(|&&member| candidates[member].cold);
-                self.missed.worth_starting(task, cold.map(|&it| (&candidates[it], lines[it].startup)), missed)
-            });
-            if let Some((members, _)) = better {
-                joint = trials::only(items, &lines, &members);
-            } else if !waits || joint.seconds > decided.joint.seconds * WORTH_STARTING {
-                (joint, explores, tries) = (decided.joint, decided.explores, decided.tries);
-            }
-        }
+        let history = self.tasks.entry(task.to_owned()).or_default();
+        let (lines, measured) = history.lines(items, candidates);
+        let mut unknown = SizeClass::new(items);
+        let class = history.sizes.get_mut(&size_class(items)).unwrap_or(&mut unknown);
+        let Decided { joint, explores, is_trial } = if items > 0 {
+            class.decide(items, candidates, &lines)
+        } else {
+            Decided { joint: joint::fastest(&lines.now, 0), explores: false, is_trial: false }
+        };
         let predicted = (measured.contains(&true) || items == 0).then(|| duration(joint.seconds));
         let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted, explores };
-        let records = self.tasks.entry(task.to_owned()).or_default();
+        let total: f64 = joint.items.iter().sum();
         for (index, candidate) in candidates.iter().enumerate() {
-            let device = candidate.device.clone();
-            let record = records.entry(device.clone()).or_default();
-            let share = joint.items[index];
-            if share > 0.0 {
-                // Who is only tried has not shown that it is worth using.
-                if !tries {
-                    (record.left_out, record.retries) = (0, 0);
-                }
-                let basis = if measured[index] { Basis::Measured } else { Basis::Guessed };
+            let (device, share) = (candidate.device.clone(), joint.items[index] / total);
+            if joint.items[index] > 0.0 {
+                let basis = match measured[index] {
+                    false => Basis::Guessed,
+                    true if is_trial => Basis::Tried,
+                    true => Basis::Measured,
+                };
                 choice.used.push(Used { device, share, basis });
-            } else if items > 0 && !tries && record.is_due() {
-                record.left_out = 0;
-                record.retries = record.retries.saturating_add(1);
-                choice.used.push(Used { device, share, basis: Basis::Retried });
-                choice.explores = true;
             } else {
-                record.left_out = record.left_out.saturating_add(u32::from(items > 0));
-                choice.left_out.push((device, reason(lines[index], joint.seconds)));
+                choice.left_out.push((device, reason(lines.now[index], joint.seconds)));
             }
         }
-        share_out(&mut choice.used);
         choice
     }
 
@@ -261,8 +229,9 @@ impl Model {
     /// how long it was not ready.
     pub fn observe(&mut self, task: &str, observation: &Observation) -> Prediction {
         let Observation { device, items, busy, startup, cold } = observation;
-        let devices = self.tasks.entry(task.to_owned()).or_default();
-        let record = devices.entry(device.clone()).or_default();
+        let history = self.tasks.entry(task.to_owned()).or_default();
+        history.changed = true;
+        let record = history.devices.entry(device.clone()).or_default();
         let fit = Fit::of(&record.samples, *cold).filter(|_| *items > 0);
         let predicted = fit.map(|fit| duration(fit.likely().seconds(*items)));
         let prediction = Prediction { predicted, actual: startup.saturating_add(*busy) };
@@ -274,23 +243,41 @@ impl Model {
 
     /// Learns from how long whole runs of so many items took.
     pub fn ended(&mut self, task: &str, items: u64, experience: Experience) {
-        self.runs = experience.runs;
         if items > 0 && !experience.devices.is_empty() {
-            self.trials.entry(task.to_owned()).or_default().add(items, experience);
+            self.tasks.entry(task.to_owned()).or_default().report(items, experience);
         }
     }
 
     /// How the last run of a task on a device was foreseen, and how it went.
     pub fn last(&self, task: &str, device: &str) -> Option<Prediction> {
-        self.tasks.get(task)?.get(device)?.last
+        self.tasks.get(task)?.devices.get(device)?.last
+    }
+}
+
+impl History {
+    /// Learns from how long whole runs of so many items took.
+    fn report(&mut self, items: u64, experience: Experience) {
+        self.changed = true;
+        let size = size_class(items);
+        let known = self.sizes.get(&size).map_or(items, |class| class.items);
+        let mut seconds = experience.wall.as_secs_f64();
+        if known != items {
+            // As much shorter or longer as these devices would be with as many items as times are kept for.
+            let candidate = |device: &String| Candidate { device: device.clone(), score: 1.0, cold: false };
+            let candidates: Vec<Candidate> = experience.devices.iter().map(candidate).collect();
+            let predicted = |items| joint::fastest(&self.lines(items, &candidates).0.sober, items).seconds;
+            seconds *= predicted(known) / predicted(items).max(f64::MIN_POSITIVE);
+        }
+        if !self.sizes.contains_key(&size) && self.sizes.len() >= MOST_SIZES {
+            self.sizes.pop_first();
+        }
+        self.sizes.entry(size).or_insert_with(|| SizeClass::new(items)).report(experience, seconds);
     }
 
-    /// A line for each candidate.
-    fn lines(&self, task: &str, items: u64, candidates: &[Candidate]) -> Lines {
-        let records = self.tasks.get(task);
+    /// A line for each candidate, and whether runs say so.
+    fn lines(&self, items: u64, candidates: &[Candidate]) -> (Lines, Vec<bool>) {
         let samples = |candidate: &Candidate| {
-            let record = records.and_then(|records| records.get(&candidate.device));
-            record.map_or(&[][..], |record| &record.samples)
+            self.devices.get(&candidate.device).map_or(&[][..], |record| &record.samples)
         };
         let fit = |candidate: &Candidate| Fit::of(samples(candidate), candidate.cold);
         let fits: Vec<Option<Fit>> = candidates.iter().map(fit).collect();
@@ -311,27 +298,24 @@ impl Model {
                 Line::new(startup, any / candidate.strength())
             }
         };
-        let mut lines: Vec<Line> = candidates.iter().zip(&fits).map(line).collect();
-        let sober = lines.clone();
-        // Whoever would do far more than it ever did gets the benefit of the doubt.
-        let joint = joint::fastest(&lines, items);
+        let sober: Vec<Line> = candidates.iter().zip(&fits).map(line).collect();
+        let mut now = sober.clone();
+        // A device that would do far more than it ever did gets the benefit of the doubt.
+        let joint = joint::fastest(&sober, items);
         for (index, fit) in fits.iter().enumerate() {
             if let Some(fit) = fit.filter(|fit| fit.is_beyond(joint.items[index])) {
-                lines[index] = fit.beyond(trusted.map(|seconds| seconds / candidates[index].strength()));
+                now[index] = fit.beyond(trusted.map(|seconds| seconds / candidates[index].strength()));
             }
         }
-        Lines { hopeful: lines, sober, measured: fits.iter().map(Option::is_some).collect() }
+        // What it takes to be ready goes; what else it takes stays.
+        let ready = |(candidate, line): (&Candidate, &Line)| {
+            let startup = |cold| fit::startup(samples(candidate), cold);
+            let saved = if candidate.cold { startup(true) - startup(false) } else { 0.0 };
+            Line::new((line.startup - saved.max(0.0)).max(0.0), line.per_item)
+        };
+        let ready = candidates.iter().zip(&now).map(ready).collect();
+        (Lines { now, sober, ready }, fits.iter().map(Option::is_some).collect())
     }
-}
-
-/// What is expected of the candidates, each in its place.
-struct Lines {
-    /// With the benefit of the doubt for whoever would do far more than it ever did.
-    hopeful: Vec<Line>,
-    /// Without it.
-    sober: Vec<Line>,
-    /// Whether runs say so.
-    measured: Vec<bool>,
 }
 
 /// Why a device with no items at that time has none.
@@ -343,16 +327,6 @@ fn reason(line: Line, seconds: f64) -> Reason {
         Reason::TooSlow { first_item: duration(line.seconds(1)), others }
     } else {
         Reason::NotWorthIt
-    }
-}
-
-/// Turns items into parts of the whole, with a little for each device that is only measured again.
-fn share_out(used: &mut [Used]) {
-    let total: f64 = used.iter().map(|device| device.share).sum();
-    let retried = used.iter().filter(|device| device.basis == Basis::Retried).count() as f64;
-    for device in used {
-        let share = if device.basis == Basis::Retried { RETRY_SHARE } else { device.share / total };
-        device.share = share / (1.0 + RETRY_SHARE * retried);
     }
 }
 

@@ -1,22 +1,26 @@
 //! The model on disk.
 
-use std::{collections::BTreeMap, io, path::Path};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Model, Record, Trials};
+use super::{History, Model};
 
 /// Changes whenever what is kept, or what it means, does.
-const VERSION: u32 = 4;
-
-type Tasks = BTreeMap<String, BTreeMap<String, Record>>;
-type Runs = BTreeMap<String, Trials>;
+const VERSION: u32 = 5;
+/// At most so many tasks are kept, those that were saved last; and none for longer than this without being used.
+const MOST_TASKS: usize = 256;
+const LONGEST: Duration = Duration::from_secs(180 * 24 * 3600);
 
 #[derive(Serialize, Deserialize)]
-struct Stored<Tasks, Runs> {
+struct Stored<Tasks> {
     version: u32,
     tasks: Tasks,
-    runs: Runs,
 }
 
 impl Model {
@@ -24,21 +28,42 @@ impl Model {
     /// it knew is learned again.
     pub fn load(path: &Path) -> Model {
         let text = std::fs::read(path).ok();
-        let stored: Option<Stored<Tasks, Runs>> = text.and_then(|text| serde_json::from_slice(&text).ok());
-        match stored {
-            Some(Stored { version: VERSION, tasks, runs }) => {
-                Model { tasks, trials: runs, ..Model::default() }
-            }
+        match text.and_then(|text| serde_json::from_slice(&text).ok()) {
+            Some(Stored { version: VERSION, tasks }) => Model { tasks },
             _ => Model::default(),
         }
     }
 
-    /// Writes the model whole or not at all, so that two processes cannot spoil each other's; of two that write, the
-    /// last one's is kept. Fails where the folder cannot be made or written.
-    pub fn save(&self, path: &Path) -> io::Result<()> {
-        let stored: Stored<&Tasks, &Runs> =
-            Stored { version: VERSION, tasks: &self.tasks, runs: &self.trials };
-        evener_device::write_whole(path, &serde_json::to_vec(&stored)?)
+    /// The tasks that have changed since this was last asked.
+    pub fn take_changes(&mut self) -> Model {
+        let take = |(task, history): (&String, &mut History)| {
+            std::mem::take(&mut history.changed).then(|| (task.clone(), history.clone()))
+        };
+        Model { tasks: self.tasks.iter_mut().filter_map(take).collect() }
+    }
+
+    /// Whether there are any.
+    pub fn has_changed(&self) -> bool {
+        self.tasks.values().any(|history| history.changed)
+    }
+
+    /// Adds these tasks to those in a file, in place of what it has of them. Tasks that were not used for half a year
+    /// are left out, and the oldest where there are more than 256. The file is written whole or not at all; of two
+    /// processes that write at once, the last one's is kept. Fails where the folder cannot be made or written.
+    pub fn save(&self, path: &Path, now: SystemTime) -> io::Result<()> {
+        let since_1970 = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now_s = since_1970(now).as_secs();
+        let mut tasks: BTreeMap<String, History> = Model::load(path).tasks;
+        for (task, history) in &self.tasks {
+            tasks.insert(task.clone(), History { saved_s: now_s, ..history.clone() });
+        }
+        tasks.retain(|_, history| history.saved_s >= now_s.saturating_sub(LONGEST.as_secs()));
+        while tasks.len() > MOST_TASKS {
+            let oldest = tasks.iter().min_by_key(|(task, it)| (self.tasks.contains_key(*task), it.saved_s));
+            let oldest = oldest.map(|(task, _)| task.clone()).unwrap_or_default();
+            tasks.remove(&oldest);
+        }
+        evener_device::write_whole(path, &serde_json::to_vec(&Stored { version: VERSION, tasks })?)
     }
 }
 
@@ -58,16 +83,49 @@ mod test {
         let devices = vec!["cuda:0".to_owned()];
         let worked = devices.clone();
         model.ended("hash", 1000, Experience { devices, worked, wall: busy, runs: 0 });
+        model.take_changes();
         model
+    }
+
+    /// So many days after the beginning.
+    fn day(days: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(days * 24 * 3600)
+    }
+
+    /// What is expected to be loaded after it was saved on a day.
+    fn saved(model: Model, days: u64) -> Model {
+        let tasks = model.tasks.into_iter();
+        let tasks = tasks.map(|(task, history)| (task, History { saved_s: days * 24 * 3600, ..history }));
+        Model { tasks: tasks.collect() }
+    }
+
+    #[test]
+    fn tasks_of_other_processes_stay_and_old_ones_and_those_beyond_the_limit_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.json");
+        let named = |name: &str| Model {
+            tasks: taught().tasks.into_values().map(|it| (name.to_owned(), it)).collect(),
+        };
+        let names = || Model::load(&path).tasks.into_keys().collect::<Vec<_>>();
+        named("old").save(&path, day(100)).unwrap();
+        named("recent").save(&path, day(200)).unwrap();
+        assert_eq!(names(), ["old", "recent"]);
+        named("new").save(&path, day(300)).unwrap();
+        assert_eq!(names(), ["new", "recent"]);
+        for number in 0..300 {
+            named(&number.to_string()).save(&path, day(301 + number / 10)).unwrap();
+        }
+        assert_eq!(names().len(), MOST_TASKS);
+        assert!(names().contains(&"299".to_owned()) && !names().contains(&"new".to_owned()));
     }
 
     #[test]
     fn what_is_saved_is_loaded_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/er/model.json");
-        Model::default().save(&path).unwrap();
-        taught().save(&path).unwrap();
-        assert_eq!(Model::load(&path), taught());
+        Model::default().save(&path, day(1)).unwrap();
+        taught().save(&path, day(1)).unwrap();
+        assert_eq!(Model::load(&path), saved(taught(), 1));
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing lies beside it");
     }
 
@@ -76,12 +134,10 @@ mod test {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.json");
         assert_eq!(Model::load(&path), Model::default());
-        taught().save(&path).unwrap();
+        taught().save(&path, day(1)).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        let older = text.replace("\"version\":4", "\"version\":0");
-        for damaged in
-            ["", "{}", "\0", &text[..text.len() / 2], &older, r#"{"version":4,"runs":{},"tasks":{"a":3}}"#]
-        {
+        let older = text.replace("\"version\":5", "\"version\":0");
+        for damaged in ["", "{}", "\0", &text[..text.len() / 2], &older, r#"{"version":5,"tasks":{"a":3}}"#] {
             std::fs::write(&path, damaged).unwrap();
             assert_eq!(Model::load(&path), Model::default(), "{damaged}");
         }
@@ -91,8 +147,8 @@ mod test {
     fn a_model_that_cannot_be_written_leaves_the_old_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        taught().save(&path).unwrap();
-        assert!(taught().save(&path.join("below")).is_err());
-        assert_eq!(Model::load(&path), taught());
+        taught().save(&path, day(1)).unwrap();
+        assert!(taught().save(&path.join("below"), day(1)).is_err());
+        assert_eq!(Model::load(&path), saved(taught(), 1));
     }
 }

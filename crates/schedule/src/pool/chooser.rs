@@ -2,7 +2,8 @@
 
 use std::{
     path::PathBuf,
-    sync::{Mutex, MutexGuard},
+    sync::Mutex,
+    time::{Duration, Instant, SystemTime},
 };
 
 use evener_device::cache_folder;
@@ -11,22 +12,28 @@ use super::lock;
 use crate::contain::log;
 use crate::hybrid::{Candidate, Choice, Experience, Model, Observation};
 
-/// The model, loaded when it is first asked and saved when the pool ends.
-#[derive(Debug, Default)]
+/// The model is saved this long after it was last, at the earliest.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// Saving may take one part in so many of the time.
+const SAVING: u32 = 1000;
+
+/// The model, loaded when it is first asked and saved when runs have ended that it learned from.
+#[derive(Debug)]
 pub(crate) struct Chooser {
+    place: Place,
     known: Mutex<Known>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    place: Place,
     model: Option<Model>,
-    learned: bool,
+    /// When it may be saved again; at once, where it never was.
+    save_after: Option<Instant>,
 }
 
 /// Where the model is kept.
 #[derive(Debug, Default)]
-enum Place {
+pub(super) enum Place {
     /// In the user's cache folder.
     #[default]
     Usual,
@@ -34,7 +41,11 @@ enum Place {
     At(Option<PathBuf>),
 }
 
-impl Known {
+impl Chooser {
+    pub(super) fn new(place: Place) -> Self {
+        Chooser { place, known: Mutex::default() }
+    }
+
     fn path(&self) -> Option<PathBuf> {
         match &self.place {
             Place::Usual => cache_folder().map(|folder| folder.join("runs.json")),
@@ -42,51 +53,55 @@ impl Known {
         }
     }
 
-    fn model(&mut self) -> &mut Model {
-        let path = self.path();
-        self.model.get_or_insert_with(|| path.map_or_else(Model::default, |path| Model::load(&path)))
-    }
-}
-
-impl Chooser {
-    /// Keeps the model there from now on, or nowhere. What was known is what is there.
-    pub(crate) fn keep_at(&self, path: Option<PathBuf>) {
-        *lock(&self.known) = Known { place: Place::At(path), model: None, learned: false };
+    fn with_model<R>(&self, use_it: impl FnOnce(&mut Model) -> R) -> R {
+        let load = || self.path().map_or_else(Model::default, |path| Model::load(&path));
+        use_it(lock(&self.known).model.get_or_insert_with(load))
     }
 
     pub(crate) fn choose(&self, task: &str, items: u64, candidates: &[Candidate]) -> Choice {
-        self.known().model().choose(task, items, candidates)
+        self.with_model(|model| model.choose(task, items, candidates))
     }
 
     /// Learns from what each device did in a run.
     pub(crate) fn observe(&self, task: &str, observations: &[Observation]) {
-        let mut known = self.known();
-        known.learned = true;
-        for observation in observations {
-            known.model().observe(task, observation);
-        }
+        self.with_model(|model| {
+            for observation in observations {
+                model.observe(task, observation);
+            }
+        });
     }
 
     /// Learns from how long whole runs took.
     pub(crate) fn ended(&self, task: &str, items: u64, experience: Experience) {
-        let mut known = self.known();
-        known.learned = true;
-        known.model().ended(task, items, experience);
+        self.with_model(|model| model.ended(task, items, experience));
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        lock(&self.known)
+    /// Saves what was learned, unless that was done a moment ago.
+    pub(crate) fn save_now_and_then(&self) {
+        if lock(&self.known).save_after.is_none_or(|after| Instant::now() >= after) {
+            self.save();
+        }
+    }
+
+    fn save(&self) {
+        let mut known = lock(&self.known);
+        let changed = known.model.as_mut().filter(|model| model.has_changed());
+        let Some((model, path)) = changed.zip(self.path()) else { return };
+        let changes = model.take_changes();
+        let begin = Instant::now();
+        known.save_after = Some(begin + SAVE_EVERY);
+        // Others may choose meanwhile.
+        drop(known);
+        if let Err(why) = changes.save(&path, SystemTime::now()) {
+            // It is a convenience: what is not kept is learned again.
+            log!(debug, path = %path.display(), %why, "what was learned of the devices could not be kept");
+        }
+        lock(&self.known).save_after = Some(begin + SAVE_EVERY.max(begin.elapsed() * SAVING));
     }
 }
 
 impl Drop for Chooser {
     fn drop(&mut self) {
-        let known = self.known();
-        if let (true, Some(path), Some(model)) = (known.learned, known.path(), &known.model)
-            && let Err(why) = model.save(&path)
-        {
-            // It is a convenience: what is not kept is learned again.
-            log!(debug, path = %path.display(), %why, "what was learned of the devices could not be kept");
-        }
+        self.save();
     }
 }

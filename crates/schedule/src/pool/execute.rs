@@ -1,6 +1,8 @@
 //! One run of a job, from its beginning to its end.
 
 use std::{
+    any::type_name,
+    hash::{DefaultHasher, Hash, Hasher},
     ops::Range,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
@@ -35,14 +37,14 @@ impl<T: Task> Job<'_, T> {
     /// Which devices a run of so many items uses: one that is named, or those that are worth it.
     pub(super) fn select(&self, only: Option<usize>, items: u64) -> Result<Selection, RunError> {
         let chooses = only.is_none() && self.chooses && self.strategy == Strategy::Adaptive && items > 0;
-        if chooses && let Some(lately) = lock(&self.memory).lately(items) {
+        let are_ready = |seats: &[Arc<Seat>]| seats.iter().all(|seat| self.shelf.has(seat));
+        if chooses
+            && let Some(lately) = lock(&self.memory).lately(items)
+            && are_ready(&lately.seats)
+        {
             return Ok(lately);
         }
         let begin = Instant::now();
-        let experience = if chooses { lock(&self.memory).experience(items) } else { None };
-        if let Some(experience) = experience {
-            self.pool.inner().chooser.ended(self.task.name(), items, experience);
-        }
         let mut seats = self.pool.usable(&self.task)?;
         let usable = |seat: &&Arc<Seat>| !seats.iter().any(|it| it.index == seat.index);
         let no_code = |seat: &Arc<Seat>| LeftOut {
@@ -65,7 +67,7 @@ impl<T: Task> Job<'_, T> {
             Candidate { device: history_name(&device), score: score(&device), cold: !self.shelf.has(seat) }
         };
         let candidates: Vec<Candidate> = seats.iter().map(candidate).collect();
-        let choice = self.pool.inner().chooser.choose(self.task.name(), items, &candidates);
+        let choice = self.pool.inner().chooser.choose(&self.key, items, &candidates);
         for (device, reason) in &choice.left_out {
             if let Some(index) = candidates.iter().position(|candidate| candidate.device == *device) {
                 left_out.push(LeftOut { id: seats[index].id.to_string(), reason: reason.to_string() });
@@ -77,7 +79,7 @@ impl<T: Task> Job<'_, T> {
         let (left_out, predicted, explores) = (left_out.into(), choice.predicted, choice.explores);
         let selection = Selection { seats, left_out, predicted, explores, fresh: true };
         // Who is not ready yet takes longer now than the next times.
-        if selection.seats.iter().all(|seat| self.shelf.has(seat)) {
+        if are_ready(&selection.seats) {
             lock(&self.memory).decided(items, &selection, begin.elapsed());
         }
         Ok(selection)
@@ -148,7 +150,8 @@ impl<T: Task> Job<'_, T> {
         if let Some(after) = self.deadline.filter(|deadline| count > 0 && deadline.is_zero()) {
             return Err(RunError::DeadlinePassed { after, done: Done::default(), items: count });
         }
-        let Selection { seats, left_out, predicted, fresh, .. } = self.select(only, count)?;
+        let selection = self.select(only, count)?;
+        let Selection { seats, left_out, predicted, .. } = selection.clone();
         let cold: Vec<bool> = seats.iter().map(|seat| !self.shelf.has(seat)).collect();
         let Lanes { devices, seats: lane_seats, specs } = self.lanes(&seats, units, unit);
         let run = self.decide(settings, &seats, &devices, &specs, units, unit, items);
@@ -182,10 +185,10 @@ impl<T: Task> Job<'_, T> {
         let spans = core.account.take_spans();
         let ending = shared.ending(&mut core, stopped, count);
         let accepted = std::mem::take(&mut core.accepted);
-        let mut memory = lock(&self.memory);
-        memory.remember(&core.run, &seats, &devices, (unit, units));
-        memory.took(count, wall, &report.devices);
-        drop(memory);
+        // Only a run that ended well says how long one takes.
+        if matches!(ending, Some(Ok(()))) {
+            lock(&self.memory).remember(&core.run, &seats, &devices, (unit, units));
+        }
         drop(core);
         let Outlet::Slots(slots) = &shared.results else { return Err(RunError::NoDevices) };
         // SAFETY: every unit that was accepted was written, by `finish`, and no other.
@@ -195,9 +198,7 @@ impl<T: Task> Job<'_, T> {
         // It is only ever left by one that has ended.
         ending.unwrap_or(Err(RunError::NoDevices))?;
         let results = results.ok_or(RunError::NoDevices)?;
-        if fresh {
-            self.learn(&report, &seats, &cold, only);
-        }
+        self.learn(&report, selection, &cold, only);
         report.task = Some(self.task.name().into());
         report.strategy = Some(self.strategy.name().into());
         report.left_out = left_out.to_vec();
@@ -267,8 +268,8 @@ impl<T: Task> Job<'_, T> {
     }
 
     /// Teaches the model what the devices did, where it was they who decided how much.
-    fn learn(&self, report: &Report, seats: &[Arc<Seat>], cold: &[bool], only: Option<usize>) {
-        if self.strategy != Strategy::Adaptive && only.is_none() {
+    fn learn(&self, report: &Report, selection: Selection, cold: &[bool], only: Option<usize>) {
+        if (self.strategy != Strategy::Adaptive && only.is_none()) || report.items == 0 {
             return;
         }
         let observation = |((seat, device), &cold): ((&Arc<Seat>, &DeviceReport), &bool)| {
@@ -285,9 +286,13 @@ impl<T: Task> Job<'_, T> {
                 cold,
             }
         };
-        let observations: Vec<Observation> =
-            seats.iter().zip(&report.devices).zip(cold).map(observation).collect();
-        self.pool.inner().chooser.observe(self.task.name(), &observations);
+        let chooser = &self.pool.inner().chooser;
+        if selection.fresh {
+            let devices = selection.seats.iter().zip(&report.devices).zip(cold);
+            chooser.observe(&self.key, &devices.map(observation).collect::<Vec<_>>());
+        }
+        lock(&self.memory).took(report.items, selection, cold, report);
+        chooser.save_now_and_then();
     }
 
     /// How the run compares with the devices' rates alone, where all of them are known.
@@ -334,9 +339,17 @@ fn own_lane(seats: &[Arc<Seat>], specs: &[LaneSpec], units: u64) -> Option<usize
     (0..specs.len()).find(is_plain).filter(|_| is_short)
 }
 
-/// What a device's history is kept under: another card in the same place is another device.
+/// What a device's history is kept under: another card in the same place is another device, and so is another part of one.
 pub(super) fn history_name(device: &Device) -> String {
-    format!("{} ({})", device.id(), device.describe().name)
+    let units = device.describe().compute_units.unwrap_or_default();
+    format!("{} ({}, {units})", device.id(), device.describe().name)
+}
+
+/// What a task's history is kept under: its name, and what else tells it from other tasks.
+pub(super) fn task_key<T: Task>(task: &T) -> Arc<str> {
+    let mut hasher = DefaultHasher::new();
+    (type_name::<T>(), size_of::<T::Input>(), size_of::<T::Output>(), task.fingerprint()).hash(&mut hasher);
+    format!("{} {:016x}", task.name(), hasher.finish()).into()
 }
 
 fn trace_lanes(devices: &[DeviceLanes]) -> Vec<String> {

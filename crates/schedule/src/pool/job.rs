@@ -1,7 +1,6 @@
 //! A job: one task for a pool, with its options, and what it has made on the devices.
 
 use std::{
-    path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -9,7 +8,7 @@ use std::{
 use evener_device::DeviceId;
 
 use super::{
-    Cancel, MapStream, Pool, Shelf, lock,
+    Cancel, MapStream, Options, Pool, Shelf, lock,
     memory::{Memory, Selection},
 };
 use crate::{
@@ -25,7 +24,7 @@ use crate::{
 };
 
 /// Somebody who is told how far a run has come.
-type Listener<'a> = Mutex<Box<dyn FnMut(&Progress) + 'a>>;
+type Listener<'a> = Mutex<Box<dyn FnMut(&Progress) + Send + 'a>>;
 
 /// A reduction works on about so many blocks of items: enough to share out, few enough to combine.
 const BLOCKS: u64 = 16_384;
@@ -63,12 +62,39 @@ pub struct Job<'a, T: Task> {
     pub(super) progress: Option<Listener<'a>>,
     pub(super) progress_every: Duration,
     pub(super) read_ahead: ReadAhead,
+    /// What the task's history is kept under.
+    pub(super) key: Arc<str>,
     pub(super) shelf: Arc<Shelf<T::State>>,
-    pub(super) memory: Mutex<Memory>,
+    pub(super) memory: Arc<Mutex<Memory>>,
+}
+
+/// What the runs of one task in a pool share: what it has made on the devices, and what was learned.
+pub(super) struct Common<S> {
+    pub(super) key: Arc<str>,
+    /// Which tasks can use what is on the shelf.
+    pub(super) state_id: Option<u64>,
+    pub(super) shelf: Arc<Shelf<S>>,
+    pub(super) memory: Arc<Mutex<Memory>>,
+}
+
+impl<S> Common<S> {
+    pub(super) fn new(pool: &Pool, key: Arc<str>) -> Self {
+        let memory = Memory::new(key.clone(), pool.inner().chooser.clone());
+        Common { key, state_id: None, shelf: Arc::default(), memory: Arc::new(Mutex::new(memory)) }
+    }
+}
+
+impl<S> Clone for Common<S> {
+    fn clone(&self) -> Self {
+        let Common { key, state_id, shelf, memory } = self;
+        Common { key: key.clone(), state_id: *state_id, shelf: shelf.clone(), memory: memory.clone() }
+    }
 }
 
 impl<T: Task> Job<'static, T> {
-    pub(super) fn new(pool: Pool, task: T, strategy: Strategy, settings: Settings) -> Self {
+    pub(super) fn new(pool: Pool, task: T, common: Common<T::State>) -> Self {
+        let Options { strategy, settings } = pool.inner().options;
+        let Common { key, shelf, memory, .. } = common;
         Job {
             pool,
             task,
@@ -82,8 +108,9 @@ impl<T: Task> Job<'static, T> {
             progress: None,
             progress_every: Duration::from_millis(100),
             read_ahead: ReadAhead { items: 1 << 16, bytes: 256 << 20 },
-            shelf: Arc::default(),
-            memory: Mutex::default(),
+            key,
+            shelf,
+            memory,
         }
     }
 }
@@ -152,7 +179,7 @@ impl<'a, T: Task> Job<'a, T> {
 
     /// Tells how far a run has come, ten times a second and at its end, on the thread that started it. Runs that are over
     /// sooner tell nothing. Where it panics, the run ends, and the panic goes on in the thread that started it.
-    pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + 'b) -> Job<'b, T> {
+    pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + Send + 'b) -> Job<'b, T> {
         Job {
             progress: Some(Mutex::new(Box::new(tell))),
             pool: self.pool,
@@ -166,6 +193,7 @@ impl<'a, T: Task> Job<'a, T> {
             prepare_limit: self.prepare_limit,
             progress_every: self.progress_every,
             read_ahead: self.read_ahead,
+            key: self.key,
             shelf: self.shelf,
             memory: self.memory,
         }
@@ -306,13 +334,6 @@ impl<'a, T: Task> Job<'a, T> {
         }
         Ok(best)
     }
-
-    /// Keeps what is learned about this pool's devices in a file of one's own, or nowhere; the user's cache folder has
-    /// it otherwise.
-    pub fn keep_history_at(self, path: Option<PathBuf>) -> Self {
-        self.pool.inner().chooser.keep_at(path);
-        self
-    }
 }
 
 /// The results of a run, and how it went.
@@ -372,5 +393,24 @@ impl<O> Reduced<O> {
     /// What every lane did, when; empty unless [`Job::trace`] asked for it.
     pub fn trace(&self) -> &Trace {
         &self.trace
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::task::Closure;
+
+    #[test]
+    fn a_job_can_go_to_another_thread_with_whatever_listens_to_it() {
+        fn sent<S: Send>(it: S) -> S {
+            std::thread::scope(|scope| scope.spawn(|| it).join().unwrap())
+        }
+        let pool =
+            Pool::builder().devices([evener_device::Device::cpu()]).keep_history_at(None).build().unwrap();
+        let job = sent(pool.job(&Closure::new("square", |&number: &u64| number * number)));
+        assert_eq!(job.map(&[3]).unwrap().results(), [9]);
+        let mut told = 0;
+        assert_eq!(sent(job.on_progress(|_| told += 1)).map(&[3]).unwrap().results(), [9]);
     }
 }

@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-use super::{Seat, execute::history_name};
+use super::{Seat, chooser::Chooser, execute::history_name};
 use crate::{
     account::DeviceLanes,
-    hybrid::Experience,
-    report::{DeviceReport, LeftOut},
+    hybrid::{Experience, size_class},
+    report::{DeviceReport, LeftOut, Report},
     run::{Expected, Run},
 };
 
@@ -21,12 +21,13 @@ const WORTH: u32 = 100;
 const DECIDING: Duration = Duration::from_micros(50);
 /// Once in so many runs it is forgotten what a chunk costs beside its items.
 const FORGETFUL: u32 = 16;
-/// So many numbers of items are remembered.
-const SIZES: usize = 64;
 
 /// What a job knows from its earlier runs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Memory {
+    /// What the task's history is kept under.
+    pub(super) task: Arc<str>,
+    pub(super) chooser: Arc<Chooser>,
     /// What each device's lanes have shown, by the items of a unit and about how many units there were: a short run is
     /// mostly overhead, and says little about a long one.
     expected: HashMap<(usize, u64), BTreeMap<u32, Expected>>,
@@ -34,8 +35,8 @@ pub(super) struct Memory {
     runs: u32,
     /// Items a second of each device alone.
     pub(super) alone: HashMap<usize, f64>,
-    /// Which devices runs of so many items have used lately.
-    choices: HashMap<u64, Remembered>,
+    /// Which devices runs of about so many items have used lately.
+    choices: BTreeMap<u32, Remembered>,
 }
 
 /// Which devices a run uses.
@@ -50,23 +51,64 @@ pub(super) struct Selection {
     pub(super) fresh: bool,
 }
 
+impl Selection {
+    /// Whether it is of the same devices.
+    fn is_like(&self, other: &Selection) -> bool {
+        let index = |seat: &Arc<Seat>| seat.index;
+        self.seats.iter().map(index).eq(other.seats.iter().map(index))
+    }
+}
+
 #[derive(Debug)]
 struct Remembered {
     selection: Selection,
     /// How long deciding took.
     deciding: Duration,
-    /// How long the runs took that have used it since, in all and one by one.
+    /// How long the runs took that have used it since, in all and one by one, with the items of each.
     used: Duration,
-    walls: Vec<Duration>,
+    walls: Vec<(Duration, u64)>,
     /// Which of the devices have done something.
     worked: Vec<bool>,
 }
 
 impl Remembered {
-    /// How long a run with it takes: the lower quartile, since whatever disturbs a run only ever makes it longer.
-    fn wall(mut self) -> Option<Duration> {
-        self.walls.sort_unstable();
-        self.walls.get(self.walls.len() / 4).copied()
+    fn new(selection: Selection, deciding: Duration) -> Self {
+        let worked = vec![false; selection.seats.len()];
+        Remembered { selection, deciding, used: Duration::ZERO, walls: Vec::new(), worked }
+    }
+
+    /// Whether it is worth deciding anew.
+    fn is_over(&self) -> bool {
+        if self.selection.explores {
+            self.walls.len() >= EXPLORING || self.used >= EXPLORING_AT_MOST
+        } else {
+            self.used >= self.deciding * WORTH
+        }
+    }
+
+    /// A run took so long.
+    fn add(&mut self, items: u64, wall: Duration, report: &Report) {
+        self.used += wall;
+        for (worked, device) in self.worked.iter_mut().zip(&report.devices) {
+            *worked |= device.items > 0;
+        }
+        if self.walls.len() < TIMED {
+            self.walls.push((wall, items));
+        }
+    }
+
+    /// What came of it: of how many items a run was, and how it went. It takes what the lower quartile of the runs took,
+    /// since whatever disturbs a run only ever makes it longer.
+    fn experience(mut self) -> Option<(u64, Experience)> {
+        let each = |&(wall, items): &(Duration, u64)| wall.as_secs_f64() / items.max(1) as f64;
+        self.walls.sort_by(|a, b| each(a).total_cmp(&each(b)));
+        let &(wall, items) = self.walls.get(self.walls.len() / 4)?;
+        let name = |seat: &Arc<Seat>| history_name(&seat.device().0);
+        let devices: Vec<String> = self.selection.seats.iter().map(name).collect();
+        let worked = devices.iter().zip(&self.worked).filter(|(_, worked)| **worked);
+        let worked = worked.map(|(device, _)| device.clone()).collect();
+        let runs = (self.used.as_secs_f64() / wall.as_secs_f64().max(1e-9)).round() as u32;
+        Some((items, Experience { devices, worked, wall, runs: runs.max(1) }))
     }
 }
 
@@ -78,6 +120,17 @@ const EXPLORING: usize = 8;
 const EXPLORING_AT_MOST: Duration = Duration::from_millis(20);
 
 impl Memory {
+    pub(super) fn new(task: Arc<str>, chooser: Arc<Chooser>) -> Self {
+        Memory {
+            task,
+            chooser,
+            expected: HashMap::new(),
+            runs: 0,
+            alone: HashMap::new(),
+            choices: BTreeMap::new(),
+        }
+    }
+
     /// What a device's lanes have shown in the run that was most like one of so many units.
     pub(super) fn expected(&self, seat: &Seat, unit: u64, units: u64) -> Option<Expected> {
         let sizes = self.expected.get(&(seat.index, unit))?;
@@ -108,50 +161,60 @@ impl Memory {
         }
     }
 
-    /// The devices that a run of so many items used lately, unless it is worth deciding anew.
+    /// The devices that runs of about as many items use for now.
     pub(super) fn lately(&self, items: u64) -> Option<Selection> {
-        let known = self.choices.get(&items)?;
-        let stays = if known.selection.explores {
-            known.walls.len() < EXPLORING && known.used < EXPLORING_AT_MOST
-        } else {
-            known.used < known.deciding * WORTH
-        };
-        stays.then(|| Selection { fresh: false, ..known.selection.clone() })
+        let selection = &self.choices.get(&size_class(items))?.selection;
+        Some(Selection { fresh: false, ..selection.clone() })
     }
 
-    /// Keeps a decision that took so long, for the next runs of as many items.
+    /// Keeps a decision that took so long, for the next runs of about as many items.
     pub(super) fn decided(&mut self, items: u64, selection: &Selection, deciding: Duration) {
-        if self.choices.len() >= SIZES {
-            self.choices.clear();
-        }
-        let (deciding, worked) = (deciding.min(DECIDING), vec![false; selection.seats.len()]);
-        let (selection, used, walls) = (selection.clone(), Duration::ZERO, Vec::new());
-        self.choices.insert(items, Remembered { selection, deciding, used, walls, worked });
-    }
-
-    /// What came of the last decision for so many items, which is over.
-    pub(super) fn experience(&mut self, items: u64) -> Option<Experience> {
-        let known = self.choices.remove(&items)?;
-        let name = |seat: &Arc<Seat>| history_name(&seat.device().0);
-        let devices: Vec<String> = known.selection.seats.iter().map(name).collect();
-        let worked = devices.iter().zip(&known.worked).filter(|(_, worked)| **worked);
-        let worked = worked.map(|(device, _)| device.clone()).collect();
-        let used = known.used;
-        let wall = known.wall()?;
-        let runs = used.as_secs_f64() / wall.as_secs_f64().max(1e-9);
-        Some(Experience { devices, worked, wall, runs: runs.round() as u32 })
-    }
-
-    /// A run of so many items took so long, and this is what its devices did.
-    pub(super) fn took(&mut self, items: u64, wall: Duration, devices: &[DeviceReport]) {
-        if let Some(known) = self.choices.get_mut(&items) {
-            known.used += wall;
-            for (worked, device) in known.worked.iter_mut().zip(devices) {
-                *worked |= device.items > 0;
-            }
-            if known.walls.len() < TIMED {
-                known.walls.push(wall);
-            }
+        let remembered = Remembered::new(selection.clone(), deciding.min(DECIDING));
+        if let Some(before) = self.choices.insert(size_class(items), remembered) {
+            self.tell(before);
         }
     }
+
+    /// A run of so many items with these devices has ended well. The model is told once it is worth deciding anew.
+    pub(super) fn took(&mut self, items: u64, selection: Selection, cold: &[bool], report: &Report) {
+        let (size, wall) = (size_class(items), ready_wall(items, cold, report));
+        let Some(known) = self.choices.get_mut(&size).filter(|known| known.selection.is_like(&selection))
+        else {
+            let mut once = Remembered::new(selection, Duration::ZERO);
+            once.add(items, wall, report);
+            return self.tell(once);
+        };
+        known.add(items, wall, report);
+        if known.is_over()
+            && let Some(over) = self.choices.remove(&size)
+        {
+            self.tell(over);
+        }
+    }
+
+    fn tell(&self, remembered: Remembered) {
+        if let Some((items, experience)) = remembered.experience() {
+            self.chooser.ended(&self.task, items, experience);
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        for remembered in std::mem::take(&mut self.choices).into_values() {
+            self.tell(remembered);
+        }
+    }
+}
+
+/// How long a run would have taken if all its devices had been ready when it began: each did its items in the time that
+/// was left once it was.
+fn ready_wall(items: u64, cold: &[bool], report: &Report) -> Duration {
+    let rate = |(device, &cold): (&DeviceReport, &bool)| {
+        let startup_s = if cold { device.startup_s } else { 0.0 };
+        device.items as f64 / (report.wall_s - startup_s).max(1e-9)
+    };
+    let rate: f64 = report.devices.iter().zip(cold).map(rate).sum();
+    let seconds = if cold.contains(&true) && rate > 0.0 { items as f64 / rate } else { report.wall_s };
+    Duration::try_from_secs_f64(seconds.min(report.wall_s)).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! The pool: the devices that work together, and the ways to put them to work.
 
 mod borrowed;
+mod builder;
 mod chooser;
 mod execute;
 mod job;
@@ -10,6 +11,7 @@ mod statistics;
 mod stream;
 
 use std::{
+    any::{Any, TypeId},
     borrow::Borrow,
     sync::{
         Arc, Mutex,
@@ -17,14 +19,15 @@ use std::{
     },
 };
 
-use evener_device::{Device, Inventory};
+use evener_device::Device;
 
-use self::chooser::Chooser;
 pub use self::{
+    builder::PoolBuilder,
     job::{Job, Mapped, Reduced},
     statistics::DeviceStatistics,
     stream::MapStream,
 };
+use self::{chooser::Chooser, execute::task_key, job::Common};
 pub(crate) use self::{
     seat::{Kept, Seat, Shelf, lock},
     statistics::score,
@@ -57,9 +60,24 @@ pub struct Pool {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) seats: Vec<Arc<Seat>>,
-    options: Mutex<Options>,
-    pub(crate) chooser: Chooser,
+    options: Options,
+    /// What [`Pool::map`] and its like keep of the tasks that they were given last, by type and
+    /// history, the oldest first.
+    kept: Mutex<Vec<KeptTask>>,
+    pub(crate) chooser: Arc<Chooser>,
 }
+
+/// What is kept of a task.
+#[derive(Debug)]
+struct KeptTask {
+    kind: TypeId,
+    key: Arc<str>,
+    /// The [`Common`] of its state.
+    common: Box<dyn Any + Send>,
+}
+
+/// What so many tasks have made on the devices is kept between calls of [`Pool::map`] and its like.
+const KEPT: usize = 8;
 
 /// What runs begin with, unless their job says otherwise.
 #[derive(Debug, Clone, Copy, Default)]
@@ -69,21 +87,19 @@ struct Options {
 }
 
 impl Pool {
+    /// Makes a pool with options of its own.
+    pub fn builder() -> PoolBuilder {
+        PoolBuilder::default()
+    }
+
     /// All devices of this machine, or those that the variable `EVENER_DEVICES` names.
     pub fn all() -> Result<Pool, RunError> {
-        Pool::new(Inventory::discover().select_or_default(None)?)
+        Pool::builder().build()
     }
 
     /// These devices.
     pub fn new<D: Borrow<Device>>(devices: impl IntoIterator<Item = D>) -> Result<Pool, RunError> {
-        let devices = devices.into_iter().enumerate();
-        let seats: Vec<Arc<Seat>> =
-            devices.map(|(index, device)| Arc::new(Seat::new(index, device.borrow().clone()))).collect();
-        if seats.is_empty() {
-            return Err(RunError::NoDevices);
-        }
-        let inner = Inner { seats, options: Mutex::default(), chooser: Chooser::default() };
-        Ok(Pool { inner: Arc::new(inner) })
+        Pool::builder().devices(devices).build()
     }
 
     /// Its devices.
@@ -91,25 +107,46 @@ impl Pool {
         self.inner.seats.iter().map(|seat| seat.device().0).collect()
     }
 
-    /// Sets how items are shared out from the next run on.
-    pub fn set_strategy(&self, strategy: Strategy) {
-        lock(&self.inner.options).strategy = strategy;
-    }
-
-    /// Sets what can be tuned, from the next run on.
-    pub fn set_settings(&self, settings: Settings) {
-        lock(&self.inner.options).settings = settings;
-    }
-
     /// Work of one kind for this pool, with its options. What it makes on the devices is kept from run to run.
     pub fn job<T: Task>(&self, task: &T) -> Job<'static, T> {
-        let Options { strategy, settings } = *lock(&self.inner.options);
-        Job::new(self.clone(), task.clone(), strategy, settings)
+        Job::new(self.clone(), task.clone(), Common::new(self, task_key(task)))
     }
 
-    /// Does a task for every item, on all devices, and gives the results in the items' order.
+    /// The job of an earlier call with such a task, or a new one: what it has learned, and what it has made on the
+    /// devices where that is of use to this task, is kept for the next call.
+    fn kept_job<T: Task>(&self, task: &T) -> Job<'static, T> {
+        let (kind, key, state_id) = (TypeId::of::<T>(), task_key(task), task.state_id());
+        let mut kept = lock(&self.inner.kept);
+        let place = kept.iter().position(|it| it.kind == kind && it.key == key);
+        let known = place.and_then(|place| kept.remove(place).common.downcast::<Common<T::State>>().ok());
+        let mut common = known.map_or_else(|| Common::new(self, key.clone()), |known| *known);
+        let unfit = state_id.is_none() || common.state_id != state_id;
+        let unfit = unfit.then(|| std::mem::take(&mut common.shelf));
+        common.state_id = state_id;
+        let mut own = common.clone();
+        if state_id.is_none() {
+            own.shelf = Arc::default();
+        }
+        let outdated = (kept.len() >= KEPT).then(|| kept.remove(0));
+        kept.push(KeptTask { kind, key, common: Box::new(common) });
+        drop(kept);
+        // What a task has made may take long to be let go.
+        drop((unfit, outdated));
+        Job::new(self.clone(), task.clone(), own)
+    }
+
+    /// Lets go of what [`Pool::map`] and its like have made on the devices and keep for the next call with the same task:
+    /// compiled kernels and memory. What was learned stays.
+    pub fn release(&self) {
+        let kept = std::mem::take(&mut *lock(&self.inner.kept));
+        drop(kept);
+    }
+
+    /// Does a task for every item, on all devices, and gives the results in the items' order. Calls with one task learn
+    /// from each other as the runs of a [`Job`] do; what the last few tasks have made on the devices is kept until
+    /// [`Pool::release`].
     pub fn map<T: Task>(&self, task: &T, items: &[T::Input]) -> Result<Mapped<T::Output>, RunError> {
-        self.job(task).map(items)
+        self.kept_job(task).map(items)
     }
 
     /// Does a task for every item and combines the results, in an order that depends on their number alone: whoever
@@ -120,13 +157,13 @@ impl Pool {
         items: &[T::Input],
         combine: impl Fn(T::Output, T::Output) -> T::Output + Send + Sync + 'static,
     ) -> Result<Reduced<T::Output>, RunError> {
-        self.job(task).map_reduce(items, combine)
+        self.kept_job(task).map_reduce(items, combine)
     }
 
     /// Does a task that gives nothing back for every item. Nothing is done twice as long as no device fails; what a
     /// failed one had begun is done again.
     pub fn for_each<T: Task<Output = ()>>(&self, task: &T, items: &[T::Input]) -> Result<Report, RunError> {
-        self.job(task).for_each(items)
+        self.kept_job(task).for_each(items)
     }
 
     /// Does a task for items that come one after another, and gives the results in the same order as they are asked
@@ -155,7 +192,7 @@ impl Pool {
         I: IntoIterator<Item = T::Input>,
         I::IntoIter: Send + 'static,
     {
-        self.job(task).map_stream(items)
+        self.kept_job(task).map_stream(items)
     }
 
     /// The devices that have code for a task. Fails where there are none.

@@ -222,6 +222,10 @@ where
         &self.name
     }
 
+    fn state_id(&self) -> Option<u64> {
+        Some(0)
+    }
+
     fn can_use(&self, device: &Device) -> bool {
         device.describe().kind == Kind::Cpu
     }

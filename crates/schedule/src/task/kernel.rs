@@ -4,7 +4,10 @@ use std::{
     fmt,
     marker::PhantomData,
     ops::Range,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -56,6 +59,10 @@ use super::{Chunk, Results, Task};
 pub struct KernelTask<I, O, P = KernelParams> {
     kernel: Arc<Kernel>,
     params: Arc<Params<P>>,
+    /// The kernel's.
+    fingerprint: u64,
+    /// What tells it and its clones from all others in this program.
+    id: u64,
     types: PhantomData<fn(I) -> O>,
 }
 
@@ -96,13 +103,17 @@ impl<I: Pod, O: Pod, P: Pod> KernelTask<I, O, P> {
         kernel: &Kernel,
         params: impl Fn(&DeviceId, Range<u64>) -> P + Send + Sync + 'static,
     ) -> Self {
-        KernelTask { kernel: Arc::new(kernel.clone()), params: Arc::new(params), types: PhantomData }
+        static TASKS: AtomicU64 = AtomicU64::new(0);
+        let (kernel, params) = (Arc::new(kernel.clone()), Arc::new(params));
+        let (fingerprint, id) = (kernel.fingerprint(), TASKS.fetch_add(1, Relaxed));
+        KernelTask { kernel, params, fingerprint, id, types: PhantomData }
     }
 }
 
 impl<I, O, P> Clone for KernelTask<I, O, P> {
     fn clone(&self) -> Self {
-        KernelTask { kernel: self.kernel.clone(), params: self.params.clone(), types: PhantomData }
+        let (kernel, params) = (self.kernel.clone(), self.params.clone());
+        KernelTask { kernel, params, fingerprint: self.fingerprint, id: self.id, types: PhantomData }
     }
 }
 
@@ -183,6 +194,14 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
 
     fn name(&self) -> &str {
         self.kernel.name()
+    }
+
+    fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    fn state_id(&self) -> Option<u64> {
+        Some(self.id)
     }
 
     fn can_use(&self, device: &Device) -> bool {

@@ -71,9 +71,25 @@ pub trait Task: Clone + Send + Sync + 'static {
     /// [`Job`](crate::Job): compiled kernels, streams, buffers on the device.
     type State: Send + 'static;
 
-    /// What it is called in reports, and what its history is kept under: as long as the name is the same, the time
-    /// an item takes should be about the same.
+    /// What it is called in reports, and what its history is kept under, together with its type, the sizes of items and
+    /// results and the [`fingerprint`](Self::fingerprint): as long as they are the same, the time an item takes should be
+    /// about the same.
     fn name(&self) -> &str;
+
+    /// A number that differs between tasks whose items take unlike times, where the name is the same: a hash of a
+    /// kernel's source, for example. The same in every program. Zero, unless said otherwise.
+    fn fingerprint(&self) -> u64 {
+        0
+    }
+
+    /// The same number for tasks of this type that can use what each other's [`prepare`](Self::prepare) has made, so that
+    /// [`Pool::map`] keeps it from one call to the next; nothing where only the task itself and its clones in one run
+    /// can. Zero for tasks, or states, that have no content, and nothing for others, unless said otherwise.
+    ///
+    /// [`Pool::map`]: crate::Pool::map
+    fn state_id(&self) -> Option<u64> {
+        (size_of::<Self>() == 0 || size_of::<Self::State>() == 0).then_some(0)
+    }
 
     /// Whether it has code for a device. Others are left out of its runs.
     fn can_use(&self, device: &Device) -> bool;
