@@ -128,7 +128,7 @@ short_forms! {
     data all_reduce start_all_reduce all_reduce_buffer<Element>(operation: Operation) Request::AllReduce(operation);
     /// Replaces everybody's vector by Σ wᵢ·xᵢ / Σ wᵢ. What a rank of weight 0 has is not looked at, so it may be
     /// anything. f16 and bf16 are reduced in f32, f32 and f64 in f64. Where all weights are 0 every rank gets
-    /// [`CommError::NoWeight`] and its vector back unchanged; a weight below 0, infinite or NaN is an error.
+    /// [`NoWeight`](super::CommError::NoWeight) and its vector back unchanged; a weight below 0, infinite or NaN is an error.
     data weighted_all_reduce start_weighted_all_reduce weighted_all_reduce_buffer<FloatElement>(weight: f64)
         Request::WeightedAllReduce(weight);
     /// Reduces everybody's vector to one, which the root gets in its place. The others' vectors stay as they are.
