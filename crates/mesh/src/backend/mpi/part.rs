@@ -18,6 +18,8 @@ use crate::{
 
 /// Where all others' vectors together are no longer than this, everybody gets them whole and reduces them all.
 const WHOLE_BYTES: usize = 64 << 10;
+/// Parts from this size on are sent past the caches: from a core that is far away, what is dirty in one comes slowly.
+const FAR_BYTES: usize = 8 << 20;
 /// Parts up to this size go in pieces so short that the library sends them at once, without asking the receiver first.
 const SHORT_BYTES: usize = 32 << 10;
 
@@ -49,6 +51,7 @@ impl<'a, 'b> Part<'a, 'b> {
             pieces if part <= SHORT_BYTES => part.div_ceil(pieces).next_multiple_of(64).max(64),
             _ => PIECE_BYTES,
         };
+        session.far = part >= FAR_BYTES;
         Part { session, signature, me, tag, piece_bytes, weights: SmallVec::new() }
     }
 
@@ -89,13 +92,6 @@ impl<'a, 'b> Part<'a, 'b> {
             }
         }
         self.session.finish()
-    }
-
-    /// Tells everybody what is called, with the first piece of what each is to get, and hears the same from everybody.
-    fn open(&mut self, to: impl Fn(usize) -> Range<usize>, from: &[u8]) -> Result<Openings, Failure> {
-        let openings = self.begin(to, from)?;
-        self.agree(&openings)?;
-        Ok(openings)
     }
 
     /// Tells everybody what is called, with the first piece of what each is to get.
@@ -166,7 +162,8 @@ impl<'a, 'b> Part<'a, 'b> {
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
         let (members, me, tag) = (self.session.members(), self.me, self.tag + PIECES);
-        let openings = self.open(&to, given)?;
+        let openings = self.begin(&to, given)?;
+        self.agree(&openings)?;
         for member in others(members, me) {
             let Some(ticket) = openings[member] else { continue };
             let into = &mut taken[from(member)];

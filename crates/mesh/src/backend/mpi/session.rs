@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::{
     Line, Shared,
     header::Header,
+    stream::stream,
     wire::{HEADER_BYTES, PIECE_BYTES, Ticket, Wire},
 };
 use crate::backend::{Failure, wait::Wait};
@@ -53,6 +54,8 @@ pub(super) struct Session<'a> {
     /// How long what was sent before a word may still come.
     grace: Option<Duration>,
     any_word: bool,
+    /// What is sent would not stay in a cache anyway.
+    pub(super) far: bool,
 }
 
 impl<'a> Session<'a> {
@@ -77,6 +80,7 @@ impl<'a> Session<'a> {
             wait: None,
             grace: None,
             any_word: false,
+            far: false,
         }
     }
 
@@ -137,7 +141,12 @@ impl<'a> Session<'a> {
     /// Sends a piece, once there are not too many on their way.
     pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), Failure> {
         let ticket = self.prepare()?;
-        self.room(ticket)[..piece.len()].copy_from_slice(piece);
+        let (far, room) = (self.far, &mut self.room(ticket)[..piece.len()]);
+        if far {
+            stream(room, piece)
+        } else {
+            room.copy_from_slice(piece)
+        }
         self.post(ticket, to, tag, piece.len())
     }
 
