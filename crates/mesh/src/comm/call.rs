@@ -2,42 +2,28 @@
 
 use std::{fmt, ops::Range};
 
-use super::{element::ElementType, operation::Operation};
+use super::{element::ElementType, named::named, operation::Operation};
 
-/// Which collective.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub(crate) enum Collective {
-    AllReduce = 1,
-    WeightedAllReduce,
-    Reduce,
-    Broadcast,
-    AllGather,
-    ReduceScatter,
-    Gather,
-    Scatter,
-    AllToAll,
-    Barrier,
-    Send,
-    Receive,
+named! {
+    /// Which collective.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub(crate) enum Collective {
+        AllReduce = "all_reduce",
+        WeightedAllReduce = "weighted_all_reduce",
+        Reduce = "reduce",
+        Broadcast = "broadcast",
+        AllGather = "all_gather",
+        ReduceScatter = "reduce_scatter",
+        Gather = "gather",
+        Scatter = "scatter",
+        AllToAll = "all_to_all",
+        Barrier = "barrier",
+        Send = "send",
+        Receive = "recv",
+    }
 }
 
 impl Collective {
-    const ALL: [Collective; 12] = [
-        Collective::AllReduce,
-        Collective::WeightedAllReduce,
-        Collective::Reduce,
-        Collective::Broadcast,
-        Collective::AllGather,
-        Collective::ReduceScatter,
-        Collective::Gather,
-        Collective::Scatter,
-        Collective::AllToAll,
-        Collective::Barrier,
-        Collective::Send,
-        Collective::Receive,
-    ];
-
     /// How many blocks a rank gives and takes at most, in a group of so many ranks.
     pub(crate) fn blocks(self, ranks: usize) -> (usize, usize) {
         match self {
@@ -46,25 +32,6 @@ impl Collective {
             Collective::AllToAll => (ranks, ranks),
             _ => (1, 1),
         }
-    }
-}
-
-impl fmt::Display for Collective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Collective::AllReduce => "all_reduce",
-            Collective::WeightedAllReduce => "weighted_all_reduce",
-            Collective::Reduce => "reduce",
-            Collective::Broadcast => "broadcast",
-            Collective::AllGather => "all_gather",
-            Collective::ReduceScatter => "reduce_scatter",
-            Collective::Gather => "gather",
-            Collective::Scatter => "scatter",
-            Collective::AllToAll => "all_to_all",
-            Collective::Barrier => "barrier",
-            Collective::Send => "send",
-            Collective::Receive => "recv",
-        })
     }
 }
 
@@ -97,10 +64,9 @@ impl Signature {
     /// From two words; nothing where they are none that [`pack`](Self::pack) gives.
     pub(crate) fn unpack([what, count]: [u64; 2]) -> Option<Self> {
         let [collective, element, operation, before] = (what as u32).to_le_bytes();
-        let find = |number: u8| Collective::ALL.into_iter().find(|it| *it as u8 == number);
         Some(Signature {
-            before: find(before),
-            collective: find(collective)?,
+            before: Collective::from_number(before),
+            collective: Collective::from_number(collective)?,
             element: ElementType::from_number(element)?,
             operation: Operation::from_number(operation),
             root: (what >> 32).checked_sub(1).map(|root| root as u32),
@@ -153,6 +119,8 @@ pub(crate) struct Call<'a> {
 /// Where the blocks of a call lie in the ranks' inputs and outputs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Blocks<'a> {
+    collective: Collective,
+    root: Option<usize>,
     part: usize,
     ranks: usize,
     lengths: &'a [usize],
@@ -160,7 +128,31 @@ pub(crate) struct Blocks<'a> {
 
 impl<'a> Blocks<'a> {
     pub(crate) fn of(call: &Call<'a>, ranks: usize) -> Self {
-        Blocks { part: call.signature.part_bytes(), ranks, lengths: call.lengths }
+        let Signature { collective, root, .. } = call.signature;
+        let (root, part) = (root.map(|root| root as usize), call.signature.part_bytes());
+        Blocks { collective, root, part, ranks, lengths: call.lengths }
+    }
+
+    /// What of its vector a rank gives another, or keeps, where nothing is reduced.
+    pub(crate) fn gives(&self, from: usize, to: usize) -> Range<usize> {
+        let at_root = |rank| self.root == Some(rank);
+        match self.collective {
+            Collective::Broadcast | Collective::Send if at_root(from) && from != to => 0..self.part,
+            Collective::AllGather => 0..self.bytes(from, to),
+            Collective::Gather if at_root(to) => 0..self.bytes(from, to),
+            Collective::Scatter if at_root(from) => self.given(from, to),
+            Collective::AllToAll => self.given(from, to),
+            _ => 0..0,
+        }
+    }
+
+    /// Where a rank takes what another [gives](Self::gives) it.
+    pub(crate) fn takes(&self, to: usize, from: usize) -> Range<usize> {
+        match self.collective {
+            Collective::AllGather | Collective::AllToAll => self.taken(to, from),
+            Collective::Gather if self.root == Some(to) => self.taken(to, from),
+            _ => 0..self.gives(from, to).len(),
+        }
     }
 
     /// How many bytes one rank gives another.
@@ -176,21 +168,20 @@ impl<'a> Blocks<'a> {
     /// Where in its input a rank has its block for another, where it has one for each.
     #[inline]
     pub(crate) fn given(&self, from: usize, to: usize) -> Range<usize> {
-        let start = match self.lengths {
-            [] => to * self.part,
-            _ => (0..to).map(|before| self.bytes(from, before)).sum(),
-        };
-        start..start + self.bytes(from, to)
+        self.behind(to, self.bytes(from, to), |before| self.bytes(from, before))
     }
 
     /// Where in its output a rank takes the block of another, where it takes one of each.
     #[inline]
     pub(crate) fn taken(&self, to: usize, from: usize) -> Range<usize> {
-        let start = match self.lengths {
-            [] => from * self.part,
-            _ => (0..from).map(|before| self.bytes(before, to)).sum(),
-        };
-        start..start + self.bytes(from, to)
+        self.behind(from, self.bytes(from, to), |before| self.bytes(before, to))
+    }
+
+    /// The place of a block behind so many others.
+    #[inline]
+    fn behind(&self, count: usize, bytes: usize, before: impl Fn(usize) -> usize) -> Range<usize> {
+        let start = if self.lengths.is_empty() { count * self.part } else { (0..count).map(before).sum() };
+        start..start + bytes
     }
 }
 

@@ -70,10 +70,6 @@ impl Core {
         self.turn()?.call(request, input, output)
     }
 
-    pub(super) fn world_rank(&self) -> usize {
-        self.rank
-    }
-
     pub(super) fn size(&self) -> usize {
         self.members.ranks.len()
     }

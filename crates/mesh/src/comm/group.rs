@@ -9,10 +9,9 @@ use std::{
 
 use super::{
     core::Core,
-    element::{Element, FloatElement},
+    element::Element,
     error::{CommError, Result},
     members::Members,
-    operation::Operation,
     pending::Worker,
     request::Request,
     term::Term,
@@ -187,86 +186,10 @@ impl Group {
 
     /// Does what is asked for: what all other collectives on host memory are short for. `input` and `output` are empty
     /// where the request has none on this rank.
-    ///
-    /// ```
-    /// use evener_mesh::comm::{Comm, Operation, Request};
-    ///
-    /// let comm = Comm::local(1).remove(0);
-    /// let mut data = [1.0f32, 2.0];
-    /// comm.world().call(Request::AllReduce(Operation::Sum), &[], &mut data)?;
-    /// # Ok::<(), evener_mesh::comm::CommError>(())
-    /// ```
     #[inline]
     pub fn call<T: Element>(&self, request: Request, input: &[T], output: &mut [T]) -> Result<()> {
         self.core().settle();
         self.core().call(request, input, output)
-    }
-
-    /// Reduces everybody's vector to one, which everybody gets in its place.
-    pub fn all_reduce<T: Element>(&self, data: &mut [T], operation: Operation) -> Result<()> {
-        self.call(Request::AllReduce(operation), &[], data)
-    }
-
-    /// Replaces everybody's vector by Σ wᵢ·xᵢ / Σ wᵢ. What a rank of weight 0 has is not looked at, so it may be
-    /// anything. f16 and bf16 are reduced in f32, f32 and f64 in f64. Where all weights are 0 every rank gets
-    /// [`CommError::NoWeight`] and its vector back unchanged; a weight below 0, infinite or NaN is an error.
-    pub fn weighted_all_reduce<T: FloatElement>(&self, data: &mut [T], weight: f64) -> Result<()> {
-        self.call(Request::WeightedAllReduce(weight), &[], data)
-    }
-
-    /// Reduces everybody's vector to one, which the root gets in its place. The others' vectors stay as they are.
-    pub fn reduce<T: Element>(&self, data: &mut [T], operation: Operation, root: usize) -> Result<()> {
-        self.call(Request::Reduce(operation, root), &[], data)
-    }
-
-    /// Gives everybody the root's vector.
-    pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<()> {
-        self.call(Request::Broadcast(root), &[], data)
-    }
-
-    /// Gives everybody everybody's vector, one after another in the order of ranks. `output` is as long as all of them.
-    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        self.call(Request::AllGather, input, output)
-    }
-
-    /// Reduces everybody's vector to one, and gives each rank its part of it, in the order of ranks. `input` is as long
-    /// as all parts.
-    pub fn reduce_scatter<T: Element>(
-        &self,
-        input: &[T],
-        output: &mut [T],
-        operation: Operation,
-    ) -> Result<()> {
-        self.call(Request::ReduceScatter(operation), input, output)
-    }
-
-    /// Gives the root everybody's vector, one after another in the order of ranks. `output` is as long as all of them
-    /// at the root, and empty elsewhere.
-    pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
-        self.call(Request::Gather(root), input, output)
-    }
-
-    /// Gives each rank its part of the root's vector, in the order of ranks. `input` is as long as all parts at the
-    /// root, and empty elsewhere.
-    pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
-        self.call(Request::Scatter(root), input, output)
-    }
-
-    /// Gives each rank a part of everybody's vector: part `j` of rank `i`'s input becomes part `i` of rank `j`'s output.
-    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        self.call(Request::AllToAll, input, output)
-    }
-
-    /// Sends a vector to another rank of the group, and returns once that has called [`recv`](Group::recv) for as many
-    /// of the same type and the vector can be changed. Between threads the other has it by then. Between processes the
-    /// last of it may still be on its way: that the other dies just then is found out by the next call only.
-    pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
-        self.call(Request::Send(to), data, &mut [])
-    }
-
-    /// Receives a vector that another rank of the group sends, which must be of this type and length.
-    pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<()> {
-        self.call(Request::Recv(from), &[], data)
     }
 
     /// Waits until everybody is here.

@@ -39,6 +39,7 @@ mod element;
 mod error;
 mod group;
 mod members;
+mod named;
 mod operation;
 mod pending;
 mod request;

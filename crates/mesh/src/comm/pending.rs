@@ -147,12 +147,8 @@ impl<T> Promise<T> {
         (Promise(answer.clone()), Pending(answer))
     }
 
-    /// Gives the result.
-    pub(super) fn keep(self, result: Result<T>) {
-        self.give(result);
-    }
-
-    fn give(&self, result: Result<T>) {
+    /// Gives the result, where none was given before.
+    pub(super) fn keep(&self, result: Result<T>) {
         let mut state = self.0.state();
         let State::Waiting(waker) = &mut *state else { return };
         let waker = waker.take();
@@ -167,7 +163,7 @@ impl<T> Promise<T> {
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
         if matches!(*self.0.state(), State::Waiting(_)) {
-            self.give(Err(self.0.lost("its thread failed")));
+            self.keep(Err(self.0.lost("its thread failed")));
         }
     }
 }

@@ -38,46 +38,39 @@ pub enum Request {
 }
 
 impl Request {
-    pub(super) fn collective(self) -> Collective {
+    /// Which collective, by which operation, at which root.
+    fn parts(self) -> (Collective, Option<Operation>, Option<usize>) {
         match self {
-            Request::AllReduce(_) => Collective::AllReduce,
-            Request::WeightedAllReduce(_) => Collective::WeightedAllReduce,
-            Request::Reduce(..) => Collective::Reduce,
-            Request::Broadcast(_) => Collective::Broadcast,
-            Request::AllGather => Collective::AllGather,
-            Request::ReduceScatter(_) => Collective::ReduceScatter,
-            Request::Gather(_) => Collective::Gather,
-            Request::Scatter(_) => Collective::Scatter,
-            Request::AllToAll => Collective::AllToAll,
-            Request::Barrier => Collective::Barrier,
-            Request::Send(_) => Collective::Send,
-            Request::Recv(_) => Collective::Receive,
+            Request::AllReduce(operation) => (Collective::AllReduce, Some(operation), None),
+            Request::WeightedAllReduce(_) => (Collective::WeightedAllReduce, None, None),
+            Request::Reduce(operation, root) => (Collective::Reduce, Some(operation), Some(root)),
+            Request::Broadcast(root) => (Collective::Broadcast, None, Some(root)),
+            Request::AllGather => (Collective::AllGather, None, None),
+            Request::ReduceScatter(operation) => (Collective::ReduceScatter, Some(operation), None),
+            Request::Gather(root) => (Collective::Gather, None, Some(root)),
+            Request::Scatter(root) => (Collective::Scatter, None, Some(root)),
+            Request::AllToAll => (Collective::AllToAll, None, None),
+            Request::Barrier => (Collective::Barrier, None, None),
+            Request::Send(_) => (Collective::Send, None, None),
+            Request::Recv(_) => (Collective::Receive, None, None),
         }
+    }
+
+    pub(super) fn collective(self) -> Collective {
+        self.parts().0
     }
 
     pub(super) fn operation(self) -> Option<Operation> {
-        match self {
-            Request::AllReduce(it) | Request::Reduce(it, _) | Request::ReduceScatter(it) => Some(it),
-            _ => None,
-        }
+        self.parts().1
     }
 
     pub(super) fn root(self) -> Option<usize> {
-        match self {
-            Request::Reduce(_, root)
-            | Request::Broadcast(root)
-            | Request::Gather(root)
-            | Request::Scatter(root) => Some(root),
-            _ => None,
-        }
+        self.parts().2
     }
 
     /// The other of the two ranks that exchange.
     pub(super) fn peer(self) -> Option<usize> {
-        match self {
-            Request::Send(peer) | Request::Recv(peer) => Some(peer),
-            _ => None,
-        }
+        if let Request::Send(peer) | Request::Recv(peer) = self { Some(peer) } else { None }
     }
 
     pub(super) fn weight(self) -> f64 {
@@ -85,13 +78,7 @@ impl Request {
     }
 
     pub(super) fn is_in_place(self) -> bool {
-        matches!(
-            self,
-            Request::AllReduce(_)
-                | Request::WeightedAllReduce(_)
-                | Request::Reduce(..)
-                | Request::Broadcast(_)
-        )
+        self.peer().is_none() && self.blocks(1, true) == (0, 1)
     }
 
     /// How many elements of a block there are, where this rank gives and takes so many elements in a group of so many.

@@ -61,25 +61,18 @@ impl Group {
         let mut turn = self.core().turn()?;
         let (size, collective) = (self.size(), request.collective());
         let mut signature = turn.signature(request, T::TYPE, 0, 0)?;
-        let sum = mine.iter().try_fold(0usize, |sum, length| sum.checked_add(*length));
+        let sum = |lengths: &[usize]| lengths.iter().fold(0usize, |sum, it| sum.saturating_add(*it));
         let expected = if collective == Collective::AllToAll { size } else { 1 };
-        if mine.len() != expected || sum != Some(input.len()) {
-            let (found, lengths) = (input.len(), mine.len());
-            let detail =
-                format!("{lengths} lengths of {sum:?} elements for {size} ranks and an input of {found}");
+        if mine.len() != expected || sum(mine) != input.len() {
+            let detail = format!("lengths {mine:?} of {} elements, for {size} ranks", input.len());
             return Err(turn.refuse(collective, detail));
         }
         let mine: Vec<u64> = mine.iter().map(|length| *length as u64).collect();
-        let lengths: Vec<usize> =
-            turn.tell(collective, &mine)?.into_iter().map(|length| length as usize).collect();
+        let lengths: Vec<_> = turn.tell(collective, &mine)?.into_iter().map(|it| it as usize).collect();
+        // By giver, and for an all-to-all by taker within that.
         let me = self.rank().unwrap_or(0);
-        let given: Vec<usize> = match collective {
-            Collective::AllToAll => lengths.chunks_exact(size).map(|row| row[me]).collect(),
-            _ => lengths.clone(),
-        };
-        let takes = request.root().is_none_or(|root| root == me);
-        let total = given.iter().try_fold(0usize, |sum, length| sum.checked_add(*length));
-        let total = if takes { total.unwrap_or(usize::MAX) } else { 0 };
+        let given: Vec<_> = lengths.chunks_exact(expected).map(|row| row[me.min(expected - 1)]).collect();
+        let total = if request.root().is_none_or(|root| root == me) { sum(&given) } else { 0 };
         output.clear();
         if let Err(why) = output.try_reserve_exact(total) {
             return Err(turn.refuse(collective, format!("an output of {total} elements: {why}")));

@@ -161,8 +161,7 @@ impl Part<'_> {
                 Collective::Reduce if is_root => {
                     self.reduce(Vectors { inputs, outputs: &[output] }, 0..count)
                 }
-                Collective::Gather if is_root => self.collect(inputs, output),
-                Collective::Reduce | Collective::Gather | Collective::Barrier => {}
+                Collective::Reduce => {}
                 _ => self.pull(inputs, output),
             }
         }
@@ -190,7 +189,6 @@ impl Part<'_> {
                     let place = places.taken(root, me);
                     copy(inputs[me], outputs[root].add(place.start), place.len());
                 }
-                Collective::Barrier => {}
                 _ => self.pull(inputs, outputs[me]),
             }
         }
@@ -201,40 +199,20 @@ impl Part<'_> {
     /// # Safety
     /// As for [`alone`](Self::alone), but the output may be this member's own input where nothing is fetched.
     unsafe fn pull(&self, inputs: &[*const u8], output: *mut u8) {
-        let Part { signature, me, .. } = *self;
-        let part = signature.part_bytes();
-        let root = signature.root.unwrap_or(0) as usize;
-        // SAFETY: the caller promises it, for each of the accesses below.
-        unsafe {
-            match signature.collective {
-                Collective::Broadcast | Collective::Send if me != root => copy(inputs[root], output, part),
-                Collective::AllGather => self.collect(inputs, output),
-                Collective::ReduceScatter => {
-                    let inputs: Pointers<_> = inputs.iter().map(|input| input.add(me * part)).collect();
-                    let vectors = Vectors { inputs: &inputs, outputs: &[output] };
-                    self.reduce(vectors, 0..signature.count as usize);
-                }
-                Collective::Scatter => copy(inputs[root].add(me * part), output, part),
-                Collective::AllToAll => {
-                    for (member, input) in inputs.iter().enumerate() {
-                        let (from, to) = (self.places.given(member, me), self.places.taken(me, member));
-                        copy(input.add(from.start), output.add(to.start), to.len());
-                    }
-                }
-                _ => {}
+        let Part { signature, me, places, .. } = *self;
+        if signature.collective == Collective::ReduceScatter {
+            // SAFETY: the caller promises it, of each member's block for this one.
+            unsafe {
+                let block = |input: &*const u8| input.add(me * signature.part_bytes());
+                let inputs: Pointers<_> = inputs.iter().map(block).collect();
+                self.reduce(Vectors { inputs: &inputs, outputs: &[output] }, 0..signature.count as usize);
             }
+            return;
         }
-    }
-
-    /// Copies what all have given, one after another.
-    ///
-    /// # Safety
-    /// As for [`alone`](Self::alone).
-    unsafe fn collect(&self, inputs: &[*const u8], output: *mut u8) {
         for (member, input) in inputs.iter().enumerate() {
-            let place = self.places.taken(self.me, member);
+            let (from, to) = (places.gives(member, me), places.takes(me, member));
             // SAFETY: the caller promises it.
-            unsafe { copy(*input, output.add(place.start), place.len()) };
+            unsafe { copy(input.add(from.start), output.add(to.start), to.len()) };
         }
     }
 

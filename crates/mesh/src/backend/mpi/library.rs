@@ -16,9 +16,6 @@ pub(crate) const VARIABLE: &str = "EVENER_MPI";
 
 /// What Open MPI calls itself.
 const OPEN_MPI: &str = "Open MPI";
-/// The longest messages, with some room for a library's own header, that are sent without asking the receiver first.
-const OPEN_MPI_EAGER: usize = 4096 - 64;
-const MPICH_EAGER: usize = 8192 - 64;
 
 /// A handle, as one family of libraries has it.
 pub(super) trait Handle: Copy + Send + Sync + Debug + PartialEq + 'static {}
@@ -67,8 +64,6 @@ pub(super) struct Library<H> {
     pub(super) constants: Constants<H>,
     /// For people, for example `Open MPI v4.1.4` or `MPICH 5.0.2, standard ABI`.
     pub(super) version: String,
-    /// How long a message may be that is sent without asking the receiver first: found by measuring.
-    pub(super) eager_bytes: usize,
     /// Whether it takes the launcher's signal that a process has died as MPICH does.
     pub(super) takes_signals: bool,
     // Never closed: MPI libraries do not survive it.
@@ -171,17 +166,8 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
             thread_serialized: 2048,
         };
         let calls = calls(&opened)?;
-        let takes_signals = !version.contains(OPEN_MPI);
-        let eager_bytes = if takes_signals { MPICH_EAGER } else { OPEN_MPI_EAGER };
-        let version = format!("{version}, standard ABI");
-        return Ok(Either::Wide(Library {
-            calls,
-            constants,
-            version,
-            eager_bytes,
-            takes_signals,
-            _opened: opened,
-        }));
+        let (takes_signals, version) = (!version.contains(OPEN_MPI), format!("{version}, standard ABI"));
+        return Ok(Either::Wide(Library { calls, constants, version, takes_signals, _opened: opened }));
     }
     if let Ok(world) = address(b"ompi_mpi_comm_world") {
         let of = |symbol: &str| address(symbol.as_bytes()).map_err(|why| why.to_string());
@@ -200,7 +186,6 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
             calls,
             constants,
             version,
-            eager_bytes: OPEN_MPI_EAGER,
             takes_signals: false,
             _opened: opened,
         }));
@@ -216,15 +201,7 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
         thread_serialized: 2,
     };
     let calls = calls(&opened)?;
-    let eager_bytes = MPICH_EAGER;
-    Ok(Either::Narrow(Library {
-        calls,
-        constants,
-        version,
-        eager_bytes,
-        takes_signals: true,
-        _opened: opened,
-    }))
+    Ok(Either::Narrow(Library { calls, constants, version, takes_signals: true, _opened: opened }))
 }
 
 /// Fails unless the library has the ABI that the standard fixed: drafts of it had other numbers.

@@ -15,8 +15,9 @@ use super::host::{self, Attendance};
 use super::{
     Shared,
     header::Header,
-    part::{EXCHANGES, Part, first, first_mut, pieces},
+    part::{EXCHANGES, Part, pieces},
     session::Session,
+    wire::PIECE_BYTES,
     word::Speaker,
 };
 use crate::{
@@ -169,7 +170,9 @@ impl Endpoint for Member {
         let tag = self.tag + EXCHANGES;
         let mut run = || {
             let opening = session.expect(peer, tag)?;
-            session.send(peer, tag, if sends { first(call.input) } else { &[] })?;
+            let total = if sends { call.input.len() } else { call.output.len() };
+            let first = ..total.min(PIECE_BYTES);
+            session.send(peer, tag, if sends { &call.input[first] } else { &[] })?;
             session.wait(opening, peer, |_| vec![peer])?;
             let found = session.header_of(opening);
             signature.collective = if sends { Collective::Receive } else { Collective::Send };
@@ -180,12 +183,9 @@ impl Endpoint for Member {
                 return Err(Failure::Disagree(called));
             }
             if !sends {
-                let into = first_mut(call.output);
-                let len = into.len();
-                into.copy_from_slice(&session.data_of(opening)[..len]);
+                call.output[first].copy_from_slice(&session.data_of(opening)[first]);
             }
             session.release(opening);
-            let total = if sends { call.input.len() } else { call.output.len() };
             for range in pieces(total).skip(1) {
                 if sends {
                     session.send(peer, tag, &call.input[range])?;

@@ -17,6 +17,7 @@ mod member;
 mod part;
 mod session;
 mod signal;
+mod stream;
 mod wire;
 mod word;
 

@@ -18,6 +18,8 @@ use crate::{
 
 /// Where all others' vectors together are no longer than this, everybody gets them whole and reduces them all.
 const WHOLE_BYTES: usize = 64 << 10;
+/// Parts from this size on are sent past the caches: from a core that is far away, what is dirty in one comes slowly.
+const FAR_BYTES: usize = 8 << 20;
 /// Parts up to this size go in pieces so short that the library sends them at once, without asking the receiver first.
 const SHORT_BYTES: usize = 32 << 10;
 
@@ -29,16 +31,6 @@ pub(super) const EXCHANGES: c_int = 2;
 /// The ranges of a vector's pieces; none where it is empty.
 pub(super) fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..bytes).step_by(PIECE_BYTES).map(move |start| start..(start + PIECE_BYTES).min(bytes))
-}
-
-/// The first piece of a vector that is sent as such, of a pair that exchanges.
-pub(super) fn first(bytes: &[u8]) -> &[u8] {
-    &bytes[..bytes.len().min(PIECE_BYTES)]
-}
-
-pub(super) fn first_mut(bytes: &mut [u8]) -> &mut [u8] {
-    let len = bytes.len().min(PIECE_BYTES);
-    &mut bytes[..len]
 }
 
 /// One rank's part of one collective.
@@ -59,6 +51,7 @@ impl<'a, 'b> Part<'a, 'b> {
             pieces if part <= SHORT_BYTES => part.div_ceil(pieces).next_multiple_of(64).max(64),
             _ => PIECE_BYTES,
         };
+        session.far = part >= FAR_BYTES;
         Part { session, signature, me, tag, piece_bytes, weights: SmallVec::new() }
     }
 
@@ -73,14 +66,8 @@ impl<'a, 'b> Part<'a, 'b> {
         let Call { signature, weight, input, output, .. } = call;
         let part = signature.part_bytes();
         let root = signature.root.map(|root| root as usize);
-        let given = |member: usize| places.given(me, member);
-        let taken = |member: usize| places.taken(me, member);
         self.weights.resize(members, weight);
         match signature.collective {
-            Collective::Barrier => {
-                let openings = self.open(|_| 0..0, &[])?;
-                self.close(openings);
-            }
             Collective::AllReduce | Collective::WeightedAllReduce => {
                 if part * (members - 1) <= WHOLE_BYTES {
                     self.reduce_slices(None, output, |_| 0..part, 0)?;
@@ -93,54 +80,18 @@ impl<'a, 'b> Part<'a, 'b> {
                 self.reduce_slices(None, output, slice, 0)?;
             }
             Collective::ReduceScatter => {
-                self.reduce_slices(Some(input), output, given, me * part)?;
+                self.reduce_slices(Some(input), output, |it| places.given(me, it), me * part)?;
             }
-            Collective::Broadcast => {
-                if Some(me) == root {
-                    self.swap(output_as_input(output), |_| 0..part, &mut [], |_| 0..0)?;
-                } else {
-                    self.swap(
-                        &[],
-                        |_| 0..0,
-                        output,
-                        |member| if Some(member) == root { 0..part } else { 0..0 },
-                    )?;
-                }
+            Collective::Broadcast if Some(me) == root => {
+                self.swap(output, |member| places.gives(me, member), &mut [], |_| 0..0)?;
             }
-            Collective::AllGather => {
-                output[taken(me)].copy_from_slice(input);
-                self.swap(input, |_| 0..input.len(), output, taken)?;
+            _ => {
+                output[places.takes(me, me)].copy_from_slice(&input[places.gives(me, me)]);
+                let (to, from) = (|it| places.gives(me, it), |it| places.takes(me, it));
+                self.swap(input, to, output, from)?;
             }
-            Collective::Gather => {
-                let is_root = Some(me) == root;
-                if is_root {
-                    output[taken(me)].copy_from_slice(input);
-                }
-                let to_root = |member| if Some(member) == root { 0..input.len() } else { 0..0 };
-                self.swap(input, to_root, output, |member| if is_root { taken(member) } else { 0..0 })?;
-            }
-            Collective::Scatter => {
-                let is_root = Some(me) == root;
-                if is_root {
-                    output.copy_from_slice(&input[given(me)]);
-                }
-                let from_root = |member| if Some(member) == root { 0..part } else { 0..0 };
-                self.swap(input, |member| if is_root { given(member) } else { 0..0 }, output, from_root)?;
-            }
-            Collective::AllToAll => {
-                output[taken(me)].copy_from_slice(&input[given(me)]);
-                self.swap(input, given, output, taken)?;
-            }
-            Collective::Send | Collective::Receive => {}
         }
         self.session.finish()
-    }
-
-    /// Tells everybody what is called, with the first piece of what each is to get, and hears the same from everybody.
-    fn open(&mut self, to: impl Fn(usize) -> Range<usize>, from: &[u8]) -> Result<Openings, Failure> {
-        let openings = self.begin(to, from)?;
-        self.agree(&openings)?;
-        Ok(openings)
     }
 
     /// Tells everybody what is called, with the first piece of what each is to get.
@@ -211,7 +162,8 @@ impl<'a, 'b> Part<'a, 'b> {
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
         let (members, me, tag) = (self.session.members(), self.me, self.tag + PIECES);
-        let openings = self.open(&to, given)?;
+        let openings = self.begin(&to, given)?;
+        self.agree(&openings)?;
         for member in others(members, me) {
             let Some(ticket) = openings[member] else { continue };
             let into = &mut taken[from(member)];
@@ -300,7 +252,7 @@ impl<'a, 'b> Part<'a, 'b> {
         let mut members = others(self.session.members(), self.me);
         // The first message is written while the result is in the nearest cache.
         if let Some(member) = members.next() {
-            let ticket = self.session.prepare(member)?;
+            let ticket = self.session.prepare()?;
             let room = self.session.room(ticket)[..here.len()].as_mut_ptr();
             self.reduce(pieces, here.as_ptr(), &[here.as_mut_ptr(), room], here.len());
             self.session.post(ticket, member, tag, here.len())?;
@@ -391,9 +343,4 @@ impl<'a, 'b> Part<'a, 'b> {
         // elements are. Another output is a buffer of as many bytes that is about to be sent.
         unsafe { reduce::called(&self.signature, &self.weights, vectors, range) };
     }
-}
-
-/// What is taken in place is also what is given.
-fn output_as_input(output: &mut [u8]) -> &[u8] {
-    output
 }

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::{
     Line, Shared,
     header::Header,
+    stream::stream,
     wire::{HEADER_BYTES, PIECE_BYTES, Ticket, Wire},
 };
 use crate::backend::{Failure, wait::Wait};
@@ -20,7 +21,7 @@ use crate::backend::{Failure, wait::Wait};
 const LOOKS: u32 = 64;
 /// So many before the core is given away too.
 const EAGER_LOOKS: u32 = 1024;
-/// So many messages to one rank may be under way.
+/// So many messages a rank may be under way.
 const WINDOW: usize = 4;
 /// How long to listen for words after having been elsewhere.
 const CATCH_UP: Duration = Duration::from_millis(5);
@@ -53,6 +54,8 @@ pub(super) struct Session<'a> {
     /// How long what was sent before a word may still come.
     grace: Option<Duration>,
     any_word: bool,
+    /// What is sent would not stay in a cache anyway.
+    pub(super) far: bool,
 }
 
 impl<'a> Session<'a> {
@@ -77,6 +80,7 @@ impl<'a> Session<'a> {
             wait: None,
             grace: None,
             any_word: false,
+            far: false,
         }
     }
 
@@ -134,18 +138,22 @@ impl<'a> Session<'a> {
         Ok(ticket)
     }
 
-    /// Sends a piece, once there are not too many on their way to that member.
+    /// Sends a piece, once there are not too many on their way.
     pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), Failure> {
-        let ticket = self.prepare(to)?;
-        self.room(ticket)[..piece.len()].copy_from_slice(piece);
+        let ticket = self.prepare()?;
+        let (far, room) = (self.far, &mut self.room(ticket)[..piece.len()]);
+        if far {
+            stream(room, piece)
+        } else {
+            room.copy_from_slice(piece)
+        }
         self.post(ticket, to, tag, piece.len())
     }
 
-    /// Begins a message to a member, once there are not too many on their way to it.
-    pub(super) fn prepare(&mut self, to: usize) -> Result<Ticket, Failure> {
-        while self.outgoing.iter().filter(|(_, other)| *other == to).count() >= WINDOW {
-            let oldest = self.outgoing.iter().position(|(_, other)| *other == to);
-            oldest.map_or(Ok(()), |oldest| self.wait_sent(oldest))?;
+    /// Begins a message, once there are not too many on their way.
+    pub(super) fn prepare(&mut self) -> Result<Ticket, Failure> {
+        while self.outgoing.len() >= WINDOW * self.ranks.len() {
+            self.wait_sent(0)?;
         }
         let header = self.header;
         let wire = self.wire();

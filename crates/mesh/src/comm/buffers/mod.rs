@@ -10,9 +10,9 @@ use evener_device::{Buffer, Device, Stream};
 pub(super) use self::ends::Ends;
 use self::pieces::{Down, Up, piece_len};
 use super::{
-    call::Signature,
+    call::{Collective, Signature},
     core::{Core, Turn},
-    element::{Element, ElementType},
+    element::Element,
     error::{CommError, Result},
     group::Group,
     request::Request,
@@ -82,7 +82,7 @@ impl Core {
     /// An error of this rank's device, of which the others are told.
     #[cold]
     pub(super) fn device_failed(&self, error: evener_device::Error) -> CommError {
-        let (group, rank) = (self.name.to_string(), self.world_rank());
+        let (group, rank) = (self.name.to_string(), self.rank);
         self.fail(CommError::Device { group, rank, error: Box::new(error) })
     }
 }
@@ -104,15 +104,18 @@ impl Turn<'_> {
         let (to, from) = (Request::Send(peer), Request::Recv(peer));
         if ends.request == to {
             // Says what is about to be sent, and hears that it is wanted; and then that it is there.
-            self.call(to, &[T::TYPE as u64, ends.count as u64], &mut [])?;
+            self.call(to, &ends.signature.pack(), &mut [])?;
             self.call(from, &[], &mut [0u8])?;
             moves(self)?;
             return self.call(from, &[], &mut [0u8]);
         }
         let mut offered = [0u64; 2];
         self.call(from, &[], &mut offered)?;
-        if offered != [T::TYPE as u64, ends.count as u64] {
-            return Err(self.unwanted(peer, offered, &ends.signature));
+        if offered != (Signature { collective: Collective::Send, ..ends.signature }).pack() {
+            let mut called = vec![None; self.core.size()];
+            (called[peer], called[self.core.member.unwrap_or(0)]) =
+                (Signature::unpack(offered), Some(ends.signature));
+            return Err(self.core.failed(Failure::Disagree(called), &ends.signature));
         }
         self.call(to, &[1u8], &mut [])?;
         moves(self)?;
@@ -129,17 +132,6 @@ impl Turn<'_> {
         }
         let called = called.iter().map(|it| Signature::unpack(*it)).collect();
         Err(self.core.failed(Failure::Disagree(called), signature))
-    }
-
-    /// The error of what another rank sends and this one does not receive, on both.
-    fn unwanted(&self, from: usize, [kind, offered]: [u64; 2], signature: &Signature) -> CommError {
-        let (sender, rank) = (self.core.members.ranks[from], self.core.world_rank());
-        let kind = ElementType::from_number(kind as u8).map_or_else(|| "unknown".into(), |it| it.to_string());
-        let Signature { count, element, .. } = signature;
-        let detail =
-            format!("rank {sender} sends {offered} {kind}, and rank {rank} receives {count} {element}");
-        let group = self.core.name.to_string();
-        self.core.fail(CommError::Disagree { group, ranks: vec![sender, rank], detail })
     }
 
     /// Calls with every piece of the buffers: pieces come down, and the result goes up.

@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
+    super::stream::stream,
     seats::{Says, Seats},
-    stream::stream,
 };
 use crate::backend::{
     Failure,

@@ -9,7 +9,6 @@ mod meeting;
 mod part;
 mod seats;
 mod segment;
-mod stream;
 
 use std::{
     ffi::c_int,

@@ -55,9 +55,6 @@ impl<'a> Part<'a> {
         let Call { signature, input, output, .. } = call;
         let part = signature.part_bytes();
         let is_root = |member: usize| signature.root.is_none_or(|root| root as usize == member);
-        let given = |member: usize| places.given(me, member);
-        let taken = |member: usize| places.taken(me, member);
-        let whole_from_root = |member: usize| if is_root(member) { 0..part } else { 0..0 };
         match signature.collective {
             Collective::Barrier => self.meet(),
             Collective::AllReduce | Collective::WeightedAllReduce | Collective::Reduce => {
@@ -69,26 +66,16 @@ impl<'a> Part<'a> {
             }
             Collective::ReduceScatter => self.reduce_blocks(input, output),
             Collective::Broadcast if is_root(me) => self.share(output, &mut [], |_| 0..0),
-            Collective::Broadcast => self.share(&[], output, whole_from_root),
-            Collective::AllGather => {
-                output[taken(me)].copy_from_slice(input);
-                self.share(input, output, taken)
+            collective => {
+                output[places.takes(me, me)].copy_from_slice(&input[places.gives(me, me)]);
+                let (to, from) = (|it| places.gives(me, it), |it| places.takes(me, it));
+                match collective {
+                    Collective::Scatter | Collective::AllToAll => self.deal(input, to, output, from),
+                    // A root gathers from the others alone.
+                    Collective::Gather if is_root(me) => self.share(&[], output, from),
+                    _ => self.share(input, output, from),
+                }
             }
-            Collective::Gather if is_root(me) => {
-                output[taken(me)].copy_from_slice(input);
-                self.share(&[], output, taken)
-            }
-            Collective::Gather => self.share(input, &mut [], |_| 0..0),
-            Collective::Scatter if is_root(me) => {
-                output.copy_from_slice(&input[given(me)]);
-                self.deal(input, given, &mut [], |_| 0..0)
-            }
-            Collective::Scatter => self.deal(&[], given, output, whole_from_root),
-            Collective::AllToAll => {
-                output[taken(me)].copy_from_slice(&input[given(me)]);
-                self.deal(input, given, output, taken)
-            }
-            Collective::Send | Collective::Receive => Ok(()),
         }
     }
 
