@@ -29,7 +29,7 @@ impl<I, O> Desk<I, O> {
             Failure::Unable | Failure::Task => self.retire(line, error),
             Failure::TooLarge | Failure::Untrusted => self.strike(line, generation, error, now),
         }
-        self.give_up_stranded();
+        self.give_up_stranded(now);
     }
 
     /// A worker panicked outside the task's own code: in what the task's types do when they are dropped, at most. Its
@@ -53,7 +53,7 @@ impl<I, O> Desk<I, O> {
         }
         let generation = it.seat.generation();
         self.strike(line, generation, error, now);
-        self.give_up_stranded();
+        self.give_up_stranded(now);
     }
 
     /// An attempt has failed: its device is judged by the error, and its pieces wait for another, unless another worker
@@ -109,7 +109,7 @@ impl<I, O> Desk<I, O> {
                 self.wait_again(flight);
             }
         }
-        self.give_up_stranded();
+        self.give_up_stranded(now);
     }
 
     /// The pieces of a batch that nobody runs wait to be done, each alone: their items stay together.

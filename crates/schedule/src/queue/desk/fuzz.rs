@@ -340,7 +340,8 @@ impl World {
             let piece = &self.pieces[index];
             let is_elsewhere = piece.home.is_some_and(|home| home != line);
             let has_failed = piece.failures.iter().any(|(failed, _)| *failed == line);
-            self.runs(index).next().is_none() && !is_elsewhere && !has_failed
+            let waits = piece.answered == Answered::Not && self.runs(index).next().is_none();
+            waits && !is_elsewhere && !has_failed
         };
         self.open.iter().copied().filter(could).collect()
     }
@@ -600,8 +601,9 @@ impl World {
                     let is_free = it.trust.is_working() && it.active + it.preparing < it.most_hands;
                     let has_failed_it = self.tries(piece, other) >= 4;
                     let gets_ready = self.gets_ready(other);
+                    let is_too_small = pieces.len() > it.most_pieces;
                     assert!(
-                        other == line || has_it || !is_free || has_failed_it || gets_ready,
+                        other == line || has_it || !is_free || has_failed_it || gets_ready || is_too_small,
                         "device {other} was not asked"
                     );
                 }
@@ -737,11 +739,11 @@ impl World {
             self.pass(ms(10), ms(0));
         }
         let is_able = self.desk.lines.iter().any(|line| !line.trust.is_retired());
+        let longest = self.pieces[first..].iter().map(|piece| piece.cost * 4).max().unwrap_or_default();
         for piece in &self.pieces[first..] {
-            let most: Duration =
-                self.pieces[first..].iter().map(|piece| piece.cost * 4).max().unwrap_or_default();
-            let in_time = (self.desk.limits.piece)
-                .is_none_or(|limit| most * (self.desk.batch.pieces as u32) < limit && piece.cost * 4 < limit);
+            // A device alone has no witness, so the silence limit counts as well.
+            let limit = self.desk.limits.piece.or(self.desk.limits.silence);
+            let in_time = limit.is_none_or(|limit| longest * (self.desk.batch.pieces as u32) < limit);
             let is_done = matches!(piece.answered, Answered::Done(..));
             assert!(is_done || !is_able || !in_time, "{:?}", piece.answered);
         }

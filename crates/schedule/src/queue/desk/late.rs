@@ -123,7 +123,7 @@ impl<I, O> Desk<I, O> {
                 Doing::Nothing => {}
                 Doing::Preparing { generation, .. } => {
                     self.strike(line, generation, error, now);
-                    self.give_up_stranded();
+                    self.give_up_stranded(now);
                 }
                 Doing::Batch(attempt) => self.attempt_failed(hand, line, &attempt, error, now),
             }

@@ -61,9 +61,11 @@ impl<I, O> Desk<I, O> {
         self.settle(&piece.ticket, piece.item, Err(QueueError::NoDeviceLeft { failures }));
     }
 
-    /// Gives up the pieces that no device is left for, after one has failed: all that could try them are hopeless.
-    pub(super) fn give_up_stranded(&mut self) {
-        let is_out = |it: &Line<I, O>| it.trust.is_retired() || it.trust.is_hopeless();
+    /// Gives up the pieces that no device is left for, after one has failed: all that could try them are hopeless, and none
+    /// of these is tried, or about to be.
+    pub(super) fn give_up_stranded(&mut self, now: Time) {
+        let is_tried = |it: &Line<I, O>| it.trial.is_some() || it.trust.may_be_tried(now);
+        let is_out = |it: &Line<I, O>| it.trust.is_retired() || it.trust.is_hopeless() && !is_tried(it);
         if !self.lines.iter().any(is_out) {
             return;
         }
