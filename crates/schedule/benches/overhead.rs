@@ -30,11 +30,11 @@ fn turns<const N: usize>(rounds: usize, ways: [&mut dyn FnMut(); N]) -> [Duratio
 fn main() {
     let cpu = Device::cpu();
     println!("{}, {} cores", cpu.describe().name, cpu.describe().compute_units.unwrap_or(0));
-    let pool = Pool::new([&cpu]).unwrap();
+    let pool = Pool::builder().devices([&cpu]).keep_history_at(None).build().unwrap();
 
     let items: Vec<u64> = (0..1_000_000).collect();
     let task = Closure::new("trivial", |&item: &u64| item.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7);
-    let job = pool.job(&task).keep_history_at(None);
+    let job = pool.job(&task);
     let plain: Vec<u64> = items.iter().map(|&item| item.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7).collect();
     let [evener, rayon, plain_time] = turns(
         100,
@@ -59,10 +59,7 @@ fn main() {
     println!("  ratio to rayon {:.3}", evener.as_secs_f64() / rayon.as_secs_f64());
 
     let count = 100_000;
-    let single = pool
-        .job(&task)
-        .settings(Settings { most_items: Some(1), ..Settings::default() })
-        .keep_history_at(None);
+    let single = pool.job(&task).settings(Settings { most_items: Some(1), ..Settings::default() });
     let items = &items[..count];
     let [chunks, spawns] = turns(
         20,

@@ -10,6 +10,7 @@ mod contain;
 mod error;
 mod executor;
 pub mod hybrid;
+mod least_squares;
 mod partition;
 mod pool;
 mod progress;
@@ -23,7 +24,7 @@ mod trace;
 
 pub use error::{Done, RunError};
 pub use partition::{dynamic, equal, proportional};
-pub use pool::{Cancel, DeviceStatistics, Job, MapStream, Mapped, Pool, Reduced};
+pub use pool::{Cancel, DeviceStatistics, Job, MapStream, Mapped, Pool, PoolBuilder, Reduced};
 pub use progress::Progress;
 pub use queue::{Handle, Queue, QueueBuilder, QueueDevice, QueueError, QueueStatistics};
 pub use report::{Calibrated, DeviceReport, LeftOut, Report, Speedup};

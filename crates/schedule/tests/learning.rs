@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{card, cores};
+use common::{card, cores, forgetful};
 use evener_device::{Device, Result};
 use evener_schedule::{Chunk, Closure, Pool, Report, Results, RunError, Task};
 
@@ -22,9 +22,7 @@ fn ms(milliseconds: u64) -> Duration {
 
 /// A pool whose history is in a folder of its own.
 fn pool(devices: &[Device], history: &Path) -> Pool {
-    let pool = Pool::new(devices).unwrap();
-    drop(pool.job(&Closure::new("nothing", |_: &u32| 0u32)).keep_history_at(Some(history.into())));
-    pool
+    Pool::builder().devices(devices).keep_history_at(Some(history.into())).build().unwrap()
 }
 
 fn history() -> (tempfile::TempDir, PathBuf) {
@@ -183,7 +181,7 @@ impl Task for Table {
 
 #[test]
 fn calls_with_unlike_tasks_of_one_name_do_not_get_each_others_states() {
-    let pool = Pool::new([cores("a", 1)]).unwrap();
+    let pool = forgetful([cores("a", 1)]);
     let prepared = Arc::default();
     let (squares, cubes) =
         (Table([0, 1, 4, 9].into(), Arc::clone(&prepared)), Table([0, 1, 8, 27].into(), prepared));
@@ -208,7 +206,7 @@ fn calls_with_one_task_make_its_states_once_and_release_lets_them_go() {
 
 #[test]
 fn what_a_task_holds_is_let_go_when_the_call_ends() {
-    let pool = Pool::new([cores("a", 1)]).unwrap();
+    let pool = forgetful([cores("a", 1)]);
     let held = Arc::new(());
     let inside = held.clone();
     let task = Closure::new("holds", move |&item: &u32| item + u32::from(Arc::strong_count(&inside) == 0));

@@ -16,8 +16,8 @@ use std::{
 };
 
 use common::{
-    Faulty, Scramble, assert_counted_once, assert_sane, card, cores, done_of, numbers, scramble, settle,
-    within,
+    Faulty, Scramble, assert_counted_once, assert_sane, card, cores, done_of, forgetful, numbers, scramble,
+    settle, within,
 };
 use evener_device::{
     Device, DeviceId, Error, Kernel, Result,
@@ -967,11 +967,11 @@ impl Task for Odd {
 #[test]
 fn a_card_that_takes_long_to_be_made_ready_does_not_hold_up_the_cores() {
     within(LIMIT, "a card that compiles for long", || {
-        let pool = Pool::new([cores("cpu/a", 4), card("card:0")]).unwrap();
+        let pool = forgetful([cores("cpu/a", 4), card("card:0")]);
         let task = Odd { prepare: Some(("card:0", Duration::from_secs(8))), each: ms(20), ends: false };
         let items = numbers(100);
         let begin = Instant::now();
-        let run = pool.job(&task).all_devices().keep_history_at(None).map(&items).unwrap();
+        let run = pool.job(&task).all_devices().map(&items).unwrap();
         assert_eq!(run.results(), plain(&items));
         assert!(begin.elapsed() < Duration::from_secs(4), "{:?}; the cores take 0.5 s", begin.elapsed());
     });
@@ -995,7 +995,7 @@ fn a_run_that_is_over_before_it_begins_begins_nothing() {
         let task = Closure::new("counts", move |_: &u32| {
             seen.fetch_add(1, SeqCst);
         });
-        let pool = Pool::new([cores("cpu", 2)]).unwrap();
+        let pool = forgetful([cores("cpu", 2)]);
         let cancel = Cancel::new();
         cancel.cancel();
         let error = pool.job(&task).cancel(&cancel).map(&numbers(9)).unwrap_err();
@@ -1041,14 +1041,14 @@ fn settings_that_make_no_sense_cost_no_result_and_no_memory() {
         }
     }
     within(LIMIT, "odd settings", || {
-        let pool = Pool::new([cores("cpu/a", 1), cores("cpu/b", 1)]).unwrap();
+        let pool = forgetful([cores("cpu/a", 1), cores("cpu/b", 1)]);
         for odd in [-1.0, f64::NAN, f64::INFINITY] {
             let settings =
                 Settings { hung_factor: odd, hung_after: Duration::from_nanos(1), ..Settings::default() };
             for round in 0..20 {
                 let items: Vec<u64> =
                     (0..17).map(|it| if it % 3 == round % 3 { 3_000 } else { 100 }).collect();
-                let job = pool.job(&Makes).settings(settings).keep_history_at(None);
+                let job = pool.job(&Makes).settings(settings);
                 let made = job.map(&items).unwrap().into_results();
                 assert!(made.iter().zip(&items).all(|(made, item)| made.0 == [*item]));
             }
@@ -1114,12 +1114,12 @@ impl Task for Piecewise {
 #[test]
 fn a_task_is_given_at_most_so_many_items_at_once_and_every_call_counts_as_a_chunk() {
     within(LIMIT, "parts", || {
-        let pool = Pool::new([cores("cpu", 4)]).unwrap();
+        let pool = forgetful([cores("cpu", 4)]);
         let items: Vec<u32> = (0..40_007).collect();
         for most in [1, 3, 64, 1 << 40] {
             let task = Piecewise { largest: Arc::default(), fails_on: None, results: Arc::default() };
             let settings = Settings { most_items: Some(most), ..Settings::default() };
-            let job = pool.job(&task).settings(settings).keep_history_at(None);
+            let job = pool.job(&task).settings(settings);
             let mapped = job.map(&items).unwrap();
             assert!(mapped.results().iter().zip(&items).all(|(result, item)| result.0 == 2 * item));
             assert!((1..=most).contains(&task.largest.load(SeqCst)), "{most}");
@@ -1134,7 +1134,7 @@ fn a_task_is_given_at_most_so_many_items_at_once_and_every_call_counts_as_a_chun
             drop((mapped, sum));
 
             let failing = Piecewise { fails_on: Some(5_000), ..task.clone() };
-            let error = pool.job(&failing).settings(settings).keep_history_at(None).map(&items).unwrap_err();
+            let error = pool.job(&failing).settings(settings).map(&items).unwrap_err();
             assert!(matches!(error, RunError::Task { .. }), "{error}");
             drop((failing, job));
             // Workers that have just ended hold on to the task for a moment.
@@ -1156,12 +1156,12 @@ fn an_error_is_told_although_results_of_the_same_part_panic_when_they_are_droppe
         }
     }
     within(LIMIT, "a bomb in a part", || {
-        let pool = Pool::new([cores("cpu", 2)]).unwrap();
+        let pool = forgetful([cores("cpu", 2)]);
         let task =
             Closure::fallible("bombs", |&item: &u32| if item % 7 == 6 { Err("no".into()) } else { Ok(Bomb) });
         let settings = Settings { most_items: Some(4), ..Settings::default() };
         for _ in 0..20 {
-            let job = pool.job(&task).settings(settings).keep_history_at(None);
+            let job = pool.job(&task).settings(settings);
             let Err(error) = job.map(&numbers(1000)) else { panic!("some items fail") };
             assert!(matches!(error, RunError::Task { .. }), "{error}");
         }
@@ -1209,13 +1209,13 @@ impl Task for Sleepy {
 fn progress_never_tells_more_than_there_is_although_items_are_done_twice() {
     within(LIMIT, "progress of copies", || {
         for round in 0..20 {
-            let pool = Pool::new([cores("three", 3), cores("one", 1)]).unwrap();
+            let pool = forgetful([cores("three", 3), cores("one", 1)]);
             let items: Vec<u32> = (0..226)
                 .map(|it| if scramble(it * 1000 + round).is_multiple_of(56) { 40 } else { 0 })
                 .collect();
             let most = Arc::new(AtomicU64::new(0));
             let told = most.clone();
-            let job = pool.job(&Sleepy).keep_history_at(None).on_progress(move |progress| {
+            let job = pool.job(&Sleepy).on_progress(move |progress| {
                 told.fetch_max(progress.done, SeqCst);
             });
             assert_eq!(job.map(&items).unwrap().results(), items);
@@ -1228,21 +1228,21 @@ fn progress_never_tells_more_than_there_is_although_items_are_done_twice() {
 fn a_limit_for_chunks_loses_no_run_in_which_every_item_is_done_in_time() {
     within(LIMIT, "a limit", || {
         let items: Vec<u32> = (0..400).map(|it| if (100..116).contains(&it) { 20 } else { 0 }).collect();
-        let pool = Pool::new([cores("one", 1)]).unwrap();
+        let pool = forgetful([cores("one", 1)]);
         let task = Closure::new("dear", |&item: &u32| {
             std::thread::sleep(ms(item.into()));
             item
         });
-        let job = pool.job(&task).chunk_limit(ms(100)).keep_history_at(None);
+        let job = pool.job(&task).chunk_limit(ms(100));
         assert_eq!(job.map(&items).unwrap().results(), items);
     });
 }
 
 #[test]
 fn a_run_over_nothing_takes_no_time() {
-    let pool = Pool::new([cores("cpu", 2)]).unwrap();
+    let pool = forgetful([cores("cpu", 2)]);
     let task = Closure::new("nothing", |&item: &u32| item);
-    let job = pool.job(&task).keep_history_at(None);
+    let job = pool.job(&task);
     let least = (0..50).map(|_| {
         let start = Instant::now();
         assert!(job.map(&[]).unwrap().results().is_empty());

@@ -115,9 +115,9 @@ fn ways<'a>(
     let mut add = |name: String, builder: Builder, disturbed, too_long_s| {
         ways.push(Way { name, builder, disturbed, too_long_s, alone: None, with_neighbour: None });
     };
-    let pool = Pool::new(&cast.devices)?;
+    let pool = Pool::builder().devices(&cast.devices).keep_history_at(None).build()?;
     for strategy in Strategy::ALL.into_iter().rev() {
-        let builder = Builder::new(&pool).strategy(strategy).all_devices().keep_history_at(None);
+        let builder = Builder::new(&pool).strategy(strategy).all_devices();
         // Fixed shares go by this.
         builder.calibrate(leaves)?;
         let equal_s = equal_s(rates, leaves.count());
@@ -128,7 +128,7 @@ fn ways<'a>(
     let fastest = rates.iter().max_by(|a, b| rate(a).total_cmp(&rate(b)));
     let is_fastest = |device: &&Device| fastest.is_some_and(|fastest| fastest.id == *device.id());
     if let Some(device) = cast.devices.iter().find(is_fastest) {
-        let builder = Builder::new(&Pool::new([device])?).keep_history_at(None);
+        let builder = Builder::new(&Pool::builder().devices([device]).keep_history_at(None).build()?);
         add(format!("{} alone", device.id()), builder, None, None);
     }
     Ok(ways)

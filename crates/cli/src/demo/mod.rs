@@ -119,8 +119,8 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     say(text::found(&cast))?;
 
     tracing::info!("strategy {strategy}");
-    let pool = Pool::new(&cast.devices)?;
-    let builder = || Builder::new(&pool).keep_history_at(None);
+    let pool = Pool::builder().devices(&cast.devices).keep_history_at(None).build()?;
+    let builder = || Builder::new(&pool);
     let all = make_leaves(leaves_for(&builder(), &cast)?);
     let leaves = Leaves::of_size(&all, LEAF_BYTES)?;
     let main = builder().strategy(strategy).trace();

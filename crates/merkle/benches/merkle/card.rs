@@ -30,10 +30,10 @@ fn copy(device: &Device, from: &SharedBuffer<u8>, to: &Buffer<u8>) -> impl FnMut
 
 pub(crate) fn bench(device: &Device, most: usize) {
     println!("\n{} ({}), leaves of 32 bytes, SHA-256, the root:", device.describe().name, device.id());
-    let pool = Pool::new([device]).unwrap();
-    let processor = Pool::new([Device::cpu()]).unwrap();
-    let builder = Builder::new(&pool).keep_history_at(None);
-    let reference = Builder::new(&processor).keep_history_at(None);
+    let pool = Pool::builder().devices([device]).keep_history_at(None).build().unwrap();
+    let processor = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+    let builder = Builder::new(&pool);
+    let reference = Builder::new(&processor);
     for leaves in [FEW.min(most), most] {
         let host = pinned(device, leaves);
         let room = device.buffer::<u8>(32 * leaves).unwrap();
@@ -76,7 +76,7 @@ pub(crate) fn bench(device: &Device, most: usize) {
 
 /// Leaves that are on the device, against the kernel that hashes as much without a tree.
 fn on_device(device: &Device, scheme: Scheme, leaves: usize) {
-    let pool = Pool::new([device]).unwrap();
+    let pool = Pool::builder().devices([device]).keep_history_at(None).build().unwrap();
     let builder = Builder::new(&pool).scheme(scheme);
     let host = pinned(device, leaves);
     let input = device.buffer_from(host.as_slice()).unwrap();

@@ -77,10 +77,10 @@ pub(crate) fn bench() {
     let bytes = noise(32 * LEAVES);
     let leaves: &[[u8; 32]] = bytes.as_chunks().0;
     let input = Leaves::from(leaves);
-    let pool = Pool::new([&cpu]).unwrap();
-    let builder = Builder::new(&pool).keep_history_at(None);
+    let pool = Pool::builder().devices([&cpu]).keep_history_at(None).build().unwrap();
+    let builder = Builder::new(&pool);
     let same_rule = Scheme::new(Hash::Sha256, Rule::RsMerkle).unwrap();
-    let like_rs_merkle = Builder::new(&pool).keep_history_at(None).scheme(same_rule);
+    let like_rs_merkle = Builder::new(&pool).scheme(same_rule);
     let root = builder.root(&input).unwrap().into_value().0;
     let other_root = like_rs_merkle.root(&input).unwrap().into_value().0;
     let [evener, evener_other, rayon, unprefixed, before, one, rs_merkle] = turns(
@@ -107,8 +107,7 @@ pub(crate) fn bench() {
     line("sha2 on one thread, rfc6962", one, evener);
     line("rs_merkle, rs-merkle", rs_merkle, evener_other);
     for hash in Hash::ALL {
-        let builder =
-            Builder::new(&pool).keep_history_at(None).scheme(Scheme::new(hash, Rule::Rfc6962).unwrap());
+        let builder = Builder::new(&pool).scheme(Scheme::new(hash, Rule::Rfc6962).unwrap());
         let [root, tree] = turns(
             4,
             [&mut || drop(builder.root(&input).unwrap()), &mut || drop(builder.tree(&input).unwrap())],

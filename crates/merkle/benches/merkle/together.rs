@@ -31,8 +31,10 @@ pub(crate) fn bench(device: &Device, most: usize) {
     let cpu = Device::cpu();
     println!("\n{} and {} together, the root, from pinned memory, in ms:", device.id(), cpu.id());
     let host = pinned(device, most);
-    let pool = |devices: &[&Device]| Pool::new(devices.iter().copied()).unwrap();
-    let builder = |devices: &[&Device]| Builder::new(&pool(devices)).keep_history_at(None);
+    let pool = |devices: &[&Device]| {
+        Pool::builder().devices(devices.iter().copied()).keep_history_at(None).build().unwrap()
+    };
+    let builder = |devices: &[&Device]| Builder::new(&pool(devices));
     let sizes = (0..=most.ilog2()).map(|log| 1 << log).chain([1000, 10_000, 100_000, 1_000_000]);
     let mut sizes: Vec<usize> = sizes.filter(|&size| size <= most).collect();
     sizes.sort_unstable();

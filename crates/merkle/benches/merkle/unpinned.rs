@@ -14,13 +14,14 @@ pub(crate) fn bench(gpu: &Device, devices: &[Device], leaves: usize) {
     println!("\n{}: {leaves} leaves of 32 bytes, SHA-256, the root:", names.join(","));
     let bytes = noise(32 * leaves);
     threads(gpu, &bytes);
-    let pool = Pool::new(devices).unwrap();
-    let builder = Builder::new(&pool).keep_history_at(None);
+    let pool = Pool::builder().devices(devices).keep_history_at(None).build().unwrap();
+    let builder = Builder::new(&pool);
     let plain = Leaves::of_size(&bytes, 32).unwrap();
     let host = pinned(gpu, leaves);
     assert!(host.as_slice() == bytes, "the same leaves");
     let shared = Leaves::shared(&host, 32).unwrap();
-    let root = Builder::new(&Pool::new([Device::cpu()]).unwrap()).keep_history_at(None).root(&plain);
+    let root = Builder::new(&Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap())
+        .root(&plain);
     let root = root.unwrap().into_value();
     let [from_pinned, from_plain] = turns(
         24,

@@ -1,6 +1,6 @@
 //! What a builder's runs are like.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use evener_schedule::{Cancel, Job, Progress, Settings, Strategy};
 
@@ -22,7 +22,6 @@ pub(super) struct Options {
     deadline: Option<Duration>,
     bar: bool,
     listener: Option<Listener>,
-    history: Option<Option<PathBuf>>,
 }
 
 impl Builder {
@@ -66,12 +65,6 @@ impl Builder {
         self.with(|options| options.listener = Some(Arc::new(tell)))
     }
 
-    /// Keeps what is learned about the pool's devices in a file of one's own, or nowhere; the user's cache folder has it
-    /// otherwise.
-    pub fn keep_history_at(self, path: Option<PathBuf>) -> Self {
-        self.with(|options| options.history = Some(path))
-    }
-
     /// Jobs are made with the options that there are then.
     fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
         set(&mut self.options);
@@ -81,7 +74,7 @@ impl Builder {
     }
 
     pub(super) fn new_job<O: Outcome>(&self, format: Format, height: u32) -> Job<'static, BlockTask<O>> {
-        let Options { strategy, settings, all_devices, trace, cancel, deadline, bar, listener, history } =
+        let Options { strategy, settings, all_devices, trace, cancel, deadline, bar, listener } =
             self.options.clone();
         let mut job = self.pool.job(&BlockTask::<O>::new(format, height));
         if let Some(strategy) = strategy {
@@ -101,9 +94,6 @@ impl Builder {
         }
         if let Some(deadline) = deadline {
             job = job.deadline(deadline);
-        }
-        if let Some(path) = history {
-            job = job.keep_history_at(path);
         }
         match listener {
             Some(listener) => job.on_progress(move |progress| listener(progress)),

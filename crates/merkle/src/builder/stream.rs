@@ -203,10 +203,10 @@ mod test {
 
     #[test]
     fn pieces_come_to_the_root_of_all() {
-        let pool = Pool::new([Device::cpu()]).unwrap();
+        let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
         for rule in Rule::ALL {
             let scheme = Scheme::new(Hash::Sha256, rule).unwrap();
-            let builder = Builder::new(&pool).scheme(scheme).keep_history_at(None);
+            let builder = Builder::new(&pool).scheme(scheme);
             for count in (1..70).chain([1023, 2048, 5000]) {
                 let bytes: Vec<u8> =
                     (0..count * 32).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 9) as u8).collect();
@@ -226,8 +226,8 @@ mod test {
 
     #[test]
     fn leaves_of_every_kind_may_follow_each_other() {
-        let pool = Pool::new([Device::cpu()]).unwrap();
-        let builder = Builder::new(&pool).keep_history_at(None);
+        let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+        let builder = Builder::new(&pool);
         let scheme = builder.scheme;
         let bytes: Vec<u8> = (0..32 * 3000u32).map(|n| (n >> 3) as u8).collect();
         let text: String = (0..3000).map(|n| format!("{n}\r\n")).collect();
@@ -251,8 +251,8 @@ mod test {
 
     #[test]
     fn a_stream_has_the_report_and_the_trace_of_all_its_runs() {
-        let pool = Pool::new([Device::cpu()]).unwrap();
-        let builder = Builder::new(&pool).trace().keep_history_at(None);
+        let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+        let builder = Builder::new(&pool).trace();
         let bytes = vec![0; 32 << 16];
         let leaves = Leaves::of_size(&bytes, 32).unwrap();
         let alone = builder.root(&leaves).unwrap();

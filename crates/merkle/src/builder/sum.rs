@@ -114,8 +114,8 @@ mod test {
 
     #[test]
     fn runs_add_up() {
-        let pool = Pool::new([Device::cpu()]).unwrap();
-        let builder = Builder::new(&pool).trace().keep_history_at(None);
+        let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+        let builder = Builder::new(&pool).trace();
         let bytes = vec![0; 32 << 16];
         let leaves = Leaves::of_size(&bytes, 32).unwrap();
         let (a, b) = (builder.root(&leaves).unwrap(), builder.root(&leaves).unwrap());

@@ -12,11 +12,11 @@ use evener_schedule::{Cancel, Pool, RunError};
 use crate::reference::{self, noise};
 
 fn pool() -> Pool {
-    Pool::new([Device::cpu()]).unwrap()
+    Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap()
 }
 
 fn builder() -> Builder {
-    Builder::new(&pool()).keep_history_at(None)
+    Builder::new(&pool())
 }
 
 fn root_of(bytes: &[u8], size: usize) -> Digest {

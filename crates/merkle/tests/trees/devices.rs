@@ -45,10 +45,9 @@ fn every_root_on(mixes: &[Vec<Device>]) {
             .map(|&count| reference::root(scheme, &bytes[..32 * count].chunks(32).collect::<Vec<_>>()))
             .collect();
         for mix in mixes {
-            let pool = Pool::new(mix).unwrap();
+            let pool = Pool::builder().devices(mix).keep_history_at(None).build().unwrap();
             for strategy in STRATEGIES {
-                let builder =
-                    Builder::new(&pool).scheme(scheme).strategy(strategy).all_devices().keep_history_at(None);
+                let builder = Builder::new(&pool).scheme(scheme).strategy(strategy).all_devices();
                 for (&count, expected) in COUNTS.iter().zip(&expected) {
                     let leaves = Leaves::of_size(&bytes[..32 * count], 32).unwrap();
                     let about = format!("{scheme}, {count} leaves, {strategy} on {}", name(mix));
@@ -64,9 +63,9 @@ fn every_root_on(mixes: &[Vec<Device>]) {
     let million = Leaves::of_size(&bytes, 32).unwrap();
     let expected = reference::root(scheme, &bytes.chunks(32).collect::<Vec<_>>());
     for mix in mixes {
-        let pool = Pool::new(mix).unwrap();
+        let pool = Pool::builder().devices(mix).keep_history_at(None).build().unwrap();
         for strategy in STRATEGIES {
-            let builder = Builder::new(&pool).strategy(strategy).all_devices().keep_history_at(None);
+            let builder = Builder::new(&pool).strategy(strategy).all_devices();
             let built = builder.root(&million).unwrap();
             assert_eq!(Some(*built.value()), expected, "{strategy} on {}", name(mix));
             let report = built.report().expect("a million leaves are shared out");
@@ -80,11 +79,11 @@ fn every_root_on(mixes: &[Vec<Device>]) {
 fn every_leaf_on(mixes: &[Vec<Device>]) {
     const SIZES: [usize; 10] = [20, 33, 1, 5, 64, 100, 200, 1023, 1024, 5000];
     for (number, mix) in mixes.iter().enumerate() {
-        let pool = Pool::new(mix).unwrap();
+        let pool = Pool::builder().devices(mix).keep_history_at(None).build().unwrap();
         // A device compiles a kernel for each size: once is enough.
         let sizes = if number == 0 { &SIZES[..] } else { &SIZES[..2] };
         for scheme in Scheme::all() {
-            let builder = Builder::new(&pool).scheme(scheme).all_devices().keep_history_at(None);
+            let builder = Builder::new(&pool).scheme(scheme).all_devices();
             for &size in sizes {
                 let count = if size > 500 { 1100 } else { 1500 };
                 let bytes = noise(size * count);
@@ -129,8 +128,8 @@ fn high_blocks_on(mixes: &[Vec<Device>]) {
     let leaves = Leaves::of_size(&bytes, 32).unwrap();
     let expected = reference::root(Scheme::default(), &bytes.chunks(32).collect::<Vec<_>>());
     for mix in mixes {
-        let pool = Pool::new(mix).unwrap();
-        let builder = Builder::new(&pool).all_devices().keep_history_at(None);
+        let pool = Pool::builder().devices(mix).keep_history_at(None).build().unwrap();
+        let builder = Builder::new(&pool).all_devices();
         assert_eq!(Some(builder.root(&leaves).unwrap().into_value()), expected, "{}", name(mix));
         let tree = builder.tree(&leaves).unwrap().into_value();
         assert_eq!(tree.root(), expected, "{}, whole", name(mix));

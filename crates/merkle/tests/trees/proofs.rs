@@ -8,8 +8,8 @@ use proptest::{collection, prelude::*};
 use crate::reference::{self, Blake3, Keccak256, Sha256, noise};
 
 fn tree_of(scheme: Scheme, bytes: &[u8]) -> MerkleTree {
-    let pool = Pool::new([Device::cpu()]).unwrap();
-    let builder = Builder::new(&pool).scheme(scheme).keep_history_at(None);
+    let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+    let builder = Builder::new(&pool).scheme(scheme);
     builder.tree(&Leaves::of_size(bytes, 32).unwrap()).unwrap().into_value()
 }
 

@@ -55,9 +55,9 @@ fn bench(only: &[&str]) {
     println!("{}, {cores} cores", cpu.describe().name);
     let rounds = std::env::var("EVENER_BENCH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(ROUNDS);
 
-    let pool = Pool::new([&cpu]).unwrap();
+    let pool = Pool::builder().devices([&cpu]).keep_history_at(None).build().unwrap();
     let task = Closure::new("uneven", |item: &Item| work(item));
-    let job = pool.job(&task).keep_history_at(None);
+    let job = pool.job(&task);
     let mut ways: Vec<Way<'_>> = vec![
         ("Evener", Box::new(|items| timed(|| job.map(items).unwrap().into_results()))),
         ("rayon", Box::new(|items| timed(|| items.par_iter().map(work).collect()))),

@@ -82,9 +82,10 @@ impl Measured {
 
 /// A job for all devices to choose from, and one for each alone.
 fn contenders(devices: &[Device], task: &Churn, history: &Path) -> Result<Vec<Job<'static, Churn>>> {
-    let mut jobs = vec![Pool::new(devices)?.job(task).keep_history_at(Some(history.into()))];
+    let mut jobs =
+        vec![Pool::builder().devices(devices).keep_history_at(Some(history.into())).build()?.job(task)];
     for device in devices {
-        jobs.push(Pool::new([device])?.job(task).keep_history_at(None));
+        jobs.push(Pool::builder().devices([device]).keep_history_at(None).build()?.job(task));
     }
     Ok(jobs)
 }

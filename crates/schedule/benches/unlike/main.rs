@@ -57,7 +57,7 @@ fn efficiency(devices: &[Device], peers: &[Strategy]) -> Result<()> {
     let gpus: Vec<&Device> = devices.iter().filter(|it| it.describe().kind != Kind::Cpu).collect();
     let slowed = gpus.get(gpus.len() / 2).copied().unwrap_or(&devices[0]);
     let task = Churn::new("churn", HEAVY, slowed.id());
-    let pool = Pool::new(devices)?;
+    let pool = Pool::builder().devices(devices).keep_history_at(None).build()?;
     println!("\nEfficiency: {HEAVY} rounds an item; {} does everything twice from half-time on", slowed.id());
     let (rates, items) = calibrated(devices, &task, 2.0)?;
     show_rates(devices, &rates);
@@ -139,7 +139,7 @@ fn efficiency(devices: &[Device], peers: &[Strategy]) -> Result<()> {
 /// Each device's items a second, alone; and items for so many seconds of all of them together.
 fn calibrated(devices: &[Device], task: &Churn, seconds: f64) -> Result<(Vec<f64>, Vec<u32>)> {
     let items: Vec<u32> = (0..200_000_000).collect();
-    let job = Pool::new(devices)?.job(task).keep_history_at(None);
+    let job = Pool::builder().devices(devices).keep_history_at(None).build()?.job(task);
     let about = job.calibrate(&items)?;
     let rate = |(device, (id, about)): (&Device, (DeviceId, Option<f64>))| {
         rate_alone(device, task, &items, about.ok_or_else(|| format!("{id} failed alone"))?)
@@ -151,7 +151,7 @@ fn calibrated(devices: &[Device], task: &Churn, seconds: f64) -> Result<(Vec<f64
 
 /// Items a second of one device in the best of three runs of a second, so that beginnings and ends do not count.
 fn rate_alone(device: &Device, task: &Churn, items: &[u32], about: f64) -> Result<f64> {
-    let job = Pool::new([device])?.job(task).keep_history_at(None);
+    let job = Pool::builder().devices([device]).keep_history_at(None).build()?.job(task);
     let items = &items[..(about as usize).min(items.len())];
     let mut best: f64 = 0.0;
     for _ in 0..3 {
@@ -168,7 +168,7 @@ fn job_like(
     strategy: Strategy,
     settings: Settings,
 ) -> Result<Job<'static, Churn>> {
-    let job = pool.job(task).keep_history_at(None).all_devices().strategy(strategy).settings(settings);
+    let job = pool.job(task).all_devices().strategy(strategy).settings(settings);
     let job = if std::env::var_os("EVENER_TRACES").is_some() { job.trace() } else { job };
     job.calibrate(items)?;
     Ok(job)
@@ -193,8 +193,8 @@ fn kill(devices: &[Device]) -> Result<()> {
     for _ in 0..3 {
         let (wrapped, faults) = Faults::wrap(&gpus[victim]);
         members[victim] = wrapped;
-        let pool = Pool::new(&members)?;
-        let job = pool.job(&task).keep_history_at(None).all_devices();
+        let pool = Pool::builder().devices(&members).keep_history_at(None).build()?;
+        let job = pool.job(&task).all_devices();
         // Warm: what is made once is there.
         job.map(&items[..items.len() / 16])?;
         let all: f64 = rates.iter().sum();

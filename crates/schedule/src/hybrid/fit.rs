@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::joint::Line;
+use crate::least_squares::Sums;
 
 /// What one device did in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,36 +191,23 @@ impl Solution {
     /// Minimises Σ weight × ((overhead + per_item × items − seconds) / scale)², with a weak pull of the overhead
     /// towards zero, for values that are not negative.
     fn of(points: &[Point], scale: impl Fn(&Point) -> f64) -> Solution {
-        let (mut one, mut n, mut nn, mut y, mut ny, mut weights) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
         let weight = |point: &Point| point.weight / scale(point).max(SHORTEST).powi(2);
-        for point in points {
-            let weight = weight(point);
-            one += weight;
-            n += weight * point.items;
-            nn += weight * point.items * point.items;
-            y += weight * point.seconds;
-            ny += weight * point.items * point.seconds;
-            weights += point.weight;
-        }
-        one += (SCATTER / USUAL_OVERHEAD).powi(2);
-        // 1 − the squared correlation of the two unknowns: zero where the runs cannot tell them apart.
-        let apart = 1.0 - n / one * (n / nn);
-        let distinct = apart > 1e-12;
-        let (mut overhead, mut per_item) = (0.0, ny / nn);
-        if distinct {
-            overhead = (y - n * (ny / nn)) / (one * apart);
-            per_item = (ny - n * (y / one)) / (nn * apart);
-        }
+        let mut sums = Sums::default();
+        points.iter().for_each(|point| sums.add(point.items, point.seconds, weight(point)));
+        sums.pull((SCATTER / USUAL_OVERHEAD).powi(2));
+        let solved = sums.solve(1e-12);
+        let (mut overhead, mut per_item) = solved.unwrap_or((0.0, sums.per_item()));
         if overhead < 0.0 {
-            (overhead, per_item) = (0.0, ny / nn);
+            (overhead, per_item) = (0.0, sums.per_item());
         }
         if per_item < 0.0 {
-            (overhead, per_item) = (y / one, 0.0);
+            (overhead, per_item) = (sums.overhead(), 0.0);
         }
         let miss =
             |point: &Point| weight(point) * (overhead + per_item * point.items - point.seconds).powi(2);
+        let weights: f64 = points.iter().map(|point| point.weight).sum();
         let scatter = (points.iter().map(miss).sum::<f64>() / weights).sqrt().max(SCATTER);
-        let error = if distinct { scatter / (nn * apart).sqrt() } else { f64::INFINITY };
-        Solution { overhead, per_item, error, tilt: n / one }
+        let error = if solved.is_some() { scatter * sums.error() } else { f64::INFINITY };
+        Solution { overhead, per_item, error, tilt: sums.tilt() }
     }
 }

@@ -44,10 +44,6 @@ const UNCONFIRMED: f64 = 1.05;
 const STEADY: f64 = 1.01;
 /// Several devices are only worth it if they are faster than one by more than runs differ from each other anyway.
 const COMPANY: f64 = 1.05;
-/// Where the current set becomes slower or faster by at most this part, so has the whole machine, and the others are
-/// taken to have changed as much: what they did a while ago could otherwise not be compared. They are not taken to have
-/// changed by more than this without having been seen.
-const DRIFT: f64 = 0.1;
 /// So many of a set's last reports are remembered, and so many sets.
 const REMEMBERED: usize = 5;
 const MOST_SETS: usize = 24;
@@ -69,8 +65,6 @@ pub(super) struct SizeClass {
     purse: f64,
     /// How many trials there were.
     trials: u32,
-    /// How many times as slow the machine has become since the first run, as far as the current set tells.
-    drift: f64,
     /// Runs since the last decision.
     #[serde(skip)]
     runs: u32,
@@ -81,7 +75,7 @@ pub(super) struct SizeClass {
 struct Set {
     devices: Vec<String>,
     /// How long its last runs took, the last ones last.
-    times: Vec<Timed>,
+    times: Vec<f64>,
     /// The best that it has shown, in seconds. With each report that does not confirm it, it counts for less.
     best: f64,
     /// Whether some of the devices had nothing to do.
@@ -96,43 +90,25 @@ struct Set {
     entered: i32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Timed {
-    seconds: f64,
-    /// How slow the machine was then.
-    drift: f64,
-}
-
-impl Timed {
-    /// The same on the machine as it is now.
-    fn now(&self, drift: f64) -> f64 {
-        self.seconds * (drift / self.drift).clamp(1.0 / (1.0 + DRIFT), 1.0 + DRIFT)
-    }
-}
-
 impl Set {
     fn new(devices: Vec<String>, used: u32) -> Self {
         Set { devices, times: Vec::new(), best: f64::MAX, has_idle: false, used, missed: 0.0, entered: 0 }
     }
 
-    /// What several devices have to be faster by.
-    fn handicap(&self) -> f64 {
-        if self.devices.len() > 1 { COMPANY } else { 1.0 }
-    }
-
-    /// The second best of the last times, on the machine as it is now: whatever disturbs a run only ever makes it longer,
-    /// but one of them may have been lucky. Of several devices the median, since what they take together varies of itself.
-    fn seconds(&self, drift: f64) -> Option<f64> {
-        let mut sorted: Vec<f64> = self.times.iter().map(|timed| timed.now(drift)).collect();
+    /// The second best of the last times: whatever disturbs a run only ever makes it longer, but one of them may have been
+    /// lucky. Of several devices the median, since what they take together varies of itself.
+    fn seconds(&self) -> Option<f64> {
+        let mut sorted = self.times.clone();
         sorted.sort_by(f64::total_cmp);
-        let company = self.devices.len() > 1;
-        let index = if company { sorted.len() / 2 } else { usize::from(sorted.len() > 2) };
-        sorted.get(index).map(|seconds| seconds * self.handicap())
+        let index = if self.devices.len() > 1 { sorted.len() / 2 } else { usize::from(sorted.len() > 2) };
+        sorted.get(index).copied()
     }
 
-    fn add(&mut self, timed: Timed) {
-        self.best = timed.seconds.min(self.best * UNCONFIRMED);
-        self.times.push(timed);
+    fn add(&mut self, seconds: f64) {
+        // Several devices have to be faster than one.
+        let seconds = seconds * if self.devices.len() > 1 { COMPANY } else { 1.0 };
+        self.best = seconds.min(self.best * UNCONFIRMED);
+        self.times.push(seconds);
         if self.times.len() > REMEMBERED {
             self.times.remove(0);
         }
@@ -211,7 +187,7 @@ pub(super) struct Lines {
 impl SizeClass {
     pub(super) fn new(items: u64) -> Self {
         let (sets, current) = (Vec::new(), Vec::new());
-        SizeClass { items, sets, current, purse: 0.0, trials: 0, drift: 1.0, runs: 0 }
+        SizeClass { items, sets, current, purse: 0.0, trials: 0, runs: 0 }
     }
 
     /// Learns from runs that took so many seconds for the number of items that times are kept for.
@@ -222,29 +198,22 @@ impl SizeClass {
         if self.sets.is_empty() {
             self.purse = CAPITAL * seconds;
         }
-        let (timed, before) = (Timed { seconds, drift: self.drift }, self.drift);
         let has_idle = !worked.is_empty() && worked != devices;
         if has_idle {
             // Those who did all the work take no longer without the others.
             let set = self.set(worked);
-            if set.seconds(before).is_none_or(|known| seconds < known) {
-                set.add(timed);
+            if set.seconds().is_none_or(|known| seconds < known) {
+                set.add(seconds);
             }
         }
         let (is_current, trials) = (devices == self.current, self.trials);
         let set = self.set(devices);
-        let known = set.seconds(before);
-        set.add(timed);
+        set.add(seconds);
         (set.used, set.has_idle) = (trials, has_idle);
         if is_current {
-            let set_seconds = set.seconds(before);
-            let change = set_seconds.zip(known).map_or(1.0, |(now, before)| now / before);
-            let drift = if (change - 1.0).abs() <= DRIFT { before * change } else { before };
-            // What is in use shows itself how slow it is now.
-            set.times.iter_mut().for_each(|timed| timed.drift = drift);
-            self.drift = drift;
             // One that was disturbed earns no more than others.
-            self.purse += EARNED * set_seconds.unwrap_or(seconds).min(seconds) * f64::from(runs);
+            let usual = set.seconds().unwrap_or(seconds).min(seconds);
+            self.purse += EARNED * usual * f64::from(runs);
             self.runs = self.runs.saturating_add(runs);
         }
     }
@@ -270,7 +239,9 @@ impl SizeClass {
         let least = contenders.iter().map(cost).fold(f64::INFINITY, f64::min);
         let stays = |it: &Contender| it.devices == self.current && cost(it) <= least * STEADY;
         let settled = contenders.iter().position(stays);
-        let Some(current) = settled.or_else(|| contenders.iter().position(|it| cost(it) <= least)) else {
+        // The first of equals, in spite of rounding.
+        let fastest = || contenders.iter().position(|it| cost(it) <= least * (1.0 + 1e-9));
+        let Some(current) = settled.or_else(fastest) else {
             let joint = joint::fastest(&lines.now, items);
             return Decided { joint, explores: true, is_trial: false };
         };
@@ -340,52 +311,34 @@ impl SizeClass {
         members.extend(all().map(|alone| vec![alone]));
         let place = |device: &String| candidates.iter().position(|it| it.device == *device);
         members.extend(self.sets.iter().filter_map(|set| set.devices.iter().map(place).collect()));
-        let mut contenders: Vec<Contender> = Vec::new();
-        for mut members in members {
-            members.sort_unstable();
-            if !members.is_empty() && !contenders.iter().any(|it| it.members == members) {
-                contenders.push(self.contender(items, scale, candidates, lines, members));
+        members.iter_mut().for_each(|members| members.sort_unstable());
+        let is_new = |index: &usize| !members[..*index].contains(&members[*index]);
+        let distinct = (0..members.len()).filter(is_new).map(|index| members[index].clone());
+        let contender = |members: Vec<usize>| {
+            let mut devices: Vec<String> = members.iter().map(|&it| candidates[it].device.clone()).collect();
+            devices.sort();
+            let set = self.sets.iter().find(|set| set.devices == devices);
+            let predicted = || only(items, &lines.ready, &members).seconds;
+            let is_cold = members.iter().any(|&it| candidates[it].cold);
+            let entry = if is_cold { only(items, &lines.now, &members).seconds - predicted() } else { 0.0 };
+            let measured = set.and_then(|set| Some(set.seconds()? * scale));
+            let seconds = measured.unwrap_or_else(predicted).max(1e-12);
+            let last = set.and_then(|set| set.times.last()).map_or(seconds, |last| last * scale);
+            let shown = set.map_or(f64::MAX, |set| set.best * scale);
+            Contender {
+                is_measured: measured.is_some(),
+                seconds,
+                likely: last.min(seconds),
+                at_best: shown.min(seconds) / doubt(seconds, set.map_or(0, |set| set.times.len())),
+                entry: entry.max(0.0),
+                age: self.trials.wrapping_sub(set.map_or(0, |set| set.used)),
+                missed: 0.0,
+                has_idle: set.is_some_and(|set| set.has_idle),
+                members,
+                devices,
             }
-        }
-        contenders
-    }
-
-    fn contender(
-        &self,
-        items: u64,
-        scale: f64,
-        candidates: &[Candidate],
-        lines: &Lines,
-        members: Vec<usize>,
-    ) -> Contender {
-        let mut devices: Vec<String> = members.iter().map(|&it| candidates[it].device.clone()).collect();
-        devices.sort();
-        let set = self.sets.iter().find(|set| set.devices == devices);
-        let is_ready = members.iter().all(|&it| !candidates[it].cold);
-        let measured = set.and_then(|set| Some(set.seconds(self.drift)? * scale));
-        let predicted = || only(items, &lines.ready, &members).seconds;
-        let entry = if is_ready { 0.0 } else { only(items, &lines.now, &members).seconds - predicted() };
-        let seconds = measured.unwrap_or_else(predicted).max(1e-12);
-        let last = set.and_then(|set| Some(set.times.last()?.now(self.drift) * set.handicap() * scale));
-        let likely = last.unwrap_or(seconds).min(seconds);
-        let shown = set.map_or(f64::MAX, |set| set.best * set.handicap() * scale);
-        let at_best = shown.min(seconds) / doubt(seconds, set.map_or(0, |set| set.times.len()));
-        let age = self.trials.wrapping_sub(set.map_or(0, |set| set.used));
-        let has_idle = set.is_some_and(|set| set.has_idle);
-        let entry = entry.max(0.0);
-        let is_measured = measured.is_some();
-        Contender {
-            members,
-            devices,
-            is_measured,
-            seconds,
-            likely,
-            at_best,
-            entry,
-            age,
-            missed: 0.0,
-            has_idle,
-        }
+        };
+        distinct.filter(|members| !members.is_empty()).map(contender).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{Mutex, MutexGuard},
+    sync::Mutex,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -18,14 +18,14 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 const SAVING: u32 = 1000;
 
 /// The model, loaded when it is first asked and saved when runs have ended that it learned from.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Chooser {
+    place: Place,
     known: Mutex<Known>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    place: Place,
     model: Option<Model>,
     /// When it may be saved again; at once, where it never was.
     save_after: Option<Instant>,
@@ -33,7 +33,7 @@ struct Known {
 
 /// Where the model is kept.
 #[derive(Debug, Default)]
-enum Place {
+pub(super) enum Place {
     /// In the user's cache folder.
     #[default]
     Usual,
@@ -41,7 +41,11 @@ enum Place {
     At(Option<PathBuf>),
 }
 
-impl Known {
+impl Chooser {
+    pub(super) fn new(place: Place) -> Self {
+        Chooser { place, known: Mutex::default() }
+    }
+
     fn path(&self) -> Option<PathBuf> {
         match &self.place {
             Place::Usual => cache_folder().map(|folder| folder.join("runs.json")),
@@ -49,48 +53,41 @@ impl Known {
         }
     }
 
-    fn model(&mut self) -> &mut Model {
-        let path = self.path();
-        self.model.get_or_insert_with(|| path.map_or_else(Model::default, |path| Model::load(&path)))
-    }
-}
-
-impl Chooser {
-    /// Keeps the model there from now on, or nowhere. What was known is what is there.
-    pub(crate) fn keep_at(&self, path: Option<PathBuf>) {
-        *lock(&self.known) = Known { place: Place::At(path), ..Known::default() };
+    fn with_model<R>(&self, use_it: impl FnOnce(&mut Model) -> R) -> R {
+        let load = || self.path().map_or_else(Model::default, |path| Model::load(&path));
+        use_it(lock(&self.known).model.get_or_insert_with(load))
     }
 
     pub(crate) fn choose(&self, task: &str, items: u64, candidates: &[Candidate]) -> Choice {
-        self.known().model().choose(task, items, candidates)
+        self.with_model(|model| model.choose(task, items, candidates))
     }
 
     /// Learns from what each device did in a run.
     pub(crate) fn observe(&self, task: &str, observations: &[Observation]) {
-        let mut known = self.known();
-        for observation in observations {
-            known.model().observe(task, observation);
-        }
+        self.with_model(|model| {
+            for observation in observations {
+                model.observe(task, observation);
+            }
+        });
     }
 
     /// Learns from how long whole runs took.
     pub(crate) fn ended(&self, task: &str, items: u64, experience: Experience) {
-        self.known().model().ended(task, items, experience);
+        self.with_model(|model| model.ended(task, items, experience));
     }
 
     /// Saves what was learned, unless that was done a moment ago.
     pub(crate) fn save_now_and_then(&self) {
-        if self.known().save_after.is_none_or(|after| Instant::now() >= after) {
+        if lock(&self.known).save_after.is_none_or(|after| Instant::now() >= after) {
             self.save();
         }
     }
 
     fn save(&self) {
-        let mut known = self.known();
-        let Some(path) = known.path().filter(|_| known.model.as_ref().is_some_and(Model::has_changed)) else {
-            return;
-        };
-        let changes = known.model().take_changes();
+        let mut known = lock(&self.known);
+        let changed = known.model.as_mut().filter(|model| model.has_changed());
+        let Some((model, path)) = changed.zip(self.path()) else { return };
+        let changes = model.take_changes();
         let begin = Instant::now();
         known.save_after = Some(begin + SAVE_EVERY);
         // Others may choose meanwhile.
@@ -99,11 +96,7 @@ impl Chooser {
             // It is a convenience: what is not kept is learned again.
             log!(debug, path = %path.display(), %why, "what was learned of the devices could not be kept");
         }
-        self.known().save_after = Some(begin + SAVE_EVERY.max(begin.elapsed() * SAVING));
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        lock(&self.known)
+        lock(&self.known).save_after = Some(begin + SAVE_EVERY.max(begin.elapsed() * SAVING));
     }
 }
 

@@ -1,7 +1,6 @@
 //! A job: one task for a pool, with its options, and what it has made on the devices.
 
 use std::{
-    path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -25,7 +24,7 @@ use crate::{
 };
 
 /// Somebody who is told how far a run has come.
-type Listener<'a> = Mutex<Box<dyn FnMut(&Progress) + 'a>>;
+type Listener<'a> = Mutex<Box<dyn FnMut(&Progress) + Send + 'a>>;
 
 /// A reduction works on about so many blocks of items: enough to share out, few enough to combine.
 const BLOCKS: u64 = 16_384;
@@ -93,7 +92,7 @@ impl<S> Clone for Common<S> {
 
 impl<T: Task> Job<'static, T> {
     pub(super) fn new(pool: Pool, task: T, common: Common<T::State>) -> Self {
-        let Options { strategy, settings } = *lock(&pool.inner().options);
+        let Options { strategy, settings } = pool.inner().options;
         let Common { key, shelf, memory, .. } = common;
         Job {
             pool,
@@ -170,7 +169,7 @@ impl<'a, T: Task> Job<'a, T> {
 
     /// Tells how far a run has come, ten times a second and at its end, on the thread that started it. Runs that are over
     /// sooner tell nothing. Where it panics, the run ends, and the panic goes on in the thread that started it.
-    pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + 'b) -> Job<'b, T> {
+    pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + Send + 'b) -> Job<'b, T> {
         Job {
             progress: Some(Mutex::new(Box::new(tell))),
             pool: self.pool,
@@ -292,13 +291,6 @@ impl<'a, T: Task> Job<'a, T> {
         }
         Ok(best)
     }
-
-    /// Keeps what is learned about this pool's devices in a file of one's own, or nowhere; the user's cache folder has
-    /// it otherwise.
-    pub fn keep_history_at(self, path: Option<PathBuf>) -> Self {
-        self.pool.inner().chooser.keep_at(path);
-        self
-    }
 }
 
 /// The results of a run, and how it went.
@@ -358,5 +350,24 @@ impl<O> Reduced<O> {
     /// What every lane did, when; empty unless [`Job::trace`] asked for it.
     pub fn trace(&self) -> &Trace {
         &self.trace
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::task::Closure;
+
+    #[test]
+    fn a_job_can_go_to_another_thread_with_whatever_listens_to_it() {
+        fn sent<S: Send>(it: S) -> S {
+            std::thread::scope(|scope| scope.spawn(|| it).join().unwrap())
+        }
+        let pool =
+            Pool::builder().devices([evener_device::Device::cpu()]).keep_history_at(None).build().unwrap();
+        let job = sent(pool.job(&Closure::new("square", |&number: &u64| number * number)));
+        assert_eq!(job.map(&[3]).unwrap().results(), [9]);
+        let mut told = 0;
+        assert_eq!(sent(job.on_progress(|_| told += 1)).map(&[3]).unwrap().results(), [9]);
     }
 }

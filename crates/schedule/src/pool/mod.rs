@@ -1,5 +1,6 @@
 //! The pool: the devices that work together, and the ways to put them to work.
 
+mod builder;
 mod chooser;
 mod execute;
 mod job;
@@ -17,14 +18,15 @@ use std::{
     },
 };
 
-use evener_device::{Device, Inventory};
+use evener_device::Device;
 
-use self::{chooser::Chooser, execute::task_key, job::Common};
 pub use self::{
+    builder::PoolBuilder,
     job::{Job, Mapped, Reduced},
     statistics::DeviceStatistics,
     stream::MapStream,
 };
+use self::{chooser::Chooser, execute::task_key, job::Common};
 pub(crate) use self::{
     seat::{Kept, Seat, Shelf, lock},
     statistics::score,
@@ -57,7 +59,7 @@ pub struct Pool {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) seats: Vec<Arc<Seat>>,
-    options: Mutex<Options>,
+    options: Options,
     /// What [`Pool::map`] and its like keep of the tasks that they were given last, by type and
     /// history, the oldest first.
     kept: Mutex<Vec<KeptTask>>,
@@ -84,37 +86,24 @@ struct Options {
 }
 
 impl Pool {
+    /// Makes a pool with options of its own.
+    pub fn builder() -> PoolBuilder {
+        PoolBuilder::default()
+    }
+
     /// All devices of this machine, or those that the variable `EVENER_DEVICES` names.
     pub fn all() -> Result<Pool, RunError> {
-        Pool::new(Inventory::discover().select_or_default(None)?)
+        Pool::builder().build()
     }
 
     /// These devices.
     pub fn new<D: Borrow<Device>>(devices: impl IntoIterator<Item = D>) -> Result<Pool, RunError> {
-        let devices = devices.into_iter().enumerate();
-        let seats: Vec<Arc<Seat>> =
-            devices.map(|(index, device)| Arc::new(Seat::new(index, device.borrow().clone()))).collect();
-        if seats.is_empty() {
-            return Err(RunError::NoDevices);
-        }
-        let (options, kept, chooser) = (Mutex::default(), Mutex::default(), Arc::default());
-        let inner = Inner { seats, options, kept, chooser };
-        Ok(Pool { inner: Arc::new(inner) })
+        Pool::builder().devices(devices).build()
     }
 
     /// Its devices.
     pub fn devices(&self) -> Vec<Device> {
         self.inner.seats.iter().map(|seat| seat.device().0).collect()
-    }
-
-    /// Sets how items are shared out from the next run on.
-    pub fn set_strategy(&self, strategy: Strategy) {
-        lock(&self.inner.options).strategy = strategy;
-    }
-
-    /// Sets what can be tuned, from the next run on.
-    pub fn set_settings(&self, settings: Settings) {
-        lock(&self.inner.options).settings = settings;
     }
 
     /// Work of one kind for this pool, with its options. What it makes on the devices is kept from run to run.

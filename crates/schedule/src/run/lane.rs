@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Expected, LaneSpec, Time};
+use crate::least_squares::Sums;
 
 /// How a lane stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,11 +110,7 @@ impl Speed {
 /// chunks settle the overhead, and one that something disturbed counts little.
 #[derive(Debug, Clone, Copy, Default)]
 struct Line {
-    weights: f64,
-    cost: f64,
-    cost_squared: f64,
-    time: f64,
-    cost_time: f64,
+    sums: Sums,
     /// The shortest time of any chunk, which no chunk's overhead can be above.
     shortest: Option<f64>,
 }
@@ -123,25 +120,14 @@ impl Line {
     const SHORTEST: f64 = 1e-7;
 
     fn add(&mut self, cost: f64, took: f64) {
-        let weight = took.max(Self::SHORTEST).powi(-2);
-        self.weights += weight;
-        self.cost += weight * cost;
-        self.cost_squared += weight * cost * cost;
-        self.time += weight * took;
-        self.cost_time += weight * cost * took;
+        self.sums.add(cost, took, took.max(Self::SHORTEST).powi(-2));
         self.shortest = Some(self.shortest.map_or(took, |shortest| shortest.min(took)));
     }
 
     /// What a chunk costs beside its items, and what each of them adds; nothing where all chunks were of one size, so
     /// that it cannot be told.
     fn solve(&self) -> Option<(f64, f64)> {
-        let all = self.weights * self.cost_squared;
-        let apart = all - self.cost * self.cost;
-        if apart <= all * 1e-9 {
-            return None;
-        }
-        let overhead = (self.time * self.cost_squared - self.cost * self.cost_time) / apart;
-        let each = (self.weights * self.cost_time - self.cost * self.time) / apart;
+        let (overhead, each) = self.sums.solve(1e-9)?;
         // Where a lane's speed has changed, the line is far from all of them.
         let most = self.shortest.unwrap_or(f64::INFINITY);
         Some((overhead.clamp(0.0, most), each.max(0.0)))

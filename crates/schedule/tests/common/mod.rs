@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "no file of tests uses all of it")]
 
 use std::{
+    borrow::Borrow,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
@@ -53,6 +54,11 @@ pub(crate) fn card(id: &str) -> Device {
     disguised(id, Kind::Discrete, 16)
 }
 
+/// A pool that keeps nothing of what it learns.
+pub(crate) fn forgetful<D: Borrow<Device>>(devices: impl IntoIterator<Item = D>) -> Pool {
+    Pool::builder().devices(devices).keep_history_at(None).build().unwrap()
+}
+
 /// Devices that work together, each with what makes it fail.
 pub(crate) struct Faulty {
     pub(crate) pool: Pool,
@@ -62,16 +68,11 @@ pub(crate) struct Faulty {
 impl Faulty {
     pub(crate) fn new(devices: &[Device]) -> Faulty {
         let (devices, faults): (Vec<_>, Vec<_>) = devices.iter().map(Faults::wrap).unzip();
-        Faulty { pool: Pool::new(devices).unwrap(), faults }
+        Faulty { pool: forgetful(devices), faults }
     }
 
     pub(crate) fn job<T: Task>(&self, task: &T) -> Job<'static, T> {
-        self.pool
-            .job(task)
-            .settings(SHORT)
-            .prepare_limit(Duration::from_millis(400))
-            .all_devices()
-            .keep_history_at(None)
+        self.pool.job(task).settings(SHORT).prepare_limit(Duration::from_millis(400)).all_devices()
     }
 
     /// Ends every hang, and waits until nobody is at work any more.

@@ -6,7 +6,7 @@ use evener_device::Device;
 use evener_schedule::{Pool, Task};
 
 use crate::{
-    common::{assert_counted_once, cores, within},
+    common::{assert_counted_once, cores, forgetful, within},
     support::{
         LIMIT, Plain, alone, answers, assert_takes_at_most, closure, fallible, item, job, kernel, ms, total,
     },
@@ -40,7 +40,7 @@ fn shared_by<T: Task<Input = u64, Output = u64>>(
     times: f64,
 ) {
     within(LIMIT, "dear items side by side", move || {
-        let pool = Pool::new(devices).unwrap();
+        let pool = forgetful(devices);
         let items = clustered(place, cheap);
         let expected = answers(&items);
         let ideal = total(&items) / LANES + free(&task, &pool, cheap);

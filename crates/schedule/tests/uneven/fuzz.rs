@@ -16,7 +16,7 @@ use evener_device::{
 use evener_schedule::{Cancel, Closure, Job, Pool, Results, RunError, Settings, Strategy, Task};
 
 use crate::{
-    common::{Dice, assert_counted_once, assert_sane, card, cores, done_of, settle, within},
+    common::{Dice, assert_counted_once, assert_sane, card, cores, done_of, forgetful, settle, within},
     support::{
         Checked, Plain, alike, answer, answers, beside_others, closure, cost, fallible, item, ms, spend,
         total,
@@ -176,7 +176,7 @@ fn round(seed: u64) {
             }
         }
     }
-    let pool = Pool::new(devices).unwrap();
+    let pool = forgetful(devices);
     match plan.kind {
         Kind::Closure => runs(&pool, &closure(), &plan, &mut dice),
         Kind::Fallible => runs(&pool, &fallible(), &plan, &mut dice),
@@ -201,7 +201,7 @@ fn runs<T: Task<Input = u64, Output = u64>>(pool: &Pool, task: &T, plan: &Plan, 
     let cancel = Cancel::new();
     // Where a limit of the user's is too tight for every device, the run ends once none has come back for this long.
     let settings = Settings { return_limit: Duration::from_secs(3), ..plan.settings };
-    let mut job = pool.job(task).settings(settings).strategy(plan.strategy).keep_history_at(None);
+    let mut job = pool.job(task).settings(settings).strategy(plan.strategy);
     if dice.under(2) == 0 {
         job = job.all_devices();
     }

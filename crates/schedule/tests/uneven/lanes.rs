@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use evener_device::Device;
-use evener_schedule::{Pool, Task};
+use evener_schedule::Task;
 
 use crate::{
-    common::{cores, within},
+    common::{cores, forgetful, within},
     support::{LIMIT, alike, alone, answers, assert_takes_at_most, closure, job, kernel, ms},
 };
 
@@ -15,7 +15,7 @@ const ITEM: Duration = ms(300);
 /// One item a lane takes at most a twentieth longer than one item.
 fn one_each<T: Task<Input = u64, Output = u64>>(devices: Vec<Device>, task: T, lanes: usize) {
     within(LIMIT, "one item a lane", move || {
-        let pool = Pool::new(devices).unwrap();
+        let pool = forgetful(devices);
         let items = alike(lanes, ITEM);
         let name = format!("{lanes} items on {lanes} lanes for {}", task.name());
         // A job that has learned nothing each time: it cannot tell how long the items take before it has done one.

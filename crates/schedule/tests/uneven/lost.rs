@@ -6,10 +6,10 @@ use evener_device::{
     Device, Kernel,
     testing::{Failure, Fault, Faults},
 };
-use evener_schedule::{KernelParams, KernelTask, Pool, Report, Task};
+use evener_schedule::{KernelParams, KernelTask, Report, Task};
 
 use crate::{
-    common::{card, cores, settle, within},
+    common::{card, cores, forgetful, settle, within},
     support::{
         Checked, LIMIT, alike, answer, answers, beside_others, closure, cost, item, job, kernel, ms, total,
     },
@@ -30,7 +30,7 @@ fn assert_trusted(report: &Report) {
 fn kernel_items_that_become_a_thousand_times_dearer_lose_no_run() {
     let _turn = beside_others();
     within(LIMIT * 2, "cheap kernel items, then dear ones", || {
-        let pool = Pool::new(halves()).unwrap();
+        let pool = forgetful(halves());
         let mut items = alike(100_000, Duration::from_micros(5));
         items.extend(alike(800, ms(5)));
         let job = job(&pool, &kernel());
@@ -50,7 +50,7 @@ fn needle(place: usize) -> Vec<u64> {
 
 fn finds_the_needle<T: Task<Input = u64, Output = u64>>(devices: &[Device], task: &T, places: &[usize]) {
     for &place in places {
-        let (pool, task) = (Pool::new(devices).unwrap(), task.clone());
+        let (pool, task) = (forgetful(devices), task.clone());
         within(LIMIT, &format!("item {place} is dear for {}", task.name()), move || {
             let items = needle(place);
             let mapped =
@@ -110,7 +110,7 @@ fn a_plain_mandelbrot_picture_comes_out_whole() {
                 Ok(())
             },
         );
-        let pool = Pool::new(halves()).unwrap();
+        let pool = forgetful(halves());
         let pixels: Vec<u32> = (0..SIZE.0 * SIZE.1).collect();
         let mapped = job(&pool, &KernelTask::<u32, u32>::new(&kernel)).map(&pixels).unwrap();
         assert_eq!(mapped.results().len(), pixels.len());
@@ -144,7 +144,7 @@ fn run_with(devices: &[Device], plan: &[Fall]) {
     let (devices, plan) = (devices.to_vec(), plan.to_vec());
     within(LIMIT, &name.clone(), move || {
         let (devices, faults): (Vec<_>, Vec<_>) = devices.iter().map(Faults::wrap).unzip();
-        let pool = Pool::new(devices).unwrap();
+        let pool = forgetful(devices);
         let items = alike(200, ms(1));
         let mut timers = Vec::new();
         for (device, when, fault) in plan {
@@ -223,7 +223,7 @@ fn a_chunk_limit_of_ten_minutes_is_never_reached_by_slow_items() {
     let _turn = beside_others();
     for devices in [vec![card("card:0"), cores("cpu", 1)], vec![card("card:0")]] {
         within(LIMIT, "a limit of ten minutes", move || {
-            let pool = Pool::new(devices).unwrap();
+            let pool = forgetful(devices);
             let job = job(&pool, &kernel()).chunk_limit(Duration::from_secs(600));
             let mut items = alike(500, Duration::from_micros(100));
             assert_eq!(job.map(&items).unwrap().results(), answers(&items));
@@ -237,7 +237,7 @@ fn a_chunk_limit_of_ten_minutes_is_never_reached_by_slow_items() {
 
 fn slow_piece_after_quick_ones<T: Task<Input = u64, Output = u64>>(devices: Vec<Device>, task: T) {
     within(LIMIT, "a slow piece in a queue", move || {
-        let pool = Pool::new(devices).unwrap();
+        let pool = forgetful(devices);
         let queue = pool.queue(&task).open().unwrap();
         let quick = alike(200, Duration::from_micros(200));
         let handles: Vec<_> = quick.iter().map(|&item| queue.submit(item).unwrap()).collect();

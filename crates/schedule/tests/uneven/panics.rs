@@ -7,14 +7,14 @@ use std::{
 };
 
 use evener_device::testing::{Failure, Fault, Faults};
-use evener_schedule::{Pool, Progress, RunError, Task};
+use evener_schedule::{Progress, RunError, Task};
 use tracing::{
     Event, Metadata, Subscriber,
     span::{Attributes, Id, Record},
 };
 
 use crate::{
-    common::{card, cores, settle, within},
+    common::{card, cores, forgetful, settle, within},
     support::{
         Checked, LIMIT, Process, alike, answer, answers, beside_others, closure, is_child, job, kernel, ms,
     },
@@ -31,7 +31,7 @@ fn survives_progress<T: Task<Input = u64, Output = u64>>(
     panics: fn(&Progress, u64) -> bool,
 ) {
     within(LIMIT, name, move || {
-        let pool = Pool::new([cores("cpu/a", 2), cores("cpu/b", 1)]).unwrap();
+        let pool = forgetful([cores("cpu/a", 2), cores("cpu/b", 1)]);
         let mut calls = 0;
         let job = job(&pool, &task).on_progress(move |progress| {
             calls += 1;
@@ -47,7 +47,7 @@ fn survives_progress<T: Task<Input = u64, Output = u64>>(
             }
         }
         settle(&pool);
-        let plain = pool.job(&task).keep_history_at(None);
+        let plain = pool.job(&task);
         assert_eq!(plain.map(&items[..50]).unwrap().results(), answers(&items[..50]), "the pool still works");
     });
 }
@@ -107,7 +107,7 @@ fn run_with<T: Task<Input = u64, Output = u64>>(
 ) -> Result<(), RunError> {
     let (devices, faults): (Vec<_>, Vec<_>) =
         [card("card:0"), cores("cpu", 2)].iter().map(Faults::wrap).unzip();
-    let pool = Pool::new(devices).unwrap();
+    let pool = forgetful(devices);
     faults[0].at(operation, fault);
     let items = alike(300, ms(1));
     let job = job(&pool, task).chunk_limit(ms(400)).prepare_limit(ms(400));
@@ -119,7 +119,7 @@ fn run_with<T: Task<Input = u64, Output = u64>>(
 }
 
 fn queue() {
-    let pool = Pool::new([card("card:0"), cores("cpu", 1)]).unwrap();
+    let pool = forgetful([card("card:0"), cores("cpu", 1)]);
     let Ok(queue) = returns("opening a queue", || pool.queue(&kernel()).open()) else { return };
     let items = alike(50, ms(1));
     let handles: Vec<_> = items.iter().map(|&item| returns("submitting", || queue.submit(item))).collect();

@@ -8,10 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_schedule::Pool;
-
 use crate::{
-    common::{card, cores, within},
+    common::{card, cores, forgetful, within},
     support::{Process, alike, answers, is_child, job, kernel, ms},
 };
 
@@ -21,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// one.
 fn paused_run() {
     within(Duration::from_secs(25), "a run that is stopped", move || {
-        let pool = Pool::new([card("card:0"), cores("cpu", 2)]).unwrap();
+        let pool = forgetful([card("card:0"), cores("cpu", 2)]);
         let warm = alike(2_000, Duration::from_micros(50));
         job(&pool, &kernel()).map(&warm).unwrap();
         let told = Arc::new(AtomicBool::new(false));

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use evener_device::Device;
-use evener_schedule::{Cancel, Job, Pool, RunError, Task};
+use evener_schedule::{Cancel, Job, RunError, Task};
 
 use crate::{
-    common::{assert_sane, cores, done_of, settle, within},
+    common::{assert_sane, cores, done_of, forgetful, settle, within},
     support::{LIMIT, alike, alone, closure, fallible, job, kernel, ms},
 };
 
@@ -25,7 +25,7 @@ enum How {
 fn ended<T: Task<Input = u64, Output = u64>>(how: How, devices: Vec<Device>, task: T, cost: Duration) {
     let name = format!("{how:?} of {cost:?} items for {} on {} devices", task.name(), devices.len());
     within(LIMIT, &name.clone(), move || {
-        let pool = Pool::new(devices).unwrap();
+        let pool = forgetful(devices);
         let cancel = Cancel::new();
         let job: Job<'_, T> = match how {
             How::Deadline => job(&pool, &task).deadline(END),
@@ -103,7 +103,7 @@ fn a_deadline_and_cancelling_do_not_wait_for_a_kernel() {
 fn a_deadline_ends_cheap_items_that_become_dear() {
     let _turn = alone();
     within(LIMIT, "cheap items, then dear ones, and a deadline", || {
-        let pool = Pool::new([cores("cpu", 4)]).unwrap();
+        let pool = forgetful([cores("cpu", 4)]);
         let job = job(&pool, &closure()).deadline(END);
         let mut items = alike(500_000, Duration::ZERO);
         items.extend(alike(20_000, ms(1)));

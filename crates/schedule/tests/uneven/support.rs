@@ -210,7 +210,7 @@ impl Task for Plain {
 
 /// A job on all devices of the pool, which learns from its own runs alone.
 pub(crate) fn job<T: Task>(pool: &Pool, task: &T) -> Job<'static, T> {
-    pool.job(task).all_devices().keep_history_at(None)
+    pool.job(task).all_devices()
 }
 
 /// Tests that measure times run alone, one after another; all others run beside each other.

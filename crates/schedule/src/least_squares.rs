@@ -1,0 +1,62 @@
+//! The straight line through measured times: time = overhead + items × time an item.
+
+/// Weighted sums of measured times, from which the line is found by least squares.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sums {
+    weights: f64,
+    items: f64,
+    items_squared: f64,
+    time: f64,
+    items_time: f64,
+}
+
+impl Sums {
+    /// So many items took so long.
+    pub(crate) fn add(&mut self, items: f64, time: f64, weight: f64) {
+        self.weights += weight;
+        self.items += weight * items;
+        self.items_squared += weight * items * items;
+        self.time += weight * time;
+        self.items_time += weight * items * time;
+    }
+
+    /// Pulls the overhead towards zero, by so much.
+    pub(crate) fn pull(&mut self, weight: f64) {
+        self.weights += weight;
+    }
+
+    /// 1 − the squared correlation of the two unknowns: zero where the times cannot tell them apart.
+    fn apart(&self) -> f64 {
+        1.0 - self.items / self.weights * (self.items / self.items_squared)
+    }
+
+    /// Overhead and time an item; nothing where the times cannot tell them apart by at least this much.
+    pub(crate) fn solve(&self, least_apart: f64) -> Option<(f64, f64)> {
+        let Sums { weights, items, items_squared, time, items_time } = *self;
+        let apart = self.apart();
+        (apart > least_apart).then(|| {
+            let overhead = (time - items * (items_time / items_squared)) / (weights * apart);
+            (overhead, (items_time - items * (time / weights)) / (items_squared * apart))
+        })
+    }
+
+    /// The time an item, where there is no overhead.
+    pub(crate) fn per_item(&self) -> f64 {
+        self.items_time / self.items_squared
+    }
+
+    /// The overhead, where items take no time.
+    pub(crate) fn overhead(&self) -> f64 {
+        self.time / self.weights
+    }
+
+    /// By what the scatter of times is multiplied in the standard error of the time an item.
+    pub(crate) fn error(&self) -> f64 {
+        (self.items_squared * self.apart()).sqrt().recip()
+    }
+
+    /// How much less overhead explains the times as well, for each second more an item.
+    pub(crate) fn tilt(&self) -> f64 {
+        self.items / self.weights
+    }
+}
