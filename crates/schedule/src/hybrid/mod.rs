@@ -63,7 +63,7 @@ pub struct Observation {
     pub cold: bool,
 }
 
-/// Runs of as many items with the same devices, all of which were ready when they began.
+/// Runs of as many items with the same devices. The time that devices needed to get ready is taken out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Experience {
     /// The devices, as in [`Candidate::device`].

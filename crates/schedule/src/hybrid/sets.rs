@@ -239,7 +239,9 @@ impl SizeClass {
         let least = contenders.iter().map(cost).fold(f64::INFINITY, f64::min);
         let stays = |it: &Contender| it.devices == self.current && cost(it) <= least * STEADY;
         let settled = contenders.iter().position(stays);
-        let Some(current) = settled.or_else(|| contenders.iter().position(|it| cost(it) <= least)) else {
+        // The first of equals, in spite of rounding.
+        let fastest = || contenders.iter().position(|it| cost(it) <= least * (1.0 + 1e-9));
+        let Some(current) = settled.or_else(fastest) else {
             let joint = joint::fastest(&lines.now, items);
             return Decided { joint, explores: true, is_trial: false };
         };
