@@ -1,5 +1,5 @@
 //! Functions and items that are borrowed: the results are those of a plain loop, and nothing is touched after the run.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
