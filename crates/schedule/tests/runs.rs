@@ -792,7 +792,7 @@ fn a_stream_bounds_the_bytes_that_it_holds() {
     within(LIMIT, "bytes", || {
         let faulty = Faulty::new(&[cores("cpu", 2)]);
         for (items, bytes, most_ahead) in [(1 << 16, 10 << 10, 10), (5, 1 << 30, 5), (0, 0, 1)] {
-            let taken = Arc::new(AtomicU64::new(0));
+            let (start, taken) = (Instant::now(), Arc::new(AtomicU64::new(0)));
             let count = taken.clone();
             let source = std::iter::repeat_with(move || {
                 count.fetch_add(1, SeqCst);
@@ -805,6 +805,11 @@ fn a_stream_bounds_the_bytes_that_it_holds() {
                 most = most.max(taken.load(SeqCst) - (given + 1));
             }
             assert!(most <= most_ahead, "{most} items of a kibibyte were held");
+            assert!(
+                start.elapsed() < ms(5_000),
+                "workers sleep although an item waits: {:?}",
+                start.elapsed()
+            );
             assert_eq!(taken.load(SeqCst), 2_000);
         }
     });

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::{
     Claims, Core, Doing, Feed, Hand, Outlet, Shared, guarded, panic_message, perform, task_error,
-    ticker::Ticks,
+    ticker::Ticks, window::Window,
 };
 use crate::{
     contain::{contain, log},
@@ -119,7 +119,7 @@ impl<T: Task> Shared<T> {
     fn work_on(self: &Arc<Self>, me: usize, lane: LaneIndex, claims: &Claims) {
         self.hire_some();
         let mut state: Option<Kept<T::State>> = None;
-        let (mut scratch, mut seen) = (Vec::new(), 0);
+        let (mut scratch, mut spun) = (Vec::new(), 0);
         'ready: while let Some((kept, mut next)) = self.make_ready(me, lane, state.take()) {
             let state = state.insert(kept);
             loop {
@@ -127,7 +127,7 @@ impl<T: Task> Shared<T> {
                     Next::Go => break 'ready,
                     Next::Renew => continue 'ready,
                     Next::Idle(until) => {
-                        if !self.rest(me, until, &mut seen) {
+                        if !self.rest(me, until, &mut spun) {
                             break 'ready;
                         }
                         self.ask(me, lane, state.generation)
@@ -344,14 +344,20 @@ impl<T: Task> Shared<T> {
         self.work.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits until something may have changed. Says whether to ask again. Of a stream, so many items were seen to come.
-    fn rest(&self, me: usize, until: Option<Time>, seen: &mut u64) -> bool {
+    /// Waits until something may have changed. Says whether to ask again. Of a stream, so many items had come
+    /// when it last spun.
+    fn rest(&self, me: usize, until: Option<Time>, spun: &mut u64) -> bool {
         /// Nobody is waited for longer than this without a look around.
         const LONGEST: Duration = Duration::from_millis(50);
-        if let Feed::Window(window) = &self.feed
-            && window.spin(seen)
-        {
-            return true;
+        let window = match &self.feed {
+            Feed::Window(window) => Some(window),
+            Feed::Lent(_) => None,
+        };
+        if let Some(window) = window {
+            let seen = self.core().hands[me].seen;
+            if window.spin(seen, spun) {
+                return true;
+            }
         }
         let core = self.core();
         // It may have ended between the asking and the lock.
@@ -359,17 +365,12 @@ impl<T: Task> Shared<T> {
             return false;
         }
         let limit = until.map_or(LONGEST, |until| until.saturating_sub(self.now()).min(LONGEST));
-        let window = match &self.feed {
-            Feed::Window(window) if core.run.is_drained() => Some(window),
-            _ => None,
-        };
-        if window.is_some_and(|window| !window.begin_rest()) {
-            return true;
-        }
-        let core = self.wait_for_work(core, limit);
-        if let Some(window) = window {
-            window.end_rest();
-        }
+        // A worker that has left what there is to others need not be told of more.
+        let told = window.filter(|_| core.run.is_drained());
+        told.into_iter().for_each(Window::begin_rest);
+        let has_new = window.is_some_and(|window| window.arrived() != core.hands[me].seen);
+        let core = if has_new { core } else { self.wait_for_work(core, limit) };
+        told.into_iter().for_each(Window::end_rest);
         let has_ended = core.run.outcome().is_some();
         drop(core);
         if has_ended {
@@ -401,6 +402,7 @@ impl<T: Task> Shared<T> {
         }
         if let Feed::Window(window) = &self.feed {
             window.announce(core);
+            core.hands[me].seen = window.announced();
         }
         let mut answer = match self.steal_most(core, lane, now) {
             Some(answer) => answer,

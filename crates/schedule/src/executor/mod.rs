@@ -141,11 +141,13 @@ struct Hand {
     dismissed: bool,
     /// Which items of its chunk it has begun, where others can steal the rest.
     claims: Arc<Claims>,
+    /// How many items of a stream had come when it last asked what to do.
+    seen: u64,
 }
 
 impl Hand {
     fn new(lane: LaneIndex) -> Self {
-        Hand { lane, doing: Doing::Nothing, dismissed: false, claims: Arc::default() }
+        Hand { lane, doing: Doing::Nothing, dismissed: false, claims: Arc::default(), seen: 0 }
     }
 
     fn has(&self, chunk: u64) -> bool {

@@ -210,22 +210,23 @@ impl<I> Window<I> {
         new
     }
 
-    /// Spins for a moment where items have come since so many were seen: more will follow soon, and waking a worker for
-    /// each takes far longer than many an item. Says whether there are any.
-    pub(super) fn spin(&self, seen: &mut u64) -> bool {
-        let before = std::mem::replace(seen, self.arrived());
-        let has_new = || (self.arrived() > self.announced.load(SeqCst)).then_some(());
-        *seen != before && Patience::SHORT.wait(has_new).is_some()
+    /// Spins for a moment until there are more items than a worker has seen, where some have come since it last spun: more
+    /// will follow soon, and waking a worker for each takes far longer than many an item. Says whether there are any.
+    pub(super) fn spin(&self, seen: u64, spun: &mut u64) -> bool {
+        let before = std::mem::replace(spun, seen);
+        let has_new = || (self.arrived() != seen).then_some(());
+        seen != before && Patience::SHORT.wait(has_new).is_some()
     }
 
-    /// A worker is about to wait, under the run's lock. Says whether it may, because no item has come meanwhile.
-    pub(super) fn begin_rest(&self) -> bool {
+    /// Items that the run knows of.
+    pub(super) fn announced(&self) -> u64 {
+        self.announced.load(SeqCst)
+    }
+
+    /// A worker is about to wait, under the run's lock. It looks whether more items have come after this, and before it
+    /// waits.
+    pub(super) fn begin_rest(&self) {
         self.idle.fetch_add(1, SeqCst);
-        let may_wait = self.arrived() == self.announced.load(SeqCst);
-        if !may_wait {
-            self.end_rest();
-        }
-        may_wait
     }
 
     pub(super) fn end_rest(&self) {
