@@ -189,7 +189,7 @@ impl<I, O> Desk<I, O> {
             let is_full = self.shared.len() + it.queued() >= self.batch.pieces.min(it.most_pieces);
             let first = self.shared.values().next();
             let is_alone = first.is_some_and(|piece| matches!(piece.item, Item::Begun(..)));
-            let is_due = self.timers == 0 || is_full || is_alone || !self.late.is_empty();
+            let is_due = self.timers == 0 || is_full || is_alone || self.closed || !self.late.is_empty();
             if is_due && count > 0 {
                 left -= count.saturating_sub(own).min(left);
                 wake.push((line, count));
