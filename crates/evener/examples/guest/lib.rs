@@ -77,6 +77,12 @@ pub extern "C" fn guest_lose() {
     }
 }
 
+/// How many chunks have failed on the GPU so far.
+#[unsafe(no_mangle)]
+pub extern "C" fn guest_failures() -> u64 {
+    GUEST.get().map_or(0, |guest| guest.pool.statistics()[0].failed)
+}
+
 /// Runs something that may fail or panic, for callers that know neither.
 #[allow(clippy::print_stderr)]
 fn tell(run: impl FnOnce() -> Result<(), Box<dyn std::error::Error>>) -> i32 {

@@ -25,6 +25,7 @@ library = sys.argv[1] if len(sys.argv) > 1 else root / "target/release/examples/
 guest = ctypes.CDLL(str(library))
 guest.guest_map.restype = ctypes.c_int64
 guest.guest_map.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+guest.guest_failures.restype = ctypes.c_uint64
 
 COUNT = 20_000_000
 MASK = 0xFFFFFFFF
@@ -94,13 +95,17 @@ print(f"before: of {COUNT} items the GPU did {before}; PyTorch did {work.rounds}
 assert before[-1] > COUNT // 2, "the GPU took no part"
 
 rounds = work.rounds
+assert guest.guest_failures() == 0
 during = []
-for delay in (0.0, 0.002, 0.02):
-    timer = threading.Timer(delay, guest.guest_lose)
-    timer.start()
-    during.append(map_all(items, results))
-    timer.join()
-print(f"lost in the middle: the GPU did {during}; PyTorch did {work.rounds - rounds} rounds meanwhile")
+for delay in (0.0, 0.001, 0.003, 0.01):
+    before_loss = guest.guest_failures()
+    while guest.guest_failures() == before_loss:  # until the loss came in the middle of a map
+        timer = threading.Timer(delay, guest.guest_lose)
+        timer.start()
+        during.append(map_all(items, results))
+        timer.join()
+print(f"lost in the middle, {guest.guest_failures()} chunks failed: the GPU did {during}")
+print(f"PyTorch did {work.rounds - rounds} rounds meanwhile")
 
 rounds = work.rounds
 after = [map_all(items, results) for _ in range(5)]

@@ -159,6 +159,17 @@ impl Latch {
     }
 }
 
+/// A task that triples an item once the latch is open.
+fn held_back() -> (Latch, Probe) {
+    let latch = Latch::default();
+    let held = latch.clone();
+    let task = Probe::new(move |_, item| {
+        held.pass();
+        Ok(3 * item)
+    });
+    (latch, task)
+}
+
 fn lost(device: &DeviceId) -> Error {
     Error::Lost { device: device.clone(), operation: "a test".into(), detail: "it is gone".into() }
 }
@@ -410,12 +421,7 @@ fn an_error_in_a_batch_is_the_answer_of_its_piece_alone() {
 #[test]
 fn a_full_queue_takes_a_piece_once_another_has_its_answer() {
     within_a_minute(|| {
-        let latch = Latch::default();
-        let held = latch.clone();
-        let task = Probe::new(move |_, item| {
-            held.pass();
-            Ok(3 * item)
-        });
+        let (latch, task) = held_back();
         let queue = Pool::new([named("a")]).unwrap().queue(&task).capacity(3).open().unwrap();
         let handles = submit_all(&queue, 0..3);
         assert!(matches!(queue.try_submit(9), Err(TrySubmitError::Full(9))));
@@ -444,12 +450,7 @@ fn a_full_queue_takes_a_piece_once_another_has_its_answer() {
 #[test]
 fn closing_a_full_queue_ends_who_waits_for_room() {
     within_a_minute(|| {
-        let latch = Latch::default();
-        let held = latch.clone();
-        let task = Probe::new(move |_, item| {
-            held.pass();
-            Ok(3 * item)
-        });
+        let (latch, task) = held_back();
         let queue = Pool::new([named("a")]).unwrap().queue(&task).capacity(1).open().unwrap();
         let first = queue.submit(1).unwrap();
         std::thread::scope(|scope| {
@@ -469,12 +470,7 @@ fn closing_a_full_queue_ends_who_waits_for_room() {
 #[test]
 fn dropping_a_handle_cancels_its_piece_and_detaching_it_does_not() {
     within_a_minute(|| {
-        let latch = Latch::default();
-        let held = latch.clone();
-        let task = Probe::new(move |_, item| {
-            held.pass();
-            Ok(3 * item)
-        });
+        let (latch, task) = held_back();
         let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
         let begun = queue.submit(1).unwrap();
         wait_until(|| queue.statistics().devices[0].active == 1);
@@ -522,12 +518,7 @@ fn the_pools_statistics_show_what_is_queued() {
 #[test]
 fn what_nobody_has_begun_can_be_cancelled() {
     within_a_minute(|| {
-        let latch = Latch::default();
-        let held = latch.clone();
-        let task = Probe::new(move |_, item| {
-            held.pass();
-            Ok(3 * item)
-        });
+        let (latch, task) = held_back();
         let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
         let begun = queue.submit(1).unwrap();
         wait_until(|| queue.statistics().devices[0].active == 1);
@@ -588,12 +579,7 @@ fn a_dropped_queue_answers_every_handle_and_leaves_nothing_behind() {
 #[test]
 fn a_handle_is_a_future() {
     within_a_minute(|| {
-        let latch = Latch::default();
-        let held = latch.clone();
-        let task = Probe::new(move |_, item| {
-            held.pass();
-            Ok(3 * item)
-        });
+        let (latch, task) = held_back();
         let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
         let (first, second) = (queue.submit(1).unwrap(), queue.submit(2).unwrap());
         let opener = std::thread::spawn(move || {
