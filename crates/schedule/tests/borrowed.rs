@@ -1,18 +1,17 @@
 //! Functions and items that are borrowed: the results are those of a plain loop, and nothing is touched after the run.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+mod common;
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
-use evener_device::{Device, Inventory};
+use common::{cores, forgetful};
+use evener_device::Device;
 use evener_schedule::{Pool, RunError};
-
-fn pool(cores: &str) -> Pool {
-    Pool::new(Inventory::discover().select(cores).unwrap()).unwrap()
-}
 
 #[test]
 fn every_item_is_given_to_the_function_once_whatever_their_number() {
-    let pool = pool("cpu[1,1]");
+    let pool = forgetful([cores("a", 1), cores("b", 1)]);
     for count in [0, 1, 2, 7, 8, 9, 1_000, 12_345, 300_000] {
         let items: Vec<String> = (0..count).map(|number| number.to_string()).collect();
         let calls: Vec<AtomicU32> = (0..count).map(|_| AtomicU32::new(0)).collect();
@@ -31,10 +30,10 @@ fn every_item_is_given_to_the_function_once_whatever_their_number() {
 
 #[test]
 fn a_range_begins_where_it_begins() {
-    let squares = pool("cpu").map_range(10..20_010, |number| number * number).unwrap();
+    let squares = forgetful([Device::cpu()]).map_range(10..20_010, |number| number * number).unwrap();
     assert!(squares.results().iter().enumerate().all(|(index, &square)| square == (index + 10).pow(2)));
     #[allow(clippy::reversed_empty_ranges)]
-    let nothing = pool("cpu").map_range(5..3, |number| number).unwrap();
+    let nothing = forgetful([Device::cpu()]).map_range(5..3, |number| number).unwrap();
     assert!(nothing.results().is_empty());
 }
 
