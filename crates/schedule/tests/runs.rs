@@ -1012,6 +1012,48 @@ fn a_stream_that_is_dropped_half_way_leaves_nobody_at_work() {
 }
 
 #[test]
+fn a_stream_that_is_dropped_lets_go_of_its_source_after_the_item_in_hand() {
+    within(LIMIT, "a channel that outlives its stream", || {
+        let faulty = Faulty::new(&[cores("cpu", 2)]);
+        let job = faulty.job(&Plain::after(|_, _| ()));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let mut stream = job.map_stream(receiver).unwrap();
+        sender.send(1u32).unwrap();
+        assert_eq!(stream.next().unwrap().unwrap(), scramble(1));
+        drop(stream);
+        // The thread that reads the source waits for one more item; then the receiver is dropped.
+        let taken = (0..1000u32).take_while(|&item| {
+            std::thread::sleep(ms(1));
+            sender.send(item).is_ok()
+        });
+        assert!(taken.count() < 1000, "it is read on");
+    });
+}
+
+#[test]
+fn runs_of_one_job_at_the_same_time_do_not_wait_for_the_one_whose_progress_is_told() {
+    within(LIMIT, "two runs of one job", || {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = std::sync::Mutex::new(held);
+        let waits = Closure::new("waits", move |&item: &u32| {
+            if item == 7 {
+                held.lock().unwrap().recv().unwrap();
+            }
+            item
+        });
+        let job = Pool::new([cores("cpu", 2)]).unwrap().job(&waits).on_progress(|_| ());
+        std::thread::scope(|scope| {
+            let long = scope.spawn(|| job.map(&[7; 1]).unwrap());
+            std::thread::sleep(ms(50));
+            assert_eq!(job.map(&[1, 2, 3]).unwrap().results(), [1, 2, 3]);
+            assert!(!long.is_finished());
+            release.send(()).unwrap();
+            assert_eq!(long.join().unwrap().results(), [7]);
+        });
+    });
+}
+
+#[test]
 fn runs_of_one_pool_at_the_same_time_do_not_disturb_each_other() {
     within(LIMIT, "runs at the same time", || {
         let faulty = Faulty::new(&two());

@@ -77,7 +77,7 @@ impl<T: Task> Shared<T> {
         }
         let next = self.ask_within(core, me, chunk.lane, generation, now);
         // From here to the end of `keep` nothing may panic: what counts as accepted counts as written.
-        core.accepted.extend(accepted.iter().cloned());
+        core.accept(&accepted);
         let has_ended = core.run.outcome().is_some();
         drop(guard);
         self.keep(chunk, results, &accepted, in_place);

@@ -47,6 +47,7 @@ pub(crate) use self::{
 };
 use crate::{
     account::Account,
+    error::Done,
     pool::{Seat, Shelf, lock},
     run::{LaneIndex, Run, Time},
     task::Task,
@@ -96,6 +97,9 @@ pub(crate) struct Shared<T: Task> {
     has_ended: AtomicBool,
 }
 
+/// Ranges of accepted units are first joined once there are so many.
+const JOIN_ACCEPTED_AT: usize = 1 << 16;
+
 /// What is changed under the lock.
 pub(crate) struct Core {
     pub(crate) run: Run,
@@ -105,6 +109,8 @@ pub(crate) struct Core {
     to_hire: Vec<LaneIndex>,
     /// The units that were accepted.
     pub(crate) accepted: Vec<Range<u64>>,
+    /// They are joined once there are so many ranges.
+    join_accepted_at: usize,
     /// What has gone wrong.
     pub(crate) failures: Vec<Error>,
     /// The task's own error, which ended the run.
@@ -114,6 +120,16 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// Keeps which units were accepted. A stream without end has ever more of them, so those that touch are joined now and
+    /// then.
+    fn accept(&mut self, units: &[Range<u64>]) {
+        self.accepted.extend(units.iter().cloned());
+        if self.accepted.len() >= self.join_accepted_at {
+            self.accepted = Done::of(std::mem::take(&mut self.accepted)).0;
+            self.join_accepted_at = (2 * self.accepted.len()).max(JOIN_ACCEPTED_AT);
+        }
+    }
+
     /// Keeps what has gone wrong with a device, for the error that the run may end with.
     fn keep_failure(&mut self, error: Error) {
         /// Of each device the last so many are kept: one that comes and goes for days fails without end.
@@ -195,6 +211,7 @@ impl<T: Task> Shared<T> {
                 hands: Vec::new(),
                 to_hire: Vec::new(),
                 accepted: Vec::new(),
+                join_accepted_at: JOIN_ACCEPTED_AT,
                 failures: Vec::new(),
                 task_error: None,
                 next_word: Time::ZERO,

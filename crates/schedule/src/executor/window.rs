@@ -108,7 +108,7 @@ impl<I> Window<I> {
         self.arrived.load(SeqCst)
     }
 
-    /// Keeps an item of so many bytes. Says whether there is room for another one.
+    /// Keeps an item of so many bytes. Says whether the source may be read on at once.
     fn push(&self, item: I, bytes: u64) -> bool {
         let mut inner = lock(&self.inner);
         match inner.fresh.back_mut() {
@@ -118,7 +118,7 @@ impl<I> Window<I> {
         inner.sizes.push_back(bytes);
         inner.bytes = inner.bytes.saturating_add(bytes);
         self.arrived.fetch_add(1, SeqCst);
-        inner.has_room()
+        !inner.stopped && inner.has_room()
     }
 
     /// Waits until the source may be read again. Says whether it is to be.
@@ -238,7 +238,7 @@ impl<T: Task> Shared<T> {
     /// An item has come from the source. Says whether the source is to be read on, once there is room.
     pub(crate) fn arrive(&self, item: T::Input, bytes: u64) -> bool {
         let Feed::Window(window) = &self.feed else { return false };
-        let has_room = window.push(item, bytes);
+        let may_read_on = window.push(item, bytes);
         // Busy workers find the item when they ask next. The order of the two counters is what makes it certain that a
         // worker sees the item, or this thread the worker.
         if window.idle.load(SeqCst) > 0 {
@@ -252,7 +252,7 @@ impl<T: Task> Shared<T> {
                 _ => self.work.notify_all(),
             }
         }
-        has_room || window.wait_for_room()
+        may_read_on || window.wait_for_room()
     }
 
     /// The source has ended, or panicked.

@@ -169,7 +169,12 @@ impl fmt::Display for Reason {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     tasks: BTreeMap<String, History>,
+    /// How often it was used.
+    uses: u64,
 }
+
+/// What is known of so many tasks is kept, here and on disk.
+const MOST_TASKS: usize = 256;
 
 /// So many size classes of a task are remembered.
 const MOST_SIZES: usize = 64;
@@ -185,6 +190,9 @@ struct History {
     /// Whether it has changed since.
     #[serde(skip)]
     changed: bool,
+    /// How often the model had been used when it was last.
+    #[serde(skip)]
+    used: u64,
 }
 
 /// What is known of one task on one device.
@@ -195,9 +203,22 @@ struct Record {
 }
 
 impl Model {
+    /// What is known of a task. Where it is new and there are too many, the one that was not used for longest is forgotten.
+    fn history(&mut self, task: &str) -> &mut History {
+        if self.tasks.len() >= MOST_TASKS && !self.tasks.contains_key(task) {
+            let oldest = self.tasks.iter().min_by_key(|(_, history)| history.used);
+            let oldest = oldest.map(|(task, _)| task.clone()).unwrap_or_default();
+            self.tasks.remove(&oldest);
+        }
+        self.uses += 1;
+        let history = self.tasks.entry(task.to_owned()).or_default();
+        history.used = self.uses;
+        history
+    }
+
     /// Which of the candidates to use for a run that is about to begin. A run without items uses nobody.
     pub fn choose(&mut self, task: &str, items: u64, candidates: &[Candidate]) -> Choice {
-        let history = self.tasks.entry(task.to_owned()).or_default();
+        let history = self.history(task);
         let (lines, measured) = history.lines(items, candidates);
         let mut unknown = SizeClass::new(items);
         let class = history.sizes.get_mut(&size_class(items)).unwrap_or(&mut unknown);
@@ -229,7 +250,7 @@ impl Model {
     /// how long it was not ready.
     pub fn observe(&mut self, task: &str, observation: &Observation) -> Prediction {
         let Observation { device, items, busy, startup, cold } = observation;
-        let history = self.tasks.entry(task.to_owned()).or_default();
+        let history = self.history(task);
         history.changed = true;
         let record = history.devices.entry(device.clone()).or_default();
         let fit = Fit::of(&record.samples, *cold).filter(|_| *items > 0);
@@ -244,7 +265,7 @@ impl Model {
     /// Learns from how long whole runs of so many items took.
     pub fn ended(&mut self, task: &str, items: u64, experience: Experience) {
         if items > 0 && !experience.devices.is_empty() {
-            self.tasks.entry(task.to_owned()).or_default().report(items, experience);
+            self.history(task).report(items, experience);
         }
     }
 

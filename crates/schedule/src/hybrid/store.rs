@@ -9,12 +9,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{History, Model};
+use super::{History, MOST_TASKS, Model};
 
 /// Changes whenever what is kept, or what it means, does.
 const VERSION: u32 = 5;
-/// At most so many tasks are kept, those that were saved last; and none for longer than this without being used.
-const MOST_TASKS: usize = 256;
+/// No task is kept for longer than this without being used.
 const LONGEST: Duration = Duration::from_secs(180 * 24 * 3600);
 
 #[derive(Serialize, Deserialize)]
@@ -29,7 +28,7 @@ impl Model {
     pub fn load(path: &Path) -> Model {
         let text = std::fs::read(path).ok();
         match text.and_then(|text| serde_json::from_slice(&text).ok()) {
-            Some(Stored { version: VERSION, tasks }) => Model { tasks },
+            Some(Stored { version: VERSION, tasks }) => Model { tasks, uses: 0 },
             _ => Model::default(),
         }
     }
@@ -39,7 +38,7 @@ impl Model {
         let take = |(task, history): (&String, &mut History)| {
             std::mem::take(&mut history.changed).then(|| (task.clone(), history.clone()))
         };
-        Model { tasks: self.tasks.iter_mut().filter_map(take).collect() }
+        Model { tasks: self.tasks.iter_mut().filter_map(take).collect(), uses: 0 }
     }
 
     /// Whether there are any.
@@ -95,8 +94,9 @@ mod test {
     /// What is expected to be loaded after it was saved on a day.
     fn saved(model: Model, days: u64) -> Model {
         let tasks = model.tasks.into_iter();
-        let tasks = tasks.map(|(task, history)| (task, History { saved_s: days * 24 * 3600, ..history }));
-        Model { tasks: tasks.collect() }
+        let tasks =
+            tasks.map(|(task, history)| (task, History { saved_s: days * 24 * 3600, used: 0, ..history }));
+        Model { tasks: tasks.collect(), uses: 0 }
     }
 
     #[test]
@@ -105,6 +105,7 @@ mod test {
         let path = folder.path().join("model.json");
         let named = |name: &str| Model {
             tasks: taught().tasks.into_values().map(|it| (name.to_owned(), it)).collect(),
+            uses: 0,
         };
         let names = || Model::load(&path).tasks.into_keys().collect::<Vec<_>>();
         named("old").save(&path, day(100)).unwrap();

@@ -386,3 +386,15 @@ fn runs_of_one_task_say_nothing_about_how_long_another_one_was_without_a_device(
     model.ended("another task", 1, alone("gpu", micros(115), 1_000_000));
     assert_eq!(names(&model.choose("task", 1, &ready)), ["gpu"]);
 }
+
+#[test]
+fn the_tasks_that_were_not_used_for_longest_are_forgotten() {
+    let mut model = Model::default();
+    let candidates = [Candidate { device: "cpu".into(), score: 1.0, cold: false }];
+    for number in 0..1000 {
+        model.choose("often", 10, &candidates);
+        model.choose(&number.to_string(), 10, &candidates);
+    }
+    assert_eq!(model.tasks.len(), MOST_TASKS);
+    assert!(["often", "999", "998"].iter().all(|task| model.tasks.contains_key(*task)));
+}

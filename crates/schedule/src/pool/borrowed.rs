@@ -57,8 +57,9 @@ impl Pool {
         O: Send + 'static,
         F: Fn(usize) -> O + Sync,
     {
-        // SAFETY: `map` returns, or unwinds, only once its items cannot be read any more; the job goes with it.
+        // SAFETY: `map` returns, or unwinds, only once its items cannot be read any more, and the job goes with it: what the pool
+        // keeps of it for the next call is what was learned, and not the task.
         let task = unsafe { borrowed(name, &function) };
-        self.job(&task).map(&vec![(); count])
+        self.kept_job(&task).map(&vec![(); count])
     }
 }

@@ -4,7 +4,7 @@ use std::{
     any::type_name,
     hash::{DefaultHasher, Hash, Hasher},
     ops::Range,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, TryLockError, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -90,13 +90,15 @@ impl<T: Task> Job<'_, T> {
     pub(super) fn lanes(&self, used: &[Arc<Seat>], units: u64, unit: u64) -> Lanes {
         let mut lanes = Lanes { devices: Vec::new(), seats: Vec::new(), specs: Vec::new() };
         let memory = lock(&self.memory);
+        let known: Vec<Option<Expected>> =
+            used.iter().map(|seat| memory.expected(seat, unit, units)).collect();
+        drop(memory);
         let is_core = |seat: &Arc<Seat>| seat.device().0.describe().kind == Kind::Cpu;
         let feeding =
             |seat: &&Arc<Seat>| (!is_core(seat)).then(|| self.task.hands(&seat.device().0).max(1) as u64);
         let feeders: u64 = used.iter().filter_map(|seat| feeding(&seat)).sum();
-        for seat in used {
+        for (seat, expected) in used.iter().zip(known) {
             let (device, _) = seat.device();
-            let expected = memory.expected(seat, unit, units);
             let mut hands = self.task.hands(&device).max(1) as u64;
             if is_core(seat) && device.describe().part_of.is_none() {
                 // Whoever feeds another device needs a core, and that device waits where there is none.
@@ -251,7 +253,12 @@ impl<T: Task> Job<'_, T> {
     }
 
     fn watch(&self, shared: &Arc<Shared<T>>, own: Option<usize>) -> Option<Stopped> {
-        let mut tell = self.progress.as_ref().map(lock);
+        // A job that runs twice at a time tells of one of the runs: the other must not wait for it.
+        let mut tell = self.progress.as_ref().and_then(|listener| match listener.try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Ok(listener) => Some(listener),
+        });
         let reporter = tell.as_mut().map(|tell| Reporter {
             tell: &mut ***tell,
             every: self.progress_every,

@@ -249,7 +249,7 @@ impl<'a, T: Task> Job<'a, T> {
     }
 
     /// As [`Pool::map_stream`].
-    pub fn map_stream<I>(&self, items: I) -> Result<MapStream<T>, RunError>
+    pub fn map_stream<I>(&self, items: I) -> Result<MapStream<'static, T>, RunError>
     where
         I: IntoIterator<Item = T::Input>,
         I::IntoIter: Send + 'static,
@@ -261,7 +261,8 @@ impl<'a, T: Task> Job<'a, T> {
     }
 
     /// The same for a source that borrows: it is read by a thread of a [scope](std::thread::scope), which ends once the
-    /// source has given the item that it is asked for at the time.
+    /// source has given the item that it is asked for at the time. A stream that is [forgotten](std::mem::forget) before
+    /// its end makes the scope wait without end, as any scoped thread does that waits for something that never comes.
     ///
     /// ```
     /// # use evener_device::Device;
@@ -276,11 +277,20 @@ impl<'a, T: Task> Job<'a, T> {
     /// assert_eq!(sum, 11);
     /// # Ok::<(), evener_schedule::RunError>(())
     /// ```
+    /// The stream cannot leave the scope:
+    /// ```compile_fail
+    /// # use evener_device::Device;
+    /// # use evener_schedule::{Closure, Pool};
+    /// # let pool = Pool::new([Device::cpu()]).unwrap();
+    /// let job = pool.job(&Closure::new("length", |line: &String| line.len()));
+    /// let lines = vec![String::from("one")];
+    /// let lengths = std::thread::scope(|scope| job.map_stream_scoped(scope, lines).unwrap());
+    /// ```
     pub fn map_stream_scoped<'scope, I>(
         &self,
         scope: &'scope std::thread::Scope<'scope, '_>,
         items: I,
-    ) -> Result<MapStream<T>, RunError>
+    ) -> Result<MapStream<'scope, T>, RunError>
     where
         I: IntoIterator<Item = T::Input>,
         I::IntoIter: Send + 'scope,

@@ -186,7 +186,7 @@ impl Pool {
     /// assert_eq!(last, 6);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn map_stream<T, I>(&self, task: &T, items: I) -> Result<MapStream<T>, RunError>
+    pub fn map_stream<T, I>(&self, task: &T, items: I) -> Result<MapStream<'static, T>, RunError>
     where
         T: Task,
         I: IntoIterator<Item = T::Input>,

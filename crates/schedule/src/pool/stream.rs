@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
+    marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, Mutex, atomic::AtomicBool},
     thread::Builder,
@@ -26,7 +27,7 @@ use crate::{
 /// [`Job::read_ahead`](crate::Job::read_ahead) says: a slow consumer slows the source down, and memory is bounded. An
 /// error is the last thing that it gives. A panic of the source goes on in [`next`](Iterator::next), after the results
 /// of the items before it.
-pub struct MapStream<T: Task> {
+pub struct MapStream<'scope, T: Task> {
     shared: Arc<Shared<T>>,
     cancel: Option<Arc<AtomicBool>>,
     deadline: Option<Duration>,
@@ -37,9 +38,11 @@ pub struct MapStream<T: Task> {
     release_every: usize,
     ready: VecDeque<T::Output>,
     ended: bool,
+    /// The thread that reads the source ends with the scope, which waits for it.
+    scope: PhantomData<&'scope ()>,
 }
 
-impl<T: Task> MapStream<T> {
+impl<T: Task> MapStream<'_, T> {
     /// Begins to work on the items of a source, which is read by a thread that is started so.
     pub(super) fn begin<'s>(
         job: &Job<'_, T>,
@@ -72,6 +75,7 @@ impl<T: Task> MapStream<T> {
             release_every: (job.read_ahead.items / 64).clamp(1, 64),
             ready: VecDeque::new(),
             ended: false,
+            scope: PhantomData,
         };
         let first = shared.seats[0].id.clone();
         let thread = Builder::new().name("evener-stream".into());
@@ -140,7 +144,7 @@ fn read<T: Task>(shared: &Shared<T>, source: impl Iterator<Item = T::Input>) {
     shared.source_ended(outcome.err());
 }
 
-impl<T: Task> Iterator for MapStream<T> {
+impl<T: Task> Iterator for MapStream<'_, T> {
     type Item = Result<T::Output, RunError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -191,14 +195,14 @@ impl<T: Task> Iterator for MapStream<T> {
     }
 }
 
-impl<T: Task> Drop for MapStream<T> {
+impl<T: Task> Drop for MapStream<'_, T> {
     fn drop(&mut self) {
         self.shared.stop();
         self.window().into_iter().for_each(Window::stop);
     }
 }
 
-impl<T: Task> fmt::Debug for MapStream<T> {
+impl<T: Task> fmt::Debug for MapStream<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MapStream").field("given", &self.given).finish_non_exhaustive()
     }

@@ -71,11 +71,11 @@ impl<T: Task> Shared<T> {
                     desk = self.work[line].wait(desk).unwrap_or_else(PoisonError::into_inner);
                 }
                 Next::Rest { until: Some(until) } => {
-                    desk.timers += 1;
+                    desk.lines[line].timers += 1;
                     let limit = until.saturating_sub(self.now());
                     let wait = self.work[line].wait_timeout(desk, limit);
                     desk = wait.unwrap_or_else(PoisonError::into_inner).0;
-                    desk.timers -= 1;
+                    desk.lines[line].timers -= 1;
                 }
                 next => return next,
             }
@@ -86,9 +86,13 @@ impl<T: Task> Shared<T> {
     fn make_ready(self: &Arc<Self>, me: u64, line: usize) -> Option<Kept<T::State>> {
         let seat = &self.seats[line];
         let (device, generation) = seat.device();
-        match guarded(seat.id.clone(), "preparing", || self.task.prepare(&device)) {
-            Ok(state) => {
-                let most = self.task.most_items(&state);
+        let prepare = || {
+            let state = self.task.prepare(&device)?;
+            let most = self.task.most_items(&state);
+            Ok((state, most))
+        };
+        match guarded(seat.id.clone(), "preparing", prepare) {
+            Ok((state, most)) => {
                 self.at_desk(|desk, _| desk.prepared(me, most));
                 Some(Kept::new(state, generation))
             }

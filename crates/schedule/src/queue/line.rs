@@ -93,6 +93,8 @@ pub(super) struct Line<I, O> {
     pub(super) hands: usize,
     pub(super) preparing: usize,
     pub(super) active: usize,
+    /// Workers that wait until a batch is due.
+    pub(super) timers: usize,
     /// The worker that finds out whether a device in quarantine is well again.
     pub(super) trial: Option<u64>,
     /// Its late workers.
@@ -122,6 +124,7 @@ impl<I, O> Line<I, O> {
             hands: 0,
             preparing: 0,
             active: 0,
+            timers: 0,
             trial: None,
             stall: Stall::default(),
             done: 0,

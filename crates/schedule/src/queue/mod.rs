@@ -324,10 +324,13 @@ impl<'q, T: Task> IntoFuture for Submission<'q, T> {
         let mut item = Some(item);
         Box::pin(std::future::poll_fn(move |context| {
             let Some(next) = item.take() else { return Poll::Ready(Err(QueueError::Taken)) };
+            // Cloning and dropping a waker may run any code, which must not run under the lock.
+            let mut waker = Some(context.waker().clone());
             let submitted = queue.shared.at_desk(|desk, now| {
                 let submitted = desk.submit(next, wishes, now);
-                if let Err((_, Refused::Full)) = &submitted {
-                    desk.wants_room.push(context.waker().clone());
+                let is_full = matches!(submitted, Err((_, Refused::Full)));
+                if is_full && !desk.wants_room.iter().any(|known| known.will_wake(context.waker())) {
+                    desk.wants_room.extend(waker.take());
                 }
                 submitted
             });

@@ -163,13 +163,13 @@ impl<T: Task> Withdraw for Shared<T> {
     }
 }
 
-/// Wakes the task that waits for a piece, and drops the piece. Both run code of the user's, whose panics must not reach
-/// the pieces after this one.
-fn release<I>(settled: Settled<I>) {
-    let Settled { item, waker } = settled;
+/// Wakes the task that waits for a piece, and drops the piece, and its result where no handle is left. All of them run
+/// code of the user's, whose panics must not reach the pieces after this one.
+fn release<I, O>(settled: Settled<I, O>) {
+    let Settled { ticket, item, waker } = settled;
     let woken = contain(|| waker.map(std::task::Waker::wake));
-    let dropped = contain(|| drop(item));
-    if !woken || !dropped {
+    let dropped = [contain(|| drop(item)), contain(|| drop(ticket))];
+    if !woken || dropped.contains(&false) {
         log!(warn, "a waker, or an item or result that was dropped, panicked");
     }
 }

@@ -617,3 +617,94 @@ fn an_error_of_the_task_is_its_pieces_alone_and_is_not_tried_again() {
         assert!(queue.statistics().devices.iter().all(|device| device.working));
     });
 }
+
+/// A result that runs a function when it is dropped.
+struct CallsBack(Arc<dyn Fn() + Send + Sync>);
+
+impl Drop for CallsBack {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn results_that_no_handle_waits_for_may_use_the_queue_when_they_are_dropped() {
+    within_a_minute(|| {
+        let pool = Pool::new([named("a")]).unwrap();
+        let (hook, dropped) =
+            (Arc::new(Mutex::new(None::<Box<dyn Fn() + Send>>)), Arc::new(AtomicUsize::new(0)));
+        let (called, counted) = (hook.clone(), dropped.clone());
+        let call: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            lock(&called).iter().for_each(|hook| hook());
+            counted.fetch_add(1, SeqCst);
+        });
+        let task = Closure::new("calls back", move |_: &u64| CallsBack(call.clone()));
+        let queue = Arc::new(pool.queue(&task).batch(4, Duration::from_millis(1)).open().unwrap());
+        let weak = Arc::downgrade(&queue);
+        *lock(&hook) = Some(Box::new(move || drop(weak.upgrade().map(|queue| queue.statistics()))));
+        for item in 0..100 {
+            queue.submit(item).unwrap().detach();
+        }
+        wait_until(|| dropped.load(SeqCst) == 100);
+        lock(&hook).take();
+    });
+}
+
+/// A task that panics when it is asked how many items fit.
+#[derive(Clone)]
+struct Unfit;
+
+impl Task for Unfit {
+    type Input = u64;
+    type Output = u64;
+    type State = ();
+
+    fn name(&self) -> &str {
+        "unfit"
+    }
+
+    fn can_use(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn prepare(&self, _: &Device) -> Result<()> {
+        Ok(())
+    }
+
+    fn most_items(&self, (): &()) -> u64 {
+        panic!("how should it know")
+    }
+
+    fn run(&self, (): &mut (), _: &Chunk<'_, u64>, _: &mut Results<'_, u64>) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_task_that_panics_while_it_is_made_ready_is_told_to_every_handle() {
+    within_a_minute(|| {
+        let queue = Pool::new([named("a"), named("b")]).unwrap().queue(&Unfit).open().unwrap();
+        for handle in [queue.submit(1).unwrap(), queue.submit(2).unwrap()] {
+            let error = handle.wait().unwrap_err();
+            assert!(matches!(&error, QueueError::NoDeviceLeft { .. }), "{error}");
+            assert!(error.to_string().contains("how should it know"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_submission_that_is_polled_often_is_woken_once() {
+    within_a_minute(|| {
+        let (latch, task) = held_back();
+        let queue = Pool::new([named("a")]).unwrap().queue(&task).capacity(1).open().unwrap();
+        let first = queue.submit(1).unwrap();
+        let mut second = queue.piece(2).into_future();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        for _ in 0..100 {
+            assert!(second.as_mut().poll(&mut context).is_pending());
+        }
+        assert_eq!(queue.shared.desk().wants_room.len(), 1);
+        latch.open();
+        assert_eq!(first.wait().unwrap(), 3);
+    });
+}

@@ -63,6 +63,7 @@ impl Run {
         let later = |time: &mut Time| *time = time.saturating_add(gap).min(now);
         for attempt in self.attempts.iter_mut() {
             later(&mut attempt.began);
+            later(&mut attempt.advanced);
             if let Some(lost) = &mut attempt.lost {
                 later(lost);
             }

@@ -35,8 +35,14 @@ impl<I, O> Desk<I, O> {
     /// A worker panicked outside the task's own code: in what the task's types do when they are dropped, at most. Its
     /// thread is not there any more.
     pub(in crate::queue) fn fell(&mut self, hand: u64, error: Error, now: Time) {
-        if let Some((line, Doing::Batch(attempt))) = self.dismiss(hand) {
-            self.attempt_failed(hand, line, &attempt, error, now);
+        match self.dismiss(hand) {
+            Some((line, Doing::Batch(attempt))) => self.attempt_failed(hand, line, &attempt, error, now),
+            // The next worker would panic as well.
+            Some((line, Doing::Preparing { .. })) => {
+                self.retire(line, error);
+                self.give_up_stranded(now);
+            }
+            _ => {}
         }
     }
 
@@ -73,15 +79,14 @@ impl<I, O> Desk<I, O> {
         log!(warn, device = %it.seat.id, pieces = attempt.pieces, %error, "a batch failed");
         match Failure::from(&error) {
             Failure::Task => {
-                if let Some(flight) = self.in_flight.remove(&attempt.flight) {
+                if let Some(mut flight) = self.in_flight.remove(&attempt.flight) {
                     self.witness(&flight, attempt.flight, None);
-                    match &flight.tickets[..] {
-                        [ticket] => {
-                            let item = Item::Begun(flight.items.clone(), flight.first);
-                            self.settle(ticket, item, Err(QueueError::Task { error }));
-                        }
+                    if flight.tickets.len() > 1 {
                         // Each is done alone, so that the error is the answer of the piece that it comes from.
-                        _ => self.wait_again(flight),
+                        self.wait_again(flight);
+                    } else if let Some(ticket) = flight.tickets.pop() {
+                        let item = Item::Begun(flight.items, flight.first);
+                        self.settle(ticket, item, Err(QueueError::Task { error }));
                     }
                 }
                 return;

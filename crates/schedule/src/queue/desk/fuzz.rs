@@ -299,7 +299,7 @@ impl World {
             Next::Rest { until } => {
                 assert!(!dismissed);
                 self.workers[index].asleep = Some(until);
-                self.desk.timers += usize::from(until.is_some());
+                self.desk.lines[line].timers += usize::from(until.is_some());
                 if let Some(until) = until {
                     assert!(until > self.now, "it waits for nothing");
                     let oldest =
@@ -474,7 +474,7 @@ impl World {
 
     fn wake(&mut self, index: usize) {
         let until = self.workers[index].asleep.take();
-        self.desk.timers -= usize::from(until.flatten().is_some());
+        self.desk.lines[self.workers[index].line].timers -= usize::from(until.flatten().is_some());
     }
 
     /// Starts and wakes workers, as the threads of a queue do.

@@ -83,8 +83,6 @@ pub(super) struct Desk<I, O> {
     batch: Batch,
     /// Maximum number of pieces without an answer.
     pub(super) capacity: usize,
-    /// Workers that wait until a batch is due.
-    pub(super) timers: usize,
     next_hand: u64,
     next_flight: u64,
     next_number: u64,
@@ -105,13 +103,14 @@ pub(super) struct Desk<I, O> {
     /// Pieces that have no answer yet.
     pub(super) outstanding: usize,
     /// Pieces that have their answer, and wait to be dropped without the lock.
-    pub(super) settled: Vec<Settled<I>>,
+    pub(super) settled: Vec<Settled<I, O>>,
     /// Tasks that wait for room, to be woken once there is some.
     pub(super) wants_room: Vec<Waker>,
 }
 
-/// A piece that has its answer: its item, and the task that waits for the answer.
-pub(super) struct Settled<I> {
+/// A piece that has its answer, and the task that waits for it. The ticket drops the result where no handle is left.
+pub(super) struct Settled<I, O> {
+    pub(super) ticket: Ticket<O>,
     pub(super) item: Item<I>,
     pub(super) waker: Option<Waker>,
 }
@@ -222,7 +221,6 @@ impl<I, O> Desk<I, O> {
             late: Vec::new(),
             batch: Batch { pieces: batch.pieces.max(1), ..batch },
             capacity: capacity.max(1),
-            timers: 0,
             next_hand: 0,
             next_flight: 0,
             next_number: 0,
@@ -274,7 +272,7 @@ impl<I, O> Desk<I, O> {
     /// Cancels a piece that is not in flight. Says whether it was there.
     pub(super) fn withdraw(&mut self, place: Place) -> bool {
         let Some(piece) = self.take(place) else { return false };
-        self.settle(&piece.ticket, piece.item, Err(QueueError::Cancelled));
+        self.settle(piece.ticket, piece.item, Err(QueueError::Cancelled));
         true
     }
 
@@ -440,8 +438,9 @@ impl<I, O> Desk<I, O> {
                 it.done += attempt.pieces as u64;
                 (0..attempt.pieces).for_each(|_| it.seat.counters.end(each));
                 self.witness(&flight, attempt.flight, Some((line, took)));
-                for (index, (ticket, result)) in flight.tickets.iter().zip(results).enumerate() {
-                    let item = Item::Begun(flight.items.clone(), flight.first + index);
+                let InFlight { tickets, items, first, .. } = flight;
+                for (index, (ticket, result)) in tickets.into_iter().zip(results).enumerate() {
+                    let item = Item::Begun(items.clone(), first + index);
                     self.settle(ticket, item, Ok(result));
                 }
                 None
@@ -475,10 +474,10 @@ impl<I, O> Desk<I, O> {
     }
 
     /// A piece has its answer.
-    fn settle(&mut self, ticket: &Ticket<O>, item: Item<I>, result: Result<O, QueueError>) {
+    fn settle(&mut self, ticket: Ticket<O>, item: Item<I>, result: Result<O, QueueError>) {
         let waker = ticket.promise.keep(result);
         self.outstanding -= 1;
-        self.settled.push(Settled { item, waker });
+        self.settled.push(Settled { ticket, item, waker });
     }
 
     /// Asks the balancer, if it was not asked for a while and pieces wait at their homes.

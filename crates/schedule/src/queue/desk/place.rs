@@ -58,7 +58,7 @@ impl<I, O> Desk<I, O> {
         let others = (0..self.lines.len()).filter(untried);
         let others: Vec<Error> = others.filter_map(|line| self.lines[line].trust.last.clone()).collect();
         let failures = tried.into_iter().map(|(_, error)| error).chain(others).collect();
-        self.settle(&piece.ticket, piece.item, Err(QueueError::NoDeviceLeft { failures }));
+        self.settle(piece.ticket, piece.item, Err(QueueError::NoDeviceLeft { failures }));
     }
 
     /// Gives up the pieces that no device is left for, after one has failed: all that could try them are hopeless, and none
@@ -181,15 +181,18 @@ impl<I, O> Desk<I, O> {
         let mut left = batches(self.shared.len()) + self.late.len();
         let able = (0..self.lines.len()).filter(|&line| idle(line) > 0 && self.has_work(line, now));
         let mut wake = SmallVec::new();
+        let has_timer = self.lines.iter().any(|it| it.timers > 0);
         for line in self.by_speed(able) {
             let own = batches(self.lines[line].queued());
             let count = idle(line).min(own + left);
-            // Until a batch is full, it is enough that a worker waits until it is due.
+            // Until a batch is full, it is enough that one worker waits until it is due: for pieces with a home, one of
+            // that device.
             let it = &self.lines[line];
+            let is_timed = if it.queued() > 0 { it.timers > 0 } else { has_timer };
             let is_full = self.shared.len() + it.queued() >= self.batch.pieces.min(it.most_pieces);
             let first = self.shared.values().next();
             let is_alone = first.is_some_and(|piece| matches!(piece.item, Item::Begun(..)));
-            let is_due = self.timers == 0 || is_full || is_alone || self.closed || !self.late.is_empty();
+            let is_due = !is_timed || is_full || is_alone || self.closed || !self.late.is_empty();
             if is_due && count > 0 {
                 left -= count.saturating_sub(own).min(left);
                 wake.push((line, count));

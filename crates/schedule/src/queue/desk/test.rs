@@ -196,6 +196,19 @@ fn a_batch_has_the_first_pieces_and_is_taken_when_it_is_full_or_due() {
 }
 
 #[test]
+fn a_piece_with_a_home_is_not_left_to_a_worker_of_another_device() {
+    let mut desk = desk(&[10.0, 10.0]);
+    desk.batch = Batch { pieces: 3, delay: ms(20) };
+    submit(&mut desk, 0, 0, ms(0));
+    assert!(matches!(desk.ask(0, Some(0), ms(1)), Next::Rest { until: Some(_) }));
+    desk.lines[0].timers += 1;
+    assert!(desk.to_wake(ms(2)).is_empty(), "one worker waits until the batch is due, which is enough");
+    let wishes = Wishes { priority: 0, home: Some((1, ms(5))) };
+    let _answer = desk.submit(1, wishes, ms(3)).ok();
+    assert!(desk.to_wake(ms(3)).contains(&(1, 1)));
+}
+
+#[test]
 fn a_batch_that_does_not_fit_is_halved_and_its_device_stays_well() {
     let mut desk = desk(&[10.0]);
     desk.batch = Batch { pieces: 8, delay: ms(0) };
