@@ -152,14 +152,28 @@ impl Virtual {
 
     /// Counts the work of the first chunk up to now, before the speed changes.
     fn count(&mut self, now: Time) {
-        if let Some(first) = self.hand.front_mut() {
-            let begin = self.counted.max(first.copied);
-            if self.condition == Condition::Well {
-                first.work = (first.work - now.saturating_sub(begin).as_secs_f64() / self.slowness).max(0.0);
-            }
+        let left = self.hand.front().map(|first| self.work_left(first, now));
+        if let Some((first, left)) = self.hand.front_mut().zip(left) {
+            first.work = left;
             self.counted = self.counted.max(now);
         }
         self.version += 1;
+    }
+
+    /// Seconds of work that are left of the first chunk.
+    fn work_left(&self, first: &InHand, now: Time) -> f64 {
+        let begin = self.counted.max(first.copied);
+        let is_well = self.condition == Condition::Well;
+        let passed = if is_well { now.saturating_sub(begin) } else { Duration::ZERO };
+        (first.work - passed.as_secs_f64() / self.slowness).max(0.0)
+    }
+
+    /// How far it has come with the chunk that it computes: the chunk's number, and the first item that is not begun.
+    pub(super) fn progress(&self, costs: &Costs, now: Time) -> Option<(u64, u64)> {
+        let first = self.hand.front()?;
+        let done = first.cost - self.work_left(first, now) / first.each;
+        let items = &first.chunk.items;
+        Some((first.chunk.id, costs.reached(items, done).max(items.start + 1)))
     }
 
     /// Something happens to it. Gives the chunks that failed by that.

@@ -155,7 +155,7 @@ impl<'a> Simulator<'a> {
     fn ask(&mut self, lane: usize) {
         self.waiting[lane] = false;
         self.next_ask[lane] = None;
-        let mut answer = self.run.ask(lane, self.now);
+        let mut answer = self.ask_run(lane);
         loop {
             answer = match answer {
                 Answer::Steal { from, part, most } => {
@@ -177,14 +177,14 @@ impl<'a> Simulator<'a> {
                         if self.run.state(lane) != State::Healthy {
                             return self.ask_later(lane);
                         }
-                        answer = self.run.ask(lane, self.now);
+                        answer = self.ask_run(lane);
                         continue;
                     }
                     let (cost, bytes) =
                         (self.costs.of(&chunk.items), (items * self.scenario.bytes_per_item) as f64);
                     device.take(chunk, cost, bytes, self.now);
                     self.set_end(lane);
-                    self.run.ask(lane, self.now)
+                    self.ask_run(lane)
                 }
                 Answer::Wait { until } => {
                     self.waiting[lane] = true;
@@ -212,6 +212,18 @@ impl<'a> Simulator<'a> {
     }
 
     /// Takes items from a chunk that its device has not begun.
+    /// Asks what a lane is to do, and says before how far the others have come, as the threads of a run do.
+    fn ask_run(&mut self, lane: usize) -> Answer {
+        if self.run.may_steal(self.now) {
+            for device in self.devices.iter().filter(|device| device.divisible) {
+                if let Some((chunk, begun)) = device.progress(&self.costs, self.now) {
+                    self.run.note_begun(chunk, begun, self.now);
+                }
+            }
+        }
+        self.run.ask(lane, self.now)
+    }
+
     fn steal(&mut self, from: u64, part: f64, most: u64) -> Option<Range<u64>> {
         let lane = (0..self.devices.len()).find(|&lane| self.devices[lane].has(from))?;
         let taken = self.devices[lane].give_up(from, part, most, &self.costs, self.now);
