@@ -2,7 +2,7 @@
 
 use std::{
     mem::ManuallyDrop,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -14,11 +14,12 @@ use super::{
     failure::{Failure, catch, translate, watch},
     host::Staging,
     idle::{self, Opened},
+    pages::PageSource,
     program::Modules,
     transfer::TransferQueue,
 };
 use crate::{
-    describe::{Api, Capabilities, DeviceId, Kind},
+    describe::{Capabilities, DeviceId, Kind},
     error::{Error, Result},
 };
 
@@ -44,7 +45,6 @@ pub(super) enum TransferError {
 pub(super) struct Hold {
     pub(super) id: DeviceId,
     pub(super) kind: Kind,
-    pub(super) api: Api,
     pub(super) capabilities: Capabilities,
     pub(super) device: wgpu::Device,
     /// Runs submissions in order, one after the other has its effects. This is the only handle on it.
@@ -54,6 +54,10 @@ pub(super) struct Hold {
     /// Where large downloads go, where the device has a queue for them.
     pub(super) transfers: Option<Arc<TransferQueue>>,
     pub(super) staging: Staging,
+    /// Where the host memory of a Vulkan device comes from.
+    pub(super) pages: Option<Arc<PageSource>>,
+    /// Held where wgpu may destroy buffers, and where mapped memory of wgpu's is copied from and to.
+    pub(super) gate: Mutex<()>,
     pub(super) modules: Mutex<Modules>,
     /// What compiled pipelines are kept under on disk, where the device gives them.
     pub(super) pipelines: Option<String>,
@@ -89,8 +93,17 @@ impl Hold {
     pub(super) fn submit(&self, commands: Option<CommandBuffer>, after: u64) -> (SubmissionIndex, u64) {
         match &self.transfers {
             Some(transfers) => transfers.submit(&self.queue, commands, after),
-            None => (self.queue.submit(commands), 0),
+            None => {
+                let _turn = self.turn();
+                (self.queue.submit(commands), 0)
+            }
         }
+    }
+
+    /// The turn to call what may destroy mapped buffers of a lost device, or to touch one. None is needed where the host
+    /// memory is not wgpu's.
+    pub(super) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        self.pages.is_none().then(|| self.gate.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether device memory of this size is made for the queue for transfers too.
@@ -160,11 +173,18 @@ impl Hold {
         submission: &SubmissionIndex,
         timeout: Option<Duration>,
     ) -> Result<bool> {
+        let began = Instant::now();
+        // A wait that needs the turn would keep others from it.
+        let at_once = self.pages.is_none().then_some(Duration::ZERO);
         loop {
-            let wait = PollType::Wait { submission_index: Some(submission.clone()), timeout };
+            let slice = at_once.or(timeout);
+            let wait = PollType::Wait { submission_index: Some(submission.clone()), timeout: slice };
             match self.ask(operation, wait)? {
                 Ok(_) => return Ok(true),
-                Err(PollError::Timeout) if timeout.is_some() => return Ok(false),
+                Err(PollError::Timeout) if timeout.is_some_and(|limit| began.elapsed() >= limit) => {
+                    return Ok(false);
+                }
+                Err(PollError::Timeout) if at_once.is_some() => nap(began.elapsed()),
                 Err(PollError::Timeout) => {}
                 Err(PollError::WrongSubmissionIndex(..)) => {
                     let detail = "the device did not accept the work";
@@ -174,9 +194,10 @@ impl Hold {
         }
     }
 
-    /// Polls, unless the device is lost. A lost device is never polled again: wgpu would free the memory
-    /// that host buffers still point into.
+    /// Polls, unless the device is known to be lost. Where it is lost and not yet known to be, wgpu destroys all buffers:
+    /// what the host reads is not in them ([`super::pages`]), or is touched under the lock that is held here.
     fn ask(&self, operation: &str, how: PollType) -> Result<Result<PollStatus, PollError>> {
+        let _turn = self.turn();
         self.check(operation)?;
         match catch(|| self.device.poll(how)) {
             Ok(outcome) => self.check(operation).map(|()| outcome),
@@ -203,9 +224,17 @@ impl Hold {
         }
     }
 
-    pub(super) fn modules(&self) -> std::sync::MutexGuard<'_, Modules> {
+    pub(super) fn modules(&self) -> MutexGuard<'_, Modules> {
         // Nothing is left half-done under this lock.
         self.modules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives other threads a turn between two looks at a submission, longer ones the longer it takes.
+fn nap(waited: Duration) {
+    match waited < Duration::from_micros(100) {
+        true => std::thread::yield_now(),
+        false => std::thread::sleep(Duration::from_micros(50)),
     }
 }
 

@@ -6,12 +6,13 @@ use wgpu::{Buffer, BufferDescriptor, BufferUsages, COPY_BUFFER_ALIGNMENT};
 
 use super::{
     super::{
-        Contents, Memory, Region,
+        Contents, Direction, Memory, Region,
         cpu::too_little_free,
         shelf::{Shelf, class_bytes, exact_bytes},
     },
     failure::{translate, watch},
-    hold::Hold,
+    hold::{Hold, TransferError},
+    host::Staged,
 };
 use crate::{
     describe::Kind,
@@ -117,8 +118,47 @@ impl Hold {
         mapped_at_creation: bool,
         in_host_memory: bool,
     ) -> Result<Buffer> {
+        self.make_fitting(operation, bytes, |size| {
+            self.make_buffer(operation, size, usage, mapped_at_creation, in_host_memory)
+        })
+    }
+
+    /// Staging memory for so many bytes.
+    pub(super) fn make_staging(&self, operation: &str, bytes: u64, direction: Direction) -> Result<Staged> {
+        let Some(pages) = &self.pages else {
+            let (usage, is_mapped) = match direction {
+                Direction::Upload => (BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC, true),
+                Direction::Download => (BufferUsages::MAP_READ | BufferUsages::COPY_DST, false),
+            };
+            let buffer = self.make_block(operation, bytes, usage, is_mapped, true)?;
+            return Ok(Staged { buffer, pages: None });
+        };
+        self.make_fitting(operation, bytes, |size| {
+            if let Some(free) = too_little_free(size, || self.trim_all()) {
+                return Err(self.no_room(operation, size, Some(free), "the machine's memory"));
+            }
+            let make = || self.attempt(operation, || pages.make(size, direction));
+            let mut made = make()?;
+            if let Err(TransferError::OutOfMemory) = made {
+                self.trim_all();
+                made = make()?;
+            }
+            match made {
+                Ok((buffer, pages)) => Ok(Staged { buffer, pages: Some(pages) }),
+                Err(TransferError::OutOfMemory) => {
+                    Err(self.no_room(operation, size, None, "the driver's host memory"))
+                }
+                Err(TransferError::Lost(reason)) => {
+                    self.failure.lose(&reason);
+                    Err(Error::lost(&self.id, operation, reason))
+                }
+            }
+        })
+    }
+
+    /// Makes something of the size of a block for so many bytes, or where there is no room for that, of exactly so many.
+    fn make_fitting<T>(&self, operation: &str, bytes: u64, make: impl Fn(u64) -> Result<T>) -> Result<T> {
         let class = self.class(operation, bytes)?;
-        let make = |size| self.make_buffer(operation, size, usage, mapped_at_creation, in_host_memory);
         let exact = exact_bytes(bytes).min(self.capabilities.max_buffer_bytes);
         match make(class) {
             Err(Error::OutOfMemory { .. }) if exact < class => make(exact),

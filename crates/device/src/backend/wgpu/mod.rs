@@ -17,6 +17,11 @@ mod instance;
 mod mark;
 mod memory;
 mod open;
+#[cfg(not(target_vendor = "apple"))]
+mod pages;
+#[cfg(target_vendor = "apple")]
+#[path = "no_pages.rs"]
+mod pages;
 mod pipelines;
 mod program;
 mod stream;

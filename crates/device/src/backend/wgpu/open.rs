@@ -16,6 +16,7 @@ use super::{
     idle::{self, Opened},
     instance,
     memory::WgpuMemory,
+    pages::PageSource,
     pipelines,
     program::WgpuProgram,
     stream::WgpuStream,
@@ -65,9 +66,10 @@ pub(super) fn hold(description: &Description, adapter: &Adapter) -> Result<Hold>
     let Opened { device, queue, failure, transfers } = opened;
     let capabilities = describe::capabilities(features, ask, &limits, &adapter.get_info());
     Ok(Hold {
+        pages: PageSource::new(adapter, &device),
+        gate: Default::default(),
         clock: Clock::new(&queue),
         kind: description.kind,
-        api: description.api,
         capabilities,
         device,
         queue,

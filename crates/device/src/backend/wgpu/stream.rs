@@ -98,6 +98,9 @@ impl WgpuStream {
                 }
                 submission
             });
+            for block in self.kept_blocks.drain(..) {
+                block.note(&submission);
+            }
             self.last = Some(submission);
             self.submitted = number;
             outcome = error.map_or(Ok(()), |error| Err(translate(error, &self.hold.id, operation, 0)));
