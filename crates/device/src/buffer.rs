@@ -24,6 +24,29 @@ pub(crate) fn size_in_bytes<T>(device: &DeviceId, operation: &str, len: usize) -
     })
 }
 
+/// The places in a range of so many elements. Fails when the range reaches past the end.
+pub(crate) fn slice_range(
+    range: impl RangeBounds<usize>,
+    len: usize,
+    device: &DeviceId,
+) -> Result<Range<usize>> {
+    let start = match range.start_bound() {
+        End::Included(&start) => start,
+        End::Excluded(&start) => start.saturating_add(1),
+        End::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        End::Included(&end) => end.saturating_add(1),
+        End::Excluded(&end) => end,
+        End::Unbounded => len,
+    };
+    if start > end || end > len {
+        let detail = format!("elements {start}..{end} of a buffer of {}", len);
+        return Err(Error::unsupported(device, "taking part of a buffer", detail));
+    }
+    Ok(start..end)
+}
+
 /// Elements in a device's memory, or a part of them. Cloning it gives another handle on the same
 /// elements; the memory is reused once the last handle is dropped and no operation uses it any more.
 pub struct Buffer<T> {
@@ -60,20 +83,7 @@ impl<T: Pod> Buffer<T> {
 
     /// A handle on some of the elements. Fails when the range reaches past the end.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Buffer<T>> {
-        let start = match range.start_bound() {
-            End::Included(&start) => start,
-            End::Excluded(&start) => start.saturating_add(1),
-            End::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            End::Included(&end) => end.saturating_add(1),
-            End::Excluded(&end) => end,
-            End::Unbounded => self.len(),
-        };
-        if start > end || end > self.len() {
-            let detail = format!("elements {start}..{end} of a buffer of {}", self.len());
-            return Err(Error::unsupported(&self.device, "taking part of a buffer", detail));
-        }
+        let Range { start, end } = slice_range(range, self.len(), &self.device)?;
         let element = size_of::<T>() as u64;
         let region = Region {
             memory: self.region.memory.clone(),
@@ -99,6 +109,11 @@ impl<T: Pod> Buffer<T> {
             return Err(Error::unsupported(&self.device, "casting a buffer", detail));
         }
         Ok(Buffer { region: self.region.clone(), device: self.device.clone(), element: PhantomData })
+    }
+
+    /// A handle on the same bytes.
+    pub(crate) fn untyped(&self) -> Buffer<u8> {
+        Buffer { region: self.region.clone(), device: self.device.clone(), element: PhantomData }
     }
 
     /// This buffer as an argument of a kernel.

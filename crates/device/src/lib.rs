@@ -3,12 +3,14 @@
 //! The ground floor of Evener: it finds the compute devices of a machine, describes and measures them,
 //! splits them into partitions, and runs kernels on all of them through one interface.
 
+mod any_buffer;
 pub mod backend;
 mod buffer;
 mod cache;
 mod describe;
 mod device;
 mod discover;
+mod dtype;
 mod error;
 #[cfg(test)]
 mod fake;
@@ -33,6 +35,7 @@ pub mod cuda {
     };
 }
 
+pub use any_buffer::AnyBuffer;
 #[doc(hidden)]
 pub use backend::copy::copy_with;
 pub use backend::{Direction, MemoryUse, copy::copy_parallel};
@@ -41,6 +44,7 @@ pub use cache::{CACHE_VARIABLE, folder as cache_folder, write as write_whole};
 pub use describe::{Api, Capabilities, Description, DeviceId, Features, Kind};
 pub use device::Device;
 pub use discover::{Absent, Inventory};
+pub use dtype::{DType, UnknownDType, WithDType};
 pub use error::{Error, Result, Severity};
 pub use graph::{Graph, Recorder};
 pub use kernel::{Access, Binding, Bound, BoxError, Extent, Kernel, Program};
