@@ -11,7 +11,7 @@ use std::{
 use bytemuck::Pod;
 
 use crate::{
-    backend::{self, Copied, HOST_ALIGNMENT, HostMemory, Memory, Region, SharedMemory},
+    backend::{self, Address, Copied, HOST_ALIGNMENT, HostMemory, Memory, Region, SharedMemory},
     describe::DeviceId,
     error::{Error, Result},
 };
@@ -124,7 +124,10 @@ impl<T: Pod> Buffer<T> {
     /// The address of the first element in a CUDA device's memory; nothing where it is not in one. For libraries that
     /// take such addresses. Whoever uses it keeps the buffer, and waits for the streams that write to it.
     pub fn cuda_address(&self) -> Option<u64> {
-        backend::cuda::address_of(&self.region)
+        match self.region.memory.address()? {
+            Address::Cuda { address, .. } => Some(address + self.region.offset),
+            Address::Host(_) => None,
+        }
     }
 
     /// The context that its memory is in on a CUDA device; nothing where it is not in one. Other libraries enter it before

@@ -1,11 +1,14 @@
 //! The device: a handle that describes it, opens it on demand and makes everything that runs on it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    any::Any,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use bytemuck::Pod;
 
 use crate::{
-    backend::{self, Backend, Contents, Direction, MemoryUse, Source},
+    backend::{self, Address, Backend, Contents, Direction, MemoryUse, Source},
     buffer::{Buffer, HostBuffer, StagingBuffer, size_in_bytes},
     describe::{Capabilities, Description, DeviceId},
     error::{Error, Result},
@@ -131,16 +134,35 @@ impl Device {
         len: usize,
         owner: impl Send + Sync + 'static,
     ) -> Result<Buffer<T>> {
-        const ALIGNMENT: u64 = 16;
-        let refuse = |detail: &str| Err(Error::unsupported(self.id(), "adopting memory", detail));
-        if !address.is_multiple_of(ALIGNMENT) {
-            return refuse(&format!("address {address:#x} is no multiple of {ALIGNMENT}"));
-        }
         let bytes = self.size_in_bytes::<T>(len)?;
         // SAFETY: the caller promises the same.
-        match unsafe { self.backend()?.adopt(address, bytes, Box::new(owner)) }? {
+        unsafe { self.adopt(Address::Cuda { ordinal: None, address }, bytes, Box::new(owner)) }
+    }
+
+    /// A buffer over so many bytes of memory that another library has.
+    ///
+    /// # Safety
+    /// As for [`buffer_at_cuda_address`](Device::buffer_at_cuda_address), on the host where the address is of the host.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn adopt<T: Pod>(
+        &self,
+        address: Address,
+        bytes: u64,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Buffer<T>> {
+        const ALIGNMENT: u64 = 16;
+        let refuse = |detail: &str| Err(Error::unsupported(self.id(), "adopting memory", detail));
+        let absent = match address {
+            Address::Cuda { address, .. } if !address.is_multiple_of(ALIGNMENT) => {
+                return refuse(&format!("address {address:#x} is no multiple of {ALIGNMENT}"));
+            }
+            Address::Cuda { .. } => "it is no CUDA device",
+            Address::Host(_) => "it is not the processor",
+        };
+        // SAFETY: the caller promises the same.
+        match unsafe { self.backend()?.adopt(address, bytes, owner) }? {
             Some(memory) => Ok(Buffer::new(memory, self.id().clone())),
-            None => refuse("it is no CUDA device"),
+            None => refuse(absent),
         }
     }
 

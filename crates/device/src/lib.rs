@@ -38,7 +38,7 @@ pub mod cuda {
 pub use any_buffer::AnyBuffer;
 #[doc(hidden)]
 pub use backend::copy::copy_with;
-pub use backend::{Direction, MemoryUse, copy::copy_parallel};
+pub use backend::{Direction, MemoryUse, copy::copy_parallel, dlpack};
 pub use buffer::{Argument, Buffer, HostBuffer, SharedBuffer, StagingBuffer};
 pub use cache::{CACHE_VARIABLE, folder as cache_folder, write as write_whole};
 pub use describe::{Api, Capabilities, Description, DeviceId, Features, Kind};
