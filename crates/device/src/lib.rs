@@ -38,6 +38,8 @@ pub mod cuda {
 pub use any_buffer::AnyBuffer;
 #[doc(hidden)]
 pub use backend::copy::copy_with;
+#[cfg(feature = "wgpu")]
+pub use backend::wgpu::wgpu_features;
 pub use backend::{Direction, MemoryUse, copy::copy_parallel, dlpack};
 pub use buffer::{Argument, Buffer, HostBuffer, SharedBuffer, StagingBuffer};
 pub use cache::{CACHE_VARIABLE, folder as cache_folder, write as write_whole};
@@ -55,3 +57,6 @@ pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
 pub use select::{DEVICES_VARIABLE, selection_from_environment};
 pub use stream::{Download, Mark, StagedUpload, Stream, Timestamp, Transfer};
 pub use telemetry::Telemetry;
+/// The version of wgpu whose types [`Device::from_wgpu`] takes.
+#[cfg(feature = "wgpu")]
+pub use wgpu;

@@ -70,6 +70,13 @@ pub trait Backend: Send + Sync + Debug {
         Ok(None)
     }
 
+    /// Takes a buffer that the caller has made with the same `wgpu::Device`. Nothing where this is not driven through wgpu.
+    #[cfg(feature = "wgpu")]
+    fn adopt_wgpu(&self, buffer: &::wgpu::Buffer) -> Result<Option<Arc<dyn Memory>>> {
+        let _ = buffer;
+        Ok(None)
+    }
+
     /// Takes host memory that this device can copy from or to asynchronously.
     fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>>;
 

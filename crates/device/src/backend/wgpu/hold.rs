@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use wgpu::{BufferUsages, CommandBuffer, PollError, PollStatus, PollType, SubmissionIndex};
+use wgpu::{BufferUsages, CommandBuffer, ErrorFilter, PollError, PollStatus, PollType, SubmissionIndex};
 
 use super::{
     super::shelf::Shelf,
@@ -47,7 +47,9 @@ pub(super) struct Hold {
     pub(super) kind: Kind,
     pub(super) capabilities: Capabilities,
     pub(super) device: wgpu::Device,
-    /// Runs submissions in order, one after the other has its effects. This is the only handle on it.
+    /// Whether the device is the caller's, who then submits, polls, listens for errors and destroys as it likes.
+    pub(super) is_callers: bool,
+    /// Runs submissions in order, one after the other has its effects. This is the only handle on it, but for a caller's.
     pub(super) queue: wgpu::Queue,
     pub(super) failure: Arc<Failure>,
     pub(super) shelf: Arc<Shelf<wgpu::Buffer>>,
@@ -70,10 +72,27 @@ impl Hold {
         self.failure.check(&self.id, operation)
     }
 
+    /// Makes calls to wgpu and returns the first error that they reported. A device of the caller's reports to an error
+    /// scope, because the callback for errors is the caller's.
+    pub(super) fn watch<T>(&self, calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
+        if !self.is_callers {
+            return watch(calls);
+        }
+        // They end in the reverse order, also where the calls unwind.
+        let memory = self.device.push_error_scope(ErrorFilter::OutOfMemory);
+        let internal = self.device.push_error_scope(ErrorFilter::Internal);
+        let validation = self.device.push_error_scope(ErrorFilter::Validation);
+        let made = calls();
+        let validation = pollster::block_on(validation.pop());
+        let internal = pollster::block_on(internal.pop());
+        let memory = pollster::block_on(memory.pop());
+        (made, memory.or(validation).or(internal))
+    }
+
     /// Makes calls to wgpu that each succeed or are of no use.
     pub(super) fn attempt<T>(&self, operation: &str, calls: impl FnOnce() -> T) -> Result<T> {
         self.check(operation)?;
-        let (made, error) = watch(calls);
+        let (made, error) = self.watch(calls);
         match error {
             Some(error) => Err(translate(error, &self.id, operation, 0)),
             // The loss of the device is not told to its calls: what was made is then of no use.
@@ -123,7 +142,7 @@ impl Hold {
         else {
             return Ok(None);
         };
-        let (made, error) = watch(|| transfers.make_buffer(&self.device, bytes, usage));
+        let (made, error) = self.watch(|| transfers.make_buffer(&self.device, bytes, usage));
         match (made, error) {
             (_, Some(error)) => Err(translate(error, &self.id, operation, bytes)),
             (Ok(buffer), None) => Ok(Some(buffer)),
@@ -240,6 +259,10 @@ fn nap(waited: Duration) {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if self.is_callers {
+            // wgpu keeps what submitted work uses.
+            return;
+        }
         let opened = Opened {
             device: self.device.clone(),
             queue: self.queue.clone(),

@@ -1,6 +1,12 @@
 //! Device memory.
 
-use std::{any::Any, sync::Arc};
+use std::{
+    any::Any,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use wgpu::{Buffer, BufferDescriptor, BufferUsages, COPY_BUFFER_ALIGNMENT};
 
@@ -10,7 +16,7 @@ use super::{
         cpu::too_little_free,
         shelf::{Shelf, class_bytes, exact_bytes},
     },
-    failure::{translate, watch},
+    failure::translate,
     hold::{Hold, TransferError},
     host::Staged,
 };
@@ -19,18 +25,29 @@ use crate::{
     error::{Error, Result},
 };
 
+/// What device memory is used for.
+const BUFFER_USAGES: BufferUsages =
+    BufferUsages::STORAGE.union(BufferUsages::COPY_SRC).union(BufferUsages::COPY_DST);
+
 /// A block of device memory, which goes back to its shelf when its owner and the downloads from it have let go of it.
 #[derive(Debug)]
 pub(super) struct DeviceBlock {
     pub(super) buffer: Buffer,
-    shelf: Arc<Shelf<Buffer>>,
+    /// None where the buffer is the caller's.
+    shelf: Option<Arc<Shelf<Buffer>>>,
+    /// Whether the caller was given the buffer, and may have destroyed it.
+    is_known: AtomicBool,
 }
 
 impl Drop for DeviceBlock {
     // Work that was submitted may still use the block. Whoever gets it next submits later, to the same queue.
     fn drop(&mut self) {
-        self.shelf.put(self.buffer.size(), self.buffer.clone());
-        drop(self.shelf.excess());
+        let Some(shelf) = &self.shelf else { return };
+        if *self.is_known.get_mut() {
+            return shelf.discount(self.buffer.size());
+        }
+        shelf.put(self.buffer.size(), self.buffer.clone());
+        drop(shelf.excess());
     }
 }
 
@@ -52,9 +69,8 @@ impl WgpuMemory {
         let (buffer, is_zero) = match hold.shelf.take(class) {
             Some((_, buffer)) => (buffer, false),
             None => {
-                let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
                 let in_host_memory = matches!(hold.kind, Kind::Software | Kind::Integrated);
-                let buffer = hold.make_block(OPERATION, bytes, usage, false, in_host_memory)?;
+                let buffer = hold.make_block(OPERATION, bytes, BUFFER_USAGES, false, in_host_memory)?;
                 hold.shelf.count(buffer.size());
                 // A new buffer of wgpu's own is zero.
                 let is_zero = !hold.is_made_for_transfers(buffer.size());
@@ -62,7 +78,8 @@ impl WgpuMemory {
             }
         };
         // From here on, dropping it returns the block.
-        let block = Arc::new(DeviceBlock { buffer, shelf: hold.shelf.clone() });
+        let shelf = Some(hold.shelf.clone());
+        let block = Arc::new(DeviceBlock { buffer, shelf, is_known: AtomicBool::new(false) });
         let mut memory = WgpuMemory { hold: hold.clone(), block, bytes, cleared: 0 };
         // It is cleared ahead of everything that will be submitted.
         if !is_zero && contents == Contents::Zeroed && bytes > 0 {
@@ -73,6 +90,22 @@ impl WgpuMemory {
             })?;
         }
         Ok(memory)
+    }
+
+    /// The caller's buffer, used in place.
+    pub(super) fn adopt(hold: &Arc<Hold>, buffer: Buffer) -> Result<Self> {
+        const OPERATION: &str = "adopting a buffer";
+        hold.check(OPERATION)?;
+        let refuse = |detail: String| Err(Error::unsupported(&hold.id, OPERATION, detail));
+        let (bytes, missing) = (buffer.size(), BUFFER_USAGES - buffer.usage());
+        if !missing.is_empty() {
+            return refuse(format!("it was made without {missing:?}"));
+        }
+        if bytes != padded(bytes) {
+            return refuse(format!("{bytes} bytes, which must be a multiple of {COPY_BUFFER_ALIGNMENT}"));
+        }
+        let block = Arc::new(DeviceBlock { buffer, shelf: None, is_known: AtomicBool::new(true) });
+        Ok(WgpuMemory { hold: hold.clone(), block, bytes, cleared: 0 })
     }
 
     pub(super) fn buffer(&self) -> &Buffer {
@@ -86,6 +119,13 @@ impl WgpuMemory {
             Error::unsupported(&hold.id, "using a buffer", "the buffer is in another device's memory")
         })
     }
+}
+
+/// wgpu's buffer of a region, where it is in one.
+pub(crate) fn buffer_of(region: &Region) -> Option<Buffer> {
+    let memory = (&*region.memory as &dyn Any).downcast_ref::<WgpuMemory>()?;
+    memory.block.is_known.store(true, Relaxed);
+    Some(memory.buffer().clone())
 }
 
 impl Memory for WgpuMemory {
@@ -190,7 +230,7 @@ impl Hold {
         }
         let mut is_second_try = false;
         loop {
-            let (buffer, error) = watch(|| self.device.create_buffer(&descriptor));
+            let (buffer, error) = self.watch(|| self.device.create_buffer(&descriptor));
             match error {
                 None => return self.check(operation).map(|()| buffer),
                 Some(wgpu::Error::OutOfMemory { .. }) if !is_second_try => {

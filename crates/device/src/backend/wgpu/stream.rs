@@ -13,7 +13,7 @@ use super::{
         Timestamp as TimestampBackend,
     },
     clock::Pending,
-    failure::{translate, watch},
+    failure::translate,
     hold::{Hold, TRANSFER_BYTES, TransferError},
     host::{Block, WgpuHostMemory},
     mark::WgpuMark,
@@ -84,7 +84,7 @@ impl WgpuStream {
         let mut outcome = Ok(());
         if self.encoder.is_some() || self.follows {
             let encoder = self.encoder.take();
-            let ((submission, number), error) = watch(|| {
+            let ((submission, number), error) = self.hold.watch(|| {
                 drop(pass);
                 let commands = encoder.map(|mut encoder| {
                     if let Some(pending) = &pending {
