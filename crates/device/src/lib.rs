@@ -2,6 +2,17 @@
 //!
 //! The ground floor of Evener: it finds the compute devices of a machine, describes and measures them,
 //! splits them into partitions, and runs kernels on all of them through one interface.
+//!
+//! # Cargo features
+//!
+//! Both are on by default, and either can be left out with all that it depends on. Without them the processor is the only
+//! device.
+//!
+//! - `cuda`: NVIDIA cards through the CUDA driver, which is opened at run time.
+//! - `wgpu`: GPUs through Vulkan, Metal, Direct3D 12 or OpenGL.
+
+// Back ends share more than each needs, and the processor needs little of it.
+#![cfg_attr(not(all(feature = "cuda", feature = "wgpu")), allow(dead_code))]
 
 mod any_buffer;
 pub mod backend;
@@ -29,10 +40,9 @@ pub mod testing;
 
 /// CUDA C without a card, and CUDA devices for other libraries in the process.
 pub mod cuda {
-    pub use crate::backend::cuda::{
-        compile_for, compile_kernel,
-        guest::{Context, Entered},
-    };
+    pub use crate::backend::cuda::guest::{Context, Entered};
+    #[cfg(feature = "cuda")]
+    pub use crate::backend::cuda::{compile_for, compile_kernel};
 }
 
 pub use any_buffer::AnyBuffer;

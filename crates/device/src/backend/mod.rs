@@ -16,9 +16,17 @@
 
 pub(crate) mod copy;
 pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_cuda.rs"]
 pub(crate) mod cuda;
 pub mod dlpack;
 pub(crate) mod shelf;
+#[cfg(feature = "wgpu")]
+pub(crate) mod wgpu;
+#[cfg(not(feature = "wgpu"))]
+#[path = "no_wgpu.rs"]
 pub(crate) mod wgpu;
 
 use std::{any::Any, ffi::c_void, fmt::Debug, ops::Range, ptr::NonNull, sync::Arc, time::Duration};
