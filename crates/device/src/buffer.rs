@@ -11,7 +11,7 @@ use std::{
 use bytemuck::Pod;
 
 use crate::{
-    backend::{self, Copied, HOST_ALIGNMENT, HostMemory, Memory, Region, SharedMemory},
+    backend::{self, Address, Copied, HOST_ALIGNMENT, HostMemory, Memory, Region, SharedMemory},
     describe::DeviceId,
     error::{Error, Result},
 };
@@ -22,6 +22,29 @@ pub(crate) fn size_in_bytes<T>(device: &DeviceId, operation: &str, len: usize) -
         let detail = format!("{len} elements of {} bytes are more than can be counted", size_of::<T>());
         Error::unsupported(device, operation, detail)
     })
+}
+
+/// The places in a range of so many elements. Fails when the range reaches past the end.
+pub(crate) fn slice_range(
+    range: impl RangeBounds<usize>,
+    len: usize,
+    device: &DeviceId,
+) -> Result<Range<usize>> {
+    let start = match range.start_bound() {
+        End::Included(&start) => start,
+        End::Excluded(&start) => start.saturating_add(1),
+        End::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        End::Included(&end) => end.saturating_add(1),
+        End::Excluded(&end) => end,
+        End::Unbounded => len,
+    };
+    if start > end || end > len {
+        let detail = format!("elements {start}..{end} of a buffer of {}", len);
+        return Err(Error::unsupported(device, "taking part of a buffer", detail));
+    }
+    Ok(start..end)
 }
 
 /// Elements in a device's memory, or a part of them. Cloning it gives another handle on the same
@@ -60,20 +83,7 @@ impl<T: Pod> Buffer<T> {
 
     /// A handle on some of the elements. Fails when the range reaches past the end.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Buffer<T>> {
-        let start = match range.start_bound() {
-            End::Included(&start) => start,
-            End::Excluded(&start) => start.saturating_add(1),
-            End::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            End::Included(&end) => end.saturating_add(1),
-            End::Excluded(&end) => end,
-            End::Unbounded => self.len(),
-        };
-        if start > end || end > self.len() {
-            let detail = format!("elements {start}..{end} of a buffer of {}", self.len());
-            return Err(Error::unsupported(&self.device, "taking part of a buffer", detail));
-        }
+        let Range { start, end } = slice_range(range, self.len(), &self.device)?;
         let element = size_of::<T>() as u64;
         let region = Region {
             memory: self.region.memory.clone(),
@@ -101,6 +111,11 @@ impl<T: Pod> Buffer<T> {
         Ok(Buffer { region: self.region.clone(), device: self.device.clone(), element: PhantomData })
     }
 
+    /// A handle on the same bytes.
+    pub(crate) fn untyped(&self) -> Buffer<u8> {
+        Buffer { region: self.region.clone(), device: self.device.clone(), element: PhantomData }
+    }
+
     /// This buffer as an argument of a kernel.
     pub fn arg(&self) -> Argument {
         Argument { region: self.region.clone(), element: TypeId::of::<T>(), element_name: type_name::<T>() }
@@ -109,13 +124,27 @@ impl<T: Pod> Buffer<T> {
     /// The address of the first element in a CUDA device's memory; nothing where it is not in one. For libraries that
     /// take such addresses. Whoever uses it keeps the buffer, and waits for the streams that write to it.
     pub fn cuda_address(&self) -> Option<u64> {
-        backend::cuda::address_of(&self.region)
+        match self.region.memory.address()? {
+            Address::Cuda { address, .. } => Some(address + self.region.offset),
+            Address::Host(_) => None,
+        }
     }
 
     /// The context that its memory is in on a CUDA device; nothing where it is not in one. Other libraries enter it before
     /// they use the memory.
     pub fn cuda_context(&self) -> Option<backend::cuda::guest::Context> {
         backend::cuda::guest::context_of(&self.region)
+    }
+
+    /// wgpu's buffer that the elements are in, and which of its bytes they are; nothing where they are not in one. For a bind
+    /// group of the caller's, on a device of [`Device::from_wgpu`](crate::Device::from_wgpu).
+    ///
+    /// It can be used as storage and in copies, and is Evener's: keep this handle until the work that uses it is submitted,
+    /// and neither map nor destroy it, after which operations on it fail.
+    #[cfg(feature = "wgpu")]
+    pub fn wgpu_buffer(&self) -> Option<(wgpu::Buffer, Range<u64>)> {
+        let Region { offset, bytes, .. } = self.region;
+        Some((backend::wgpu::buffer_of(&self.region)?, offset..offset + bytes))
     }
 
     pub(crate) fn region(&self) -> &Region {

@@ -1,11 +1,14 @@
 //! The device: a handle that describes it, opens it on demand and makes everything that runs on it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    any::Any,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use bytemuck::Pod;
 
 use crate::{
-    backend::{self, Backend, Contents, Direction, MemoryUse, Source},
+    backend::{self, Address, Backend, Contents, Direction, MemoryUse, Source},
     buffer::{Buffer, HostBuffer, StagingBuffer, size_in_bytes},
     describe::{Capabilities, Description, DeviceId},
     error::{Error, Result},
@@ -131,16 +134,86 @@ impl Device {
         len: usize,
         owner: impl Send + Sync + 'static,
     ) -> Result<Buffer<T>> {
-        const ALIGNMENT: u64 = 16;
-        let refuse = |detail: &str| Err(Error::unsupported(self.id(), "adopting memory", detail));
-        if !address.is_multiple_of(ALIGNMENT) {
-            return refuse(&format!("address {address:#x} is no multiple of {ALIGNMENT}"));
-        }
         let bytes = self.size_in_bytes::<T>(len)?;
         // SAFETY: the caller promises the same.
-        match unsafe { self.backend()?.adopt(address, bytes, Box::new(owner)) }? {
+        unsafe { self.adopt(Address::Cuda { ordinal: None, address }, bytes, Box::new(owner)) }
+    }
+
+    /// A buffer over so many bytes of memory that another library has.
+    ///
+    /// # Safety
+    /// As for [`buffer_at_cuda_address`](Device::buffer_at_cuda_address), on the host where the address is of the host.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn adopt<T: Pod>(
+        &self,
+        address: Address,
+        bytes: u64,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Buffer<T>> {
+        const ALIGNMENT: u64 = 16;
+        let refuse = |detail: &str| Err(Error::unsupported(self.id(), "adopting memory", detail));
+        let absent = match address {
+            Address::Cuda { address, .. } if !address.is_multiple_of(ALIGNMENT) => {
+                return refuse(&format!("address {address:#x} is no multiple of {ALIGNMENT}"));
+            }
+            Address::Cuda { .. } => "it is no CUDA device",
+            Address::Host(_) => "it is not the processor",
+        };
+        // SAFETY: the caller promises the same.
+        match unsafe { self.backend()?.adopt(address, bytes, owner) }? {
             Some(memory) => Ok(Buffer::new(memory, self.id().clone())),
-            None => refuse("it is no CUDA device"),
+            None => refuse(absent),
+        }
+    }
+
+    /// A device over a `wgpu::Device` of the caller's, whose buffers then are used in place by both:
+    /// [`buffer_over_wgpu`](Device::buffer_over_wgpu) takes a buffer of the caller's, and
+    /// [`Buffer::wgpu_buffer`] gives one of Evener's.
+    ///
+    /// - It can do what the `wgpu::Device` was requested with: [`wgpu_features`](crate::wgpu_features) names the features
+    ///   that Evener has a use for. Without `IMMEDIATES`, kernels have no parameters.
+    /// - Both submit to one queue, which runs submissions in their order. [`Stream::flush`] submits what was queued; work
+    ///   that the caller submits after it sees its results, and the other way round.
+    /// - The callbacks for errors and for the loss of the device stay the caller's. Evener's errors come from its calls. That
+    ///   the device is lost is told by the next wait at the latest, and it stays lost: make a new `wgpu::Device`.
+    /// - The caller may poll. Its callbacks may run in polls of Evener's, and must not call Evener then.
+    /// - Dropping it leaves the `wgpu::Device` as it is. Its id is new each time.
+    ///
+    /// Fails with `Unsupported` where wgpu does not drive the device natively.
+    ///
+    /// ```no_run
+    /// use evener_device::{Device, wgpu, wgpu_features};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+    /// let adapter = instance.request_adapter(&Default::default()).await?;
+    /// let descriptor = wgpu::DeviceDescriptor {
+    ///     required_features: wgpu_features(adapter.features()),
+    ///     required_limits: adapter.limits(),
+    ///     ..Default::default()
+    /// };
+    /// let (device, queue) = adapter.request_device(&descriptor).await?;
+    /// let evener = Device::from_wgpu(&adapter, &device, &queue)?;
+    /// let numbers = evener.buffer_from(&[1u32, 2, 3])?;
+    /// let (buffer, range) = numbers.wgpu_buffer().ok_or("not in a wgpu buffer")?; // for a bind group of the caller's
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "wgpu")]
+    pub fn from_wgpu(adapter: &wgpu::Adapter, device: &wgpu::Device, queue: &wgpu::Queue) -> Result<Device> {
+        Ok(Device::from_source(backend::wgpu::source_of(adapter, device, queue)?))
+    }
+
+    /// A buffer over one that the caller has made with the same `wgpu::Device`. It is used in place, and kept until the last
+    /// handle is gone and no operation uses it any more. Where the caller destroys or maps it meanwhile, operations on it
+    /// fail.
+    ///
+    /// Fails with `Unsupported` where this is no device of [`from_wgpu`](Device::from_wgpu), where the buffer was made without
+    /// `STORAGE`, `COPY_SRC` and `COPY_DST`, and where its size is no multiple of 4 and of an element.
+    #[cfg(feature = "wgpu")]
+    pub fn buffer_over_wgpu<T: Pod>(&self, buffer: &wgpu::Buffer) -> Result<Buffer<T>> {
+        match self.backend()?.adopt_wgpu(buffer)? {
+            Some(memory) => Buffer::<u8>::new(memory, self.id().clone()).cast(),
+            None => Err(Error::unsupported(self.id(), "adopting a buffer", "it is not driven through wgpu")),
         }
     }
 

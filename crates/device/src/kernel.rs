@@ -23,6 +23,7 @@ use crate::{
     backend,
     buffer::Argument,
     describe::{Api, Capabilities, DeviceId, Features},
+    dtype::DType,
     error::{Error, Result},
     launch::Launch,
     module::{CudaSource, WgslBody},
@@ -127,8 +128,22 @@ impl Kernel {
         self.binding::<T>(Access::ReadWrite)
     }
 
-    fn binding<T: Pod>(mut self, access: Access) -> Self {
-        self.bindings.push(Binding { access, element: TypeId::of::<T>(), element_name: type_name::<T>() });
+    /// Declares the next buffer, which the kernel only reads, of a type that is known at run time.
+    pub fn reads_dtype(self, dtype: DType) -> Self {
+        self.binding_of(Access::Read, dtype.element())
+    }
+
+    /// Declares the next buffer, which the kernel reads and writes, of a type that is known at run time.
+    pub fn writes_dtype(self, dtype: DType) -> Self {
+        self.binding_of(Access::ReadWrite, dtype.element())
+    }
+
+    fn binding<T: Pod>(self, access: Access) -> Self {
+        self.binding_of(access, (TypeId::of::<T>(), type_name::<T>()))
+    }
+
+    fn binding_of(mut self, access: Access, (element, element_name): (TypeId, &'static str)) -> Self {
+        self.bindings.push(Binding { access, element, element_name });
         self
     }
 

@@ -2,13 +2,26 @@
 //!
 //! The ground floor of Evener: it finds the compute devices of a machine, describes and measures them,
 //! splits them into partitions, and runs kernels on all of them through one interface.
+//!
+//! # Cargo features
+//!
+//! Both are on by default, and either can be left out with all that it depends on. Without them the processor is the only
+//! device.
+//!
+//! - `cuda`: NVIDIA cards through the CUDA driver, which is opened at run time.
+//! - `wgpu`: GPUs through Vulkan, Metal, Direct3D 12 or OpenGL.
 
+// Back ends share more than each needs, and the processor needs little of it.
+#![cfg_attr(not(all(feature = "cuda", feature = "wgpu")), allow(dead_code))]
+
+mod any_buffer;
 pub mod backend;
 mod buffer;
 mod cache;
 mod describe;
 mod device;
 mod discover;
+mod dtype;
 mod error;
 #[cfg(test)]
 mod fake;
@@ -27,20 +40,23 @@ pub mod testing;
 
 /// CUDA C without a card, and CUDA devices for other libraries in the process.
 pub mod cuda {
-    pub use crate::backend::cuda::{
-        compile_for, compile_kernel,
-        guest::{Context, Entered},
-    };
+    pub use crate::backend::cuda::guest::{Context, Entered};
+    #[cfg(feature = "cuda")]
+    pub use crate::backend::cuda::{compile_for, compile_kernel};
 }
 
+pub use any_buffer::AnyBuffer;
 #[doc(hidden)]
 pub use backend::copy::copy_with;
-pub use backend::{Direction, MemoryUse, copy::copy_parallel};
+#[cfg(feature = "wgpu")]
+pub use backend::wgpu::wgpu_features;
+pub use backend::{Direction, MemoryUse, copy::copy_parallel, dlpack};
 pub use buffer::{Argument, Buffer, HostBuffer, SharedBuffer, StagingBuffer};
 pub use cache::{CACHE_VARIABLE, folder as cache_folder, write as write_whole};
 pub use describe::{Api, Capabilities, Description, DeviceId, Features, Kind};
 pub use device::Device;
 pub use discover::{Absent, Inventory};
+pub use dtype::{DType, UnknownDType, WithDType};
 pub use error::{Error, Result, Severity};
 pub use graph::{Graph, Recorder};
 pub use kernel::{Access, Binding, Bound, BoxError, Extent, Kernel, Program};
@@ -51,3 +67,6 @@ pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
 pub use select::{DEVICES_VARIABLE, selection_from_environment};
 pub use stream::{Download, Mark, StagedUpload, Stream, Timestamp, Transfer};
 pub use telemetry::Telemetry;
+/// The version of wgpu whose types [`Device::from_wgpu`] takes.
+#[cfg(feature = "wgpu")]
+pub use wgpu;

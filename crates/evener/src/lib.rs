@@ -112,11 +112,24 @@
 //! # Test what happens when a device fails
 //!
 //! [`testing`] wraps any device so that it fails, hangs, slows down or gives a wrong result when told to.
+//!
+//! # Cargo features
+//!
+//! All are on by default; `default-features = false` leaves the processor as the only device and the scheduler.
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `cuda` | NVIDIA cards through the CUDA driver, which is opened at run time |
+//! | `wgpu` | GPUs through Vulkan, Metal, Direct3D 12 or OpenGL; [`Device::from_wgpu`] |
+//! | `mesh` | [`mesh`]: meshes of devices, and collectives between them |
+//! | `merkle` | [`merkle`]: Merkle trees over a pool |
 
 pub use evener_device::*;
 /// Merkle trees over a pool: roots, trees and proofs.
+#[cfg(feature = "merkle")]
 pub use evener_merkle as merkle;
 /// Who talks to whom: meshes of devices, their groups, and where which device should be.
+#[cfg(feature = "mesh")]
 pub use evener_mesh as mesh;
 /// All of the scheduler: its settings, decisions, reports and simulator.
 pub use evener_schedule as schedule;

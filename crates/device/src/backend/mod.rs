@@ -16,11 +16,20 @@
 
 pub(crate) mod copy;
 pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_cuda.rs"]
+pub(crate) mod cuda;
+pub mod dlpack;
 pub(crate) mod shelf;
+#[cfg(feature = "wgpu")]
+pub(crate) mod wgpu;
+#[cfg(not(feature = "wgpu"))]
+#[path = "no_wgpu.rs"]
 pub(crate) mod wgpu;
 
-use std::{any::Any, ffi::c_void, fmt::Debug, ops::Range, sync::Arc, time::Duration};
+use std::{any::Any, ffi::c_void, fmt::Debug, ops::Range, ptr::NonNull, sync::Arc, time::Duration};
 
 use crate::{
     describe::{Capabilities, Description},
@@ -54,18 +63,25 @@ pub trait Backend: Send + Sync + Debug {
     /// Takes device memory, from the shelf of returned blocks where one fits.
     fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>>;
 
-    /// Takes memory of this device at an address in a CUDA context that another library has, which keeps it until `owner`
-    /// is dropped. Nothing where the device has no such addresses.
+    /// Takes memory of this device that another library has, which keeps it until `owner` is dropped. Nothing where the
+    /// device has no such addresses.
     ///
     /// # Safety
     /// As for [`Device::buffer_at_cuda_address`](crate::Device::buffer_at_cuda_address).
     unsafe fn adopt(
         &self,
-        address: u64,
+        address: Address,
         bytes: u64,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Option<Arc<dyn Memory>>> {
         let _ = (address, bytes, owner);
+        Ok(None)
+    }
+
+    /// Takes a buffer that the caller has made with the same `wgpu::Device`. Nothing where this is not driven through wgpu.
+    #[cfg(feature = "wgpu")]
+    fn adopt_wgpu(&self, buffer: &::wgpu::Buffer) -> Result<Option<Arc<dyn Memory>>> {
+        let _ = buffer;
         Ok(None)
     }
 
@@ -132,6 +148,25 @@ impl MemoryUse {
 pub trait Memory: Any + Send + Sync + Debug {
     /// How many bytes were asked for.
     fn bytes(&self) -> u64;
+
+    /// Where it is, where that can be told to another library.
+    fn address(&self) -> Option<Address> {
+        None
+    }
+}
+
+/// Where memory is, for other libraries in the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Address {
+    /// On the host.
+    Host(NonNull<u8>),
+    /// On a CUDA device.
+    Cuda {
+        /// The number that the driver has for the device in this process, where it is known.
+        ordinal: Option<i32>,
+        /// The device's address (`CUdeviceptr`).
+        address: u64,
+    },
 }
 
 /// A part of a block of device memory.

@@ -129,7 +129,7 @@ fn kernel(name: &'static str) -> Kernel {
     unsafe { kernel.cuda(CUDA).wgsl_unchecked(Features::empty(), WGSL) }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda"))]
 mod with_nvrtc {
     use crate::cuda::compile_for;
 

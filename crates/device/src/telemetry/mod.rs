@@ -1,5 +1,6 @@
 //! What a device is doing now, from the hardware's own counters.
 
+#[cfg(feature = "cuda")]
 pub(crate) mod nvml;
 mod processor;
 mod sysfs;
@@ -40,15 +41,21 @@ impl Telemetry {
                 let free = processor::memory_free().map(|free| free.min(most));
                 Telemetry { memory_free_bytes: free, ..Telemetry::default() }
             }
-            Kind::Discrete | Kind::Integrated | Kind::Virtual => {
-                nvml::read(device).unwrap_or_else(|| sysfs::read(Path::new("/sys"), device))
-            }
+            Kind::Discrete | Kind::Integrated | Kind::Virtual => gpu(device),
         };
         if device.part_of.is_some() {
             telemetry.utilization = None;
         }
         telemetry
     }
+}
+
+fn gpu(device: &Description) -> Telemetry {
+    #[cfg(feature = "cuda")]
+    if let Some(known) = nvml::read(device) {
+        return known;
+    }
+    sysfs::read(Path::new("/sys"), device)
 }
 
 impl Device {

@@ -158,7 +158,7 @@ fn on_cores(format: Format, launch: &mut Launch<'_>) -> Result<(), BoxError> {
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda"))]
 #[allow(unsafe_code)]
 mod with_nvrtc {
     use evener_device::cuda::compile_for;

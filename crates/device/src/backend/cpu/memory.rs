@@ -1,30 +1,58 @@
-//! Host memory, as the CPU device's buffers and as its host buffers. All of it is safe Rust.
+//! Host memory, as the CPU device's buffers and as its host buffers.
 
 use std::{
     any::Any,
     ops::Range,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    ptr::NonNull,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed},
+    },
 };
 
-use super::super::{HostMemory, Line, Memory, Region, SharedMemory, shelf::Shelf};
+use super::super::{Address, HostMemory, Line, Memory, Region, SharedMemory, shelf::Shelf};
 use crate::{
     describe::DeviceId,
     error::{Error, Result},
 };
 
-/// Aligned bytes.
-#[derive(Default)]
+/// Bytes: aligned ones of our own, or another library's.
+///
+/// A pointer and no `Box`, because others may have the address too: the owner of the block makes a slice of it for as long
+/// as it reads or writes, and others use the address while no operation does ([`super::super::dlpack`]).
 pub(super) struct Block {
-    lines: Box<[Line]>,
+    pointer: NonNull<u8>,
+    bytes: usize,
     /// Fresh from the system, which hands out zeros.
     clean: bool,
+    /// What keeps the memory, where it is another library's.
+    owner: Option<Box<dyn Any + Send + Sync>>,
 }
+
+// SAFETY: it is plain memory, and its owner may be sent and shared.
+unsafe impl Send for Block {}
+// SAFETY: as above; writing takes a `&mut`.
+unsafe impl Sync for Block {}
 
 impl Block {
     /// At least this many bytes of zeros, or nothing where there is no room.
     pub(super) fn zeroed(bytes: u64) -> Option<Self> {
-        let lines = usize::try_from(bytes.div_ceil(64)).ok()?;
-        Some(Block { lines: bytemuck::allocation::try_zeroed_slice_box(lines).ok()?, clean: true })
+        let lines = usize::try_from(bytes.div_ceil(size_of::<Line>() as u64)).ok()?;
+        let lines: Box<[Line]> = bytemuck::allocation::try_zeroed_slice_box(lines).ok()?;
+        let bytes = size_of_val::<[Line]>(&lines);
+        Some(Block { pointer: NonNull::from(Box::leak(lines)).cast(), bytes, clean: true, owner: None })
+    }
+
+    /// Memory that another library has, until `owner` is dropped.
+    ///
+    /// # Safety
+    /// As for [`Backend::adopt`](super::super::Backend::adopt).
+    pub(super) unsafe fn adopt(
+        pointer: NonNull<u8>,
+        bytes: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        Block { pointer, bytes, clean: false, owner: Some(owner) }
     }
 
     /// Makes every byte zero, at no cost where none was written.
@@ -36,18 +64,37 @@ impl Block {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.lines)
+        // SAFETY: the memory is this long, initialised, and ours or lent to us; nobody writes it while this is borrowed.
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         self.clean = false;
-        bytemuck::cast_slice_mut(&mut self.lines)
+        // SAFETY: as above, and nobody reads it while this is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.bytes) }
+    }
+}
+
+impl Default for Block {
+    fn default() -> Self {
+        Block { pointer: NonNull::<Line>::dangling().cast(), bytes: 0, clean: true, owner: None }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.owner.is_none() && self.bytes > 0 {
+            let lines = self.bytes / size_of::<Line>();
+            let lines = std::ptr::slice_from_raw_parts_mut(self.pointer.as_ptr().cast::<Line>(), lines);
+            // SAFETY: it was leaked from a box of so many lines in `zeroed`, and nobody else has it.
+            drop(unsafe { Box::from_raw(lines) });
+        }
     }
 }
 
 impl std::fmt::Debug for Block {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Block({} bytes)", self.lines.len() * 64)
+        write!(f, "Block({} bytes)", self.bytes)
     }
 }
 
@@ -57,11 +104,16 @@ pub(super) struct CpuMemory {
     pub(super) block: RwLock<Block>,
     bytes: u64,
     shelf: Arc<Shelf<Block>>,
+    /// Where the block is. It stays there, so that asking needs no lock.
+    start: AtomicPtr<u8>,
+    /// Whether another library was told where it is, and may have written there.
+    is_known: AtomicBool,
 }
 
 impl CpuMemory {
     pub(super) fn new(block: Block, bytes: u64, shelf: Arc<Shelf<Block>>) -> Self {
-        CpuMemory { block: RwLock::new(block), bytes, shelf }
+        let start = AtomicPtr::new(block.pointer.as_ptr());
+        CpuMemory { block: RwLock::new(block), bytes, shelf, start, is_known: AtomicBool::new(false) }
     }
 
     /// The memory behind a region, which must be a CPU device's.
@@ -76,11 +128,20 @@ impl Memory for CpuMemory {
     fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    fn address(&self) -> Option<Address> {
+        self.is_known.store(true, Relaxed);
+        NonNull::new(self.start.load(Relaxed)).map(Address::Host)
+    }
 }
 
 impl Drop for CpuMemory {
     fn drop(&mut self) {
-        let block = std::mem::take(self.block.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let mut block = std::mem::take(self.block.get_mut().unwrap_or_else(PoisonError::into_inner));
+        block.clean &= !*self.is_known.get_mut();
+        if block.owner.is_some() {
+            return;
+        }
         self.shelf.put(block.bytes().len() as u64, block);
         drop(self.shelf.excess());
     }

@@ -6,7 +6,10 @@
 mod memory;
 mod stream;
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::{
+    any::Any,
+    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+};
 
 use core_affinity::CoreId;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -17,7 +20,7 @@ use self::{
     stream::CpuStream,
 };
 use super::{
-    Backend, Bound, Contents, Direction, HostMemory, Memory, MemoryUse, Program, Region, Source,
+    Address, Backend, Bound, Contents, Direction, HostMemory, Memory, MemoryUse, Program, Region, Source,
     StreamBackend,
     shelf::{Shelf, class_bytes, exact_bytes},
 };
@@ -240,6 +243,18 @@ impl Backend for CpuBackend {
             block.make_zero();
         }
         Ok(Arc::new(CpuMemory::new(block, bytes, self.shelf.clone())))
+    }
+
+    unsafe fn adopt(
+        &self,
+        address: Address,
+        bytes: u64,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Option<Arc<dyn Memory>>> {
+        let (Address::Host(pointer), Ok(len)) = (address, usize::try_from(bytes)) else { return Ok(None) };
+        // SAFETY: the caller promises the same.
+        let block = unsafe { Block::adopt(pointer, len, owner) };
+        Ok(Some(Arc::new(CpuMemory::new(block, bytes, self.shelf.clone()))))
     }
 
     fn allocate_host(&self, bytes: u64, _: Direction) -> Result<Box<dyn HostMemory>> {

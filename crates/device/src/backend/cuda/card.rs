@@ -22,6 +22,8 @@ use crate::{
 pub(super) struct Card {
     pub(super) driver: &'static Driver,
     pub(super) slot: Arc<Slot>,
+    /// The driver's own number for it in this process.
+    pub(super) ordinal: i32,
     pub(super) capabilities: Capabilities,
     /// What its kernels are compiled for: `sm_90`.
     pub(super) architecture: String,
@@ -91,6 +93,7 @@ fn card(driver: &'static Driver, ordinal: c_int) -> Result<(Description, Arc<Car
     let card = Card {
         driver,
         slot: Slot::of(driver, device),
+        ordinal,
         capabilities: capabilities(bytes as u64, fact)?,
         architecture: format!(
             "sm_{}{}",

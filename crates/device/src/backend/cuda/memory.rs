@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     backend::{
-        HostMemory, Memory, Region, SharedMemory,
+        Address, HostMemory, Memory, Region, SharedMemory,
         shelf::{class_bytes, exact_bytes},
     },
     error::{Error, Result},
@@ -128,15 +128,13 @@ impl CudaMemory {
     }
 }
 
-/// The address of a region, where it is of a card's memory.
-pub(crate) fn address_of(region: &Region) -> Option<u64> {
-    let memory = (&*region.memory as &dyn Any).downcast_ref::<CudaMemory>()?;
-    Some(memory.block.0 + region.offset)
-}
-
 impl Memory for CudaMemory {
     fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    fn address(&self) -> Option<Address> {
+        Some(Address::Cuda { ordinal: Some(self.open.card.ordinal), address: self.block.0 })
     }
 }
 

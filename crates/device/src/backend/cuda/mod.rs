@@ -39,7 +39,6 @@ mod with_card;
 
 use std::sync::Arc;
 
-pub(crate) use self::memory::address_of;
 pub use self::nvrtc::{compile_for, compile_kernel};
 use self::{card::Card, context::Hold, driver::Driver, nvrtc::Nvrtc, open::CudaBackend, partition::Split};
 use super::{Backend, Source};

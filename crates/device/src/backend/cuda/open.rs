@@ -19,11 +19,11 @@ use super::{
 };
 use crate::{
     backend::{
-        Backend, Contents, Direction, HostMemory, Memory, MemoryUse, Program, Region, StreamBackend,
+        Address, Backend, Contents, Direction, HostMemory, Memory, MemoryUse, Program, Region, StreamBackend,
         cpu::pinned_cap, shelf::Shelf,
     },
     describe::Capabilities,
-    error::Result,
+    error::{Error, Result},
     kernel::Kernel,
 };
 
@@ -234,10 +234,16 @@ impl Backend for CudaBackend {
 
     unsafe fn adopt(
         &self,
-        address: u64,
+        address: Address,
         bytes: u64,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Option<Arc<dyn Memory>>> {
+        let Address::Cuda { ordinal, address } = address else { return Ok(None) };
+        let mine = self.open.card.ordinal;
+        if let Some(other) = ordinal.filter(|&ordinal| ordinal != mine) {
+            let detail = format!("the memory is on CUDA's device {other}, this is its device {mine}");
+            return Err(Error::unsupported(&self.open.hold.id, "adopting memory", detail));
+        }
         // Nothing is asked of the driver, and nothing may be adopted once the device is lost.
         drop(self.open.hold.enter("adopting memory")?);
         Ok(Some(Arc::new(CudaMemory::adopt(&self.open, address, bytes, owner))))

@@ -10,11 +10,13 @@ use std::{
     time::Duration,
 };
 
-use wgpu::{
-    Buffer, BufferDescriptor, BufferUsages, CommandEncoder, MapMode, QuerySet, QuerySetDescriptor, QueryType,
-};
+use wgpu::{Buffer, BufferDescriptor, BufferUsages, CommandEncoder, QuerySet, QuerySetDescriptor, QueryType};
 
-use super::{super::Timestamp, hold::Hold};
+use super::{
+    super::{Direction, Timestamp},
+    hold::Hold,
+    host::Staged,
+};
 use crate::{
     describe::Features,
     error::{Error, Result},
@@ -43,28 +45,26 @@ impl Clock {
 struct Kit {
     slots: QuerySet,
     resolved: Buffer,
-    readable: Buffer,
+    readable: Staged,
 }
 
 impl Kit {
     fn make(hold: &Hold) -> Result<Self> {
-        let buffer = |usage| {
-            let size = u64::from(SLOTS) * size_of::<u64>() as u64;
-            hold.device.create_buffer(&BufferDescriptor {
-                label: None,
-                size,
-                usage,
-                mapped_at_creation: false,
-            })
-        };
+        let size = u64::from(SLOTS) * size_of::<u64>() as u64;
+        let readable = hold.make_staging(OPERATION, size, Direction::Download)?;
         hold.attempt(OPERATION, || Kit {
             slots: hold.device.create_query_set(&QuerySetDescriptor {
                 label: None,
                 ty: QueryType::Timestamp,
                 count: SLOTS,
             }),
-            resolved: buffer(BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC),
-            readable: buffer(BufferUsages::MAP_READ | BufferUsages::COPY_DST),
+            resolved: hold.device.create_buffer(&BufferDescriptor {
+                label: None,
+                size,
+                usage: BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC,
+                mapped_at_creation: false,
+            }),
+            readable,
         })
     }
 }
@@ -110,22 +110,19 @@ impl Pending {
     pub(super) fn resolve(&self, encoder: &mut CommandEncoder) {
         let Kit { slots, resolved, readable } = &self.kit;
         encoder.resolve_query_set(slots, 0..self.used, resolved, 0);
-        encoder.copy_buffer_to_buffer(resolved, 0, readable, 0, u64::from(self.used) * 8);
+        encoder.copy_buffer_to_buffer(resolved, 0, &readable.buffer, 0, u64::from(self.used) * 8);
     }
 
     /// The first thing after the encoder was submitted.
     pub(super) fn collect(self, hold: &Hold) {
-        let Pending { kit, used, readings } = self;
+        let Pending { kit: Kit { slots, resolved, readable }, used, readings } = self;
         let kits = hold.clock.kits.clone();
-        let readable = kit.readable.clone();
-        readable.clone().map_async(MapMode::Read, .., move |outcome| {
-            let view = outcome.ok().and_then(|()| readable.get_mapped_range(..u64::from(used) * 8).ok());
-            // Without a view the device is lost, and the timestamps stay without a reading.
-            let Some(view) = view else { return };
-            let _ = readings.set(view.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect());
-            drop(view);
-            readable.unmap();
-            kits.lock().unwrap_or_else(PoisonError::into_inner).push(kit);
+        readable.when_idle(&hold.queue, Direction::Download, move |readable| {
+            // Where there is none the device is lost, and the timestamps stay without a reading.
+            let Some(readable) = readable else { return };
+            let Some(bytes) = readable.read(used as usize * 8) else { return };
+            let _ = readings.set(bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect());
+            kits.lock().unwrap_or_else(PoisonError::into_inner).push(Kit { slots, resolved, readable });
         });
     }
 }

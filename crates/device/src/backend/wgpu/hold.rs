@@ -2,11 +2,11 @@
 
 use std::{
     mem::ManuallyDrop,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use wgpu::{BufferUsages, CommandBuffer, PollError, PollStatus, PollType, SubmissionIndex};
+use wgpu::{BufferUsages, CommandBuffer, ErrorFilter, PollError, PollStatus, PollType, SubmissionIndex};
 
 use super::{
     super::shelf::Shelf,
@@ -14,11 +14,12 @@ use super::{
     failure::{Failure, catch, translate, watch},
     host::Staging,
     idle::{self, Opened},
+    pages::PageSource,
     program::Modules,
     transfer::TransferQueue,
 };
 use crate::{
-    describe::{Api, Capabilities, DeviceId, Kind},
+    describe::{Capabilities, DeviceId, Kind},
     error::{Error, Result},
 };
 
@@ -44,16 +45,21 @@ pub(super) enum TransferError {
 pub(super) struct Hold {
     pub(super) id: DeviceId,
     pub(super) kind: Kind,
-    pub(super) api: Api,
     pub(super) capabilities: Capabilities,
     pub(super) device: wgpu::Device,
-    /// Runs submissions in order, one after the other has its effects. This is the only handle on it.
+    /// Whether the device is the caller's, who then submits, polls, listens for errors and destroys as it likes.
+    pub(super) is_callers: bool,
+    /// Runs submissions in order, one after the other has its effects. This is the only handle on it, but for a caller's.
     pub(super) queue: wgpu::Queue,
     pub(super) failure: Arc<Failure>,
     pub(super) shelf: Arc<Shelf<wgpu::Buffer>>,
     /// Where large downloads go, where the device has a queue for them.
     pub(super) transfers: Option<Arc<TransferQueue>>,
     pub(super) staging: Staging,
+    /// Where the host memory of a Vulkan device comes from.
+    pub(super) pages: Option<Arc<PageSource>>,
+    /// Held where wgpu may destroy buffers, and where mapped memory of wgpu's is copied from and to.
+    pub(super) gate: Mutex<()>,
     pub(super) modules: Mutex<Modules>,
     /// What compiled pipelines are kept under on disk, where the device gives them.
     pub(super) pipelines: Option<String>,
@@ -66,10 +72,27 @@ impl Hold {
         self.failure.check(&self.id, operation)
     }
 
+    /// Makes calls to wgpu and returns the first error that they reported. A device of the caller's reports to an error
+    /// scope, because the callback for errors is the caller's.
+    pub(super) fn watch<T>(&self, calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
+        if !self.is_callers {
+            return watch(calls);
+        }
+        // They end in the reverse order, also where the calls unwind.
+        let memory = self.device.push_error_scope(ErrorFilter::OutOfMemory);
+        let internal = self.device.push_error_scope(ErrorFilter::Internal);
+        let validation = self.device.push_error_scope(ErrorFilter::Validation);
+        let made = calls();
+        let validation = pollster::block_on(validation.pop());
+        let internal = pollster::block_on(internal.pop());
+        let memory = pollster::block_on(memory.pop());
+        (made, memory.or(validation).or(internal))
+    }
+
     /// Makes calls to wgpu that each succeed or are of no use.
     pub(super) fn attempt<T>(&self, operation: &str, calls: impl FnOnce() -> T) -> Result<T> {
         self.check(operation)?;
-        let (made, error) = watch(calls);
+        let (made, error) = self.watch(calls);
         match error {
             Some(error) => Err(translate(error, &self.id, operation, 0)),
             // The loss of the device is not told to its calls: what was made is then of no use.
@@ -89,8 +112,17 @@ impl Hold {
     pub(super) fn submit(&self, commands: Option<CommandBuffer>, after: u64) -> (SubmissionIndex, u64) {
         match &self.transfers {
             Some(transfers) => transfers.submit(&self.queue, commands, after),
-            None => (self.queue.submit(commands), 0),
+            None => {
+                let _turn = self.turn();
+                (self.queue.submit(commands), 0)
+            }
         }
+    }
+
+    /// The turn to call what may destroy mapped buffers of a lost device, or to touch one. None is needed where the host
+    /// memory is not wgpu's.
+    pub(super) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        self.pages.is_none().then(|| self.gate.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether device memory of this size is made for the queue for transfers too.
@@ -110,7 +142,7 @@ impl Hold {
         else {
             return Ok(None);
         };
-        let (made, error) = watch(|| transfers.make_buffer(&self.device, bytes, usage));
+        let (made, error) = self.watch(|| transfers.make_buffer(&self.device, bytes, usage));
         match (made, error) {
             (_, Some(error)) => Err(translate(error, &self.id, operation, bytes)),
             (Ok(buffer), None) => Ok(Some(buffer)),
@@ -160,11 +192,18 @@ impl Hold {
         submission: &SubmissionIndex,
         timeout: Option<Duration>,
     ) -> Result<bool> {
+        let began = Instant::now();
+        // A wait that needs the turn would keep others from it.
+        let at_once = self.pages.is_none().then_some(Duration::ZERO);
         loop {
-            let wait = PollType::Wait { submission_index: Some(submission.clone()), timeout };
+            let slice = at_once.or(timeout);
+            let wait = PollType::Wait { submission_index: Some(submission.clone()), timeout: slice };
             match self.ask(operation, wait)? {
                 Ok(_) => return Ok(true),
-                Err(PollError::Timeout) if timeout.is_some() => return Ok(false),
+                Err(PollError::Timeout) if timeout.is_some_and(|limit| began.elapsed() >= limit) => {
+                    return Ok(false);
+                }
+                Err(PollError::Timeout) if at_once.is_some() => nap(began.elapsed()),
                 Err(PollError::Timeout) => {}
                 Err(PollError::WrongSubmissionIndex(..)) => {
                     let detail = "the device did not accept the work";
@@ -174,9 +213,10 @@ impl Hold {
         }
     }
 
-    /// Polls, unless the device is lost. A lost device is never polled again: wgpu would free the memory
-    /// that host buffers still point into.
+    /// Polls, unless the device is known to be lost. Where it is lost and not yet known to be, wgpu destroys all buffers:
+    /// what the host reads is not in them ([`super::pages`]), or is touched under the lock that is held here.
     fn ask(&self, operation: &str, how: PollType) -> Result<Result<PollStatus, PollError>> {
+        let _turn = self.turn();
         self.check(operation)?;
         match catch(|| self.device.poll(how)) {
             Ok(outcome) => self.check(operation).map(|()| outcome),
@@ -203,14 +243,26 @@ impl Hold {
         }
     }
 
-    pub(super) fn modules(&self) -> std::sync::MutexGuard<'_, Modules> {
+    pub(super) fn modules(&self) -> MutexGuard<'_, Modules> {
         // Nothing is left half-done under this lock.
         self.modules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Gives other threads a turn between two looks at a submission, longer ones the longer it takes.
+fn nap(waited: Duration) {
+    match waited < Duration::from_micros(100) {
+        true => std::thread::yield_now(),
+        false => std::thread::sleep(Duration::from_micros(50)),
+    }
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
+        if self.is_callers {
+            // wgpu keeps what submitted work uses.
+            return;
+        }
         let opened = Opened {
             device: self.device.clone(),
             queue: self.queue.clone(),

@@ -1,40 +1,42 @@
-//! Host memory that a device copies from or to: staging buffers, mapped while the host has them.
+//! Host memory that a device copies from or to: staging buffers.
 //!
-//! A block is in one of three places. The host has it: it is mapped, and the host reads and writes it. A
-//! stream has it: it is unmapped, and the stream keeps a reference until it has submitted the copy. Nobody
-//! has it: it is being mapped again, and goes back to the shelf when the copy has ended and that is done.
+//! A block is in one of three places. The host has it, and reads and writes it. A stream has it, until it has submitted
+//! the copy. Nobody has it: it goes back to the shelf when the copy has ended.
+//!
+//! On a Vulkan device the host works on the staging buffer itself, which is in memory of ours ([`super::pages`]). The other
+//! APIs' staging buffers are wgpu's, mapped while the host has them, and their memory may go with a lost device: the host
+//! works on memory of its own, and the mapping is touched only to copy from there or to there, while no poll is under way.
 
 use std::{
     any::Any,
     ops::Range,
-    ptr::NonNull,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU8, Ordering::*},
     },
     time::{Duration, Instant},
 };
 
 use smallvec::SmallVec;
-use wgpu::{Buffer, BufferUsages, BufferViewMut, MapMode};
+use wgpu::{Buffer, MapMode, Queue, SubmissionIndex};
 
 use super::{
     super::{Copied, Direction, HostMemory, Line, SharedMemory, cpu::pinned_cap, shelf::Shelf},
     hold::Hold,
+    pages::Pages,
 };
-use crate::{
-    describe::Api,
-    error::{Error, Result},
-};
+use crate::error::{Error, Result};
 
 /// So long mapping a block may take whose copy has ended.
 const MAPPING: Duration = Duration::from_secs(1);
 
-/// Mapped blocks that wait to be used again, for each direction.
+const RECLAIMING: &str = "taking host memory back";
+
+/// Blocks that wait to be used again, for each direction.
 #[derive(Debug)]
 pub(super) struct Staging {
-    upload: Arc<Shelf<Buffer>>,
-    download: Arc<Shelf<Buffer>>,
+    upload: Arc<Shelf<Staged>>,
+    download: Arc<Shelf<Staged>>,
 }
 
 impl Staging {
@@ -43,7 +45,7 @@ impl Staging {
         Staging { upload: shelf(), download: shelf() }
     }
 
-    fn shelf(&self, direction: Direction) -> &Arc<Shelf<Buffer>> {
+    fn shelf(&self, direction: Direction) -> &Arc<Shelf<Staged>> {
         match direction {
             Direction::Upload => &self.upload,
             Direction::Download => &self.download,
@@ -60,69 +62,99 @@ impl Staging {
     }
 }
 
+/// A staging buffer.
+#[derive(Debug)]
+pub(super) struct Staged {
+    pub(super) buffer: Buffer,
+    /// The memory that it is in, where that is ours. Else the host reaches the buffer by mapping it.
+    pub(super) pages: Option<Pages>,
+}
+
+impl Staged {
+    /// Calls back when everything has ended that was submitted so far, with the buffer in the host's hands, or with nothing
+    /// where the device is lost. What the callback keeps alive must not include the device.
+    pub(super) fn when_idle(
+        self,
+        queue: &Queue,
+        direction: Direction,
+        then: impl FnOnce(Option<Staged>) + Send + 'static,
+    ) {
+        match self.pages {
+            Some(_) => queue.on_submitted_work_done(move || then(Some(self))),
+            None => self
+                .buffer
+                .clone()
+                .map_async(mode(direction), .., move |outcome| then(outcome.ok().map(|()| self))),
+        }
+    }
+
+    /// The first so many bytes of a buffer for downloads, for a callback that was just given it; other APIs' buffers are
+    /// unmapped then. Nothing where the device is lost.
+    pub(super) fn read(&self, bytes: usize) -> Option<Vec<u8>> {
+        if let Some(pages) = &self.pages {
+            // SAFETY: the memory is at least as long as the buffer, zeroed when it was made, and the host has it.
+            let all = unsafe { pages.slice(self.buffer.size() as usize) };
+            return all.get(..bytes).map(<[u8]>::to_vec);
+        }
+        let read = self.buffer.get_mapped_range(..bytes as u64).ok()?.to_vec();
+        self.buffer.unmap();
+        Some(read)
+    }
+}
+
+fn mode(direction: Direction) -> MapMode {
+    match direction {
+        Direction::Upload => MapMode::Write,
+        Direction::Download => MapMode::Read,
+    }
+}
+
 /// A staging buffer, which goes back to its shelf when the host and the streams have let go of it.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) buffer: Buffer,
+    /// As in [`Staged`].
+    pages: Option<Pages>,
     direction: Direction,
-    is_mapped: AtomicBool,
-    shelf: Arc<Shelf<Buffer>>,
+    /// Whether the host has it.
+    is_with_host: AtomicBool,
+    /// The submissions that copy from or to it, since the host had it last.
+    submissions: Mutex<SmallVec<[SubmissionIndex; 1]>>,
+    shelf: Arc<Shelf<Staged>>,
+    queue: Queue,
 }
 
 impl Block {
-    fn mode(&self) -> MapMode {
-        match self.direction {
-            Direction::Upload => MapMode::Write,
-            Direction::Download => MapMode::Read,
+    /// Notes a submission with a copy from or to it.
+    pub(super) fn note(&self, submission: &SubmissionIndex) {
+        if self.pages.is_some() {
+            self.submissions.lock().unwrap_or_else(PoisonError::into_inner).push(submission.clone());
         }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let (shelf, buffer) = (self.shelf.clone(), self.buffer.clone());
-        if *self.is_mapped.get_mut() {
-            shelf.put(buffer.size(), buffer);
+        let (shelf, class) = (self.shelf.clone(), self.buffer.size());
+        let staged = Staged { buffer: self.buffer.clone(), pages: self.pages.take() };
+        if *self.is_with_host.get_mut() {
+            shelf.put(class, staged);
             return drop(shelf.excess());
         }
-        // The copy was submitted and may be under way: wgpu maps the buffer when it has ended. What the
-        // callback keeps alive is the shelf alone, never the device.
-        let class = buffer.size();
-        self.buffer.map_async(self.mode(), .., move |outcome| match outcome {
-            Ok(()) => shelf.put(class, buffer),
-            Err(_) => shelf.discount(class),
+        // The copy was submitted and may be under way.
+        staged.when_idle(&self.queue, self.direction, move |staged| match staged {
+            Some(staged) => shelf.put(class, staged),
+            None => shelf.discount(class),
         });
     }
 }
 
-/// A mapped buffer's bytes. The view keeps them mapped; the pointer is its own.
-#[derive(Debug)]
-struct Mapping {
-    _view: BufferViewMut,
-    pointer: NonNull<u8>,
-}
-
-// SAFETY: the pointer is to memory that the view owns access to, and the view may be sent.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    fn new(hold: &Hold, buffer: &Buffer) -> Result<Self> {
-        let mut view = buffer
-            .get_mapped_range_mut(..)
-            .map_err(|why| Error::lost(&hold.id, "reaching host memory", why.to_string()))?;
-        let pointer = view.slice(..).as_raw_element_ptr();
-        Ok(Mapping { _view: view, pointer })
-    }
-}
-
-/// Host memory. While a copy is under way it is not mapped and has no bytes.
+/// Host memory. While a copy is under way it has no bytes.
 #[derive(Debug)]
 pub(super) struct WgpuHostMemory {
     hold: Arc<Hold>,
-    /// Before the block, which cannot be unmapped while there is a view of it.
-    mapping: Option<Mapping>,
     block: Arc<Block>,
-    /// Where a mapping can only be read or only be written: what the host works on instead.
+    /// What the host works on where the staging buffer's memory is wgpu's.
     shadow: Option<Vec<Line>>,
     bytes: usize,
     /// What a copy under way overwrites behind its last byte, because wgpu copies whole words.
@@ -145,41 +177,40 @@ impl WgpuHostMemory {
         hold.check(OPERATION)?;
         let class = hold.class(OPERATION, bytes)?;
         let shelf = hold.staging.shelf(direction).clone();
-        let (buffer, is_mapped) = match shelf.take(class) {
-            Some((_, buffer)) => (buffer, true),
+        let (Staged { buffer, pages }, is_with_host) = match shelf.take(class) {
+            Some((_, staged)) => (staged, true),
             None => {
                 drop(shelf.excess());
-                let buffer = match direction {
-                    Direction::Upload => {
-                        let usage = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
-                        hold.make_block(OPERATION, bytes, usage, true, true)?
-                    }
-                    Direction::Download => {
-                        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-                        hold.make_block(OPERATION, bytes, usage, false, true)?
-                    }
-                };
-                shelf.count(buffer.size());
-                (buffer, direction == Direction::Upload)
+                let staged = hold.make_staging(OPERATION, bytes, direction)?;
+                shelf.count(staged.buffer.size());
+                let is_with_host = staged.pages.is_some() || direction == Direction::Upload;
+                (staged, is_with_host)
             }
         };
-        let block = Block { buffer, direction, is_mapped: AtomicBool::new(is_mapped), shelf };
+        let shadow = pages.is_none().then(|| Line::zeroed(bytes as usize));
+        let block = Block {
+            buffer,
+            pages,
+            direction,
+            is_with_host: AtomicBool::new(is_with_host),
+            submissions: Mutex::default(),
+            shelf,
+            queue: hold.queue.clone(),
+        };
         let mut memory = WgpuHostMemory {
             hold: hold.clone(),
-            mapping: None,
             block: Arc::new(block),
-            // OpenGL maps a buffer for what it was made for and nothing else.
-            shadow: (hold.api == Api::Gl).then(|| Line::zeroed(bytes as usize)),
+            shadow,
             bytes: bytes as usize,
             spared: None,
             coming: SmallVec::new(),
         };
-        if is_mapped {
-            memory.mapping = Some(Mapping::new(hold, &memory.block.buffer)?);
-        } else {
-            memory.reclaim()?;
-        }
+        memory.reclaim()?;
         Ok(memory)
+    }
+
+    fn is_with_host(&self) -> bool {
+        self.block.is_with_host.load(Acquire)
     }
 
     /// Hands the block to a stream, which must keep it until the copy is submitted.
@@ -198,15 +229,17 @@ impl WgpuHostMemory {
         if memory.block.direction != direction {
             return refuse("the host memory was made for the other direction");
         }
-        if let Some(mapping) = memory.mapping.take() {
+        if memory.is_with_host() {
             if let (Some(shadow), Direction::Upload) = (&memory.shadow, direction) {
-                let from: &[u8] = bytemuck::cast_slice(shadow);
-                // SAFETY: the mapping is at least as long as the memory asked for, and may be written.
-                unsafe { mapping.pointer.copy_from_nonoverlapping(NonNull::from(from).cast(), memory.bytes) };
+                let from: &[u8] = &bytemuck::cast_slice(shadow)[..memory.bytes];
+                let _turn = hold.turn();
+                let mut to = memory.block.buffer.get_mapped_range_mut(..).map_err(|why| gone(hold, &why))?;
+                to.slice(..from.len()).copy_from_slice(from);
             }
-            drop(mapping);
-            hold.attempt("copying", || memory.block.buffer.unmap())?;
-            memory.block.is_mapped.store(false, Release);
+            if memory.shadow.is_some() {
+                hold.attempt("copying", || memory.block.buffer.unmap())?;
+            }
+            memory.block.is_with_host.store(false, Release);
         }
         Ok(memory.block.clone())
     }
@@ -230,7 +263,7 @@ impl WgpuHostMemory {
             let detail = format!("bytes {to:?} of host memory of {}", self.bytes);
             return Err(Error::unsupported(&hold.id, "downloading", detail));
         }
-        if self.mapping.is_some() {
+        if self.is_with_host() {
             // No copy is under way; one that was refused may have left these.
             self.spared = None;
             self.coming.clear();
@@ -253,88 +286,104 @@ impl WgpuHostMemory {
         Ok(())
     }
 
-    /// Maps the block again. Fails when the copy has not ended.
-    fn map(&self) -> Result<Mapping> {
-        const OPERATION: &str = "taking host memory back";
+    /// Fails when a copy from or to memory of ours has not ended.
+    fn check_ended(&self) -> Result<()> {
+        self.hold.check(RECLAIMING)?;
+        let mut submissions = self.block.submissions.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(last) = submissions.last() {
+            if !self.hold.reached(RECLAIMING, last, Some(Duration::ZERO))? {
+                return Err(Error::unsupported(&self.hold.id, RECLAIMING, "the copy has not ended"));
+            }
+            submissions.pop();
+        }
+        Ok(())
+    }
+
+    /// Maps wgpu's buffer again. Fails when the copy has not ended.
+    fn map(&self) -> Result<()> {
         let state = Arc::new(AtomicU8::new(0));
         let told = state.clone();
-        self.hold.attempt(OPERATION, || {
-            self.block.buffer.map_async(self.block.mode(), .., move |outcome| {
+        self.hold.attempt(RECLAIMING, || {
+            self.block.buffer.map_async(mode(self.block.direction), .., move |outcome| {
                 told.store(if outcome.is_ok() { 1 } else { 2 }, Release);
             });
         })?;
         // Another thread's poll may have taken the mapping in hand and not be done with it.
         let began = Instant::now();
         while state.load(Acquire) == 0 && began.elapsed() < MAPPING {
-            self.hold.poll(OPERATION)?;
+            self.hold.poll(RECLAIMING)?;
             std::thread::yield_now();
         }
         match state.load(Acquire) {
-            1 => Mapping::new(&self.hold, &self.block.buffer),
+            1 => Ok(()),
             0 => {
-                self.hold.attempt(OPERATION, || self.block.buffer.unmap())?;
-                Err(Error::unsupported(&self.hold.id, OPERATION, "the copy has not ended"))
+                self.hold.attempt(RECLAIMING, || self.block.buffer.unmap())?;
+                Err(Error::unsupported(&self.hold.id, RECLAIMING, "the copy has not ended"))
             }
-            _ => Err(Error::lost(&self.hold.id, OPERATION, "the driver did not map it")),
+            _ => Err(Error::lost(&self.hold.id, RECLAIMING, "the driver did not map it")),
         }
     }
 }
 
+fn gone(hold: &Hold, why: &wgpu::MapRangeError) -> Error {
+    Error::lost(&hold.id, "reaching host memory", why.to_string())
+}
+
 impl HostMemory for WgpuHostMemory {
     fn bytes(&self) -> &[u8] {
-        match (&self.mapping, &self.shadow) {
-            (None, _) => &[],
-            (Some(_), Some(shadow)) => &bytemuck::cast_slice(shadow)[..self.bytes],
-            // SAFETY: the block is at least this long, mapped as long as the view is there, initialised (wgpu
-            // zeroes what it maps for the first time), and shared with nobody while this is borrowed.
-            (Some(mapping), None) => unsafe {
-                std::slice::from_raw_parts(mapping.pointer.as_ptr(), self.bytes)
-            },
+        match (&self.block.pages, &self.shadow) {
+            _ if !self.is_with_host() => &[],
+            (_, Some(shadow)) => &bytemuck::cast_slice(shadow)[..self.bytes],
+            // SAFETY: the block is at least this long, zeroed when it was made, and shared with nobody while this is
+            // borrowed: streams have let go of it, and their copies have ended.
+            (Some(pages), None) => unsafe { pages.slice(self.bytes) },
+            (None, None) => &[],
         }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        match (&self.mapping, &mut self.shadow) {
-            (None, _) => &mut [],
-            (Some(_), Some(shadow)) => &mut bytemuck::cast_slice_mut(shadow)[..self.bytes],
-            // SAFETY: as above, and this is borrowed exclusively. Every API but OpenGL maps memory for both
-            // reading and writing, whatever it is for.
-            (Some(mapping), None) => unsafe {
-                std::slice::from_raw_parts_mut(mapping.pointer.as_ptr(), self.bytes)
-            },
+        match (&self.block.pages, &mut self.shadow) {
+            _ if !self.block.is_with_host.load(Acquire) => &mut [],
+            (_, Some(shadow)) => &mut bytemuck::cast_slice_mut(shadow)[..self.bytes],
+            // SAFETY: as above, and this is borrowed exclusively.
+            (Some(pages), None) => unsafe { pages.slice_mut(self.bytes) },
+            (None, None) => &mut [],
         }
     }
 
     fn reclaim(&mut self) -> Result<()> {
-        if self.mapping.is_some() {
+        if self.is_with_host() {
             return Ok(());
         }
         if Arc::strong_count(&self.block) > 1 {
             let detail = "the copy has not been started";
-            return Err(Error::unsupported(&self.hold.id, "taking host memory back", detail));
+            return Err(Error::unsupported(&self.hold.id, RECLAIMING, detail));
         }
-        let mapping = self.map()?;
-        self.block.is_mapped.store(true, Release);
+        if self.block.pages.is_some() {
+            self.check_ended()?;
+        } else {
+            self.map()?;
+        }
+        // From here on, dropping the block returns it to its shelf at once.
+        self.block.is_with_host.store(true, Release);
         let coming = std::mem::take(&mut self.coming);
-        if let (Some(shadow), Direction::Download) = (&mut self.shadow, self.block.direction) {
+        if let (Some(shadow), Direction::Download, false) =
+            (&mut self.shadow, self.block.direction, coming.is_empty())
+        {
+            let _turn = self.hold.turn();
+            let from = self.block.buffer.get_mapped_range(..).map_err(|why| gone(&self.hold, &why))?;
+            let to: &mut [u8] = bytemuck::cast_slice_mut(shadow);
             for range in coming {
-                let to: &mut [u8] = &mut bytemuck::cast_slice_mut(shadow)[range.clone()];
-                // SAFETY: the mapping is at least as long as the memory asked for, in which the range lies, and may
-                // be read.
-                unsafe {
-                    let from = mapping.pointer.add(range.start);
-                    from.copy_to_nonoverlapping(NonNull::from(to).cast(), range.len());
-                }
+                to[range.clone()].copy_from_slice(&from[range]);
             }
         }
-        self.mapping = Some(mapping);
         if let Some(Spared { start, bytes, len }) = self.spared.take() {
             self.bytes_mut()[start..start + len].copy_from_slice(&bytes[..len]);
         }
         Ok(())
     }
 
-    // A copy from a mapped buffer needs it unmapped, and then the host cannot read it.
+    // A stream that copies from a block has it alone, and then the host cannot read it.
     fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {
         Copied::of(self.bytes())
     }

@@ -1,35 +1,53 @@
 //! Device memory.
 
-use std::{any::Any, sync::Arc};
+use std::{
+    any::Any,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use wgpu::{Buffer, BufferDescriptor, BufferUsages, COPY_BUFFER_ALIGNMENT};
 
 use super::{
     super::{
-        Contents, Memory, Region,
+        Contents, Direction, Memory, Region,
         cpu::too_little_free,
         shelf::{Shelf, class_bytes, exact_bytes},
     },
-    failure::{translate, watch},
-    hold::Hold,
+    failure::translate,
+    hold::{Hold, TransferError},
+    host::Staged,
 };
 use crate::{
     describe::Kind,
     error::{Error, Result},
 };
 
+/// What device memory is used for.
+const BUFFER_USAGES: BufferUsages =
+    BufferUsages::STORAGE.union(BufferUsages::COPY_SRC).union(BufferUsages::COPY_DST);
+
 /// A block of device memory, which goes back to its shelf when its owner and the downloads from it have let go of it.
 #[derive(Debug)]
 pub(super) struct DeviceBlock {
     pub(super) buffer: Buffer,
-    shelf: Arc<Shelf<Buffer>>,
+    /// None where the buffer is the caller's.
+    shelf: Option<Arc<Shelf<Buffer>>>,
+    /// Whether the caller was given the buffer, and may have destroyed it.
+    is_known: AtomicBool,
 }
 
 impl Drop for DeviceBlock {
     // Work that was submitted may still use the block. Whoever gets it next submits later, to the same queue.
     fn drop(&mut self) {
-        self.shelf.put(self.buffer.size(), self.buffer.clone());
-        drop(self.shelf.excess());
+        let Some(shelf) = &self.shelf else { return };
+        if *self.is_known.get_mut() {
+            return shelf.discount(self.buffer.size());
+        }
+        shelf.put(self.buffer.size(), self.buffer.clone());
+        drop(shelf.excess());
     }
 }
 
@@ -51,9 +69,8 @@ impl WgpuMemory {
         let (buffer, is_zero) = match hold.shelf.take(class) {
             Some((_, buffer)) => (buffer, false),
             None => {
-                let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
                 let in_host_memory = matches!(hold.kind, Kind::Software | Kind::Integrated);
-                let buffer = hold.make_block(OPERATION, bytes, usage, false, in_host_memory)?;
+                let buffer = hold.make_block(OPERATION, bytes, BUFFER_USAGES, false, in_host_memory)?;
                 hold.shelf.count(buffer.size());
                 // A new buffer of wgpu's own is zero.
                 let is_zero = !hold.is_made_for_transfers(buffer.size());
@@ -61,7 +78,8 @@ impl WgpuMemory {
             }
         };
         // From here on, dropping it returns the block.
-        let block = Arc::new(DeviceBlock { buffer, shelf: hold.shelf.clone() });
+        let shelf = Some(hold.shelf.clone());
+        let block = Arc::new(DeviceBlock { buffer, shelf, is_known: AtomicBool::new(false) });
         let mut memory = WgpuMemory { hold: hold.clone(), block, bytes, cleared: 0 };
         // It is cleared ahead of everything that will be submitted.
         if !is_zero && contents == Contents::Zeroed && bytes > 0 {
@@ -72,6 +90,22 @@ impl WgpuMemory {
             })?;
         }
         Ok(memory)
+    }
+
+    /// The caller's buffer, used in place.
+    pub(super) fn adopt(hold: &Arc<Hold>, buffer: Buffer) -> Result<Self> {
+        const OPERATION: &str = "adopting a buffer";
+        hold.check(OPERATION)?;
+        let refuse = |detail: String| Err(Error::unsupported(&hold.id, OPERATION, detail));
+        let (bytes, missing) = (buffer.size(), BUFFER_USAGES - buffer.usage());
+        if !missing.is_empty() {
+            return refuse(format!("it was made without {missing:?}"));
+        }
+        if bytes != padded(bytes) {
+            return refuse(format!("{bytes} bytes, which must be a multiple of {COPY_BUFFER_ALIGNMENT}"));
+        }
+        let block = Arc::new(DeviceBlock { buffer, shelf: None, is_known: AtomicBool::new(true) });
+        Ok(WgpuMemory { hold: hold.clone(), block, bytes, cleared: 0 })
     }
 
     pub(super) fn buffer(&self) -> &Buffer {
@@ -85,6 +119,13 @@ impl WgpuMemory {
             Error::unsupported(&hold.id, "using a buffer", "the buffer is in another device's memory")
         })
     }
+}
+
+/// wgpu's buffer of a region, where it is in one.
+pub(crate) fn buffer_of(region: &Region) -> Option<Buffer> {
+    let memory = (&*region.memory as &dyn Any).downcast_ref::<WgpuMemory>()?;
+    memory.block.is_known.store(true, Relaxed);
+    Some(memory.buffer().clone())
 }
 
 impl Memory for WgpuMemory {
@@ -117,8 +158,47 @@ impl Hold {
         mapped_at_creation: bool,
         in_host_memory: bool,
     ) -> Result<Buffer> {
+        self.make_fitting(operation, bytes, |size| {
+            self.make_buffer(operation, size, usage, mapped_at_creation, in_host_memory)
+        })
+    }
+
+    /// Staging memory for so many bytes.
+    pub(super) fn make_staging(&self, operation: &str, bytes: u64, direction: Direction) -> Result<Staged> {
+        let Some(pages) = &self.pages else {
+            let (usage, is_mapped) = match direction {
+                Direction::Upload => (BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC, true),
+                Direction::Download => (BufferUsages::MAP_READ | BufferUsages::COPY_DST, false),
+            };
+            let buffer = self.make_block(operation, bytes, usage, is_mapped, true)?;
+            return Ok(Staged { buffer, pages: None });
+        };
+        self.make_fitting(operation, bytes, |size| {
+            if let Some(free) = too_little_free(size, || self.trim_all()) {
+                return Err(self.no_room(operation, size, Some(free), "the machine's memory"));
+            }
+            let make = || self.attempt(operation, || pages.make(size, direction));
+            let mut made = make()?;
+            if let Err(TransferError::OutOfMemory) = made {
+                self.trim_all();
+                made = make()?;
+            }
+            match made {
+                Ok((buffer, pages)) => Ok(Staged { buffer, pages: Some(pages) }),
+                Err(TransferError::OutOfMemory) => {
+                    Err(self.no_room(operation, size, None, "the driver's host memory"))
+                }
+                Err(TransferError::Lost(reason)) => {
+                    self.failure.lose(&reason);
+                    Err(Error::lost(&self.id, operation, reason))
+                }
+            }
+        })
+    }
+
+    /// Makes something of the size of a block for so many bytes, or where there is no room for that, of exactly so many.
+    fn make_fitting<T>(&self, operation: &str, bytes: u64, make: impl Fn(u64) -> Result<T>) -> Result<T> {
         let class = self.class(operation, bytes)?;
-        let make = |size| self.make_buffer(operation, size, usage, mapped_at_creation, in_host_memory);
         let exact = exact_bytes(bytes).min(self.capabilities.max_buffer_bytes);
         match make(class) {
             Err(Error::OutOfMemory { .. }) if exact < class => make(exact),
@@ -150,7 +230,7 @@ impl Hold {
         }
         let mut is_second_try = false;
         loop {
-            let (buffer, error) = watch(|| self.device.create_buffer(&descriptor));
+            let (buffer, error) = self.watch(|| self.device.create_buffer(&descriptor));
             match error {
                 None => return self.check(operation).map(|()| buffer),
                 Some(wgpu::Error::OutOfMemory { .. }) if !is_second_try => {

@@ -7,6 +7,7 @@
 //!
 //! wgpu reports most errors through callbacks and panics on the rest. [`failure`] turns both into values.
 
+mod callers;
 mod clock;
 mod describe;
 mod failure;
@@ -17,6 +18,11 @@ mod instance;
 mod mark;
 mod memory;
 mod open;
+#[cfg(not(target_vendor = "apple"))]
+mod pages;
+#[cfg(target_vendor = "apple")]
+#[path = "no_pages.rs"]
+mod pages;
 mod pipelines;
 mod program;
 mod stream;
@@ -32,6 +38,8 @@ mod with_vulkan;
 
 use std::sync::Arc;
 
+pub use self::callers::wgpu_features;
+pub(crate) use self::{callers::source_of, memory::buffer_of};
 use super::{Backend, Source};
 use crate::{
     describe::{Api, Description, DeviceId},
@@ -91,10 +99,14 @@ impl Source for WgpuSource {
     }
 
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
-        Err(Error::Split {
-            device: self.description.id.clone(),
-            sizes: sizes.to_vec(),
-            detail: format!("{} has no way to divide a device", self.description.api),
-        })
+        no_partitions(&self.description, sizes)
     }
+}
+
+fn no_partitions(description: &Description, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
+    Err(Error::Split {
+        device: description.id.clone(),
+        sizes: sizes.to_vec(),
+        detail: format!("{} has no way to divide a device", description.api),
+    })
 }

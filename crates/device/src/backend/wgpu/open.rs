@@ -16,13 +16,14 @@ use super::{
     idle::{self, Opened},
     instance,
     memory::WgpuMemory,
+    pages::PageSource,
     pipelines,
     program::WgpuProgram,
     stream::WgpuStream,
     transfer::{self, TransferQueue},
 };
 use crate::{
-    describe::{Capabilities, Description, DeviceId},
+    describe::{Capabilities, Description, DeviceId, Features},
     error::{Error, Result},
     kernel::Kernel,
 };
@@ -62,14 +63,26 @@ pub(super) fn hold(description: &Description, adapter: &Adapter) -> Result<Hold>
         Some(opened) => opened,
         None => request(&id, adapter, ask, limits.clone())?,
     };
+    Ok(hold_of(description, adapter, opened, (features, ask), &limits))
+}
+
+/// A hold on a device that was opened with these features and limits.
+pub(super) fn hold_of(
+    description: &Description,
+    adapter: &Adapter,
+    opened: Opened,
+    (features, asked): (Features, wgpu::Features),
+    limits: &wgpu::Limits,
+) -> Hold {
     let Opened { device, queue, failure, transfers } = opened;
-    let capabilities = describe::capabilities(features, ask, &limits, &adapter.get_info());
-    Ok(Hold {
+    Hold {
+        pages: PageSource::new(adapter, &device),
+        gate: Default::default(),
         clock: Clock::new(&queue),
         kind: description.kind,
-        api: description.api,
-        capabilities,
+        capabilities: describe::capabilities(features, asked, limits, &adapter.get_info()),
         device,
+        is_callers: false,
         queue,
         failure,
         shelf: Arc::new(Shelf::new(
@@ -78,9 +91,9 @@ pub(super) fn hold(description: &Description, adapter: &Adapter) -> Result<Hold>
         transfers,
         staging: Staging::new(),
         modules: Default::default(),
-        pipelines: pipelines::device_key(&adapter.get_info(), ask),
-        id,
-    })
+        pipelines: pipelines::device_key(&adapter.get_info(), asked),
+        id: description.id.clone(),
+    }
 }
 
 /// Asks the driver for a device.
@@ -120,6 +133,10 @@ impl Backend for WgpuBackend {
 
     fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>> {
         Ok(Arc::new(WgpuMemory::allocate(&self.hold, bytes, contents)?))
+    }
+
+    fn adopt_wgpu(&self, buffer: &wgpu::Buffer) -> Result<Option<Arc<dyn Memory>>> {
+        Ok(Some(Arc::new(WgpuMemory::adopt(&self.hold, buffer.clone())?)))
     }
 
     fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>> {

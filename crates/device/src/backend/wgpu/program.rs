@@ -16,7 +16,7 @@ use wgpu::{
 
 use super::{
     super::{Bound, Contents, Memory, Program, Region},
-    failure::{catch, translate, watch, words},
+    failure::{catch, translate, words},
     hold::Hold,
     memory::{WgpuMemory, padded},
     pipelines::Kept,
@@ -80,7 +80,7 @@ impl Module {
         let (entries, constants) = entries(&body.source, &body.constants).map_err(Refusal::Compiler)?;
         let source = ShaderSource::Wgsl((&*body.source).into());
         let descriptor = ShaderModuleDescriptor { label: None, source };
-        let (shader, error) = watch(|| match body.is_checked {
+        let (shader, error) = hold.watch(|| match body.is_checked {
             true => hold.device.create_shader_module(descriptor),
             // SAFETY: `Kernel::wgsl_unchecked`, the only way to such a body, asks its caller for what the checks
             // would see to.
@@ -270,7 +270,7 @@ fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refus
     let device = &hold.device;
     let constants: Vec<_> = module.constants.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     let mut kept = None;
-    let (made, error) = watch(|| {
+    let (made, error) = hold.watch(|| {
         kept = Kept::of(device, hold.pipelines.as_deref(), kernel, body);
         let descriptor = BindGroupLayoutDescriptor { label: None, entries: &entries };
         let layout = (!entries.is_empty()).then(|| device.create_bind_group_layout(&descriptor));

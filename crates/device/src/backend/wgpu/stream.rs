@@ -13,7 +13,7 @@ use super::{
         Timestamp as TimestampBackend,
     },
     clock::Pending,
-    failure::{translate, watch},
+    failure::translate,
     hold::{Hold, TRANSFER_BYTES, TransferError},
     host::{Block, WgpuHostMemory},
     mark::WgpuMark,
@@ -84,7 +84,7 @@ impl WgpuStream {
         let mut outcome = Ok(());
         if self.encoder.is_some() || self.follows {
             let encoder = self.encoder.take();
-            let ((submission, number), error) = watch(|| {
+            let ((submission, number), error) = self.hold.watch(|| {
                 drop(pass);
                 let commands = encoder.map(|mut encoder| {
                     if let Some(pending) = &pending {
@@ -98,6 +98,9 @@ impl WgpuStream {
                 }
                 submission
             });
+            for block in self.kept_blocks.drain(..) {
+                block.note(&submission);
+            }
             self.last = Some(submission);
             self.submitted = number;
             outcome = error.map_or(Ok(()), |error| Err(translate(error, &self.hold.id, operation, 0)));

@@ -88,6 +88,7 @@ impl From<vk::Result> for TransferError {
         match code {
             vk::Result::ERROR_OUT_OF_DEVICE_MEMORY
             | vk::Result::ERROR_OUT_OF_HOST_MEMORY
+            | vk::Result::ERROR_MEMORY_MAP_FAILED
             | vk::Result::ERROR_TOO_MANY_OBJECTS => TransferError::OutOfMemory,
             code => TransferError::Lost(code.to_string()),
         }

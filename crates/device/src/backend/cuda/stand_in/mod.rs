@@ -5,7 +5,10 @@ use std::{process::Command, sync::Arc};
 use libloading::os::unix::Library;
 
 use super::find;
-use crate::{Device, Direction, Error, Kernel};
+use crate::{
+    AnyBuffer, DType, Device, Direction, Error, Kernel,
+    dlpack::{self, DLDevice, DLManagedTensor, Managed},
+};
 
 /// Set in the process that finds the library.
 const INSIDE: &str = "EVENER_TEST_INSIDE";
@@ -203,4 +206,50 @@ fn memory_of_another_library_is_used_in_place_and_given_back() {
     assert!(device.buffer::<u8>(1 << 20).is_err());
     assert!(matches!(adopt(1 << 44), Err(Error::Lost { .. })));
     assert_eq!(Arc::strong_count(&owner), 1);
+}
+
+#[test]
+fn tensors_of_the_card_are_exported_and_imported_in_place() {
+    let None = in_another_process("tensors_of_the_card_are_exported_and_imported_in_place") else { return };
+    let device = card();
+    let buffer = device.buffer_any::<f32>(1024).unwrap();
+    let part = AnyBuffer::from(buffer.slice(256..).unwrap());
+    let mut tensor: Managed<DLManagedTensor> = part.to_dlpack(&[3, 256]).unwrap();
+    let address = buffer.cuda_address().unwrap() + 1024;
+    assert_eq!(tensor.tensor().device, DLDevice { device_type: dlpack::CUDA, device_id: 0 });
+    assert_eq!(tensor.tensor().data.addr() as u64, address);
+    // Another handle on the same card takes it for another library's.
+    let other = device.fresh();
+    // SAFETY: nobody uses the elements.
+    let (imported, shape) = unsafe { other.import_dlpack(tensor) }.unwrap();
+    assert_eq!(imported.as_bytes().cuda_address(), Some(address));
+    assert_eq!((imported.dtype(), imported.len(), shape), (DType::F32, 768, vec![3, 256]));
+    drop((buffer, part));
+    assert_eq!(device.memory().in_use_bytes, 4096, "the tensor holds it");
+    drop(imported);
+    assert_eq!((device.memory().in_use_bytes, other.memory().shelved_bytes), (0, 0));
+    // A tensor on another card, on the processor, and one that is not aligned as kernels may rely on.
+    let any = device.any_buffer(DType::U8, 64).unwrap();
+    tensor = any.to_dlpack(&[64]).unwrap();
+    let raw = tensor.into_raw();
+    // SAFETY: nobody else has the tensor; and as above.
+    let error = unsafe {
+        (*raw).dl_tensor.device.device_id = 1;
+        device.import_dlpack(Managed::from_raw(raw))
+    };
+    let error = error.unwrap_err();
+    assert!(error.to_string().contains("CUDA's device 1, this is its device 0"), "{error}");
+    tensor = Device::cpu().any_buffer(DType::U8, 64).unwrap().to_dlpack(&[64]).unwrap();
+    // SAFETY: as above.
+    let error = unsafe { device.import_dlpack(tensor) }.unwrap_err();
+    assert!(error.to_string().contains("it is not the processor"), "{error}");
+    tensor = any.slice(8..).unwrap().to_dlpack(&[56]).unwrap();
+    // SAFETY: as above.
+    let error = unsafe { device.import_dlpack(tensor) }.unwrap_err();
+    assert!(error.to_string().contains("no multiple of 16"), "{error}");
+    // And the processor has no use for the card's address.
+    tensor = any.to_dlpack(&[64]).unwrap();
+    // SAFETY: as above.
+    let error = unsafe { Device::cpu().import_dlpack(tensor) }.unwrap_err();
+    assert!(error.to_string().contains("it is no CUDA device"), "{error}");
 }

@@ -252,3 +252,25 @@ fn what_one_opening_keeps_is_given_up_for_another() {
     assert!(matches!(full, Error::OutOfMemory { .. }), "{full}");
     assert_eq!(one.memory().shelved_bytes, 0);
 }
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_poll_in_flight_while_the_device_is_lost_frees_no_host_memory_that_is_read() {
+    const LEN: usize = 48 << 20;
+    let (device, hold) = open(&vulkan());
+    let mut stream = device.stream().unwrap();
+    let buffer = device.buffer_any::<u8>(LEN).unwrap();
+    stream.fill(&buffer, 7).unwrap();
+    let down = device.host_buffer::<u8>(LEN, Direction::Download).unwrap();
+    let down = stream.download_host(&buffer, down).unwrap().wait().unwrap();
+    let mut up = device.host_buffer::<u8>(LEN, Direction::Upload).unwrap();
+    up.as_mut_slice().fill(9);
+    // A poll that asked whether the device is lost before it was: it goes on to the driver all the same, and wgpu
+    // destroys every buffer.
+    hold.device.destroy();
+    hold.device.poll(wgpu::PollType::Poll).unwrap();
+    assert!(down.as_slice().iter().all(|byte| *byte == 7));
+    assert!(up.as_slice().iter().all(|byte| *byte == 9));
+    up.as_mut_slice().fill(10);
+    assert!(up.as_slice().iter().all(|byte| *byte == 10));
+}

@@ -1,6 +1,7 @@
 //! Tests on the Vulkan device that is here, most often Mesa's software. They are ignored unless asked for, and
 //! fail where there is none.
 
+mod callers;
 mod compile;
 mod memory;
 mod transfers;

@@ -1,0 +1,82 @@
+//! Devices that the caller has opened.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+use wgpu::{Adapter, Device, Queue};
+
+use super::{
+    super::{Backend, Source},
+    describe,
+    idle::Opened,
+    no_partitions,
+    open::{WgpuBackend, hold_of},
+};
+use crate::{
+    describe::{Api, Description, DeviceId},
+    error::{Error, Result},
+};
+
+/// The features of these that Evener has a use for: what to request a `wgpu::Device` with that is given to
+/// [`Device::from_wgpu`](crate::Device::from_wgpu).
+pub fn wgpu_features(has: wgpu::Features) -> wgpu::Features {
+    describe::features(has).1
+}
+
+/// The source of a device of the caller's.
+pub(crate) fn source_of(adapter: &Adapter, device: &Device, queue: &Queue) -> Result<Arc<dyn Source>> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let backend = adapter.get_info().backend;
+    let api = match backend {
+        wgpu::Backend::Vulkan => Api::Vulkan,
+        wgpu::Backend::Metal => Api::Metal,
+        wgpu::Backend::Dx12 => Api::Dx12,
+        wgpu::Backend::Gl => Api::Gl,
+        _ => {
+            let detail = format!("it is driven through {backend:?}");
+            return Err(Error::unsupported(
+                &DeviceId::from("wgpu"),
+                "taking a device of the caller's",
+                detail,
+            ));
+        }
+    };
+    let id = DeviceId::from(format!("{api}:caller{}", NUMBER.fetch_add(1, Relaxed)));
+    let description = describe::describe(id, api, adapter);
+    Ok(Arc::new(CallersSource {
+        description,
+        adapter: adapter.clone(),
+        device: device.clone(),
+        queue: queue.clone(),
+    }))
+}
+
+#[derive(Debug)]
+struct CallersSource {
+    description: Description,
+    adapter: Adapter,
+    device: Device,
+    queue: Queue,
+}
+
+impl Source for CallersSource {
+    fn describe(&self) -> &Description {
+        &self.description
+    }
+
+    fn open(&self) -> Result<Arc<dyn Backend>> {
+        let (device, queue) = (self.device.clone(), self.queue.clone());
+        // Nothing is told to it but by the calls themselves: the callbacks are the caller's.
+        let opened = Opened { device, queue, failure: Default::default(), transfers: None };
+        let (features, limits) = (describe::features(self.device.features()), self.device.limits());
+        let mut hold = hold_of(&self.description, &self.adapter, opened, features, &limits);
+        hold.is_callers = true;
+        Ok(Arc::new(WgpuBackend::of(hold)))
+    }
+
+    fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
+        no_partitions(&self.description, sizes)
+    }
+}
