@@ -9,6 +9,13 @@ use super::{
     Failure, LaneIndex, Outcome, Run, Settings, State, Time, attempts::Attempt, lane::Lane, len, seconds,
 };
 
+/// Lanes in reserve are added once the others have not ended a chunk for this long,
+const SILENT_AFTER: Duration = Duration::from_secs(1);
+/// and for so many times the longest chunk so far.
+const SILENT_FACTOR: u32 = 4;
+/// A share of a fixed split is left to others once its lane has not been ready for this long.
+pub(super) const NOT_READY_AFTER: Duration = Duration::from_secs(10);
+
 impl Run {
     /// A chunk has failed.
     pub fn failed(&mut self, chunk: u64, failure: Failure, now: Time) {
@@ -113,6 +120,18 @@ impl Run {
         hung
     }
 
+    /// Whether the lanes in reserve should be added: no lane is healthy, or all that are have been silent for a while, and
+    /// may never give a sign of life. Plain code is waited for.
+    pub fn needs_reserve(&self, now: Time) -> bool {
+        if !self.has_reserve || self.outcome.is_some() {
+            return false;
+        }
+        let mut healthy = self.lanes.iter().filter(|it| it.state == State::Healthy);
+        let silence = SILENT_AFTER.max(self.longest_chunk * SILENT_FACTOR);
+        let is_silent = now.saturating_sub(self.last_sign) >= silence;
+        healthy.all(|it| is_silent && (it.may_hang || it.in_flight == 0))
+    }
+
     /// When the next chunk will have to be taken for hung, or the run to end, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Time> {
         let chunks = self.attempts.iter().filter_map(|(_, attempt)| self.deadline(attempt));
@@ -122,7 +141,8 @@ impl Run {
     /// When a run ends whose lanes are all set aside. Not while one of them has a chunk in hand that may show it to be
     /// well again.
     fn return_limit_ends(&self) -> Option<Time> {
-        let since = self.nobody_since.filter(|_| self.attempts.iter().next().is_none())?;
+        let since =
+            self.nobody_since.filter(|_| !self.has_reserve && self.attempts.iter().next().is_none())?;
         Some(since.saturating_add(self.settings.return_limit))
     }
 
@@ -154,7 +174,7 @@ impl Run {
     fn silence_ends(&self) -> Option<Time> {
         // A lane without a chunk is being made ready, or waits for one.
         let has_nothing = |it: &Lane| it.state == State::Healthy && it.in_flight == 0 && !it.has_asked;
-        if self.settings.limit.is_some() || self.lanes.iter().any(has_nothing) {
+        if self.settings.limit.is_some() || self.has_reserve || self.lanes.iter().any(has_nothing) {
             return None;
         }
         let mut last = self.last_sign;
@@ -199,7 +219,7 @@ impl Run {
                 self.returned.extend(orphaned);
             }
         }
-        if self.lanes.iter().all(|it| it.state == State::Retired) {
+        if !self.has_reserve && self.lanes.iter().all(|it| it.state == State::Retired) {
             self.outcome.get_or_insert(Outcome::NoLaneLeft);
         }
         if !self.lanes.iter().any(|it| it.state == State::Healthy) {

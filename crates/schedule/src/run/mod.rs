@@ -36,6 +36,8 @@ pub struct Run {
     /// Whether more items may come.
     open: bool,
     lanes: Vec<Lane>,
+    /// Whether more lanes can be added, should these not be enough.
+    has_reserve: bool,
     tallies: Vec<Tally>,
     /// Items that no lane has been given: everything from here on, and what was given back.
     next: u64,
@@ -82,14 +84,15 @@ impl Run {
             costs: Costs::default(),
             open: false,
             lanes: Vec::new(),
-            tallies: vec![Tally::default(); lanes.len()],
+            has_reserve: false,
+            tallies: Vec::new(),
             next: 0,
             returned: VecDeque::new(),
             attempts: Attempts::default(),
             done: 0,
             outcome: None,
             adaptive: *strategy == Shares::Pulled,
-            all_divisible: lanes.iter().all(|spec| spec.divisible && !spec.may_hang),
+            all_divisible: true,
             known_lanes: 0,
             known_rate: 0.0,
             last_accepted: Time::ZERO,
@@ -100,12 +103,7 @@ impl Run {
             nobody_since: None,
             tail: Tail::default(),
         };
-        // The user's limit is one of chunks, so where there is one they stay small.
-        let in_parts = run.adaptive && settings.limit.is_none();
-        run.lanes = lanes.iter().map(|spec| Lane::new(spec, settings.most_items, in_parts)).collect();
-        let rates = run.lanes.iter().filter_map(|lane| Some(lane.pace?.each.recip()));
-        (run.known_lanes, run.known_rate) =
-            rates.fold((0, 0.0), |(count, sum), rate| (count + 1, sum + rate));
+        run.add_lanes(lanes);
         if let Shares::Fixed(shares) = strategy {
             for (lane, &share) in run.lanes.iter_mut().zip(shares) {
                 let end = run.next.saturating_add(share).min(items);
@@ -119,6 +117,30 @@ impl Run {
             run.outcome = Some(Outcome::NoLaneLeft);
         }
         run
+    }
+
+    /// Adds lanes, which take part from now on: those that were in reserve.
+    pub fn add_lanes(&mut self, lanes: &[LaneSpec]) {
+        // The user's limit is one of chunks, so where there is one they stay small.
+        let in_parts = self.adaptive && self.settings.limit.is_none();
+        for spec in lanes {
+            let lane = Lane::new(spec, self.settings.most_items, in_parts);
+            self.all_divisible &= spec.divisible && !spec.may_hang;
+            self.known_lanes += u32::from(lane.pace.is_some());
+            self.known_rate += lane.pace.map_or(0.0, |pace| pace.each.recip());
+            self.lanes.push(lane);
+            self.tallies.push(Tally::default());
+        }
+        self.has_reserve = false;
+        if !lanes.is_empty() {
+            self.nobody_since = None;
+        }
+    }
+
+    /// The same run, which does not end for want of lanes before those in reserve were [added](Run::add_lanes).
+    pub fn with_reserve(mut self) -> Self {
+        self.has_reserve = true;
+        self
     }
 
     /// The same, with items that cost unlike amounts.
@@ -262,7 +284,7 @@ impl Run {
                 let soon = now.saturating_add(seconds((item / 8.0).clamp(5e-5, 1e3)));
                 return Answer::Wait { until: Some(soon.min(self.look_again(now))) };
             };
-            if let Some(items) = self.take(lane, size) {
+            if let Some(items) = self.take(lane, size, now) {
                 let purpose = if self.lanes[lane].on_trial { Purpose::Canary } else { Purpose::Work };
                 let chunk = self.hand_out(lane, items, purpose, None, now);
                 self.note_drained(now);

@@ -4,6 +4,7 @@ use std::{ops::Range, time::Duration};
 
 use super::{
     LaneIndex, Run, State, Time,
+    health::NOT_READY_AFTER,
     lane::{Lane, Pace},
     len,
 };
@@ -214,7 +215,7 @@ impl Run {
     }
 
     /// Takes items for a lane: what was given back first, then its share of a fixed split, then new ones.
-    pub(super) fn take(&mut self, lane: LaneIndex, size: f64) -> Option<Range<u64>> {
+    pub(super) fn take(&mut self, lane: LaneIndex, size: f64, now: Time) -> Option<Range<u64>> {
         let most = self.lanes[lane].most_items.min(self.lanes[lane].most_within_limit);
         if let Some(items) = self.returned.pop_front() {
             let end = if self.adaptive { self.costs.advance(&items, size) } else { items.end };
@@ -226,8 +227,10 @@ impl Run {
             return Some(share.start..middle);
         }
         if self.next >= self.items {
-            // A lane that is set aside does not ask for its share.
-            let orphan = self.lanes.iter().position(|it| it.share.is_some() && it.state != State::Healthy)?;
+            // A lane that is set aside does not ask for its share, and one that is not ready may never.
+            let is_orphan =
+                |it: &Lane| it.state != State::Healthy || (!it.has_asked && now >= NOT_READY_AFTER);
+            let orphan = self.lanes.iter().position(|it| it.share.is_some() && is_orphan(it))?;
             let share = self.lanes[orphan].share.take()?;
             let end = share.end;
             return Some(self.cut(share, end, most));

@@ -550,8 +550,49 @@ fn happenings() -> impl proptest::strategy::Strategy<Value = Vec<Happening>> {
     prop::collection::vec(happening, 0..400)
 }
 
+#[test]
+fn lanes_in_reserve_are_needed_where_no_lane_is_healthy_or_all_are_silent() {
+    let lanes = |may_hang| [LaneSpec { may_hang, ..ONE_AT_A_TIME }];
+    let new = |may_hang| Run::new(10, &lanes(may_hang), &Shares::Pulled, Settings::default()).with_reserve();
+    for failure in [Failure::Unable, Failure::Untrusted] {
+        let mut run = new(true);
+        assert!(!run.needs_reserve(ms(10)));
+        run.lane_failed(0, failure, ms(10));
+        assert!(run.needs_reserve(ms(10)) && run.outcome().is_none(), "{failure:?}");
+        run.overdue(ms(3_600_000));
+        assert_eq!(run.outcome(), None, "it does not end before the reserve is tried");
+        run.add_lanes(&lanes(true));
+        assert!(!run.needs_reserve(ms(3_600_000)));
+        assert!(matches!(run.ask(1, ms(3_600_000)), Answer::Run(_)));
+    }
+    // A device that is not made ready, and one that does not come back with its chunk.
+    let mut run = new(true);
+    assert!(!run.needs_reserve(ms(999)) && run.needs_reserve(ms(1_000)));
+    assert!(matches!(run.ask(0, ms(100)), Answer::Run(_)));
+    assert!(run.needs_reserve(ms(1_000)));
+    // Plain code is waited for.
+    let mut run = new(false);
+    assert!(matches!(run.ask(0, ms(100)), Answer::Run(_)));
+    assert!(!run.needs_reserve(ms(100_000)));
+    assert!(!Run::new(10, &lanes(true), &Shares::Pulled, Settings::default()).needs_reserve(ms(100_000)));
+}
+
+#[test]
+fn a_share_is_left_to_others_where_its_lane_is_not_ready_for_long() {
+    let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Fixed(vec![5, 5]), Settings::default());
+    let Answer::Run(own) = run.ask(1, ms(0)) else { panic!("nothing to do") };
+    run.finished(own.id, ms(1), ms(1));
+    assert!(!matches!(run.ask(1, ms(5_000)), Answer::Run(_)));
+    let Answer::Run(other) = run.ask(1, ms(10_000)) else { panic!("it waits for a lane that is not ready") };
+    assert_eq!(other.items, 0..5);
+    run.finished(other.id, ms(1), ms(10_001));
+    assert_eq!(run.outcome(), Some(&Outcome::Complete));
+}
+
 /// Drives a run, and checks what must hold at every step.
 struct Driver {
+    /// Lanes that are not in the run yet.
+    reserve: Vec<LaneSpec>,
     run: Run,
     now: Time,
     /// Depth, and whether others can steal from it.
@@ -640,6 +681,14 @@ impl Driver {
         }
     }
 
+    /// Adds the lanes in reserve, where the run needs them.
+    fn add_reserve(&mut self) {
+        assert!(self.reserve.is_empty() || self.run.outcome() != Some(&Outcome::NoLaneLeft));
+        if self.run.needs_reserve(self.now) {
+            self.run.add_lanes(&std::mem::take(&mut self.reserve));
+        }
+    }
+
     /// Takes what a lane that was set aside had in hand.
     fn forget(&mut self) {
         let run = &self.run;
@@ -648,9 +697,10 @@ impl Driver {
     }
 
     fn happen(&mut self, happening: Happening) {
+        self.add_reserve();
         let some = self.running.len();
         match happening {
-            Happening::Ask { lane } => drop(self.ask(lane % self.lanes.len())),
+            Happening::Ask { lane } => drop(self.ask(lane % self.run.tallies().len())),
             Happening::End { which, took } if some > 0 => self.end(which % some, ms(took)),
             Happening::GiveBack { which, part } if some > 0 => {
                 let chunk = &mut self.running[which % some];
@@ -687,8 +737,16 @@ fn drive(items: u64, lanes: &[(usize, bool)], fixed: bool, happenings: &[Happeni
         .map(|&(depth, divisible)| LaneSpec { depth, divisible, may_hang: !divisible, ..ONE_AT_A_TIME })
         .collect();
     let strategy = if fixed { Shares::Fixed(crate::equal(items, lanes.len())) } else { Shares::Pulled };
+    let mut run = Run::new(items, &specs, &strategy, Settings::default());
+    let mut reserve = Vec::new();
+    if !fixed && specs.len() > 3 {
+        // The last ones are added where the others are not enough.
+        reserve = specs[3..].to_vec();
+        run = Run::new(items, &specs[..3], &strategy, Settings::default()).with_reserve();
+    }
     let mut driver = Driver {
-        run: Run::new(items, &specs, &strategy, Settings::default()),
+        reserve,
+        run,
         now: ms(0),
         lanes: lanes.to_vec(),
         running: Vec::new(),
@@ -700,7 +758,8 @@ fn drive(items: u64, lanes: &[(usize, bool)], fixed: bool, happenings: &[Happeni
     let mut rounds = 0;
     while driver.run.outcome().is_none() {
         driver.now += ms(200);
-        for lane in 0..lanes.len() {
+        driver.add_reserve();
+        for lane in 0..driver.run.tallies().len() {
             while driver.ask(lane) {}
         }
         while !driver.running.is_empty() {
@@ -710,7 +769,7 @@ fn drive(items: u64, lanes: &[(usize, bool)], fixed: bool, happenings: &[Happeni
         assert!(rounds < 100_000, "no progress: {:?}", driver.run);
     }
     let Driver { run, accepted, answers, now, .. } = driver;
-    let all_retired = (0..lanes.len()).all(|lane| run.state(lane) == State::Retired);
+    let all_retired = (0..run.tallies().len()).all(|lane| run.state(lane) == State::Retired);
     match run.outcome() {
         Some(Outcome::Complete) => {
             let mut next = 0;
