@@ -168,7 +168,9 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         return REFUTED;
     }
     match error.downcast_ref() {
-        Some(Merkle::OutOfRange { .. } | Merkle::Scheme { .. } | Merkle::Uneven { .. }) => return USAGE,
+        Some(
+            Merkle::LeafOutOfRange { .. } | Merkle::UnsupportedScheme { .. } | Merkle::PartialLeaf { .. },
+        ) => return USAGE,
         Some(Merkle::NoLeaves { .. }) => return USAGE,
         _ => {}
     }

@@ -384,7 +384,7 @@ fn a_proof_that_does_not_hold_is_told() {
     let output = merkle(&folder, &["verify", "flipped", "--json"]);
     assert_eq!(output.status.code(), Some(3));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(found[0]["why"].as_str().unwrap().contains("the proof does not hold"), "{found}");
+    assert!(found[0]["why"].as_str().unwrap().contains("the proof is invalid"), "{found}");
     assert_eq!(stderr(&output), "error: 1 of 1 proofs do not hold\n");
 
     let other = "00".repeat(32);

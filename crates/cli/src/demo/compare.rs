@@ -75,7 +75,7 @@ pub(super) fn compare(cast: &Cast, rates: &[Rate], all: &[u8], is_silent: bool) 
     let together: f64 = rates.iter().filter_map(|rate| rate.leaves_per_s).sum();
     let most = (all.len() / LEAF_BYTES) as u64;
     let count = ((together * BUILD_S) as u64 / STEP * STEP).clamp(STEP, most);
-    let leaves = Leaves::of_size(&all[..count as usize * LEAF_BYTES], LEAF_BYTES)?;
+    let leaves = Leaves::fixed_size(&all[..count as usize * LEAF_BYTES], LEAF_BYTES)?;
     // Parts of one processor are alike, and so are the ways to share work out between them: until somebody disturbs one.
     let disturbed = cast.devices.first().filter(|_| cast.was_split);
     let mut ways = ways(cast, rates, &leaves, disturbed)?;

@@ -122,7 +122,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let pool = Pool::builder().devices(&cast.devices).keep_history_at(None).build()?;
     let builder = || Builder::new(&pool);
     let all = make_leaves(leaves_for(&builder(), &cast)?);
-    let leaves = Leaves::of_size(&all, LEAF_BYTES)?;
+    let leaves = Leaves::fixed_size(&all, LEAF_BYTES)?;
     let main = builder().strategy(strategy).trace();
     let main = if is_silent { main } else { main.progress_bar() };
     let rates: Vec<Rate> =
@@ -177,7 +177,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
 /// As many leaves as the devices build a tree over in a few seconds, or as there is room for.
 fn leaves_for(builder: &Builder, cast: &Cast) -> Result<u64> {
     let sample = make_leaves(SAMPLE);
-    let rates = builder.calibrate(&Leaves::of_size(&sample, LEAF_BYTES)?)?;
+    let rates = builder.calibrate(&Leaves::fixed_size(&sample, LEAF_BYTES)?)?;
     let together: f64 = rates.iter().filter_map(|rate| rate.1).sum();
     let began = Instant::now();
     plain::root(&sample, LEAF_BYTES);

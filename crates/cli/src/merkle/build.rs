@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
 use evener_device::Device;
 use evener_merkle::{
-    Builder, Built, Digest, Error, Hash, LeafFile, Leaves, MerkleTree, RootStream, Rule, Scheme, Summary,
+    Builder, Built, Digest, Error, Hash, LeafFile, Leaves, MerkleTree, RootStream, Rule, Scheme, TreeSummary,
 };
 use evener_schedule::{Pool, Report, Trace};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -105,7 +105,7 @@ fn leaf_size(text: &str) -> Result<usize, String> {
 
 /// What leaves came to.
 struct Found {
-    summary: Summary,
+    summary: TreeSummary,
     bytes: u64,
     /// Where it was asked for.
     tree: Option<MerkleTree>,
@@ -115,7 +115,7 @@ struct Found {
 }
 
 impl Found {
-    fn new<T>(built: &Built<T>, summary: Summary, bytes: u64, tree: Option<MerkleTree>) -> Found {
+    fn new<T>(built: &Built<T>, summary: TreeSummary, bytes: u64, tree: Option<MerkleTree>) -> Found {
         let (report, trace) = (built.report().cloned(), built.trace().clone());
         Found { summary, bytes, tree, report, leaves_per_item: built.leaves_per_item(), trace }
     }
@@ -293,25 +293,25 @@ impl Work {
         tracing::info!("{}: {} bytes, read by the devices themselves", shown(path), count(bytes));
         let mut short = match last {
             None => whole_leaves(&shown(path), bytes, leaf_bytes).map(|()| Vec::new())?,
-            Some(_) => file.split_off_rest(leaf_bytes)?,
+            Some(_) => file.split_off_partial_leaf(leaf_bytes)?,
         };
         let leaves = Leaves::file(file, leaf_bytes)?;
         if short.is_empty() {
             return self.of_leaves(&leaves, bytes);
         }
         if last == Some(Last::Pad) {
-            input::check_memory(leaf_bytes, RootStream::piece_bytes(leaf_bytes), free_memory())?;
+            input::check_memory(leaf_bytes, RootStream::recommended_piece_bytes(leaf_bytes), free_memory())?;
             input::make_room(&mut short, leaf_bytes, &shown(path))?;
             short.resize(leaf_bytes, 0);
         }
         let bytes = leaves.count() * leaf_bytes as u64 + short.len() as u64;
-        let last = Leaves::parts([short.as_slice()]);
+        let last = Leaves::slices([short.as_slice()]);
         if leaves.count() == 0 {
             return self.of_leaves(&last, bytes);
         }
         if self.wants_tree {
             self.check_indices(leaves.count() + 1)?;
-            let (mut tree, built) = self.builder.tree(&leaves)?.split();
+            let (mut tree, built) = self.builder.tree(&leaves)?.into_parts();
             tree.append(&short);
             return Ok(Found::new(&built, tree.summary(), bytes, Some(tree)));
         }
@@ -333,34 +333,34 @@ impl Work {
         all.resize(bytes as usize, 0);
         let leaf = |(index, leaf): (usize, &mut [u8])| Numbers::leaf(index as u64, leaf);
         all.par_chunks_mut(leaf_bytes).enumerate().for_each(leaf);
-        self.of_leaves(&Leaves::of_size(&all, leaf_bytes)?, bytes)
+        self.of_leaves(&Leaves::fixed_size(&all, leaf_bytes)?, bytes)
     }
 
     fn of_leaves(&self, leaves: &Leaves<'_>, bytes: u64) -> Result<Found> {
         if self.wants_tree {
             self.check_indices(leaves.count())?;
-            let (tree, built) = self.builder.tree(leaves)?.split();
+            let (tree, built) = self.builder.tree(leaves)?.into_parts();
             return Ok(Found::new(&built, tree.summary(), bytes, Some(tree)));
         }
         let built = self.builder.root(leaves)?;
         Ok(Found::new(&built, self.summary(&built), bytes, None))
     }
 
-    fn summary(&self, built: &Built<Digest>) -> Summary {
-        Summary { scheme: self.scheme, leaves: built.leaves(), root: Some(*built.value()) }
+    fn summary(&self, built: &Built<Digest>) -> TreeSummary {
+        TreeSummary { scheme: self.scheme, leaves: built.leaves(), root: Some(*built.value()) }
     }
 
     /// Fails, before the tree is built, where a leaf to prove is not there.
     fn check_indices(&self, leaves: u64) -> Result<()> {
         match self.prove.iter().find(|&&index| index >= leaves) {
-            Some(&index) => Err(Error::OutOfRange { index, leaves }.into()),
+            Some(&index) => Err(Error::LeafOutOfRange { index, leaves }.into()),
             None => Ok(()),
         }
     }
 
     fn of_stream(&self, origins: Vec<Origin>, cut: Cut) -> Result<Found> {
         if let Cut::Size(size, last) = cut {
-            input::check_memory(size, RootStream::piece_bytes(size), free_memory())?;
+            input::check_memory(size, RootStream::recommended_piece_bytes(size), free_memory())?;
             if last.is_none() {
                 origins.iter().try_for_each(|origin| origin.check_size(size))?;
             }
@@ -388,7 +388,7 @@ impl Work {
         let hash = |path: &PathBuf| {
             let mut origin = Origin::open(path)?;
             let mut counted = Counted { reader: origin.reader(), bytes: 0 };
-            let digest = scheme.leaf_from(&mut counted);
+            let digest = scheme.hash_leaf_from(&mut counted);
             let digest = digest.with_context(|| format!("{}: cannot be read", shown(path)))?;
             let bytes = counted.bytes;
             origin.check_unchanged(bytes)?;

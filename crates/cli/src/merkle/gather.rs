@@ -29,7 +29,13 @@ pub(super) fn pieces(origins: Vec<Origin>, cut: Cut) -> Receiver<Result<Vec<u8>>
             for origin in origins {
                 match cut {
                     Cut::Size(size, last) => {
-                        rest = origin.pieces(RootStream::piece_bytes(size), size, last, rest, &mut take)?;
+                        rest = origin.pieces(
+                            RootStream::recommended_piece_bytes(size),
+                            size,
+                            last,
+                            rest,
+                            &mut take,
+                        )?;
                     }
                     Cut::Lines => origin.lines(TEXT_BYTES, &mut take)?,
                 }
@@ -48,10 +54,10 @@ pub(super) fn pieces(origins: Vec<Origin>, cut: Cut) -> Receiver<Result<Vec<u8>>
 /// The leaves of a piece: those of one size or lines, and one that is shorter.
 fn leaves(piece: &[u8], cut: Cut) -> Result<[Leaves<'_>; 2]> {
     Ok(match cut {
-        Cut::Lines => [Leaves::lines(piece), Leaves::parts([])],
+        Cut::Lines => [Leaves::lines(piece), Leaves::slices([])],
         Cut::Size(size, _) => {
             let (whole, short) = piece.split_at(piece.len() / size * size);
-            [Leaves::of_size(whole, size)?, Leaves::parts(Some(short).filter(|short| !short.is_empty()))]
+            [Leaves::fixed_size(whole, size)?, Leaves::slices(Some(short).filter(|short| !short.is_empty()))]
         }
     })
 }
@@ -84,7 +90,7 @@ pub(super) fn hashes(
     for piece in pieces {
         let piece = piece?;
         for leaves in leaves(&piece, cut)? {
-            hashed.extend(scheme.leaf_digests(&leaves)?);
+            hashed.extend(scheme.hash_leaves(&leaves)?);
         }
         bytes += piece.len() as u64;
         bar.set_position(bytes);

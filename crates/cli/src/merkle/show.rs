@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use evener_merkle::Summary;
+use evener_merkle::TreeSummary;
 use evener_schedule::{LeftOut, Report};
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ const TOO_FEW: &str = "too few leaves to use a device";
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     #[serde(flatten)]
-    pub(super) summary: Summary,
+    pub(super) summary: TreeSummary,
     /// How many bytes of leaves there were.
     pub(super) bytes: u64,
     /// How long all of it took, with reading.
@@ -40,7 +40,7 @@ pub(super) struct Outcome {
 
 impl Outcome {
     pub(super) fn new(
-        summary: Summary,
+        summary: TreeSummary,
         bytes: u64,
         took: Duration,
         report: Option<Report>,
@@ -62,7 +62,7 @@ impl Outcome {
     }
 
     pub(super) fn text(&self, proofs_to: Option<&Path>) -> String {
-        let Summary { scheme, leaves, root } = self.summary;
+        let TreeSummary { scheme, leaves, root } = self.summary;
         let root = root.map_or("none".into(), |root| root.to_string());
         let mut lines = vec![
             format!("root     {root}"),

@@ -119,7 +119,7 @@ fn find(file: String, proof: &RootedProof, given: Option<Digest>, leaf: Option<&
         leaves: proof.leaves,
         hash: proof.scheme.hash().to_string(),
         rule: proof.scheme.rule().to_string(),
-        leaf: leaf.map_or(proof.leaf, |leaf| proof.scheme.leaf(leaf)),
+        leaf: leaf.map_or(proof.leaf, |leaf| proof.scheme.hash_leaf(leaf)),
         root,
         root_from: if given.is_some() { "given" } else { "file" },
         holds: checked.is_ok(),
