@@ -11,6 +11,7 @@ mod merkle;
 mod mesh;
 mod options;
 mod output;
+mod report;
 mod sim;
 mod size;
 mod table;
@@ -93,6 +94,7 @@ enum Command {
     Devices(devices::Arguments),
     Merkle(Box<merkle::Arguments>),
     Mesh(mesh::Arguments),
+    Report(report::Arguments),
     Sim(sim::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
@@ -116,6 +118,7 @@ Examples:
   evener mesh bench         measure collectives between ranks
   evener mesh plan          arrange devices for parallel training or inference
   evener sim FILE           simulate a run on virtual devices
+  evener report TRACE       explain where the time of a run went
   evener help devices       print the help of a command
 
 Topics:
@@ -137,6 +140,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(arguments, verbosity),
         Command::Merkle(arguments) => merkle::run(*arguments, verbosity),
         Command::Mesh(arguments) => mesh::run(arguments),
+        Command::Report(arguments) => report::run(arguments, verbosity),
         Command::Sim(arguments) => sim::run(arguments, verbosity),
         Command::Completions(arguments) => completions::run(arguments, Cli::command()),
         Command::Man(arguments) => man::run(arguments, Cli::command()),

@@ -6,7 +6,7 @@ mod common;
 
 use std::process::Output;
 
-const COMMANDS: [&str; 5] = ["demo", "devices", "merkle", "mesh", "sim"];
+const COMMANDS: [&str; 6] = ["demo", "devices", "merkle", "mesh", "report", "sim"];
 
 fn run(arguments: &[&str]) -> Output {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -164,6 +164,7 @@ fn help_texts_begin_with_a_verb_and_fit_80_columns() {
         &["mesh"],
         &["mesh", "bench"],
         &["mesh", "plan"],
+        &["report"],
         &["sim"],
         &["completions"],
         &["man"],
