@@ -15,7 +15,7 @@ use common::evener;
 /// No command below takes this long unless it hangs.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// A pipe that nobody reads.
+/// Returns a pipe whose reader is closed.
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -40,7 +40,7 @@ fn root(folder: &TempDir, arguments: &[&str]) -> String {
     stdout(&output).trim().to_owned()
 }
 
-/// What is refused: the exit code, nothing on standard output, and words that are in the message.
+/// Asserts that a command is refused: its exit code, an empty standard output, and words of its message.
 fn refused(folder: &TempDir, arguments: &[&str], code: i32, words: &[&str]) {
     let output = merkle(folder, arguments);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
@@ -319,7 +319,7 @@ fn proofs_hold_and_say_against_whose_root() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("names"), "Ada\nBlaise\nCharles\nDonald\nEdsger\n").unwrap();
     let root = root(&folder, &["--lines", "names"]);
-    // To standard output, and nothing but them; who did what is on standard error.
+    // Proofs have standard output for themselves; the report is on standard error.
     let output = merkle(&folder, &["--lines", "names", "--prove", "0,4"]);
     let proofs: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(

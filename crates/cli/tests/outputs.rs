@@ -1,4 +1,4 @@
-//! What commands write: to the terminal, and to files.
+//! Output to the terminal and to files.
 
 #![allow(clippy::unwrap_used)]
 

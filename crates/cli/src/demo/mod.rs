@@ -147,8 +147,8 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let built = builder.root(&leaves)?;
     let root = *built.value();
     let Some(mut report) = built.report().cloned() else { anyhow::bail!("the build did not use the pool") };
-    if machine_is_busy {
-        // The rates alone were measured under another load than the build.
+    if machine_is_busy || interval.other_programs().is_some_and(OtherPrograms::disturb) {
+        // The devices alone were measured under another load than the build, so that a comparison has no meaning.
         (report.calibrated, report.predicted_s) = (None, None);
     }
     let leaves_per_item = leaves.count() / report.items.max(1);
