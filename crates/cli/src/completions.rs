@@ -1,36 +1,31 @@
-//! `evener completions`: what a shell offers when Tab is pressed.
+//! `evener completions`: prints shell completions.
 
 use anyhow::Result;
 use clap::Args;
 use clap_complete::Shell;
 
-use crate::{EXIT_CODES, output::write_as_it_is};
+use crate::output::write_raw;
 
-/// What a shell offers when Tab is pressed
+/// Print shell completions
 ///
 /// Writes a script for the shell to standard output.
 #[derive(Debug, Args)]
-#[command(after_long_help = after_help())]
+#[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The shell
+    /// Shell to complete commands in
     shell: Shell,
 }
 
-fn after_help() -> String {
-    format!(
-        "\
+const AFTER_HELP: &str = "\
 Examples:
   evener completions bash > ~/.local/share/bash-completion/completions/evener
-  evener completions zsh > ~/.zfunc/_evener  with `fpath+=~/.zfunc` before compinit in ~/.zshrc
   evener completions fish > ~/.config/fish/completions/evener.fish
-
-{EXIT_CODES}"
-    )
-}
+  evener completions zsh > ~/.zfunc/_evener
+      (needs `fpath+=~/.zfunc` before compinit in ~/.zshrc)";
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, mut command: clap::Command) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "evener", &mut script);
-    Ok(write_as_it_is(&String::from_utf8(script)?)?)
+    Ok(write_raw(&String::from_utf8(script)?)?)
 }

@@ -1,4 +1,4 @@
-//! `evener devices`: what is here, and how strong is it?
+//! `evener devices`: lists and measures the compute devices of this machine.
 
 mod json;
 mod table;
@@ -14,27 +14,25 @@ use evener_device::{
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
-    EXIT_CODES,
-    options::tell_devices,
+    options::log_devices,
     output::{write_json, write_out},
     verbosity::Verbosity,
 };
 
-/// What is here, and how strong is it?
+/// List the compute devices of this machine, and measure them
 ///
-/// Lists the devices of this machine: what they are, what they are doing now, their score, and their rates
-/// where they have been measured. Below are the back ends that are not here, and why.
+/// Prints each device's description, utilization, score and measured rates, and why other back ends are absent.
 ///
-/// `?` stands for what nothing on this machine tells. A score with `~` is an estimate: it leaves out what is
-/// unknown.
+/// `?` means unknown. Columns that are unknown for all devices are left out. A score with `~` is an estimate, because a part
+/// of it is unknown.
 #[derive(Debug, Args)]
-#[command(after_long_help = after_help())]
+#[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// Write an array of objects, for programs
+    /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
 
-    /// Measure the devices, and remember the rates
+    /// Measure the devices' rates, and keep them for later runs
     #[arg(long)]
     measure: bool,
 
@@ -42,19 +40,18 @@ pub(crate) struct Arguments {
     #[arg(long)]
     all_apis: bool,
 
-    /// Only these devices [env: EVENER_DEVICES]
+    /// List only these devices [env: EVENER_DEVICES]
     ///
     /// A list of terms, applied from left to right: an id (cuda:0, vulkan:1, cpu), an API (cuda, vulkan,
     /// metal, dx12, gl), a group (gpu, software, all), a PCI address, a UUID or its beginning, a part of a
-    /// name, or a split (cuda:0[40,92], cpu[8,8]) into partitions of so many compute units. A term after a
-    /// minus leaves out what it names; a list that begins with one starts from everything but software
-    /// devices.
+    /// name, or a split into partitions by compute units (cuda:0[40,92], cpu[8,8]). A term after a minus removes
+    /// devices; a list that begins with one starts from all devices but software devices.
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     devices: Option<String>,
 
-    /// Score by this table instead, a JSON file
+    /// Compute scores by the table in this JSON file
     ///
-    /// What the file leaves out keeps its default value. The defaults are:
+    /// Omitted keys keep their defaults:
     ///   { "weights": { "kind": 0.4, "api": 0.2, "memory": 0.2, "units": 0.2 },
     ///     "kind": { "discrete": 100, "integrated": 50, "virtual": 30,
     ///               "software": 10, "cpu": 10 },
@@ -64,36 +61,30 @@ pub(crate) struct Arguments {
     score_table: Option<ScoreTable>,
 }
 
-fn after_help() -> String {
-    format!(
-        "\
+const AFTER_HELP: &str = "\
 Examples:
-  evener devices                                every device
-  evener devices --devices gpu                  the GPUs
-  evener devices --devices=-cpu                 everything but the processor
-  evener devices --devices 'cuda:0[40,92],cpu'  a GPU in two parts, and the processor
+  evener devices                                list all devices
+  evener devices --devices gpu                  list the GPUs
+  evener devices --devices=-cpu                 list all but the CPU
+  evener devices --devices 'cuda:0[40,92],cpu'  split a GPU in two
   evener devices --measure --devices cuda:0     measure a GPU
-  evener devices --json | jq '.[].id'           the ids
+  evener devices --json | jq '.devices[].id'    print the ids";
 
-{EXIT_CODES}"
-    )
-}
-
-/// A variable that is set to nothing is as good as not set.
+/// Reads a score table. An empty environment variable counts as not set.
 fn read_score_table(path: &str) -> Result<ScoreTable, evener_device::Error> {
     if path.is_empty() { Ok(ScoreTable::default()) } else { ScoreTable::from_file(Path::new(path)) }
 }
 
-/// What there is to say about a device.
+/// A device and all that is printed about it.
 #[derive(Debug)]
 struct Entry {
     device: Device,
     telemetry: Telemetry,
     score: Score,
     rates: Option<Rates>,
-    /// Why it could not be measured, where it should have been.
+    /// The error of measuring the device.
     measure_error: Option<String>,
-    /// Why its rates could not be kept for later runs, where they were measured.
+    /// The error of keeping the measured rates for later runs.
     keep_error: Option<String>,
 }
 
@@ -101,12 +92,12 @@ struct Entry {
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let inventory = if arguments.all_apis { Inventory::discover_all_apis() } else { Inventory::discover() };
     let selection = arguments.devices.or_else(selection_from_environment);
-    // Listing is not using: without a selection, software devices are shown too.
+    // Software devices are listed by default, although they are not used by default.
     let devices = match &selection {
         Some(selection) => inventory.select(selection)?,
         None => inventory.devices().to_vec(),
     };
-    tell_devices(&inventory, &devices);
+    log_devices(&inventory, &devices);
     let score_table = arguments.score_table.unwrap_or_default();
     let mut entries: Vec<Entry> =
         devices.into_iter().map(|device| Entry::new(device, &score_table)).collect();
@@ -114,7 +105,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         measure_all(&mut entries, arguments.json || verbosity.is_quiet());
     }
     if arguments.json {
-        write_json(&json::objects(&entries))?;
+        write_json(&json::object(&entries, inventory.absent()))?;
     } else {
         write_out(&table::text(&entries, inventory.absent()))?;
     }
@@ -144,7 +135,7 @@ impl Entry {
         }
     }
 
-    /// Rates that cannot be kept are still rates, but whoever asked for them is told.
+    /// Measures the device. An error of keeping the rates does not lose them.
     fn measure(&mut self) {
         match measure(&self.device) {
             Ok(rates) => {
@@ -156,9 +147,9 @@ impl Entry {
     }
 }
 
-/// One after the other, because devices that are measured at the same time slow each other down.
+/// Measures the devices one after the other: at the same time they would slow each other down.
 fn measure_all(entries: &mut [Entry], quiet: bool) {
-    // The bar goes to stderr, and hides itself where that is not a terminal.
+    // indicatif draws on standard error, and only on a terminal.
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(entries.len() as u64) };
     if let Ok(style) = ProgressStyle::with_template("measuring {msg} [{bar:24}] {pos}/{len}") {
         bar.set_style(style);

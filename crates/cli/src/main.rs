@@ -1,16 +1,21 @@
 //! The `evener` command.
 
+mod color;
 mod completions;
 mod demo;
 mod devices;
 mod escape;
+mod input;
 mod man;
 mod merkle;
 mod mesh;
 mod options;
 mod output;
+mod report;
 mod sim;
 mod size;
+mod table;
+mod topics;
 mod verbosity;
 
 use std::{
@@ -19,62 +24,65 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use evener_device::Error;
 use evener_schedule::RunError;
 
 use crate::{
-    output::{survive_full_files, write_aside},
+    color::ColorChoice,
+    output::{return_file_size_errors, write_out, write_stderr},
     verbosity::Verbosity,
 };
 
-/// Something went wrong.
-const FAILURE: u8 = 1;
+/// The exit code of a command that failed.
+const EXIT_FAILURE: u8 = 1;
 
-/// The command line, or a selection in it, cannot be used. The same as for any error that clap finds.
-const USAGE: u8 = 2;
+/// The exit code for a command line that cannot be used. clap uses the same for the errors that it finds.
+const EXIT_USAGE: u8 = 2;
 
-/// All that was needed could be read, and is not true.
-const REFUTED: u8 = 3;
+/// The exit code for a proof or a root that does not match.
+const EXIT_MISMATCH: u8 = 3;
 
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  all went well
-  1  something went wrong: the message on stderr says what
-  2  the command line, a selection of devices, a score table, a scenario, a layout, a size of leaf or
-     the number of a leaf cannot be used
-  3  a proof does not hold, or a root is not the one that it was checked against";
-
-/// What was asked for makes no sense.
+/// An error in the command line, or in a file that describes what to do.
 #[derive(Debug)]
-struct Usage(String);
+struct UsageError(String);
 
-impl std::fmt::Display for Usage {
+impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Usage {}
+impl std::error::Error for UsageError {}
 
-/// What was claimed is not true.
+/// A proof or a root that does not match.
 #[derive(Debug)]
-struct Refuted(String);
+struct Mismatch(String);
 
-impl std::fmt::Display for Refuted {
+impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refuted {}
+impl std::error::Error for Mismatch {}
 
-/// Makes unlike compute devices pull one load together, each by its measured strength.
+/// Share one load between unlike compute devices, each by its measured speed
 #[derive(Debug, Parser)]
-#[command(name = "evener", version, arg_required_else_help = true, after_long_help = after_help())]
+#[command(
+    name = "evener",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 80,
+    after_long_help = AFTER_HELP
+)]
 struct Cli {
     #[command(flatten)]
     verbosity: Verbosity,
+
+    /// Use colors and bold text
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    color: ColorChoice,
 
     #[command(subcommand)]
     command: Command,
@@ -86,98 +94,111 @@ enum Command {
     Devices(devices::Arguments),
     Merkle(Box<merkle::Arguments>),
     Mesh(mesh::Arguments),
+    Report(report::Arguments),
     Sim(sim::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
+
+    /// List the exit codes
+    #[command(hide = true, long_about = topics::exit_codes(), help_template = TOPIC)]
+    ExitCodes,
+    /// List the environment variables
+    #[command(hide = true, long_about = topics::environment(), help_template = TOPIC)]
+    Environment,
 }
 
-fn after_help() -> String {
-    format!(
-        "\
+/// The help template of a topic: its text, without usage and options.
+const TOPIC: &str = "{about-with-newline}";
+
+const AFTER_HELP: &str = "\
 Examples:
-  evener demo               see all devices of this machine pull one load, in under a minute
-  evener devices            what is here, and how strong is it?
-  evener devices --measure  measure it
-  evener merkle FILE        the Merkle root of a file, by all devices
-  evener mesh bench         how fast are collectives between its ranks?
-  evener sim FILE           how would a run go, on devices that are not here?
-  evener mesh plan          which device should be where, and how well would that go?
-  evener help devices       more about a command
+  evener demo               build a Merkle tree on all devices of this machine
+  evener devices --measure  list the devices and measure their rates
+  evener merkle FILE        compute the Merkle root of a file on all devices
+  evener mesh bench         measure collectives between ranks
+  evener mesh plan          arrange devices for parallel training or inference
+  evener sim FILE           simulate a run on virtual devices
+  evener report TRACE       explain where the time of a run went
+  evener help devices       print the help of a command
 
-Environment:
-  EVENER_DEVICES    devices to use where --devices is not given
-  EVENER_CACHE_DIR  where measured rates, compiled kernels and what was learned are kept
-  NO_COLOR          set to anything: no colours and no bold letters
-
-{EXIT_CODES}"
-    )
-}
+Topics:
+  evener help exit-codes    list the exit codes of all commands
+  evener help environment   list the environment variables";
 
 fn main() -> ExitCode {
-    let Cli { verbosity, command } = match Cli::try_parse() {
+    let command = Cli::command().color(ColorChoice::from_arguments(std::env::args_os()).into());
+    let parsed = command.try_get_matches().and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
+    let Cli { verbosity, color, command } = match parsed {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error),
+        Err(error) => return print_clap_message(&error),
     };
-    verbosity.listen();
-    survive_full_files();
+    color.set();
+    verbosity.init_logging();
+    return_file_size_errors();
     let result = match command {
         Command::Demo(arguments) => demo::run(arguments, verbosity),
         Command::Devices(arguments) => devices::run(arguments, verbosity),
         Command::Merkle(arguments) => merkle::run(*arguments, verbosity),
         Command::Mesh(arguments) => mesh::run(arguments),
+        Command::Report(arguments) => report::run(arguments, verbosity),
         Command::Sim(arguments) => sim::run(arguments, verbosity),
         Command::Completions(arguments) => completions::run(arguments, Cli::command()),
         Command::Man(arguments) => man::run(arguments, Cli::command()),
+        Command::ExitCodes => write_out(&(topics::exit_codes() + "\n")).map_err(Into::into),
+        Command::Environment => write_out(&(topics::environment() + "\n")).map_err(Into::into),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            write_aside(&format!("error: {error:#}\n"));
+            write_stderr(&format!("error: {error:#}\n"));
             ExitCode::from(exit_code(&error))
         }
     }
 }
 
-/// Says why the command line cannot be used, or gives the help that it asks for.
-fn refuse(error: &clap::Error) -> ExitCode {
+/// Prints clap's error message, or the help that the command line requests.
+fn print_clap_message(error: &clap::Error) -> ExitCode {
     let is_plain = |argument: OsString| {
         let argument = argument.to_string_lossy();
-        escape::name(&argument) == argument
+        escape::single_line(&argument) == argument
     };
     if std::env::args_os().all(is_plain) {
-        // In colours, where there may be some.
         error.exit();
     }
-    // The message repeats arguments, perhaps names of files, as they are.
-    write_aside(&error.render().to_string());
-    ExitCode::from(USAGE)
+    // The message repeats arguments, which may contain escape sequences.
+    write_stderr(&error.render().to_string());
+    ExitCode::from(EXIT_USAGE)
 }
 
-/// Whoever reads the output, as `head` does, has seen enough.
+/// Returns whether the reader of standard output has closed its pipe, as `head` does after its last line.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {
     use evener_merkle::Error as Merkle;
-    if error.is::<Usage>() {
-        return USAGE;
+    if error.is::<UsageError>() {
+        return EXIT_USAGE;
     }
-    if error.is::<Refuted>() {
-        return REFUTED;
+    if error.is::<Mismatch>() {
+        return EXIT_MISMATCH;
     }
-    match error.downcast_ref() {
-        Some(Merkle::OutOfRange { .. } | Merkle::Scheme { .. } | Merkle::Uneven { .. }) => return USAGE,
-        Some(Merkle::NoLeaves { .. }) => return USAGE,
-        _ => {}
+    if let Some(
+        Merkle::LeafOutOfRange { .. }
+        | Merkle::UnsupportedScheme { .. }
+        | Merkle::PartialLeaf { .. }
+        | Merkle::NoLeaves { .. },
+    ) = error.downcast_ref()
+    {
+        return EXIT_USAGE;
     }
     let device = error.downcast_ref().or_else(|| match error.downcast_ref() {
         Some(RunError::Device(error)) => Some(error),
         _ => None,
     });
     match device {
-        Some(Error::Selection { .. } | Error::Split { .. }) => USAGE,
-        _ => FAILURE,
+        Some(Error::Selection { .. } | Error::Split { .. }) => EXIT_USAGE,
+        _ => EXIT_FAILURE,
     }
 }

@@ -1,4 +1,4 @@
-//! The options of every command that runs something.
+//! Options that several commands share, and checks of output files.
 
 use std::{
     collections::HashSet,
@@ -8,47 +8,80 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use evener_device::{Device, Inventory, Kind};
 use evener_schedule::{Report, Strategy};
 
 use crate::{
-    Usage, escape,
-    output::{is_special, shown, target},
+    UsageError, escape, input,
+    output::{display_path, is_special, resolve_links},
 };
 
-/// How something is run, and what is told of it.
+/// The options of every command that runs something on devices.
 #[derive(Debug, Args)]
 pub(crate) struct RunOptions {
     /// Use only these devices, as for `evener devices` [env: EVENER_DEVICES]
     ///
-    /// A list such as cuda:0,cpu or gpu or -cpu or cuda:0[40,92],cpu[8,8]: `evener help devices` says all of it.
-    /// Without it, everything but software devices is used.
+    /// A list such as cuda:0,cpu or gpu or -cpu or cuda:0[40,92],cpu[8,8]: see `evener help devices`. The default is all
+    /// devices but software devices.
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub(crate) devices: Option<String>,
 
-    /// How work is shared out: equal, proportional (by score, or by speed where that was measured), dynamic (the same,
-    /// and by how busy the devices are) or adaptive (devices pull chunks whose sizes follow their measured speed)
-    #[arg(long, value_name = "STRATEGY", default_value_t)]
-    pub(crate) strategy: Strategy,
+    /// Share work out by this strategy
+    #[arg(long, value_name = "STRATEGY", default_value = "adaptive")]
+    pub(crate) strategy: StrategyArg,
 
-    /// Write an object, for programs
+    /// Print a JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Write what every device did, when, for Perfetto (ui.perfetto.dev) or chrome://tracing
+    /// Write a trace to this file, for `evener report`, ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 }
 
-/// Fails, before anything is computed, where one of these files could not be written, or two of them are one.
-pub(crate) fn check_outputs<'a>(paths: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
+/// A [`Strategy`] on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StrategyArg {
+    /// Give every device the same number of items
+    Equal,
+    /// Give every device items by its score, or by its measured rate
+    Proportional,
+    /// As proportional, reduced by how busy the device is at the start
+    Dynamic,
+    /// Let devices pull chunks whose sizes follow their measured rate
+    Adaptive,
+}
+
+impl From<StrategyArg> for Strategy {
+    fn from(strategy: StrategyArg) -> Strategy {
+        match strategy {
+            StrategyArg::Equal => Strategy::Equal,
+            StrategyArg::Proportional => Strategy::Proportional,
+            StrategyArg::Dynamic => Strategy::Dynamic,
+            StrategyArg::Adaptive => Strategy::Adaptive,
+        }
+    }
+}
+
+/// Fails, before anything is computed, if an output file cannot be written, is an input, or is named twice.
+pub(crate) fn check_outputs<'a>(
+    inputs: impl IntoIterator<Item = &'a Path>,
+    outputs: impl IntoIterator<Item = Option<&'a Path>>,
+) -> Result<()> {
+    let inputs = inputs.into_iter().filter(|path| !input::is_stdin(path) && !is_special(path));
+    let inputs: HashSet<PathBuf> = inputs.map(canonical_path).collect();
     let mut targets = HashSet::new();
-    for path in paths.into_iter().flatten().filter(|path| !is_special(path)) {
-        check_output(path).with_context(|| format!("{}: cannot be written", shown(path)))?;
-        if !targets.insert(place(path)) {
-            let why = format!("{}: is named for two outputs, of which one would be lost", shown(path));
-            return Err(Usage(why).into());
+    for path in outputs.into_iter().flatten().filter(|path| !is_special(path)) {
+        check_output(path).with_context(|| format!("{}: cannot be written", display_path(path)))?;
+        let target = canonical_path(path);
+        if inputs.contains(&target) {
+            let message = format!("{}: is an input, which the output would overwrite", display_path(path));
+            return Err(UsageError(message).into());
+        }
+        if !targets.insert(target) {
+            let message = format!("{}: is named for two outputs", display_path(path));
+            return Err(UsageError(message).into());
         }
     }
     Ok(())
@@ -58,21 +91,22 @@ fn check_output(path: &Path) -> Result<()> {
     if path.is_dir() {
         bail!("it is a directory: name a file in it");
     }
-    let file = target(path);
+    let file = resolve_links(path);
     let folder = folder_of(&file);
     if !folder.is_dir() {
-        bail!("there is no folder {}: make it first", shown(folder));
+        bail!("there is no folder {}: create it first", display_path(folder));
     }
     if file.exists() {
-        // Neither its contents nor its time of change become others by that.
+        // Opening for appending changes neither the contents nor the modification time.
         File::options().append(true).open(&file)?;
     }
-    // A file is written beside its place first. This one has no name, and nothing of it stays.
-    let beside = tempfile::tempfile_in(folder).map(drop);
-    beside.or_else(|error| match error.kind() {
-        // There is room for a name and an owner, at least; how much there is otherwise is known when all is written.
+    // Outputs are written to a temporary file in the same folder first. This one has no name and disappears at once.
+    let temporary = tempfile::tempfile_in(folder).map(drop);
+    temporary.or_else(|error| match error.kind() {
+        // A full disk may have room again when the output is written.
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Ok(()),
-        _ => Err(error).with_context(|| format!("no file can be made in the folder {}", shown(folder))),
+        _ => Err(error)
+            .with_context(|| format!("no file can be created in the folder {}", display_path(folder))),
     })
 }
 
@@ -80,9 +114,9 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Where a file is or will be, the same for all names of it.
-fn place(path: &Path) -> PathBuf {
-    let file = target(path);
+/// Returns the same path for all names of a file, which need not exist.
+fn canonical_path(path: &Path) -> PathBuf {
+    let file = resolve_links(path);
     let folder = folder_of(&file).canonicalize();
     match (folder, file.file_name()) {
         (Ok(folder), Some(name)) => folder.join(name),
@@ -90,47 +124,46 @@ fn place(path: &Path) -> PathBuf {
     }
 }
 
-/// The devices to use: those that a list selects, or that the environment does, or all but software devices. At `-v`, says
-/// what there is.
-pub(crate) fn choose_devices(selection: Option<&str>) -> Result<Vec<Device>> {
+/// Selects the devices of a list, or of the environment, or all but software devices. Logs all devices at `-v`.
+pub(crate) fn select_devices(selection: Option<&str>) -> Result<Vec<Device>> {
     let inventory = Inventory::discover();
     let devices = inventory.select_or_default(selection)?;
-    tell_devices(&inventory, &devices);
+    log_devices(&inventory, &devices);
     Ok(devices)
 }
 
-/// Says what devices there are, which of them are used, and why others are not.
-pub(crate) fn tell_devices(inventory: &Inventory, used: &[Device]) {
+/// Logs which devices are used, and why others are not.
+pub(crate) fn log_devices(inventory: &Inventory, used: &[Device]) {
     let is_used = |device: &Device| used.iter().any(|it| it.id() == device.id());
     let is_split =
         |device: &Device| used.iter().any(|it| it.describe().part_of.as_ref() == Some(device.id()));
     for device in inventory.devices() {
-        let use_of_it = match device.describe().kind {
+        let state = match device.describe().kind {
             _ if is_used(device) => "used",
-            _ if is_split(device) => "used in parts",
-            Kind::Software => "not used: the processor's own cores compute it (--devices can name it)",
-            _ => "not used: not among the devices asked for",
+            _ if is_split(device) => "used in partitions",
+            Kind::Software => "not used: runs on the CPU's cores (--devices can name it)",
+            _ => "not used: not selected",
         };
-        tracing::info!("{}: {use_of_it}", described(device));
+        tracing::info!("{}: {state}", describe(device));
     }
-    used.iter().filter(|device| device.describe().part_of.is_some()).for_each(|part| {
-        tracing::info!("{}: used, a part of another device", described(part));
+    used.iter().filter(|device| device.describe().part_of.is_some()).for_each(|partition| {
+        tracing::info!("{}: used, a partition of another device", describe(partition));
     });
     for absent in inventory.absent() {
-        tracing::info!("{}", escape::name(&absent.to_string()));
+        tracing::info!("{}", escape::single_line(&absent.to_string()));
     }
 }
 
-fn described(device: &Device) -> String {
+fn describe(device: &Device) -> String {
     let it = device.describe();
     let units = it.compute_units.map_or(String::new(), |units| format!(", {units} compute units"));
     let gib = |bytes: u64| format!(", {:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
     let memory = it.memory_bytes.map_or(String::new(), gib);
-    format!("{}: {} ({} by {}{units}{memory})", it.id, escape::name(&it.name), it.kind, it.api)
+    format!("{}: {} ({} through {}{units}{memory})", it.id, escape::single_line(&it.name), it.kind, it.api)
 }
 
-/// Says what a run did with its devices, and why it left some out.
-pub(crate) fn tell_run(report: &Report) {
+/// Logs what each device did in a run, and why others were left out.
+pub(crate) fn log_run(report: &Report) {
     for device in &report.devices {
         let (id, items, busy) = (&device.id, device.items, device.busy_s);
         tracing::info!(
@@ -140,6 +173,21 @@ pub(crate) fn tell_run(report: &Report) {
         );
     }
     for left_out in &report.left_out {
-        tracing::info!("{}: not used: {}", left_out.id, escape::name(&left_out.reason));
+        tracing::info!("{}: not used: {}", left_out.id, escape::single_line(&left_out.reason));
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_strategy_can_be_named_by_its_own_name() {
+        assert_eq!(StrategyArg::value_variants().len(), Strategy::ALL.len());
+        for &argument in StrategyArg::value_variants() {
+            let name = argument.to_possible_value().unwrap().get_name().to_owned();
+            assert_eq!(Strategy::from(argument).name(), name);
+        }
+        assert_eq!(Strategy::from(StrategyArg::Adaptive), Strategy::default());
     }
 }

@@ -1,7 +1,7 @@
-//! Sizes as they are written on a command line.
+//! Sizes on the command line.
 
-/// Reads a number of bytes: `1.5GiB`, `800MB`, `4096`.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+/// Parses a number of bytes: `1.5GiB`, `800MB`, `4096`.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 9] = [
         ("KiB", 1 << 10),
         ("MiB", 1 << 20),
@@ -15,9 +15,14 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     ];
     let unit = UNITS.iter().find_map(|&(name, unit)| Some((text.strip_suffix(name)?, unit)));
     let (number, unit) = unit.unwrap_or((text, 1));
-    let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is not like 1.5GiB"))?;
+    let number: f64 =
+        number.trim().parse().map_err(|_| format!("`{text}` is not a size such as 1.5GiB, 800MB or 4096"))?;
     let bytes = number * unit as f64;
-    if (0.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err(format!("`{text}` is no size")) }
+    if (0.0..1e18).contains(&bytes) {
+        Ok(bytes as u64)
+    } else {
+        Err(format!("`{text}` is out of range: sizes are from 0 to 1e18 bytes"))
+    }
 }
 
 #[cfg(test)]
@@ -26,15 +31,15 @@ mod test {
 
     #[test]
     fn what_is_written_is_read() {
-        assert_eq!(bytes("1.5GiB").unwrap(), 3 << 29);
-        assert_eq!(bytes("800MB").unwrap(), 800_000_000);
-        assert_eq!((bytes("12 B").unwrap(), bytes("7").unwrap()), (12, 7));
+        assert_eq!(parse_bytes("1.5GiB").unwrap(), 3 << 29);
+        assert_eq!(parse_bytes("800MB").unwrap(), 800_000_000);
+        assert_eq!((parse_bytes("12 B").unwrap(), parse_bytes("7").unwrap()), (12, 7));
     }
 
     #[test]
     fn what_is_nonsense_is_said() {
         for text in ["", "GiB", "1.5 giraffes", "-1", "1e30", "NaN"] {
-            assert!(bytes(text).is_err(), "{text}");
+            assert!(parse_bytes(text).is_err(), "{text}");
         }
     }
 }

@@ -1,27 +1,27 @@
-//! How much is said on standard error: `-q` and `-v`, for every command.
+//! `-q` and `-v`: how much a command writes to standard error.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use clap::{ArgAction, Args};
 use tracing::level_filters::LevelFilter;
 
-use crate::{escape, output::may_colour};
+use crate::{color, escape};
 
-/// How much is said.
+/// How much a command writes to standard error.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Verbosity {
-    /// Only the result: no progress, no tables, no warnings
+    /// Print only the result: no progress, no tables, no warnings
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
 
-    /// Say on standard error which devices there are, how work is shared out and what is left out; twice, every decision;
-    /// three times, every chunk
+    /// Log devices and what they did to standard error; -vv adds every decision,
+    /// -vvv every chunk
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
 }
 
 impl Verbosity {
-    /// Whether only results are wanted.
+    /// Returns whether to print only results.
     pub(crate) fn is_quiet(self) -> bool {
         self.quiet
     }
@@ -36,28 +36,27 @@ impl Verbosity {
         }
     }
 
-    /// Sends what the libraries say to standard error. Where that is closed, lines are lost: reporting the loss on
-    /// standard error, as the subscriber otherwise does, would panic in the thread that logs.
-    pub(crate) fn listen(self) {
+    /// Logs to standard error. If that is closed, lines are dropped: the subscriber's default, to report the loss on
+    /// standard error, would panic in the thread that logs.
+    pub(crate) fn init_logging(self) {
         tracing_subscriber::fmt()
             .with_max_level(self.level())
-            .with_writer(|| Lines)
+            .with_writer(|| EscapedStderr)
             .log_internal_errors(false)
-            .with_ansi(may_colour(io::stderr().is_terminal()))
+            .with_ansi(color::is_enabled(&io::stderr()))
             .with_target(false)
             .without_time()
             .init();
     }
 }
 
-/// Standard error, a line at a time. The subscriber writes its own colours, and writes out the escape sequences that are in
-/// what it is told; but not all that a terminal acts on.
-struct Lines;
+/// A writer to standard error that escapes control characters. The subscriber escapes only some of them.
+struct EscapedStderr;
 
-impl Write for Lines {
+impl Write for EscapedStderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        io::stderr().lock().write_all(escape::log(&text).as_bytes())?;
+        io::stderr().lock().write_all(escape::log_line(&text).as_bytes())?;
         Ok(line.len())
     }
 

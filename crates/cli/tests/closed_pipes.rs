@@ -15,7 +15,7 @@ use common::evener;
 /// No command below takes this long unless it hangs.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// A pipe that nobody reads.
+/// Returns a pipe whose reader is closed.
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -66,8 +66,10 @@ fn log_lines_to_a_closed_pipe_are_lost_and_nothing_else() {
 }
 
 /// Commands that write to standard output, each in a second or so.
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 15] = [
     &["help"],
+    &["exit-codes"],
+    &["help", "environment"],
     &["devices"],
     &["devices", "--all-apis", "--json"],
     &["sim", "../../scenarios/unlike.toml"],

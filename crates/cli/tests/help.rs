@@ -1,4 +1,4 @@
-//! What helps to use the command: completions, the manual, and how much is said.
+//! Completions, the manual, help topics, colors and verbosity.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ mod common;
 
 use std::process::Output;
 
-const COMMANDS: [&str; 5] = ["demo", "devices", "merkle", "mesh", "sim"];
+const COMMANDS: [&str; 6] = ["demo", "devices", "merkle", "mesh", "report", "sim"];
 
 fn run(arguments: &[&str]) -> Output {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -33,14 +33,17 @@ fn every_shell_is_offered_every_command() {
 #[test]
 fn the_manual_has_a_page_for_every_command() {
     let page = run(&["man"]);
-    assert!(stdout(&page).contains(".TH evener 1"), "{}", stdout(&page));
+    for part in [".TH evener 1", ".SH \"EXIT STATUS\"", ".SH \"ENVIRONMENT\"", "EVENER_DEVICES"] {
+        assert!(stdout(&page).contains(part), "{part}: {}", stdout(&page));
+    }
     let folder = tempfile::tempdir().unwrap();
     assert!(run(&["man", "--folder", folder.path().to_str().unwrap()]).status.success());
     for name in COMMANDS.map(|command| format!("evener-{command}.1")) {
         let page = std::fs::read_to_string(folder.path().join(&name)).unwrap();
-        assert!(page.contains("Exit codes:"), "{name}");
+        assert!(page.contains("SEE ALSO"), "{name}");
     }
     assert!(folder.path().join("evener-merkle-verify.1").exists());
+    assert!(!folder.path().join("evener-exit-codes.1").exists(), "topics are sections of evener.1");
 }
 
 #[test]
@@ -88,4 +91,147 @@ fn one_v_tells_which_devices_there_are_and_what_became_of_them() {
     {
         assert!(said(arguments).contains("INFO"), "{arguments:?}");
     }
+}
+
+#[test]
+fn exit_codes_and_environment_variables_are_topics() {
+    for (arguments, parts) in [
+        (["help", "exit-codes"], ["Exit codes:", "\n  3  A proof is invalid"]),
+        (["help", "environment"], ["Environment variables:", "\n  EVENER_CACHE_DIR\n"]),
+    ] {
+        let output = run(&arguments);
+        for part in parts {
+            assert!(stdout(&output).contains(part), "{part}: {}", stdout(&output));
+        }
+        assert!(!stdout(&output).contains("Usage:"), "{}", stdout(&output));
+        assert!(stdout(&output).lines().all(|line| line.chars().count() <= 80), "{}", stdout(&output));
+        let same = run(&arguments[1..]);
+        assert_eq!(stdout(&same).trim(), stdout(&output).trim());
+    }
+    let help = run(&["--help"]);
+    assert!(
+        stdout(&help).contains("evener help exit-codes") && stdout(&help).contains("evener help environment")
+    );
+}
+
+/// The names of variables in strings of the library crates and of the command, except those of tests and benchmarks.
+fn variables(folder: &std::path::Path, found: &mut std::collections::BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && name != "test" && name != "stand_in" {
+            variables(&path, found);
+        } else if path.extension().is_some_and(|it| it == "rs")
+            && !["test.rs", "fuzz.rs", "live.rs"].contains(&name)
+        {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            let names = code.split('"').filter(|it| it.strip_prefix("EVENER_").is_some());
+            let is_name = |it: &&str| it.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+            found.extend(names.filter(is_name).map(str::to_owned));
+        }
+    }
+}
+
+#[test]
+fn every_environment_variable_of_the_sources_is_listed() {
+    let mut found = std::collections::BTreeSet::new();
+    for name in ["device", "schedule", "mesh", "merkle", "cli"] {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
+        variables(&folder, &mut found);
+    }
+    assert!(found.contains("EVENER_DEVICES") && found.len() >= 6, "{found:?}");
+    let output = run(&["help", "environment"]);
+    for name in found {
+        assert!(stdout(&output).contains(&format!("  {name}\n")), "{name}: {}", stdout(&output));
+    }
+}
+
+#[test]
+fn help_texts_begin_with_a_verb_and_fit_80_columns() {
+    let help = |command: &[&str]| run(&[command, &["--help"]].concat());
+    let root = help(&[]);
+    let verbs = [
+        "Build", "List", "Compute", "Plan", "Explain", "Simulate", "Print", "Arrange", "Measure", "Create",
+        "Verify",
+    ];
+    for command in [
+        &["demo"][..],
+        &["devices"],
+        &["merkle"],
+        &["merkle", "prove"],
+        &["merkle", "verify"],
+        &["mesh"],
+        &["mesh", "bench"],
+        &["mesh", "plan"],
+        &["report"],
+        &["sim"],
+        &["completions"],
+        &["man"],
+    ] {
+        let output = help(command);
+        let first = stdout(&output).split_whitespace().next().unwrap();
+        assert!(verbs.contains(&first), "{command:?}: {first}");
+        let long = stdout(&output).lines().find(|line| line.chars().count() > 80);
+        assert_eq!(long, None, "{command:?}");
+        if let [name] = command {
+            let line = stdout(&root).lines().find(|line| line.starts_with(&format!("  {name} "))).unwrap();
+            assert!(verbs.contains(&line.split_whitespace().nth(1).unwrap()), "{line}");
+        }
+    }
+    assert_eq!(stdout(&root).lines().find(|line| line.chars().count() > 80), None);
+}
+
+#[test]
+fn possible_values_are_listed() {
+    for (command, values) in [
+        (
+            &["merkle", "--help"][..],
+            &["sha256", "keccak256", "blake3", "rfc6962", "bitcoin", "rs-merkle", "short", "pad"][..],
+        ),
+        (&["sim", "--help"], &["equal", "proportional", "dynamic", "adaptive"]),
+        (&["mesh", "bench", "--help"], &["all_reduce", "all_to_all", "barrier", "sum", "average"]),
+        (&["demo", "--help"], &["auto", "always", "never"]),
+    ] {
+        let output = run(command);
+        let text = stdout(&output);
+        for value in values {
+            let is_listed = [",", "]", ":", "\n"].iter().any(|end| text.contains(&format!(" {value}{end}")));
+            assert!(is_listed, "{command:?}: {value}: {text}");
+        }
+    }
+    let output = run(&["merkle", "--leaves", "9", "--hash", "md5"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        common::stderr(&output).contains("[possible values: sha256, keccak256, blake3]"),
+        "{}",
+        common::stderr(&output)
+    );
+}
+
+#[test]
+fn colors_follow_the_option_and_the_variables() {
+    let is_colored = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = common::evener();
+        command
+            .args(arguments)
+            .env_remove("NO_COLOR")
+            .env_remove("CLICOLOR_FORCE")
+            .envs(variables.iter().copied());
+        let output = command.output().unwrap();
+        common::stdout(&output).contains('\u{1b}') || common::stderr(&output).contains('\u{1b}')
+    };
+    let devices = ["devices", "--devices", "cpu"];
+    let with = |choice: &'static str| [&devices[..], &["--color", choice]].concat();
+    assert!(!is_colored(&devices, &[]) && !is_colored(&with("auto"), &[]), "a pipe is no terminal");
+    assert!(is_colored(&with("always"), &[]) && is_colored(&with("always"), &[("NO_COLOR", "1")]));
+    assert!(is_colored(&devices, &[("CLICOLOR_FORCE", "1")]));
+    assert!(!is_colored(&devices, &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
+    assert!(!is_colored(&with("never"), &[("CLICOLOR_FORCE", "1")]));
+    // The log, and the messages of the command line.
+    assert!(is_colored(&["-v", "devices", "--devices", "cpu", "--json", "--color=always"], &[]));
+    assert!(is_colored(&["--color", "always", "--help"], &[]) && !is_colored(&["--help"], &[]));
+    assert!(is_colored(&["--color=always", "devices", "--nonsense"], &[]));
+    assert!(!is_colored(&["--color=never", "devices", "--nonsense"], &[("CLICOLOR_FORCE", "1")]));
+    assert_eq!(run(&["--color", "sometimes", "devices"]).status.code(), Some(2));
 }

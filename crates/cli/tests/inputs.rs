@@ -1,4 +1,4 @@
-//! Where leaves come from, and how they are cut.
+//! Sources of leaves, and how they are split into leaves.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -27,6 +27,7 @@ fn every_collective_is_measured_and_checked() {
         let output = evener(&["--op", op, "--ranks", "3", "--sizes", "1KiB..16KiB", "--json"]);
         assert!(output.status.success(), "{op}: {}", String::from_utf8_lossy(&output.stderr));
         let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(said["schema_version"], 1);
         assert_eq!((&said["op"], &said["ranks"], &said["backend"]), (&op.into(), &3.into(), &"local".into()));
         let sizes = said["sizes"].as_array().unwrap();
         assert_eq!(sizes.len(), if op == "barrier" { 1 } else { 5 });
@@ -41,8 +42,12 @@ fn every_collective_is_measured_and_checked() {
 fn the_table_has_a_line_a_size() {
     let output = evener(&["--ranks", "2", "--sizes", "4KiB..8KiB"]);
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.starts_with("all_reduce of f32 between 2 ranks, local\n"), "{said}");
+    assert!(
+        said.starts_with("all_reduce of f32 between 2 ranks, local; all results are correct\n"),
+        "{said}"
+    );
     assert_eq!(said.lines().count(), 4, "{said}");
+    assert!(!said.contains("WRONG"), "a column of zeros is left out: {said}");
 }
 
 #[test]

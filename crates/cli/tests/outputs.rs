@@ -1,4 +1,4 @@
-//! What commands write: to the terminal, and to files.
+//! Output to the terminal and to files.
 
 #![allow(clippy::unwrap_used)]
 
@@ -83,7 +83,7 @@ fn escape_sequences_in_names_of_files_are_shown_and_not_obeyed() {
     let output = evener(&folder, &["merkle", "verify", other, "--json"]);
     assert_plain(&output, "verify --json");
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(found[0]["file"], other);
+    assert_eq!(found["proofs"][0]["file"], other);
 }
 
 #[test]
@@ -220,4 +220,21 @@ fn the_root_is_told_though_files_cannot_be_written() {
     assert!(!stdout(&output).contains("tree     "), "{}", stdout(&output));
     assert!(evener(&folder, &["merkle", "verify", "proof", "--root", expected]).status.success());
     assert!(!Path::new("/dev/full").metadata().unwrap().is_file());
+}
+
+#[test]
+fn an_output_never_overwrites_an_input() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("leaves"), [7; 64]).unwrap();
+    for option in ["--tree", "--trace", "--out"] {
+        let output = evener(&folder, &["merkle", "leaves", "--prove", "0", option, "./leaves"]);
+        assert_eq!((output.status.code(), stdout(&output)), (Some(2), ""), "{option}");
+        assert!(stderr(&output).contains("is an input"), "{option}: {}", stderr(&output));
+    }
+    assert_eq!(fs::read(folder.path().join("leaves")).unwrap(), [7; 64]);
+    assert!(evener(&folder, &["merkle", "leaves", "--tree", "tree"]).status.success());
+    let tree = fs::read(folder.path().join("tree")).unwrap();
+    let output = evener(&folder, &["merkle", "prove", "tree", "0", "--out", "tree"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert_eq!(fs::read(folder.path().join("tree")).unwrap(), tree);
 }

@@ -23,6 +23,8 @@ fn every_shipped_scenario_completes_at_or_above_its_bound() {
         let output = sim(&[path.to_str().unwrap(), "--json"]);
         assert!(output.status.success(), "{path:?}: {}", String::from_utf8_lossy(&output.stderr));
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["schema_version"], 1);
+        assert!(report["about"].as_str().is_some_and(|about| !about.is_empty()), "{path:?}");
         for key in ["items", "wall_s", "ideal_s", "efficiency", "bound"] {
             assert!(report[key].is_number(), "{path:?} has no {key}");
         }
@@ -77,4 +79,42 @@ fn what_cannot_be_used_is_said_with_the_exit_code_for_it() {
     let output = sim(&[path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no device is left"));
+}
+
+#[test]
+fn a_dash_is_standard_input() {
+    use std::{io::Write, process::Stdio};
+
+    let text = "items = 9\n[[device]]\nid='a'\nrate=1.0\n";
+    let mut child = Command::new(env!("CARGO_BIN_EXE_evener"))
+        .args(["sim", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("9 of 9 items"));
+}
+
+#[test]
+fn the_scenario_is_not_overwritten_by_the_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("scenario.toml");
+    std::fs::write(&path, "items = 9\n[[device]]\nid='a'\nrate=1.0\n").unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let link = folder.path().join("link.toml");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    #[cfg(not(unix))]
+    std::fs::write(&link, "").unwrap();
+    for trace in [&path, &link, &folder.path().join("./scenario.toml")] {
+        let output = sim(&[path.to_str().unwrap(), "--trace", trace.to_str().unwrap()]);
+        if cfg!(unix) || trace == &path {
+            assert_eq!(output.status.code(), Some(2), "{trace:?}");
+            assert!(String::from_utf8_lossy(&output.stderr).contains("is an input"), "{trace:?}");
+        }
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), before);
 }

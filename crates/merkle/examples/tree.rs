@@ -1,6 +1,6 @@
-//! A Merkle tree over every device of this machine: `cargo run --release -p evener-merkle --example tree [-- LEAVES]`.
+//! Builds a Merkle tree on every device of this machine: `cargo run --release -p evener-merkle --example tree [-- LEAVES]`.
 //!
-//! Builds the tree, shows who did what, proves some leaves, and checks the proofs with nothing but the root.
+//! Prints the report, creates proofs of some leaves, and verifies them with the root alone.
 #![allow(clippy::print_stdout)]
 
 use evener_merkle::{Builder, Leaves};
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = tree.root().ok_or("there are no leaves")?;
     println!("{} leaves, {} levels, root {root}", tree.leaves(), tree.levels());
 
-    // A proof is some hashes, whatever the number of leaves; several leaves share most of theirs.
+    // A proof has one hash per level; a multi-proof of several leaves shares most of them.
     let index = count / 2;
     let proof = tree.proof(index)?;
     proof.verify_leaf(&root, &leaf(index))?;
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The same leaves every time.
+/// Returns the same leaf every time.
 fn leaf(number: u64) -> [u8; 32] {
     let mut leaf = [0; 32];
     leaf[..8].copy_from_slice(&number.to_le_bytes());

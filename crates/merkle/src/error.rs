@@ -1,4 +1,4 @@
-//! Why there is no root, no tree or no proof.
+//! The crate's error type.
 
 use std::io;
 
@@ -6,90 +6,92 @@ use evener_schedule::RunError;
 
 use crate::{hash::Hash, rule::Rule};
 
-/// The result of something with trees.
+/// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why there is no root, no tree or no proof.
+/// An error of building, storing, reading or proving a tree.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The pool could not do it.
+    /// The run on the pool failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The device that has the leaves could not do it.
+    /// The device that holds the leaves failed.
     #[error(transparent)]
     Device(#[from] evener_device::Error),
-    /// A name that nothing has.
-    #[error("no {what} is called `{asked}`: one of {known}")]
-    Name {
-        /// What was named.
+    /// A name of a hash function or rule that does not exist.
+    #[error("unknown {what} `{asked}`: expected one of {known}")]
+    UnknownName {
+        /// The kind of thing: `hash` or `rule`.
         what: &'static str,
-        /// The name.
+        /// The name as given.
         asked: String,
-        /// The names that there are.
+        /// The valid names.
         known: &'static str,
     },
-    /// A rule that is not made for a hash function.
-    #[error("rule `{rule}` is double SHA-256 and cannot be had with `{hash}`: use sha256, or another rule")]
-    Scheme {
+    /// A rule that does not work with the hash function.
+    #[error(
+        "rule `{rule}` hashes with SHA-256 twice and does not work with `{hash}`: use sha256, or another rule"
+    )]
+    UnsupportedScheme {
         /// The rule.
         rule: Rule,
         /// The hash function.
         hash: Hash,
     },
-    /// There are no leaves, and the rule gives no root to nothing.
-    #[error("there are no leaves, and rule `{rule}` has no root for none (rfc6962 has)")]
+    /// The tree has no leaves, and the rule defines no root for an empty tree.
+    #[error("there are no leaves, and rule `{rule}` defines no root for an empty tree (rfc6962 does)")]
     NoLeaves {
         /// The rule.
         rule: Rule,
     },
-    /// The leaves do not come out even.
+    /// The number of bytes is not a multiple of the leaf size.
     #[error("{bytes} bytes are {whole} leaves of {leaf_bytes} bytes and {over} bytes over: {hint}", whole = .bytes / (*.leaf_bytes).max(1), over = .bytes % (*.leaf_bytes).max(1))]
-    Uneven {
-        /// How many bytes there are.
+    PartialLeaf {
+        /// The number of bytes.
         bytes: u64,
-        /// How many a leaf has.
+        /// The size of a leaf.
         leaf_bytes: u64,
-        /// What to do.
+        /// How to avoid the error.
         hint: &'static str,
     },
-    /// There is no such leaf.
+    /// The tree has no leaf with this index.
     #[error("leaf {index} of a tree of {leaves} leaves: indices are less than {leaves}")]
-    OutOfRange {
-        /// The index asked for.
+    LeafOutOfRange {
+        /// The requested index.
         index: u64,
-        /// How many leaves there are.
+        /// The number of leaves in the tree.
         leaves: u64,
     },
-    /// A multi-proof was asked for no leaves at all.
+    /// A multi-proof was requested for an empty list of leaves.
     #[error("a proof needs at least one leaf")]
-    NothingToProve,
-    /// A text that is no digest.
-    #[error("`{text}` is not a digest: 64 hexadecimal digits are")]
-    NotADigest {
-        /// The beginning of it.
+    NoLeavesToProve,
+    /// A text that is not 64 hexadecimal digits.
+    #[error("`{text}` is not a digest: expected 64 hexadecimal digits")]
+    InvalidDigest {
+        /// The first characters of the text.
         text: String,
     },
-    /// A proof does not fit its tree: it can prove nothing, whatever it is checked against.
+    /// The proof does not fit a tree of its size, so that no root can verify it.
     #[error("the proof is malformed: {detail}")]
-    Malformed {
-        /// What does not fit.
+    MalformedProof {
+        /// The mismatch.
         detail: String,
     },
-    /// A proof does not lead from the leaf to the root.
-    #[error("the proof does not hold: it leads to root {found}, not {expected}")]
-    DoesNotHold {
-        /// The root that it leads to.
+    /// The proof computes another root than the expected one.
+    #[error("the proof is invalid: it computes root {found}, not {expected}")]
+    RootMismatch {
+        /// The root that the proof computes.
         found: crate::Digest,
-        /// The root that it was checked against.
+        /// The root that it was verified against.
         expected: crate::Digest,
     },
-    /// A file could not be read or written, or is not what it should be.
+    /// A file could not be read or written, or has the wrong contents.
     #[error("{path}: {detail}")]
     File {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The cause.
         detail: String,
     },
 }

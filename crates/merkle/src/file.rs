@@ -1,10 +1,9 @@
 //! Leaves in a file.
 //!
-//! They are read with positioned reads, not mapped into memory. A mapped file that somebody shortens kills the process
-//! that touches what is gone, and no code of its own can prevent that everywhere; a read says what happened. It is no
-//! slower here: a device copies from pinned memory of its own, which a read fills directly, where a mapped file would be
-//! copied there by the processor, page fault by page fault; and the processor's cores read a piece into their cache just
-//! before they hash it.
+//! Leaves are read with positioned reads, not mapped into memory. If another program truncates a mapped file, an access
+//! past the new end kills the process, and the process cannot prevent that on every system; a read returns an error. Reads
+//! are not slower here: a device copies from its own pinned memory, which a read fills directly, whereas the CPU would
+//! copy a mapped file there page fault by page fault; and a core reads a piece into its cache just before it hashes it.
 
 use std::{
     fs::{File, Metadata},
@@ -16,8 +15,8 @@ use std::{
 
 use crate::error::{Error, Result};
 
-/// A file of leaves, open to be read from any place by any thread. Its size and time of change are those that it had when
-/// it was opened; that it has others at the end is an error.
+/// An open file of leaves, which any thread can read at any offset. A change of its size or modification time between
+/// opening and the end of a build is an error.
 ///
 /// ```
 /// use evener_merkle::LeafFile;
@@ -33,35 +32,33 @@ use crate::error::{Error, Result};
 pub struct LeafFile {
     path: PathBuf,
     file: File,
-    /// The bytes that are leaves.
+    /// The number of bytes that belong to leaves.
     bytes: u64,
-    /// All bytes that it had when it was opened.
+    /// The size of the file when it was opened.
     size: u64,
-    changed: Option<SystemTime>,
-    /// What went wrong first while it was read.
+    modified: Option<SystemTime>,
+    /// The first error of a read.
     failure: Mutex<Option<String>>,
 }
 
 impl LeafFile {
-    /// Opens a file. Fails where it cannot be read, and for what has no size, such as a pipe: read that instead.
+    /// Opens a file. Fails if it cannot be read, or is not a regular file, such as a pipe (see
+    /// [`Builder::root_from_reader`](crate::Builder::root_from_reader)).
     pub fn open(path: impl AsRef<Path>) -> Result<LeafFile> {
         let path = path.as_ref();
         let failed = |error| Error::io(path, "cannot be opened", &error);
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(Error::file(
-                path,
-                "is not a file that can be read from any place: read it as a stream",
-            ));
+            return Err(Error::file(path, "is not a regular file: read it as a stream"));
         }
-        let changed = metadata.modified().ok();
+        let modified = metadata.modified().ok();
         let size = metadata.len();
-        Ok(LeafFile { path: path.into(), file, bytes: size, size, changed, failure: Mutex::default() })
+        Ok(LeafFile { path: path.into(), file, bytes: size, size, modified, failure: Mutex::default() })
     }
 
-    /// Reads the bytes after the last whole leaf, and no longer counts them among the file's leaves. Fails where they
-    /// cannot be read, and for leaves of no size.
+    /// Reads the bytes after the last whole leaf and removes them from the leaves of this file. Fails if they cannot be
+    /// read, or the leaf size is 0.
     ///
     /// ```
     /// use evener_merkle::{LeafFile, Leaves};
@@ -69,15 +66,14 @@ impl LeafFile {
     /// let path = std::env::temp_dir().join("evener-uneven-file-example");
     /// std::fs::write(&path, [7; 70])?;
     /// let mut file = LeafFile::open(&path)?;
-    /// assert_eq!(file.split_off_rest(32)?, [7; 6]);
+    /// assert_eq!(file.split_off_partial_leaf(32)?, [7; 6]);
     /// assert_eq!(Leaves::file(file, 32)?.count(), 2);
     /// # std::fs::remove_file(&path)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn split_off_rest(&mut self, leaf_bytes: usize) -> Result<Vec<u8>> {
+    pub fn split_off_partial_leaf(&mut self, leaf_bytes: usize) -> Result<Vec<u8>> {
         let whole = self.bytes.checked_div(leaf_bytes as u64).map(|leaves| leaves * leaf_bytes as u64);
         let whole = whole.ok_or_else(|| Error::file(&self.path, "a leaf has at least one byte"))?;
-        // Less than a leaf.
         let mut rest = Vec::new();
         let wanted = (self.bytes - whole) as usize;
         rest.try_reserve_exact(wanted).map_err(|_| {
@@ -89,17 +85,18 @@ impl LeafFile {
         Ok(rest)
     }
 
-    /// How many bytes of leaves it had when it was opened.
+    /// Returns the number of bytes that belong to leaves.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads bytes from a place. What goes wrong is kept, for whoever started the run.
+    /// Reads bytes at an offset. The first error is kept, so that [`LeafFile::failure`] can return it to the thread that
+    /// started the run.
     pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), String> {
         let wanted = bytes.len();
         self.read_exactly(at, bytes).map_err(|error| {
@@ -134,33 +131,31 @@ impl LeafFile {
         Ok(())
     }
 
-    /// The error for a read that failed.
+    /// Returns the first error of a read, or one with this detail.
     pub(crate) fn failed(&self, detail: String) -> Error {
         self.failure().unwrap_or_else(|| Error::file(&self.path, detail))
     }
 
-    /// What went wrong while it was read, if anything did.
+    /// Takes the first error of a read, if there was one.
     pub(crate) fn failure(&self) -> Option<Error> {
         let detail = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         Some(Error::file(&self.path, detail))
     }
 
-    /// Fails when it is not as it was when it was opened.
-    pub(crate) fn is_unchanged(&self) -> Result<()> {
-        let same = |now: &Metadata| now.len() == self.size && now.modified().ok() == self.changed;
+    /// Fails if the file's size or modification time has changed since it was opened.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        let same = |now: &Metadata| now.len() == self.size && now.modified().ok() == self.modified;
         match self.file.metadata() {
             Ok(now) if same(&now) => Ok(()),
-            Ok(_) => {
-                Err(Error::file(&self.path, "changed while it was read, so there is no root that it has"))
-            }
-            Err(error) => Err(Error::io(&self.path, "cannot be looked at", &error)),
+            Ok(_) => Err(Error::file(&self.path, "changed while it was read, so it has no root")),
+            Err(error) => Err(Error::io(&self.path, "has no readable metadata", &error)),
         }
     }
 }
 
-/// Writes a file whole or not at all: beside where it is to be, and then in its place. A file that was there keeps its
-/// mode; a new one has what the umask says. Where that fails, nothing is changed and nothing left behind.
-#[doc(hidden)] // For the command, which writes more than trees.
+/// Replaces a file atomically: writes a temporary file in the same folder, then renames it. An existing file keeps its
+/// mode; a new file gets the mode of the umask. If writing fails, nothing is changed and no temporary file remains.
+#[doc(hidden)] // The `evener` command writes other files the same way.
 pub fn replace_file(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -168,7 +163,7 @@ pub fn replace_file(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>
     };
     #[cfg_attr(not(unix), allow(unused_mut))]
     let mut builder = tempfile::Builder::new();
-    // The umask is taken off these as of any new file's; without them, nobody else could ever read it.
+    // The umask applies to this mode as to any new file's. The default of `tempfile` is 0600.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut file = builder.tempfile_in(folder)?;
@@ -176,7 +171,7 @@ pub fn replace_file(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>
     if let Ok(there) = path.metadata() {
         file.as_file().set_permissions(there.permissions())?;
     }
-    // Some systems find out only here that there is no room.
+    // Some file systems report a full disk only here.
     file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(())
@@ -195,12 +190,12 @@ mod test {
         let mut bytes = [0; 40];
         file.read(60, &mut bytes).unwrap();
         assert_eq!(bytes, [7; 40]);
-        file.is_unchanged().unwrap();
+        file.check_unchanged().unwrap();
         File::options().write(true).open(&path).unwrap().set_len(90).unwrap();
         file.read(60, &mut bytes).unwrap_err();
         let told = file.failure().unwrap().to_string();
         assert!(told.contains("cut short") && told.contains("100") && told.contains("90"), "{told}");
-        assert!(file.is_unchanged().unwrap_err().to_string().contains("changed"));
+        assert!(file.check_unchanged().unwrap_err().to_string().contains("changed"));
     }
 
     #[test]

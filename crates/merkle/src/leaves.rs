@@ -1,4 +1,4 @@
-//! Where leaves are.
+//! The leaves of a tree and where they are stored.
 
 use std::sync::Arc;
 
@@ -9,65 +9,68 @@ use rayon::prelude::*;
 use crate::{
     error::{Error, Result},
     file::LeafFile,
-    hash::{Digest, many},
+    hash::{Digest, batch},
     lines,
     rule::Scheme,
 };
 
-/// The leaves of a tree, wherever they are. Cloning it copies none of them.
+/// The leaves of a tree, in memory, in a file or on a device. Cloning does not copy the leaves.
 ///
 /// ```
 /// use evener_merkle::Leaves;
 ///
 /// let bytes = [0; 96];
-/// assert_eq!(Leaves::of_size(&bytes, 32)?.count(), 3);
-/// assert!(Leaves::of_size(&bytes, 36).is_err(), "two leaves, and 24 bytes over");
+/// assert_eq!(Leaves::fixed_size(&bytes, 32)?.count(), 3);
+/// assert!(Leaves::fixed_size(&bytes, 36).is_err(), "two leaves and 24 more bytes");
 /// assert_eq!(Leaves::lines(b"one\ntwo\n").count(), 2);
 /// # Ok::<(), evener_merkle::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Leaves<'a> {
-    pub(crate) source: Source<'a>,
-    /// The bytes of a leaf, where all have as many.
+    pub(crate) source: LeafSource<'a>,
+    /// The size of a leaf; 0 if leaves differ in size.
     pub(crate) leaf_bytes: usize,
-    /// Leaves are hashes already, and taken as they are.
-    pub(crate) hashed: bool,
+    /// Whether the leaves are leaf hashes already.
+    pub(crate) prehashed: bool,
 }
 
+/// Where the leaves are stored.
 #[derive(Debug, Clone)]
-pub(crate) enum Source<'a> {
+pub(crate) enum LeafSource<'a> {
     Bytes(&'a [u8]),
     Shared(SharedBuffer<u8>),
     File(Arc<LeafFile>),
-    Parts(Arc<[&'a [u8]]>),
-    /// A text and how many lines it has.
+    Slices(Arc<[&'a [u8]]>),
+    /// A text and its number of lines.
     Lines(&'a [u8], u64),
     Device(Device, Buffer<u8>),
 }
 
 impl<'a> Leaves<'a> {
-    /// Leaves of one size that follow each other in memory. Fails when they do not come out even, or are of no size.
-    pub fn of_size(bytes: &'a [u8], leaf_bytes: usize) -> Result<Self> {
-        even(bytes.len() as u64, leaf_bytes)?;
-        Ok(Leaves { source: Source::Bytes(bytes), leaf_bytes, hashed: false })
+    /// Splits a slice into leaves of one size. Fails if the slice is not a multiple of the leaf size, or the size is 0.
+    pub fn fixed_size(bytes: &'a [u8], leaf_bytes: usize) -> Result<Self> {
+        check_whole_leaves(bytes.len() as u64, leaf_bytes)?;
+        Ok(Leaves { source: LeafSource::Bytes(bytes), leaf_bytes, prehashed: false })
     }
 
-    /// Leaves of one size in memory that a device copies from at the full rate of the bus. Fails as [`Leaves::of_size`].
-    pub fn shared(bytes: &SharedBuffer<u8>, leaf_bytes: usize) -> Result<Self> {
-        even(bytes.as_slice().len() as u64, leaf_bytes)?;
-        Ok(Leaves { source: Source::Shared(bytes.clone()), leaf_bytes, hashed: false })
+    /// Splits a shared (pinned) host buffer into leaves of one size. Devices copy from it at the full rate of the bus.
+    /// Fails as [`Leaves::fixed_size`].
+    pub fn shared_buffer(bytes: &SharedBuffer<u8>, leaf_bytes: usize) -> Result<Self> {
+        check_whole_leaves(bytes.as_slice().len() as u64, leaf_bytes)?;
+        Ok(Leaves { source: LeafSource::Shared(bytes.clone()), leaf_bytes, prehashed: false })
     }
 
-    /// Leaves of one size in a file, which may be larger than memory. Fails as [`Leaves::of_size`].
+    /// Splits a file, which may be larger than memory, into leaves of one size. Fails as [`Leaves::fixed_size`].
     pub fn file(file: LeafFile, leaf_bytes: usize) -> Result<Self> {
-        even(file.bytes(), leaf_bytes).map_err(|error| Error::file(file.path(), error.to_string()))?;
-        Ok(Leaves { source: Source::File(Arc::new(file)), leaf_bytes, hashed: false })
+        check_whole_leaves(file.bytes(), leaf_bytes)
+            .map_err(|error| Error::file(file.path(), error.to_string()))?;
+        Ok(Leaves { source: LeafSource::File(Arc::new(file)), leaf_bytes, prehashed: false })
     }
 
-    /// Leaves of one size that are on a device already. Only that device works on them. Fails as [`Leaves::of_size`], and
-    /// where the buffer is not the device's.
+    /// Splits a device buffer into leaves of one size. Only that device works on them. Fails as [`Leaves::fixed_size`],
+    /// and if the buffer belongs to another device.
     pub fn on_device(device: &Device, bytes: &Buffer<u8>, leaf_bytes: usize) -> Result<Self> {
-        even(bytes.len() as u64, leaf_bytes)?;
+        check_whole_leaves(bytes.len() as u64, leaf_bytes)?;
         if bytes.device() != device.id() {
             let detail = format!("the leaves are on {}", bytes.device());
             let operation = "reading leaves".into();
@@ -75,104 +78,108 @@ impl<'a> Leaves<'a> {
                 evener_device::Error::Unsupported { device: device.id().clone(), operation, detail }.into()
             );
         }
-        Ok(Leaves { source: Source::Device(device.clone(), bytes.clone()), leaf_bytes, hashed: false })
+        Ok(Leaves { source: LeafSource::Device(device.clone(), bytes.clone()), leaf_bytes, prehashed: false })
     }
 
-    /// Leaves of any sizes. They are hashed on the processor's cores, and only what is above them on every device.
-    pub fn parts(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        Leaves { source: Source::Parts(parts.into_iter().collect()), leaf_bytes: 0, hashed: false }
+    /// Takes each slice as a leaf, of any size. The CPU's cores hash the leaves; all devices hash the levels above them.
+    pub fn slices(slices: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        Leaves { source: LeafSource::Slices(slices.into_iter().collect()), leaf_bytes: 0, prehashed: false }
     }
 
-    /// The lines of a text, without what ends them (`\n`, or `\r\n`). What comes after the last end of a line is a line
-    /// if it is not empty. Nothing is kept for a line: a text may have as many as it has bytes.
+    /// Takes each line of a text as a leaf, without its line ending (`\n` or `\r\n`). Text after the last line ending is a
+    /// line if it is not empty. No memory is used per line, so a text may have as many lines as bytes.
     pub fn lines(text: &'a [u8]) -> Self {
-        Leaves { source: Source::Lines(text, lines::count(text)), leaf_bytes: 0, hashed: false }
+        Leaves { source: LeafSource::Lines(text, lines::count(text)), leaf_bytes: 0, prehashed: false }
     }
 
-    /// Leaves that are hashes already and are taken as they are, such as the transaction ids of a Bitcoin block, or what
-    /// [`Scheme::leaf`](crate::Scheme::leaf) gave.
+    /// Takes digests as leaf hashes, without hashing them again: the transaction ids of a Bitcoin block, or results of
+    /// [`Scheme::hash_leaf`](crate::Scheme::hash_leaf).
     pub fn digests(digests: &'a [Digest]) -> Self {
-        let source = Source::Bytes(bytemuck::cast_slice(digests));
-        Leaves { source, leaf_bytes: size_of::<Digest>(), hashed: true }
+        let source = LeafSource::Bytes(bytemuck::cast_slice(digests));
+        Leaves { source, leaf_bytes: size_of::<Digest>(), prehashed: true }
     }
 
-    /// Says that these leaves are hashes already, to be taken as they are. Fails where they are not of 32 bytes.
-    pub fn that_are_digests(self) -> Result<Self> {
+    /// Declares that these leaves are leaf hashes already, which are not hashed again. Fails if their size is not 32 bytes.
+    pub fn prehashed(self) -> Result<Self> {
         if self.leaf_bytes != size_of::<Digest>() {
             let hint = "digests have 32 bytes each";
-            return Err(Error::Uneven { bytes: self.leaf_bytes as u64, leaf_bytes: 32, hint });
+            return Err(Error::PartialLeaf { bytes: self.leaf_bytes as u64, leaf_bytes: 32, hint });
         }
-        Ok(Leaves { hashed: true, ..self })
+        Ok(Leaves { prehashed: true, ..self })
     }
 
-    /// How many there are.
+    /// Returns the number of leaves.
     pub fn count(&self) -> u64 {
         let bytes = match &self.source {
-            Source::Bytes(bytes) => bytes.len() as u64,
-            Source::Shared(bytes) => bytes.as_slice().len() as u64,
-            Source::File(file) => file.bytes(),
-            Source::Device(_, bytes) => bytes.len() as u64,
-            Source::Parts(parts) => return parts.len() as u64,
-            Source::Lines(_, count) => return *count,
+            LeafSource::Bytes(bytes) => bytes.len() as u64,
+            LeafSource::Shared(bytes) => bytes.as_slice().len() as u64,
+            LeafSource::File(file) => file.bytes(),
+            LeafSource::Device(_, bytes) => bytes.len() as u64,
+            LeafSource::Slices(slices) => return slices.len() as u64,
+            LeafSource::Lines(_, count) => return *count,
         };
         bytes / self.leaf_bytes as u64
     }
 }
 
-/// Leaves are hashed one by one on the processor's cores in runs of so many.
-const RUN: usize = 64;
-/// Longer leaves of a file are read in pieces of this size.
-const PIECE: usize = 1 << 20;
+/// The number of leaves that a rayon task hashes.
+const LEAVES_PER_TASK: usize = 64;
+/// The size of a read: a longer leaf of a file is read in several.
+const READ_BYTES: usize = 1 << 20;
 
 impl Scheme {
-    /// The hashes of leaves, in order, by the processor's cores. Fails where leaves cannot be read or change meanwhile.
+    /// Computes the hashes of leaves, in order, on the CPU's cores. Fails if leaves cannot be read, or if their file changes
+    /// during the read.
     ///
     /// ```
     /// use evener_merkle::{Leaves, Scheme};
     ///
     /// let scheme = Scheme::default();
-    /// let digests = scheme.leaf_digests(&Leaves::lines(b"one\ntwo"))?;
-    /// assert_eq!(digests, [scheme.leaf(b"one"), scheme.leaf(b"two")]);
+    /// let digests = scheme.hash_leaves(&Leaves::lines(b"one\ntwo"))?;
+    /// assert_eq!(digests, [scheme.hash_leaf(b"one"), scheme.hash_leaf(b"two")]);
     /// # Ok::<(), evener_merkle::Error>(())
     /// ```
-    pub fn leaf_digests(self, leaves: &Leaves<'_>) -> Result<Vec<Digest>> {
-        let of_bytes = |bytes: &[u8]| match leaves.hashed {
+    pub fn hash_leaves(self, leaves: &Leaves<'_>) -> Result<Vec<Digest>> {
+        let of_bytes = |bytes: &[u8]| match leaves.prehashed {
             true => bytes.chunks_exact(size_of::<Digest>()).map(bytemuck::pod_read_unaligned).collect(),
             false => {
                 let mut out = vec![Digest::default(); bytes.len() / leaves.leaf_bytes];
-                let runs = bytes.par_chunks(RUN * leaves.leaf_bytes).zip(out.par_chunks_mut(RUN));
-                runs.for_each(|(bytes, out)| many::leaves(self, bytes, leaves.leaf_bytes, out));
+                let tasks = bytes
+                    .par_chunks(LEAVES_PER_TASK * leaves.leaf_bytes)
+                    .zip(out.par_chunks_mut(LEAVES_PER_TASK));
+                tasks
+                    .for_each(|(bytes, out)| batch::hash_leaves_of_size(self, bytes, leaves.leaf_bytes, out));
                 out
             }
         };
         Ok(match &leaves.source {
-            Source::Parts(parts) => {
-                let mut out = vec![Digest::default(); parts.len()];
-                let runs = parts.par_chunks(RUN).zip(out.par_chunks_mut(RUN));
-                runs.for_each(|(parts, out)| many::each(self, parts.iter().copied(), out));
+            LeafSource::Slices(slices) => {
+                let mut out = vec![Digest::default(); slices.len()];
+                let tasks = slices.par_chunks(LEAVES_PER_TASK).zip(out.par_chunks_mut(LEAVES_PER_TASK));
+                tasks.for_each(|(slices, out)| batch::hash_leaves(self, slices.iter().copied(), out));
                 out
             }
-            Source::Lines(text, _) => lines::batches(text).flat_map(|batch| batch.hash(self)).collect(),
-            Source::Bytes(bytes) => of_bytes(bytes),
-            Source::Shared(bytes) => of_bytes(bytes.as_slice()),
-            Source::Device(device, buffer) => of_bytes(&device.stream()?.download(buffer)?.wait()?),
-            Source::File(file) => self.digests_of_file(file, leaves)?,
+            LeafSource::Lines(text, _) => lines::batches(text).flat_map(|batch| batch.hash(self)).collect(),
+            LeafSource::Bytes(bytes) => of_bytes(bytes),
+            LeafSource::Shared(bytes) => of_bytes(bytes.as_slice()),
+            LeafSource::Device(device, buffer) => of_bytes(&device.stream()?.download(buffer)?.wait()?),
+            LeafSource::File(file) => self.digests_of_file(file, leaves)?,
         })
     }
 
     fn digests_of_file(self, file: &LeafFile, leaves: &Leaves<'_>) -> Result<Vec<Digest>> {
         let size = leaves.leaf_bytes as u64;
         let read = |buffer: &mut Vec<u8>, index: u64| -> Result<Digest, String> {
-            buffer.resize(leaves.leaf_bytes.min(PIECE), 0);
+            buffer.resize(leaves.leaf_bytes.min(READ_BYTES), 0);
             let mut at = index * size;
             let mut hasher = self.leaf_hasher();
-            for piece in (0..size).step_by(PIECE) {
-                let bytes = &mut buffer[..PIECE.min((size - piece) as usize)];
+            for piece in (0..size).step_by(READ_BYTES) {
+                let bytes = &mut buffer[..READ_BYTES.min((size - piece) as usize)];
                 file.read(at, bytes)?;
                 hasher.update(bytes);
                 at += bytes.len() as u64;
             }
-            match leaves.hashed {
+            match leaves.prehashed {
                 true => Ok(bytemuck::pod_read_unaligned(buffer)),
                 false => Ok(hasher.finish()),
             }
@@ -180,7 +187,7 @@ impl Scheme {
         let digests: Result<Vec<Digest>, String> =
             (0..leaves.count()).into_par_iter().map_init(Vec::new, read).collect();
         let digests = digests.map_err(|detail| file.failed(detail))?;
-        file.is_unchanged()?;
+        file.check_unchanged()?;
         Ok(digests)
     }
 }
@@ -188,7 +195,7 @@ impl Scheme {
 impl<'a, const N: usize> From<&'a [[u8; N]]> for Leaves<'a> {
     fn from(leaves: &'a [[u8; N]]) -> Self {
         const { assert!(N > 0, "a leaf has at least one byte") };
-        Leaves { source: Source::Bytes(leaves.as_flattened()), leaf_bytes: N, hashed: false }
+        Leaves { source: LeafSource::Bytes(leaves.as_flattened()), leaf_bytes: N, prehashed: false }
     }
 }
 
@@ -198,13 +205,14 @@ impl<'a, const N: usize> From<&'a Vec<[u8; N]>> for Leaves<'a> {
     }
 }
 
-fn even(bytes: u64, leaf_bytes: usize) -> Result<()> {
+/// Fails if the number of bytes is not a multiple of the leaf size, or the size is 0.
+fn check_whole_leaves(bytes: u64, leaf_bytes: usize) -> Result<()> {
     let hint = match leaf_bytes {
         0 => "a leaf has at least one byte",
-        _ => "cut it, fill it up, or choose another size of leaf",
+        _ => "cut the input, pad it, or choose another leaf size",
     };
     if leaf_bytes == 0 || !bytes.is_multiple_of(leaf_bytes as u64) {
-        return Err(Error::Uneven { bytes, leaf_bytes: leaf_bytes as u64, hint });
+        return Err(Error::PartialLeaf { bytes, leaf_bytes: leaf_bytes as u64, hint });
     }
     Ok(())
 }
@@ -215,9 +223,9 @@ mod test {
 
     #[test]
     fn leaves_that_do_not_come_out_even_are_refused() {
-        let error = Leaves::of_size(&[0; 100], 32).unwrap_err().to_string();
+        let error = Leaves::fixed_size(&[0; 100], 32).unwrap_err().to_string();
         assert!(error.starts_with("100 bytes are 3 leaves of 32 bytes and 4 bytes over"), "{error}");
-        assert!(Leaves::of_size(&[], 0).is_err());
-        assert_eq!(Leaves::of_size(&[], 32).unwrap().count(), 0);
+        assert!(Leaves::fixed_size(&[], 0).is_err());
+        assert_eq!(Leaves::fixed_size(&[], 32).unwrap().count(), 0);
     }
 }

@@ -1,8 +1,9 @@
 //! Merkle trees over unlike devices.
 //!
-//! A Merkle tree stands for many leaves by one root: whoever has the root can check, with a few hashes, that a leaf is at
-//! its place. This crate builds the tree with whatever devices a machine has (NVIDIA GPUs through CUDA, others through
-//! Vulkan, Metal or DX12, and the processor's cores), all of them on one tree, and gives the same root whoever did what.
+//! A Merkle tree commits to many leaves with one root hash. A verifier that knows the root can check with a few hashes
+//! that a leaf is at its index. This crate builds one tree on all devices of a machine together (NVIDIA GPUs through
+//! CUDA, other GPUs through Vulkan, Metal or DX12, and the CPU's cores). The root does not depend on which device hashed
+//! which leaves.
 //!
 //! ```
 //! use evener_device::Device;
@@ -18,33 +19,34 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What can be had
+//! # Main types
 //!
-//! - [`Scheme`]: a [`Hash`](enum@Hash) (SHA-256, Keccak-256, BLAKE3) and a [`Rule`] (RFC 6962, Bitcoin's, `rs_merkle`'s), which says
-//!   what is hashed and what becomes of odd nodes.
-//! - [`Leaves`]: of one size or of any, in memory, in pinned memory, in a file that may be larger than memory, or on a
-//!   device already.
-//! - [`Builder`]: [`Builder::root`] for the root alone, [`Builder::tree`] for all nodes, [`Builder::root_of_stream`] and
-//!   [`Builder::stream`] for what comes piece by piece; strategy, deadline, cancelling, progress and trace.
+//! - [`Scheme`]: a [`Hash`](enum@Hash) (SHA-256, Keccak-256, BLAKE3) and a [`Rule`] (RFC 6962, Bitcoin's, `rs_merkle`'s). The rule
+//!   defines what is hashed and how a node without a sibling is handled.
+//! - [`Leaves`]: the input. Leaves have one size or any size, and are in memory, in pinned memory, in a file that may be
+//!   larger than memory, or already on a device.
+//! - [`Builder`]: [`Builder::root`] for the root alone, [`Builder::tree`] for all nodes, [`Builder::root_from_reader`] and
+//!   [`Builder::stream`] for input that arrives in pieces; strategy, deadline, cancellation, progress and trace.
 //! - [`MerkleTree`]: [`proof`](MerkleTree::proof), [`multi_proof`](MerkleTree::multi_proof), [`append`](MerkleTree::append),
 //!   [`save`](MerkleTree::save) and [`load`](MerkleTree::load).
-//! - [`Proof`] and [`MultiProof`]: checked with nothing but the root; to and from JSON and the like through `serde`.
+//! - [`Proof`] and [`MultiProof`]: inclusion proofs, which are verified with the root alone and serialized with `serde`.
 //!
 //! # How it works
 //!
-//! Leaves are cut into aligned blocks of a power of two, 256 to 16384 leaves by how many there are. A block is an item of a
-//! run of the pool: a device turns it into the root of its subtree, or into all nodes where the tree is wanted. What is left
-//! over at the right edge, and the few levels above the blocks, are done by the thread that asked. So the leaves go over the
-//! bus once, in chunks that overlap with compute, and 32 bytes a block come back.
+//! The builder cuts the leaves into aligned blocks of a power of two, 256 to 16,384 leaves depending on the size of the
+//! input. A block is one item of a run on the pool: a device reduces it to the root of its subtree, or to all of its nodes
+//! if the caller wants the tree. The calling thread hashes the leaves after the last whole block and the few levels above
+//! the blocks. So leaves cross the bus once, in chunks whose copies overlap with compute, and 32 bytes per block come back.
 //!
-//! - On a GPU, a workgroup has a block: each thread reduces some leaves by itself, and the workgroup the rest through shared
-//!   memory, so that one launch does all levels of a block.
-//! - On the processor, SHA-256 hashes sixteen messages at once with AVX-512 where there is that, and else several with the
+//! - On a GPU, a workgroup reduces one block: each thread first reduces some leaves by itself, then the workgroup reduces
+//!   the threads' results through shared memory. One launch computes all levels of a block.
+//! - On the CPU, SHA-256 hashes sixteen messages at once with AVX-512 if available, otherwise several at once with the
 //!   SHA, AVX2 or NEON instructions.
-//! - Fewer than four blocks are done by the thread that asked, on no device: none would be awake sooner. So are leaves of
-//!   unequal length, and those over 4096 bytes, hashed on the processor's cores, and only what is above them on every device.
+//! - The calling thread hashes fewer than four blocks itself, because that ends before a device is awake. Leaves of unequal
+//!   length and leaves over 4096 bytes are hashed on the CPU's cores; the levels above them use all devices.
 
 mod builder;
+mod device_reducer;
 mod error;
 mod file;
 mod hash;
@@ -52,7 +54,6 @@ mod kernel;
 mod leaves;
 mod lines;
 mod proof;
-mod resident;
 mod rule;
 mod subtree;
 mod task;
@@ -63,36 +64,38 @@ pub use error::{Error, Result};
 pub use file::{LeafFile, replace_file};
 pub use hash::{Digest, Hash};
 pub use leaves::Leaves;
-pub use proof::{MultiProof, Proof, Proved};
+pub use proof::{MultiProof, Proof, ProvedLeaf};
 pub use rule::{Rule, Scheme};
-pub use tree::{MerkleTree, Summary};
+pub use tree::{MerkleTree, TreeSummary};
 
-/// What the kernels are measured by.
+/// Kernels that only hash, which the benchmark compares the tree kernel with.
 #[doc(hidden)]
 pub mod measure {
     use evener_device::Kernel;
 
-    use crate::{kernel, rule::Scheme, subtree::Format};
+    use crate::{kernel, rule::Scheme, subtree::LeafFormat};
 
-    /// A CUDA kernel `bare` that hashes as much as a tree does, one leaf and one node for each leaf, without a tree.
+    /// Returns the CUDA kernel `hash_only`, which computes as many hashes as a tree has (one leaf hash and one node hash
+    /// per leaf) without building a tree.
     ///
     /// # Safety
-    /// In every launch, the input has a leaf and the output has 32 bytes for each thread.
+    /// In every launch, the input has one leaf and the output has 32 bytes for each thread.
     #[allow(unsafe_code)]
-    pub unsafe fn bare(scheme: Scheme, leaf_bytes: usize) -> Kernel {
-        let format = Format { scheme, leaf_bytes, hashed: false };
-        // SAFETY: the caller promises the same.
-        unsafe { kernel::bare(format) }
+    pub unsafe fn hash_only(scheme: Scheme, leaf_bytes: usize) -> Kernel {
+        let format = LeafFormat { scheme, leaf_bytes, prehashed: false };
+        // SAFETY: `kernel::hash_only` needs a leaf and a digest for each thread, which this function's caller guarantees.
+        unsafe { kernel::hash_only(format) }
     }
 
-    /// A CUDA kernel `leaves` that hashes leaves alone.
+    /// Returns the CUDA kernel `leaf_hash_only`, which computes the leaf hashes alone.
     ///
     /// # Safety
-    /// As for [`bare`].
+    /// As for [`hash_only`].
     #[allow(unsafe_code)]
-    pub unsafe fn leaves(scheme: Scheme, leaf_bytes: usize) -> Kernel {
-        let format = Format { scheme, leaf_bytes, hashed: false };
-        // SAFETY: the caller promises the same.
-        unsafe { kernel::leaves_alone(format) }
+    pub unsafe fn leaf_hash_only(scheme: Scheme, leaf_bytes: usize) -> Kernel {
+        let format = LeafFormat { scheme, leaf_bytes, prehashed: false };
+        // SAFETY: `kernel::leaf_hash_only` needs a leaf and a digest for each thread, which this function's caller
+        // guarantees.
+        unsafe { kernel::leaf_hash_only(format) }
     }
 }

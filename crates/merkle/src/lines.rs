@@ -1,25 +1,25 @@
-//! The lines of a text, found and hashed by all cores.
+//! Finds and hashes the lines of a text on all cores.
 //!
-//! What is kept for a line is its digest alone, and only for some lines at a time: a text of empty lines has as many lines
-//! as bytes, and whatever is kept for each is many times the text.
+//! Memory per line is its digest alone, and only for one batch of lines at a time: a text of empty lines has as many lines
+//! as bytes, so that any memory per line is a multiple of the text.
 
 use memchr::{memchr, memchr_iter};
 use rayon::prelude::*;
 
 use crate::{
-    hash::{Digest, many},
+    hash::{Digest, batch},
     rule::Scheme,
 };
 
-/// About so many bytes of text are one core's at a time.
+/// The approximate number of bytes of text that a rayon task hashes.
 const PART_BYTES: usize = 1 << 16;
-/// So many parts are counted at once.
+/// The number of parts whose lines are counted in parallel.
 const PARTS: usize = 16;
-/// A batch grows by that many parts until it has so many lines.
+/// The minimum number of lines of a batch, unless the text ends.
 const BATCH_LINES: usize = 1 << 20;
 
-/// The lines, without what ends them (`\n`, or `\r\n`). What comes after the last end of a line is a line if it is not
-/// empty.
+/// Iterates over the lines, without their line endings (`\n` or `\r\n`). Text after the last line ending is a line if it
+/// is not empty.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -35,22 +35,22 @@ pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// How many lines there are.
+/// Counts the lines.
 pub(crate) fn count(text: &[u8]) -> u64 {
     let ends = text.par_chunks(PART_BYTES).map(|part| memchr_iter(b'\n', part).count() as u64).sum::<u64>();
     ends + u64::from(text.last().is_some_and(|&last| last != b'\n'))
 }
 
-/// Lines that are hashed at once.
+/// Consecutive lines that are hashed together.
 #[derive(Debug, Default)]
-pub(crate) struct Batch<'a> {
-    /// Parts of the text that end where a line ends, with how many lines each has.
+pub(crate) struct LineBatch<'a> {
+    /// Parts of the text, each of which ends at the end of a line, and their numbers of lines.
     parts: Vec<(&'a [u8], usize)>,
     lines: usize,
 }
 
-impl Batch<'_> {
-    /// The hashes of the lines.
+impl LineBatch<'_> {
+    /// Computes the hashes of the lines.
     pub(crate) fn hash(&self, scheme: Scheme) -> Vec<Digest> {
         let mut all = vec![Digest::default(); self.lines];
         let mut rest = all.as_mut_slice();
@@ -60,16 +60,16 @@ impl Batch<'_> {
             work.push((*text, out));
             rest = after;
         }
-        work.into_par_iter().for_each(|(text, out)| many::each(scheme, lines(text), out));
+        work.into_par_iter().for_each(|(text, out)| batch::hash_leaves(scheme, lines(text), out));
         all
     }
 }
 
-/// The lines of a text, some at a time.
-pub(crate) fn batches(text: &[u8]) -> impl Iterator<Item = Batch<'_>> {
+/// Cuts a text into batches of lines.
+pub(crate) fn batches(text: &[u8]) -> impl Iterator<Item = LineBatch<'_>> {
     let mut rest = text;
     std::iter::from_fn(move || {
-        let mut batch = Batch::default();
+        let mut batch = LineBatch::default();
         while batch.lines < BATCH_LINES && !rest.is_empty() {
             let mut next = Vec::new();
             while next.len() < PARTS && !rest.is_empty() {
@@ -118,7 +118,7 @@ mod test {
         let empty = "\n".repeat(BATCH_LINES + 3 * PART_BYTES + 7);
         for text in ["", "a", "a\n", "\n\n", &mixed, &mixed[..mixed.len() - 1], &empty, &format!("{empty}z")]
         {
-            let expected: Vec<Digest> = lines(text.as_bytes()).map(|line| scheme.leaf(line)).collect();
+            let expected: Vec<Digest> = lines(text.as_bytes()).map(|line| scheme.hash_leaf(line)).collect();
             assert_eq!(count(text.as_bytes()), expected.len() as u64);
             let mut found = Vec::new();
             for batch in batches(text.as_bytes()) {

@@ -1,4 +1,4 @@
-//! The rules of a tree: what a leaf and a node hash, and what becomes of an odd node.
+//! Tree rules: what a leaf hash and a node hash are computed from, and how a node without a sibling is handled.
 
 use std::{fmt, io, str::FromStr};
 
@@ -9,35 +9,35 @@ use crate::{
     hash::{Digest, Hash, Hasher},
 };
 
-/// What leaves and nodes hash, and what becomes of a node without a neighbour.
+/// How leaves and nodes are hashed, and how a node without a sibling is handled.
 ///
-/// | rule | leaf | node | the last of an odd number of nodes | no leaves |
+/// | rule | leaf | node | last of an odd number of nodes | empty tree |
 /// | --- | --- | --- | --- | --- |
-/// | `rfc6962` | H(`00` ‖ leaf) | H(`01` ‖ left ‖ right) | moves up unchanged | H() |
-/// | `bitcoin` | H(H(leaf)) | H(H(left ‖ right)) | is its own neighbour | an error |
-/// | `rs-merkle` | H(leaf) | H(left ‖ right) | moves up unchanged | an error |
+/// | `rfc6962` | H(`00` ‖ leaf) | H(`01` ‖ left ‖ right) | is promoted unchanged | H() |
+/// | `bitcoin` | H(H(leaf)) | H(H(left ‖ right)) | is paired with itself | an error |
+/// | `rs-merkle` | H(leaf) | H(left ‖ right) | is promoted unchanged | an error |
 ///
-/// Moving the last node up unchanged, level by level, gives the very tree that RFC 6962 defines by halving.
+/// Promoting the last node unchanged, level by level, gives the same tree that RFC 6962 defines by recursive halving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Rule {
-    /// Certificate Transparency's. Prefixes keep a leaf from being taken for a node.
+    /// The rule of Certificate Transparency. Prefixes keep a leaf from being taken for a node.
     #[default]
     #[serde(rename = "rfc6962")]
     Rfc6962,
-    /// Bitcoin's, for SHA-256 only. Trees of different leaves can have the same root where leaves are repeated at the
-    /// end (CVE-2012-2459): whoever accepts leaves from others must refuse repeated ones.
+    /// The rule of Bitcoin, for SHA-256 only. Different lists of leaves can have the same root if leaves are repeated at
+    /// the end (CVE-2012-2459): a program that accepts leaves from others must reject repeated ones.
     #[serde(rename = "bitcoin")]
     Bitcoin,
-    /// What the `rs_merkle` crate does. Without prefixes, a node can be passed off as a leaf of 64 bytes.
+    /// The rule of the `rs_merkle` crate. Without prefixes, a node can be passed off as a leaf of 64 bytes.
     #[serde(rename = "rs-merkle")]
     RsMerkle,
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Rule; 3] = [Rule::Rfc6962, Rule::Bitcoin, Rule::RsMerkle];
 
-    /// Its name: `rfc6962`, `bitcoin`, `rs-merkle`.
+    /// Returns the rule's name: `rfc6962`, `bitcoin` or `rs-merkle`.
     pub fn name(self) -> &'static str {
         match self {
             Rule::Rfc6962 => "rfc6962",
@@ -57,7 +57,7 @@ impl FromStr for Rule {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Rule::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| Error::Name {
+        Rule::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| Error::UnknownName {
             what: "rule",
             asked: name.into(),
             known: "rfc6962, bitcoin, rs-merkle",
@@ -65,72 +65,73 @@ impl FromStr for Rule {
     }
 }
 
-/// A hash function with a rule: all that decides what root some leaves have.
+/// A hash function and a rule, which together determine the root of a list of leaves.
 ///
 /// ```
 /// use evener_merkle::{Hash, Rule, Scheme};
 ///
 /// let scheme = Scheme::new(Hash::Sha256, Rule::Rfc6962)?;
-/// let (left, right) = (scheme.leaf(b"left"), scheme.leaf(b"right"));
-/// assert_eq!(scheme.leaf(b"left"), Hash::Sha256.of(b"\0left"));
-/// assert_ne!(scheme.node(&left, &right), scheme.node(&right, &left));
+/// let (left, right) = (scheme.hash_leaf(b"left"), scheme.hash_leaf(b"right"));
+/// assert_eq!(scheme.hash_leaf(b"left"), Hash::Sha256.digest(b"\0left"));
+/// assert_ne!(scheme.hash_node(&left, &right), scheme.hash_node(&right, &left));
 /// assert!(Scheme::new(Hash::Blake3, Rule::Bitcoin).is_err());
 /// # Ok::<(), evener_merkle::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(try_from = "Names")]
+#[serde(try_from = "UncheckedScheme")]
 pub struct Scheme {
     hash: Hash,
     rule: Rule,
 }
 
-/// What is read, before it is known to go together.
+/// A deserialized hash function and rule, before [`Scheme::new`] has checked that they work together.
 #[derive(Deserialize)]
-struct Names {
+struct UncheckedScheme {
     hash: Hash,
     rule: Rule,
 }
 
-impl TryFrom<Names> for Scheme {
+impl TryFrom<UncheckedScheme> for Scheme {
     type Error = Error;
 
-    fn try_from(names: Names) -> Result<Self> {
-        Scheme::new(names.hash, names.rule)
+    fn try_from(unchecked: UncheckedScheme) -> Result<Self> {
+        Scheme::new(unchecked.hash, unchecked.rule)
     }
 }
 
 impl Scheme {
-    /// A hash function with a rule. Fails where the rule is not made for the function: [`Rule::Bitcoin`] is SHA-256 twice.
+    /// Combines a hash function and a rule. Fails if the rule does not work with the function: [`Rule::Bitcoin`] needs
+    /// SHA-256.
     pub fn new(hash: Hash, rule: Rule) -> Result<Self> {
         if rule == Rule::Bitcoin && hash != Hash::Sha256 {
-            return Err(Error::Scheme { rule, hash });
+            return Err(Error::UnsupportedScheme { rule, hash });
         }
         Ok(Scheme { hash, rule })
     }
 
-    /// All that there are.
+    /// Iterates over all valid schemes.
     pub fn all() -> impl Iterator<Item = Scheme> {
         let pairs = Hash::ALL.into_iter().flat_map(|hash| Rule::ALL.map(|rule| (hash, rule)));
         pairs.filter_map(|(hash, rule)| Scheme::new(hash, rule).ok())
     }
 
-    /// The hash function.
+    /// Returns the hash function.
     pub fn hash(self) -> Hash {
         self.hash
     }
 
-    /// The rule.
+    /// Returns the rule.
     pub fn rule(self) -> Rule {
         self.rule
     }
 
-    /// The hash of a leaf.
-    pub fn leaf(self, leaf: &[u8]) -> Digest {
-        self.finish(self.hash.of_parts(&[self.leaf_prefix(), leaf]))
+    /// Computes the hash of a leaf.
+    pub fn hash_leaf(self, leaf: &[u8]) -> Digest {
+        self.finish(self.hash.digest_parts(&[self.leaf_prefix(), leaf]))
     }
 
-    /// The hash of a leaf that is read piece by piece, such as a whole file. Fails where reading does.
-    pub fn leaf_from(self, mut reader: impl io::Read) -> io::Result<Digest> {
+    /// Computes the hash of a leaf that a reader yields, such as a whole file. Fails if the reader fails.
+    pub fn hash_leaf_from(self, mut reader: impl io::Read) -> io::Result<Digest> {
         let mut hasher = self.leaf_hasher();
         let mut piece = vec![0; 1 << 16];
         loop {
@@ -143,50 +144,50 @@ impl Scheme {
         }
     }
 
-    /// The hash of a leaf that comes piece by piece.
+    /// Starts the hash of a leaf that arrives in pieces.
     pub(crate) fn leaf_hasher(self) -> LeafHasher {
         let mut hasher = Hasher::new(self.hash);
         hasher.update(self.leaf_prefix());
         LeafHasher { scheme: self, hasher }
     }
 
-    /// The hash of a node.
-    pub fn node(self, left: &Digest, right: &Digest) -> Digest {
-        self.finish(self.hash.of_parts(&[self.node_prefix(), &left.0, &right.0]))
+    /// Computes the hash of a node from its children.
+    pub fn hash_node(self, left: &Digest, right: &Digest) -> Digest {
+        self.finish(self.hash.digest_parts(&[self.node_prefix(), &left.0, &right.0]))
     }
 
-    /// The root over no leaves, where the rule has one.
+    /// Returns the root of an empty tree, if the rule defines one.
     pub fn empty_root(self) -> Option<Digest> {
-        (self.rule == Rule::Rfc6962).then(|| self.hash.of(b""))
+        (self.rule == Rule::Rfc6962).then(|| self.hash.digest(b""))
     }
 
-    /// What a node without a neighbour becomes one level up.
-    pub(crate) fn lone(self, node: &Digest) -> Digest {
-        if self.pairs_with_itself() { self.node(node, node) } else { *node }
+    /// Returns the parent of a node without a sibling.
+    pub(crate) fn parent_of_unpaired(self, node: &Digest) -> Digest {
+        if self.duplicates_unpaired() { self.hash_node(node, node) } else { *node }
     }
 
-    /// Whether a node without a neighbour is its own.
-    pub(crate) fn pairs_with_itself(self) -> bool {
+    /// Returns whether a node without a sibling is paired with itself (instead of promoted unchanged).
+    pub(crate) fn duplicates_unpaired(self) -> bool {
         self.rule == Rule::Bitcoin
     }
 
-    /// Whether everything is hashed twice.
-    pub(crate) fn is_double(self) -> bool {
+    /// Returns whether every hash is the hash of a hash.
+    pub(crate) fn hashes_twice(self) -> bool {
         self.rule == Rule::Bitcoin
     }
 
-    /// What comes before a leaf in what is hashed.
+    /// Returns the bytes that are hashed before a leaf.
     pub(crate) fn leaf_prefix(self) -> &'static [u8] {
         if self.rule == Rule::Rfc6962 { &[0] } else { &[] }
     }
 
-    /// What comes before a node's children in what is hashed.
+    /// Returns the bytes that are hashed before a node's children.
     pub(crate) fn node_prefix(self) -> &'static [u8] {
         if self.rule == Rule::Rfc6962 { &[1] } else { &[] }
     }
 
     fn finish(self, digest: Digest) -> Digest {
-        if self.is_double() { self.hash.of(&digest.0) } else { digest }
+        if self.hashes_twice() { self.hash.digest(&digest.0) } else { digest }
     }
 }
 
@@ -232,7 +233,7 @@ mod test {
     fn a_leaf_that_is_read_is_the_leaf() {
         let leaf: Vec<u8> = (0..200_000u32).map(|n| n as u8).collect();
         for scheme in Scheme::all() {
-            assert_eq!(scheme.leaf_from(&leaf[..]).unwrap(), scheme.leaf(&leaf), "{scheme}");
+            assert_eq!(scheme.hash_leaf_from(&leaf[..]).unwrap(), scheme.hash_leaf(&leaf), "{scheme}");
         }
     }
 }

@@ -1,9 +1,11 @@
-//! `evener demo`: all devices of this machine pull one load, in under a minute.
+//! `evener demo`: builds a Merkle tree on all devices and compares the strategies.
 
-mod cast;
+mod background_load;
 mod compare;
-mod neighbour;
-mod plain;
+mod cpu_use;
+mod participants;
+mod progress;
+mod reference;
 mod text;
 
 use std::{path::PathBuf, time::Instant};
@@ -12,69 +14,73 @@ use anyhow::Result;
 use clap::Args;
 use evener_device::DeviceId;
 use evener_merkle::{Builder, Digest, Leaves};
-use evener_schedule::{Pool, Report};
+use evener_schedule::{Pool, Report, Strategy};
 use rayon::prelude::*;
 use serde::Serialize;
 
 use self::{
-    cast::{Cast, Found},
     compare::Comparison,
+    cpu_use::{Interval, OtherPrograms},
+    participants::{FoundDevice, Participants},
+    progress::ProgressLine,
 };
 use crate::{
-    EXIT_CODES, Refuted,
-    options::{RunOptions, check_outputs, tell_run},
+    Mismatch,
+    options::{RunOptions, check_outputs, log_run},
     output::{write_json, write_out, write_trace},
     verbosity::Verbosity,
 };
 
-/// See all devices of this machine pull one load, in under a minute
+/// Build a Merkle tree on all devices and compare strategies
 ///
-/// Finds the devices, measures them, builds a large Merkle tree over all of them, checks its root against a plain loop
-/// that has nothing to do with Evener, shows who did what, compares the ways to share work out and the fastest device
-/// alone, and writes a trace for Perfetto. Where there is nothing but a processor, its cores are split in two.
+/// Finds and measures the devices, builds a large Merkle tree on all of them, checks its root against a plain loop without
+/// Evener, compares the strategies and the fastest device alone, and writes a trace. If the CPU is the only device, it is
+/// split in two. Takes less than 30 seconds.
 #[derive(Debug, Args)]
-#[command(after_long_help = after_help())]
+#[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     run: RunOptions,
 }
 
-fn after_help() -> String {
-    format!(
-        "\
+const AFTER_HELP: &str = "\
 Examples:
-  evener demo                            everything that is here
-  evener demo --devices cuda:0,cpu       these devices
-  evener demo --devices 'cpu[1,3]'       the processor in two parts
-  evener demo --json | jq .efficiency    for programs
-
-{EXIT_CODES}"
-    )
-}
+  evener demo                          use all devices
+  evener demo --devices cuda:0,cpu     use these devices
+  evener demo --devices 'cpu[1,3]'     split the CPU in two
+  evener demo --json | jq .efficiency  print JSON";
 
 /// The size of a leaf.
 const LEAF_BYTES: usize = 32;
-/// The tree takes about so long to build,
-const BUILD_S: f64 = 2.5;
-/// and its leaves at most so many bytes, and at most this part of the memory that is free.
-const MOST_BYTES: u64 = 2 << 30;
-const PART_OF_MEMORY: u64 = 8;
-/// The plain loop takes at most about so long.
-const CHECK_S: f64 = 8.0;
-/// The number of leaves is a multiple of this, which is also the least.
-const STEP: u64 = 1 << plain::SUBTREE_HEIGHT;
-/// So many leaves tell how fast the devices are, roughly.
-const SAMPLE: u64 = 1 << 20;
+/// The approximate time of the build.
+const BUILD_S: f64 = 1.2;
+/// The maximum size of all leaves.
+const MAX_BYTES: u64 = 2 << 30;
+/// The maximum size of all leaves is also this part of the free memory.
+const MEMORY_DIVISOR: u64 = 8;
+/// The approximate maximum time of the reference loop.
+const CHECK_S: f64 = 3.0;
+/// The number of leaves is a multiple of this number.
+const LEAF_STEP: u64 = 1 << reference::SUBTREE_HEIGHT;
+/// The number of leaves of the first, rough measurement.
+const SAMPLE_LEAVES: u64 = 1 << 20;
+/// The comparison ends by this time after the start.
+const END_S: f64 = 24.0;
 
-/// All that there is to tell.
+/// The JSON output.
 #[derive(Debug, Serialize)]
-struct Story {
-    found: Vec<Found>,
+struct DemoReport {
+    found: Vec<FoundDevice>,
     absent: Vec<String>,
-    /// Whether the processor was split to have several devices.
-    processor_was_split: bool,
+    cpu_was_split: bool,
+    /// The cores that other programs used while the devices were measured; `None` if unknown.
+    cores_used_by_others: Option<f64>,
+    /// Whether that disturbs the measurements.
+    machine_is_busy: bool,
     leaves: u64,
     leaf_bytes: usize,
+    /// The leaves of a block, which is an item of the report.
+    leaves_per_item: u64,
     hash: &'static str,
     rule: &'static str,
     rates: Vec<Rate>,
@@ -82,22 +88,24 @@ struct Story {
     check: Check,
     #[serde(flatten)]
     report: Report,
-    /// Nothing where there is only one device.
+    /// `None` with one device, and if the comparison was left out.
     comparison: Option<Comparison>,
-    /// Nothing where it could not be written.
+    /// The reason for leaving the comparison out.
+    comparison_left_out: Option<String>,
+    /// `None` if the trace could not be written.
     trace: Option<PathBuf>,
-    /// How long all of it took.
+    /// The time of the whole demo.
     total_s: f64,
 }
 
-/// How fast a device is alone.
+/// The rate of a device alone.
 #[derive(Debug, Serialize)]
 struct Rate {
     id: DeviceId,
     leaves_per_s: Option<f64>,
 }
 
-/// What a plain loop came to.
+/// The result of the reference loop.
 #[derive(Debug, Serialize)]
 struct Check {
     root: Digest,
@@ -108,54 +116,74 @@ struct Check {
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
-    let began = Instant::now();
+    let (began, interval) = (Instant::now(), Interval::start());
     let RunOptions { devices, strategy, json, trace } = arguments.run;
-    let is_silent = json || verbosity.is_quiet();
-    let say = |text: String| if is_silent { Ok(()) } else { write_out(&text) };
+    let strategy = Strategy::from(strategy);
     let trace = trace.unwrap_or_else(|| std::env::temp_dir().join("evener-demo-trace.json"));
-    check_outputs([Some(trace.as_path())])?;
+    check_outputs([], [Some(trace.as_path())])?;
+    let progress = ProgressLine::new(json || verbosity.is_quiet());
 
-    let cast = Cast::find(devices.as_deref())?;
-    say(text::found(&cast))?;
+    progress.step("finding devices");
+    let participants = Participants::find(devices.as_deref())?;
+    progress.print(&text::found(&participants))?;
 
+    progress.step("measuring each device alone");
     tracing::info!("strategy {strategy}");
-    let pool = Pool::builder().devices(&cast.devices).keep_history_at(None).build()?;
-    let builder = || Builder::new(&pool);
-    let all = make_leaves(leaves_for(&builder(), &cast)?);
-    let leaves = Leaves::of_size(&all, LEAF_BYTES)?;
-    let main = builder().strategy(strategy).trace();
-    let main = if is_silent { main } else { main.progress_bar() };
+    let pool = Pool::builder().devices(&participants.devices).keep_history_at(None).build()?;
+    let count = number_of_leaves(&Builder::new(&pool), &participants)?;
+    let all = make_leaves(count);
+    let leaves = Leaves::fixed_size(&all, LEAF_BYTES)?;
+    let line = progress.clone();
+    let builder =
+        Builder::new(&pool).strategy(strategy).trace().on_progress(move |it| line.set(it.done, it.items));
     let rates: Vec<Rate> =
-        main.calibrate(&leaves)?.into_iter().map(|(id, leaves_per_s)| Rate { id, leaves_per_s }).collect();
-    say(text::rates(&rates))?;
+        builder.calibrate(&leaves)?.into_iter().map(|(id, leaves_per_s)| Rate { id, leaves_per_s }).collect();
+    let others = interval.other_programs();
+    let machine_is_busy = others.is_some_and(OtherPrograms::disturb);
+    progress.print(&text::rates(&rates, others.filter(|_| machine_is_busy)))?;
 
-    say(text::task(leaves.count()))?;
-    let built = main.root(&leaves)?;
+    progress.print(&text::task(leaves.count()))?;
+    progress.step_of("building the tree", 1);
+    let built = builder.root(&leaves)?;
     let root = *built.value();
-    // There are enough leaves for a run.
-    let Some(report) = built.report().cloned() else { anyhow::bail!("the pool did nothing") };
-    say(text::built(&root, &report, leaves.count()))?;
-    tell_run(&report);
-
-    let check = check(&all, root);
-    if !check.is_same {
-        return Err(Refuted(format!("the devices' root is {root}, a plain loop's is {}", check.root)).into());
+    let Some(mut report) = built.report().cloned() else { anyhow::bail!("the build did not use the pool") };
+    if machine_is_busy || interval.other_programs().is_some_and(OtherPrograms::disturb) {
+        // The devices alone were measured under another load than the build, so that a comparison has no meaning.
+        (report.calibrated, report.predicted_s) = (None, None);
     }
-    say(text::checked(&check))?;
-    // What is found after this is not lost where the trace cannot be written.
+    let leaves_per_item = leaves.count() / report.items.max(1);
+    progress.print(&text::built(&root, &report, leaves_per_item))?;
+    log_run(&report);
+
+    progress.step_of("checking the root with a plain loop", count / LEAF_STEP);
+    let check = check(&all, root, &progress);
+    if !check.is_same {
+        let message = format!("the root of the devices is {root}, that of a plain loop is {}", check.root);
+        return Err(Mismatch(message).into());
+    }
+    progress.print(&text::checked(&check))?;
+    // An error is returned at the end, so that the comparison is not lost.
     let traced = write_trace(&trace, built.trace());
 
-    let comparison =
-        (cast.devices.len() > 1).then(|| compare::compare(&cast, &rates, &all, is_silent)).transpose()?;
-    if let Some(comparison) = &comparison {
-        say(text::compared(comparison))?;
+    let (mut comparison, mut comparison_left_out) = (None, None);
+    if participants.devices.len() > 1 {
+        let time_limit_s = END_S - began.elapsed().as_secs_f64();
+        match compare::compare(&participants, &rates, &all, time_limit_s, &progress)? {
+            Ok(compared) => comparison = Some(compared),
+            Err(reason) => comparison_left_out = Some(reason),
+        }
+        progress.print(&text::compared(comparison.as_ref(), comparison_left_out.as_deref()))?;
     }
-    let story = Story {
-        processor_was_split: cast.was_split,
-        absent: cast.absent,
-        found: cast.found,
+    progress.finish();
+    let demo = DemoReport {
+        cpu_was_split: participants.cpu_was_split,
+        absent: participants.absent,
+        found: participants.found,
+        cores_used_by_others: others.map(|others| others.used_cores),
+        machine_is_busy,
         leaves: leaves.count(),
         leaf_bytes: LEAF_BYTES,
+        leaves_per_item,
         hash: "sha256",
         rule: "rfc6962",
         rates,
@@ -163,36 +191,37 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         check,
         report,
         comparison,
+        comparison_left_out,
         trace: traced.is_ok().then_some(trace),
         total_s: began.elapsed().as_secs_f64(),
     };
     match (json, verbosity.is_quiet()) {
-        (true, _) => write_json(&story)?,
+        (true, _) => write_json(&demo)?,
         (false, true) => write_out(&format!("{root}\n"))?,
-        (false, false) => write_out(&text::end(&story))?,
+        (false, false) => write_out(&text::end(&demo))?,
     }
     traced
 }
 
-/// As many leaves as the devices build a tree over in a few seconds, or as there is room for.
-fn leaves_for(builder: &Builder, cast: &Cast) -> Result<u64> {
-    let sample = make_leaves(SAMPLE);
-    let rates = builder.calibrate(&Leaves::of_size(&sample, LEAF_BYTES)?)?;
+/// Returns the number of leaves that the devices need about [`BUILD_S`] for, within the other limits.
+fn number_of_leaves(builder: &Builder, participants: &Participants) -> Result<u64> {
+    let sample = make_leaves(SAMPLE_LEAVES);
+    let rates = builder.calibrate(&Leaves::fixed_size(&sample, LEAF_BYTES)?)?;
     let together: f64 = rates.iter().filter_map(|rate| rate.1).sum();
     let began = Instant::now();
-    plain::root(&sample, LEAF_BYTES);
-    let plain = SAMPLE as f64 / began.elapsed().as_secs_f64().max(1e-9);
-    let room = cast.memory_free_bytes.map_or(MOST_BYTES, |free| free / PART_OF_MEMORY).min(MOST_BYTES);
-    Ok(size(together, plain, room))
+    reference::root(&sample, LEAF_BYTES, &|| {});
+    let reference = SAMPLE_LEAVES as f64 / began.elapsed().as_secs_f64().max(1e-9);
+    let free = participants.memory_free_bytes.map_or(MAX_BYTES, |free| free / MEMORY_DIVISOR);
+    Ok(fit_leaves(together, reference, free.min(MAX_BYTES)))
 }
 
-/// How many leaves, at so many a second together, and by a plain loop.
-fn size(together: f64, plain: f64, room: u64) -> u64 {
-    let wanted = (together * BUILD_S).min(plain * CHECK_S) as u64;
-    (wanted.min(room / LEAF_BYTES as u64) / STEP * STEP).max(STEP)
+/// Returns the number of leaves for the rates of all devices and of the reference loop, and a maximum size.
+fn fit_leaves(leaves_per_s: f64, reference_leaves_per_s: f64, max_bytes: u64) -> u64 {
+    let wanted = (leaves_per_s * BUILD_S).min(reference_leaves_per_s * CHECK_S) as u64;
+    (wanted.min(max_bytes / LEAF_BYTES as u64) / LEAF_STEP * LEAF_STEP).max(LEAF_STEP)
 }
 
-/// Leaves that are all different: each begins with its number.
+/// Returns leaves that are all different: each begins with its index.
 fn make_leaves(count: u64) -> Vec<u8> {
     let mut all = vec![0; count as usize * LEAF_BYTES];
     all.par_chunks_mut(LEAF_BYTES)
@@ -201,12 +230,12 @@ fn make_leaves(count: u64) -> Vec<u8> {
     all
 }
 
-fn check(leaves: &[u8], root: Digest) -> Check {
+fn check(leaves: &[u8], root: Digest, progress: &ProgressLine) -> Check {
     let began = Instant::now();
-    let plain = Digest(plain::root(leaves, LEAF_BYTES));
+    let reference = Digest(reference::root(leaves, LEAF_BYTES, &|| progress.advance()));
     Check {
-        root: plain,
-        is_same: plain == root,
+        root: reference,
+        is_same: reference == root,
         wall_s: began.elapsed().as_secs_f64(),
         threads: rayon::current_num_threads(),
     }
@@ -217,11 +246,11 @@ mod test {
     use super::*;
 
     #[test]
-    fn the_size_follows_speed_and_room() {
-        assert_eq!(size(1e7, 1e7, u64::MAX), (1e7 * BUILD_S) as u64 / STEP * STEP);
-        assert_eq!(size(1e7, 1e6, u64::MAX), (1e6 * CHECK_S) as u64 / STEP * STEP);
-        assert_eq!(size(1e12, 1e12, 1 << 30), (1 << 30) / 32);
-        assert_eq!(size(0.0, 1e6, 1 << 30), STEP);
-        assert_eq!(size(1e12, 1e12, 5), STEP);
+    fn the_size_follows_rates_and_memory() {
+        assert_eq!(fit_leaves(1e7, 1e7, u64::MAX), (1e7 * BUILD_S) as u64 / LEAF_STEP * LEAF_STEP);
+        assert_eq!(fit_leaves(1e7, 1e6, u64::MAX), (1e6 * CHECK_S) as u64 / LEAF_STEP * LEAF_STEP);
+        assert_eq!(fit_leaves(1e12, 1e12, 1 << 30), (1 << 30) / 32);
+        assert_eq!(fit_leaves(0.0, 1e6, 1 << 30), LEAF_STEP);
+        assert_eq!(fit_leaves(1e12, 1e12, 5), LEAF_STEP);
     }
 }

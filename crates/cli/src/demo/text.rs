@@ -1,44 +1,46 @@
-//! The demo for people.
+//! The text output of the demo.
 
 use evener_device::{Device, Kind};
 use evener_merkle::Digest;
 use evener_schedule::Report;
 
 use super::{
-    Check, LEAF_BYTES, Rate, Story,
-    cast::{Cast, Found},
-    compare::{Comparison, REPEATS, Row, Timing},
+    Check, DemoReport, LEAF_BYTES, Rate,
+    compare::{Comparison, Row, Timing},
+    cpu_use::OtherPrograms,
+    participants::{FoundDevice, Participants},
 };
 use crate::{
     escape,
-    output::{count, rate, shown, table, time},
+    output::{display_path, format_count, format_rate, format_time},
+    table::{Heading, table},
 };
 
-/// Who is here, and who takes part.
-pub(super) fn found(cast: &Cast) -> String {
-    let line = |found: &Found| {
-        let Found { id, name, kind, compute_units, is_used } = found;
+/// Returns the devices that are present, and which of them take part.
+pub(super) fn found(participants: &Participants) -> String {
+    let line = |found: &FoundDevice| {
+        let FoundDevice { id, name, kind, compute_units, is_used } = found;
         let units = compute_units.map_or(String::new(), |units| format!(", {units} compute units"));
-        let use_of_it = match (is_used, kind) {
+        let state = match (is_used, kind) {
             (true, _) => "used",
-            (false, Kind::Software) => "not used: the processor's own cores compute it",
+            (false, Kind::Software) => "not used, runs on the CPU",
             (false, _) => "not used",
         };
-        format!("  {id:<10} {} ({kind}{units}): {use_of_it}", escape::name(name))
+        format!("  {id:<10} {} ({kind}{units}): {state}", escape::single_line(name))
     };
-    let mut lines = vec!["Found on this machine:".to_owned()];
-    lines.extend(cast.found.iter().map(line));
-    lines.extend(cast.absent.iter().map(|absent| format!("  {}", escape::name(absent))));
-    if cast.was_split {
+    let mut lines = vec!["Devices of this machine:".to_owned()];
+    lines.extend(participants.found.iter().map(line));
+    lines.extend(participants.absent.iter().map(|absent| format!("  {}", escape::single_line(absent))));
+    if participants.cpu_was_split {
         lines.push(format!(
-            "There is no GPU to share with, so the processor is split in two devices, {}.",
-            cast.devices.iter().map(part).collect::<Vec<_>>().join(" and ")
+            "There is no GPU, so the CPU is split in two: {}.",
+            participants.devices.iter().map(partition).collect::<Vec<_>>().join(" and ")
         ));
     }
     lines.join("\n") + "\n\n"
 }
 
-fn part(device: &Device) -> String {
+fn partition(device: &Device) -> String {
     match device.describe().compute_units {
         Some(1) => format!("{} (1 core)", device.id()),
         Some(cores) => format!("{} ({cores} cores)", device.id()),
@@ -46,117 +48,128 @@ fn part(device: &Device) -> String {
     }
 }
 
-/// How fast the devices are alone.
-pub(super) fn rates(rates: &[Rate]) -> String {
-    let row = |it: &Rate| {
-        vec![it.id.to_string(), it.leaves_per_s.map_or("failed".into(), |each| rate(each).trim().into())]
-    };
-    let table = table(&[("DEVICE", false), ("LEAVES/s", true)], rates.iter().map(row).collect());
-    format!("Measured, each device alone at this very task:\n{table}\n\n")
+/// Returns the rates of the devices alone, and a warning if other programs keep the CPU busy.
+pub(super) fn rates(rates: &[Rate], busy: Option<OtherPrograms>) -> String {
+    let row = |it: &Rate| vec![it.id.to_string(), it.leaves_per_s.map_or("failed".into(), format_rate)];
+    let headings = [Heading::text("DEVICE"), Heading::number("LEAVES/s")];
+    let table = table(&headings, &rates.iter().map(row).collect::<Vec<_>>());
+    let warning = busy.map_or(String::new(), |OtherPrograms { used_cores, cores }| {
+        format!(
+            "This machine is busy: other programs use {used_cores:.1} of its {cores} cores.\n\
+             Times are longer and vary more than on an idle machine.\n\n"
+        )
+    });
+    format!("{warning}Rate of each device alone:\n{table}\n\n")
 }
 
-/// What is about to be done.
+/// Returns the title of the build.
 pub(super) fn task(leaves: u64) -> String {
     let gib = (leaves * LEAF_BYTES as u64) as f64 / (1u64 << 30) as f64;
     format!(
-        "A Merkle tree over {} leaves of {LEAF_BYTES} bytes ({gib:.2} GiB), SHA-256, RFC 6962:\n",
-        count(leaves)
+        "Merkle tree of {} leaves of {LEAF_BYTES} bytes ({gib:.2} GiB), SHA-256, RFC 6962:\n",
+        format_count(leaves)
     )
 }
 
-/// What came of it.
-pub(super) fn built(root: &Digest, report: &Report, leaves: u64) -> String {
-    format!("{report}\nan item is a block of {} leaves\nroot {root}\n\n", count(leaves / report.items.max(1)))
+/// Returns the report of the build.
+pub(super) fn built(root: &Digest, report: &Report, leaves_per_item: u64) -> String {
+    format!("{report}\nan item is a block of {} leaves\nroot {root}\n\n", format_count(leaves_per_item))
 }
 
+/// Returns the result of the reference loop.
 pub(super) fn checked(check: &Check) -> String {
     let threads = if check.threads == 1 { "1 thread".into() } else { format!("{} threads", check.threads) };
     format!(
-        "Checked: a plain loop over the crate `sha2` on {threads}, without Evener, took {} and gives the same root.\n\n",
-        time(check.wall_s)
+        "Checked: a plain loop over the crate `sha2` on {threads}, without Evener, gives the\nsame root in {}.\n\n",
+        format_time(check.wall_s)
     )
 }
 
-/// How the ways to share work out compare.
-pub(super) fn compared(comparison: &Comparison) -> String {
-    let Comparison { leaves, rows, neighbour_on } = comparison;
-    let mut headings = vec![("", false), ("TIME", true), ("LEAVES/s", true), ("EFFICIENCY", true)];
-    if neighbour_on.is_some() {
-        headings.extend([("DISTURBED: TIME", true), ("LEAVES/s", true), ("EFFICIENCY", true)]);
-    }
-    let columns = |timing: &Timing| {
-        let each = rate(timing.leaves_per_s);
-        [time(timing.wall_s), each.trim().into(), format!("{:.3}", timing.efficiency)]
+/// Returns the comparison, or the reason for leaving it out.
+pub(super) fn compared(comparison: Option<&Comparison>, left_out: Option<&str>) -> String {
+    let Some(Comparison { leaves, rounds, noise, rows, loaded_device }) = comparison else {
+        return format!(
+            "The comparison of strategies is left out, because\n{}.\nRun `evener demo` again on an idle machine.\n",
+            left_out.unwrap_or("there is only one device")
+        );
     };
+    let headings = [
+        Heading::text("STRATEGY"),
+        Heading::number("TIME"),
+        Heading::number("LEAVES/s"),
+        Heading::number("EFFICIENCY"),
+        Heading::number("UNDER LOAD").optional(),
+        Heading::number("EFFICIENCY").optional(),
+    ];
     let row = |row: &Row| {
-        let mut cells = vec![row.way.clone()];
-        match (&row.timing, row.not_tried_s) {
-            (Some(timing), _) => cells.extend(columns(timing)),
-            (None, Some(seconds)) => cells.push(format!("not tried: {seconds:.0} s")),
-            (None, None) => {}
+        let mut cells = vec![row.configuration.clone()];
+        match (&row.timing, row.not_run_predicted_s) {
+            (Some(Timing { wall_s, leaves_per_s, efficiency }), _) => {
+                cells.extend([format_time(*wall_s), format_rate(*leaves_per_s), format!("{efficiency:.3}")]);
+            }
+            (None, Some(seconds)) => {
+                cells.extend([format!("not run: {seconds:.0} s"), String::new(), String::new()])
+            }
+            (None, None) => cells.extend([String::new(), String::new(), String::new()]),
         }
-        cells.extend(row.with_neighbour.iter().flat_map(columns));
+        if let Some(Timing { wall_s, efficiency, .. }) = &row.under_load {
+            cells.extend([format_time(*wall_s), format!("{efficiency:.3}")]);
+        }
         cells
     };
-    let disturbed = neighbour_on
+    let load = loaded_device
         .as_ref()
-        .map_or(String::new(), |id| format!("; disturbed: while another program keeps {id} busy"));
+        .map_or(String::new(), |id| format!("Under load: while another program keeps {id} busy.\n"));
     format!(
-        "The same over {} leaves in every way to share it out, the best of {REPEATS} each, turn by turn{disturbed}:\n{}\n",
-        count(*leaves),
-        table(&headings, rows.iter().map(row).collect())
+        "The strategies on {} leaves, the best of {rounds} builds each (noise {:.1} %):\n{}\n{load}",
+        format_count(*leaves),
+        100.0 * noise,
+        table(&headings, &rows.iter().map(row).collect::<Vec<_>>())
     )
 }
 
-/// Where to look, and what just happened.
-pub(super) fn end(story: &Story) -> String {
-    let trace = story.trace.as_ref().map_or(String::new(), |trace| {
-        format!("\nTrace: {} (open it at https://ui.perfetto.dev)\n\n", shown(trace))
+/// Returns the path of the trace and the summary.
+pub(super) fn end(demo: &DemoReport) -> String {
+    let trace = demo.trace.as_ref().map_or(String::new(), |trace| {
+        let path = display_path(trace);
+        format!("\nTrace: {path}\n(`evener report {path}` explains it; https://ui.perfetto.dev shows it)\n")
     });
-    trace + &what_happened(story)
+    format!("{trace}\n{}\n(The demo took {:.1} s.)\n", summary(demo), demo.total_s)
 }
 
-/// Two sentences.
-fn what_happened(story: &Story) -> String {
-    let Story { report, leaves, total_s, .. } = story;
+fn summary(demo: &DemoReport) -> String {
+    let DemoReport { report, leaves, .. } = demo;
     let used = report.devices.iter().filter(|device| device.items > 0).count();
-    let took = time(report.wall_s);
-    let leaves = count(*leaves);
-    let first = match (&story.comparison, used) {
-        (Some(comparison), 2..) => format!(
-            "{used} devices pulled {leaves} leaves from one queue, each as fast as it could, and had the root of their tree \
-             after {took}{}: {:.1} % of what they could ideally do at the speeds that they showed.",
-            against_alone(comparison, report, story.leaves),
-            100.0 * report.efficiency.unwrap_or(0.0)
-        ),
-        _ => format!("One device hashed {leaves} leaves to the root of their tree in {took}."),
-    };
-    let second = match story.comparison.as_ref().and_then(disturbed) {
-        Some((adaptive, equal, id)) => format!(
-            "The root is right, as a plain loop shows; and where another program took its share of {id}, devices that pull what \
-             they can took {} and an equal split {}.",
-            time(adaptive),
-            time(equal)
-        ),
-        None => {
-            "The root is right: a plain loop that has nothing to do with Evener came to the same 32 bytes."
-                .into()
-        }
-    };
-    format!("What just happened: {first} {second}\n(All of it took {total_s:.1} s.)\n")
+    let devices = if used == 1 { "1 device".into() } else { format!("{used} devices together") };
+    let mut lines = vec![format!(
+        "Summary: {devices} built the tree of {} leaves in {}, and the root is correct.",
+        format_count(*leaves),
+        format_time(report.wall_s)
+    )];
+    if let (Some(efficiency), 2..) = (report.efficiency, used) {
+        lines.push(format!("Their efficiency was {efficiency:.3} (1 if no device ever waits)."));
+    }
+    if let Some(comparison) = &demo.comparison {
+        lines.extend(against_alone(comparison));
+        lines.extend(under_load(comparison));
+    }
+    lines.join("\n")
 }
 
-fn against_alone(comparison: &Comparison, report: &Report, leaves: u64) -> String {
-    let Some((alone, timing)) = comparison.alone().and_then(|alone| Some((alone, alone.timing?))) else {
-        return String::new();
-    };
-    let times = leaves as f64 / report.wall_s.max(1e-9) / timing.leaves_per_s.max(1e-9);
-    let device = alone.way.trim_end_matches(" alone");
-    format!(", {times:.2} times as fast as {device}, the fastest of them, alone")
+/// Returns the speedup of the adaptive strategy over the fastest device alone, from the same rounds.
+fn against_alone(comparison: &Comparison) -> Option<String> {
+    let (alone, adaptive) = (comparison.alone()?, comparison.row("adaptive")?);
+    let speedup = alone.timing?.wall_s / adaptive.timing?.wall_s.max(1e-9);
+    let device = alone.configuration.trim_end_matches(" alone");
+    Some(format!("Together they are {speedup:.2} times as fast as {device}, the fastest of them, alone."))
 }
 
-/// How long adaptive and equal took while a device was disturbed.
-fn disturbed(comparison: &Comparison) -> Option<(f64, f64, &str)> {
-    let time = |way: &str| Some(comparison.row(way)?.with_neighbour.as_ref()?.wall_s);
-    Some((time("adaptive")?, time("equal")?, comparison.neighbour_on.as_ref()?.as_str()))
+/// Returns the times of the adaptive and the equal split under load, if they differ by more than the noise.
+fn under_load(comparison: &Comparison) -> Option<String> {
+    let time = |configuration: &str| Some(comparison.row(configuration)?.under_load.as_ref()?.wall_s);
+    let (adaptive, equal, id) = (time("adaptive")?, time("equal")?, comparison.loaded_device.as_ref()?);
+    (adaptive * (1.0 + comparison.noise) < equal).then(|| {
+        let (adaptive, equal) = (format_time(adaptive), format_time(equal));
+        format!("While another program kept {id} busy, adaptive took {adaptive} and an equal split {equal}.")
+    })
 }

@@ -1,12 +1,19 @@
-//! The devices for programs.
+//! The JSON output of `evener devices`.
 
-use evener_device::{Description, Rates, Telemetry};
+use evener_device::{Absent, Description, Rates, Telemetry};
 use serde::Serialize;
 
 use super::Entry;
 
 #[derive(Serialize)]
-struct Object<'a> {
+struct Devices<'a> {
+    devices: Vec<Device<'a>>,
+    /// Back ends that are not available, and why.
+    absent: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Device<'a> {
     #[serde(flatten)]
     description: &'a Description,
     #[serde(flatten)]
@@ -20,9 +27,9 @@ struct Object<'a> {
     keep_error: Option<&'a str>,
 }
 
-impl<'a> Object<'a> {
-    fn of(entry: &'a Entry) -> Self {
-        Object {
+impl<'a> From<&'a Entry> for Device<'a> {
+    fn from(entry: &'a Entry) -> Self {
+        Device {
             description: entry.device.describe(),
             telemetry: &entry.telemetry,
             score: entry.score.points,
@@ -34,7 +41,10 @@ impl<'a> Object<'a> {
     }
 }
 
-/// An array with an object for each device.
-pub(super) fn objects(entries: &[Entry]) -> impl Serialize {
-    entries.iter().map(Object::of).collect::<Vec<_>>()
+/// Returns the object that is printed.
+pub(super) fn object(entries: &[Entry], absent: &[Absent]) -> impl Serialize {
+    Devices {
+        devices: entries.iter().map(Device::from).collect(),
+        absent: absent.iter().map(Absent::to_string).collect(),
+    }
 }

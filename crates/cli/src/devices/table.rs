@@ -1,118 +1,72 @@
-//! The devices for people.
+//! The text output of `evener devices`.
 
-use comfy_table::{CellAlignment, Table, presets};
 use evener_device::{Absent, Kind, Rates};
 
 use super::Entry;
 use crate::{
     escape,
-    output::{GAP, heading},
+    table::{Heading, table},
 };
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// A column: its heading, whether it holds numbers, and what it shows of a device.
-struct Column {
-    heading: &'static str,
-    is_number: bool,
-    show: fn(&Entry) -> String,
-}
+/// A column: its heading, and its cell for a device.
+type Column = (Heading<'static>, fn(&Entry) -> String);
 
-const fn words(heading: &'static str, show: fn(&Entry) -> String) -> Column {
-    Column { heading, is_number: false, show }
-}
+const ID: Column = (Heading::text("ID"), |entry| entry.device.id().to_string());
 
-const fn number(heading: &'static str, show: fn(&Entry) -> String) -> Column {
-    Column { heading, is_number: true, show }
-}
-
-const ID: Column = words("ID", |entry| entry.device.id().to_string());
-
-const FACTS: [Column; 10] = [
-    words("NAME", |entry| entry.device.describe().name.clone()),
-    words("KIND", |entry| entry.device.describe().kind.to_string()),
-    words("API", |entry| entry.device.describe().api.to_string()),
-    number("FREE / MEMORY", memory),
-    number("UNITS", |entry| known(entry.device.describe().compute_units, |units| units.to_string())),
-    number("SCORE", score),
-    number("USE", |entry| known(entry.telemetry.utilization, |busy| format!("{:.0} %", busy * 100.0))),
-    number("TEMP", |entry| known(entry.telemetry.temperature_celsius, |celsius| format!("{celsius:.0} °C"))),
-    words("PCI", pci),
-    words("DRIVER", |entry| {
+const DESCRIPTION: [Column; 11] = [
+    ID,
+    (Heading::text("NAME"), |entry| entry.device.describe().name.clone()),
+    (Heading::text("KIND"), |entry| entry.device.describe().kind.to_string()),
+    (Heading::text("API"), |entry| entry.device.describe().api.to_string()),
+    (Heading::number("FREE / MEMORY").optional(), memory),
+    (Heading::number("UNITS").optional(), |entry| {
+        known(entry.device.describe().compute_units, |units| units.to_string())
+    }),
+    (Heading::number("SCORE"), score),
+    (Heading::number("USE"), |entry| {
+        known(entry.telemetry.utilization, |busy| format!("{:.0} %", busy * 100.0))
+    }),
+    (Heading::number("TEMP").optional(), |entry| {
+        known(entry.telemetry.temperature_celsius, |celsius| format!("{celsius:.0} °C"))
+    }),
+    (Heading::text("PCI").optional(), pci),
+    (Heading::text("DRIVER").optional(), |entry| {
         Some(&entry.device.describe().driver)
             .filter(|text| !text.is_empty())
             .map_or("?".into(), String::clone)
     }),
 ];
 
-const RATES: [Column; 6] = [
-    number("INT32 MUL G/s", |entry| rate(entry, |rates| rates.int32_multiplies_per_s / 1e9)),
-    number("F32 FMA G/s", |entry| rate(entry, |rates| rates.f32_multiply_adds_per_s / 1e9)),
-    number("MEMORY GB/s", |entry| rate(entry, |rates| rates.memory_bytes_per_s / 1e9)),
-    number("UP GB/s", |entry| rate(entry, |rates| rates.upload_bytes_per_s / 1e9)),
-    number("DOWN GB/s", |entry| rate(entry, |rates| rates.download_bytes_per_s / 1e9)),
-    number("LAUNCH µs", |entry| rate(entry, |rates| rates.launch_latency.as_secs_f64() * 1e6)),
+const RATES: [Column; 7] = [
+    ID,
+    (Heading::number("INT32 MUL G/s"), |entry| rate(entry, |rates| rates.int32_multiplies_per_s / 1e9)),
+    (Heading::number("F32 FMA G/s"), |entry| rate(entry, |rates| rates.f32_multiply_adds_per_s / 1e9)),
+    (Heading::number("MEMORY GB/s"), |entry| rate(entry, |rates| rates.memory_bytes_per_s / 1e9)),
+    (Heading::number("UP GB/s"), |entry| rate(entry, |rates| rates.upload_bytes_per_s / 1e9)),
+    (Heading::number("DOWN GB/s"), |entry| rate(entry, |rates| rates.download_bytes_per_s / 1e9)),
+    (Heading::number("LAUNCH µs"), |entry| rate(entry, |rates| rates.launch_latency.as_secs_f64() * 1e6)),
 ];
 
-/// The tables, notes on single devices, and why other devices are absent.
+/// Returns the tables, notes about single devices, and why back ends are absent.
 pub(super) fn text(entries: &[Entry], absent: &[Absent]) -> String {
-    // The terminal's width; `None` where the output is no terminal, and a line is a device however long.
-    // Some terminals do not know their width and say 0.
-    let width = Table::new().width().filter(|&width| width > 0);
-    let mut paragraphs = tables(&FACTS, entries, width);
+    let mut paragraphs = vec![table_of(&DESCRIPTION, entries)];
     if entries.iter().any(|entry| entry.rates.is_some()) {
-        paragraphs.extend(tables(&RATES, entries, width));
+        paragraphs.push(table_of(&RATES, entries));
     }
     let notes = entries.iter().flat_map(notes).collect::<Vec<_>>();
     let absent = absent.iter().map(Absent::to_string);
-    let absent = absent.map(|line| escape::name(&line).into_owned()).collect::<Vec<_>>();
+    let absent = absent.map(|line| escape::single_line(&line).into_owned()).collect::<Vec<_>>();
     paragraphs
         .extend([notes, absent].into_iter().filter(|lines| !lines.is_empty()).map(|lines| lines.join("\n")));
     paragraphs.join("\n\n") + "\n"
 }
 
-/// A table of these columns beside the ids; or several, where one would be wider than the terminal.
-fn tables(columns: &[Column], entries: &[Entry], width: Option<u16>) -> Vec<String> {
-    let refs: Vec<&Column> = std::iter::once(&ID).chain(columns).collect();
-    let widths = table(&refs, entries).column_max_content_widths();
-    let (Some((&id_width, widths)), Some(width)) = (widths.split_first(), width) else {
-        return vec![table(&refs, entries).trim_fmt()];
-    };
-    let (mut tables, mut chosen, mut used) = (Vec::new(), vec![&ID], id_width);
-    for (column, &needs) in columns.iter().zip(widths) {
-        let with = used.saturating_add(GAP).saturating_add(needs);
-        if with > width && chosen.len() > 1 {
-            tables.push(table(&chosen, entries).trim_fmt());
-            chosen.truncate(1);
-            used = id_width;
-        }
-        chosen.push(column);
-        used = used.saturating_add(GAP).saturating_add(needs);
-    }
-    tables.push(table(&chosen, entries).trim_fmt());
-    tables
-}
-
-fn table(columns: &[&Column], entries: &[Entry]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(columns.iter().map(|column| heading(column.heading)));
-    for entry in entries {
-        // Names and versions are whatever a driver says.
-        table.add_row(columns.iter().map(|column| escape::name(&(column.show)(entry)).into_owned()));
-    }
-    let last = columns.len().saturating_sub(1);
-    for (index, column) in columns.iter().enumerate() {
-        if let Some(cells) = table.column_mut(index) {
-            cells.set_padding((0, if index == last { 0 } else { GAP }));
-            cells.set_cell_alignment(if column.is_number {
-                CellAlignment::Right
-            } else {
-                CellAlignment::Left
-            });
-        }
-    }
-    table
+fn table_of(columns: &[Column], entries: &[Entry]) -> String {
+    let headings: Vec<Heading<'_>> = columns.iter().map(|column| column.0).collect();
+    let row = |entry: &Entry| columns.iter().map(|column| (column.1)(entry)).collect();
+    table(&headings, &entries.iter().map(row).collect::<Vec<_>>())
 }
 
 fn known<T>(fact: Option<T>, show: impl Fn(T) -> String) -> String {
@@ -130,17 +84,17 @@ fn score(entry: &Entry) -> String {
     format!("{}{:.1}", if entry.score.estimate { "~" } else { "" }, entry.score.points)
 }
 
-/// Processors, and what they compute, are on no bus.
+/// Returns the PCI address. The CPU and software devices have none.
 fn pci(entry: &Entry) -> String {
     let device = entry.device.describe();
-    let is_on_no_bus = matches!(device.kind, Kind::Cpu | Kind::Software);
-    device.pci.clone().unwrap_or_else(|| if is_on_no_bus { "-" } else { "?" }.into())
+    let has_no_bus = matches!(device.kind, Kind::Cpu | Kind::Software);
+    device.pci.clone().unwrap_or_else(|| if has_no_bus { "-" } else { "?" }.into())
 }
 
 fn rate(entry: &Entry, value: impl Fn(&Rates) -> f64) -> String {
     known(entry.rates.as_ref(), |rates| {
         let value = value(rates);
-        // Three digits that mean something.
+        // Three significant digits.
         let decimals = if value < 10.0 {
             2
         } else if value < 100.0 {
@@ -152,24 +106,31 @@ fn rate(entry: &Entry, value: impl Fn(&Rates) -> f64) -> String {
     })
 }
 
-/// What does not fit a column.
+/// Returns notes about a device that fit no column.
 fn notes(entry: &Entry) -> Vec<String> {
     let device = entry.device.describe();
     let mut notes = Vec::new();
     if let (Some(asked), Some(given)) = (device.rounded_from, device.compute_units) {
-        notes.push(format!("{}: {asked} asked for, {given} given: the hardware splits in steps", device.id));
+        notes.push(format!(
+            "{}: has {given} compute units instead of {asked}: the hardware splits in steps",
+            device.id
+        ));
     }
     if device.kind == Kind::Software {
-        notes.push(format!("{}: computed by the processor's cores, so only used where asked for", device.id));
+        notes.push(format!("{}: runs on the CPU's cores, so it is used only if selected", device.id));
     }
     if let Some(error) = &entry.keep_error {
-        notes.push(format!("{}: its rates are not kept: {}", entry.device.id(), escape::name(error)));
+        notes.push(format!(
+            "{}: the rates could not be kept: {}",
+            entry.device.id(),
+            escape::single_line(error)
+        ));
     }
     if let Some(error) = &entry.measure_error {
         notes.push(format!(
             "{}: not measured: {}",
             device.id,
-            escape::name(error.trim_start_matches(&format!("{}: ", device.id)))
+            escape::single_line(error.trim_start_matches(&format!("{}: ", device.id)))
         ));
     }
     notes
@@ -196,30 +157,12 @@ mod test {
     }
 
     #[test]
-    fn a_wide_table_becomes_several_that_fit() {
-        let one = tables(&FACTS, &[entry()], None);
-        assert_eq!(one.len(), 1);
-        let narrow = tables(&FACTS, &[entry()], Some(60));
-        assert!(narrow.len() > 1);
-        for table in &narrow {
-            assert!(table.starts_with("ID"), "{table}");
-            assert!(table.lines().all(|line| line.chars().count() <= 60), "{table}");
-        }
-        let words = |text: &str| text.split_whitespace().filter(|word| *word != "ID").count();
-        let headings: usize = narrow.iter().map(|table| words(table.lines().next().unwrap())).sum();
-        assert_eq!(headings, words(one[0].lines().next().unwrap()));
-    }
-
-    #[test]
-    fn an_impossibly_narrow_terminal_still_shows_every_column() {
-        assert_eq!(tables(&FACTS, &[entry()], Some(1)).len(), FACTS.len());
-    }
-
-    #[test]
-    fn what_nothing_measures_is_a_question_mark() {
+    fn unknown_facts_are_a_question_mark_or_left_out() {
         let text = text(&[entry()], &[]);
-        assert!(text.lines().nth(1).unwrap().contains("   ?"), "{text}");
-        assert!(!text.contains("INT32"), "{text}");
+        let (headings, row) = (text.lines().next().unwrap(), text.lines().nth(1).unwrap());
+        assert!(headings.ends_with("USE") || row.contains(" ?"), "{text}");
+        assert!(!text.contains("INT32") && !headings.contains("TEMP") && !headings.contains("PCI"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]
@@ -247,8 +190,8 @@ mod test {
     #[test]
     fn a_terminal_acts_on_nothing_that_a_driver_says() {
         let nasty = "\u{1b}]0;owned\u{7}\u{202e}\n";
-        let driver = words("DRIVER", |_| "\u{1b}]0;owned\u{7}\u{202e}\n".into());
-        let table = table(&[&ID, &driver], &[entry()]).trim_fmt();
+        let driver: Column = (Heading::text("DRIVER"), |_| "\u{1b}]0;owned\u{7}\u{202e}\n".into());
+        let table = table_of(&[ID, driver], &[entry()]);
         let absent = Absent { back_end: "cuda".into(), reason: nasty.into() };
         let text = text(&[Entry { measure_error: Some(nasty.into()), ..entry() }], &[absent]);
         for text in [table, text] {

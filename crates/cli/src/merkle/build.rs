@@ -1,4 +1,4 @@
-//! `evener merkle FILE…`: the root, the tree and proofs of leaves.
+//! `evener merkle FILE…`: computes the root, the tree and proofs of leaves.
 
 use std::{
     path::{Path, PathBuf},
@@ -6,81 +6,84 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, ValueEnum};
 use evener_device::Device;
 use evener_merkle::{
-    Builder, Built, Digest, Error, Hash, LeafFile, Leaves, MerkleTree, RootStream, Rule, Scheme, Summary,
+    Builder, Built, Digest, Error, Hash, LeafFile, Leaves, MerkleTree, RootStream, Rule, Scheme, TreeSummary,
 };
-use evener_schedule::{Pool, Report, Trace};
+use evener_schedule::{Pool, Report, Strategy, Trace};
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 
 use super::{
-    gather::{self, Cut},
-    input::{self, Input, Last, Numbers, Origin, whole_leaves},
+    input::{self, Input, LeafReader, PartialLeaf, TestData, check_whole_leaves},
+    outcome::Outcome,
     proofs::{self, RootedProof},
-    show::Outcome,
-    store::store,
+    save::save,
+    stream::{self, Split},
 };
 use crate::{
-    Refuted, Usage,
-    options::{RunOptions, check_outputs, choose_devices, tell_run},
-    output::{count, shown, write_aside, write_json, write_out, write_trace},
-    size,
+    Mismatch, UsageError,
+    input::is_stdin,
+    options::{RunOptions, check_outputs, log_run, select_devices},
+    output::{display_path, format_count, write_json, write_out, write_stderr, write_trace},
+    size::parse_bytes,
     verbosity::Verbosity,
 };
 
-/// Test data up to so many bytes is made in memory first, so that making it is not what is measured.
-const IN_MEMORY: u64 = 1 << 30;
+/// The maximum size of test data that is created in memory first, so that the time excludes creating it.
+const MAX_TEST_DATA_IN_MEMORY: u64 = 1 << 30;
 
-/// Where leaves come from, what they are, and what becomes of them.
+/// The default size of a leaf.
+const DEFAULT_LEAF_BYTES: usize = 32;
+
+/// The input, the scheme and the outputs.
 #[derive(Debug, Args)]
 #[group(skip)]
 #[command(group = ArgGroup::new("input").required(true).args(["paths", "leaves", "stdin"]))]
-#[command(group = ArgGroup::new("cut").args(["leaf_size", "lines", "files"]))]
+#[command(group = ArgGroup::new("split").args(["leaf_size", "lines", "files"]))]
 pub(crate) struct Arguments {
-    /// Files with the leaves, one sequence in this order; - is standard input
+    /// Read leaves from these files, in this order; - is standard input
     #[arg(value_name = "FILE")]
     paths: Vec<PathBuf>,
 
-    /// So many leaves of test data instead: leaf n is the number n, lowest byte first, filled up with zeros
+    /// Use this number of leaves of test data: leaf n is the number n, little-endian, padded with zeros
     #[arg(long, value_name = "N", conflicts_with_all = ["lines", "files"])]
     leaves: Option<u64>,
 
-    /// Read the leaves from standard input, as - does
+    /// Read leaves from standard input, as - does
     #[arg(long, conflicts_with = "files")]
     stdin: bool,
 
-    /// Leaves of so many bytes (4096, 4KiB) [default: 32]
+    /// Split the input into leaves of this size (4096, 4KiB) [default: 32]
     #[arg(long, value_name = "BYTES", value_parser = leaf_size)]
     leaf_size: Option<usize>,
 
-    /// What becomes of bytes after the last whole leaf of a file: a shorter leaf, or filled up with zeros; an error
-    /// without it
+    /// Accept bytes after the last whole leaf of a file, which are an error otherwise
     #[arg(long, value_name = "HOW", conflicts_with_all = ["lines", "files", "leaves"])]
-    last: Option<Last>,
+    last: Option<PartialLeaf>,
 
-    /// Every line is a leaf, without its end (\n or \r\n)
+    /// Use every line as a leaf, without its line ending (\n or \r\n)
     #[arg(long)]
     lines: bool,
 
-    /// Every file is a leaf
+    /// Use every file as a leaf
     #[arg(long)]
     files: bool,
 
-    /// The hash function: sha256, keccak256 (Ethereum's) or blake3
-    #[arg(long, value_name = "HASH", default_value_t)]
-    hash: Hash,
+    /// Hash with this function
+    #[arg(long, value_name = "HASH", default_value = "sha256")]
+    hash: HashArg,
 
-    /// What leaves and nodes hash, and what becomes of odd nodes: rfc6962, bitcoin or rs-merkle
-    #[arg(long, value_name = "RULE", default_value_t)]
-    rule: Rule,
+    /// Combine hashes by this rule (see below)
+    #[arg(long, value_name = "RULE", default_value = "rfc6962")]
+    rule: RuleArg,
 
-    /// Write proofs that these leaves, counted from 0, are in the tree, as JSON; several with commas: 0,41
+    /// Write inclusion proofs of the leaves with these indices, counted from 0, as JSON: 0,41
     #[arg(long, value_name = "INDEX", value_delimiter = ',')]
     prove: Vec<u64>,
 
-    /// Write the proofs to this file; standard output has them otherwise, and nothing else
+    /// Write the proofs to this file instead of standard output
     #[arg(long, value_name = "FILE", requires = "prove")]
     out: Option<PathBuf>,
 
@@ -88,7 +91,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     tree: Option<PathBuf>,
 
-    /// Fail unless this is the root
+    /// Fail with exit code 3 if the root is not this one
     #[arg(long, value_name = "HEX")]
     expect: Option<Digest>,
 
@@ -96,83 +99,124 @@ pub(crate) struct Arguments {
     run: RunOptions,
 }
 
-fn leaf_size(text: &str) -> Result<usize, String> {
-    match size::bytes(text)? {
-        0 => Err("a leaf has at least one byte".into()),
-        bytes => usize::try_from(bytes).map_err(|_| format!("`{text}` is more than there can be in memory")),
+/// A [`Hash`](enum@Hash) on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum HashArg {
+    /// SHA-256
+    Sha256,
+    /// Keccak-256, as Ethereum uses it
+    Keccak256,
+    /// BLAKE3
+    Blake3,
+}
+
+impl From<HashArg> for Hash {
+    fn from(hash: HashArg) -> Hash {
+        match hash {
+            HashArg::Sha256 => Hash::Sha256,
+            HashArg::Keccak256 => Hash::Keccak256,
+            HashArg::Blake3 => Hash::Blake3,
+        }
     }
 }
 
-/// What leaves came to.
-struct Found {
-    summary: Summary,
+/// A [`Rule`] on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RuleArg {
+    /// RFC 6962, of Certificate Transparency
+    Rfc6962,
+    /// Bitcoin, with SHA-256 only
+    Bitcoin,
+    /// The crate rs_merkle
+    RsMerkle,
+}
+
+impl From<RuleArg> for Rule {
+    fn from(rule: RuleArg) -> Rule {
+        match rule {
+            RuleArg::Rfc6962 => Rule::Rfc6962,
+            RuleArg::Bitcoin => Rule::Bitcoin,
+            RuleArg::RsMerkle => Rule::RsMerkle,
+        }
+    }
+}
+
+fn leaf_size(text: &str) -> Result<usize, String> {
+    match parse_bytes(text)? {
+        0 => Err("a leaf has at least one byte".into()),
+        bytes => usize::try_from(bytes).map_err(|_| format!("`{text}` is larger than any memory")),
+    }
+}
+
+/// The root of the leaves, and the tree if requested.
+struct BuildResult {
+    summary: TreeSummary,
     bytes: u64,
-    /// Where it was asked for.
     tree: Option<MerkleTree>,
     report: Option<Report>,
     leaves_per_item: Option<u64>,
     trace: Trace,
 }
 
-impl Found {
-    fn new<T>(built: &Built<T>, summary: Summary, bytes: u64, tree: Option<MerkleTree>) -> Found {
+impl BuildResult {
+    fn new<T>(built: &Built<T>, summary: TreeSummary, bytes: u64, tree: Option<MerkleTree>) -> BuildResult {
         let (report, trace) = (built.report().cloned(), built.trace().clone());
-        Found { summary, bytes, tree, report, leaves_per_item: built.leaves_per_item(), trace }
+        BuildResult { summary, bytes, tree, report, leaves_per_item: built.leaves_per_item(), trace }
     }
 }
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let Arguments { run, out, .. } = &arguments;
-    check_outputs([run.trace.as_deref(), out.as_deref(), arguments.tree.as_deref()])?;
+    let inputs = arguments.paths.iter().map(PathBuf::as_path);
+    check_outputs(inputs, [run.trace.as_deref(), out.as_deref(), arguments.tree.as_deref()])?;
     let input = arguments.input()?;
-    let scheme = Scheme::new(arguments.hash, arguments.rule)?;
+    let scheme = Scheme::new(arguments.hash.into(), arguments.rule.into())?;
     let is_silent = run.json || verbosity.is_quiet();
-    let work = Work::new(&arguments, scheme, is_silent)?;
+    let build = TreeBuild::new(&arguments, scheme, is_silent)?;
     let began = Instant::now();
-    let found = work.find(input, &arguments)?;
+    let result = build.run(input, &arguments)?;
     let took = began.elapsed();
-    if let Some(expected) = arguments.expect.filter(|expected| found.summary.root != Some(*expected)) {
-        let root = found.summary.root.map_or("none".into(), |root| root.to_string());
-        return Err(Refuted(format!("the root is {root}, and not {expected}")).into());
+    if let Some(expected) = arguments.expect.filter(|expected| result.summary.root != Some(*expected)) {
+        let root = result.summary.root.map_or("none".into(), |root| root.to_string());
+        return Err(Mismatch(format!("the root is {root}, not {expected}")).into());
     }
-    let proofs = found.tree.as_ref().map(|tree| proofs::prove(tree, &arguments.prove)).transpose()?;
+    let proofs = result.tree.as_ref().map(|tree| proofs::prove(tree, &arguments.prove)).transpose()?;
     let proofs = proofs.filter(|proofs| !proofs.is_empty());
 
-    // A file that cannot be written costs nobody the root, nor the other files.
+    // An output that cannot be written does not prevent the others, nor printing the root.
     let mut failures = Vec::new();
     let mut is_done = |written: Result<()>| written.map_err(|error| failures.push(error)).is_ok();
-    let is_stored = match (&found.tree, &arguments.tree) {
-        (Some(tree), Some(path)) => is_done(store(tree, path)),
+    let is_stored = match (&result.tree, &arguments.tree) {
+        (Some(tree), Some(path)) => is_done(save(tree, path)),
         _ => false,
     };
     if let Some(path) = &run.trace {
-        is_done(write_trace(path, &found.trace));
+        is_done(write_trace(path, &result.trace));
     }
-    let proofs_to = out
+    let proofs_file = out
         .as_deref()
         .filter(|path| proofs.as_ref().is_some_and(|proofs| is_done(proofs::write(proofs, Some(path)))));
 
-    let Found { summary, bytes, report, leaves_per_item, .. } = found;
-    let mut outcome = Outcome::new(summary, bytes, took, report, leaves_per_item, &work.devices);
+    let BuildResult { summary, bytes, report, leaves_per_item, .. } = result;
+    let mut outcome = Outcome::new(summary, bytes, took, report, leaves_per_item, &build.devices);
+    outcome.proofs_file = proofs_file.map(|path| path.display().to_string());
     outcome.tree = arguments.tree.as_ref().filter(|_| is_stored).map(|path| path.display().to_string());
-    tell(&outcome, &arguments);
-    let proofs_here = proofs.filter(|_| out.is_none());
-    let shown = show(outcome, proofs_here, proofs_to, run.json, verbosity);
+    log_outcome(&outcome, &arguments);
+    let printed = print(outcome, proofs.filter(|_| out.is_none()), run.json, verbosity);
     match failures.pop() {
-        None => shown,
+        None => printed,
         Some(last) => {
-            failures.iter().for_each(|failure| write_aside(&format!("error: {failure:#}\n")));
+            failures.iter().for_each(|failure| write_stderr(&format!("error: {failure:#}\n")));
             Err(last)
         }
     }
 }
 
-/// Writes to standard output what came of it; proofs have it for themselves.
-fn show(
+/// Prints the outcome to standard output. If proofs are printed there, the text goes to standard error.
+fn print(
     mut outcome: Outcome,
     proofs: Option<Vec<RootedProof>>,
-    proofs_to: Option<&Path>,
     json: bool,
     verbosity: Verbosity,
 ) -> Result<()> {
@@ -181,7 +225,7 @@ fn show(
         return write_json(&outcome);
     }
     let text = match (verbosity.is_quiet(), outcome.summary.root) {
-        (false, _) => outcome.text(proofs_to),
+        (false, _) => outcome.text(),
         (true, Some(root)) => format!("{root}\n"),
         (true, None) => String::new(),
     };
@@ -189,7 +233,7 @@ fn show(
         Some(proofs) => {
             proofs::write(&proofs, None)?;
             if !verbosity.is_quiet() {
-                write_aside(&text);
+                write_stderr(&text);
             }
         }
         None => write_out(&text)?,
@@ -197,67 +241,76 @@ fn show(
     Ok(())
 }
 
-/// Says, at `-v`, how large it was and who did what.
-fn tell(outcome: &Outcome, arguments: &Arguments) {
-    let leaves = count(outcome.summary.leaves);
+/// Logs, at `-v`, the size of the input and what each device did.
+fn log_outcome(outcome: &Outcome, arguments: &Arguments) {
+    let leaves = format_count(outcome.summary.leaves);
     let of = match (arguments.lines, arguments.files) {
         (true, _) => "lines".into(),
         (_, true) => "files".into(),
-        _ => format!("leaves of {} bytes", count(arguments.leaf_bytes() as u64)),
+        _ => format!("leaves of {} bytes", format_count(arguments.leaf_bytes() as u64)),
     };
-    let bytes = count(outcome.bytes);
+    let bytes = format_count(outcome.bytes);
     match outcome.leaves_per_item {
-        Some(each) => tracing::info!("{leaves} {of}, {bytes} bytes, in items of {} leaves", count(each)),
+        Some(each) => {
+            tracing::info!("{leaves} {of}, {bytes} bytes, in items of {} leaves", format_count(each))
+        }
         None => tracing::info!("{leaves} {of}, {bytes} bytes"),
     }
-    tell_run(&outcome.report);
+    log_run(&outcome.report);
 }
 
 impl Arguments {
     fn leaf_bytes(&self) -> usize {
-        self.leaf_size.unwrap_or(32)
+        self.leaf_size.unwrap_or(DEFAULT_LEAF_BYTES)
     }
 
-    /// Where leaves come from. Fails where that cannot be meant.
+    /// Returns the input. Fails if standard input is named twice, or indices are given as files.
     fn input(&self) -> Result<Input> {
         if let Some(leaves) = self.leaves {
-            return Ok(Input::Numbers(leaves));
+            return Ok(Input::TestData(leaves));
         }
         let paths = if self.stdin { vec!["-".into()] } else { self.paths.clone() };
-        if paths.iter().filter(|path| input::is_stdin(path)).count() > 1 {
-            return Err(Usage("- is standard input, which can be read once: name it once".into()).into());
+        if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
+            return Err(
+                UsageError("- is standard input, which can be read only once: name it once".into()).into()
+            );
         }
-        // Other commands take several values after an option; here these would be files.
+        // `--prove 0 2` would read a file called 2.
         let is_index = |path: &&PathBuf| path.to_str().is_some_and(|it| it.parse::<u64>().is_ok());
-        let indices: Vec<String> =
-            paths.iter().filter(is_index).filter(|path| !path.exists()).map(|path| shown(path)).collect();
+        let indices: Vec<String> = paths
+            .iter()
+            .filter(is_index)
+            .filter(|path| !path.exists())
+            .map(|path| display_path(path))
+            .collect();
         if !self.prove.is_empty() && !indices.is_empty() {
             let all: Vec<String> = self.prove.iter().map(u64::to_string).chain(indices.clone()).collect();
             let (missing, all) = (indices.join(", "), all.join(","));
-            let why = format!("{missing}: there is no such file; for several leaves write --prove {all}");
-            return Err(Usage(why).into());
+            let message = format!("{missing}: no such file; to prove several leaves, use --prove {all}");
+            return Err(UsageError(message).into());
         }
         Ok(Input::Files(paths))
     }
 }
 
-/// What builds, and how.
-struct Work {
+/// A build of a root or tree on a pool.
+struct TreeBuild {
     builder: Builder,
     scheme: Scheme,
     wants_tree: bool,
-    /// The leaves that proofs are wanted for.
+    /// The indices of the leaves to prove.
     prove: Vec<u64>,
     is_silent: bool,
     devices: Vec<String>,
 }
 
-impl Work {
-    fn new(arguments: &Arguments, scheme: Scheme, is_silent: bool) -> Result<Work> {
-        let devices = choose_devices(arguments.run.devices.as_deref())?;
-        tracing::info!("{scheme}, strategy {}", arguments.run.strategy);
+impl TreeBuild {
+    fn new(arguments: &Arguments, scheme: Scheme, is_silent: bool) -> Result<TreeBuild> {
+        let devices = select_devices(arguments.run.devices.as_deref())?;
+        let strategy = Strategy::from(arguments.run.strategy);
+        tracing::info!("{scheme}, strategy {strategy}");
         let pool = Pool::new(&devices)?;
-        let mut builder = Builder::new(&pool).scheme(scheme).strategy(arguments.run.strategy);
+        let mut builder = Builder::new(&pool).scheme(scheme).strategy(strategy);
         if arguments.run.trace.is_some() {
             builder = builder.trace();
         }
@@ -267,131 +320,137 @@ impl Work {
         let prove = arguments.prove.clone();
         let wants_tree = arguments.tree.is_some() || !prove.is_empty();
         let devices = devices.iter().map(|device| device.id().to_string()).collect();
-        Ok(Work { builder, scheme, wants_tree, prove, is_silent, devices })
+        Ok(TreeBuild { builder, scheme, wants_tree, prove, is_silent, devices })
     }
 
-    fn find(&self, input: Input, arguments: &Arguments) -> Result<Found> {
-        let (size, last) = (arguments.leaf_bytes(), arguments.last);
-        let cut = if arguments.lines { Cut::Lines } else { Cut::Size(size, last) };
-        match (input, cut) {
+    fn run(&self, input: Input, arguments: &Arguments) -> Result<BuildResult> {
+        let (size, partial) = (arguments.leaf_bytes(), arguments.last);
+        let split = if arguments.lines { Split::Lines } else { Split::Size(size, partial) };
+        match (input, split) {
             (Input::Files(paths), _) if arguments.files => self.of_whole_files(&paths),
-            (Input::Files(paths), Cut::Size(..)) if is_one_file(&paths) => {
-                self.of_file(&paths[0], size, last)
+            (Input::Files(paths), Split::Size(..)) if is_one_file(&paths) => {
+                self.of_file(&paths[0], size, partial)
             }
             (Input::Files(paths), _) => {
-                let origins: Result<Vec<Origin>> = paths.iter().map(|path| Origin::open(path)).collect();
-                self.of_stream(origins?, cut)
+                let readers: Result<Vec<LeafReader>> =
+                    paths.iter().map(|path| LeafReader::open(path)).collect();
+                self.of_stream(readers?, split)
             }
-            (Input::Numbers(leaves), _) => self.of_numbers(leaves, size),
+            (Input::TestData(leaves), _) => self.of_test_data(leaves, size),
         }
     }
 
-    /// All devices read from the file what they need, so that it is never in memory as a whole.
-    fn of_file(&self, path: &Path, leaf_bytes: usize, last: Option<Last>) -> Result<Found> {
+    /// Builds from one file. All devices read it themselves, so that it is never in memory as a whole.
+    fn of_file(&self, path: &Path, leaf_bytes: usize, partial: Option<PartialLeaf>) -> Result<BuildResult> {
         let mut file = LeafFile::open(path)?;
         let bytes = file.bytes();
-        tracing::info!("{}: {} bytes, read by the devices themselves", shown(path), count(bytes));
-        let mut short = match last {
-            None => whole_leaves(&shown(path), bytes, leaf_bytes).map(|()| Vec::new())?,
-            Some(_) => file.split_off_rest(leaf_bytes)?,
+        tracing::info!(
+            "{}: {} bytes, read by the devices themselves",
+            display_path(path),
+            format_count(bytes)
+        );
+        let mut rest = match partial {
+            None => check_whole_leaves(&display_path(path), bytes, leaf_bytes).map(|()| Vec::new())?,
+            Some(_) => file.split_off_partial_leaf(leaf_bytes)?,
         };
         let leaves = Leaves::file(file, leaf_bytes)?;
-        if short.is_empty() {
+        if rest.is_empty() {
             return self.of_leaves(&leaves, bytes);
         }
-        if last == Some(Last::Pad) {
-            input::check_memory(leaf_bytes, RootStream::piece_bytes(leaf_bytes), free_memory())?;
-            input::make_room(&mut short, leaf_bytes, &shown(path))?;
-            short.resize(leaf_bytes, 0);
+        if partial == Some(PartialLeaf::Pad) {
+            input::check_memory(leaf_bytes, RootStream::recommended_piece_bytes(leaf_bytes), free_memory())?;
+            input::reserve(&mut rest, leaf_bytes, &display_path(path))?;
+            rest.resize(leaf_bytes, 0);
         }
-        let bytes = leaves.count() * leaf_bytes as u64 + short.len() as u64;
-        let last = Leaves::parts([short.as_slice()]);
+        let bytes = leaves.count() * leaf_bytes as u64 + rest.len() as u64;
+        let last = Leaves::slices([rest.as_slice()]);
         if leaves.count() == 0 {
             return self.of_leaves(&last, bytes);
         }
         if self.wants_tree {
             self.check_indices(leaves.count() + 1)?;
-            let (mut tree, built) = self.builder.tree(&leaves)?.split();
-            tree.append(&short);
-            return Ok(Found::new(&built, tree.summary(), bytes, Some(tree)));
+            let (mut tree, built) = self.builder.tree(&leaves)?.into_parts();
+            tree.append(&rest);
+            return Ok(BuildResult::new(&built, tree.summary(), bytes, Some(tree)));
         }
         let mut stream = self.builder.stream();
         stream.push(&leaves)?;
         stream.push(&last)?;
         let built = stream.finish()?;
-        Ok(Found::new(&built, self.summary(&built), bytes, None))
+        Ok(BuildResult::new(&built, self.summary(&built), bytes, None))
     }
 
-    fn of_numbers(&self, leaves: u64, leaf_bytes: usize) -> Result<Found> {
+    fn of_test_data(&self, leaves: u64, leaf_bytes: usize) -> Result<BuildResult> {
         let bytes = leaves.checked_mul(leaf_bytes as u64).ok_or_else(|| {
-            Usage(format!("{leaves} leaves of {leaf_bytes} bytes are more bytes than can be counted"))
+            UsageError(format!("{leaves} leaves of {leaf_bytes} bytes are more than 2^64 bytes"))
         })?;
         let mut all = Vec::new();
-        if bytes > IN_MEMORY || all.try_reserve_exact(bytes as usize).is_err() {
-            return self.of_stream(vec![Origin::made_up(leaves, leaf_bytes)], Cut::Size(leaf_bytes, None));
+        if bytes > MAX_TEST_DATA_IN_MEMORY || all.try_reserve_exact(bytes as usize).is_err() {
+            let reader = LeafReader::test_data(leaves, leaf_bytes);
+            return self.of_stream(vec![reader], Split::Size(leaf_bytes, None));
         }
         all.resize(bytes as usize, 0);
-        let leaf = |(index, leaf): (usize, &mut [u8])| Numbers::leaf(index as u64, leaf);
+        let leaf = |(index, leaf): (usize, &mut [u8])| TestData::write_leaf(index as u64, leaf);
         all.par_chunks_mut(leaf_bytes).enumerate().for_each(leaf);
-        self.of_leaves(&Leaves::of_size(&all, leaf_bytes)?, bytes)
+        self.of_leaves(&Leaves::fixed_size(&all, leaf_bytes)?, bytes)
     }
 
-    fn of_leaves(&self, leaves: &Leaves<'_>, bytes: u64) -> Result<Found> {
+    fn of_leaves(&self, leaves: &Leaves<'_>, bytes: u64) -> Result<BuildResult> {
         if self.wants_tree {
             self.check_indices(leaves.count())?;
-            let (tree, built) = self.builder.tree(leaves)?.split();
-            return Ok(Found::new(&built, tree.summary(), bytes, Some(tree)));
+            let (tree, built) = self.builder.tree(leaves)?.into_parts();
+            return Ok(BuildResult::new(&built, tree.summary(), bytes, Some(tree)));
         }
         let built = self.builder.root(leaves)?;
-        Ok(Found::new(&built, self.summary(&built), bytes, None))
+        Ok(BuildResult::new(&built, self.summary(&built), bytes, None))
     }
 
-    fn summary(&self, built: &Built<Digest>) -> Summary {
-        Summary { scheme: self.scheme, leaves: built.leaves(), root: Some(*built.value()) }
+    fn summary(&self, built: &Built<Digest>) -> TreeSummary {
+        TreeSummary { scheme: self.scheme, leaves: built.leaves(), root: Some(*built.value()) }
     }
 
-    /// Fails, before the tree is built, where a leaf to prove is not there.
+    /// Fails, before the tree is built, if a leaf to prove does not exist.
     fn check_indices(&self, leaves: u64) -> Result<()> {
         match self.prove.iter().find(|&&index| index >= leaves) {
-            Some(&index) => Err(Error::OutOfRange { index, leaves }.into()),
+            Some(&index) => Err(Error::LeafOutOfRange { index, leaves }.into()),
             None => Ok(()),
         }
     }
 
-    fn of_stream(&self, origins: Vec<Origin>, cut: Cut) -> Result<Found> {
-        if let Cut::Size(size, last) = cut {
-            input::check_memory(size, RootStream::piece_bytes(size), free_memory())?;
-            if last.is_none() {
-                origins.iter().try_for_each(|origin| origin.check_size(size))?;
+    fn of_stream(&self, readers: Vec<LeafReader>, split: Split) -> Result<BuildResult> {
+        if let Split::Size(size, partial) = split {
+            input::check_memory(size, RootStream::recommended_piece_bytes(size), free_memory())?;
+            if partial.is_none() {
+                readers.iter().try_for_each(|reader| reader.check_size(size))?;
             }
         }
-        let known: Option<u64> = origins.iter().map(Origin::bytes).sum();
+        let known: Option<u64> = readers.iter().map(LeafReader::bytes).sum();
         match known {
-            Some(bytes) => tracing::info!("{} bytes to read, piece by piece", count(bytes)),
-            None => tracing::info!("leaves are read piece by piece, until they end"),
+            Some(bytes) => tracing::info!("reading {} bytes in pieces", format_count(bytes)),
+            None => tracing::info!("reading leaves in pieces until the input ends"),
         }
         let bar = self.bar(known);
-        let pieces = gather::pieces(origins, cut);
+        let pieces = stream::read_pieces(readers, split);
         if self.wants_tree {
-            let (hashes, bytes) = gather::hashes(self.scheme, &pieces, cut, &bar)?;
+            let (hashes, bytes) = stream::leaf_hashes(self.scheme, &pieces, split, &bar)?;
             bar.finish_and_clear();
             return self.of_leaves(&Leaves::digests(&hashes), bytes);
         }
-        let (built, bytes) = gather::root(&self.builder, &pieces, cut, &bar)?;
+        let (built, bytes) = stream::root(&self.builder, &pieces, split, &bar)?;
         bar.finish_and_clear();
-        Ok(Found::new(&built, self.summary(&built), bytes, None))
+        Ok(BuildResult::new(&built, self.summary(&built), bytes, None))
     }
 
-    fn of_whole_files(&self, paths: &[PathBuf]) -> Result<Found> {
+    fn of_whole_files(&self, paths: &[PathBuf]) -> Result<BuildResult> {
         let bar = self.bar(paths.iter().map(|path| Some(path.metadata().ok()?.len())).sum());
         let scheme = self.scheme;
         let hash = |path: &PathBuf| {
-            let mut origin = Origin::open(path)?;
-            let mut counted = Counted { reader: origin.reader(), bytes: 0 };
-            let digest = scheme.leaf_from(&mut counted);
-            let digest = digest.with_context(|| format!("{}: cannot be read", shown(path)))?;
+            let mut reader = LeafReader::open(path)?;
+            let mut counted = CountingReader { reader: reader.reader(), bytes: 0 };
+            let digest = scheme.hash_leaf_from(&mut counted);
+            let digest = digest.with_context(|| format!("{}: cannot be read", display_path(path)))?;
             let bytes = counted.bytes;
-            origin.check_unchanged(bytes)?;
+            reader.check_unchanged(bytes)?;
             bar.inc(bytes);
             Ok((digest, bytes))
         };
@@ -401,7 +460,7 @@ impl Work {
         self.of_leaves(&Leaves::digests(&hashes), bytes.iter().sum())
     }
 
-    /// A bar on standard error, of bytes that were read; it hides itself where that is no terminal.
+    /// Returns a progress bar of the bytes read, which indicatif draws on standard error if it is a terminal.
     fn bar(&self, bytes: Option<u64>) -> ProgressBar {
         let (bar, template) = match bytes {
             _ if self.is_silent => return ProgressBar::hidden(),
@@ -416,13 +475,13 @@ impl Work {
     }
 }
 
-/// What was read is counted.
-struct Counted<R> {
+/// A reader that counts bytes.
+struct CountingReader<R> {
     reader: R,
     bytes: u64,
 }
 
-impl<R: std::io::Read> std::io::Read for Counted<R> {
+impl<R: std::io::Read> std::io::Read for CountingReader<R> {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let count = self.reader.read(bytes)?;
         self.bytes += count as u64;
@@ -436,4 +495,25 @@ fn is_one_file(paths: &[PathBuf]) -> bool {
 
 fn free_memory() -> Option<u64> {
     Device::cpu().telemetry().memory_free_bytes
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_hash_and_rule_can_be_named_by_its_own_name() {
+        let name =
+            |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| value().unwrap().get_name().to_owned();
+        assert_eq!(HashArg::value_variants().len(), Hash::ALL.len());
+        for &argument in HashArg::value_variants() {
+            assert_eq!(Hash::from(argument).name(), name(&|| argument.to_possible_value()));
+        }
+        assert_eq!(RuleArg::value_variants().len(), Rule::ALL.len());
+        for &argument in RuleArg::value_variants() {
+            assert_eq!(Rule::from(argument).name(), name(&|| argument.to_possible_value()));
+        }
+        let default = Scheme::new(HashArg::Sha256.into(), RuleArg::Rfc6962.into()).unwrap();
+        assert_eq!(default, Scheme::default());
+    }
 }

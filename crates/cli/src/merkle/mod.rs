@@ -1,31 +1,30 @@
-//! `evener merkle`: what do these leaves come to, and is this one of them?
+//! `evener merkle`: computes Merkle roots, trees and proofs.
 
 mod build;
-mod gather;
 mod input;
+mod outcome;
 mod proofs;
 mod prove;
-mod show;
-mod store;
+mod save;
+mod stream;
 mod verify;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-use crate::{EXIT_CODES, verbosity::Verbosity};
+use crate::verbosity::Verbosity;
 
-/// The Merkle root of files, lines or test data, by all devices; proofs, and their check
+/// Compute Merkle roots and proofs of files on all devices
 ///
-/// Leaves are of one size, or the lines of text, or whole files. Several files are one sequence of leaves, in the order
-/// given: no leaf or line goes from one file into the next, so every file must be a whole number of leaves, unless --last
-/// says what becomes of the last one. What is larger than memory streams through; only --tree and --prove keep 64 bytes a
-/// leaf in memory.
+/// A leaf is a piece of fixed size, a line of text or a whole file. Several files are one sequence of leaves, in the given
+/// order. No leaf continues in the next file, so every file must be a whole number of leaves, unless --last handles the
+/// last one. Files may be larger than memory; only --tree and --prove keep 64 bytes per leaf in memory.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     arg_required_else_help = true,
-    after_long_help = after_help()
+    after_long_help = AFTER_HELP
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -41,29 +40,31 @@ enum Command {
     Verify(verify::Arguments),
 }
 
-fn after_help() -> String {
-    format!(
-        "\
+const AFTER_HELP: &str = "\
 Examples:
-  evener merkle disk.img                                 the root over its pieces of 32 bytes
-  evener merkle disk.img --leaf-size 4096 --hash blake3  of 4096 bytes, with BLAKE3
-  evener merkle disk.img --leaf-size 1MiB --last pad     the last leaf filled up with zeros
+  evener merkle -q disk.img                print only the root, of 32-byte leaves
+  evener merkle disk.img --leaf-size 4096 --hash blake3
+                                           use leaves of 4096 bytes and BLAKE3
+  evener merkle disk.img --leaf-size 1MiB --last pad
+                                           pad the last leaf with zeros
   evener merkle --lines names.txt --prove 0,41 --out proofs.json
-  evener merkle verify proofs.json --root HEX            are those lines among the names?
-  evener merkle --files *.tar --tree backups.tree        a leaf a file, and keep the tree
-  evener merkle prove backups.tree 3                     a proof from it, without the files
-  zcat dump.gz | evener merkle -                         as it comes
-  evener merkle --leaves 10000000 --trace trace.json     how fast, and who did what?
-  evener merkle -q disk.img                              the root alone
+                                           write proofs of two lines
+  evener merkle verify proofs.json --root HEX
+                                           verify them
+  evener merkle --files *.tar --tree backups.tree
+                                           use files as leaves, and store the tree
+  evener merkle prove backups.tree 3       write a proof without the files
+  zcat dump.gz | evener merkle -           read standard input
+  evener merkle --leaves 10000000 --trace trace.json
+                                           measure with test data
 
-Every rule has its own roots:
-  rfc6962    H(00 leaf), H(01 left right); an odd node moves up unchanged; no leaves: H()
-  bitcoin    H(H(leaf)), H(H(left right)); an odd node is its own neighbour; SHA-256 only
-  rs-merkle  H(leaf), H(left right); an odd node moves up unchanged; what the crate rs_merkle does
-
-{EXIT_CODES}"
-    )
-}
+Rules (H is the hash function):
+  rfc6962    leaf H(00 leaf), node H(01 left right); an odd node is promoted
+             unchanged; the root of no leaves is H()
+  bitcoin    leaf H(H(leaf)), node H(H(left right)); an odd node is paired with
+             itself; SHA-256 only
+  rs-merkle  leaf H(leaf), node H(left right); an odd node is promoted unchanged,
+             as in the crate rs_merkle";
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {

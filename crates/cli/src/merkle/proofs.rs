@@ -1,4 +1,4 @@
-//! Proofs in files.
+//! Proof files.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::input;
 use crate::{
     escape,
-    output::{shown, write_file, write_json},
+    output::{display_path, write_file, write_json_unversioned},
 };
 
 /// A proof with the root that it was made for.
@@ -20,10 +20,9 @@ pub(super) struct RootedProof {
     pub(super) proof: Proof,
 }
 
-/// A proof for each of these leaves. Fails where there is no such leaf.
+/// Creates a proof of each leaf. Fails if the tree has no such leaf.
 pub(super) fn prove(tree: &MerkleTree, indices: &[u64]) -> Result<Vec<RootedProof>> {
     let prove = |&index: &u64| {
-        // A tree with a leaf has a root.
         let proof = tree.proof(index)?;
         Ok(RootedProof { root: tree.root().unwrap_or_default(), proof })
     };
@@ -33,17 +32,19 @@ pub(super) fn prove(tree: &MerkleTree, indices: &[u64]) -> Result<Vec<RootedProo
 /// Writes proofs to a file or, without one, to standard output.
 pub(super) fn write(proofs: &[RootedProof], to: Option<&Path>) -> Result<()> {
     match to {
-        None => write_json(&proofs),
+        None => write_json_unversioned(&proofs),
         Some(path) => write_file(path, (serde_json::to_string_pretty(proofs)? + "\n").as_bytes()),
     }
 }
 
-/// Reads one proof or several from a file, or `-`.
+/// Reads a proof or a list of proofs from a file, or from standard input for `-`.
 pub(super) fn read(path: &Path) -> Result<Vec<RootedProof>> {
     let text = input::read(path)?;
-    // The message repeats what the file says.
-    let told = |error: serde_json::Error| anyhow!("{}", escape::name(&error.to_string()));
-    parse(&text).map_err(told).with_context(|| format!("{}: is no proof, nor a list of proofs", shown(path)))
+    // The message quotes the file.
+    let escaped = |error: serde_json::Error| anyhow!("{}", escape::single_line(&error.to_string()));
+    parse(&text)
+        .map_err(escaped)
+        .with_context(|| format!("{}: is neither a proof nor a list of proofs", display_path(path)))
 }
 
 fn parse(text: &[u8]) -> serde_json::Result<Vec<RootedProof>> {
@@ -78,7 +79,7 @@ mod test {
         }
     }
 
-    /// Only the number of leaves is not bound by the root: that is its own word.
+    /// The root does not determine the number of leaves, so that one may differ.
     #[test]
     fn no_bit_can_be_flipped_unseen() {
         for proof in prove(&tree(), &[0, 2, 4]).unwrap() {

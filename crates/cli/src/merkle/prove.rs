@@ -1,4 +1,4 @@
-//! `evener merkle prove`: proofs from a stored tree.
+//! `evener merkle prove`: creates proofs from a stored tree.
 
 use std::{io, path::PathBuf};
 
@@ -6,20 +6,20 @@ use anyhow::{Context, Result};
 use clap::Args;
 use evener_merkle::MerkleTree;
 
-use super::{input, proofs};
-use crate::{EXIT_CODES, options::check_outputs, output::count};
+use super::proofs;
+use crate::{input::is_stdin, options::check_outputs, output::format_count};
 
-/// Proofs from a stored tree, without the leaves
+/// Create inclusion proofs from a stored tree, without the leaves
 ///
-/// Reads a tree that `evener merkle --tree` has stored and writes inclusion proofs as JSON.
+/// Reads a tree that `evener merkle --tree` has stored, and writes proofs as JSON.
 #[derive(Debug, Args)]
-#[command(after_long_help = after_help())]
+#[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The tree; - is standard input
+    /// Read the tree from this file; - is standard input
     #[arg(value_name = "TREE")]
     tree: PathBuf,
 
-    /// The leaves to prove, counted from 0
+    /// Prove the leaves with these indices, counted from 0
     #[arg(value_name = "INDEX", required = true, value_delimiter = ',')]
     indices: Vec<u64>,
 
@@ -28,25 +28,20 @@ pub(crate) struct Arguments {
     out: Option<PathBuf>,
 }
 
-fn after_help() -> String {
-    format!(
-        "\
+const AFTER_HELP: &str = "\
 Examples:
-  evener merkle prove backups.tree 3                         to standard output
-  evener merkle prove backups.tree 3 17 41 --out proofs.json  several, to a file
-
-{EXIT_CODES}"
-    )
-}
+  evener merkle prove backups.tree 3                          print a proof
+  evener merkle prove backups.tree 3 17 41 --out proofs.json  write three";
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    check_outputs([arguments.out.as_deref()])?;
-    let tree = match input::is_stdin(&arguments.tree) {
-        true => MerkleTree::read_from(io::stdin().lock())
-            .context("standard input: is no tree, or not all of one")?,
+    check_outputs([arguments.tree.as_path()], [arguments.out.as_deref()])?;
+    let tree = match is_stdin(&arguments.tree) {
+        true => {
+            MerkleTree::read_from(io::stdin().lock()).context("standard input: is not a complete tree")?
+        }
         false => MerkleTree::load(&arguments.tree)?,
     };
-    tracing::info!("a tree of {} leaves, {}", count(tree.leaves()), tree.scheme());
+    tracing::info!("a tree of {} leaves, {}", format_count(tree.leaves()), tree.scheme());
     proofs::write(&proofs::prove(&tree, &arguments.indices)?, arguments.out.as_deref())
 }

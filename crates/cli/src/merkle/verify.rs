@@ -1,4 +1,4 @@
-//! `evener merkle verify`: is this leaf in that tree?
+//! `evener merkle verify`: verifies inclusion proofs.
 
 use std::path::PathBuf;
 
@@ -12,53 +12,55 @@ use super::{
     proofs::{self, RootedProof},
 };
 use crate::{
-    EXIT_CODES, Refuted, Usage, escape,
+    Mismatch, UsageError, escape,
+    input::is_stdin,
     output::{write_json, write_out},
     verbosity::Verbosity,
 };
 
-/// Check inclusion proofs
+/// Verify inclusion proofs
 ///
-/// A proof says that a leaf with a certain hash is at a certain place in the tree with a certain root. With --root it is
-/// checked against a root that you trust. Without, it is checked against the root that its own file names, which shows
-/// that nothing in the file was changed by accident, and nothing more: whoever made the file chose that root.
+/// A proof shows that a leaf is at an index of the tree with a certain root. --root gives the root that you trust. Without
+/// it, proofs are verified against the root in their own file, which only detects accidental changes: the file's author
+/// chose that root.
 ///
-/// A root does not say how many leaves its tree has: that number is the proof's own word.
+/// A root does not determine the number of leaves: that number is the author's claim.
 #[derive(Debug, Args)]
-#[command(after_long_help = after_help())]
+#[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// Files with a proof or a list of proofs; - is standard input
+    /// Read a proof or a list of proofs from these files; - is standard input
     #[arg(value_name = "PROOF", required = true)]
     proofs: Vec<PathBuf>,
 
-    /// The root that you trust, 64 hexadecimal digits
+    /// Verify against this root, 64 hexadecimal digits
     #[arg(long, value_name = "HEX")]
     root: Option<Digest>,
 
-    /// A file that is the leaf itself: its contents are hashed, whatever hash the proof says that the leaf has
+    /// Hash this file as the leaf, instead of using the proof's leaf hash
     #[arg(long, value_name = "FILE")]
     leaf: Option<PathBuf>,
 
-    /// Write an array with an object a proof, for programs
+    /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
-fn after_help() -> String {
-    format!(
-        "\
+const AFTER_HELP: &str = "\
 Examples:
-  evener merkle verify proofs.json --root HEX                   against a root that you trust
-  evener merkle verify proof.json --root HEX --leaf backup.tar  and is it this very file?
-  evener merkle verify proofs.json                              only: is the file sound?
+  evener merkle verify proofs.json --root HEX    verify against a trusted root
+  evener merkle verify proof.json --root HEX --leaf backup.tar
+                                                 verify that the leaf is a file
+  evener merkle verify proofs.json               detect accidental changes only";
 
-{EXIT_CODES}"
-    )
+/// The JSON output.
+#[derive(Debug, Serialize)]
+struct Verification<'a> {
+    proofs: &'a [VerifiedProof],
 }
 
-/// What was found of a proof.
+/// The verification of one proof.
 #[derive(Debug, Serialize)]
-struct Finding {
+struct VerifiedProof {
     file: String,
     index: u64,
     leaves: u64,
@@ -66,18 +68,20 @@ struct Finding {
     rule: String,
     leaf: Digest,
     root: Digest,
-    /// Who says that this is the root: `given` on the command line, or the `file` itself.
+    /// The source of the root: `given` on the command line, or the `file` itself.
     root_from: &'static str,
-    holds: bool,
+    is_valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
+    error: Option<String>,
 }
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
-    let mut findings = Vec::new();
-    if arguments.proofs.iter().chain(&arguments.leaf).filter(|path| input::is_stdin(path)).count() > 1 {
-        return Err(Usage("- is standard input, which can be read once: name it once".into()).into());
+    let mut verified = Vec::new();
+    if arguments.proofs.iter().chain(&arguments.leaf).filter(|path| is_stdin(path)).count() > 1 {
+        return Err(
+            UsageError("- is standard input, which can be read only once: name it once".into()).into()
+        );
     }
     let leaf = match &arguments.leaf {
         Some(path) => Some(input::read(path)?),
@@ -85,67 +89,70 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     };
     for path in &arguments.proofs {
         for proof in proofs::read(path)? {
-            findings.push(find(path.display().to_string(), &proof, arguments.root, leaf.as_deref()));
+            verified.push(verify(path.display().to_string(), &proof, arguments.root, leaf.as_deref()));
         }
     }
-    if findings.is_empty() {
-        return Err(Usage("there is no proof in these files, so there is nothing to check".into()).into());
+    if verified.is_empty() {
+        return Err(
+            UsageError("there is no proof in these files, so there is nothing to verify".into()).into()
+        );
     }
-    if leaf.is_some() && findings.len() > 1 {
-        let why = format!("--leaf is one leaf, and there are {} proofs: give one", findings.len());
-        return Err(Usage(why).into());
+    if leaf.is_some() && verified.len() > 1 {
+        let message = format!("--leaf is one leaf, and there are {} proofs: give one", verified.len());
+        return Err(UsageError(message).into());
     }
     if arguments.json {
-        write_json(&findings)?;
+        write_json(&Verification { proofs: &verified })?;
     } else if !verbosity.is_quiet() {
-        write_out(&text(&findings))?;
+        write_out(&text(&verified))?;
     }
-    match findings.iter().filter(|finding| !finding.holds).count() {
+    match verified.iter().filter(|proof| !proof.is_valid).count() {
         0 => Ok(()),
-        failed => Err(Refuted(format!("{failed} of {} proofs do not hold", findings.len())).into()),
+        failed => Err(Mismatch(format!("{failed} of {} proofs are invalid", verified.len())).into()),
     }
 }
 
-fn find(file: String, proof: &RootedProof, given: Option<Digest>, leaf: Option<&[u8]>) -> Finding {
+fn verify(file: String, proof: &RootedProof, given: Option<Digest>, leaf: Option<&[u8]>) -> VerifiedProof {
     let RootedProof { root: own, proof } = proof;
     let root = given.unwrap_or(*own);
-    let checked = match leaf {
+    let result = match leaf {
         Some(leaf) => proof.verify_leaf(&root, leaf),
         None => proof.verify(&root),
     };
-    Finding {
+    VerifiedProof {
         file,
         index: proof.index,
         leaves: proof.leaves,
         hash: proof.scheme.hash().to_string(),
         rule: proof.scheme.rule().to_string(),
-        leaf: leaf.map_or(proof.leaf, |leaf| proof.scheme.leaf(leaf)),
+        leaf: leaf.map_or(proof.leaf, |leaf| proof.scheme.hash_leaf(leaf)),
         root,
         root_from: if given.is_some() { "given" } else { "file" },
-        holds: checked.is_ok(),
-        why: checked.err().map(|error| error.to_string()),
+        is_valid: result.is_ok(),
+        error: result.err().map(|error| error.to_string()),
     }
 }
 
-fn text(findings: &[Finding]) -> String {
+fn text(proofs: &[VerifiedProof]) -> String {
     let mut lines = Vec::new();
-    for Finding { file, index, leaves, leaf, root, why, .. } in findings {
-        lines.push(match why {
+    for VerifiedProof { file, index, leaves, leaf, root, error, .. } in proofs {
+        lines.push(match error {
             None => format!(
                 "{}: leaf {index} of {leaves}, hash {leaf}: is in the tree with root {root}",
-                escape::name(file)
+                escape::single_line(file)
             ),
-            Some(why) => {
-                format!("{}: leaf {index} of {leaves}, hash {leaf}: NOT SHOWN: {why}", escape::name(file))
+            Some(error) => {
+                format!(
+                    "{}: leaf {index} of {leaves}, hash {leaf}: INVALID: {error}",
+                    escape::single_line(file)
+                )
             }
         });
     }
-    let by = match findings.iter().all(|finding| finding.root_from == "given") {
-        true => "checked against the root that --root gives",
-        false => {
-            "checked against the roots that the files themselves name: --root checks against one that you trust"
-        }
+    let against = match proofs.iter().all(|proof| proof.root_from == "given") {
+        true => "verified against the root of --root",
+        false => "verified against the roots in the files only: use --root with a root that you trust",
     };
-    lines.push(by.into());
+    lines.push(against.into());
     lines.join("\n") + "\n"
 }

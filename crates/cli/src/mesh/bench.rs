@@ -1,70 +1,65 @@
-//! `evener mesh bench`: how long do collectives take, and are they right?
+//! `evener mesh bench`: measures and checks collectives.
 
 use std::{
-    fmt::Write,
     str::FromStr,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
-use comfy_table::{CellAlignment, Table, presets};
 use evener_mesh::comm::{Comm, CommError, Group, Operation};
 use serde::Serialize;
 
 use crate::{
-    EXIT_CODES, Usage,
+    UsageError,
     output::{write_json, write_out},
+    table::{Heading, table},
 };
 
-/// How long do collectives take, and are they right?
+/// Measure and check collectives
 ///
-/// Measures one collective of f32 over a range of sizes, and checks every result. Started by itself, the ranks are
-/// threads of this process. Started by `mpirun` or `srun`, they are its processes.
+/// Measures one collective of f32 over a range of sizes, and checks every result. The ranks are threads of this process, or
+/// processes if `mpirun` or `srun` started the command.
 ///
-/// Size, time and bandwidths are what nccl-tests call them: the size is that of the larger buffer of a rank; the
-/// algorithm's bandwidth is size by time; the bus's is that times what the collective has to move at least, for
-/// example 2·(n − 1)/n for an all-reduce, so that it can be compared with what the hardware can do.
+/// Size, time and bandwidths are defined as in nccl-tests: the size is that of a rank's larger buffer; the algorithm
+/// bandwidth (ALG) is size over time; the bus bandwidth (BUS) is that times the least that the collective must move, for
+/// example 2·(n − 1)/n for an all-reduce, so that it compares with the hardware's.
 #[derive(Debug, Args)]
-#[command(after_long_help = after_help())]
+#[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// Which collective
+    /// Measure this collective
     #[arg(long, value_name = "NAME", default_value = "all_reduce")]
     op: Collective,
 
-    /// How elements are reduced, where they are: sum, product, min, max or average
+    /// Reduce elements by this operation
     #[arg(long, value_name = "OPERATION", default_value = "sum")]
     reduce: Reduction,
 
-    /// How many ranks; as many as there are cores, and at least two, unless said otherwise. Under mpirun it says so
+    /// Use this number of ranks [default: the number of cores, at least 2; under mpirun, its number of processes]
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
 
-    /// Sizes, from the first to the last by doubling
+    /// Measure sizes from the first to the last, doubling
     #[arg(long, value_name = "FROM..TO", default_value = "1KiB..64MiB")]
     sizes: Sizes,
 
-    /// Give up on a rank after so many seconds
+    /// Fail if a rank does not respond for this number of seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
 
-    /// Write an object, for programs
+    /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
-fn after_help() -> String {
-    format!(
-        "\
+const AFTER_HELP: &str = "\
 Examples:
-  evener mesh bench                                     all-reduce between threads
-  evener mesh bench --op all_gather --sizes 4KiB..1MiB  another collective
-  mpirun -n 4 evener mesh bench                         between processes, on one machine or many
+  evener mesh bench                         measure an all-reduce between threads
+  evener mesh bench --op all_gather --sizes 4KiB..1MiB
+                                            measure another collective
+  mpirun -n 4 evener mesh bench             measure between processes";
 
-{EXIT_CODES}"
-    )
-}
-
+/// A collective operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[value(rename_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
@@ -80,6 +75,7 @@ enum Collective {
     Barrier,
 }
 
+/// An [`Operation`] on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Reduction {
     Sum,
@@ -101,7 +97,7 @@ impl From<Reduction> for Operation {
     }
 }
 
-/// Sizes in bytes, doubling.
+/// Sizes in bytes, each twice the one before.
 #[derive(Debug, Clone)]
 struct Sizes(Vec<usize>);
 
@@ -112,7 +108,7 @@ impl FromStr for Sizes {
         let (from, to) = text.split_once("..").unwrap_or((text, text));
         let (from, to) = (size(from)?, size(to)?);
         if from == 0 || from > to {
-            return Err(format!("`{text}`: sizes go up, from 4 bytes: 1KiB..64MiB"));
+            return Err(format!("`{text}`: sizes must increase, as in 1KiB..64MiB"));
         }
         let sizes = std::iter::successors(Some(from), |size| size.checked_mul(2));
         Ok(Sizes(sizes.take_while(|size| *size <= to).collect()))
@@ -126,20 +122,21 @@ fn size(text: &str) -> Result<usize, String> {
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
-        other => return Err(format!("`{other}` is no unit of size: B, KiB, MiB or GiB")),
+        other => return Err(format!("`{other}` is not a unit: use B, KiB, MiB or GiB")),
     };
-    let number: usize =
-        number.trim().parse().map_err(|_| format!("`{text}` is no size: 64KiB, for example"))?;
-    number.checked_mul(unit).ok_or_else(|| format!("`{text}` is more than can be counted"))
+    let number: usize = number.trim().parse().map_err(|_| format!("`{text}` is not a size such as 64KiB"))?;
+    number.checked_mul(unit).ok_or_else(|| format!("`{text}` is too large"))
 }
 
+/// Runs the command.
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let timeout = Duration::from_secs(arguments.timeout);
     if Comm::was_launched_by_mpi() {
         let comm = Comm::mpi(timeout)?;
         if let Some(ranks) = arguments.ranks.filter(|ranks| *ranks != comm.size()) {
-            let usage = format!("--ranks {ranks}: mpirun has started {}, so leave it out", comm.size());
-            return Err(Usage(usage).into());
+            let message =
+                format!("--ranks {ranks}: mpirun started {} ranks; leave the option out", comm.size());
+            return Err(UsageError(message).into());
         }
         let measured = measure(&comm, &arguments)?;
         return if comm.rank() == 0 {
@@ -151,7 +148,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let ranks = arguments.ranks.unwrap_or(cores.max(2));
     if ranks == 0 {
-        return Err(Usage("--ranks 0: at least one rank is needed".into()).into());
+        return Err(UsageError("--ranks 0: at least one rank is needed".into()).into());
     }
     let mut measured = Vec::new();
     std::thread::scope(|scope| {
@@ -173,22 +170,22 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     report("local", ranks, &arguments, &measured)
 }
 
-/// What was measured for one size.
+/// The measurements of one size.
 #[derive(Debug, Serialize)]
 struct Row {
     bytes: usize,
     iterations: usize,
-    /// The mean, of all ranks.
+    /// The mean time over all ranks.
     microseconds: f64,
-    /// The least that any rank took.
-    least_microseconds: f64,
+    /// The minimum time of any rank.
+    min_microseconds: f64,
     algorithm_gigabytes_per_second: f64,
     bus_gigabytes_per_second: f64,
-    /// Elements that were not as they should be, on all ranks.
+    /// The number of wrong elements on all ranks.
     wrong: u64,
 }
 
-/// Measures all sizes as one rank. Every rank gets the same rows.
+/// Measures all sizes as one rank. Returns the same rows on every rank.
 fn measure(comm: &Comm, arguments: &Arguments) -> Result<Vec<Row>> {
     let group = comm.world();
     let sizes = if arguments.op == Collective::Barrier { &[0][..] } else { &arguments.sizes.0 };
@@ -197,7 +194,7 @@ fn measure(comm: &Comm, arguments: &Arguments) -> Result<Vec<Row>> {
 
 fn measure_size(group: &Group, arguments: &Arguments, bytes: usize) -> Result<Row, CommError> {
     let mut trial = Trial::new(group, arguments, bytes);
-    // A few to warm up, and to see how many there is time for; all ranks take the slowest one's word.
+    // Warm up. The slowest rank's time determines the number of iterations on all ranks.
     let mut slowest = [Duration::ZERO; 1].map(|it| it.as_secs_f64());
     for _ in 0..3 {
         let (took, _) = trial.run(group)?;
@@ -205,17 +202,17 @@ fn measure_size(group: &Group, arguments: &Arguments, bytes: usize) -> Result<Ro
     }
     group.all_reduce(&mut slowest, Operation::Max)?;
     let iterations = (0.1 / slowest[0].max(1e-7)).clamp(5.0, 2000.0) as usize;
-    let (mut total, mut least, mut wrong) = (Duration::ZERO, Duration::MAX, 0);
+    let (mut total, mut min, mut wrong) = (Duration::ZERO, Duration::MAX, 0);
     for _ in 0..iterations {
         let (took, errors) = trial.run(group)?;
         total += took;
-        least = least.min(took);
+        min = min.min(took);
         wrong += errors;
     }
-    let (mut mean, mut least) = ([total.as_secs_f64() / iterations as f64], [least.as_secs_f64()]);
+    let (mut mean, mut min) = ([total.as_secs_f64() / iterations as f64], [min.as_secs_f64()]);
     let mut wrong = [wrong];
     group.all_reduce(&mut mean, Operation::Average)?;
-    group.all_reduce(&mut least, Operation::Min)?;
+    group.all_reduce(&mut min, Operation::Min)?;
     group.all_reduce(&mut wrong, Operation::Sum)?;
     let size = trial.bytes(group.size());
     let algorithm = size as f64 / mean[0] / 1e9;
@@ -223,14 +220,14 @@ fn measure_size(group: &Group, arguments: &Arguments, bytes: usize) -> Result<Ro
         bytes: size,
         iterations,
         microseconds: mean[0] * 1e6,
-        least_microseconds: least[0] * 1e6,
+        min_microseconds: min[0] * 1e6,
         algorithm_gigabytes_per_second: algorithm,
         bus_gigabytes_per_second: algorithm * bus_factor(arguments.op, group.size()),
         wrong: wrong[0],
     })
 }
 
-/// What the collective has to move at least, in parts of its size.
+/// Returns the least that a collective must move, as a multiple of its size.
 fn bus_factor(collective: Collective, ranks: usize) -> f64 {
     let others = (ranks - 1) as f64 / ranks as f64;
     match collective {
@@ -240,13 +237,13 @@ fn bus_factor(collective: Collective, ranks: usize) -> f64 {
     }
 }
 
-/// One collective of one size: its buffers, and what should be in them afterwards.
+/// The buffers of one collective of one size, and their expected contents.
 struct Trial {
     collective: Collective,
     operation: Operation,
     input: Vec<f32>,
     output: Vec<f32>,
-    /// Elements of one rank's part.
+    /// The number of elements of one rank's part.
     part: usize,
     rounds: usize,
 }
@@ -275,7 +272,7 @@ impl Trial {
         Trial { collective, operation, input: vec![0.0; input], output: vec![0.0; output], part, rounds: 0 }
     }
 
-    /// The size, as nccl-tests count it.
+    /// Returns the size as nccl-tests count it.
     fn bytes(&self, ranks: usize) -> usize {
         let parts = match self.collective {
             Collective::AllReduce | Collective::Reduce | Collective::Broadcast | Collective::Barrier => 1,
@@ -284,15 +281,15 @@ impl Trial {
         self.part * parts * size_of::<f32>()
     }
 
-    /// What a rank gives in a round, at an index: small whole numbers, which differ from round to round.
-    fn given(&self, rank: usize, index: usize) -> f32 {
+    /// Returns a rank's input at an index: a small whole number, which differs from round to round.
+    fn input_at(&self, rank: usize, index: usize) -> f32 {
         ((rank * 5 + index + self.rounds) % 3 + 1) as f32
     }
 
-    /// What should be at an index of a rank's output.
-    fn expected(&self, ranks: usize, me: usize, index: usize) -> f32 {
+    /// Returns the expected output of a rank at an index.
+    fn expected_at(&self, ranks: usize, me: usize, index: usize) -> f32 {
         let reduced = |index: usize| {
-            let values = (0..ranks).map(|rank| self.given(rank, index));
+            let values = (0..ranks).map(|rank| self.input_at(rank, index));
             let reduced = values.reduce(|a, b| match self.operation {
                 Operation::Product => a * b,
                 Operation::Min => a.min(b),
@@ -305,24 +302,24 @@ impl Trial {
         match self.collective {
             Collective::AllReduce => reduced(index),
             Collective::Reduce if me == 0 => reduced(index),
-            Collective::Reduce => self.given(me, index),
-            Collective::Broadcast => self.given(0, index),
+            Collective::Reduce => self.input_at(me, index),
+            Collective::Broadcast => self.input_at(0, index),
             Collective::ReduceScatter => reduced(me * self.part + index),
-            Collective::Scatter => self.given(0, me * self.part + index),
-            Collective::AllGather | Collective::Gather => self.given(index / self.part, index % self.part),
-            Collective::AllToAll => self.given(index / self.part, me * self.part + index % self.part),
+            Collective::Scatter => self.input_at(0, me * self.part + index),
+            Collective::AllGather | Collective::Gather => self.input_at(index / self.part, index % self.part),
+            Collective::AllToAll => self.input_at(index / self.part, me * self.part + index % self.part),
             Collective::Barrier => 0.0,
         }
     }
 
-    /// Runs it once, all ranks together. Gives how long it took here, and how many elements are wrong.
+    /// Runs the collective once. Returns its time on this rank and the number of wrong elements.
     fn run(&mut self, group: &Group) -> Result<(Duration, u64), CommError> {
         self.rounds += 1;
         let (ranks, me) = (group.size(), group.rank().unwrap_or(0));
         let in_place = self.input.is_empty() && self.collective != Collective::Scatter;
         let (mut input, mut output) = (std::mem::take(&mut self.input), std::mem::take(&mut self.output));
         for (index, value) in if in_place { &mut output } else { &mut input }.iter_mut().enumerate() {
-            *value = self.given(me, index);
+            *value = self.input_at(me, index);
         }
         group.barrier()?;
         let start = Instant::now();
@@ -338,7 +335,7 @@ impl Trial {
             Collective::Barrier => group.barrier()?,
         }
         let took = start.elapsed();
-        let is_wrong = |(index, value): &(usize, &f32)| **value != self.expected(ranks, me, *index);
+        let is_wrong = |(index, value): &(usize, &f32)| **value != self.expected_at(ranks, me, *index);
         let wrong = output.iter().enumerate().filter(is_wrong).count() as u64;
         (self.input, self.output) = (input, output);
         Ok((took, wrong))
@@ -353,25 +350,30 @@ fn report(backend: &str, ranks: usize, arguments: &Arguments, rows: &[Row]) -> R
         });
         write_json(&object)?;
     } else {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_header(["BYTES", "TIMES", "MEAN µs", "LEAST µs", "ALG GB/s", "BUS GB/s", "WRONG"]);
-        for row in rows {
-            table.add_row([
+        let headings = [
+            Heading::number("BYTES"),
+            Heading::number("TIMES"),
+            Heading::number("MEAN µs"),
+            Heading::number("MIN µs"),
+            Heading::number("ALG GB/s").optional(),
+            Heading::number("BUS GB/s").optional(),
+            Heading::number("WRONG").optional(),
+        ];
+        let cells = rows.iter().map(|row| {
+            vec![
                 row.bytes.to_string(),
                 row.iterations.to_string(),
                 format!("{:.2}", row.microseconds),
-                format!("{:.2}", row.least_microseconds),
+                format!("{:.2}", row.min_microseconds),
                 format!("{:.3}", row.algorithm_gigabytes_per_second),
                 format!("{:.3}", row.bus_gigabytes_per_second),
                 row.wrong.to_string(),
-            ]);
-        }
-        table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+            ]
+        });
         let name = arguments.op.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default();
-        let mut text = format!("{name} of f32 between {ranks} ranks, {backend}\n");
-        writeln!(text, "{table}")?;
-        write_out(&text)?;
+        let correct = if rows.iter().all(|row| row.wrong == 0) { "; all results are correct" } else { "" };
+        let table = table(&headings, &cells.collect::<Vec<_>>());
+        write_out(&format!("{name} of f32 between {ranks} ranks, {backend}{correct}\n{table}\n"))?;
     }
     let wrong: u64 = rows.iter().map(|row| row.wrong).sum();
     if wrong > 0 {

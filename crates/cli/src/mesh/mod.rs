@@ -1,4 +1,4 @@
-//! `evener mesh`: who talks to whom, and how fast?
+//! `evener mesh`: plans and measures groups of devices.
 
 mod bench;
 mod plan;
@@ -6,11 +6,9 @@ mod plan;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-use crate::EXIT_CODES;
-
-/// Who talks to whom, and how fast?
+/// Plan and measure groups of devices that work in parallel
 #[derive(Debug, Args)]
-#[command(arg_required_else_help = true, after_long_help = after_help())]
+#[command(arg_required_else_help = true, after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -22,18 +20,12 @@ enum Command {
     Plan(plan::Arguments),
 }
 
-fn after_help() -> String {
-    format!(
-        "\
+const AFTER_HELP: &str = "\
 Examples:
-  evener mesh plan --tp 2 --pp 2 --dp 2  a layout of this machine's devices, and its balance
-  evener mesh bench                      how fast are collectives between threads?
-  mpirun -n 4 evener mesh bench          the same between processes
-  evener help mesh plan                  more about a command
-
-{EXIT_CODES}"
-    )
-}
+  evener mesh plan --tp 2 --pp 2 --dp 2  arrange the devices of this machine
+  evener mesh bench                      measure collectives between threads
+  mpirun -n 4 evener mesh bench          measure collectives between processes
+  evener help mesh plan                  print the help of a command";
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments) -> Result<()> {

@@ -1,12 +1,12 @@
-//! `evener mesh plan`: which device should be where, and how well would that go?
+//! `evener mesh plan`: arranges devices on the ranks of a mesh.
 
 mod json;
 mod parse;
 mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use evener_mesh::{
     placement::{Blueprint, Layer, Planner, Proposal, Workload},
@@ -14,99 +14,94 @@ use evener_mesh::{
 };
 
 use crate::{
-    EXIT_CODES, Usage,
-    options::choose_devices,
-    output::{shown, write_json, write_out},
-    size::bytes,
+    UsageError,
+    input::{display_input, read_text},
+    options::select_devices,
+    output::{write_json, write_out},
+    size::parse_bytes,
 };
 
-/// Layers of a model of which nothing is said.
-const LAYERS: usize = 32;
+/// The default number of layers.
+const DEFAULT_LAYERS: usize = 32;
 
-/// Which device should be where, and how well would that go?
+/// Arrange devices for parallel training or inference
 ///
 /// Arranges devices by tensor (tp), pipeline (pp) and data (dp) parallelism: alike devices share layers, stages get
-/// layers by their devices' measured rates, and the most traffic goes over the fastest links. Prints the ranks, the
-/// groups, and how evenly the devices would be busy. Sizes that are not given are proposed.
+/// layers by their devices' measured rates, and most traffic uses the fastest links. Prints the ranks, the groups and the
+/// predicted balance. Proposes sizes that are not given.
 ///
-/// Rates are those that `evener devices --measure` has kept. Where one is missing, all are compared by score.
+/// Uses the rates that `evener devices --measure` has kept. If one is missing, all devices are compared by score.
 #[derive(Debug, Args)]
-#[command(after_long_help = after_help())]
+#[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// Devices, links and layers to plan for, a TOML file
+    /// Read devices, links and layers from this TOML file; - is standard input
     ///
-    /// Without devices in it, those of this machine are meant. The folder `meshes` has examples.
+    /// If the file has no devices, the devices of this machine are used. The folder `meshes` has examples.
     #[arg(value_name = "FILE")]
     blueprint: Option<PathBuf>,
 
-    /// Only these devices of this machine, as for `evener devices` [env: EVENER_DEVICES]
+    /// Use only these devices of this machine, as for `evener devices` [env: EVENER_DEVICES]
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     devices: Option<String>,
 
-    /// Devices that share each layer
+    /// Share each layer between this number of devices
     #[arg(long, value_name = "N")]
     tp: Option<usize>,
 
-    /// Stages that follow each other
+    /// Use this number of pipeline stages
     #[arg(long, value_name = "N")]
     pp: Option<usize>,
 
-    /// Replicas of the model
+    /// Use this number of replicas of the model
     #[arg(long, value_name = "N")]
     dp: Option<usize>,
 
-    /// Any axes instead, innermost last, as dp=2,ep=2,tp=4: ranks and groups alone, without a prediction
+    /// Use any axes instead, innermost last, as dp=2,ep=2,tp=4; prints ranks and groups without a prediction
     #[arg(long, value_name = "LIST", value_parser = parse::axes, conflicts_with_all = ["tp", "pp", "dp", "as_listed", "layers", "costs", "layer_memory", "micro_batches"])]
     axes: Option<parse::Axes>,
 
-    /// So many alike layers [default: those of the file, or else 32]
+    /// Plan for this number of alike layers [default: the file's, or 32]
     #[arg(long, value_name = "N")]
     layers: Option<usize>,
 
-    /// What each layer costs for a micro-batch, in multiply-adds or whatever the rates count: 8e9,2e9x30,9e9
+    /// Set the cost of each layer for a micro-batch, in the unit of the rates (multiply-adds): 8e9,2e9x30,9e9
     #[arg(long, value_name = "LIST", value_parser = parse::costs, conflicts_with = "layers")]
     costs: Option<parse::Costs>,
 
-    /// What each layer needs of memory, over all that share it: 1.5GiB, 800MB
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    /// Set the memory of each layer, over all devices that share it: 1.5GiB, 800MB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     layer_memory: Option<u64>,
 
-    /// Micro-batches of a step, over all replicas [default: that of the file, or else 16]
+    /// Set the micro-batches of a step, over all replicas [default: the file's, or 16]
     #[arg(long, value_name = "N")]
     micro_batches: Option<u64>,
 
-    /// Ranks in the order that the devices are listed, to compare with
+    /// Put devices on ranks in their listed order, for comparison
     #[arg(long)]
     as_listed: bool,
 
-    /// Write an object, for programs
+    /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
-fn after_help() -> String {
-    format!(
-        "\
+const AFTER_HELP: &str = "\
 Examples:
-  evener mesh plan                                       the best layout of all devices
-  evener mesh plan --devices 'cuda:0[40,92],cpu' --pp 3  three parts, one after another
-  evener mesh plan --devices 'cpu[1,1]' --axes dp=1,ep=2 any axes
-  evener mesh plan meshes/two-machines.toml              machines that are not here
+  evener mesh plan                                        propose a layout
+  evener mesh plan --devices 'cuda:0[40,92],cpu' --pp 3   use three stages
+  evener mesh plan --devices 'cpu[1,1]' --axes dp=1,ep=2  use other axes
+  evener mesh plan meshes/two-machines.toml               plan for other machines
   evener mesh plan meshes/mixed-cards.toml --tp 2 --pp 2 --dp 2
-  evener mesh plan meshes/mixed-cards.toml --tp 2 --pp 2 --dp 2 --as-listed
+  evener mesh plan meshes/mixed-cards.toml --tp 2 --pp 2 --dp 2 --as-listed";
 
-{EXIT_CODES}"
-    )
-}
-
-/// What there is to say.
+/// A layout and its prediction.
 #[derive(Debug)]
 struct Plan {
     about: String,
     mesh: Mesh,
-    /// Nothing for axes of one's own.
+    /// `None` for `--axes`.
     proposal: Option<Proposal>,
-    /// Whether times are in seconds: costs were said, and rates measured.
+    /// Whether times are in seconds, which needs costs and measured rates.
     has_seconds: bool,
 }
 
@@ -123,12 +118,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
 fn plan(arguments: Arguments) -> Result<Plan> {
     let blueprint = match &arguments.blueprint {
         Some(path) => read(path)?,
-        None => Blueprint::from_toml("").map_err(Usage)?,
+        None => Blueprint::from_toml("").map_err(UsageError)?,
     };
     let members = members(&arguments, &blueprint)?;
     let about = blueprint.about.clone();
     if let Some(parse::Axes(axes)) = arguments.axes {
-        let mesh = Mesh::new(members).axes(axes).map_err(|why| Usage(why.to_string()))?;
+        let mesh = Mesh::new(members).axes(axes).map_err(|why| UsageError(why.to_string()))?;
         return Ok(Plan { about, mesh, proposal: None, has_seconds: false });
     }
     let has_costs = arguments.costs.is_some() || (blueprint.workload.is_some() && arguments.layers.is_none());
@@ -139,30 +134,30 @@ fn plan(arguments: Arguments) -> Result<Plan> {
         .pp(arguments.pp)
         .dp(arguments.dp);
     let proposal = if arguments.as_listed { planner.as_listed() } else { planner.propose() };
-    let proposal = proposal.map_err(|why| Usage(why.to_string()))?;
+    let proposal = proposal.map_err(|why| UsageError(why.to_string()))?;
     let mesh = proposal.mesh()?;
     let has_seconds = has_costs && proposal.rated_by == evener_mesh::placement::RatedBy::Rate;
     Ok(Plan { about, mesh, proposal: Some(proposal), has_seconds })
 }
 
-fn read(path: &PathBuf) -> Result<Blueprint> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{}: cannot be read", shown(path)))?;
-    Ok(Blueprint::from_toml(&text).map_err(|why| Usage(format!("{}: {why}", shown(path))))?)
+fn read(path: &Path) -> Result<Blueprint> {
+    let text = read_text(path)?;
+    Ok(Blueprint::from_toml(&text).map_err(|why| UsageError(format!("{}: {why}", display_input(path))))?)
 }
 
 fn members(arguments: &Arguments, blueprint: &Blueprint) -> Result<Vec<Member>> {
     if blueprint.members.is_empty() {
-        let devices = choose_devices(arguments.devices.as_deref())?;
+        let devices = select_devices(arguments.devices.as_deref())?;
         return Ok(devices.iter().map(Member::of).collect());
     }
     if arguments.devices.is_some() {
-        let why = "the file lists devices, and --devices selects those of this machine: leave one out";
-        return Err(Usage(why.into()).into());
+        let message = "the file lists devices, and --devices selects those of this machine: leave one out";
+        return Err(UsageError(message.into()).into());
     }
     Ok(blueprint.members.clone())
 }
 
-/// The file's layers, or those of the command line; what it says of memory and micro-batches counts for both.
+/// Combines the layers of the file or the command line with the memory and micro-batches of the command line.
 fn workload(arguments: &Arguments, from_file: Option<Workload>) -> Workload {
     let micro_batches = from_file.as_ref().map(|workload| workload.micro_batches);
     let even = |count| Workload::even(count, 1.0);
@@ -172,7 +167,7 @@ fn workload(arguments: &Arguments, from_file: Option<Workload>) -> Workload {
         }
         (None, Some(count), _) => even(count),
         (None, None, Some(workload)) => workload,
-        (None, None, None) => even(LAYERS),
+        (None, None, None) => even(DEFAULT_LAYERS),
     };
     if let Some(bytes) = arguments.layer_memory {
         for layer in &mut workload.layers {

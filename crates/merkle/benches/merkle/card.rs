@@ -1,4 +1,4 @@
-//! Leaves in pinned memory, and on the device.
+//! Measures leaves in pinned memory and leaves on the device.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use evener_schedule::Pool;
 
 use crate::{fill, milliseconds, turns};
 
-/// The leaves of the small case.
+/// The number of leaves of the small case.
 const FEW: usize = 100_000;
 
-/// So many leaves in host memory that a device copies from.
+/// Fills pinned host memory with leaves.
 pub(crate) fn pinned(device: &Device, leaves: usize) -> SharedBuffer<u8> {
     let mut host = device.host_buffer::<u8>(32 * leaves, Direction::Upload).unwrap();
     fill(host.as_mut_slice());
     host.share()
 }
 
-/// How long copying some host memory takes, in one piece.
+/// Returns a closure that uploads a pinned buffer in one copy.
 fn copy(device: &Device, from: &SharedBuffer<u8>, to: &Buffer<u8>) -> impl FnMut() {
     let mut stream = device.stream().unwrap();
     let (from, to) = (from.clone(), to.clone());
@@ -37,8 +37,8 @@ pub(crate) fn bench(device: &Device, most: usize) {
     for leaves in [FEW.min(most), most] {
         let host = pinned(device, leaves);
         let room = device.buffer::<u8>(32 * leaves).unwrap();
-        let input = Leaves::shared(&host, 32).unwrap();
-        let plain = Leaves::of_size(host.as_slice(), 32).unwrap();
+        let input = Leaves::shared_buffer(&host, 32).unwrap();
+        let plain = Leaves::fixed_size(host.as_slice(), 32).unwrap();
         let root = reference.root(&plain).unwrap().into_value();
         let rounds = if leaves <= FEW { 400 } else { 24 };
         let [pinned, pageable, copied] = turns(
@@ -74,7 +74,7 @@ pub(crate) fn bench(device: &Device, most: usize) {
     }
 }
 
-/// Leaves that are on the device, against the kernel that hashes as much without a tree.
+/// Measures leaves that are on the device against a kernel that computes as many hashes without a tree.
 #[allow(unsafe_code)]
 fn on_device(device: &Device, scheme: Scheme, leaves: usize) {
     let pool = Pool::builder().devices([device]).keep_history_at(None).build().unwrap();
@@ -92,8 +92,9 @@ fn on_device(device: &Device, scheme: Scheme, leaves: usize) {
         );
         return;
     }
-    // SAFETY: `launch` has a thread a leaf; they are a power of two, and so no workgroup reaches past them.
-    let (bare, alone) = unsafe { (measure::bare(scheme, 32), measure::leaves(scheme, 32)) };
+    // SAFETY: `launch` starts one thread per leaf, and input and output have one leaf and one digest per thread: the number
+    // of leaves is a power of two, so that no workgroup reaches past it.
+    let (bare, alone) = unsafe { (measure::hash_only(scheme, 32), measure::leaf_hash_only(scheme, 32)) };
     let mut bare = launch(device, bare, &input, &output, leaves);
     let mut alone = launch(device, alone, &input, &output, leaves);
     let [tree, bare, alone] = turns(40, [&mut build, &mut bare, &mut alone]);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use evener_device::{Inventory, Kind};
 
-/// Times several ways to do the same in turns, and gives the lower quartile of each: whatever disturbs only ever adds.
+/// Times several closures in turn and returns the lower quartile of each: disturbances only make times longer.
 fn turns<const N: usize>(rounds: usize, ways: [&mut dyn FnMut(); N]) -> [Duration; N] {
     let mut times: [Vec<Duration>; N] = std::array::from_fn(|_| Vec::new());
     for round in 0..rounds + rounds.div_ceil(4) {
@@ -32,7 +32,7 @@ fn turns<const N: usize>(rounds: usize, ways: [&mut dyn FnMut(); N]) -> [Duratio
     times.map(quartile)
 }
 
-/// The lower one.
+/// Returns the lower quartile.
 fn quartile(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 4]
@@ -42,7 +42,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// The same leaves every time.
+/// Returns the same pseudo-random leaves every time.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut noise = vec![0; bytes];
     fill(&mut noise);

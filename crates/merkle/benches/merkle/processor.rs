@@ -1,4 +1,4 @@
-//! A million leaves on the processor's cores.
+//! Measures a million leaves on the CPU's cores.
 
 use evener_device::Device;
 use evener_merkle::{Builder, Hash, Leaves, Rule, Scheme};
@@ -25,7 +25,7 @@ fn node(pair: &[[u8; 32]]) -> [u8; 32] {
     Sha256::digest(message).into()
 }
 
-/// What one writes first with rayon and `sha2`: level after level, RFC 6962's rule.
+/// The straightforward loop with rayon and `sha2`: level by level, RFC 6962's rule.
 fn with_rayon(leaves: &[[u8; 32]]) -> [u8; 32] {
     let mut level: Vec<[u8; 32]> = leaves.par_iter().map(leaf).collect();
     while level.len() > 1 {
@@ -34,7 +34,7 @@ fn with_rayon(leaves: &[[u8; 32]]) -> [u8; 32] {
     level[0]
 }
 
-/// The same by the rule of `rs_merkle`, whose messages need no putting together.
+/// The same loop with the rule of `rs_merkle`, whose messages have no prefix.
 fn with_rayon_unprefixed(leaves: &[[u8; 32]], hash: impl Fn(&[u8]) -> [u8; 32] + Sync) -> [u8; 32] {
     let mut level: Vec<[u8; 32]> = leaves.par_iter().map(|leaf| hash(leaf)).collect();
     while level.len() > 1 {
@@ -47,7 +47,7 @@ fn with_rayon_unprefixed(leaves: &[[u8; 32]], hash: impl Fn(&[u8]) -> [u8; 32] +
     level[0]
 }
 
-/// The hash of this version of `sha2`, and of the one before.
+/// SHA-256 with the current version of `sha2`, and with the one before.
 fn now(message: &[u8]) -> [u8; 32] {
     Sha256::digest(message).into()
 }

@@ -1,4 +1,4 @@
-//! A GPU and the processor together, against the better of the two.
+//! Measures a GPU and the CPU together against the faster of the two.
 
 use std::{
     collections::BTreeMap,
@@ -11,16 +11,16 @@ use evener_schedule::{Pool, Report};
 
 use crate::{card::pinned, milliseconds, quartile};
 
-/// Each has its turn for so many builds: after the others', its threads and caches have to be woken first.
-const IN_A_ROW: usize = 4;
-/// Who is so many times as slow as another gets only every so many turns.
-const HOPELESS: (u32, usize) = (4, 16);
+/// The number of consecutive builds of one builder: its threads and caches are cold after the other builders' turns.
+const BUILDS_PER_TURN: usize = 4;
+/// A builder that is slower than another by the first number gets only one turn in the second number.
+const MUCH_SLOWER: (u32, usize) = (4, 16);
 
-/// So often all is made afresh, pools, threads and buffers: where they happen to lie makes short builds differ by some
-/// percent. All that was measured counts.
-const TIMES: usize = 4;
+/// The number of times that pools, threads and buffers are created anew: their placement changes short builds by some
+/// percent. All measurements count.
+const FRESH_STARTS: usize = 4;
 
-/// What was measured at one size: the times of each builder, and those of the last one by the devices that it used.
+/// The measurements at one size: the times of each builder, and those of the last one by the devices that it used.
 #[derive(Default, Clone)]
 struct Measured {
     times: [Vec<Duration>; 3],
@@ -39,11 +39,11 @@ pub(crate) fn bench(device: &Device, most: usize) {
     let mut sizes: Vec<usize> = sizes.filter(|&size| size <= most).collect();
     sizes.sort_unstable();
     let mut measured = vec![Measured::default(); sizes.len()];
-    for _ in 0..TIMES {
+    for _ in 0..FRESH_STARTS {
         let builders = [builder(&[device]), builder(&[&cpu]), builder(&[device, &cpu])];
         for (leaves, measured) in sizes.iter().zip(&mut measured) {
             let part = host.slice(0..32 * leaves).unwrap();
-            measured.measure(&builders, &Leaves::shared(&part, 32).unwrap());
+            measured.measure(&builders, &Leaves::shared_buffer(&part, 32).unwrap());
         }
     }
     println!("     leaves     alone     cores  together    ratio  used, how often, lower quartile");
@@ -64,7 +64,7 @@ pub(crate) fn bench(device: &Device, most: usize) {
 impl Measured {
     fn measure(&mut self, builders: &[Builder; 3], input: &Leaves<'_>) {
         let both = &builders[2];
-        // It learns from what it does: a while, until it has nothing more to try.
+        // The scheduler learns from runs: run until it has tried all sets of devices.
         let start = Instant::now();
         for run in 0..2000 {
             if run >= 64 && start.elapsed() > Duration::from_millis(300) {
@@ -79,10 +79,10 @@ impl Measured {
             }
             for which in 0..builders.len() {
                 let which = (which + turn) % builders.len();
-                if which < 2 && turn % HOPELESS.1 != 4 && self.is_hopeless(which) {
+                if which < 2 && turn % MUCH_SLOWER.1 != 4 && self.is_much_slower(which) {
                     continue;
                 }
-                (0..IN_A_ROW).for_each(|_| self.time(&builders[which], which, input));
+                (0..BUILDS_PER_TURN).for_each(|_| self.time(&builders[which], which, input));
             }
         }
     }
@@ -99,8 +99,8 @@ impl Measured {
         }
     }
 
-    fn is_hopeless(&self, which: usize) -> bool {
+    fn is_much_slower(&self, which: usize) -> bool {
         let least = |which: usize| self.times[which].iter().min();
-        least(which).zip(least(1 - which)).is_some_and(|(own, other)| *own > *other * HOPELESS.0)
+        least(which).zip(least(1 - which)).is_some_and(|(own, other)| *own > *other * MUCH_SLOWER.0)
     }
 }

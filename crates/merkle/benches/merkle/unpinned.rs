@@ -1,4 +1,4 @@
-//! Leaves in memory that is not pinned, against the same leaves in pinned memory.
+//! Measures leaves in pageable memory against the same leaves in pinned memory.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use evener_schedule::Pool;
 
 use crate::{card::pinned, milliseconds, noise, turns};
 
-/// On all of the devices, one of which is a GPU whose pinned memory is compared with.
+/// Measures all of the devices, one of which is the GPU that owns the pinned memory.
 pub(crate) fn bench(gpu: &Device, devices: &[Device], leaves: usize) {
     let names: Vec<String> = devices.iter().map(|device| device.id().to_string()).collect();
     println!("\n{}: {leaves} leaves of 32 bytes, SHA-256, the root:", names.join(","));
@@ -16,10 +16,10 @@ pub(crate) fn bench(gpu: &Device, devices: &[Device], leaves: usize) {
     threads(gpu, &bytes);
     let pool = Pool::builder().devices(devices).keep_history_at(None).build().unwrap();
     let builder = Builder::new(&pool);
-    let plain = Leaves::of_size(&bytes, 32).unwrap();
+    let plain = Leaves::fixed_size(&bytes, 32).unwrap();
     let host = pinned(gpu, leaves);
     assert!(host.as_slice() == bytes, "the same leaves");
-    let shared = Leaves::shared(&host, 32).unwrap();
+    let shared = Leaves::shared_buffer(&host, 32).unwrap();
     let root = Builder::new(&Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap())
         .root(&plain);
     let root = root.unwrap().into_value();
@@ -41,7 +41,7 @@ pub(crate) fn bench(gpu: &Device, devices: &[Device], leaves: usize) {
     }
 }
 
-/// How fast host memory of a device is written, by the number of threads.
+/// Prints the rate of writing to a device's host memory, by the number of threads.
 fn threads(device: &Device, bytes: &[u8]) {
     let part = &bytes[..bytes.len().min(64 << 20)];
     let mut host = device.host_buffer::<u8>(part.len(), Direction::Upload).unwrap();

@@ -1,8 +1,8 @@
-//! What came of a build.
+//! The result of a build.
 
 use evener_schedule::{Report, Trace};
 
-/// What came of a build, and how it went.
+/// The result of a build and the report of its run.
 #[derive(Debug, Clone)]
 pub struct Built<T> {
     pub(super) value: T,
@@ -13,46 +13,45 @@ pub struct Built<T> {
 }
 
 impl<T> Built<T> {
-    /// What was built.
+    /// Returns the root or tree.
     pub fn value(&self) -> &T {
         &self.value
     }
 
-    /// What was built, to keep.
+    /// Returns the root or tree, by value.
     pub fn into_value(self) -> T {
         self.value
     }
 
-    /// What was built, to keep, and how it went.
-    pub fn split(self) -> (T, Built<()>) {
+    /// Separates the root or tree from the report and trace.
+    pub fn into_parts(self) -> (T, Built<()>) {
         let Built { value, leaves, leaves_per_item, report, trace } = self;
         (value, Built { value: (), leaves, leaves_per_item, report, trace })
     }
 
-    /// How many leaves there were.
+    /// Returns the number of leaves.
     pub fn leaves(&self) -> u64 {
         self.leaves
     }
 
-    /// Who did what. An item is a block of leaves. Nothing where no run of the pool was needed: for few leaves, and for
-    /// those that are on a device already. What comes piece by piece has one report of all runs: items and times are
-    /// added up.
+    /// Returns the report of the run, in which an item is a block of leaves. Returns `None` if there was no run: for few
+    /// leaves, and for leaves that are already on a device. A stream has one report with the totals of all its runs.
     pub fn report(&self) -> Option<&Report> {
         self.report.as_ref()
     }
 
-    /// How many leaves, or hashes of leaves, an item of the report has. Nothing where there is no report, or where items
-    /// are of several sizes.
+    /// Returns the number of leaves, or leaf hashes, of an item of the report. Returns `None` if there is no report, or
+    /// items have several sizes.
     pub fn leaves_per_item(&self) -> Option<u64> {
         self.leaves_per_item
     }
 
-    /// What every lane did, when; empty unless [`Builder::trace`](crate::Builder::trace) asked for it.
+    /// Returns the trace of all lanes, which is empty unless [`Builder::trace`](crate::Builder::trace) was called.
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// What came of it without a run of the pool.
+    /// Creates the result of a build without a run on the pool.
     pub(super) fn without_run(value: T, leaves: u64) -> Built<T> {
         Built { value, leaves, leaves_per_item: None, report: None, trace: Trace::default() }
     }

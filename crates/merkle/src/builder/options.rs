@@ -1,4 +1,4 @@
-//! What a builder's runs are like.
+//! The options of a builder's runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,12 +6,13 @@ use evener_schedule::{Cancel, Job, Progress, Settings, Strategy};
 
 use super::Builder;
 use crate::{
-    subtree::Format,
-    task::{BlockTask, Outcome},
+    subtree::LeafFormat,
+    task::{BlockOutput, BlockTask},
 };
 
 type Listener = Arc<dyn Fn(&Progress) + Send + Sync>;
 
+/// The options of a builder's runs; the pool's own apply where an option is not set.
 #[derive(Default, Clone)]
 pub(super) struct Options {
     strategy: Option<Strategy>,
@@ -25,47 +26,47 @@ pub(super) struct Options {
 }
 
 impl Builder {
-    /// Sets how blocks are shared out, where the pool's own way is not to be used.
+    /// Sets the strategy that shares out blocks, instead of the pool's.
     pub fn strategy(self, strategy: Strategy) -> Self {
         self.with(|options| options.strategy = Some(strategy))
     }
 
-    /// Sets what can be tuned, where the pool's own settings are not to be used.
+    /// Sets the scheduler's settings, instead of the pool's.
     pub fn settings(self, settings: Settings) -> Self {
         self.with(|options| options.settings = Some(settings))
     }
 
-    /// Uses all devices, also those that are expected to make no difference.
+    /// Uses all devices, including those that are not expected to make the run faster.
     pub fn all_devices(self) -> Self {
         self.with(|options| options.all_devices = true)
     }
 
-    /// Keeps what every lane did, for [`Built::trace`](crate::Built::trace).
+    /// Records a trace, which [`Built::trace`](crate::Built::trace) returns.
     pub fn trace(self) -> Self {
         self.with(|options| options.trace = true)
     }
 
-    /// Lets builds be cancelled.
+    /// Sets the token that cancels builds.
     pub fn cancel(self, cancel: &Cancel) -> Self {
         self.with(|options| options.cancel = Some(cancel.clone()))
     }
 
-    /// Ends a build that takes longer.
+    /// Fails a build that takes longer than this.
     pub fn deadline(self, deadline: Duration) -> Self {
         self.with(|options| options.deadline = Some(deadline))
     }
 
-    /// Draws a bar on standard error for builds that take longer than a second; nothing where it is no terminal.
+    /// Draws a progress bar on standard error for builds that take longer than a second, if it is a terminal.
     pub fn progress_bar(self) -> Self {
         self.with(|options| options.bar = true)
     }
 
-    /// Tells how far a build has come, ten times a second and at its end. An item is a block of leaves.
+    /// Calls `tell` with the progress of a build, ten times a second and at its end. An item is a block of leaves.
     pub fn on_progress(self, tell: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
         self.with(|options| options.listener = Some(Arc::new(tell)))
     }
 
-    /// Jobs are made with the options that there are then.
+    /// Changes an option, and drops the jobs that were created with the old ones.
     fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
         set(&mut self.options);
         self.root_jobs.get_mut().clear();
@@ -73,7 +74,11 @@ impl Builder {
         self
     }
 
-    pub(super) fn new_job<O: Outcome>(&self, format: Format, height: u32) -> Job<'static, BlockTask<O>> {
+    pub(super) fn new_job<O: BlockOutput>(
+        &self,
+        format: LeafFormat,
+        height: u32,
+    ) -> Job<'static, BlockTask<O>> {
         let Options { strategy, settings, all_devices, trace, cancel, deadline, bar, listener } =
             self.options.clone();
         let mut job = self.pool.job(&BlockTask::<O>::new(format, height));

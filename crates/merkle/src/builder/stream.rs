@@ -1,60 +1,59 @@
-//! Leaves that come piece by piece.
+//! Roots over leaves that arrive in pieces.
 
 use std::{io::Read, thread, time::Instant};
 
-use super::{Builder, Built, block_height, blocks::bytes_of, roots_here, sum::Sum};
+use super::{Builder, Built, block_height, block_roots, blocks::read_bytes, totals::RunTotals};
 use crate::{
     error::{Error, Result},
     hash::Digest,
-    leaves::{Leaves, Source},
-    lines::{self, Batch},
+    leaves::{LeafSource, Leaves},
+    lines::{self, LineBatch},
     subtree::Peaks,
-    task::Roots,
+    task::BlockRoots,
 };
 
-/// About so many bytes of a stream are read before they are hashed, while the next are read.
+/// The approximate size of a piece of a stream: one piece is hashed while the next is read.
 const PIECE_BYTES: usize = 64 << 20;
 
 impl Builder {
-    /// Begins a root over leaves that come piece by piece, and need never all be in memory.
+    /// Starts a root over leaves that arrive in pieces and need not be in memory together.
     pub fn stream(&self) -> RootStream<'_> {
         RootStream {
             builder: self,
             peaks: Peaks::default(),
-            waiting: Vec::new(),
+            pending_lines: Vec::new(),
             height: 0,
-            sum: Sum::default(),
+            totals: RunTotals::default(),
             began: Instant::now(),
             has_failed: false,
         }
     }
 
-    /// The root over leaves of one size that come from a stream, which may be longer than memory. Fails as
-    /// [`Builder::root`], where reading fails, and where the stream ends within a leaf.
-    pub fn root_of_stream(&self, stream: impl Read + Send, leaf_bytes: usize) -> Result<Built<Digest>> {
-        // No leaves of no size: says why.
-        Leaves::of_size(&[], leaf_bytes)?;
-        let piece_bytes = RootStream::piece_bytes(leaf_bytes);
-        let mut pieces = Pieces { stream, piece_bytes };
+    /// Builds the root over leaves of one size from a reader, which may yield more than fits in memory. Fails as
+    /// [`Builder::root`], if reading fails, and if the input ends within a leaf.
+    pub fn root_from_reader(&self, reader: impl Read + Send, leaf_bytes: usize) -> Result<Built<Digest>> {
+        // Refuses a leaf size of 0.
+        Leaves::fixed_size(&[], leaf_bytes)?;
+        let piece_bytes = RootStream::recommended_piece_bytes(leaf_bytes);
+        let mut pieces = PieceReader { reader, piece_bytes };
         let mut root = self.stream();
         let mut next = pieces.next()?;
         while next.len() == piece_bytes {
             let now = next;
-            // The next piece is read while this one is hashed.
             let (pushed, read) = thread::scope(|scope| {
                 let reading = scope.spawn(|| pieces.next());
-                let pushed = Leaves::of_size(&now, leaf_bytes).and_then(|leaves| root.push(&leaves));
+                let pushed = Leaves::fixed_size(&now, leaf_bytes).and_then(|leaves| root.push(&leaves));
                 (pushed, reading.join())
             });
             pushed?;
             next = read.map_err(|_| Error::file("stream".as_ref(), "reading it panicked"))??;
         }
-        root.push(&Leaves::of_size(&next, leaf_bytes)?)?;
+        root.push(&Leaves::fixed_size(&next, leaf_bytes)?)?;
         root.finish()
     }
 }
 
-/// A root over leaves that come piece by piece. Only the roots of complete subtrees are kept of them, fewer than 64.
+/// A root over leaves that arrive in pieces. It keeps only the roots of complete subtrees, fewer than 64.
 ///
 /// ```
 /// use evener_device::Device;
@@ -65,7 +64,7 @@ impl Builder {
 /// let builder = Builder::new(&pool);
 /// let mut stream = builder.stream();
 /// stream.push(&Leaves::lines(b"one\ntwo\n"))?;
-/// stream.push(&Leaves::parts([&b"three"[..]]))?;
+/// stream.push(&Leaves::slices([&b"three"[..]]))?;
 /// let root = stream.finish()?;
 /// assert_eq!(root.value(), builder.root(&Leaves::lines(b"one\ntwo\nthree"))?.value());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -74,29 +73,29 @@ impl Builder {
 pub struct RootStream<'b> {
     builder: &'b Builder,
     peaks: Peaks,
-    /// Hashes of lines that are to be added while the next lines are hashed.
-    waiting: Vec<Digest>,
-    /// Blocks are at least so high: those of the largest piece so far.
+    /// Hashes of lines, which the devices reduce while the CPU's cores hash the next lines.
+    pending_lines: Vec<Digest>,
+    /// The minimum block height, which is that of the largest piece so far.
     height: u32,
-    sum: Sum,
+    totals: RunTotals,
     began: Instant,
-    /// Some leaves could not be added, so there is no root.
+    /// Whether an earlier push has failed, so that there is no root.
     has_failed: bool,
 }
 
 impl RootStream<'_> {
-    /// How many bytes a piece should have: a power of two of leaves, enough to keep devices busy.
-    pub fn piece_bytes(leaf_bytes: usize) -> usize {
+    /// Returns the recommended size of a piece: a power of two of leaves, enough to keep devices busy.
+    pub fn recommended_piece_bytes(leaf_bytes: usize) -> usize {
         leaf_bytes << (PIECE_BYTES / leaf_bytes.max(1)).max(1).ilog2()
     }
 
-    /// How many leaves have been pushed.
+    /// Returns the number of leaves so far.
     pub fn leaves(&self) -> u64 {
-        self.peaks.leaves() + self.waiting.len() as u64
+        self.peaks.leaves() + self.pending_lines.len() as u64
     }
 
-    /// Adds the next leaves, of any kind and number. It is fastest where all pieces but the last have the same power of
-    /// two of leaves. Fails as [`Builder::root`]; the stream then has no root.
+    /// Adds the next leaves, of any kind and number. Pieces of one power of two of leaves are fastest. Fails as
+    /// [`Builder::root`]; the stream then has no root.
     pub fn push(&mut self, leaves: &Leaves<'_>) -> Result<()> {
         self.check()?;
         let pushed = self.push_all(leaves);
@@ -104,90 +103,92 @@ impl RootStream<'_> {
         pushed
     }
 
-    /// Refuses to go on where leaves are missing.
+    /// Fails if an earlier push has failed.
     fn check(&self) -> Result<()> {
         match self.has_failed {
             false => Ok(()),
-            true => {
-                Err(Error::file("stream".as_ref(), "some of its leaves could not be added: it has no root"))
-            }
+            true => Err(Error::file(
+                "stream".as_ref(),
+                "some of its leaves could not be added, so it has no root",
+            )),
         }
     }
 
     fn push_all(&mut self, leaves: &Leaves<'_>) -> Result<()> {
-        if let Source::Lines(text, _) = &leaves.source {
+        if let LeafSource::Lines(text, _) = &leaves.source {
             return lines::batches(text).try_for_each(|batch| self.push_lines(&batch));
         }
-        self.add_waiting()?;
+        self.add_pending_lines()?;
         self.add(leaves)
     }
 
-    /// Hashes lines on the processor's cores while the devices are at what is above the lines before them.
-    fn push_lines(&mut self, batch: &Batch<'_>) -> Result<()> {
+    /// Hashes lines on the CPU's cores while the devices reduce the hashes of the lines before them.
+    fn push_lines(&mut self, batch: &LineBatch<'_>) -> Result<()> {
         let scheme = self.builder.scheme;
         let (added, hashed) = thread::scope(|scope| {
             let hashing = scope.spawn(|| batch.hash(scheme));
-            (self.add_waiting(), hashing.join())
+            (self.add_pending_lines(), hashing.join())
         });
         added?;
-        self.waiting = hashed.map_err(|_| Error::file("lines".as_ref(), "hashing them panicked"))?;
+        self.pending_lines = hashed.map_err(|_| Error::file("lines".as_ref(), "hashing them panicked"))?;
         Ok(())
     }
 
-    fn add_waiting(&mut self) -> Result<()> {
-        let waiting = std::mem::take(&mut self.waiting);
-        if waiting.is_empty() { Ok(()) } else { self.add(&Leaves::digests(&waiting)) }
+    fn add_pending_lines(&mut self) -> Result<()> {
+        let digests = std::mem::take(&mut self.pending_lines);
+        if digests.is_empty() { Ok(()) } else { self.add(&Leaves::digests(&digests)) }
     }
 
     fn add(&mut self, leaves: &Leaves<'_>) -> Result<()> {
         let (builder, scheme, count) = (self.builder, self.builder.scheme, leaves.count());
-        let is_on_device = matches!(leaves.source, Source::Device(..));
-        if is_on_device || !builder.goes_to_devices(leaves) {
-            let digests = scheme.leaf_digests(leaves)?;
+        let is_on_device = matches!(leaves.source, LeafSource::Device(..));
+        if is_on_device || !builder.can_use_devices(leaves) {
+            let digests = scheme.hash_leaves(leaves)?;
             return if digests.is_empty() { Ok(()) } else { self.add(&Leaves::digests(&digests)) };
         }
         let format = builder.format(leaves);
-        let height = block_height(count, format.bytes()).max(self.height);
+        let height = block_height(count, format.leaf_size()).max(self.height);
         self.height = height;
-        // Leaves that come before the first whole block.
+        // The leaves before the first block boundary.
         let before = self.peaks.leaves();
         let head = (before.next_multiple_of(1 << height) - before).min(count);
         if head > 0 {
-            let bytes = bytes_of(leaves, 0..head * format.bytes() as u64)?;
-            self.peaks.add_leaves(scheme, &format.bottom_of(&bytes));
+            let bytes = read_bytes(leaves, 0..head * format.leaf_size() as u64)?;
+            self.peaks.add_leaves(scheme, &format.leaf_level_of(&bytes));
         }
         let began = self.began.elapsed();
-        let built = builder
-            .blocks::<Roots>(leaves, format, height, head, |blocks| roots_here(&format, blocks, height))?;
-        self.sum.add(&built, began);
+        let built = builder.reduce_blocks::<BlockRoots>(leaves, format, height, head, |blocks| {
+            block_roots(&format, blocks, height)
+        })?;
+        self.totals.add(&built, began);
         let (roots, rest) = built.into_value();
         roots.into_iter().for_each(|root| self.peaks.add(scheme, height, root));
         self.peaks.add_leaves(scheme, &rest);
         Ok(())
     }
 
-    /// The root over all leaves, with what the devices did in all. Fails as [`Builder::root`].
+    /// Returns the root over all leaves, with the totals of all runs. Fails as [`Builder::root`].
     pub fn finish(mut self) -> Result<Built<Digest>> {
         self.check()?;
-        self.add_waiting()?;
+        self.add_pending_lines()?;
         let (scheme, leaves) = (self.builder.scheme, self.peaks.leaves());
         let root = self.peaks.root(scheme).or(scheme.empty_root());
         let value = root.ok_or(Error::NoLeaves { rule: scheme.rule() })?;
-        Ok(self.sum.finish(value, leaves))
+        Ok(self.totals.finish(value, leaves))
     }
 }
 
-/// A stream, some bytes at a time.
-struct Pieces<R> {
-    stream: R,
+/// Reads pieces of a fixed size.
+struct PieceReader<R> {
+    reader: R,
     piece_bytes: usize,
 }
 
-impl<R: Read> Pieces<R> {
-    /// The next bytes: fewer than a piece only at the end.
+impl<R: Read> PieceReader<R> {
+    /// Reads the next piece, which is shorter only at the end of the input.
     fn next(&mut self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let limited = self.stream.by_ref().take(self.piece_bytes as u64).read_to_end(&mut bytes);
+        let limited = self.reader.by_ref().take(self.piece_bytes as u64).read_to_end(&mut bytes);
         limited.map_err(|error| Error::io("stream".as_ref(), "cannot be read", &error))?;
         Ok(bytes)
     }
@@ -210,11 +211,11 @@ mod test {
             for count in (1..70).chain([1023, 2048, 5000]) {
                 let bytes: Vec<u8> =
                     (0..count * 32).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 9) as u8).collect();
-                let of_all = builder.root(&Leaves::of_size(&bytes, 32).unwrap()).unwrap();
+                let of_all = builder.root(&Leaves::fixed_size(&bytes, 32).unwrap()).unwrap();
                 for piece in [1, 3, 8, 300, 2048].into_iter().filter(|&piece| piece < 100 || count > 100) {
                     let mut stream = builder.stream();
                     for piece in bytes.chunks(piece * 32) {
-                        stream.push(&Leaves::of_size(piece, 32).unwrap()).unwrap();
+                        stream.push(&Leaves::fixed_size(piece, 32).unwrap()).unwrap();
                     }
                     assert_eq!(stream.leaves(), u64::from(count));
                     let built = stream.finish().unwrap();
@@ -232,19 +233,19 @@ mod test {
         let bytes: Vec<u8> = (0..32 * 3000u32).map(|n| (n >> 3) as u8).collect();
         let text: String = (0..3000).map(|n| format!("{n}\r\n")).collect();
         let long = vec![7; 2 * 5000];
-        let mut expected: Vec<Digest> = bytes.chunks(32).map(|leaf| scheme.leaf(leaf)).collect();
-        expected.extend(text.lines().map(|line| scheme.leaf(line.as_bytes())));
-        expected.extend(long.chunks(5000).map(|leaf| scheme.leaf(leaf)));
-        expected.extend([scheme.leaf(b"short"), Digest([3; 32])]);
-        expected.extend(bytes.chunks(32).map(|leaf| scheme.leaf(leaf)));
+        let mut expected: Vec<Digest> = bytes.chunks(32).map(|leaf| scheme.hash_leaf(leaf)).collect();
+        expected.extend(text.lines().map(|line| scheme.hash_leaf(line.as_bytes())));
+        expected.extend(long.chunks(5000).map(|leaf| scheme.hash_leaf(leaf)));
+        expected.extend([scheme.hash_leaf(b"short"), Digest([3; 32])]);
+        expected.extend(bytes.chunks(32).map(|leaf| scheme.hash_leaf(leaf)));
         let mut stream = builder.stream();
-        stream.push(&Leaves::of_size(&bytes, 32).unwrap()).unwrap();
+        stream.push(&Leaves::fixed_size(&bytes, 32).unwrap()).unwrap();
         stream.push(&Leaves::lines(text.as_bytes())).unwrap();
-        stream.push(&Leaves::of_size(&long, 5000).unwrap()).unwrap();
-        stream.push(&Leaves::parts([&b"short"[..]])).unwrap();
+        stream.push(&Leaves::fixed_size(&long, 5000).unwrap()).unwrap();
+        stream.push(&Leaves::slices([&b"short"[..]])).unwrap();
         stream.push(&Leaves::digests(&[Digest([3; 32])])).unwrap();
-        stream.push(&Leaves::of_size(&[], 32).unwrap()).unwrap();
-        stream.push(&Leaves::of_size(&bytes, 32).unwrap()).unwrap();
+        stream.push(&Leaves::fixed_size(&[], 32).unwrap()).unwrap();
+        stream.push(&Leaves::fixed_size(&bytes, 32).unwrap()).unwrap();
         let (found, all) = (stream.finish().unwrap(), builder.root(&Leaves::digests(&expected)).unwrap());
         assert_eq!((found.value(), found.leaves()), (all.value(), expected.len() as u64));
     }
@@ -254,7 +255,7 @@ mod test {
         let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
         let builder = Builder::new(&pool).trace();
         let bytes = vec![0; 32 << 16];
-        let leaves = Leaves::of_size(&bytes, 32).unwrap();
+        let leaves = Leaves::fixed_size(&bytes, 32).unwrap();
         let alone = builder.root(&leaves).unwrap();
         let mut stream = builder.stream();
         (0..3).for_each(|_| stream.push(&leaves).unwrap());
@@ -269,7 +270,7 @@ mod test {
     #[test]
     fn a_piece_is_a_power_of_two_of_leaves() {
         for size in [1, 7, 32, 33, 4096, PIECE_BYTES - 1, PIECE_BYTES + 1] {
-            let piece = RootStream::piece_bytes(size);
+            let piece = RootStream::recommended_piece_bytes(size);
             assert!(piece.is_multiple_of(size) && (piece / size).is_power_of_two(), "{size}: {piece}");
         }
     }

@@ -1,4 +1,4 @@
-//! 32 bytes that stand for a message.
+//! The 32-byte result of a hash function.
 
 use std::{fmt, str::FromStr};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::error::{Error, Result};
 
-/// What a hash function gives: 32 bytes, written as 64 hexadecimal digits.
+/// The result of a hash function: 32 bytes, displayed and parsed as 64 hexadecimal digits.
 ///
 /// ```
 /// use evener_merkle::Digest;
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -44,7 +44,7 @@ impl FromStr for Digest {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let bad = || Error::NotADigest { text: text.chars().take(80).collect() };
+        let bad = || Error::InvalidDigest { text: text.chars().take(80).collect() };
         let mut digest = Digest::default();
         if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(bad());

@@ -1,9 +1,9 @@
-//! The hash functions, and what they give.
+//! The hash functions and their digests.
 
-mod digest;
-pub(crate) mod many;
 #[cfg(target_arch = "x86_64")]
-mod wide;
+mod avx512;
+pub(crate) mod batch;
+mod digest;
 
 use std::{fmt, str::FromStr};
 
@@ -13,12 +13,12 @@ use sha2::Digest as _;
 pub use self::digest::Digest;
 use crate::error::{Error, Result};
 
-/// A hash function. Each gives 32 bytes.
+/// A hash function with a digest of 32 bytes.
 ///
 /// ```
 /// use evener_merkle::Hash;
 ///
-/// let digest = Hash::Sha256.of(b"abc");
+/// let digest = Hash::Sha256.digest(b"abc");
 /// assert_eq!(digest.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 /// assert_eq!("keccak256".parse::<Hash>()?, Hash::Keccak256);
 /// # Ok::<(), evener_merkle::Error>(())
@@ -29,18 +29,18 @@ pub enum Hash {
     /// SHA-256 (FIPS 180-4).
     #[default]
     Sha256,
-    /// Keccak-256 as Ethereum has it: with the padding of the competition's winner, not that of SHA-3.
+    /// Keccak-256 as Ethereum uses it: with the padding of the original Keccak submission, not that of SHA-3.
     Keccak256,
-    /// BLAKE3, unkeyed, with 32 bytes of output. A leaf and a node are each the whole function over one message; of
-    /// messages up to 1024 bytes that is a chain of compressions.
+    /// BLAKE3, unkeyed, with 32 bytes of output. A leaf hash and a node hash are each the whole function over one message,
+    /// which for messages up to 1024 bytes is a chain of compressions.
     Blake3,
 }
 
 impl Hash {
-    /// All of them.
+    /// All hash functions.
     pub const ALL: [Hash; 3] = [Hash::Sha256, Hash::Keccak256, Hash::Blake3];
 
-    /// Its name: `sha256`, `keccak256`, `blake3`.
+    /// Returns the function's name: `sha256`, `keccak256` or `blake3`.
     pub fn name(self) -> &'static str {
         match self {
             Hash::Sha256 => "sha256",
@@ -49,13 +49,13 @@ impl Hash {
         }
     }
 
-    /// The hash of a message.
-    pub fn of(self, message: &[u8]) -> Digest {
-        self.of_parts(&[message])
+    /// Computes the hash of a message.
+    pub fn digest(self, message: &[u8]) -> Digest {
+        self.digest_parts(&[message])
     }
 
-    /// The hash of a message that is in parts.
-    pub(crate) fn of_parts(self, parts: &[&[u8]]) -> Digest {
+    /// Computes the hash of the concatenation of parts.
+    pub(crate) fn digest_parts(self, parts: &[&[u8]]) -> Digest {
         let mut hasher = Hasher::new(self);
         parts.iter().for_each(|part| hasher.update(part));
         hasher.finish()
@@ -72,7 +72,7 @@ impl FromStr for Hash {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Hash::ALL.into_iter().find(|hash| hash.name() == name).ok_or_else(|| Error::Name {
+        Hash::ALL.into_iter().find(|hash| hash.name() == name).ok_or_else(|| Error::UnknownName {
             what: "hash",
             asked: name.into(),
             known: "sha256, keccak256, blake3",
@@ -80,7 +80,7 @@ impl FromStr for Hash {
     }
 }
 
-/// A hash of a message that comes piece by piece.
+/// An incremental hash.
 pub(crate) enum Hasher {
     Sha256(sha2::Sha256),
     Keccak256(sha3::Keccak256),
@@ -125,16 +125,16 @@ mod test {
             (Hash::Blake3, "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"),
         ];
         for (hash, digest) in published {
-            assert_eq!(hash.of(b"").to_string(), digest, "{hash} of nothing");
+            assert_eq!(hash.digest(b"").to_string(), digest, "{hash} of nothing");
         }
         let keccak = "4e03657aea45a94fc7d47ba826c8d667c0d1e6e33a64a036ec44f58fa12d6c45";
-        assert_eq!(Hash::Keccak256.of(b"abc").to_string(), keccak);
+        assert_eq!(Hash::Keccak256.digest(b"abc").to_string(), keccak);
     }
 
     #[test]
     fn a_message_in_parts_is_the_message() {
         for hash in Hash::ALL {
-            assert_eq!(hash.of_parts(&[b"one", b"", b"two"]), hash.of(b"onetwo"));
+            assert_eq!(hash.digest_parts(&[b"one", b"", b"two"]), hash.digest(b"onetwo"));
         }
     }
 
@@ -144,6 +144,6 @@ mod test {
             assert_eq!(hash.to_string().parse::<Hash>().unwrap(), hash);
         }
         let error = "md5".parse::<Hash>().unwrap_err().to_string();
-        assert_eq!(error, "no hash is called `md5`: one of sha256, keccak256, blake3");
+        assert_eq!(error, "unknown hash `md5`: expected one of sha256, keccak256, blake3");
     }
 }

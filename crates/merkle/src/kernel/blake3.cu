@@ -1,7 +1,7 @@
-// BLAKE3 of messages up to 1024 bytes. A digest's words are as they are in memory.
+// BLAKE3 of messages up to 1024 bytes. The words of a digest are the same in registers and in memory.
 
-#define GROUPS_AT_ONCE 4
-#define KEEP_TOGETHER 0
+#define MIN_BLOCKS_PER_SM 4
+#define SYNC_WARPS 0
 #define CHUNK_START 1
 #define CHUNK_END 2
 #define ROOT 8
@@ -61,8 +61,8 @@ static __device__ __forceinline__ Digest compress(const Digest &chain, unsigned 
     return digest;
 }
 
-// What a digest's word is in memory, and the other way round.
-static __device__ __forceinline__ unsigned in_memory(unsigned word) {
+// Converts a word of a digest between registers and memory.
+static __device__ __forceinline__ unsigned to_memory_order(unsigned word) {
     return word;
 }
 

@@ -1,4 +1,4 @@
-// BLAKE3 of messages up to 1024 bytes. A digest's words are as they are in memory.
+// BLAKE3 of messages up to 1024 bytes. The words of a digest are the same in registers and in memory.
 
 const CHUNK_START = 1u;
 const CHUNK_END = 2u;
@@ -8,7 +8,7 @@ const INITIAL = array<u32, 8>(
     0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au, 0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u,
 );
 
-fn in_memory(word: u32) -> u32 {
+fn to_memory_order(word: u32) -> u32 {
     return word;
 }
 
@@ -25,7 +25,7 @@ fn mix(
     *b = rotate_right(*b ^ *c, 7u);
 }
 
-// Seven rounds, each with the message's words in another order.
+// Seven rounds, each with a permutation of the message words.
 fn compress(chain: array<u32, 8>, m: array<u32, 16>, bytes: u32, flags: u32) -> array<u32, 8> {
     var v0 = chain[0];
     var v1 = chain[1];

@@ -1,8 +1,8 @@
-// Keccak-256. A digest's words are as they are in memory.
+// Keccak-256. The words of a digest are the same in registers and in memory.
 
-#define GROUPS_AT_ONCE 2
-#define KEEP_TOGETHER 0
-// So many words of eight bytes are taken in between two permutations.
+#define MIN_BLOCKS_PER_SM 2
+#define SYNC_WARPS 0
+// The sponge's rate in words of eight bytes.
 #define RATE 17
 
 static __device__ __forceinline__ u64 rotate_left64(u64 value, int count) {
@@ -30,7 +30,7 @@ static __device__ __forceinline__ void permute(u64 (&s)[25]) {
         for (int x = 0; x < 5; x++) column[x] = s[x] ^ s[x + 5] ^ s[x + 10] ^ s[x + 15] ^ s[x + 20];
 #pragma unroll
         for (int i = 0; i < 25; i++) s[i] ^= column[(i + 4) % 5] ^ rotate_left64(column[(i + 1) % 5], 1);
-        // Place x, y moves to y, 2x + 3y.
+        // The step π: word (x, y) moves to (y, 2x + 3y).
 #pragma unroll
         for (int i = 0; i < 25; i++) {
             const int x = i % 5, y = i / 5;
@@ -43,8 +43,8 @@ static __device__ __forceinline__ void permute(u64 (&s)[25]) {
     }
 }
 
-// What a digest's word is in memory, and the other way round.
-static __device__ __forceinline__ unsigned in_memory(unsigned word) {
+// Converts a word of a digest between registers and memory.
+static __device__ __forceinline__ unsigned to_memory_order(unsigned word) {
     return word;
 }
 

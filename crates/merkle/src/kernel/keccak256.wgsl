@@ -1,7 +1,7 @@
-// Keccak-256, each of its words of 64 bits as two of 32, the low one first: not every device has larger ones. A
-// digest's words are as they are in memory.
+// Keccak-256 with each 64-bit word as two 32-bit words, the low one first, because not every device has 64-bit
+// integers. The words of a digest are the same in registers and in memory.
 
-// Not a constant: one that is indexed is copied for every access.
+// Not a constant: drivers copy an indexed constant for every access.
 var<private> ROUND_CONSTANTS: array<vec2<u32>, 24> = array<vec2<u32>, 24>(
     vec2<u32>(0x00000001u, 0x00000000u),
     vec2<u32>(0x00008082u, 0x00000000u),
@@ -29,10 +29,10 @@ var<private> ROUND_CONSTANTS: array<vec2<u32>, 24> = array<vec2<u32>, 24>(
     vec2<u32>(0x80008008u, 0x80000000u),
 );
 
-// So many words of 64 bits are taken in between two permutations.
+// The sponge's rate in 64-bit words.
 const RATE = 17u;
 
-fn in_memory(word: u32) -> u32 {
+fn to_memory_order(word: u32) -> u32 {
     return word;
 }
 
@@ -121,7 +121,7 @@ fn squeeze(s: array<vec2<u32>, 25>) -> array<u32, 8> {
 
 const MESSAGE_BLOCKS = MESSAGE_BYTES / (8u * RATE) + 1u;
 
-// A word of a leaf's message with the bit after its end.
+// Returns a word of a leaf's message with the padding bit after its end.
 fn ended_word(leaf: u32, index: u32) -> u32 {
     let word = message_word(leaf, index);
     if (index == MESSAGE_BYTES / 4u) {

@@ -1,5 +1,5 @@
-// Leaves as messages: words of four bytes, the lowest first, zero past the end. In front of this come LEAF_BYTES,
-// the bytes of a leaf, and PREFIXED, 1 where a leaf is hashed with a zero byte before it and a node with a one.
+// Reads leaves as messages: little-endian words of four bytes, zero past the end. The code before this one defines
+// LEAF_BYTES, the size of a leaf, and PREFIXED: 1 if a byte 0 is hashed before a leaf and a byte 1 before a node.
 
 typedef unsigned long long u64;
 
@@ -20,7 +20,7 @@ static __device__ __forceinline__ unsigned swap_bytes(unsigned value) {
 static __device__ __forceinline__ unsigned leaf_word(const unsigned *in, u64 leaf, unsigned index) {
     if (index * 4 >= LEAF_BYTES) return 0;
 #if LEAF_BYTES % 16 == 0
-    // Sixteen bytes a load; of the four words that want the same load the compiler makes one.
+    // Loads sixteen bytes; the compiler merges the four loads of the same sixteen bytes.
     const uint4 words = __ldg(reinterpret_cast<const uint4 *>(in) + leaf * (LEAF_BYTES / 16) + index / 4);
     return index % 4 == 0 ? words.x : index % 4 == 1 ? words.y : index % 4 == 2 ? words.z : words.w;
 #elif LEAF_BYTES % 4 == 0
@@ -35,7 +35,7 @@ static __device__ __forceinline__ unsigned leaf_word(const unsigned *in, u64 lea
 #endif
 }
 
-// A word of a leaf's message, prefix included.
+// Returns a word of a leaf's message, including the prefix.
 static __device__ __forceinline__ unsigned message_word(const unsigned *in, u64 leaf, unsigned index) {
 #if PREFIXED
     const unsigned before = index == 0 ? 0 : leaf_word(in, leaf, index - 1) >> 24;

@@ -1,5 +1,5 @@
-// Leaves as messages: words of four bytes, the lowest first, zero past the end. In front of this come LEAF_BYTES,
-// the bytes of a leaf, and PREFIXED, 1 where a leaf is hashed with a zero byte before it and a node with a one.
+// Reads leaves as messages: little-endian words of four bytes, zero past the end. The code before this one defines
+// LEAF_BYTES, the size of a leaf, and PREFIXED: 1 if a byte 0 is hashed before a leaf and a byte 1 before a node.
 
 @group(0) @binding(0) var<storage, read> input: array<u32>;
 
@@ -31,7 +31,7 @@ fn leaf_word(leaf: u32, index: u32) -> u32 {
     return word;
 }
 
-// A word of a leaf's message, prefix included.
+// Returns a word of a leaf's message, including the prefix.
 fn message_word(leaf: u32, index: u32) -> u32 {
     if (PREFIXED == 0u) {
         return leaf_word(leaf, index);

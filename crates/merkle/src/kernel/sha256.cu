@@ -1,7 +1,7 @@
-// SHA-256. A digest's words are numbers here, and bytes in memory.
+// SHA-256. The words of a digest are numbers in registers and big-endian bytes in memory.
 
-#define GROUPS_AT_ONCE 4
-#define KEEP_TOGETHER 1
+#define MIN_BLOCKS_PER_SM 4
+#define SYNC_WARPS 1
 
 static __device__ __forceinline__ constexpr unsigned round_constant(int index) {
     constexpr unsigned constants[64] = {
@@ -20,7 +20,7 @@ static __device__ __forceinline__ Digest initial() {
     return {{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}};
 }
 
-// All rounds are written out, so that the sixteen words stay in registers and what is known of the padding is folded.
+// All rounds are unrolled, so that the sixteen words stay in registers and constant padding is folded.
 static __device__ __forceinline__ Digest compress(Digest before, unsigned (&w)[16]) {
     unsigned a = before.words[0], b = before.words[1], c = before.words[2], d = before.words[3];
     unsigned e = before.words[4], f = before.words[5], g = before.words[6], h = before.words[7];
@@ -44,12 +44,12 @@ static __device__ __forceinline__ Digest compress(Digest before, unsigned (&w)[1
     return before;
 }
 
-// What a digest's word is in memory, and the other way round.
-static __device__ __forceinline__ unsigned in_memory(unsigned word) {
+// Converts a word of a digest between registers and memory.
+static __device__ __forceinline__ unsigned to_memory_order(unsigned word) {
     return swap_bytes(word);
 }
 
-// The hash of a digest, for rules that hash twice.
+// Hashes a digest, for rules that hash twice.
 static __device__ __forceinline__ Digest again(const Digest &digest) {
 #if DOUBLE
     unsigned w[16] = {};
@@ -69,7 +69,7 @@ static __device__ __forceinline__ Digest leaf_hash(const unsigned *in, u64 leaf)
     Digest digest = initial();
 #pragma unroll 1
     for (unsigned block = 0; block < MESSAGE_BLOCKS; block++) {
-        // Where there is one block alone, its number is known to the compiler.
+        // If there is only one block, its number is a compile-time constant.
         const unsigned first = MESSAGE_BLOCKS == 1 ? 0 : block * 16;
         unsigned w[16];
 #pragma unroll
@@ -87,7 +87,7 @@ static __device__ __forceinline__ Digest leaf_hash(const unsigned *in, u64 leaf)
     return again(digest);
 }
 
-// Not written out where it is used: twice its length would not fit the instruction cache.
+// Not inlined: two copies would not fit the instruction cache.
 static __device__ __noinline__ Digest node_hash(Digest left, Digest right) {
     unsigned message[16], w[16], padding[16] = {};
 #pragma unroll

@@ -1,6 +1,6 @@
-// SHA-256. A digest's words are numbers here, and bytes in memory.
+// SHA-256. The words of a digest are numbers in registers and big-endian bytes in memory.
 
-// Not a constant: one that is indexed is copied for every access.
+// Not a constant: drivers copy an indexed constant for every access.
 var<private> ROUND_CONSTANTS: array<u32, 64> = array<u32, 64>(
     0x428a2f98u, 0x71374491u, 0xb5c0fbcfu, 0xe9b5dba5u, 0x3956c25bu, 0x59f111f1u, 0x923f82a4u, 0xab1c5ed5u,
     0xd807aa98u, 0x12835b01u, 0x243185beu, 0x550c7dc3u, 0x72be5d74u, 0x80deb1feu, 0x9bdc06a7u, 0xc19bf174u,
@@ -16,7 +16,7 @@ const INITIAL = array<u32, 8>(
     0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au, 0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u,
 );
 
-fn in_memory(word: u32) -> u32 {
+fn to_memory_order(word: u32) -> u32 {
     return swap_bytes(word);
 }
 
@@ -36,7 +36,7 @@ fn step(
     *h = first + sum0 + ((a & b) ^ (a & c) ^ (b & c));
 }
 
-// Sixteen rounds are written out, so that the words stay in registers, and gone through four times.
+// Sixteen rounds are unrolled, so that the words stay in registers, and looped over four times.
 fn compress(before: array<u32, 8>, message: array<u32, 16>) -> array<u32, 8> {
     var w0 = message[0];
     var w1 = message[1];
@@ -101,7 +101,7 @@ fn compress(before: array<u32, 8>, message: array<u32, 16>) -> array<u32, 8> {
     return array<u32, 8>(before[0] + a, before[1] + b, before[2] + c, before[3] + d, before[4] + e, before[5] + f, before[6] + g, before[7] + h);
 }
 
-// The hash of a digest, for rules that hash twice.
+// Hashes a digest, for rules that hash twice.
 fn again(digest: array<u32, 8>) -> array<u32, 8> {
     if (DOUBLE == 0u) {
         return digest;
@@ -134,7 +134,7 @@ fn leaf_hash(leaf: u32) -> array<u32, 8> {
     return again(digest);
 }
 
-// One call, in a loop: drivers write out every call.
+// One call in a loop, because drivers inline every call.
 fn node_hash(left: array<u32, 8>, right: array<u32, 8>) -> array<u32, 8> {
     var message = array<u32, 16>(
         left[0], left[1], left[2], left[3], left[4], left[5], left[6], left[7],

@@ -1,14 +1,14 @@
-// Reduces aligned blocks of leaves to their roots, one block a workgroup. In front of this come definitions
-// (LEAF_BYTES, PREFIXED, DOUBLE) and a hash function, which gives `leaf_hash`, `node_hash`, and what a digest's words
-// are in memory (`in_memory`, its own inverse).
+// Reduces aligned blocks of leaves to their roots, one block per workgroup. The code before this one defines
+// LEAF_BYTES, PREFIXED and DOUBLE and a hash function: `leaf_hash`, `node_hash`, and `to_memory_order`, which converts
+// a word of a digest between registers and memory and is its own inverse.
 
 struct Params {
-    log_leaves_a_thread: u32,
-    // The input is digests, which are taken as they are.
-    hashed: u32,
-    // Every node is written out, level by level, and not the root alone.
-    whole: u32,
-    // The block that the first workgroup has.
+    log_leaves_per_thread: u32,
+    // The input is leaf hashes.
+    prehashed: u32,
+    // Write every node, level by level, instead of the root only.
+    all_nodes: u32,
+    // The block of the first workgroup.
     first_block: u32,
 }
 
@@ -17,9 +17,9 @@ var<immediate> params: Params;
 
 const LOG_THREADS = 8u;
 
-var<workgroup> together: array<array<u32, 8>, 256>;
+var<workgroup> shared_digests: array<array<u32, 8>, 256>;
 
-// Where a level's nodes begin among the nodes of a block of 1 << height leaves.
+// Returns the index of a level's first node among the nodes of a block of 1 << height leaves.
 fn level_start(height: u32, level: u32) -> u32 {
     return (2u << height) - (2u << (height - level));
 }
@@ -27,14 +27,14 @@ fn level_start(height: u32, level: u32) -> u32 {
 fn store(at: u32, digest: array<u32, 8>) {
     var words = digest;
     for (var word = 0u; word < 8u; word++) {
-        output[at * 8u + word] = in_memory(words[word]);
+        output[at * 8u + word] = to_memory_order(words[word]);
     }
 }
 
 fn load(at: u32) -> array<u32, 8> {
     var words: array<u32, 8>;
     for (var word = 0u; word < 8u; word++) {
-        words[word] = in_memory(input[at * 8u + word]);
+        words[word] = to_memory_order(input[at * 8u + word]);
     }
     return words;
 }
@@ -42,24 +42,24 @@ fn load(at: u32) -> array<u32, 8> {
 @compute @workgroup_size(256)
 fn merkle(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let block = params.first_block + group.x;
-    let alone = params.log_leaves_a_thread;
-    let height = alone + LOG_THREADS;
+    let log_own_leaves = params.log_leaves_per_thread;
+    let height = log_own_leaves + LOG_THREADS;
     let nodes = block << (height + 1u);
 
-    // A thread reduces its own leaves first: the roots of complete subtrees wait in `waiting`, one a level, as the ones of
-    // a binary counter do. After its last leaf it goes on with what the other threads have. There is one call of
-    // `node_hash`, because drivers write out every call.
-    var waiting: array<array<u32, 8>, 9>;
+    // A thread reduces its own leaves first: `pending` holds the roots of complete subtrees, one per level, like the set
+    // bits of a binary counter. After its last leaf, the thread continues with the other threads' digests. There is one
+    // call of `node_hash` only, because drivers inline every call.
+    var pending: array<array<u32, 8>, 9>;
     var digest: array<u32, 8>;
-    let own_leaves = 1u << alone;
+    let own_leaves = 1u << log_own_leaves;
     for (var own = 0u; own < own_leaves; own++) {
-        let leaf = (thread << alone) + own;
-        if (params.hashed != 0u) {
+        let leaf = (thread << log_own_leaves) + own;
+        if (params.prehashed != 0u) {
             digest = load((block << height) + leaf);
         } else {
             digest = leaf_hash((block << height) + leaf);
         }
-        if (params.whole != 0u) {
+        if (params.all_nodes != 0u) {
             store(nodes + leaf, digest);
         }
         var merges = countTrailingZeros(~own);
@@ -71,31 +71,31 @@ fn merkle(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
             var right = digest;
             var index = leaf >> (level + 1u);
             var is_active = true;
-            if (level < alone) {
-                left = waiting[level];
+            if (level < log_own_leaves) {
+                left = pending[level];
             } else {
-                together[thread] = digest;
+                shared_digests[thread] = digest;
                 workgroupBarrier();
                 index = thread;
                 is_active = thread < (1u << (height - level - 1u));
                 if (is_active) {
-                    left = together[2u * thread];
-                    right = together[2u * thread + 1u];
+                    left = shared_digests[2u * thread];
+                    right = shared_digests[2u * thread + 1u];
                 }
                 workgroupBarrier();
             }
             if (is_active) {
                 digest = node_hash(left, right);
-                if (params.whole != 0u) {
+                if (params.all_nodes != 0u) {
                     store(nodes + level_start(height, level + 1u) + index, digest);
                 }
             }
         }
         if (merges < 9u) {
-            waiting[merges] = digest;
+            pending[merges] = digest;
         }
     }
-    if (thread == 0u && params.whole == 0u) {
+    if (thread == 0u && params.all_nodes == 0u) {
         store(block, digest);
     }
 }

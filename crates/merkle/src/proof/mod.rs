@@ -1,10 +1,10 @@
-//! Proofs that leaves are in a tree, which need nothing but the root to be checked.
+//! Inclusion proofs, which are verified with the root alone.
 
 mod multi;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::multi::{MultiProof, Proved};
+pub use self::multi::{MultiProof, ProvedLeaf};
 use crate::{
     error::{Error, Result},
     hash::Digest,
@@ -12,17 +12,18 @@ use crate::{
     tree::{MerkleTree, level_count, nodes_in_level},
 };
 
-/// A proof that a leaf is at a place in a tree with a certain root.
+/// An inclusion proof: the leaf is at an index of the tree with a certain root.
 ///
-/// Its path is the neighbour's hash on every level from the leaf up, where there is one: what RFC 6962 calls the audit path,
-/// and what `rs_merkle` and Bitcoin's clients have. By Bitcoin's rule a node without a neighbour is its own, and is there.
+/// The path holds the sibling's hash on every level from the leaf up, except where there is no sibling: RFC 6962 calls it
+/// the audit path, and `rs_merkle` and Bitcoin's clients use the same. By Bitcoin's rule a node without a sibling is its own
+/// sibling, and is in the path.
 ///
 /// ```
 /// use evener_merkle::{Digest, Proof, Scheme};
 ///
 /// let scheme = Scheme::default();
-/// let (left, right) = (scheme.leaf(b"left"), scheme.leaf(b"right"));
-/// let root = scheme.node(&left, &right);
+/// let (left, right) = (scheme.hash_leaf(b"left"), scheme.hash_leaf(b"right"));
+/// let root = scheme.hash_node(&left, &right);
 /// let json = format!(
 ///     r#"{{ "hash": "sha256", "rule": "rfc6962", "leaves": 2, "index": 1, "leaf": "{right}", "path": ["{left}"] }}"#
 /// );
@@ -36,13 +37,13 @@ pub struct Proof {
     /// The hash function and the rule.
     #[serde(flatten)]
     pub scheme: Scheme,
-    /// How many leaves the tree has.
+    /// The number of leaves of the tree.
     pub leaves: u64,
-    /// Which of them this is.
+    /// The index of the leaf.
     pub index: u64,
-    /// Its hash.
+    /// The hash of the leaf.
     pub leaf: Digest,
-    /// The hashes of the neighbours, from the leaf up.
+    /// The hashes of the siblings, from the leaf up.
     pub path: Vec<Digest>,
 }
 
@@ -50,71 +51,71 @@ impl Proof {
     pub(crate) fn of(tree: &MerkleTree, index: u64) -> Result<Proof> {
         let (scheme, leaves) = (tree.scheme(), tree.leaves());
         if index >= leaves {
-            return Err(Error::OutOfRange { index, leaves });
+            return Err(Error::LeafOutOfRange { index, leaves });
         }
         let mut path = Vec::new();
         for level in 0..tree.levels() - 1 {
-            let place = index >> level;
-            if (place ^ 1) < nodes_in_level(leaves, level) {
-                path.push(tree.known_node(level, place ^ 1)?);
-            } else if scheme.pairs_with_itself() {
-                path.push(tree.known_node(level, place)?);
+            let node_index = index >> level;
+            if (node_index ^ 1) < nodes_in_level(leaves, level) {
+                path.push(tree.node_or_error(level, node_index ^ 1)?);
+            } else if scheme.duplicates_unpaired() {
+                path.push(tree.node_or_error(level, node_index)?);
             }
         }
-        Ok(Proof { scheme, leaves, index, leaf: tree.known_node(0, index)?, path })
+        Ok(Proof { scheme, leaves, index, leaf: tree.node_or_error(0, index)?, path })
     }
 
-    /// Checks that the leaf whose hash this has is in the tree with this root, at its place. Fails with
-    /// [`Error::DoesNotHold`] where it is not, and with [`Error::Malformed`] where the path does not fit the tree.
+    /// Verifies that the tree with this root has the leaf hash of this proof at its index. Fails with
+    /// [`Error::RootMismatch`] if not, and with [`Error::MalformedProof`] if the path does not fit the tree.
     pub fn verify(&self, root: &Digest) -> Result<()> {
         self.verify_digest(root, &self.leaf)
     }
 
-    /// Checks the same for a leaf itself, whatever hash the proof says that it has.
+    /// Verifies a leaf by its contents, instead of the leaf hash of this proof.
     pub fn verify_leaf(&self, root: &Digest, leaf: &[u8]) -> Result<()> {
-        self.verify_digest(root, &self.scheme.leaf(leaf))
+        self.verify_digest(root, &self.scheme.hash_leaf(leaf))
     }
 
-    /// Checks the same for the hash of a leaf.
+    /// Verifies a leaf by its hash, instead of the leaf hash of this proof.
     pub fn verify_digest(&self, root: &Digest, leaf: &Digest) -> Result<()> {
         let found = self.root_from(*leaf)?;
         if found != *root {
-            return Err(Error::DoesNotHold { found, expected: *root });
+            return Err(Error::RootMismatch { found, expected: *root });
         }
         Ok(())
     }
 
-    /// The root that the path leads to.
+    /// Computes the root from a leaf hash and the path.
     fn root_from(&self, leaf: Digest) -> Result<Digest> {
         let Proof { scheme, leaves, index, .. } = *self;
         if index >= leaves {
-            return Err(Error::OutOfRange { index, leaves });
+            return Err(Error::LeafOutOfRange { index, leaves });
         }
         let mut path = self.path.iter();
-        let missing = || Error::Malformed {
+        let missing = || Error::MalformedProof {
             detail: format!("{} hashes are too few for leaf {index} of {leaves}", self.path.len()),
         };
         let mut digest = leaf;
         for level in 0..level_count(leaves) - 1 {
-            let place = index >> level;
-            if (place ^ 1) < nodes_in_level(leaves, level) {
-                let neighbour = path.next().ok_or_else(missing)?;
-                digest = match place & 1 {
-                    0 => scheme.node(&digest, neighbour),
-                    _ => scheme.node(neighbour, &digest),
+            let node_index = index >> level;
+            if (node_index ^ 1) < nodes_in_level(leaves, level) {
+                let sibling = path.next().ok_or_else(missing)?;
+                digest = match node_index & 1 {
+                    0 => scheme.hash_node(&digest, sibling),
+                    _ => scheme.hash_node(sibling, &digest),
                 };
-            } else if scheme.pairs_with_itself() {
+            } else if scheme.duplicates_unpaired() {
                 if *path.next().ok_or_else(missing)? != digest {
                     let detail =
-                        format!("the last node of level {level} is its own neighbour, and another is given");
-                    return Err(Error::Malformed { detail });
+                        format!("the last node of level {level} is its own sibling, and another is given");
+                    return Err(Error::MalformedProof { detail });
                 }
-                digest = scheme.node(&digest, &digest);
+                digest = scheme.hash_node(&digest, &digest);
             }
         }
         match path.len() {
             0 => Ok(digest),
-            over => Err(Error::Malformed {
+            over => Err(Error::MalformedProof {
                 detail: format!("{over} hashes too many for leaf {index} of {leaves}"),
             }),
         }

@@ -1,39 +1,39 @@
-//! The task of a run: blocks of leaves become their roots, or all of their nodes.
+//! The task of a run: reduces blocks of leaves to their roots or to all of their nodes.
 
 mod block;
-mod cores;
-mod device;
+mod cpu;
+mod gpu;
 
 use std::{marker::PhantomData, sync::Arc};
 
 use evener_device::{Device, DeviceId, Error, Kernel, Kind, Result};
 use evener_schedule::{Chunk, Results, Task};
 
-pub(crate) use self::block::{Block, Items};
-use self::{block::Place, cores::Cores, device::OnDevice};
-use crate::{hash::Digest, kernel, subtree::Format};
+pub(crate) use self::block::{Block, BlockItems};
+use self::{block::BlockSource, cpu::CpuWorker, gpu::DeviceWorker};
+use crate::{hash::Digest, kernel, subtree::LeafFormat};
 
-/// What becomes of a block.
-pub(crate) trait Outcome: Send + Sync + 'static {
-    /// What it is in a run's results.
+/// The kind of result that a block is reduced to.
+pub(crate) trait BlockOutput: Send + Sync + 'static {
+    /// The result of one block.
     type Output: Send + 'static;
-    /// Whether all nodes are wanted, and not the root alone.
-    const WHOLE: bool;
+    /// Whether the result is all nodes instead of the root.
+    const ALL_NODES: bool;
 
-    /// Gives the results of some blocks: the roots, or the nodes of one block after the other.
-    fn give(nodes: &[Digest], height: u32, results: &mut Results<'_, Self::Output>);
-    /// Gives the results of all blocks, which a device has copied to where they can stay for now.
+    /// Adds the results of several blocks: their roots, or the nodes of one block after the other.
+    fn push(nodes: &[Digest], height: u32, results: &mut Results<'_, Self::Output>);
+    /// Adds the results of all blocks of a chunk from memory that stays valid until the worker's next chunk.
     fn lend<'s>(nodes: &'s [Digest], height: u32, results: &mut Results<'s, Self::Output>);
 }
 
-/// Blocks become their roots.
-pub(crate) struct Roots;
+/// Reduces blocks to their roots.
+pub(crate) struct BlockRoots;
 
-impl Outcome for Roots {
+impl BlockOutput for BlockRoots {
     type Output = Digest;
-    const WHOLE: bool = false;
+    const ALL_NODES: bool = false;
 
-    fn give(nodes: &[Digest], _: u32, results: &mut Results<'_, Digest>) {
+    fn push(nodes: &[Digest], _: u32, results: &mut Results<'_, Digest>) {
         results.extend_from_slice(nodes);
     }
 
@@ -42,97 +42,100 @@ impl Outcome for Roots {
     }
 }
 
-/// Blocks become all of their nodes, level after level.
-pub(crate) struct Nodes;
+/// Reduces blocks to all of their nodes, level by level.
+pub(crate) struct BlockNodes;
 
-impl Outcome for Nodes {
+impl BlockOutput for BlockNodes {
     type Output = Box<[Digest]>;
-    const WHOLE: bool = true;
+    const ALL_NODES: bool = true;
 
-    fn give(nodes: &[Digest], height: u32, results: &mut Results<'_, Box<[Digest]>>) {
-        // A device leaves a place unused after each block.
+    fn push(nodes: &[Digest], height: u32, results: &mut Results<'_, Box<[Digest]>>) {
+        // The kernel leaves one unused digest after each block.
         results.extend(nodes.chunks(2 << height).map(|block| block[..(2 << height) - 1].into()));
     }
 
     fn lend<'s>(nodes: &'s [Digest], height: u32, results: &mut Results<'s, Box<[Digest]>>) {
-        Self::give(nodes, height, results);
+        Self::push(nodes, height, results);
     }
 }
 
-/// How a run's blocks are reduced.
+/// Reduces blocks of one format and height.
 pub(crate) struct BlockTask<O> {
-    shared: Arc<Shape>,
-    outcome: PhantomData<fn() -> O>,
+    shape: Arc<BlockShape>,
+    output: PhantomData<fn() -> O>,
 }
 
+/// The blocks of a task and their kernel.
 #[derive(Debug)]
-struct Shape {
+struct BlockShape {
     name: String,
-    format: Format,
+    format: LeafFormat,
     height: u32,
     kernel: Kernel,
 }
 
-impl Shape {
+impl BlockShape {
     fn block_bytes(&self) -> usize {
-        self.format.bytes() << self.height
+        self.format.leaf_size() << self.height
     }
 }
 
-impl<O: Outcome> BlockTask<O> {
+impl<O: BlockOutput> BlockTask<O> {
     #[allow(unsafe_code)]
-    pub(crate) fn new(format: Format, height: u32) -> Self {
-        // Its history is kept under the name: a block of this kind takes about the same time each time.
-        let what = match (format.hashed, O::WHOLE) {
+    pub(crate) fn new(format: LeafFormat, height: u32) -> Self {
+        // The scheduler keeps its measurements under this name, so it includes all that determines a block's cost.
+        let what = match (format.prehashed, O::ALL_NODES) {
             (true, false) => "digests".to_owned(),
             (true, true) => "digests, whole".to_owned(),
             (false, false) => format!("leaves of {} B", format.leaf_bytes),
             (false, true) => format!("leaves of {} B, whole", format.leaf_bytes),
         };
         let name = format!("merkle {}: {} {what}", format.scheme, 1u64 << height);
-        // SAFETY: `OnDevice::run`, which alone launches it, has a block of leaves and room for its nodes for each workgroup.
+        // SAFETY: only `DeviceWorker::run` launches the kernel. It launches one workgroup per block of the chunk, from block
+        // 0 on, with buffers for at least that many blocks of leaves and of nodes (`DeviceWorker::take_buffers`). The
+        // builder's `block_height` keeps the height within `MAX_HEIGHT`.
         let kernel = unsafe { kernel::merkle(format) };
-        let shape = Shape { name, format, height, kernel };
-        BlockTask { shared: Arc::new(shape), outcome: PhantomData }
+        let shape = BlockShape { name, format, height, kernel };
+        BlockTask { shape: Arc::new(shape), output: PhantomData }
     }
 }
 
 impl<O> Clone for BlockTask<O> {
     fn clone(&self) -> Self {
-        BlockTask { shared: self.shared.clone(), outcome: PhantomData }
+        BlockTask { shape: self.shape.clone(), output: PhantomData }
     }
 }
 
-/// What a hand keeps from chunk to chunk.
+/// A worker's state, kept from chunk to chunk.
 pub(crate) enum State {
-    Cores(DeviceId, Cores),
-    Device(Box<OnDevice>),
+    Cpu(DeviceId, CpuWorker),
+    Device(Box<DeviceWorker>),
 }
 
-impl<O: Outcome> Task for BlockTask<O> {
+impl<O: BlockOutput> Task for BlockTask<O> {
     type Input = Block;
     type Output = O::Output;
     type State = State;
 
     fn name(&self) -> &str {
-        &self.shared.name
+        &self.shape.name
     }
 
     fn can_use(&self, device: &Device) -> bool {
-        self.shared.kernel.has_body_for(device.describe().api)
+        self.shape.kernel.has_body_for(device.describe().api)
     }
 
     fn prepare(&self, device: &Device) -> Result<State> {
         Ok(match device.describe().kind {
-            Kind::Cpu => State::Cores(device.id().clone(), Cores::default()),
-            _ => State::Device(Box::new(OnDevice::new(device, &self.shared, O::WHOLE)?)),
+            Kind::Cpu => State::Cpu(device.id().clone(), CpuWorker::default()),
+            _ => State::Device(Box::new(DeviceWorker::new(device, &self.shape, O::ALL_NODES)?)),
         })
     }
 
     fn most_items(&self, state: &State) -> u64 {
         match state {
-            State::Cores(..) => u64::MAX,
-            State::Device(device) => device.most_blocks(),
+            State::Cpu(..) => u64::MAX,
+            State::Device(device) => device.max_blocks(),
         }
     }
 
@@ -147,17 +150,17 @@ impl<O: Outcome> Task for BlockTask<O> {
         results: &mut Results<'s, O::Output>,
     ) -> Result<()> {
         match state {
-            State::Cores(device, cores) => cores.run::<O>(&self.shared, chunk, results, device),
+            State::Cpu(device, worker) => worker.run::<O>(&self.shape, chunk, results, device),
             State::Device(device) => {
-                let nodes = device.run(&self.shared, O::WHOLE, chunk)?;
-                O::lend(nodes, self.shared.height, results);
+                let nodes = device.run(&self.shape, O::ALL_NODES, chunk)?;
+                O::lend(nodes, self.shape.height, results);
                 Ok(())
             }
         }
     }
 }
 
-/// Leaves could not be had: no device could do it.
-fn unreadable(device: &DeviceId, message: String) -> Error {
+/// Returns the error of a failed read of leaves. It is a task error, because no other device could read them either.
+fn read_error(device: &DeviceId, message: String) -> Error {
     Error::Task { device: device.clone(), operation: "reading leaves".into(), item: None, message }
 }

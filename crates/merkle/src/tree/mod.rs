@@ -1,8 +1,8 @@
-//! A whole tree: every node in memory.
+//! A tree with every node in memory.
 
 mod append;
 mod store;
-pub use self::store::Summary;
+pub use self::store::TreeSummary;
 
 use evener_schedule::Pool;
 
@@ -16,10 +16,9 @@ use crate::{
     subtree::{level_start, next_level},
 };
 
-/// A Merkle tree with all of its nodes, for proofs, for appending, and to be stored.
+/// A Merkle tree with all of its nodes: creates proofs, appends leaves, and is saved to a file.
 ///
-/// Level 0 is the hashes of the leaves; each level above has half as many nodes, rounded up, and the last has one: the
-/// root.
+/// Level 0 holds the leaf hashes. Each level above has half as many nodes, rounded up. The last level is the root.
 ///
 /// ```
 /// use evener_device::Device;
@@ -39,25 +38,24 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct MerkleTree {
     scheme: Scheme,
-    /// Complete subtrees have `1 << height` leaves.
+    /// The height of the blocks: a block is a complete subtree of `1 << height` leaves.
     height: u32,
-    /// All nodes of each complete subtree, level after level, as they came from the devices.
+    /// All nodes of each block, level by level, as the devices computed them.
     blocks: Vec<Box<[Digest]>>,
-    /// The levels over the leaves after the last complete subtree, fewer than it has. Where there are complete ones they
-    /// go up to the height of these; otherwise to the root.
+    /// The levels over the leaves after the last block. They reach up to `height` if there are blocks, otherwise to the
+    /// root.
     edge: Vec<Vec<Digest>>,
-    /// The levels from the complete subtrees' roots up, with what the edge comes to as the last node; none where there
-    /// are no complete ones.
+    /// The levels from the blocks' roots up, whose last node comes from the edge; empty if there are no blocks.
     top: Vec<Vec<Digest>>,
 }
 
 impl MerkleTree {
-    /// Builds a tree on a pool's devices, by the default scheme: SHA-256, RFC 6962. [`Builder::tree`] has the options.
+    /// Builds a tree on a pool's devices with the default scheme: SHA-256, RFC 6962. [`Builder::tree`] takes options.
     pub fn build(pool: &Pool, leaves: &Leaves<'_>) -> Result<MerkleTree> {
         Ok(Builder::new(pool).tree(leaves)?.into_value())
     }
 
-    /// A tree of complete subtrees of a height, and the leaf hashes after them.
+    /// Creates a tree from blocks and the leaf hashes after them.
     pub(crate) fn from_blocks(
         scheme: Scheme,
         height: u32,
@@ -65,22 +63,22 @@ impl MerkleTree {
         rest: Vec<Digest>,
     ) -> Self {
         let mut tree = MerkleTree { scheme, height, blocks, edge: vec![rest], top: Vec::new() };
-        tree.grow_edge(0);
-        tree.grow_top(0);
+        tree.rebuild_edge(0);
+        tree.rebuild_top(0);
         tree
     }
 
-    /// The hash function and the rule.
+    /// Returns the hash function and the rule.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// How many leaves it has.
+    /// Returns the number of leaves.
     pub fn leaves(&self) -> u64 {
         ((self.blocks.len() as u64) << self.height) + self.edge[0].len() as u64
     }
 
-    /// The root. Nothing for no leaves where the rule has no root for none.
+    /// Returns the root, or `None` if the tree is empty and the rule defines no root for it.
     pub fn root(&self) -> Option<Digest> {
         match self.leaves() {
             0 => self.scheme.empty_root(),
@@ -88,12 +86,12 @@ impl MerkleTree {
         }
     }
 
-    /// How many levels it has: one for one leaf, none for none.
+    /// Returns the number of levels: 1 for one leaf, 0 for none.
     pub fn levels(&self) -> u32 {
         level_count(self.leaves())
     }
 
-    /// A node, by its level, counted from the leaves, and its place in it.
+    /// Returns a node by its level, counted from the leaves, and its index in the level.
     pub fn node(&self, level: u32, index: u64) -> Option<Digest> {
         if level >= self.height && !self.blocks.is_empty() {
             return self.top.get((level - self.height) as usize)?.get(usize::try_from(index).ok()?).copied();
@@ -109,33 +107,33 @@ impl MerkleTree {
         }
     }
 
-    /// A proof that a leaf is where it is. Fails where there is no such leaf.
+    /// Creates an inclusion proof of a leaf. Fails if the tree has no such leaf.
     pub fn proof(&self, index: u64) -> Result<Proof> {
         Proof::of(self, index)
     }
 
-    /// One proof for several leaves, in any order, which is shorter than a proof for each. Fails where one of them is not
-    /// there, and for none.
+    /// Creates one inclusion proof of several leaves, given in any order, which is shorter than one proof per leaf. Fails if
+    /// the tree lacks one of them, and for an empty list.
     pub fn multi_proof(&self, indices: &[u64]) -> Result<MultiProof> {
         MultiProof::of(self, indices)
     }
 
-    /// A node that is known to be there.
-    pub(crate) fn known_node(&self, level: u32, index: u64) -> Result<Digest> {
-        self.node(level, index).ok_or_else(|| Error::OutOfRange { index, leaves: self.leaves() })
+    /// Returns a node that exists according to the number of leaves.
+    pub(crate) fn node_or_error(&self, level: u32, index: u64) -> Result<Digest> {
+        self.node(level, index).ok_or_else(|| Error::LeafOutOfRange { index, leaves: self.leaves() })
     }
 
-    /// Makes the levels of the edge, of which the leaf hashes before `changed` are as they were.
-    fn grow_edge(&mut self, changed: usize) {
-        let is_alone = self.blocks.is_empty();
-        grow(self.scheme, &mut self.edge, changed, |level, count| match is_alone {
-            true => count > 1,
-            false => level < self.height && count > 0,
+    /// Recomputes the levels of the edge after its leaf hashes from `changed` on have changed.
+    fn rebuild_edge(&mut self, changed: usize) {
+        let has_blocks = !self.blocks.is_empty();
+        rebuild_levels(self.scheme, &mut self.edge, changed, |level, count| match has_blocks {
+            true => level < self.height && count > 0,
+            false => count > 1,
         });
     }
 
-    /// Makes the levels of the top, for which the first `known` complete subtrees were there before.
-    fn grow_top(&mut self, known: usize) {
+    /// Recomputes the levels of the top after blocks from `known` on were added.
+    fn rebuild_top(&mut self, known: usize) {
         if self.blocks.is_empty() {
             return;
         }
@@ -149,20 +147,20 @@ impl MerkleTree {
         if !self.edge[0].is_empty() {
             self.top[0].extend(self.edge.get(self.height as usize).and_then(|level| level.first()));
         }
-        grow(self.scheme, &mut self.top, known, |_, count| count > 1);
+        rebuild_levels(self.scheme, &mut self.top, known, |_, count| count > 1);
     }
 }
 
-/// Makes the levels above the lowest anew, but for what is only above nodes before `changed`, for as long as there is to be
-/// one more above a level of a number of nodes.
-fn grow(
+/// Recomputes the levels above the lowest, except for nodes that depend only on nodes before `changed`. `has_parent_level`
+/// says for a level and its number of nodes whether there is a level above it.
+fn rebuild_levels(
     scheme: Scheme,
     levels: &mut Vec<Vec<Digest>>,
     mut changed: usize,
-    goes_on: impl Fn(u32, usize) -> bool,
+    has_parent_level: impl Fn(u32, usize) -> bool,
 ) {
     let mut level = 0;
-    while goes_on(level as u32, levels[level].len()) {
+    while has_parent_level(level as u32, levels[level].len()) {
         if levels.len() == level + 1 {
             levels.push(Vec::new());
         }
@@ -175,7 +173,7 @@ fn grow(
     levels.truncate(level + 1);
 }
 
-/// How many levels a tree of so many leaves has.
+/// Returns the number of levels of a tree.
 pub(crate) fn level_count(leaves: u64) -> u32 {
     match leaves {
         0 => 0,
@@ -183,7 +181,7 @@ pub(crate) fn level_count(leaves: u64) -> u32 {
     }
 }
 
-/// How many nodes a level of it has.
+/// Returns the number of nodes of a level.
 pub(crate) fn nodes_in_level(leaves: u64, level: u32) -> u64 {
     leaves.div_ceil(1 << level.min(63))
 }

@@ -1,8 +1,8 @@
-//! A tree in a file.
+//! Stores a tree in a file.
 //!
-//! The file is the same whatever devices have built the tree: eight bytes `EVNRTREE`, the version (4 bytes), hash function
-//! and rule (a byte each) and two bytes 0, the number of leaves (8 bytes), all numbers with the lowest byte first; then the
-//! nodes, level after level from the leaves' hashes to the root, 32 bytes each; then the BLAKE3 hash of all of that.
+//! The format does not depend on the devices that built the tree: eight bytes `EVNRTREE`, the version (4 bytes), the hash
+//! function and the rule (one byte each), two zero bytes, the number of leaves (8 bytes), all numbers little-endian; then the
+//! nodes, level by level from the leaf hashes to the root, 32 bytes each; then the BLAKE3 hash of all of that.
 
 use std::{
     fs::File,
@@ -25,48 +25,53 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: u64 = 24;
 const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
 
-/// Complete subtrees of a tree that was read have this height.
-const HEIGHT: u32 = 12;
+/// The block height of a tree that was read from a file.
+const BLOCK_HEIGHT: u32 = 12;
 
-/// What a tree is over and what it comes to, in short.
+/// The scheme, number of leaves and root of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Summary {
+pub struct TreeSummary {
     /// The hash function and the rule.
     #[serde(flatten)]
     pub scheme: Scheme,
-    /// How many leaves it has.
+    /// The number of leaves.
     pub leaves: u64,
-    /// Its root; nothing for no leaves where the rule has no root for none.
+    /// The root; `None` if the tree is empty and the rule defines no root for it.
     pub root: Option<Digest>,
 }
 
 impl MerkleTree {
-    /// What it is over and what it comes to, in short.
-    pub fn summary(&self) -> Summary {
-        Summary { scheme: self.scheme(), leaves: self.leaves(), root: self.root() }
+    /// Returns the scheme, number of leaves and root.
+    pub fn summary(&self) -> TreeSummary {
+        TreeSummary { scheme: self.scheme(), leaves: self.leaves(), root: self.root() }
     }
 
-    /// Writes the tree to a file, whole or not at all: where that fails, for want of room or for another reason, a file
-    /// that was there is as it was, and no part of a new one is left behind. A file that is replaced keeps its mode; a new
-    /// one has what the umask says.
+    /// Writes the tree to a file atomically: if writing fails, an existing file is unchanged and no temporary file remains.
+    /// An existing file keeps its mode; a new file gets the mode of the umask.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let failed = |error: io::Error| Error::io(path, "cannot be written", &error);
         replace_file(path, |file| self.write_to(file)).map_err(failed)
     }
 
-    /// Writes what [`MerkleTree::read_from`] reads.
+    /// Writes the tree in the format that [`MerkleTree::read_from`] reads.
     pub fn write_to(&self, to: impl Write) -> io::Result<()> {
-        let mut to = Summed { inner: BufWriter::with_capacity(1 << 20, to), sum: blake3::Hasher::new() };
+        let mut to =
+            Checksummed { inner: BufWriter::with_capacity(1 << 20, to), checksum: blake3::Hasher::new() };
         to.write_all(&MAGIC)?;
         to.write_all(&VERSION.to_le_bytes())?;
-        to.write_all(&[code(&Hash::ALL, self.scheme.hash()), code(&Rule::ALL, self.scheme.rule()), 0, 0])?;
+        to.write_all(&[
+            index_of(&Hash::ALL, self.scheme.hash()),
+            index_of(&Rule::ALL, self.scheme.rule()),
+            0,
+            0,
+        ])?;
         to.write_all(&self.leaves().to_le_bytes())?;
         for level in 0..self.levels() {
             self.write_level(level, &mut to)?;
         }
-        let sum = to.sum.finalize();
-        to.inner.write_all(sum.as_bytes())?;
+        let checksum = to.checksum.finalize();
+        to.inner.write_all(checksum.as_bytes())?;
         to.inner.flush()
     }
 
@@ -83,8 +88,7 @@ impl MerkleTree {
         self.edge.get(level as usize).map_or(Ok(()), |edge| to.write_all(bytemuck::cast_slice(edge)))
     }
 
-    /// Reads a tree that was written to a file. Fails where the file cannot be read, is cut short or damaged, or is none
-    /// of these.
+    /// Reads a tree from a file. Fails if the file cannot be read, is truncated or damaged, or is not a tree.
     pub fn load(path: impl AsRef<Path>) -> Result<MerkleTree> {
         let path = path.as_ref();
         let failed = |error: io::Error| match error.kind() {
@@ -93,64 +97,64 @@ impl MerkleTree {
             _ => Error::io(path, "cannot be read", &error),
         };
         let file = File::open(path).map_err(failed)?;
-        // What is no file, such as a pipe, has no size to be known before it is read.
-        let there = file.metadata().map_err(failed)?;
-        MerkleTree::read(file, there.is_file().then_some(there.len())).map_err(failed)
+        // A pipe has no size.
+        let metadata = file.metadata().map_err(failed)?;
+        MerkleTree::read(file, metadata.is_file().then_some(metadata.len())).map_err(failed)
     }
 
-    /// Reads what [`MerkleTree::write_to`] wrote. What is damaged, or none of that, is `InvalidData`.
+    /// Reads a tree that [`MerkleTree::write_to`] wrote. Damaged input is an error of kind `InvalidData`.
     pub fn read_from(from: impl Read) -> io::Result<MerkleTree> {
         MerkleTree::read(from, None)
     }
 
     fn read(from: impl Read, bytes: Option<u64>) -> io::Result<MerkleTree> {
-        let mut from = Summed { inner: BufReader::with_capacity(1 << 20, from), sum: blake3::Hasher::new() };
+        let mut from =
+            Checksummed { inner: BufReader::with_capacity(1 << 20, from), checksum: blake3::Hasher::new() };
         let magic: [u8; 8] = from.take_bytes()?;
         let version = u32::from_le_bytes(from.take_bytes()?);
         if magic != MAGIC || version != VERSION {
-            return Err(invalid(format!("is not a tree that this version reads ({VERSION})")));
+            return Err(invalid(format!("is not a tree file of version {VERSION}")));
         }
         let [hash, rule, ..]: [u8; 4] = from.take_bytes()?;
         let (hash, rule) = (Hash::ALL.get(usize::from(hash)), Rule::ALL.get(usize::from(rule)));
         let scheme = hash.zip(rule).and_then(|(hash, rule)| Scheme::new(*hash, *rule).ok());
-        let scheme =
-            scheme.ok_or_else(|| invalid("names a hash function or a rule that there is not".into()))?;
+        let scheme = scheme.ok_or_else(|| invalid("names an unknown hash function or rule".into()))?;
         let leaves = u64::from_le_bytes(from.take_bytes()?);
-        // Before anything is allocated for what a damaged number asks for.
+        // Checked before any allocation, since the number of leaves may be damaged.
         let nodes: u128 =
             (0..level_count(leaves)).map(|level| u128::from(nodes_in_level(leaves, level))).sum();
         let expected = u128::from(HEADER_BYTES + DIGEST_BYTES) + nodes * u128::from(DIGEST_BYTES);
         if let Some(bytes) = bytes.filter(|&bytes| u128::from(bytes) != expected) {
             let detail =
-                format!("is cut short or damaged: {bytes} bytes, and {leaves} leaves take {expected}");
+                format!("is cut short or damaged: it has {bytes} bytes, and {leaves} leaves take {expected}");
             return Err(invalid(detail));
         }
         let mut levels = Vec::new();
         for level in 0..level_count(leaves) {
             levels.push(from.take_digests(nodes_in_level(leaves, level))?);
         }
-        let sum = from.sum.finalize();
+        let checksum = from.checksum.finalize();
         let mut kept = [0; 32];
         from.inner.read_exact(&mut kept)?;
-        if sum != kept {
-            return Err(invalid("is damaged: its checksum is another".into()));
+        if checksum != kept {
+            return Err(invalid("is damaged: its checksum does not match".into()));
         }
         Ok(MerkleTree::from_levels(scheme, &levels))
     }
 
-    /// A tree of all of its levels.
+    /// Creates a tree from all of its levels.
     fn from_levels(scheme: Scheme, levels: &[Vec<Digest>]) -> MerkleTree {
         let bottom = levels.first().map_or(&[][..], Vec::as_slice);
-        let complete = bottom.len() >> HEIGHT;
+        let complete = bottom.len() >> BLOCK_HEIGHT;
         let block = |index: usize| {
             let of_level = |level: usize| {
-                let count = 1 << (HEIGHT as usize - level);
+                let count = 1 << (BLOCK_HEIGHT as usize - level);
                 &levels[level][index * count..(index + 1) * count]
             };
-            (0..=HEIGHT as usize).flat_map(of_level).copied().collect()
+            (0..=BLOCK_HEIGHT as usize).flat_map(of_level).copied().collect()
         };
         let blocks = (0..complete).map(block).collect();
-        MerkleTree::from_blocks(scheme, HEIGHT, blocks, bottom[complete << HEIGHT..].to_vec())
+        MerkleTree::from_blocks(scheme, BLOCK_HEIGHT, blocks, bottom[complete << BLOCK_HEIGHT..].to_vec())
     }
 }
 
@@ -158,21 +162,21 @@ fn invalid(detail: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, detail)
 }
 
-/// The place of a value among all of its kind.
-fn code<T: PartialEq>(all: &[T], value: T) -> u8 {
+/// Returns the index of a value among all of its kind.
+fn index_of<T: PartialEq>(all: &[T], value: T) -> u8 {
     all.iter().position(|it| *it == value).unwrap_or_default() as u8
 }
 
-/// A stream whose bytes are summed up as they pass.
-struct Summed<S> {
+/// A reader or writer that computes the checksum of all bytes.
+struct Checksummed<S> {
     inner: S,
-    sum: blake3::Hasher,
+    checksum: blake3::Hasher,
 }
 
-impl<W: Write> Write for Summed<W> {
+impl<W: Write> Write for Checksummed<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.inner.write(bytes)?;
-        self.sum.update(&bytes[..count]);
+        self.checksum.update(&bytes[..count]);
         Ok(count)
     }
 
@@ -181,25 +185,25 @@ impl<W: Write> Write for Summed<W> {
     }
 }
 
-impl<R: Read> Summed<R> {
+impl<R: Read> Checksummed<R> {
     fn take_bytes<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.inner.read_exact(&mut bytes)?;
-        self.sum.update(&bytes);
+        self.checksum.update(&bytes);
         Ok(bytes)
     }
 
-    /// Reads so many digests, some at a time: nothing is allocated for what is not there.
+    /// Reads digests in batches, so that memory is allocated only for digests that exist.
     fn take_digests(&mut self, count: u64) -> io::Result<Vec<Digest>> {
-        const SOME: u64 = 1 << 15;
+        const BATCH: u64 = 1 << 15;
         let mut digests: Vec<Digest> = Vec::new();
         while (digests.len() as u64) < count {
             let before = digests.len();
-            let some = SOME.min(count - before as u64) as usize;
-            digests.resize(before + some, Digest::default());
+            let more = BATCH.min(count - before as u64) as usize;
+            digests.resize(before + more, Digest::default());
             let bytes = bytemuck::cast_slice_mut(&mut digests[before..]);
             self.inner.read_exact(bytes)?;
-            self.sum.update(bytes);
+            self.checksum.update(bytes);
         }
         Ok(digests)
     }
@@ -210,7 +214,8 @@ mod test {
     use super::*;
 
     fn tree(count: u32) -> MerkleTree {
-        let digests: Vec<Digest> = (0..count).map(|n| Scheme::default().leaf(&n.to_le_bytes())).collect();
+        let digests: Vec<Digest> =
+            (0..count).map(|n| Scheme::default().hash_leaf(&n.to_le_bytes())).collect();
         MerkleTree::from_blocks(Scheme::default(), 14, Vec::new(), digests)
     }
 
@@ -256,7 +261,7 @@ mod test {
         assert!(MerkleTree::load(&path).is_err());
     }
 
-    /// Room for so many bytes.
+    /// A writer with room for a number of bytes.
     struct Full(usize);
 
     impl Write for Full {

@@ -1,4 +1,4 @@
-//! Where leaves can come from, and what can go wrong.
+//! The sources of leaves, and their errors.
 
 use std::{
     fs::File,
@@ -36,14 +36,14 @@ fn leaves_have_the_same_root_wherever_they_are() {
         let mut pinned = Device::cpu().host_buffer(bytes.len(), Direction::Upload).unwrap();
         pinned.as_mut_slice().copy_from_slice(&bytes);
         let shared = pinned.share();
-        let parts = Leaves::parts(bytes.chunks(size));
-        let in_memory = Leaves::of_size(&bytes, size).unwrap();
-        let shared = Leaves::shared(&shared, size).unwrap();
+        let parts = Leaves::slices(bytes.chunks(size));
+        let in_memory = Leaves::fixed_size(&bytes, size).unwrap();
+        let shared = Leaves::shared_buffer(&shared, size).unwrap();
         for leaves in [&in_memory, &file, &shared, &parts] {
             assert_eq!(*builder.root(leaves).unwrap().value(), expected, "{count} leaves of {size} bytes");
             assert_eq!(builder.tree(leaves).unwrap().value().root(), Some(expected));
         }
-        let streamed = builder.root_of_stream(&bytes[..], size).unwrap();
+        let streamed = builder.root_from_reader(&bytes[..], size).unwrap();
         assert_eq!((*streamed.value(), streamed.leaves()), (expected, count as u64));
     }
 }
@@ -54,7 +54,7 @@ fn a_stream_of_several_gulps_has_the_same_root() {
     let bytes = noise((130 << 20) + 32 * 777);
     for bytes in [&bytes[..], &bytes[..128 << 20], &bytes[..(64 << 20) + (32 << 16)]] {
         let (root, streamed) =
-            (builder().root(&Leaves::of_size(bytes, 32).unwrap()), builder().root_of_stream(bytes, 32));
+            (builder().root(&Leaves::fixed_size(bytes, 32).unwrap()), builder().root_from_reader(bytes, 32));
         assert_eq!(root.unwrap().value(), streamed.unwrap().value(), "{} bytes", bytes.len());
     }
 }
@@ -73,8 +73,11 @@ fn a_file_that_does_not_come_out_even_is_refused_with_its_name() {
     std::fs::write(&path, [0; 100]).unwrap();
     let error = Leaves::file(LeafFile::open(&path).unwrap(), 32).unwrap_err().to_string();
     assert!(error.contains("uneven") && error.contains("4 bytes over"), "{error}");
-    assert!(matches!(builder().root_of_stream(&[0; 100][..], 32), Err(Error::Uneven { bytes: 100, .. })));
-    assert!(matches!(builder().root_of_stream(&[0; 100][..], 0), Err(Error::Uneven { .. })));
+    assert!(matches!(
+        builder().root_from_reader(&[0; 100][..], 32),
+        Err(Error::PartialLeaf { bytes: 100, .. })
+    ));
+    assert!(matches!(builder().root_from_reader(&[0; 100][..], 0), Err(Error::PartialLeaf { .. })));
 }
 
 #[test]
@@ -118,7 +121,7 @@ impl Read for Broken {
 #[test]
 fn a_stream_that_breaks_is_an_error_that_says_so() {
     for after in [0, 1000, 65 << 20, 129 << 20] {
-        let error = builder().root_of_stream(Broken(after), 32).unwrap_err().to_string();
+        let error = builder().root_from_reader(Broken(after), 32).unwrap_err().to_string();
         assert!(error.contains("the cable is out"), "{error}");
     }
 }
@@ -128,7 +131,7 @@ fn a_build_can_be_cancelled() {
     let cancel = Cancel::new();
     cancel.cancel();
     let bytes = noise(32 << 22);
-    let error = builder().cancel(&cancel).root(&Leaves::of_size(&bytes, 32).unwrap()).unwrap_err();
+    let error = builder().cancel(&cancel).root(&Leaves::fixed_size(&bytes, 32).unwrap()).unwrap_err();
     assert!(matches!(error, Error::Run(RunError::Cancelled { .. })), "{error}");
 }
 
@@ -138,13 +141,13 @@ fn leaves_that_are_hashes_are_taken_as_they_are() {
     let digests: &[Digest] = bytemuck::cast_slice(&bytes);
     for scheme in Scheme::all() {
         let builder = builder().scheme(scheme);
-        let leaves: Vec<[u8; 32]> = bytes.chunks(32).map(|leaf| scheme.leaf(leaf).0).collect();
-        let expected = *builder.root(&Leaves::of_size(&bytes, 32).unwrap()).unwrap().value();
-        let hashed = Leaves::from(&leaves).that_are_digests().unwrap();
+        let leaves: Vec<[u8; 32]> = bytes.chunks(32).map(|leaf| scheme.hash_leaf(leaf).0).collect();
+        let expected = *builder.root(&Leaves::fixed_size(&bytes, 32).unwrap()).unwrap().value();
+        let hashed = Leaves::from(&leaves).prehashed().unwrap();
         assert_eq!(*builder.root(&hashed).unwrap().value(), expected);
         assert_ne!(*builder.root(&Leaves::digests(digests)).unwrap().value(), expected);
     }
-    assert!(Leaves::of_size(&bytes, 16).unwrap().that_are_digests().is_err());
+    assert!(Leaves::fixed_size(&bytes, 16).unwrap().prehashed().is_err());
 }
 
 #[test]
@@ -152,13 +155,13 @@ fn a_tree_that_was_stored_proves_and_grows_as_before() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tree");
     let bytes = noise(32 * 10_000);
-    let tree = builder().tree(&Leaves::of_size(&bytes[..32 * 9000], 32).unwrap()).unwrap().into_value();
+    let tree = builder().tree(&Leaves::fixed_size(&bytes[..32 * 9000], 32).unwrap()).unwrap().into_value();
     tree.save(&path).unwrap();
     let mut loaded = MerkleTree::load(&path).unwrap();
     assert_eq!(loaded.summary(), tree.summary());
     assert_eq!(loaded.proof(8999).unwrap(), tree.proof(8999).unwrap());
     assert_eq!(loaded.multi_proof(&[1, 5000, 8999]).unwrap(), tree.multi_proof(&[1, 5000, 8999]).unwrap());
-    loaded.append_all(bytes[32 * 9000..].chunks(32));
+    loaded.extend(bytes[32 * 9000..].chunks(32));
     assert_eq!(loaded.root(), Some(root_of(&bytes, 32)));
 }
 
@@ -166,7 +169,7 @@ fn a_tree_that_was_stored_proves_and_grows_as_before() {
 #[cfg(target_os = "linux")]
 fn a_full_disk_is_told_and_nothing_is_left_behind() {
     // A device file that is always full stands in for the disk.
-    let tree = builder().tree(&Leaves::of_size(&noise(32 * 5000), 32).unwrap()).unwrap().into_value();
+    let tree = builder().tree(&Leaves::fixed_size(&noise(32 * 5000), 32).unwrap()).unwrap().into_value();
     let full = File::options().write(true).open("/dev/full").unwrap();
     assert_eq!(tree.write_to(full).unwrap_err().kind(), io::ErrorKind::StorageFull);
     // Where the file itself cannot be written, what was there is as it was.

@@ -1,4 +1,4 @@
-//! The devices and mixes that everything is tried on.
+//! Builds on every device and on several devices together.
 
 use evener_device::{Api, Device, Inventory};
 use evener_merkle::{Builder, Digest, Leaves, Scheme};
@@ -9,14 +9,14 @@ use crate::reference::{self, noise};
 pub(crate) const STRATEGIES: [Strategy; 4] =
     [Strategy::Equal, Strategy::Proportional, Strategy::Dynamic, Strategy::Adaptive];
 
-/// The processor alone, and in two parts.
+/// Returns the CPU alone, and the CPU in two partitions.
 fn processor() -> Vec<Vec<Device>> {
     let cpu = Device::cpu();
     let parts = cpu.split(&[1, 1]).unwrap_or_default();
     [vec![cpu], parts].into_iter().filter(|mix| !mix.is_empty()).collect()
 }
 
-/// The device of an API alone, with the processor, and with its parts.
+/// Returns the device of an API alone, with the CPU, and with two partitions of the CPU.
 fn mixes_with(api: Api) -> Vec<Vec<Device>> {
     let inventory = Inventory::discover_all_apis();
     let found = inventory.devices().iter().find(|device| device.describe().api == api);
@@ -49,7 +49,7 @@ fn every_root_on(mixes: &[Vec<Device>]) {
             for strategy in STRATEGIES {
                 let builder = Builder::new(&pool).scheme(scheme).strategy(strategy).all_devices();
                 for (&count, expected) in COUNTS.iter().zip(&expected) {
-                    let leaves = Leaves::of_size(&bytes[..32 * count], 32).unwrap();
+                    let leaves = Leaves::fixed_size(&bytes[..32 * count], 32).unwrap();
                     let about = format!("{scheme}, {count} leaves, {strategy} on {}", name(mix));
                     let root = builder.root(&leaves).ok().map(|built| built.into_value());
                     assert_eq!(root, *expected, "{about}");
@@ -60,7 +60,7 @@ fn every_root_on(mixes: &[Vec<Device>]) {
         }
     }
     let scheme = Scheme::default();
-    let million = Leaves::of_size(&bytes, 32).unwrap();
+    let million = Leaves::fixed_size(&bytes, 32).unwrap();
     let expected = reference::root(scheme, &bytes.chunks(32).collect::<Vec<_>>());
     for mix in mixes {
         let pool = Pool::builder().devices(mix).keep_history_at(None).build().unwrap();
@@ -88,7 +88,7 @@ fn every_leaf_on(mixes: &[Vec<Device>]) {
                 let count = if size > 500 { 1100 } else { 1500 };
                 let bytes = noise(size * count);
                 let expected = reference::root(scheme, &bytes.chunks(size).collect::<Vec<_>>());
-                let leaves = Leaves::of_size(&bytes, size).unwrap();
+                let leaves = Leaves::fixed_size(&bytes, size).unwrap();
                 let root = builder.root(&leaves).unwrap().into_value();
                 assert_eq!(Some(root), expected, "{scheme}, leaves of {size} bytes on {}", name(mix));
             }
@@ -102,7 +102,7 @@ fn on_the_device(device: &Device, pool: &Pool) {
     for scheme in Scheme::all() {
         let builder = Builder::new(pool).scheme(scheme);
         for (count, size) in [(1, 32), (255, 32), (256, 32), (5000, 32), (5001, 20), (600_000, 32)] {
-            // The last has so many blocks that their roots are reduced on the device too.
+            // The last has enough blocks for a second pass on the device.
             if count > 100_000 && scheme != Scheme::default() {
                 continue;
             }
@@ -125,7 +125,7 @@ fn on_the_device(device: &Device, pool: &Pool) {
 fn high_blocks_on(mixes: &[Vec<Device>]) {
     const COUNT: usize = (1 << 21) + 4097;
     let bytes = noise(32 * COUNT);
-    let leaves = Leaves::of_size(&bytes, 32).unwrap();
+    let leaves = Leaves::fixed_size(&bytes, 32).unwrap();
     let expected = reference::root(Scheme::default(), &bytes.chunks(32).collect::<Vec<_>>());
     for mix in mixes {
         let pool = Pool::builder().devices(mix).keep_history_at(None).build().unwrap();

@@ -10,7 +10,7 @@ use crate::reference::{self, Blake3, Keccak256, Sha256, noise};
 fn tree_of(scheme: Scheme, bytes: &[u8]) -> MerkleTree {
     let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
     let builder = Builder::new(&pool).scheme(scheme);
-    builder.tree(&Leaves::of_size(bytes, 32).unwrap()).unwrap().into_value()
+    builder.tree(&Leaves::fixed_size(bytes, 32).unwrap()).unwrap().into_value()
 }
 
 fn schemes() -> impl Strategy<Value = Scheme> {
@@ -59,16 +59,16 @@ fn a_proof_of_a_leaf_that_is_not_there_is_refused() {
     let tree = tree_of(Scheme::default(), &noise(32 * 5));
     for index in [5, 6, u64::MAX] {
         let error = tree.proof(index).unwrap_err();
-        assert!(matches!(error, Error::OutOfRange { leaves: 5, .. }), "{error}");
+        assert!(matches!(error, Error::LeafOutOfRange { leaves: 5, .. }), "{error}");
         assert!(tree.multi_proof(&[0, index]).is_err());
     }
-    assert!(matches!(tree.multi_proof(&[]), Err(Error::NothingToProve)));
+    assert!(matches!(tree.multi_proof(&[]), Err(Error::NoLeavesToProve)));
     let none = tree_of(Scheme::default(), &[]);
     assert!(none.proof(0).is_err());
     let mut proof = tree.proof(4).unwrap();
     for (leaves, index) in [(0, 0), (5, 5), (u64::MAX, u64::MAX), (4, 4)] {
         (proof.leaves, proof.index) = (leaves, index);
-        assert!(matches!(proof.verify(&tree.root().unwrap()), Err(Error::OutOfRange { .. })));
+        assert!(matches!(proof.verify(&tree.root().unwrap()), Err(Error::LeafOutOfRange { .. })));
     }
     (proof.leaves, proof.index) = (u64::MAX, u64::MAX - 1);
     assert!(proof.verify(&tree.root().unwrap()).is_err());
@@ -80,7 +80,7 @@ fn a_node_that_is_its_own_neighbour_must_be_given_as_that() {
     let mut proof = tree.proof(2).unwrap();
     assert_eq!(proof.path[0], proof.leaf);
     proof.path[0].0[5] ^= 1;
-    assert!(matches!(proof.verify(&tree.root().unwrap()), Err(Error::Malformed { .. })));
+    assert!(matches!(proof.verify(&tree.root().unwrap()), Err(Error::MalformedProof { .. })));
 }
 
 proptest! {
@@ -115,10 +115,10 @@ proptest! {
         }
         let mut long = proof.clone();
         long.path.push(root);
-        assert!(matches!(long.verify(&root), Err(Error::Malformed { .. })));
+        assert!(matches!(long.verify(&root), Err(Error::MalformedProof { .. })));
         let mut other = root;
         flip(&mut other);
-        assert!(matches!(proof.verify(&other), Err(Error::DoesNotHold { .. })));
+        assert!(matches!(proof.verify(&other), Err(Error::RootMismatch { .. })));
         let mut changed = leaf.to_vec();
         changed[bit / 8] ^= 1 << (bit % 8);
         prop_assert!(proof.verify_leaf(&root, &changed).is_err());
@@ -156,7 +156,7 @@ proptest! {
         }
         let mut long = proof.clone();
         long.nodes.push(root);
-        assert!(matches!(long.verify(&root), Err(Error::Malformed { .. })));
+        assert!(matches!(long.verify(&root), Err(Error::MalformedProof { .. })));
         let mut twice = proof.clone();
         twice.proved.push(twice.proved[0]);
         prop_assert!(twice.verify(&root).is_err());
@@ -174,7 +174,7 @@ proptest! {
         for more in more {
             match more {
                 1 => tree.append(&bytes[32 * count..][..32]),
-                _ => tree.append_all(bytes[32 * count..32 * (count + more)].chunks(32)),
+                _ => tree.extend(bytes[32 * count..32 * (count + more)].chunks(32)),
             }
             count += more;
             let built = tree_of(scheme, &bytes[..32 * count]);

@@ -1,4 +1,4 @@
-//! Published vectors.
+//! Published test vectors.
 
 use evener_device::Device;
 use evener_merkle::{Builder, Digest, Error, Hash, Leaves, MerkleTree, Rule, Scheme};
@@ -33,7 +33,7 @@ const ROOTS: [&str; 9] = [
     "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
 ];
 
-/// Audit paths: of a leaf in a tree of so many.
+/// Audit paths: the index of a leaf, the number of leaves, and the path.
 const PATHS: [(u64, usize, &[&str]); 4] = [
     (
         0,
@@ -68,9 +68,9 @@ const PATHS: [(u64, usize, &[&str]); 4] = [
 #[test]
 fn roots_are_those_of_certificate_transparency() {
     let pool = pool();
-    let mut grown = MerkleTree::build(&pool, &Leaves::parts([])).unwrap();
+    let mut grown = MerkleTree::build(&pool, &Leaves::slices([])).unwrap();
     for (count, expected) in ROOTS.iter().enumerate() {
-        let leaves = Leaves::parts(LEAVES[..count].iter().copied());
+        let leaves = Leaves::slices(LEAVES[..count].iter().copied());
         let root = Builder::new(&pool).root(&leaves).unwrap().into_value();
         assert_eq!(root.to_string(), *expected, "{count} leaves");
         assert_eq!(MerkleTree::build(&pool, &leaves).unwrap().root(), Some(root));
@@ -84,7 +84,7 @@ fn roots_are_those_of_certificate_transparency() {
 #[test]
 fn proofs_are_those_of_certificate_transparency() {
     for (index, count, expected) in PATHS {
-        let tree = MerkleTree::build(&pool(), &Leaves::parts(LEAVES[..count].iter().copied())).unwrap();
+        let tree = MerkleTree::build(&pool(), &Leaves::slices(LEAVES[..count].iter().copied())).unwrap();
         let proof = tree.proof(index).unwrap();
         let path: Vec<String> = proof.path.iter().map(Digest::to_string).collect();
         assert_eq!(path, expected, "leaf {index} of {count}");
@@ -154,7 +154,7 @@ fn no_leaves_have_a_root_by_rfc_6962_alone() {
         let none: [[u8; 32]; 0] = [];
         let root = builder.root(&Leaves::from(&none[..]));
         match scheme.rule() {
-            Rule::Rfc6962 => assert_eq!(root.unwrap().into_value(), scheme.hash().of(b"")),
+            Rule::Rfc6962 => assert_eq!(root.unwrap().into_value(), scheme.hash().digest(b"")),
             rule => {
                 assert!(matches!(root, Err(Error::NoLeaves { rule: named }) if named == rule));
                 assert!(builder.tree(&Leaves::from(&none[..])).is_err());

@@ -1,10 +1,10 @@
-//! What the tests compare with: code that has nothing in common with what is tested.
+//! Reference implementations, which share no code with the crate under test.
 
 use evener_merkle::{Digest, Hash, Rule, Scheme};
 use rs_merkle::{Hasher, MerkleTree};
 use sha2::Digest as _;
 
-/// The same leaves every time.
+/// Returns the same pseudo-random bytes every time.
 pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut noise = Vec::with_capacity(bytes + 8);
@@ -49,8 +49,8 @@ hasher!(Sha256);
 hasher!(Keccak256);
 hasher!(Blake3);
 
-/// The root that the rule defines, by whoever else knows it: `rs_merkle` for its own, the recursion in the text of RFC 6962
-/// for that, and a loop over pairs for Bitcoin's.
+/// Computes the root that a rule defines: with `rs_merkle` for its own rule, by the recursion in the text of RFC 6962, and
+/// with a loop over pairs for Bitcoin's.
 pub(crate) fn root(scheme: Scheme, leaves: &[&[u8]]) -> Option<Digest> {
     if leaves.is_empty() {
         return (scheme.rule() == Rule::Rfc6962).then(|| Digest(hash(scheme.hash(), b"")));

@@ -1,4 +1,4 @@
-//! A plan for programs.
+//! The JSON output of `evener mesh plan`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use serde::Serialize;
 use super::Plan;
 
 #[derive(Serialize)]
-struct Object<'a> {
+struct Layout<'a> {
+    about: &'a str,
     axes: &'a [Axis],
     ranks: Vec<Rank<'a>>,
     groups: Vec<Group>,
@@ -46,11 +47,11 @@ struct Prediction<'a> {
     balance: f64,
     rated_by: RatedBy,
     search: Search,
-    /// Whether times are in seconds. They compare with each other in any case.
+    /// Whether times are in seconds. If not, only their ratios have a meaning.
     times_are_seconds: bool,
 }
 
-/// One object.
+/// Returns the object that is printed.
 pub(super) fn object(plan: &Plan) -> Result<impl Serialize> {
     let mesh = &plan.mesh;
     let mut ranks = Vec::new();
@@ -78,5 +79,6 @@ pub(super) fn object(plan: &Plan) -> Result<impl Serialize> {
         search: proposal.search,
         times_are_seconds: plan.has_seconds,
     });
-    Ok(Object { axes: mesh.axes(), ranks, groups, statistics: mesh.statistics(), prediction })
+    let (about, axes, statistics) = (plan.about.as_str(), mesh.axes(), mesh.statistics());
+    Ok(Layout { about, axes, ranks, groups, statistics, prediction })
 }

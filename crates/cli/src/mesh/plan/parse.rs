@@ -1,35 +1,37 @@
-//! Axes and costs as they are written on a command line.
+//! Axes and costs on the command line.
 
 /// Axes and their sizes, innermost last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Axes(pub(super) Vec<(String, usize)>);
 
-/// What each layer costs.
+/// The cost of each layer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Costs(pub(super) Vec<f64>);
 
-/// More layers than this are taken to be a slip of the pen.
-const MOST_LAYERS: usize = 4096;
+/// The maximum number of layers.
+const MAX_LAYERS: usize = 4096;
 
-/// Reads `dp=2,ep=2,tp=4`.
+/// Parses `dp=2,ep=2,tp=4`.
 pub(super) fn axes(text: &str) -> Result<Axes, String> {
     let axis = |term: &str| {
-        let (name, size) = term.split_once('=').ok_or_else(|| format!("`{term}` is not like dp=2"))?;
-        let size = size.trim().parse().map_err(|_| format!("`{size}` is no size, in `{term}`"))?;
+        let (name, size) =
+            term.split_once('=').ok_or_else(|| format!("`{term}` is not an axis such as dp=2"))?;
+        let size = size.trim().parse().map_err(|_| format!("`{size}` is not a size, in `{term}`"))?;
         Ok((name.trim().to_owned(), size))
     };
     text.split(',').map(axis).collect::<Result<_, String>>().map(Axes)
 }
 
-/// Reads `8e9,2e9x30,9e9`.
+/// Parses `8e9,2e9x30,9e9`.
 pub(super) fn costs(text: &str) -> Result<Costs, String> {
     let mut costs = Vec::new();
     for term in text.split(',') {
         let (cost, count) = term.split_once('x').unwrap_or((term, "1"));
-        let cost: f64 = cost.trim().parse().map_err(|_| format!("`{cost}` is no cost, in `{term}`"))?;
-        let count: usize = count.trim().parse().map_err(|_| format!("`{count}` is no count, in `{term}`"))?;
-        if count > MOST_LAYERS || costs.len() + count > MOST_LAYERS {
-            return Err(format!("`{term}`: {MOST_LAYERS} layers are the most"));
+        let cost: f64 = cost.trim().parse().map_err(|_| format!("`{cost}` is not a cost, in `{term}`"))?;
+        let count: usize =
+            count.trim().parse().map_err(|_| format!("`{count}` is not a count, in `{term}`"))?;
+        if count > MAX_LAYERS || costs.len() + count > MAX_LAYERS {
+            return Err(format!("`{term}`: there can be at most {MAX_LAYERS} layers"));
         }
         costs.extend(std::iter::repeat_n(cost, count));
     }

@@ -1,4 +1,4 @@
-//! A plan for people.
+//! The text output of `evener mesh plan`.
 
 use anyhow::Result;
 use evener_mesh::{
@@ -7,11 +7,14 @@ use evener_mesh::{
 };
 
 use super::Plan;
-use crate::output::{table, time};
+use crate::{
+    output::format_time,
+    table::{Heading, table},
+};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// The layout, the ranks, the groups, the stages, and how well it would go.
+/// Returns the ranks, the groups, the stages and the prediction.
 pub(super) fn text(plan: &Plan) -> Result<String> {
     let mesh = &plan.mesh;
     let mut paragraphs = Vec::new();
@@ -35,7 +38,7 @@ fn headline(mesh: &Mesh) -> String {
     let axes: Vec<String> = mesh.axes().iter().map(|axis| format!("{} {}", axis.name, axis.size)).collect();
     let Totals { devices, memory_bytes, memory_unknown, compute_units, compute_units_unknown, .. } =
         mesh.totals();
-    let but = |unknown: usize| if unknown > 0 { format!(" (not known of {unknown})") } else { String::new() };
+    let but = |unknown: usize| if unknown > 0 { format!(" (unknown for {unknown})") } else { String::new() };
     let devices = if devices == 1 { "1 device".into() } else { format!("{devices} devices") };
     format!(
         "{devices} as {}; {:.1} GiB of memory{}, {compute_units} compute units{}",
@@ -48,15 +51,15 @@ fn headline(mesh: &Mesh) -> String {
 
 fn ranks(mesh: &Mesh, proposal: Option<&Proposal>) -> Result<String> {
     let by_score = proposal.is_some_and(|proposal| proposal.rated_by == RatedBy::Score);
-    let mut headings = vec![("RANK", true)];
-    headings.extend(mesh.axes().iter().map(|axis| (axis.name.as_str(), true)));
+    let mut headings = vec![Heading::number("RANK")];
+    headings.extend(mesh.axes().iter().map(|axis| Heading::number(&axis.name)));
     let strength = if by_score { "SCORE" } else { "RATE /s" };
     headings.extend([
-        ("DEVICE", false),
-        ("KIND", false),
-        ("MEMORY GiB", true),
-        ("UNITS", true),
-        (strength, true),
+        Heading::text("DEVICE"),
+        Heading::text("KIND"),
+        Heading::number("MEMORY GiB").optional(),
+        Heading::number("UNITS").optional(),
+        Heading::number(strength).optional(),
     ]);
     let mut rows = Vec::new();
     for (rank, member) in mesh.members().iter().enumerate() {
@@ -76,15 +79,15 @@ fn ranks(mesh: &Mesh, proposal: Option<&Proposal>) -> Result<String> {
         ]);
         rows.push(row);
     }
-    Ok(table(&headings, rows))
+    Ok(table(&headings, &rows))
 }
 
 fn groups(mesh: &Mesh) -> Result<String> {
     let mut rows = Vec::new();
     for group in mesh.groups() {
-        rows.push(vec![group.name().to_owned(), some(group.ranks()?)]);
+        rows.push(vec![group.name().to_owned(), list_ranks(group.ranks()?)]);
     }
-    Ok(table(&[("GROUP", false), ("RANKS", false)], rows))
+    Ok(table(&[Heading::text("GROUP"), Heading::text("RANKS")], &rows))
 }
 
 fn stages(proposal: &Proposal, has_seconds: bool) -> String {
@@ -100,22 +103,22 @@ fn stages(proposal: &Proposal, has_seconds: bool) -> String {
             format!("{:.1} %", 100.0 * stage.seconds / slowest),
         ];
         if has_seconds {
-            row.push(time(stage.seconds));
+            row.push(format_time(stage.seconds));
         }
         row
     });
     let mut headings = vec![
-        ("STAGE", true),
-        ("LAYERS", true),
-        ("COST", true),
-        ("NEEDS GiB", true),
-        ("HAS GiB", true),
-        ("OF SLOWEST", true),
+        Heading::number("STAGE"),
+        Heading::number("LAYERS"),
+        Heading::number("COST"),
+        Heading::number("NEEDS GiB").optional(),
+        Heading::number("HAS GiB").optional(),
+        Heading::number("OF SLOWEST"),
     ];
     if has_seconds {
-        headings.push(("A MICRO-BATCH", true));
+        headings.push(Heading::number("PER MICRO-BATCH"));
     }
-    table(&headings, rows.collect())
+    table(&headings, &rows.collect::<Vec<_>>())
 }
 
 fn replicas(proposal: &Proposal, has_seconds: bool) -> String {
@@ -127,44 +130,44 @@ fn replicas(proposal: &Proposal, has_seconds: bool) -> String {
             format!("{:.1} %", 100.0 * replica.seconds / slowest),
         ];
         if has_seconds {
-            row.push(time(replica.seconds));
+            row.push(format_time(replica.seconds));
         }
         row
     });
-    let mut headings = vec![("REPLICA", true), ("MICRO-BATCHES", true), ("OF SLOWEST", true)];
+    let mut headings =
+        vec![Heading::number("REPLICA"), Heading::number("MICRO-BATCHES"), Heading::number("OF SLOWEST")];
     if has_seconds {
-        headings.push(("A STEP", true));
+        headings.push(Heading::number("PER STEP"));
     }
-    table(&headings, rows.collect())
+    table(&headings, &rows.collect::<Vec<_>>())
 }
 
 fn verdict(proposal: &Proposal, has_seconds: bool) -> String {
     let mut lines = vec![format!(
-        "predicted: balance {:.3} (1 where all devices are equally busy), efficiency {:.3} (1 where none ever waits or sends)",
+        "predicted: balance {:.3} (1 if all devices are equally busy), efficiency {:.3} (1 if no device waits or sends)",
         proposal.balance, proposal.efficiency
     )];
     if has_seconds {
         lines.push(format!(
             "a step of {} micro-batches takes {}, of which {} for gradients; ideal {}",
             proposal.replicas.iter().map(|replica| replica.micro_batches).sum::<u64>(),
-            time(proposal.step_s),
-            time(proposal.gradients_s),
-            time(proposal.ideal_s)
+            format_time(proposal.step_s),
+            format_time(proposal.gradients_s),
+            format_time(proposal.ideal_s)
         ));
     }
     lines.push(
         match proposal.search {
-            Search::Everything => "every way to put the devices on ranks was tried",
-            Search::Improved => {
-                "there are too many ways to put the devices on ranks to try them all: a better one may exist"
-            }
-            Search::AsListed => "the devices are on the ranks that their order gives them",
+            Search::Everything => "all assignments of devices to ranks were tried",
+            Search::Improved => "not all assignments of devices to ranks were tried: a better one may exist",
+            Search::AsListed => "the devices are on ranks in their listed order",
         }
         .into(),
     );
     if proposal.rated_by == RatedBy::Score {
         lines.push(
-            "not all devices were measured, so scores count: `evener devices --measure` measures".into(),
+            "compared by score, because not all devices are measured: `evener devices --measure` measures them"
+                .into(),
         );
     }
     lines.join("\n")
@@ -174,8 +177,8 @@ fn known<T>(fact: Option<T>, show: impl Fn(T) -> String) -> String {
     fact.map_or_else(|| "?".into(), show)
 }
 
-/// Ranks, the first of them where they are many.
-fn some(ranks: &[usize]) -> String {
+/// Lists ranks, at most 16 of them.
+fn list_ranks(ranks: &[usize]) -> String {
     const LISTED: usize = 16;
     let listed = ranks.iter().take(LISTED).map(usize::to_string).collect::<Vec<_>>().join(" ");
     match ranks.len() {

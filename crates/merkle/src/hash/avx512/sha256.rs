@@ -1,8 +1,10 @@
-//! SHA-256, sixteen messages at once.
+//! SHA-256 of sixteen messages at once.
 
 use std::arch::x86_64::*;
 
-use super::{Around, Digest, LANES, Word, Words, columns, message_of_pairs, rows, splat};
+use super::{
+    Digest, Framing, LANES, Word, Words, message_of_pairs, splat, transpose_to_digests, transpose_to_words,
+};
 
 const ROUND_CONSTANTS: [u32; 64] = [
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -18,8 +20,8 @@ const ROUND_CONSTANTS: [u32; 64] = [
 const INITIAL: [u32; 8] =
     [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
 
-/// The bit after a message, in the word's topmost byte.
-const END: u32 = 0x8000_0000;
+/// The padding bit after a message, in the most significant byte of its word.
+const PADDING_BIT: u32 = 0x8000_0000;
 
 macro_rules! xor3 {
     ($a:expr, $b:expr, $c:expr) => {
@@ -27,8 +29,8 @@ macro_rules! xor3 {
     };
 }
 
-/// One round, with the message word that it needs where that is not there yet. State words are not moved: which one is
-/// `a` goes round.
+/// One round, which computes its word of the message schedule from round 16 on. State words stay in their registers:
+/// instead, the index of `a` rotates.
 macro_rules! round {
     ($state:ident, $words:ident, $index:literal) => {{
         const A: usize = 64 - $index;
@@ -37,7 +39,7 @@ macro_rules! round {
             [$state[(A + 4) % 8], $state[(A + 5) % 8], $state[(A + 6) % 8], $state[(A + 7) % 8]];
         if $index >= 16 {
             let (early, late) = ($words[($index + 1) % 16], $words[($index + 14) % 16]);
-            // Plain operations, so that the compiler can fold what is known of the words.
+            // Plain operations, unlike `ternarylogic`, let the compiler fold constant words.
             let sigma0 = xor3!(
                 _mm512_ror_epi32::<7>(early),
                 _mm512_ror_epi32::<18>(early),
@@ -74,7 +76,7 @@ macro_rules! rounds {
     ($state:ident, $words:ident, $($index:literal)*) => { $(round!($state, $words, $index);)* };
 }
 
-/// One compression. A macro, so that each place has its own, with what is known of the words folded in.
+/// One compression. It is a macro so that the compiler folds the constant words at each place of use.
 macro_rules! compress {
     ($before:expr, $words:expr) => {{
         let before: Words = $before;
@@ -100,63 +102,63 @@ fn initial() -> Words {
     state
 }
 
-/// The last byte of one word before the first three of the next.
+/// Shifts a byte string right by one byte: the last byte of `before`, then the first three of `word` (big-endian).
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-fn moved(before: Word, word: Word) -> Word {
+fn shift_in_byte(before: Word, word: Word) -> Word {
     _mm512_or_si512(_mm512_slli_epi32::<24>(before), _mm512_srli_epi32::<8>(word))
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn ones(around: Around, messages: &[Digest; LANES]) -> [Digest; LANES] {
-    let message = columns::<true>(messages);
+pub(super) fn hash_digests(framing: Framing, messages: &[Digest; LANES]) -> [Digest; LANES] {
+    let message = transpose_to_words::<true>(messages);
     let zero = _mm512_setzero_si512();
     let mut words = [zero; 16];
-    let hashed = match around.prefix {
+    let hashed = match framing.prefix {
         Some(prefix) => {
             words[0] = _mm512_or_si512(splat(u32::from(prefix) << 24), _mm512_srli_epi32::<8>(message[0]));
             for index in 1..8 {
-                words[index] = moved(message[index - 1], message[index]);
+                words[index] = shift_in_byte(message[index - 1], message[index]);
             }
-            words[8] = moved(message[7], splat(END));
+            words[8] = shift_in_byte(message[7], splat(PADDING_BIT));
             words[15] = splat(8 * 33);
             compress!(initial(), words)
         }
-        None => plain_one(&message),
+        None => hash_32_bytes(&message),
     };
-    rows::<true>(&if around.double { plain_one(&hashed) } else { hashed })
+    transpose_to_digests::<true>(&if framing.double { hash_32_bytes(&hashed) } else { hashed })
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
-fn plain_one(message: &Words) -> Words {
+fn hash_32_bytes(message: &Words) -> Words {
     let mut words = [_mm512_setzero_si512(); 16];
     words[..8].copy_from_slice(message);
-    words[8] = splat(END);
+    words[8] = splat(PADDING_BIT);
     words[15] = splat(8 * 32);
     compress!(initial(), words)
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn pairs(around: Around, low: &[Digest; LANES], high: &[Digest; LANES]) -> [Digest; LANES] {
-    let message = message_of_pairs(&columns::<true>(low), &columns::<true>(high));
+pub(super) fn hash_pairs(framing: Framing, low: &[Digest; LANES], high: &[Digest; LANES]) -> [Digest; LANES] {
+    let message = message_of_pairs(&transpose_to_words::<true>(low), &transpose_to_words::<true>(high));
     let zero = _mm512_setzero_si512();
     let mut padding = [zero; 16];
-    let hashed = match around.prefix {
+    let hashed = match framing.prefix {
         Some(prefix) => {
             let mut words = [zero; 16];
             words[0] = _mm512_or_si512(splat(u32::from(prefix) << 24), _mm512_srli_epi32::<8>(message[0]));
             for index in 1..16 {
-                words[index] = moved(message[index - 1], message[index]);
+                words[index] = shift_in_byte(message[index - 1], message[index]);
             }
-            padding[0] = moved(message[15], splat(END));
+            padding[0] = shift_in_byte(message[15], splat(PADDING_BIT));
             padding[15] = splat(8 * 65);
             compress!(compress!(initial(), words), padding)
         }
         None => {
-            padding[0] = splat(END);
+            padding[0] = splat(PADDING_BIT);
             padding[15] = splat(8 * 64);
             compress!(compress!(initial(), message), padding)
         }
     };
-    rows::<true>(&if around.double { plain_one(&hashed) } else { hashed })
+    transpose_to_digests::<true>(&if framing.double { hash_32_bytes(&hashed) } else { hashed })
 }

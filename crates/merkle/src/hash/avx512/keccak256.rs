@@ -1,12 +1,12 @@
-//! Keccak-256, eight messages at once, each shorter than what is taken in at once.
+//! Keccak-256 of eight messages at once, each shorter than the rate.
 
 use std::arch::x86_64::*;
 
-use super::{Around, Digest, is_here};
+use super::{Digest, Framing, is_available};
 
-/// So many messages are hashed at once.
+/// The number of messages that are hashed at once.
 const LANES: usize = 8;
-/// So many bytes are taken in between two permutations.
+/// The sponge's rate in bytes.
 const RATE: usize = 136;
 
 const ROUND_CONSTANTS: [u64; 24] = [
@@ -36,15 +36,14 @@ const ROUND_CONSTANTS: [u64; 24] = [
     0x8000000080008008,
 ];
 
-/// Hashes as many messages of a size as there is room for. Nothing, and `false`, where they are too long, or the
-/// processor cannot.
-pub(super) fn hash(around: Around, bytes: &[u8], size: usize, out: &mut [Digest]) -> bool {
-    let prefix = around.prefix.as_slice();
+/// Hashes messages of one size. Returns `false`, with `out` unchanged, if they are longer than the rate, are hashed
+/// twice, or the CPU lacks AVX-512.
+pub(super) fn hash(framing: Framing, bytes: &[u8], size: usize, out: &mut [Digest]) -> bool {
+    let prefix = framing.prefix.as_slice();
     let end = prefix.len() + size;
-    if around.double || end >= RATE || !is_here() {
+    if framing.double || end >= RATE || !is_available() {
         return false;
     }
-    // The padding is the same for all.
     let mut padded = [[0u8; RATE]; LANES];
     for message in &mut padded {
         message[..prefix.len()].copy_from_slice(prefix);
@@ -60,7 +59,7 @@ pub(super) fn hash(around: Around, bytes: &[u8], size: usize, out: &mut [Digest]
                 .each_ref()
                 .map(|message| bytemuck::pod_read_unaligned::<u64>(&message[8 * word..8 * word + 8]))
         });
-        // SAFETY: the processor has the instructions.
+        // SAFETY: `absorb` needs avx512f and avx512bw, which `is_available` has found above.
         let digests: [[u64; LANES]; 4] = unsafe { absorb(&words) };
         for (lane, out) in out.iter_mut().enumerate() {
             *out = Digest(bytemuck::cast(digests.each_ref().map(|word| word[lane])));
@@ -69,7 +68,7 @@ pub(super) fn hash(around: Around, bytes: &[u8], size: usize, out: &mut [Digest]
     true
 }
 
-/// One round. A macro, and written out, so that the state stays in registers.
+/// One round. It is a macro, unrolled, so that the state stays in registers.
 macro_rules! round {
     ($s:ident, $constant:expr, $($to:literal: $from:literal << $count:literal),*) => {{
         let mut columns = [_mm512_setzero_si512(); 5];
@@ -90,7 +89,7 @@ macro_rules! round {
             ));
         )*
         $(
-            // The word, exclusive or: not the next of its row, and the one after.
+            // The step χ: word ^ (!next & next but one), along a row.
             $s[$to] = _mm512_ternarylogic_epi64::<0xd2>(
                 moved[$to],
                 moved[$to - $to % 5 + ($to + 1) % 5],
@@ -101,7 +100,7 @@ macro_rules! round {
     }};
 }
 
-/// The words of the hashes of eight messages, of their padded words.
+/// Absorbs the padded words of eight messages and returns the words of their digests.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn absorb(message: &[[u64; LANES]; RATE / 8]) -> [[u64; LANES]; 4] {
     let mut state = [_mm512_setzero_si512(); 25];
@@ -109,7 +108,7 @@ fn absorb(message: &[[u64; LANES]; RATE / 8]) -> [[u64; LANES]; 4] {
         *word = bytemuck::cast(*message);
     }
     for constant in ROUND_CONSTANTS {
-        // Where each word comes from, and by how much it is rotated.
+        // The steps ρ and π: destination: source << rotation.
         round!(state, constant,
             0: 0 << 0, 1: 6 << 44, 2: 12 << 43, 3: 18 << 21, 4: 24 << 14, 5: 3 << 28, 6: 9 << 20, 7: 10 << 3, 8: 16 << 45, 9: 22 << 61, 10: 1 << 1, 11: 7 << 6, 12: 13 << 25, 13: 19 << 8, 14: 20 << 18, 15: 4 << 27, 16: 5 << 36, 17: 11 << 10, 18: 17 << 15, 19: 23 << 56, 20: 2 << 62, 21: 8 << 55, 22: 14 << 39, 23: 15 << 41, 24: 21 << 2);
     }

@@ -1,22 +1,26 @@
-//! The root of RFC 6962 by a plain loop over the crate `sha2`: not a line of Evener's own takes part in it.
+//! The reference that the demo checks its root against: RFC 6962 in a plain loop over the crate `sha2`, without Evener.
 
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-/// Leaves come in a multiple of the leaves of a subtree of this height, which one thread does.
+/// The height of the subtrees that threads compute. The number of leaves is a multiple of a subtree's.
 pub(super) const SUBTREE_HEIGHT: u32 = 16;
 
-/// The root over leaves of one size: a whole number of subtrees of them.
-pub(super) fn root(leaves: &[u8], leaf_bytes: usize) -> [u8; 32] {
-    let subtrees = leaves.par_chunks(leaf_bytes << SUBTREE_HEIGHT);
-    reduce(subtrees.map(|subtree| reduce(subtree.chunks(leaf_bytes).map(leaf).collect())).collect())
+/// Computes the root over leaves of one size. Calls `subtree_done` after each subtree.
+pub(super) fn root(leaves: &[u8], leaf_bytes: usize, subtree_done: &(dyn Fn() + Sync)) -> [u8; 32] {
+    let subtrees = leaves.par_chunks(leaf_bytes << SUBTREE_HEIGHT).map(|subtree| {
+        let root = reduce(subtree.chunks(leaf_bytes).map(leaf).collect());
+        subtree_done();
+        root
+    });
+    reduce(subtrees.collect())
 }
 
 fn leaf(bytes: &[u8]) -> [u8; 32] {
     Sha256::new().chain_update([0]).chain_update(bytes).finalize().into()
 }
 
-/// Pairs become their parents until one node is left; what has no neighbour moves up unchanged.
+/// Replaces pairs by their parents until one node is left. A node without a sibling is promoted unchanged.
 fn reduce(mut nodes: Vec<[u8; 32]>) -> [u8; 32] {
     while nodes.len() > 1 {
         let parent = |pair: &[[u8; 32]]| match pair {
@@ -49,6 +53,6 @@ mod test {
     #[test]
     fn subtrees_come_to_the_same_as_all_at_once() {
         let bytes: Vec<u8> = (0..3u32 << SUBTREE_HEIGHT).flat_map(u32::to_le_bytes).collect();
-        assert_eq!(root(&bytes, 4), reduce(bytes.chunks(4).map(leaf).collect()));
+        assert_eq!(root(&bytes, 4, &|| {}), reduce(bytes.chunks(4).map(leaf).collect()));
     }
 }

@@ -1,46 +1,50 @@
-//! A root, and who did what for it, for people and for programs.
+//! The text and JSON output of `evener merkle`.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
-use evener_merkle::Summary;
+use evener_merkle::TreeSummary;
 use evener_schedule::{LeftOut, Report};
 use serde::Serialize;
 
 use super::proofs::RootedProof;
 use crate::{
     escape,
-    output::{count, rate, shown, time},
+    output::{format_count, format_rate, format_time},
 };
 
-/// Why there was no run.
+/// The reason for a build without a run.
 const TOO_FEW: &str = "too few leaves to use a device";
 
-/// What a build came to.
+/// The result of a build.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     #[serde(flatten)]
-    pub(super) summary: Summary,
-    /// How many bytes of leaves there were.
+    pub(super) summary: TreeSummary,
+    /// The number of bytes of all leaves.
     pub(super) bytes: u64,
-    /// How long all of it took, with reading.
+    /// The time of the build, including reading.
     pub(super) total_s: f64,
     pub(super) leaves_per_s: f64,
-    /// Whether devices were asked.
+    /// Whether the pool was used.
     #[serde(skip)]
     had_run: bool,
-    /// Leaves of a block, which is an item of the run; nothing where there was no run, or blocks were of several sizes.
+    /// The leaves of a block, which is an item of the run; `None` without a run, or if blocks have several sizes.
     pub(super) leaves_per_item: Option<u64>,
     #[serde(flatten)]
     pub(super) report: Report,
+    /// The file that the tree was stored in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tree: Option<String>,
+    /// The file that the proofs were written to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) proofs_file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) proofs: Option<Vec<RootedProof>>,
 }
 
 impl Outcome {
     pub(super) fn new(
-        summary: Summary,
+        summary: TreeSummary,
         bytes: u64,
         took: Duration,
         report: Option<Report>,
@@ -57,32 +61,36 @@ impl Outcome {
             leaves_per_item,
             report: report.unwrap_or_else(|| without_run(total_s, idle)),
             tree: None,
+            proofs_file: None,
             proofs: None,
         }
     }
 
-    pub(super) fn text(&self, proofs_to: Option<&Path>) -> String {
-        let Summary { scheme, leaves, root } = self.summary;
+    pub(super) fn text(&self) -> String {
+        let TreeSummary { scheme, leaves, root } = self.summary;
         let root = root.map_or("none".into(), |root| root.to_string());
         let mut lines = vec![
             format!("root     {root}"),
-            format!("leaves   {} ({} bytes), {scheme}", count(leaves), count(self.bytes)),
-            format!("took     {}, {} leaves/s", time(self.total_s), rate(self.leaves_per_s).trim()),
+            format!("leaves   {} ({} bytes), {scheme}", format_count(leaves), format_count(self.bytes)),
+            format!("took     {}, {} leaves/s", format_time(self.total_s), format_rate(self.leaves_per_s)),
         ];
-        lines.extend(self.tree.as_ref().map(|tree| format!("tree     {}", escape::name(tree))));
-        lines.extend(proofs_to.map(|path| format!("proofs   {}", shown(path))));
+        let file = |label: &str, name: &String| format!("{label} {}", escape::single_line(name));
+        lines.extend(self.tree.as_ref().map(|name| file("tree    ", name)));
+        lines.extend(self.proofs_file.as_ref().map(|name| file("proofs  ", name)));
         if self.had_run {
             lines.push(format!("\n{}", self.report));
-            let each = self.leaves_per_item.map_or("several".into(), count);
-            lines.push(format!("an item is a block of {each} leaves"));
+            lines.push(match self.leaves_per_item {
+                Some(leaves) => format!("an item is a block of {} leaves", format_count(leaves)),
+                None => "an item is a block of leaves; blocks have several sizes".into(),
+            });
         } else {
-            lines.push(format!("\n{TOO_FEW}: hashed on the processor's cores"));
+            lines.push(format!("\n{TOO_FEW}: hashed on the CPU's cores"));
         }
         lines.join("\n") + "\n"
     }
 }
 
-/// The report of what needed no run.
+/// Returns the report of a build without a run.
 fn without_run(took_s: f64, idle: &[String]) -> Report {
     let left_out = idle.iter().map(|id| LeftOut { id: id.clone(), reason: TOO_FEW.into() }).collect();
     Report {

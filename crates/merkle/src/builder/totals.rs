@@ -1,4 +1,4 @@
-//! Several runs as one: what they did in all.
+//! The totals of several runs.
 
 use std::time::Duration;
 
@@ -6,40 +6,40 @@ use evener_schedule::{DeviceReport, Report, Trace};
 
 use super::Built;
 
-/// What several runs, one after another, did in all.
+/// The totals of several consecutive runs.
 #[derive(Debug, Default)]
-pub(super) struct Sum {
+pub(super) struct RunTotals {
     report: Option<Report>,
-    /// The latest time at which the runs could have ended, added up; nothing where one of them has none.
-    latest_s: Option<f64>,
-    /// How many leaves items have; nothing where they are of several sizes.
+    /// The sum of the runs' guaranteed maximum times; `None` if one of them has no bound.
+    max_wall_s: Option<f64>,
+    /// The number of leaves of an item; `None` if items have several sizes.
     leaves_per_item: Option<u64>,
     trace: Trace,
 }
 
-impl Sum {
-    /// Adds what a run did that began so long after the first.
+impl RunTotals {
+    /// Adds a run that began `began` after the first one.
     pub(super) fn add<T>(&mut self, built: &Built<T>, began: Duration) {
         let trace = &built.trace;
         if let Some(report) = &built.report {
             let is_alike = self.report.is_none() || self.leaves_per_item == built.leaves_per_item;
             self.leaves_per_item = built.leaves_per_item.filter(|_| is_alike);
-            let latest_s = report.bound.map(|bound| report.ideal_s / bound.max(f64::MIN_POSITIVE));
+            let max_wall_s = report.bound.map(|bound| report.ideal_s / bound.max(f64::MIN_POSITIVE));
             match &mut self.report {
                 None => {
-                    self.latest_s = latest_s;
+                    self.max_wall_s = max_wall_s;
                     self.report = Some(report.clone());
                 }
                 Some(sum) => {
-                    self.latest_s = self.latest_s.zip(latest_s).map(|(sum, more)| sum + more);
-                    add(sum, report, self.latest_s);
+                    self.max_wall_s = self.max_wall_s.zip(max_wall_s).map(|(sum, more)| sum + more);
+                    add(sum, report, self.max_wall_s);
                 }
             }
         }
-        // Which lanes there are can change from run to run.
-        let places: Vec<usize> = trace.lanes.iter().map(|name| self.lane(name, &trace.lanes)).collect();
+        // The lanes can differ from run to run.
+        let indices: Vec<usize> = trace.lanes.iter().map(|name| self.lane(name, &trace.lanes)).collect();
         self.trace.spans.extend(trace.spans.iter().cloned().map(|mut span| {
-            span.lane = places[span.lane];
+            span.lane = indices[span.lane];
             span.from += began;
             span.until += began;
             span
@@ -56,22 +56,22 @@ impl Sum {
         })
     }
 
-    /// All of it, with what was built. There is no report where there was no run.
+    /// Attaches the totals to a root. There is no report if there was no run.
     pub(super) fn finish<T>(self, value: T, leaves: u64) -> Built<T> {
-        let Sum { report, leaves_per_item, trace, .. } = self;
+        let RunTotals { report, leaves_per_item, trace, .. } = self;
         Built { value, leaves, leaves_per_item, report, trace }
     }
 }
 
-fn add(sum: &mut Report, more: &Report, latest_s: Option<f64>) {
+fn add(sum: &mut Report, more: &Report, max_wall_s: Option<f64>) {
     sum.items += more.items;
     sum.done += more.done;
     sum.wall_s += more.wall_s;
     sum.ideal_s += more.ideal_s;
     let efficiency = sum.ideal_s / sum.wall_s.max(f64::MIN_POSITIVE);
     sum.efficiency = sum.efficiency.zip(more.efficiency).map(|_| efficiency);
-    sum.bound = latest_s.map(|latest_s| (sum.ideal_s / latest_s.max(f64::MIN_POSITIVE)).min(1.0));
-    // What a device alone would have taken is told by its rate over all of them.
+    sum.bound = max_wall_s.map(|max_wall_s| (sum.ideal_s / max_wall_s.max(f64::MIN_POSITIVE)).min(1.0));
+    // These compare one run with single devices, and cannot be added up.
     sum.speedup = None;
     sum.calibrated = None;
     sum.predicted_s = sum.predicted_s.zip(more.predicted_s).map(|(a, b)| a + b);
@@ -86,11 +86,11 @@ fn add(sum: &mut Report, more: &Report, latest_s: Option<f64>) {
 }
 
 fn add_device(sum: &mut DeviceReport, more: &DeviceReport) {
-    // Its rate is what it did in all over the time it was at it.
-    let at_work = |it: &DeviceReport| it.rate.map_or(0.0, |rate| it.items as f64 / rate);
-    let working = at_work(sum) + at_work(more);
+    // The rate over both runs is all items over the sum of the times at each run's rate.
+    let working_s = |it: &DeviceReport| it.rate.map_or(0.0, |rate| it.items as f64 / rate);
+    let working_s = working_s(sum) + working_s(more);
     sum.items += more.items;
-    sum.rate = (working > 0.0).then(|| sum.items as f64 / working);
+    sum.rate = (working_s > 0.0).then(|| sum.items as f64 / working_s);
     sum.chunks += more.chunks;
     sum.busy_s += more.busy_s;
     sum.copy_s += more.copy_s;
@@ -117,9 +117,9 @@ mod test {
         let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
         let builder = Builder::new(&pool).trace();
         let bytes = vec![0; 32 << 16];
-        let leaves = Leaves::of_size(&bytes, 32).unwrap();
+        let leaves = Leaves::fixed_size(&bytes, 32).unwrap();
         let (a, b) = (builder.root(&leaves).unwrap(), builder.root(&leaves).unwrap());
-        let mut sum = Sum::default();
+        let mut sum = RunTotals::default();
         sum.add(&a, Duration::ZERO);
         sum.add(&b, Duration::from_secs(1));
         let built = sum.finish((), 2 << 16);

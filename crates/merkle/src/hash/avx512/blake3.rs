@@ -1,8 +1,10 @@
-//! BLAKE3, sixteen messages at once.
+//! BLAKE3 of sixteen messages at once.
 
 use std::arch::x86_64::*;
 
-use super::{Around, Digest, LANES, Word, Words, columns, message_of_pairs, rows, splat};
+use super::{
+    Digest, Framing, LANES, Word, Words, message_of_pairs, splat, transpose_to_digests, transpose_to_words,
+};
 
 const INITIAL: [u32; 8] =
     [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
@@ -10,10 +12,11 @@ const INITIAL: [u32; 8] =
 const CHUNK_START: u32 = 1;
 const CHUNK_END: u32 = 2;
 const ROOT: u32 = 8;
-const WHOLE: u32 = CHUNK_START | CHUNK_END | ROOT;
+/// The flags of a message of one block.
+const SINGLE_BLOCK: u32 = CHUNK_START | CHUNK_END | ROOT;
 
-/// Where each word of a message comes from for the next round.
-const NEXT: [usize; 16] = [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8];
+/// The permutation of the message words between rounds.
+const MESSAGE_PERMUTATION: [usize; 16] = [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8];
 
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
@@ -48,7 +51,7 @@ fn compress(chain: &Words, mut m: [Word; 16], bytes: u32, flags: u32) -> Words {
     for round in 0..7 {
         if round > 0 {
             let before = m;
-            for (word, from) in m.iter_mut().zip(NEXT) {
+            for (word, from) in m.iter_mut().zip(MESSAGE_PERMUTATION) {
                 *word = before[from];
             }
         }
@@ -68,49 +71,49 @@ fn compress(chain: &Words, mut m: [Word; 16], bytes: u32, flags: u32) -> Words {
     words
 }
 
-/// The last byte of one word before the first three of the next: here the low byte is the first.
+/// Shifts a byte string right by one byte: the last byte of `before`, then the first three of `word` (little-endian).
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-fn moved(before: Word, word: Word) -> Word {
+fn shift_in_byte(before: Word, word: Word) -> Word {
     _mm512_or_si512(_mm512_srli_epi32::<24>(before), _mm512_slli_epi32::<8>(word))
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn ones(around: Around, messages: &[Digest; LANES]) -> [Digest; LANES] {
-    let message = columns::<false>(messages);
+pub(super) fn hash_digests(framing: Framing, messages: &[Digest; LANES]) -> [Digest; LANES] {
+    let message = transpose_to_words::<false>(messages);
     let zero = _mm512_setzero_si512();
     let mut words = [zero; 16];
-    rows::<false>(&match around.prefix {
+    transpose_to_digests::<false>(&match framing.prefix {
         Some(prefix) => {
             words[0] = _mm512_or_si512(splat(prefix.into()), _mm512_slli_epi32::<8>(message[0]));
             for index in 1..8 {
-                words[index] = moved(message[index - 1], message[index]);
+                words[index] = shift_in_byte(message[index - 1], message[index]);
             }
-            words[8] = moved(message[7], zero);
-            compress(&initial(), words, 33, WHOLE)
+            words[8] = shift_in_byte(message[7], zero);
+            compress(&initial(), words, 33, SINGLE_BLOCK)
         }
         None => {
             words[..8].copy_from_slice(&message);
-            compress(&initial(), words, 32, WHOLE)
+            compress(&initial(), words, 32, SINGLE_BLOCK)
         }
     })
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn pairs(around: Around, low: &[Digest; LANES], high: &[Digest; LANES]) -> [Digest; LANES] {
-    let message = message_of_pairs(&columns::<false>(low), &columns::<false>(high));
+pub(super) fn hash_pairs(framing: Framing, low: &[Digest; LANES], high: &[Digest; LANES]) -> [Digest; LANES] {
+    let message = message_of_pairs(&transpose_to_words::<false>(low), &transpose_to_words::<false>(high));
     let zero = _mm512_setzero_si512();
-    rows::<false>(&match around.prefix {
+    transpose_to_digests::<false>(&match framing.prefix {
         Some(prefix) => {
             let (mut words, mut rest) = ([zero; 16], [zero; 16]);
             words[0] = _mm512_or_si512(splat(prefix.into()), _mm512_slli_epi32::<8>(message[0]));
             for index in 1..16 {
-                words[index] = moved(message[index - 1], message[index]);
+                words[index] = shift_in_byte(message[index - 1], message[index]);
             }
-            rest[0] = moved(message[15], zero);
+            rest[0] = shift_in_byte(message[15], zero);
             let chain = compress(&initial(), words, 64, CHUNK_START);
             compress(&chain, rest, 1, CHUNK_END | ROOT)
         }
-        None => compress(&initial(), message, 64, WHOLE),
+        None => compress(&initial(), message, 64, SINGLE_BLOCK),
     })
 }

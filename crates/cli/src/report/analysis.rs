@@ -1,0 +1,212 @@
+//! Adds up what the lanes of a trace did.
+
+use serde::Serialize;
+
+use super::trace::{Activity, Lane, Span, Trace};
+
+/// The times of a run.
+#[derive(Debug, Serialize)]
+pub(super) struct Analysis {
+    pub(super) wall_s: f64,
+    pub(super) items: u64,
+    pub(super) chunks: u64,
+    pub(super) lanes: usize,
+    /// The mean over all lanes.
+    pub(super) total: Times,
+    pub(super) devices: Vec<DeviceTimes>,
+}
+
+/// The times of a device, as the mean over its lanes.
+#[derive(Debug, Serialize)]
+pub(super) struct DeviceTimes {
+    pub(super) id: String,
+    pub(super) lanes: usize,
+    pub(super) items: u64,
+    /// The device's share of all items.
+    pub(super) share: f64,
+    pub(super) chunks: u64,
+    /// The number of chunks that failed.
+    pub(super) failures: u64,
+    /// The number of chunks that another lane finished first.
+    pub(super) dropped: u64,
+    /// The number of chunks that were taken over from slower lanes.
+    pub(super) rescues: u64,
+    /// The median time of a chunk.
+    pub(super) median_chunk_s: f64,
+    #[serde(flatten)]
+    pub(super) times: Times,
+}
+
+/// Shares of the time of a run. All but `copy` and `prepare` add up to 1.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(super) struct Times {
+    /// Computing results that were used.
+    pub(super) busy: f64,
+    /// Copying between host and device, a part of `busy`.
+    pub(super) copy: f64,
+    /// On chunks that failed, or that another lane finished first.
+    pub(super) wasted: f64,
+    /// Before the first chunk.
+    pub(super) start: f64,
+    /// Opening devices and compiling kernels, a part of `start` or `gaps`.
+    pub(super) prepare: f64,
+    /// Idle between chunks.
+    pub(super) gaps: f64,
+    /// After the last chunk.
+    pub(super) tail: f64,
+}
+
+impl Analysis {
+    pub(super) fn new(trace: &Trace) -> Analysis {
+        let spans = || trace.lanes.iter().flat_map(|lane| &lane.spans);
+        let wall_s = spans().map(|span| span.until_s).fold(0.0, f64::max);
+        let used = |span: &&Span| matches!(span.activity, Activity::Work | Activity::Rescue);
+        let items: u64 = spans().filter(used).map(|span| span.items).sum();
+        let mut ids: Vec<&str> = Vec::new();
+        for lane in &trace.lanes {
+            if !ids.contains(&lane.device.as_str()) {
+                ids.push(&lane.device);
+            }
+        }
+        let device = |id: &str| {
+            let lanes: Vec<&Lane> = trace.lanes.iter().filter(|lane| lane.device == id).collect();
+            DeviceTimes::new(id, &lanes, wall_s, items)
+        };
+        let devices: Vec<DeviceTimes> = ids.into_iter().map(device).collect();
+        Analysis {
+            wall_s,
+            items,
+            chunks: devices.iter().map(|device| device.chunks).sum(),
+            lanes: trace.lanes.len(),
+            total: Times::mean(trace.lanes.iter().map(|lane| Times::of(lane, wall_s))),
+            devices,
+        }
+    }
+}
+
+impl DeviceTimes {
+    fn new(id: &str, lanes: &[&Lane], wall_s: f64, all_items: u64) -> DeviceTimes {
+        let spans = || lanes.iter().flat_map(|lane| &lane.spans);
+        let count = |activity: Activity| spans().filter(|span| span.activity == activity).count() as u64;
+        let items = spans().filter(|span| is_used(span)).map(|span| span.items).sum();
+        let mut chunk_times: Vec<f64> =
+            spans().filter(|span| span.activity.is_chunk()).map(|span| span.until_s - span.from_s).collect();
+        chunk_times.sort_unstable_by(f64::total_cmp);
+        DeviceTimes {
+            id: id.into(),
+            lanes: lanes.len(),
+            items,
+            share: items as f64 / all_items.max(1) as f64,
+            chunks: chunk_times.len() as u64,
+            failures: count(Activity::Failure),
+            dropped: count(Activity::Dropped),
+            rescues: count(Activity::Rescue),
+            median_chunk_s: chunk_times.get(chunk_times.len() / 2).copied().unwrap_or(0.0),
+            times: Times::mean(lanes.iter().map(|lane| Times::of(lane, wall_s))),
+        }
+    }
+}
+
+fn is_used(span: &Span) -> bool {
+    matches!(span.activity, Activity::Work | Activity::Rescue)
+}
+
+impl Times {
+    fn of(lane: &Lane, wall_s: f64) -> Times {
+        let covered =
+            |is_counted: &dyn Fn(&Span) -> bool| covered_s(lane.spans.iter().filter(|it| is_counted(it)));
+        let chunks = || lane.spans.iter().filter(|span| span.activity.is_chunk());
+        let first = chunks().map(|span| span.from_s).fold(wall_s, f64::min);
+        let last = chunks().map(|span| span.until_s).fold(first, f64::max);
+        let in_chunks = covered(&|span| span.activity.is_chunk());
+        let busy = covered(&is_used);
+        let share = |seconds: f64| (seconds / wall_s.max(1e-12)).clamp(0.0, 1.0);
+        Times {
+            busy: share(busy),
+            copy: share(covered(&|span| span.activity == Activity::Copy)),
+            wasted: share(in_chunks - busy),
+            start: share(first),
+            prepare: share(covered(&|span| span.activity == Activity::Preparation)),
+            gaps: share(last - first - in_chunks),
+            tail: share(wall_s - last),
+        }
+    }
+
+    fn mean(all: impl Iterator<Item = Times>) -> Times {
+        let (mut sum, mut count) = (Times::default(), 0.0f64);
+        for Times { busy, copy, wasted, start, prepare, gaps, tail } in all {
+            count += 1.0;
+            sum.busy += busy;
+            sum.copy += copy;
+            sum.wasted += wasted;
+            sum.start += start;
+            sum.prepare += prepare;
+            sum.gaps += gaps;
+            sum.tail += tail;
+        }
+        let count = count.max(1.0);
+        Times {
+            busy: sum.busy / count,
+            copy: sum.copy / count,
+            wasted: sum.wasted / count,
+            start: sum.start / count,
+            prepare: sum.prepare / count,
+            gaps: sum.gaps / count,
+            tail: sum.tail / count,
+        }
+    }
+}
+
+/// Returns the time that spans cover. Chunks of one lane overlap, since two are in flight on a GPU.
+fn covered_s<'a>(spans: impl Iterator<Item = &'a Span>) -> f64 {
+    let mut intervals: Vec<(f64, f64)> = spans.map(|span| (span.from_s, span.until_s)).collect();
+    intervals.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut covered, mut end) = (0.0, f64::NEG_INFINITY);
+    for (from, until) in intervals {
+        covered += (until - from.max(end)).max(0.0);
+        end = end.max(until);
+    }
+    covered
+}
+
+#[cfg(test)]
+pub(super) mod test {
+    use super::*;
+
+    /// A lane of a device with spans of an activity, the items and the time.
+    pub(in crate::report) fn lane(device: &str, spans: &[(Activity, u64, f64, f64)]) -> Lane {
+        let span = |&(activity, items, from_s, until_s): &_| Span { activity, items, from_s, until_s };
+        Lane { device: device.into(), spans: spans.iter().map(span).collect() }
+    }
+
+    #[test]
+    fn times_add_up_and_overlaps_count_once() {
+        let lanes = vec![
+            lane(
+                "gpu",
+                &[
+                    (Activity::Work, 30, 1.0, 4.0),
+                    (Activity::Copy, 30, 1.0, 2.0),
+                    (Activity::Work, 30, 3.0, 6.0),
+                    (Activity::Preparation, 0, 0.0, 1.0),
+                ],
+            ),
+            lane("cpu", &[(Activity::Work, 20, 0.0, 4.0), (Activity::Dropped, 20, 5.0, 10.0)]),
+            lane("cpu", &[]),
+        ];
+        let analysis = Analysis::new(&Trace { lanes });
+        assert_eq!((analysis.wall_s, analysis.items, analysis.chunks, analysis.lanes), (10.0, 80, 4, 3));
+        let [gpu, cpu] = &analysis.devices[..] else { panic!("two devices") };
+        let times =
+            Times { busy: 0.5, copy: 0.1, wasted: 0.0, start: 0.1, prepare: 0.1, gaps: 0.0, tail: 0.4 };
+        assert_eq!(gpu.times, times);
+        assert_eq!((gpu.share, gpu.chunks, gpu.median_chunk_s), (0.75, 2, 3.0));
+        // The mean of a lane that worked and one that had nothing to do.
+        assert_eq!((cpu.lanes, cpu.dropped), (2, 1));
+        let Times { busy, wasted, start, gaps, tail, .. } = cpu.times;
+        assert_eq!([busy, wasted, start, gaps, tail], [0.2, 0.25, 0.5, 0.05, 0.0]);
+        for Times { busy, wasted, start, gaps, tail, .. } in [gpu.times, cpu.times, analysis.total] {
+            assert!((busy + wasted + start + gaps + tail - 1.0).abs() < 1e-9);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! `evener report`: explains where the time of a run went, from its trace.
+
+mod advice;
+mod analysis;
+mod trace;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use serde::Serialize;
+
+use self::{
+    advice::{Finding, findings},
+    analysis::{Analysis, DeviceTimes},
+    trace::Trace,
+};
+use crate::{
+    escape,
+    input::{display_input, read_text},
+    output::{format_count, format_time, write_json, write_out},
+    table::{Heading, table},
+    verbosity::Verbosity,
+};
+
+/// Explain where the time of a run went, from its trace
+///
+/// Reads a trace that --trace has written, and prints for each device how much of the time it computed, copied, waited or
+/// computed results that were not used, and what to change.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct Arguments {
+    /// Read the trace from this file; - is standard input
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+
+    /// Print a JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  evener merkle disk.img --trace trace.json && evener report trace.json
+      explain a run on this machine
+  evener sim scenarios/unlike.toml -q --trace t.json && evener report t.json
+      explain a simulated run
+  evener report trace.json --json | jq '.findings[].advice'
+      print the advice only
+
+Columns, in percent of the time of the run:
+  BUSY    computing results that were used, copies included
+  COPY    copying between host and device (a part of BUSY, or hidden behind it)
+  WASTED  on chunks that failed, or that another device finished first
+  START   before the first chunk: opening the device, compiling kernels
+  GAPS    idle between chunks
+  TAIL    idle after the last chunk, while other devices still worked";
+
+/// The JSON output.
+#[derive(Debug, Serialize)]
+struct RunReport<'a> {
+    trace: String,
+    #[serde(flatten)]
+    analysis: &'a Analysis,
+    findings: &'a [Finding],
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
+    let name = display_input(&arguments.trace);
+    let text = read_text(&arguments.trace)?;
+    let escaped = |error: anyhow::Error| anyhow!("{}", escape::single_line(&format!("{error:#}")));
+    let trace = Trace::parse(&text)
+        .map_err(escaped)
+        .with_context(|| format!("{name}: is not a trace that --trace has written"))?;
+    let analysis = Analysis::new(&trace);
+    let findings = findings(&analysis);
+    if arguments.json {
+        write_json(&RunReport { trace: name, analysis: &analysis, findings: &findings })
+    } else if verbosity.is_quiet() {
+        Ok(write_out(&format!("{:.4}\n", analysis.total.busy))?)
+    } else {
+        Ok(write_out(&print(&name, &analysis, &findings))?)
+    }
+}
+
+fn print(name: &str, analysis: &Analysis, findings: &[Finding]) -> String {
+    let headings = [
+        Heading::text("DEVICE"),
+        Heading::number("LANES"),
+        Heading::number("ITEMS"),
+        Heading::number("SHARE"),
+        Heading::number("BUSY"),
+        Heading::number("COPY").optional(),
+        Heading::number("WASTED").optional(),
+        Heading::number("START").optional(),
+        Heading::number("GAPS").optional(),
+        Heading::number("TAIL").optional(),
+    ];
+    let row = |device: &DeviceTimes| {
+        let times = &device.times;
+        let shares = [times.busy, times.copy, times.wasted, times.start, times.gaps, times.tail];
+        let mut cells = vec![device.id.clone(), device.lanes.to_string(), format_count(device.items)];
+        cells.push(percent(device.share));
+        cells.extend(shares.map(percent));
+        cells
+    };
+    let table = table(&headings, &analysis.devices.iter().map(row).collect::<Vec<_>>());
+    let total = &analysis.total;
+    let parts = [
+        (total.busy, "computing results that were used"),
+        (total.wasted, "computing results that were not used"),
+        (total.start, "waiting before the first chunk"),
+        (total.gaps, "waiting between chunks"),
+        (total.tail, "waiting after the last chunk"),
+    ];
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(share, _)| *share >= 0.0005)
+        .map(|(share, what)| format!("  {:>7}  {what}", percent(*share)))
+        .collect();
+    let findings: Vec<String> =
+        findings.iter().map(|Finding { cause, advice, .. }| format!("  - {cause}\n    {advice}")).collect();
+    format!(
+        "{name}: {} items in {} chunks on {} lanes in {}\n\n{table}\n\nWhere the time of all lanes went:\n{}\n\n\
+         What to change:\n{}\n",
+        format_count(analysis.items),
+        format_count(analysis.chunks),
+        analysis.lanes,
+        format_time(analysis.wall_s),
+        parts.join("\n"),
+        findings.join("\n")
+    )
+}
+
+/// Formats a share as a percentage.
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}

@@ -1,0 +1,218 @@
+//! Reads traces in the format of Chrome and Perfetto.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What a lane did in a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Activity {
+    /// A chunk whose results were used.
+    Work,
+    /// A chunk that was taken over from a slower lane, and whose results were used.
+    Rescue,
+    /// A chunk that another lane finished first.
+    Dropped,
+    /// A chunk that failed.
+    Failure,
+    /// A copy between host and device, which is part of a chunk.
+    Copy,
+    /// Opening a device or compiling a kernel.
+    Preparation,
+    /// An activity that this version does not know.
+    Unknown,
+}
+
+impl Activity {
+    fn from_name(name: &str) -> Activity {
+        match name.to_ascii_lowercase().as_str() {
+            "work" => Activity::Work,
+            "rescue" => Activity::Rescue,
+            "dropped" => Activity::Dropped,
+            "failure" => Activity::Failure,
+            "copy" | "upload" | "download" => Activity::Copy,
+            name if name.starts_with("prepar") || name.starts_with("start") => Activity::Preparation,
+            _ => Activity::Unknown,
+        }
+    }
+
+    /// Returns whether the span is a chunk.
+    pub(super) fn is_chunk(self) -> bool {
+        matches!(self, Activity::Work | Activity::Rescue | Activity::Dropped | Activity::Failure)
+    }
+}
+
+/// A span of a lane's time, in seconds since the start of the run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Span {
+    pub(super) activity: Activity,
+    pub(super) items: u64,
+    pub(super) from_s: f64,
+    pub(super) until_s: f64,
+}
+
+/// A row of a trace.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// The device's id.
+    pub(super) device: String,
+    pub(super) spans: Vec<Span>,
+}
+
+/// The lanes of a run.
+#[derive(Debug)]
+pub(super) struct Trace {
+    pub(super) lanes: Vec<Lane>,
+}
+
+/// An event of the file. Unknown keys are ignored.
+#[derive(Debug, Deserialize)]
+struct Event {
+    ph: String,
+    #[serde(default)]
+    pid: u64,
+    #[serde(default)]
+    tid: u64,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    cat: Value,
+    #[serde(default)]
+    ts: f64,
+    #[serde(default)]
+    dur: f64,
+    #[serde(default)]
+    args: BTreeMap<String, Value>,
+}
+
+impl Event {
+    fn argument(&self, name: &str) -> Option<&str> {
+        self.args.get(name)?.as_str()
+    }
+}
+
+impl Trace {
+    /// Parses a file. Fails if it has no span with a known activity.
+    pub(super) fn parse(text: &str) -> Result<Trace> {
+        let file: Value = serde_json::from_str(text)?;
+        // The format also allows the list of events alone.
+        let events = file.get("traceEvents").unwrap_or(&file);
+        let events: Vec<Event> = serde_json::from_value(events.clone())?;
+        let mut lanes: BTreeMap<(u64, u64), Lane> = BTreeMap::new();
+        for event in &events {
+            let lane = (event.pid, event.tid);
+            match event.ph.as_str() {
+                "M" if event.name == "thread_name" => {
+                    let device = device_of(event.argument("name").unwrap_or_default());
+                    lanes.entry(lane).or_default().device = device;
+                }
+                "X" => lanes.entry(lane).or_default().spans.extend(span(event)),
+                _ => {}
+            }
+        }
+        for ((_, tid), lane) in &mut lanes {
+            if lane.device.is_empty() {
+                lane.device = format!("lane {tid}");
+            }
+        }
+        let lanes: Vec<Lane> = lanes.into_values().collect();
+        if !lanes.iter().flat_map(|lane| &lane.spans).any(|span| span.activity.is_chunk()) {
+            bail!("it has no chunks");
+        }
+        Ok(Trace { lanes })
+    }
+}
+
+fn span(event: &Event) -> Option<Span> {
+    let activity = event.argument("activity").or(event.cat.as_str()).unwrap_or_default();
+    let is_valid = event.ts.is_finite() && event.dur.is_finite() && event.ts >= 0.0 && event.dur >= 0.0;
+    is_valid.then(|| Span {
+        activity: Activity::from_name(activity),
+        items: event.args.get("items").and_then(Value::as_u64).unwrap_or(0),
+        from_s: event.ts / 1e6,
+        until_s: (event.ts + event.dur) / 1e6,
+    })
+}
+
+/// Returns the device of a lane: `cpu` for `cpu lane 3` or `cpu core 3`.
+fn device_of(lane: &str) -> String {
+    let mut words = lane.rsplitn(3, ' ');
+    match (words.next(), words.next(), words.next()) {
+        (Some(number), Some(_), Some(device)) if number.parse::<u64>().is_ok() => device.into(),
+        _ => lane.into(),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_trace_of_the_scheduler_is_read() {
+        use std::time::Duration;
+
+        use evener_schedule as schedule;
+
+        let span = |lane, activity, from, until| schedule::Span {
+            lane,
+            activity,
+            items: 10..30,
+            from: Duration::from_millis(from),
+            until: Duration::from_millis(until),
+        };
+        let written = schedule::Trace {
+            lanes: vec!["cuda:0".into(), "cpu lane 0".into(), "cpu lane 1".into()],
+            spans: vec![
+                span(0, schedule::Activity::Work, 1, 3),
+                span(0, schedule::Activity::Copy, 1, 2),
+                span(1, schedule::Activity::Rescue, 2, 4),
+                span(2, schedule::Activity::Dropped, 0, 4),
+                span(2, schedule::Activity::Failure, 4, 5),
+            ],
+        };
+        let read = Trace::parse(&written.to_json().to_string()).unwrap();
+        let devices: Vec<&str> = read.lanes.iter().map(|lane| lane.device.as_str()).collect();
+        assert_eq!(devices, ["cuda:0", "cpu", "cpu"]);
+        let activities: Vec<Activity> =
+            read.lanes.iter().flat_map(|lane| &lane.spans).map(|span| span.activity).collect();
+        assert_eq!(
+            activities,
+            [Activity::Work, Activity::Copy, Activity::Rescue, Activity::Dropped, Activity::Failure]
+        );
+        let first = read.lanes[0].spans[0];
+        assert_eq!((first.items, first.from_s, first.until_s), (20, 0.001, 0.003));
+    }
+
+    #[test]
+    fn unknown_keys_events_and_activities_are_tolerated() {
+        let text = r#"{ "otherData": { "version": 9 }, "traceEvents": [
+            { "ph": "M", "name": "process_name", "pid": 1, "args": { "name": "evener" } },
+            { "ph": "C", "name": "memory", "pid": 1, "ts": 5, "args": { "bytes": 7 } },
+            { "ph": "X", "pid": 1, "tid": 4, "name": "hash 0..8", "cat": "chunk", "ts": 1, "dur": 9, "id": "x",
+              "args": { "activity": "work", "items": 8, "task": "hash" } },
+            { "ph": "X", "pid": 1, "tid": 4, "name": "compile", "cat": "prepare", "ts": 0, "dur": 1 },
+            { "ph": "X", "pid": 1, "tid": 4, "name": "nap", "cat": "sleep", "ts": 10, "dur": 1 }
+        ] }"#;
+        let trace = Trace::parse(text).unwrap();
+        assert_eq!(trace.lanes.len(), 1);
+        let lane = &trace.lanes[0];
+        let activities: Vec<Activity> = lane.spans.iter().map(|span| span.activity).collect();
+        assert_eq!(activities, [Activity::Work, Activity::Preparation, Activity::Unknown]);
+        assert_eq!((lane.device.as_str(), lane.spans[0].items), ("lane 4", 8));
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        for text in ["", "{}", "[]", "7", r#"{ "traceEvents": [] }"#, r#"[{ "ph": "X", "cat": "copy" }]"#] {
+            assert!(Trace::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_its_lanes_name_without_their_number() {
+        let names = ["cpu", "cpu lane 3", "cpu/a core 12", "my device", "cuda:0"].map(device_of);
+        assert_eq!(names, ["cpu", "cpu", "cpu/a", "my device", "cuda:0"]);
+    }
+}
