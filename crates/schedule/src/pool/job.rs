@@ -14,7 +14,7 @@ use super::{
 use crate::{
     contain::log,
     error::RunError,
-    executor::{Fold, ReadAhead},
+    executor::{Fold, ReadAhead, Slots},
     progress::{Bar, Progress},
     report::Report,
     run::Settings,
@@ -59,7 +59,7 @@ pub struct Job<'a, T: Task> {
     pub(super) cancel: Option<Cancel>,
     pub(super) deadline: Option<Duration>,
     pub(super) prepare_limit: Duration,
-    pub(super) progress: Option<Listener<'a>>,
+    pub(super) progress: Option<Arc<Listener<'a>>>,
     pub(super) progress_every: Duration,
     pub(super) read_ahead: ReadAhead,
     /// What the task's history is kept under.
@@ -181,7 +181,7 @@ impl<'a, T: Task> Job<'a, T> {
     /// sooner tell nothing. Where it panics, the run ends, and the panic goes on in the thread that started it.
     pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + Send + 'b) -> Job<'b, T> {
         Job {
-            progress: Some(Mutex::new(Box::new(tell))),
+            progress: Some(Arc::new(Mutex::new(Box::new(tell)))),
             pool: self.pool,
             task: self.task,
             strategy: self.strategy,
@@ -196,6 +196,31 @@ impl<'a, T: Task> Job<'a, T> {
             key: self.key,
             shelf: self.shelf,
             memory: self.memory,
+        }
+    }
+
+    /// The same job for another task of this type, or the same with other parameters: with all options, and with what was
+    /// learned so far. What was made on the devices is shared too where the tasks' [`state_id`](Task::state_id) is the
+    /// same.
+    pub fn with_task(&self, task: &T) -> Job<'a, T> {
+        let state_id = task.state_id();
+        let shares = state_id.is_some() && state_id == self.task.state_id();
+        Job {
+            pool: self.pool.clone(),
+            task: task.clone(),
+            strategy: self.strategy,
+            settings: self.settings,
+            chooses: self.chooses,
+            keeps_trace: self.keeps_trace,
+            cancel: self.cancel.clone(),
+            deadline: self.deadline,
+            prepare_limit: self.prepare_limit,
+            progress: self.progress.clone(),
+            progress_every: self.progress_every,
+            read_ahead: self.read_ahead,
+            key: self.key.clone(),
+            shelf: if shares { self.shelf.clone() } else { Arc::default() },
+            memory: self.memory.clone(),
         }
     }
 
@@ -244,7 +269,7 @@ impl<'a, T: Task> Job<'a, T> {
         T: Task<Output = ()>,
     {
         let settings = Settings { rescue: false, ..self.settings };
-        let Mapped { report, .. } = self.execute_with(settings, items, 1, None, None)?;
+        let Mapped { report, .. } = self.execute_with(settings, items, 1, None, None, Slots::new)?;
         Ok(report)
     }
 

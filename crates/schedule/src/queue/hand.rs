@@ -86,7 +86,8 @@ impl<T: Task> Shared<T> {
     fn make_ready(self: &Arc<Self>, me: u64, line: usize) -> Option<Kept<T::State>> {
         let seat = &self.seats[line];
         let (device, generation) = seat.device();
-        match guarded(seat.id.clone(), "preparing", || self.task.prepare(&device)) {
+        let resident = self.shelf.resident(seat, generation);
+        match guarded(seat.id.clone(), "preparing", || self.task.prepare_with(&device, &resident)) {
             Ok(state) => {
                 let most = self.task.most_items(&state);
                 self.at_desk(|desk, _| desk.prepared(me, most));
