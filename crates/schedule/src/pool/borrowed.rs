@@ -49,6 +49,10 @@ impl Pool {
     /// let prices = vec![3, 1, 4, 1, 5];
     /// let changes = pool.map_range(1..prices.len(), |day| prices[day] - prices[day - 1])?;
     /// assert_eq!(changes.results(), [-2, 3, -3, 4]);
+    ///
+    /// // Results that are arrays are the rows of a matrix, which lie one after another.
+    /// let rows = pool.map_range(0..3, |row| [row, 10 * row])?;
+    /// assert_eq!(rows.results().as_flattened(), [0, 0, 1, 10, 2, 20]);
     /// # Ok::<(), evener_schedule::RunError>(())
     /// ```
     pub fn map_range<O, F>(&self, range: Range<usize>, function: F) -> Result<Mapped<O>, RunError>

@@ -180,23 +180,8 @@ impl<'a, T: Task> Job<'a, T> {
     /// Tells how far a run has come, ten times a second and at its end, on the thread that started it. Runs that are over
     /// sooner tell nothing. Where it panics, the run ends, and the panic goes on in the thread that started it.
     pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + Send + 'b) -> Job<'b, T> {
-        Job {
-            progress: Some(Arc::new(Mutex::new(Box::new(tell)))),
-            pool: self.pool,
-            task: self.task,
-            strategy: self.strategy,
-            settings: self.settings,
-            chooses: self.chooses,
-            keeps_trace: self.keeps_trace,
-            cancel: self.cancel,
-            deadline: self.deadline,
-            prepare_limit: self.prepare_limit,
-            progress_every: self.progress_every,
-            read_ahead: self.read_ahead,
-            key: self.key,
-            shelf: self.shelf,
-            memory: self.memory,
-        }
+        let shelf = self.shelf.clone();
+        self.variant(&self.task, shelf, Some(Arc::new(Mutex::new(Box::new(tell)))))
     }
 
     /// The same job for another task of this type, or the same with other parameters: with all options, and with what was
@@ -204,7 +189,17 @@ impl<'a, T: Task> Job<'a, T> {
     /// same.
     pub fn with_task(&self, task: &T) -> Job<'a, T> {
         let state_id = task.state_id();
-        let shares = state_id.is_some() && state_id == self.task.state_id();
+        let is_fit = state_id.is_some() && state_id == self.task.state_id();
+        let shelf = if is_fit { self.shelf.clone() } else { Arc::default() };
+        self.variant(task, shelf, self.progress.clone())
+    }
+
+    fn variant<'b>(
+        &self,
+        task: &T,
+        shelf: Arc<Shelf<T::State>>,
+        progress: Option<Arc<Listener<'b>>>,
+    ) -> Job<'b, T> {
         Job {
             pool: self.pool.clone(),
             task: task.clone(),
@@ -215,11 +210,11 @@ impl<'a, T: Task> Job<'a, T> {
             cancel: self.cancel.clone(),
             deadline: self.deadline,
             prepare_limit: self.prepare_limit,
-            progress: self.progress.clone(),
+            progress,
             progress_every: self.progress_every,
             read_ahead: self.read_ahead,
             key: self.key.clone(),
-            shelf: if shares { self.shelf.clone() } else { Arc::default() },
+            shelf,
             memory: self.memory.clone(),
         }
     }

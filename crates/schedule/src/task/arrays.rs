@@ -7,6 +7,7 @@
 
 use std::{
     any::{TypeId, type_name},
+    marker::PhantomData,
     ops::Range,
     ptr::NonNull,
 };
@@ -19,16 +20,28 @@ use bytemuck::Pod;
 /// On an error, what is in the outputs is any mixture of what was there and results.
 #[derive(Debug, Default)]
 pub struct Arrays<'a> {
-    pub(super) inputs: Vec<Array<&'a [u8]>>,
-    pub(super) outputs: Vec<Array<&'a mut [u8]>>,
+    pub(super) inputs: Vec<LentArray>,
+    pub(super) outputs: Vec<LentArray>,
+    lent: PhantomData<&'a mut [u8]>,
 }
 
-/// A slice of some type, as bytes.
-#[derive(Debug)]
-pub(super) struct Array<B> {
-    bytes: B,
-    pub(super) element: Element,
-    pub(super) len: usize,
+impl<'a> Arrays<'a> {
+    /// No arrays yet.
+    pub fn new() -> Self {
+        Arrays::default()
+    }
+
+    /// Adds the next input.
+    pub fn input<T: Pod>(mut self, input: &'a [T]) -> Self {
+        self.inputs.push(LentArray::new::<T>(NonNull::from(input)));
+        self
+    }
+
+    /// Adds the next output, which the results are written to.
+    pub fn output<T: Pod>(mut self, output: &'a mut [T]) -> Self {
+        self.outputs.push(LentArray::new::<T>(NonNull::from(output)));
+        self
+    }
 }
 
 /// The type of an array's elements.
@@ -45,75 +58,48 @@ impl Element {
     }
 }
 
-impl<'a> Arrays<'a> {
-    /// No arrays yet.
-    pub fn new() -> Self {
-        Arrays::default()
-    }
-
-    /// Adds the next input.
-    pub fn input<T: Pod>(mut self, input: &'a [T]) -> Self {
-        let (element, len) = (Element::of::<T>(), input.len());
-        self.inputs.push(Array { bytes: bytemuck::cast_slice(input), element, len });
-        self
-    }
-
-    /// Adds the next output, which the results are written to.
-    pub fn output<T: Pod>(mut self, output: &'a mut [T]) -> Self {
-        let (element, len) = (Element::of::<T>(), output.len());
-        self.outputs.push(Array { bytes: bytemuck::cast_slice_mut(output), element, len });
-        self
-    }
-
-    /// The same for threads that may outlive the arrays.
-    pub(super) fn lend(self) -> LentArrays {
-        LentArrays {
-            inputs: self
-                .inputs
-                .iter()
-                .map(|input| (NonNull::from(input.bytes).cast(), input.bytes.len()))
-                .collect(),
-            outputs: self
-                .outputs
-                .into_iter()
-                .map(|it| (NonNull::from(&mut *it.bytes).cast(), it.bytes.len()))
-                .collect(),
-        }
-    }
+/// An array of so many elements that belongs to the caller of a run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LentArray {
+    start: NonNull<u8>,
+    pub(super) element: Element,
+    pub(super) len: usize,
 }
 
-/// Arrays that belong to the caller of a run: where the bytes of each begin, and how many there are.
-#[derive(Debug)]
-pub(super) struct LentArrays {
-    inputs: Vec<(NonNull<u8>, usize)>,
-    outputs: Vec<(NonNull<u8>, usize)>,
-}
-
-// SAFETY: the pointers are of plain bytes, and whoever follows one promises that no other thread is in the way.
-unsafe impl Send for LentArrays {}
+// SAFETY: the pointer is of plain bytes, and whoever follows it promises that no other thread is in the way.
+unsafe impl Send for LentArray {}
 // SAFETY: as above.
-unsafe impl Sync for LentArrays {}
+unsafe impl Sync for LentArray {}
 
-impl LentArrays {
-    /// Some bytes of an input.
-    ///
-    /// # Safety
-    /// The input must be there, and not be written to, for as long as the slice is used.
-    pub(super) unsafe fn input(&self, index: usize, range: Range<usize>) -> &[u8] {
-        let (start, len) = self.inputs[index];
-        // SAFETY: the pointer and the length are of a slice, which is there as the caller promises.
-        let all = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
-        &all[range]
+impl LentArray {
+    fn new<T: Pod>(array: NonNull<[T]>) -> Self {
+        LentArray { start: array.cast(), element: Element::of::<T>(), len: array.len() }
     }
 
-    /// Writes some bytes of an output.
+    /// Where these bytes begin.
+    fn start(&self, range: &Range<usize>) -> *mut u8 {
+        let all = self.len * self.element.bytes;
+        assert!(range.start <= range.end && range.end <= all, "bytes {range:?} of {all}");
+        // SAFETY: the range is within the array.
+        unsafe { self.start.as_ptr().add(range.start) }
+    }
+
+    /// Some of its bytes.
     ///
     /// # Safety
-    /// The output must be there, and nobody else may touch these bytes meanwhile.
-    pub(super) unsafe fn write(&self, index: usize, first: usize, bytes: &[u8]) {
-        let (start, len) = self.outputs[index];
-        assert!(first <= len && bytes.len() <= len - first, "bytes past the end of output {index}");
+    /// The array must be there, and not be written to, for as long as the slice is used.
+    pub(super) unsafe fn read<'s>(&self, range: Range<usize>) -> &'s [u8] {
+        // SAFETY: they are bytes of elements without padding, which are there as the caller promises.
+        unsafe { std::slice::from_raw_parts(self.start(&range), range.len()) }
+    }
+
+    /// Writes some of its bytes, from this one on.
+    ///
+    /// # Safety
+    /// The array must be there and be an output, and nobody else may touch these bytes meanwhile.
+    pub(super) unsafe fn write(&self, first: usize, bytes: &[u8]) {
+        let to = self.start(&(first..first + bytes.len()));
         // SAFETY: the range is within the output, which is there and exclusively the caller's.
-        unsafe { start.as_ptr().add(first).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }

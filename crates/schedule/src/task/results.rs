@@ -362,6 +362,25 @@ mod test {
     }
 
     #[test]
+    fn each_result_that_is_kept_is_told_once_and_no_other() {
+        let (mut here, mut there, mut told) = (slots(6), slots::<u32>(6), Vec::new());
+        let mut results = Results::new(&mut here);
+        results.extend(0..6);
+        results.when_kept(|part| told.push(part));
+        let (left, right) = there.split_at_mut(3);
+        results.move_parts([(1..2, &mut left[1..2]), (4..6, &mut right[1..3])].into_iter());
+        let mut results = Results::new(&mut here);
+        results.extend(0..3);
+        results.when_kept(|part| told.push(part));
+        results.leave();
+        let mut results = Results::new(&mut here);
+        results.extend(0..3);
+        results.when_kept(|part| told.push(part));
+        drop(results);
+        assert_eq!(told, [1..2, 4..6, 0..3]);
+    }
+
+    #[test]
     fn parts_are_moved_and_the_rest_is_dropped() {
         let counted = Arc::new(());
         let (mut here, mut there) = (slots(6), slots(6));

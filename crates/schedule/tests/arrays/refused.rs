@@ -29,8 +29,8 @@ fn arrays_that_do_not_fit_are_refused_before_any_device_is_asked() {
     let mut out = [0u64; 8];
     let given = |arrays: Arrays<'_>| refused(&pool, &task, arrays);
 
-    assert_eq!(given(Arrays::new()), "input 0 is missing");
-    assert_eq!(given(Arrays::new().input(&numbers).input(&rows)), "output 0 is missing");
+    assert_eq!(given(Arrays::new()), "there are too few inputs");
+    assert_eq!(given(Arrays::new().input(&numbers).input(&rows)), "there are too few outputs");
     let wrong = given(Arrays::new().input(&rows).input(&rows).output(&mut out));
     assert_eq!(wrong, "input 0 is declared as u32, given as f32");
     let wrong = given(Arrays::new().input(&numbers).input(&rows[..11]).output(&mut out));
@@ -40,7 +40,7 @@ fn arrays_that_do_not_fit_are_refused_before_any_device_is_asked() {
     let wrong = given(Arrays::new().input(&numbers).input(&rows).output(&mut out[..6]));
     assert_eq!(wrong, "input 0 has 4 items, output 0 has 3");
     let wrong = given(Arrays::new().input(&numbers).input(&rows).input(&rows).output(&mut out));
-    assert_eq!(wrong, "3 inputs and 1 outputs, where 2 and 1 are declared");
+    assert_eq!(wrong, "there are more inputs or outputs than are declared");
 
     let none = KernelTask::arrays(&Kernel::new("none").rust(|_| Ok(())));
     assert_eq!(refused(&pool, &none, Arrays::new()), "no inputs or outputs are declared");
