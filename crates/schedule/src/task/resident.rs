@@ -33,13 +33,15 @@ impl Resident {
     }
 }
 
+type Upload = dyn Fn(&Device) -> Result<Argument> + Send + Sync;
+
 /// An array that every item may read all of.
 #[derive(Clone)]
 pub(super) struct Table {
     pub(super) name: Arc<str>,
     /// Differs between any two contents.
     pub(super) id: u64,
-    upload: Arc<dyn Fn(&Device) -> Result<Argument> + Send + Sync>,
+    upload: Arc<Upload>,
 }
 
 impl Table {

@@ -108,7 +108,7 @@ impl Shape {
             sum = sum.wrapping_add(element.wrapping_mul(input as u32 + 1));
         }
         for (table, &len) in self.tables.iter().enumerate() {
-            sum = (sum << 1 | sum >> 31) ^ look_up(table, (number as usize + column) % len);
+            sum = sum.rotate_left(1) ^ look_up(table, (number as usize + column) % len);
         }
         sum
     }

@@ -73,6 +73,9 @@ pub struct KernelTask<I, O, P = KernelParams> {
 /// What a kernel is told on a device about items with these numbers.
 type Params<P> = dyn Fn(&DeviceId, Range<u64>) -> P + Send + Sync;
 
+/// Makes a buffer for so many elements: its bytes, and what the kernel is given.
+type Allocate = fn(&Device, usize) -> Result<(Buffer<u8>, Argument)>;
+
 /// One of a kernel's buffers.
 #[derive(Clone)]
 struct Array {
@@ -80,7 +83,7 @@ struct Array {
     element: Element,
     /// How many elements an item has.
     width: usize,
-    allocate: fn(&Device, usize) -> Result<(Buffer<u8>, Argument)>,
+    allocate: Allocate,
 }
 
 /// What a kernel's buffer is.
