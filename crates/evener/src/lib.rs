@@ -63,7 +63,8 @@
 //! ```
 //!
 //! [`Pool::job`] has the options (strategy, deadline, cancelling, progress, trace), [`KernelTask`] puts a kernel to
-//! work, [`Pool::map_reduce`], [`Pool::for_each`] and [`Pool::map_stream`] are the other ways to run, and
+//! work, also one with several inputs and outputs ([`Pool::map_arrays`]), [`Pool::map_into`] writes the results to
+//! where you want them, [`Pool::map_reduce`], [`Pool::for_each`] and [`Pool::map_stream`] are the other ways to run, and
 //! [`Pool::queue`] is a service that takes work one piece at a time: the first device that can take a piece does it.
 //!
 //! ```
@@ -134,8 +135,8 @@ pub use evener_mesh as mesh;
 /// All of the scheduler: its settings, decisions, reports and simulator.
 pub use evener_schedule as schedule;
 pub use evener_schedule::{
-    BoxClosure, Cancel, Chunk, Closure, Handle, Job, KernelParams, KernelTask, MapStream, Mapped, Pool,
-    Progress, Queue, QueueError, Reduced, Report, Results, RunError, Strategy, Task,
+    Arrays, BoxClosure, Cancel, Chunk, Closure, Handle, Job, KernelParams, KernelTask, MapStream, Mapped,
+    Pool, Progress, Queue, QueueError, Reduced, Report, Resident, Results, RunError, Strategy, Task,
 };
 
 /// What most programs need: `use evener::prelude::*`.
@@ -143,6 +144,7 @@ pub mod prelude {
     pub use bytemuck::Pod;
     pub use evener_device::{Buffer, Device, Direction, Error, HostBuffer, Inventory, Kernel, Stream};
     pub use evener_schedule::{
-        Cancel, Chunk, Closure, Handle, KernelTask, Pool, Queue, Results, RunError, Strategy, Task,
+        Arrays, Cancel, Chunk, Closure, Handle, KernelParams, KernelTask, Pool, Queue, Results, RunError,
+        Strategy, Task,
     };
 }

@@ -52,6 +52,14 @@ pub enum RunError {
         /// How many there were.
         items: u64,
     },
+    /// What the run was to read or write does not fit the task, or each other.
+    #[error("task `{task}` cannot run on these arrays: {message}")]
+    Arrays {
+        /// The task.
+        task: String,
+        /// What does not fit.
+        message: String,
+    },
     /// The pool has no devices.
     #[error("a pool needs at least one device")]
     NoDevices,

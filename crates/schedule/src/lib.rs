@@ -33,7 +33,8 @@ pub use report::{Calibrated, DeviceReport, LeftOut, Report, Speedup};
 pub use run::Settings;
 pub use strategy::Strategy;
 pub use task::{
-    AnyFunction, BoxClosure, Chunk, Closure, KernelParams, KernelState, KernelTask, Results, Task,
+    AnyFunction, Arrays, BoxClosure, Chunk, Closure, KernelParams, KernelState, KernelTask, Resident,
+    Results, Task,
 };
 
 /// The decisions of a run, for whoever drives it with devices of their own.

@@ -169,7 +169,9 @@ impl<T: Task> Shared<T> {
         let seat = &self.seats[lane];
         let (device, generation) = seat.device();
         let new = || {
-            let state = guarded(seat.id.clone(), "preparing", || self.task.prepare(&device)).ok()?;
+            let resident = self.shelf.resident(seat, generation);
+            let prepare = || self.task.prepare_with(&device, &resident);
+            let state = guarded(seat.id.clone(), "preparing", prepare).ok()?;
             Some(self.shelf.lend(seat, Kept::new(state, generation)))
         };
         // What goes wrong here goes wrong again for the hand, who tells.
@@ -284,7 +286,9 @@ impl<T: Task> Shared<T> {
             drop(core);
             // Dropping it is the task's code.
             at_hand = None;
-            let prepared = guarded(seat.id.clone(), "preparing", || self.task.prepare(&device));
+            let resident = self.shelf.resident(seat, generation);
+            let prepare = || self.task.prepare_with(&device, &resident);
+            let prepared = guarded(seat.id.clone(), "preparing", prepare);
             let mut core = self.core();
             let now = self.now();
             if core.hands[me].dismissed {

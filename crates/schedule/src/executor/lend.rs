@@ -69,6 +69,8 @@ pub(crate) struct Slots<T> {
     len: usize,
     capacity: usize,
     gate: Gate,
+    /// Whether the memory belongs to the caller of the run.
+    is_lent: bool,
     /// Whether the memory belongs to the results that were taken, or is freed.
     is_gone: AtomicBool,
 }
@@ -89,7 +91,24 @@ impl<T> Slots<T> {
         let mut slots = ManuallyDrop::new(slots);
         let start = NonNull::from(slots.as_mut_slice()).cast();
         let (len, capacity) = (slots.len(), slots.capacity());
-        Slots { start, len, capacity, gate: Gate::new(), is_gone: AtomicBool::new(false) }
+        Slots { start, len, capacity, gate: Gate::new(), is_lent: false, is_gone: AtomicBool::new(false) }
+    }
+
+    /// Slots in memory that belongs to somebody else, where the results stay when they are taken.
+    ///
+    /// # Safety
+    /// The memory must be there, and nobody else may touch it, until `close` or `take` has returned.
+    pub(crate) unsafe fn lent(slots: &mut [T]) -> Self
+    where
+        T: Copy,
+    {
+        let (start, len) = (NonNull::from(&mut *slots).cast(), slots.len());
+        Slots { start, len, capacity: 0, gate: Gate::new(), is_lent: true, is_gone: AtomicBool::new(true) }
+    }
+
+    /// Lets nobody write any more, and waits until nobody does.
+    pub(crate) fn close(&self) {
+        self.gate.shut();
     }
 
     /// Keeps the slots from being taken while this lives. Nothing where they were taken.
@@ -121,14 +140,17 @@ impl<T> Slots<T> {
     /// # Safety
     /// The ranges must be exactly those that were written.
     pub(crate) unsafe fn take(&self, written: &[Range<u64>]) -> Option<Vec<T>> {
-        self.gate.shut();
+        self.close();
+        let count: u64 = written.iter().map(|range| range.end - range.start).sum();
+        if self.is_lent {
+            return (count == self.len as u64).then(Vec::new);
+        }
         if self.is_gone.swap(true, SeqCst) {
             return None;
         }
         // SAFETY: the parts are those of the vector that was made in `new`, the gate is shut and nobody is inside, and
         // `is_gone` says that it is made once.
         let mut slots = unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) };
-        let count: u64 = written.iter().map(|range| range.end - range.start).sum();
         if count == slots.len() as u64 {
             let (start, len, capacity) = (slots.as_mut_ptr(), slots.len(), slots.capacity());
             std::mem::forget(slots);

@@ -1,10 +1,17 @@
-//! Runs of functions and items that are borrowed, on the processor's cores.
+//! Runs of functions, arrays and places for results that are borrowed.
 #![allow(unsafe_code)]
 
 use std::{any::type_name, ops::Range};
 
-use super::{Mapped, Pool};
-use crate::{error::RunError, task::borrowed};
+use bytemuck::Pod;
+
+use super::{Job, Mapped, Pool};
+use crate::{
+    error::RunError,
+    executor::Slots,
+    report::Report,
+    task::{Arrays, KernelTask, Task, borrowed},
+};
 
 impl Pool {
     /// Calls a function for every item, on the processor's cores, and gives the results in the items' order. Both may
@@ -42,6 +49,10 @@ impl Pool {
     /// let prices = vec![3, 1, 4, 1, 5];
     /// let changes = pool.map_range(1..prices.len(), |day| prices[day] - prices[day - 1])?;
     /// assert_eq!(changes.results(), [-2, 3, -3, 4]);
+    ///
+    /// // Results that are arrays are the rows of a matrix, which lie one after another.
+    /// let rows = pool.map_range(0..3, |row| [row, 10 * row])?;
+    /// assert_eq!(rows.results().as_flattened(), [0, 0, 1, 10, 2, 20]);
     /// # Ok::<(), evener_schedule::RunError>(())
     /// ```
     pub fn map_range<O, F>(&self, range: Range<usize>, function: F) -> Result<Mapped<O>, RunError>
@@ -61,5 +72,40 @@ impl Pool {
         // keeps of it for the next call is what was learned, and not the task.
         let task = unsafe { borrowed(name, &function) };
         self.kept_job(&task).map(&vec![(); count])
+    }
+}
+
+impl<'a, T: Task> Job<'a, T> {
+    /// As [`Pool::map_into`].
+    pub fn map_into(&self, items: &[T::Input], results: &mut [T::Output]) -> Result<Report, RunError>
+    where
+        T::Output: Copy,
+    {
+        if items.len() != results.len() {
+            let message = format!("{} items with room for {} results", items.len(), results.len());
+            return Err(RunError::Arrays { task: self.task.name().into(), message });
+        }
+        // SAFETY: a run returns, or unwinds, only once nobody can write results any more.
+        let slots = |_| unsafe { Slots::lent(results) };
+        Ok(self.execute_with(self.settings, items, 1, None, None, slots)?.report)
+    }
+}
+
+impl<'a, I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod + Send + Sync> Job<'a, KernelTask<I, O, P>> {
+    /// The same job with other [parameters](KernelTask::parameters) for the kernel.
+    pub fn parameters(&self, parameters: P) -> Job<'a, KernelTask<I, O, P>> {
+        self.with_task(&self.task.parameters(parameters))
+    }
+}
+
+impl<P: Pod> Job<'_, KernelTask<(), (), P>> {
+    /// As [`Pool::map_arrays`].
+    pub fn map_arrays(&self, arrays: Arrays<'_>) -> Result<Report, RunError> {
+        // SAFETY: a run returns, or unwinds, only once its items cannot be read and no results can be kept any more; the
+        // job goes with it.
+        let lent = unsafe { self.task.lend(arrays) };
+        let (task, count) =
+            lent.map_err(|message| RunError::Arrays { task: self.task.name().into(), message })?;
+        Ok(self.with_task(&task).map(&vec![(); count])?.report)
     }
 }

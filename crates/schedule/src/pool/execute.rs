@@ -131,10 +131,11 @@ impl<T: Task> Job<'_, T> {
         fold: Option<Fold<T::Output>>,
         only: Option<usize>,
     ) -> Result<Mapped<T::Output>, RunError> {
-        self.execute_with(self.settings, items, unit, fold, only)
+        self.execute_with(self.settings, items, unit, fold, only, Slots::new)
     }
 
-    /// One run, from its beginning to its end. It counts in units of so many items, each of which has one result.
+    /// One run, from its beginning to its end. It counts in units of so many items, each of which has one result, for
+    /// which there are slots.
     pub(super) fn execute_with(
         &self,
         settings: Settings,
@@ -142,6 +143,7 @@ impl<T: Task> Job<'_, T> {
         unit: u64,
         fold: Option<Fold<T::Output>>,
         only: Option<usize>,
+        slots: impl FnOnce(usize) -> Slots<T::Output>,
     ) -> Result<Mapped<T::Output>, RunError> {
         let count = items.len() as u64;
         let units = count.div_ceil(unit);
@@ -170,7 +172,7 @@ impl<T: Task> Job<'_, T> {
             Account::new(specs.len(), self.keeps_trace),
             lane_seats,
             Feed::Lent(lent),
-            Outlet::Slots(Slots::new(units as usize)),
+            Outlet::Slots(slots(units as usize)),
             fold,
             (unit, count),
             self.shelf.clone(),
@@ -312,7 +314,7 @@ impl<T: Task> Job<'_, T> {
     }
 }
 
-/// Takes the items back, however a run ends.
+/// Takes the items back, and has nobody write results any more, however a run ends.
 struct Borrowed<'s, T: Task>(&'s Arc<Shared<T>>);
 
 impl<T: Task> Drop for Borrowed<'_, T> {
@@ -320,6 +322,9 @@ impl<T: Task> Drop for Borrowed<'_, T> {
         self.0.stop();
         if let Feed::Lent(lent) = &self.0.feed {
             lent.take_back();
+        }
+        if let Outlet::Slots(slots) = &self.0.results {
+            slots.close();
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     contain::log,
     error::RunError,
-    executor::{Fold, ReadAhead},
+    executor::{Fold, ReadAhead, Slots},
     progress::{Bar, Progress},
     report::Report,
     run::Settings,
@@ -59,7 +59,7 @@ pub struct Job<'a, T: Task> {
     pub(super) cancel: Option<Cancel>,
     pub(super) deadline: Option<Duration>,
     pub(super) prepare_limit: Duration,
-    pub(super) progress: Option<Listener<'a>>,
+    pub(super) progress: Option<Arc<Listener<'a>>>,
     pub(super) progress_every: Duration,
     pub(super) read_ahead: ReadAhead,
     /// What the task's history is kept under.
@@ -180,22 +180,42 @@ impl<'a, T: Task> Job<'a, T> {
     /// Tells how far a run has come, ten times a second and at its end, on the thread that started it. Runs that are over
     /// sooner tell nothing. Where it panics, the run ends, and the panic goes on in the thread that started it.
     pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + Send + 'b) -> Job<'b, T> {
+        let shelf = self.shelf.clone();
+        self.variant(&self.task, shelf, Some(Arc::new(Mutex::new(Box::new(tell)))))
+    }
+
+    /// The same job for another task of this type, or the same with other parameters: with all options, and with what was
+    /// learned so far. What was made on the devices is shared too where the tasks' [`state_id`](Task::state_id) is the
+    /// same.
+    pub fn with_task(&self, task: &T) -> Job<'a, T> {
+        let state_id = task.state_id();
+        let is_fit = state_id.is_some() && state_id == self.task.state_id();
+        let shelf = if is_fit { self.shelf.clone() } else { Arc::default() };
+        self.variant(task, shelf, self.progress.clone())
+    }
+
+    fn variant<'b>(
+        &self,
+        task: &T,
+        shelf: Arc<Shelf<T::State>>,
+        progress: Option<Arc<Listener<'b>>>,
+    ) -> Job<'b, T> {
         Job {
-            progress: Some(Mutex::new(Box::new(tell))),
-            pool: self.pool,
-            task: self.task,
+            pool: self.pool.clone(),
+            task: task.clone(),
             strategy: self.strategy,
             settings: self.settings,
             chooses: self.chooses,
             keeps_trace: self.keeps_trace,
-            cancel: self.cancel,
+            cancel: self.cancel.clone(),
             deadline: self.deadline,
             prepare_limit: self.prepare_limit,
+            progress,
             progress_every: self.progress_every,
             read_ahead: self.read_ahead,
-            key: self.key,
-            shelf: self.shelf,
-            memory: self.memory,
+            key: self.key.clone(),
+            shelf,
+            memory: self.memory.clone(),
         }
     }
 
@@ -244,7 +264,7 @@ impl<'a, T: Task> Job<'a, T> {
         T: Task<Output = ()>,
     {
         let settings = Settings { rescue: false, ..self.settings };
-        let Mapped { report, .. } = self.execute_with(settings, items, 1, None, None)?;
+        let Mapped { report, .. } = self.execute_with(settings, items, 1, None, None, Slots::new)?;
         Ok(report)
     }
 

@@ -19,6 +19,7 @@ use std::{
     },
 };
 
+use bytemuck::Pod;
 use evener_device::Device;
 
 pub use self::{
@@ -32,7 +33,13 @@ pub(crate) use self::{
     seat::{Kept, Seat, Shelf, lock},
     statistics::score,
 };
-use crate::{error::RunError, report::Report, run::Settings, strategy::Strategy, task::Task};
+use crate::{
+    error::RunError,
+    report::Report,
+    run::Settings,
+    strategy::Strategy,
+    task::{Arrays, KernelTask, Task},
+};
 
 /// Cancels a run from any thread: clone it, give one to the job, and keep the other.
 #[derive(Debug, Clone, Default)]
@@ -147,6 +154,68 @@ impl Pool {
     /// [`Pool::release`].
     pub fn map<T: Task>(&self, task: &T, items: &[T::Input]) -> Result<Mapped<T::Output>, RunError> {
         self.kept_job(task).map(items)
+    }
+
+    /// As [`Pool::map`], with the results written to where the caller wants them. Fails where they are not as many as the
+    /// items. On any error, what is there is a mixture of what was there before and results.
+    ///
+    /// ```
+    /// # use evener_device::Device;
+    /// # use evener_schedule::{Closure, Pool};
+    /// let pool = Pool::new([Device::cpu()])?;
+    /// let square = Closure::new("square", |&number: &u64| number * number);
+    /// let mut squares = [0; 3];
+    /// for numbers in [[1, 2, 3], [4, 5, 6]] {
+    ///     pool.map_into(&square, &numbers, &mut squares)?;
+    /// }
+    /// assert_eq!(squares, [16, 25, 36]);
+    /// # Ok::<(), evener_schedule::RunError>(())
+    /// ```
+    pub fn map_into<T: Task<Output: Copy>>(
+        &self,
+        task: &T,
+        items: &[T::Input],
+        results: &mut [T::Output],
+    ) -> Result<Report, RunError> {
+        self.kept_job(task).map_into(items, results)
+    }
+
+    /// Runs a kernel with several inputs and outputs over slices, on all devices, as [`Pool::map`] runs a task over items.
+    /// The results are written to the outputs. Arrays whose number, types or lengths do not fit are refused before any
+    /// device is asked.
+    ///
+    /// ```
+    /// use evener_device::{Device, Kernel};
+    /// use evener_schedule::{Arrays, KernelParams, KernelTask, Pool};
+    ///
+    /// // Sum and difference of two numbers, and a row of their first three multiples.
+    /// let kernel = Kernel::new("both").rust(|launch| {
+    ///     let count = launch.params::<KernelParams>()?.count as usize;
+    ///     let (left, right) = (launch.read::<u32>(0)?, launch.read::<u32>(1)?);
+    ///     let (sums, multiples) = (launch.write::<u64>(2)?, launch.write::<u32>(3)?);
+    ///     for item in 0..count {
+    ///         sums[item] = u64::from(left[item]) + u64::from(right[item]);
+    ///         for step in 0..3 {
+    ///             multiples[3 * item + step] = left[item] * (step as u32 + 1);
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// });
+    /// let task = KernelTask::arrays(&kernel).input::<u32>().input::<u32>().output::<u64>().output_rows::<u32>(3);
+    /// let pool = Pool::new([Device::cpu()])?;
+    /// let (mut sums, mut multiples) = ([0; 2], [0; 6]);
+    /// let arrays = Arrays::new().input(&[1u32, 2]).input(&[10u32, 20]).output(&mut sums).output(&mut multiples);
+    /// pool.map_arrays(&task, arrays)?;
+    /// assert_eq!(sums, [11u64, 22]);
+    /// assert_eq!(multiples, [1u32, 2, 3, 2, 4, 6]);
+    /// # Ok::<(), evener_schedule::RunError>(())
+    /// ```
+    pub fn map_arrays<P: Pod>(
+        &self,
+        task: &KernelTask<(), (), P>,
+        arrays: Arrays<'_>,
+    ) -> Result<Report, RunError> {
+        self.kept_job(task).map_arrays(arrays)
     }
 
     /// Does a task for every item and combines the results, in an order that depends on their number alone: whoever

@@ -11,7 +11,10 @@ use std::{
 
 use evener_device::{Device, DeviceId, Kind};
 
-use crate::executor::{Crew, Patience};
+use crate::{
+    executor::{Crew, Patience},
+    task::Resident,
+};
 
 /// A device's place in a pool.
 #[derive(Debug)]
@@ -156,6 +159,7 @@ struct Place<S> {
     kept: Vec<Kept<S>>,
     /// How many of them are in somebody's hands, and will most likely come back.
     out: Arc<AtomicUsize>,
+    resident: Resident,
 }
 
 impl<S> Default for Shelf<S> {
@@ -169,7 +173,8 @@ impl<S> Shelf<S> {
     fn with<R>(&self, seat: &Seat, use_it: impl FnOnce(&mut Place<S>) -> R) -> R {
         let mut by_seat = lock(&self.by_seat);
         let generation = seat.generation();
-        let new = || Place { generation, kept: Vec::new(), out: Arc::default() };
+        let new =
+            || Place { generation, kept: Vec::new(), out: Arc::default(), resident: Resident::default() };
         let place = by_seat.entry(seat.index).or_insert_with(new);
         if place.generation != generation {
             *place = new();
@@ -195,6 +200,13 @@ impl<S> Shelf<S> {
         let out =
             self.with(seat, |place| (place.generation == kept.generation).then(|| Out::new(&place.out)));
         Kept { out, ..kept }
+    }
+
+    /// What the states of this generation of a device have in common.
+    pub(crate) fn resident(&self, seat: &Seat, generation: u64) -> Resident {
+        let of_now =
+            self.with(seat, |place| (place.generation == generation).then(|| place.resident.clone()));
+        of_now.unwrap_or_default()
     }
 
     /// Whether there is a state that can be used, or is in use.

@@ -86,8 +86,9 @@ impl<T: Task> Shared<T> {
     fn make_ready(self: &Arc<Self>, me: u64, line: usize) -> Option<Kept<T::State>> {
         let seat = &self.seats[line];
         let (device, generation) = seat.device();
+        let resident = self.shelf.resident(seat, generation);
         let prepare = || {
-            let state = self.task.prepare(&device)?;
+            let state = self.task.prepare_with(&device, &resident)?;
             let most = self.task.most_items(&state);
             Ok((state, most))
         };

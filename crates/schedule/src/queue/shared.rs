@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     contain::{contain, log},
-    pool::{Seat, lock},
+    pool::{Seat, Shelf, lock},
     run::Time,
     task::Task,
 };
@@ -24,6 +24,8 @@ pub(super) struct Shared<T: Task> {
     pub(super) task: T,
     /// The device of each line.
     pub(super) seats: Vec<Arc<Seat>>,
+    /// What the workers of each device have in common.
+    pub(super) shelf: Shelf<T::State>,
     start: Instant,
     desk: Mutex<DeskOf<T>>,
     /// Something has changed for the workers of a line.
@@ -40,7 +42,8 @@ impl<T: Task> Shared<T> {
     pub(super) fn new(task: T, seats: Vec<Arc<Seat>>, desk: DeskOf<T>) -> Self {
         let work = seats.iter().map(|_| Condvar::new()).collect();
         let (news, quiet, room) = (Condvar::new(), Condvar::new(), Condvar::new());
-        Shared { task, seats, start: Instant::now(), desk: Mutex::new(desk), work, news, quiet, room }
+        let (shelf, start, desk) = (Shelf::default(), Instant::now(), Mutex::new(desk));
+        Shared { task, seats, shelf, start, desk, work, news, quiet, room }
     }
 
     pub(super) fn desk(&self) -> MutexGuard<'_, DeskOf<T>> {

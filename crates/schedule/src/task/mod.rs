@@ -1,18 +1,31 @@
 //! What is done with the items: code for a chunk of them, on a device.
 
+mod arrays;
 mod borrowed;
 mod closure;
 mod kernel;
+mod resident;
 mod results;
 
-use std::{cell::Cell, fmt, ops::Range, sync::LazyLock, time::Duration};
+use std::{
+    cell::Cell,
+    fmt,
+    ops::Range,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use evener_device::{Device, Direction, Error, Kind, Result};
 
 pub(crate) use self::borrowed::borrowed;
 pub use self::{
+    arrays::Arrays,
     closure::{AnyFunction, BoxClosure, Closure},
     kernel::{KernelParams, KernelState, KernelTask},
+    resident::Resident,
     results::Results,
 };
 use crate::executor::{Claims, Lent};
@@ -97,6 +110,14 @@ pub trait Task: Clone + Send + Sync + 'static {
     /// Makes a device ready.
     fn prepare(&self, device: &Device) -> Result<Self::State>;
 
+    /// Makes a device ready for one of its workers, which all have `resident` in common: for large data that is only
+    /// read, so that it is on the device once and not once a worker. The same as [`prepare`](Self::prepare), unless said
+    /// otherwise.
+    fn prepare_with(&self, device: &Device, resident: &Resident) -> Result<Self::State> {
+        let _ = resident;
+        self.prepare(device)
+    }
+
     /// Turns the items of a chunk into as many results, in order.
     ///
     /// An `Error::Task` ends the run; with any other error the chunk is done again, elsewhere or smaller.
@@ -156,6 +177,12 @@ pub trait Task: Clone + Send + Sync + 'static {
         let _ = (items, results);
         Ok(())
     }
+}
+
+/// A number that nothing else in this program has.
+fn unique() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Relaxed)
 }
 
 /// Some of a run's items, to be worked on by one hand.

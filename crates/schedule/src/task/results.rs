@@ -17,8 +17,13 @@ pub struct Results<'a, O> {
     overflowed: bool,
     /// All of them, where they are somewhere else.
     elsewhere: Option<&'a [O]>,
+    /// What else is done with those that are kept.
+    when_kept: Option<WhenKept<'a>>,
     lent: PhantomData<&'a mut [MaybeUninit<O>]>,
 }
+
+/// Told which results are kept, each once, counted from the chunk's first.
+type WhenKept<'a> = Box<dyn FnMut(Range<usize>) + Send + 'a>;
 
 // SAFETY: it is an exclusive slice of slots, but for those at the end that nobody has claimed, which it does not touch;
 // and it may have a shared slice of results.
@@ -31,7 +36,9 @@ impl<'a, O> Results<'a, O> {
     pub(crate) fn new(slots: &'a mut [MaybeUninit<O>]) -> Self {
         let room = slots.len();
         // SAFETY: the slots are exclusively this one's for as long as it lives.
-        Results { room, ..unsafe { Results::for_claims(NonNull::from(slots).cast()) } }
+        let mut results = unsafe { Results::for_claims(NonNull::from(slots).cast()) };
+        results.room = room;
+        results
     }
 
     /// Nothing yet, and no room until [`Results::make_room`] says so. What is in the slots is forgotten.
@@ -40,7 +47,8 @@ impl<'a, O> Results<'a, O> {
     /// For as long as this lives, the slots must be there, and nothing else may touch the first so many of them as
     /// `make_room` has said.
     pub(crate) unsafe fn for_claims(slots: NonNull<MaybeUninit<O>>) -> Self {
-        Results { slots, room: 0, filled: 0, overflowed: false, elsewhere: None, lent: PhantomData }
+        let (elsewhere, when_kept) = (None, None);
+        Results { slots, room: 0, filled: 0, overflowed: false, elsewhere, when_kept, lent: PhantomData }
     }
 
     /// So many slots, counted from the first, may be written from now on.
@@ -92,6 +100,12 @@ impl<'a, O> Results<'a, O> {
     {
         self.overflowed |= self.filled > 0 || results.len() > self.room;
         self.elsewhere = Some(results);
+    }
+
+    /// Says what else is done with results that are accepted, while nobody can take them from the run: the thread that
+    /// keeps them calls this with the numbers of those of the chunk's results, each once. It must not panic.
+    pub(crate) fn when_kept(&mut self, act: impl FnMut(Range<usize>) + Send + 'a) {
+        self.when_kept = Some(Box::new(act));
     }
 
     /// How many there are.
@@ -178,6 +192,8 @@ impl<'a, O> Results<'a, O> {
 
     /// Leaves the results in the slots, for whoever has them.
     pub(crate) fn leave(mut self) {
+        let all = 0..self.len();
+        self.when_kept.iter_mut().for_each(|act| act(all.clone()));
         if let Some(elsewhere) = self.elsewhere {
             // `is_complete` was asked: there are no more than there is room for.
             copy(elsewhere, &mut self.free()[..elsewhere.len()]);
@@ -200,6 +216,8 @@ impl<'a, O> Results<'a, O> {
     ) where
         O: 's,
     {
+        let mut when_kept = self.when_kept.take();
+        let parts = parts.inspect(|(part, _)| when_kept.iter_mut().for_each(|act| act(part.clone())));
         if let Some(elsewhere) = self.elsewhere {
             parts.for_each(|(part, slots)| copy(&elsewhere[part], slots));
             return;
@@ -341,6 +359,25 @@ mod test {
         results.lend(&lent);
         results.push(1);
         assert!(!results.is_complete(3), "all are there and one is here");
+    }
+
+    #[test]
+    fn each_result_that_is_kept_is_told_once_and_no_other() {
+        let (mut here, mut there, mut told) = (slots(6), slots::<u32>(6), Vec::new());
+        let mut results = Results::new(&mut here);
+        results.extend(0..6);
+        results.when_kept(|part| told.push(part));
+        let (left, right) = there.split_at_mut(3);
+        results.move_parts([(1..2, &mut left[1..2]), (4..6, &mut right[1..3])].into_iter());
+        let mut results = Results::new(&mut here);
+        results.extend(0..3);
+        results.when_kept(|part| told.push(part));
+        results.leave();
+        let mut results = Results::new(&mut here);
+        results.extend(0..3);
+        results.when_kept(|part| told.push(part));
+        drop(results);
+        assert_eq!(told, [1..2, 4..6, 0..3]);
     }
 
     #[test]
