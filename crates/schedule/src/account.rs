@@ -126,6 +126,11 @@ impl Account {
         }
     }
 
+    /// Counts for so many more lanes.
+    pub(crate) fn add_lanes(&mut self, count: usize) {
+        self.lanes.extend(std::iter::repeat_n(LaneAccount::default(), count));
+    }
+
     /// Items of a lane whose results were accepted.
     pub(crate) fn items(&self, lane: usize) -> u64 {
         self.lanes[lane].items

@@ -1012,6 +1012,73 @@ fn a_stream_that_is_dropped_half_way_leaves_nobody_at_work() {
 }
 
 #[test]
+fn devices_that_were_left_out_are_used_where_those_that_were_chosen_fail_or_are_silent() {
+    type Break = fn(&Faults);
+    let breaks: [(&str, Break); 5] = [
+        ("destroyed", |faults| faults.destroy()),
+        ("killed", |faults| faults.kill()),
+        ("not able", |faults| faults.now(Fault::Fail(Failure::Unsupported))),
+        ("out of memory", |faults| faults.now(Fault::Fail(Failure::OutOfMemory))),
+        ("hung", |faults| faults.now(Fault::Hang)),
+    ];
+    within(ms(120_000), "one device chosen, which fails", move || {
+        let mut used_alone = 0;
+        for (broken, (name, act)) in [0, 1].into_iter().flat_map(|it| breaks.map(|how| (it, how))) {
+            for (warm, count) in [(0, 1), (0, 100), (3, 1), (3, 100)] {
+                let faulty = Faulty::new(&two());
+                let items = numbers(count);
+                for _ in 0..warm {
+                    let run = faulty.pool.map(&Scramble::new(), &items).unwrap();
+                    used_alone += usize::from(run.report().devices.len() == 1);
+                }
+                act(&faulty.faults[broken]);
+                let start = Instant::now();
+                let run = faulty.pool.map(&Scramble::new(), &items);
+                let (took, about) = (start.elapsed(), format!("{name}, device {broken}, {count} items"));
+                let run = run.unwrap_or_else(|error| panic!("{about}: {error}"));
+                assert_eq!(run.results(), plain(&items), "{about}");
+                assert_counted_once(run.report(), items.len());
+                assert!(took < ms(10_000), "{about} took {took:?}");
+                faulty.settle();
+            }
+        }
+        assert!(used_alone > 0, "no device was ever used alone");
+    });
+}
+
+#[test]
+fn results_are_dropped_where_the_progress_callback_panics() {
+    within(LIMIT, "a callback that panics", || {
+        use std::sync::{
+            Arc,
+            atomic::{AtomicIsize, Ordering::SeqCst},
+        };
+        struct Counted(Arc<AtomicIsize>);
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, SeqCst);
+            }
+        }
+        let alive = Arc::new(AtomicIsize::new(0));
+        let count = alive.clone();
+        let make = Closure::new("make", move |_: &u32| {
+            std::thread::sleep(ms(2));
+            count.fetch_add(1, SeqCst);
+            Counted(count.clone())
+        });
+        let job = Pool::new([cores("cpu", 2)]).unwrap().job(&make);
+        let job = job.on_progress(|progress| assert!(progress.done < 10, "enough"));
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.map(&[0; 500]).map(drop)));
+        assert!(panic.is_err());
+        let start = Instant::now();
+        while alive.load(SeqCst) != 0 {
+            assert!(start.elapsed() < ms(5_000), "{} results are left", alive.load(SeqCst));
+            std::thread::sleep(ms(1));
+        }
+    });
+}
+
+#[test]
 fn a_stream_that_is_dropped_lets_go_of_its_source_after_the_item_in_hand() {
     within(LIMIT, "a channel that outlives its stream", || {
         let faulty = Faulty::new(&[cores("cpu", 2)]);

@@ -49,7 +49,7 @@ use crate::{
     account::Account,
     error::Done,
     pool::{Seat, Shelf, lock},
-    run::{LaneIndex, Run, Time},
+    run::{LaneIndex, LaneSpec, Run, Time},
     task::Task,
 };
 
@@ -107,6 +107,8 @@ pub(crate) struct Core {
     hands: Vec<Hand>,
     /// Lanes that hands are still to be sent to.
     to_hire: Vec<LaneIndex>,
+    /// Lanes that are added should the others not be enough. Their seats follow those of the others.
+    pub(crate) reserve: Vec<LaneSpec>,
     /// The units that were accepted.
     pub(crate) accepted: Vec<Range<u64>>,
     /// They are joined once there are so many ranges.
@@ -210,6 +212,7 @@ impl<T: Task> Shared<T> {
                 account,
                 hands: Vec::new(),
                 to_hire: Vec::new(),
+                reserve: Vec::new(),
                 accepted: Vec::new(),
                 join_accepted_at: JOIN_ACCEPTED_AT,
                 failures: Vec::new(),

@@ -164,7 +164,22 @@ impl<T: Task> Shared<T> {
         }
         self.dismiss_hung(core, now);
         self.dismiss_unready(core, control.prepare_limit, now);
+        if core.run.needs_reserve(now) {
+            self.add_reserve(core);
+        }
         None
+    }
+
+    /// Adds the lanes in reserve to the run, and sends hands to them.
+    fn add_reserve(self: &Arc<Self>, core: &mut Core) {
+        let (first, specs) = (core.run.tallies().len(), std::mem::take(&mut core.reserve));
+        log!(info, lanes = specs.len(), "the devices that were left out are used: the others are not enough");
+        core.run.add_lanes(&specs);
+        core.account.add_lanes(specs.len());
+        for (index, spec) in specs.iter().enumerate() {
+            (0..spec.depth).for_each(|_| self.hire(core, first + index));
+        }
+        self.wake_all();
     }
 
     /// Replaces hands whose chunks have hung.
@@ -263,7 +278,7 @@ impl<T: Task> Shared<T> {
             }
         }
         let mut shares: Vec<(evener_device::DeviceId, u64)> = Vec::new();
-        for (lane, seat) in self.seats.iter().enumerate() {
+        for (lane, seat) in self.seats.iter().enumerate().take(core.run.tallies().len()) {
             let items = core.account.items(lane) + begun[lane];
             match shares.last_mut() {
                 Some((id, sum)) if *id == seat.id => *sum += items,

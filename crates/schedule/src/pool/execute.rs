@@ -26,6 +26,7 @@ use crate::{
 };
 
 /// Some of a pool's devices, and the lanes that each has in a run.
+#[derive(Default)]
 pub(super) struct Lanes {
     pub(super) devices: Vec<DeviceLanes>,
     /// The seat of each lane.
@@ -56,6 +57,7 @@ impl<T: Task> Job<'_, T> {
             seats.retain(|seat| only.is_none_or(|only| seat.index == only));
             return Ok(Selection {
                 seats,
+                reserve: Vec::new(),
                 left_out: left_out.into(),
                 predicted: None,
                 explores: false,
@@ -74,10 +76,13 @@ impl<T: Task> Job<'_, T> {
             }
         }
         let is_used = |name: &str| choice.used.iter().any(|used| used.device == name);
-        let mut names = candidates.iter();
-        seats.retain(|_| names.next().is_some_and(|candidate| is_used(&candidate.device)));
+        let (seats, reserve): (Vec<_>, Vec<_>) =
+            seats.into_iter().zip(&candidates).partition(|(_, candidate)| is_used(&candidate.device));
+        let only_seats =
+            |them: Vec<(Arc<Seat>, _)>| them.into_iter().map(|(seat, _)| seat).collect::<Vec<_>>();
+        let (seats, reserve) = (only_seats(seats), only_seats(reserve));
         let (left_out, predicted, explores) = (left_out.into(), choice.predicted, choice.explores);
-        let selection = Selection { seats, left_out, predicted, explores, fresh: true };
+        let selection = Selection { seats, reserve, left_out, predicted, explores, fresh: true };
         // Who is not ready yet takes longer now than the next times.
         if are_ready(&selection.seats) {
             lock(&self.memory).decided(items, &selection, begin.elapsed());
@@ -88,7 +93,7 @@ impl<T: Task> Job<'_, T> {
     /// The lanes of some devices: one a core of the processor, but for those that feed other devices; and one of every
     /// other device, with as many chunks in hand as the task wants. No more than there are units to do.
     pub(super) fn lanes(&self, used: &[Arc<Seat>], units: u64, unit: u64) -> Lanes {
-        let mut lanes = Lanes { devices: Vec::new(), seats: Vec::new(), specs: Vec::new() };
+        let mut lanes = Lanes::default();
         let memory = lock(&self.memory);
         let known: Vec<Option<Expected>> =
             used.iter().map(|seat| memory.expected(seat, unit, units)).collect();
@@ -155,10 +160,16 @@ impl<T: Task> Job<'_, T> {
             return Err(RunError::DeadlinePassed { after, done: Done::default(), items: count });
         }
         let selection = self.select(only, count)?;
-        let Selection { seats, left_out, predicted, .. } = selection.clone();
-        let cold: Vec<bool> = seats.iter().map(|seat| !self.shelf.has(seat)).collect();
-        let Lanes { devices, seats: lane_seats, specs } = self.lanes(&seats, units, unit);
-        let run = self.decide(settings, &seats, &devices, &specs, units, unit, items);
+        let Selection { mut seats, reserve, left_out, predicted, .. } = selection.clone();
+        let mut cold: Vec<bool> = seats.iter().map(|seat| !self.shelf.has(seat)).collect();
+        let Lanes { mut devices, seats: mut lane_seats, specs } = self.lanes(&seats, units, unit);
+        let mut run = self.decide(settings, &seats, &devices, &specs, units, unit, items);
+        let mut in_reserve = Lanes::default();
+        if !reserve.is_empty() {
+            in_reserve = self.lanes(&reserve, units, unit);
+            lane_seats.append(&mut in_reserve.seats);
+            run = run.with_reserve();
+        }
         let own = own_lane(&lane_seats, &specs, units);
         let hands = specs.iter().enumerate();
         let hands: Vec<usize> =
@@ -177,6 +188,7 @@ impl<T: Task> Job<'_, T> {
             (unit, count),
             self.shelf.clone(),
         ));
+        shared.core().reserve = in_reserve.specs;
         let borrowed = Borrowed(&shared);
         log!(debug, task = self.task.name(), items = count, lanes = specs.len(), "a run begins");
         shared.begin(&hands);
@@ -185,6 +197,15 @@ impl<T: Task> Job<'_, T> {
 
         let mut core = shared.core();
         let wall = shared.now();
+        let has_called_in = core.run.tallies().len() > specs.len();
+        if has_called_in {
+            cold.extend(reserve.iter().map(|seat| !self.shelf.has(seat)));
+            seats.extend(reserve);
+            devices.extend(in_reserve.devices.into_iter().map(|DeviceLanes { id, lanes }| DeviceLanes {
+                id,
+                lanes: lanes.start + specs.len()..lanes.end + specs.len(),
+            }));
+        }
         let mut report = core.account.report(&core.run, &devices, count, wall, None);
         let spans = core.account.take_spans();
         let ending = shared.ending(&mut core, stopped, count);
@@ -202,10 +223,14 @@ impl<T: Task> Job<'_, T> {
         // It is only ever left by one that has ended.
         ending.unwrap_or(Err(RunError::NoDevices))?;
         let results = results.ok_or(RunError::NoDevices)?;
-        self.learn(&report, selection, &cold, only);
+        // What other devices took beside those that were chosen says nothing about the choice.
+        if !has_called_in {
+            self.learn(&report, selection, &cold, only);
+        }
         report.task = Some(self.task.name().into());
         report.strategy = Some(self.strategy.name().into());
         report.left_out = left_out.to_vec();
+        report.left_out.retain(|left_out| !devices.iter().any(|device| device.id == left_out.id));
         report.predicted_s = predicted.map(|predicted| predicted.as_secs_f64());
         report.calibrated = self.calibrated(&report, &seats);
         let lanes = trace_lanes(&devices);
@@ -323,8 +348,14 @@ impl<T: Task> Drop for Borrowed<'_, T> {
         if let Feed::Lent(lent) = &self.0.feed {
             lent.take_back();
         }
-        if let Outlet::Slots(slots) = &self.0.results {
-            slots.close();
+        let Outlet::Slots(slots) = &self.0.results else { return };
+        slots.close();
+        if std::thread::panicking() {
+            // The user's code has panicked, to which progress is told: nobody else takes the results.
+            let accepted = std::mem::take(&mut self.0.core().accepted);
+            // SAFETY: as where a run ends without a panic.
+            #[allow(unsafe_code)]
+            drop(unsafe { slots.take(&accepted) });
         }
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Memory {
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
     pub(super) seats: Vec<Arc<Seat>>,
+    /// The devices that could be used as well, should these fail or be silent.
+    pub(super) reserve: Vec<Arc<Seat>>,
     pub(super) left_out: Arc<[LeftOut]>,
     pub(super) predicted: Option<Duration>,
     /// Whether it is to find something out, and something else may be faster.
