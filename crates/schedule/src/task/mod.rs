@@ -1,21 +1,29 @@
 //! What is done with the items: code for a chunk of them, on a device.
 
 mod borrowed;
+mod claims;
 mod closure;
+mod gate;
 mod kernel;
+mod lend;
+mod perform;
 mod results;
 
 use std::{cell::Cell, fmt, ops::Range, sync::LazyLock, time::Duration};
 
 use evener_device::{Device, Direction, Error, Kind, Result};
 
-pub(crate) use self::borrowed::borrowed;
+pub(crate) use self::{
+    borrowed::borrowed,
+    claims::{Claims, MOST_ITEMS},
+    lend::{Lent, Slots},
+    perform::{guarded, no_thread, perform, task_error},
+};
 pub use self::{
     closure::{AnyFunction, BoxClosure, Closure},
     kernel::{KernelParams, KernelState, KernelTask},
     results::Results,
 };
-use crate::executor::{Claims, Lent};
 
 /// The code that turns a chunk of items into results, on any device that it knows how to use.
 ///
