@@ -72,17 +72,8 @@ impl Account {
         self.span(chunk, activity, now.saturating_sub(took), now);
     }
 
-    /// A chunk has failed, or its lane was given up on.
-    pub(crate) fn failed(&mut self, chunk: &Chunk, began: Time, now: Time) {
-        self.in_vain(chunk, Activity::Failure, began, now);
-    }
-
-    /// A chunk was in hand when the run ended.
-    pub(crate) fn unfinished(&mut self, chunk: &Chunk, began: Time, now: Time) {
-        self.in_vain(chunk, Activity::Dropped, began, now);
-    }
-
-    fn in_vain(&mut self, chunk: &Chunk, activity: Activity, began: Time, now: Time) {
+    /// A chunk has failed or its lane was given up on; or it was in hand when its items were done, and is dropped.
+    pub(crate) fn in_vain(&mut self, chunk: &Chunk, activity: Activity, began: Time, now: Time) {
         let took = self.took(chunk.lane, began, now);
         let lane = &mut self.lanes[chunk.lane];
         lane.busy += took;

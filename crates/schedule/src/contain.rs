@@ -1,6 +1,9 @@
 //! Keeps panics of the user's code (wakers, `Drop` of items and results, tracing subscribers) away from runs and queues.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 /// Logs as `tracing` does, at a level: `log!(warn, %error, "a chunk failed")`. A subscriber that panics loses its own line
 /// and nothing else: a worker that died of it would take its chunk along.
@@ -22,6 +25,13 @@ pub(crate) fn contain<R>(code: impl FnOnce() -> R) -> bool {
             false
         }
     }
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("panicked: {}", text.unwrap_or_else(|| "without a message".into()))
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ impl fmt::Display for Done {
     }
 }
 
-fn one_a_line(failures: &[Error]) -> String {
+pub(crate) fn one_a_line(failures: &[Error]) -> String {
     failures.iter().map(|failure| format!("\n  {failure}")).collect()
 }
 

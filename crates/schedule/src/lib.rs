@@ -19,6 +19,7 @@ mod report;
 mod run;
 pub mod sim;
 mod strategy;
+mod sync;
 mod task;
 mod trace;
 
@@ -46,3 +47,30 @@ pub mod decide {
 }
 
 pub use trace::{Activity, Span, Trace};
+
+#[cfg(test)]
+mod test {
+    use std::{fs, path::Path};
+
+    /// The code of a module and those within it, without comments and white space.
+    fn code(path: &Path) -> String {
+        if let Ok(folder) = fs::read_dir(path) {
+            return folder.map(|entry| code(&entry.unwrap().path())).collect();
+        }
+        let text = fs::read_to_string(path).unwrap();
+        text.lines().map(str::trim).filter(|line| !line.starts_with("//")).collect()
+    }
+
+    #[test]
+    fn no_layer_uses_one_above_it() {
+        const LAYERS: [&str; 5] = ["run", "task", "executor", "pool", "queue"];
+        for (index, layer) in LAYERS.iter().enumerate() {
+            let code = code(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(layer));
+            let uses = code.split("crate::").skip(1).filter_map(|path| path.split(';').next());
+            let paths = uses.flat_map(|path| path.split(['{', ',', '(', ' ']));
+            let modules: Vec<&str> = paths.filter_map(|path| path.split("::").next()).collect();
+            let above = LAYERS[index + 1..].iter().find(|above| modules.contains(above));
+            assert_eq!(above, None, "`{layer}` uses a layer above it");
+        }
+    }
+}

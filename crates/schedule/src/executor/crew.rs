@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Condvar, Mutex, PoisonError, Weak,
+        Arc, Condvar, Mutex, Weak,
         atomic::{
             AtomicBool, AtomicUsize,
             Ordering::{Acquire, Relaxed, Release},
@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::Patience;
-use crate::pool::lock;
+use crate::sync::{lock, wait};
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -59,7 +59,7 @@ impl Worker {
         loop {
             match next.take() {
                 Some(work) => return work,
-                None => next = self.told.wait(next).unwrap_or_else(PoisonError::into_inner),
+                None => next = wait(&self.told, next),
             }
         }
     }

@@ -6,17 +6,17 @@ use evener_device::Error;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    Doing, Outlet, Shared, guarded,
+    Doing, Ends, Shared,
     hand::{Done, Next},
 };
 use crate::{
-    contain::{contain, log},
-    pool::lock,
+    contain::log,
     run::{self, Failure, LaneIndex, Purpose, State, Time, Verdict},
-    task::{Results, Task},
+    task::{Results, Slots, Task, guarded},
+    trace::Activity,
 };
 
-impl<T: Task> Shared<T> {
+impl<T: Task, E: Ends<T>> Shared<T, E> {
     /// A chunk has ended well: its results are kept, if they are the first. Gives what comes next.
     #[expect(clippy::too_many_arguments, reason = "all that is known of the chunk")]
     pub(super) fn finish(
@@ -25,28 +25,21 @@ impl<T: Task> Shared<T> {
         chunk: &run::Chunk,
         began: Time,
         done: Done,
-        results: Results<'_, T::Output>,
+        mut results: Results<'_, T::Output>,
         generation: u64,
         in_place: bool,
     ) -> Next {
-        let results = match &self.fold {
-            None => Ok(results),
-            Some(fold) => {
-                match guarded(self.seats[chunk.lane].id.clone(), "combining", || Ok(fold(results.into_vec())))
-                {
-                    Ok(folded) => Err(folded),
-                    Err(error) => return self.fail(me, chunk, began, error, generation),
-                }
+        if let Some(fold) = &self.fold {
+            match guarded(self.seats[chunk.lane].id.clone(), "combining", || Ok(fold(results.take()))) {
+                Ok(folded) => results.extend(folded),
+                Err(error) => return self.fail(me, chunk, began, error, generation),
             }
-        };
+        }
         // From here to the writing, nobody takes the results away.
-        let hold = match &self.results {
-            Outlet::Slots(slots) => match slots.hold() {
-                Some(hold) => Some(hold),
-                None => return self.leave(me, chunk.lane),
-            },
-            Outlet::InOrder(_) => None,
-        };
+        let hold = self.ends.slots().map(Slots::hold);
+        if let Some(None) = hold {
+            return self.ended(me, chunk.lane);
+        }
         let mut guard = self.core();
         let core = &mut *guard;
         let now = self.now();
@@ -76,12 +69,24 @@ impl<T: Task> Shared<T> {
             core.account.look_at_trust(&core.run, now);
         }
         let next = self.ask_within(core, me, chunk.lane, generation, now);
-        // From here to the end of `keep` nothing may panic: what counts as accepted counts as written.
+        // From here until they are kept nothing may panic: what counts as accepted counts as written.
         core.accept(&accepted);
         let has_ended = core.run.outcome().is_some();
         drop(guard);
-        self.keep(chunk, results, &accepted, in_place);
+        if accepted.is_empty() {
+            drop(results);
+        } else if in_place {
+            // No other lane runs any unit of a chunk whose results are in place, so all are accepted.
+            results.leave();
+        } else {
+            self.ends.keep(chunk.items.start, results, &accepted);
+        }
         drop(hold);
+        if self.ends.window().is_some() {
+            // A thread that has just found no results waits, or holds the lock until it does.
+            drop(self.core());
+            self.news.notify_all();
+        }
         if has_ended {
             self.tell_end();
         } else if chunk.purpose == Purpose::Canary || gives_back {
@@ -91,66 +96,8 @@ impl<T: Task> Shared<T> {
         next
     }
 
-    /// Keeps the results of those of a chunk's units that were accepted.
-    fn keep(
-        &self,
-        chunk: &run::Chunk,
-        results: std::result::Result<Results<'_, T::Output>, Vec<T::Output>>,
-        accepted: &[Range<u64>],
-        in_place: bool,
-    ) {
-        if accepted.is_empty() {
-            return;
-        }
-        let part = |units: &Range<u64>| {
-            (units.start - chunk.items.start) as usize..(units.end - chunk.items.start) as usize
-        };
-        match (&self.results, results) {
-            // No other lane runs any unit of a chunk whose results are in place, so all are accepted.
-            (_, Ok(results)) if in_place => results.leave(),
-            (Outlet::Slots(slots), results) => {
-                // SAFETY: the slots are held by `finish`; a unit is accepted once, so nobody else has its slot.
-                #[allow(unsafe_code)]
-                let slots =
-                    |units: &Range<u64>| unsafe { slots.slice(units.start as usize..units.end as usize) };
-                match results {
-                    Ok(results) => {
-                        let parts = accepted.iter().map(|units| (part(units), slots(units)));
-                        // All parts are moved before the other results are dropped, which is the user's code.
-                        contain(|| results.move_parts(parts));
-                    }
-                    Err(folded) => {
-                        let mut folded: Vec<Option<T::Output>> = folded.into_iter().map(Some).collect();
-                        for units in accepted {
-                            for (slot, result) in slots(units).iter_mut().zip(&mut folded[part(units)]) {
-                                if let Some(result) = result.take() {
-                                    slot.write(result);
-                                }
-                            }
-                        }
-                        contain(|| drop(folded));
-                    }
-                }
-            }
-            (Outlet::InOrder(waiting), results) => {
-                let mut results = results.map_or_else(|folded| folded, Results::into_vec);
-                // From the end, so that each part is what is left there. Dropping the others is the user's code.
-                let (mut parts, mut others) = (Vec::new(), Vec::new());
-                for units in accepted.iter().rev() {
-                    others.push(results.split_off(part(units).end));
-                    parts.push((units.start, results.split_off(part(units).start)));
-                }
-                lock(waiting).extend(parts);
-                // A thread that has just found nothing waits, or holds the lock until it does.
-                drop(self.core());
-                self.news.notify_all();
-                contain(|| drop((results, others)));
-            }
-        }
-    }
-
     /// The run ended while a chunk was in hand.
-    pub(super) fn leave(&self, me: usize, lane: LaneIndex) -> Next {
+    pub(super) fn ended(&self, me: usize, lane: LaneIndex) -> Next {
         if !self.core().hands[me].dismissed {
             self.seats[lane].counters.drop();
         }
@@ -184,11 +131,11 @@ impl<T: Task> Shared<T> {
         }
         if !has_failed {
             // Somebody else's results for these items were accepted, and the items are gone.
-            core.account.unfinished(chunk, began, now);
+            core.account.in_vain(chunk, Activity::Dropped, began, now);
             core.run.dropped(chunk.id, now);
             return self.ask_within(&mut core, me, lane, generation, now);
         }
-        core.account.failed(chunk, began, now);
+        core.account.in_vain(chunk, Activity::Failure, began, now);
         log!(warn, device = %self.seats[lane].id, items = ?chunk.items, %error, "a chunk failed");
         let failure = Failure::from(&error);
         core.run.failed(chunk.id, failure, now);

@@ -1,26 +1,23 @@
-//! A hand: a thread that works on one lane's chunks, one after another.
+//! The workers of a run: each does chunks of one lane, one after another.
 
 use std::{
     mem::MaybeUninit,
     ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
     ptr::NonNull,
-    sync::{Arc, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
 use evener_device::{DeviceId, Error, Result};
 use smallvec::SmallVec;
 
-use super::{
-    Claims, Core, Doing, Feed, Hand, Outlet, Shared, guarded, panic_message, perform, task_error,
-    ticker::Ticks, window::Window,
-};
+use super::{Core, Doing, Employer, Ends, Hand, Kept, Shared, Window, ticker::Ticks, work};
 use crate::{
     contain::{contain, log},
-    pool::Kept,
     run::{self, Answer, Failure, LaneIndex, State, Time},
-    task::{Chunk, Copies, Items, Results, Task},
+    sync::wait_timeout,
+    task::{Chunk, Claims, Copies, Items, Results, Slots, Task, guarded, no_thread, perform, task_error},
+    trace::Activity,
 };
 
 /// Threads that a thread wakes before it begins to work: enough that all are awake after two or three rounds, and so few
@@ -35,192 +32,103 @@ pub(super) struct Done {
     pub(super) parts: u64,
 }
 
-/// Items of a stream that a worker shares. Dropping the last share of them is the user's code.
-struct Owned<T>(Option<T>);
+/// What a worker of a run is to do: a chunk, which was handed out then.
+pub(super) type Next = super::Next<(run::Chunk, Time)>;
 
-impl<T> Drop for Owned<T> {
-    fn drop(&mut self) {
-        let items = self.0.take();
-        contain(|| drop(items));
-    }
+/// A worker of a run.
+pub(crate) struct Worker<T: Task> {
+    /// The number of its [`Hand`].
+    me: usize,
+    lane: LaneIndex,
+    claims: Arc<Claims>,
+    state: Option<Kept<T::State>>,
+    /// Room for results that are not written in their places.
+    scratch: Vec<MaybeUninit<T::Output>>,
+    /// How many items of a stream had come when it last spun.
+    spun: u64,
 }
 
-/// What a hand is to do.
-pub(super) enum Next {
-    Run(run::Chunk, Time),
-    /// There is nothing at the moment.
-    Idle(Option<Time>),
-    /// Its device was opened afresh: so must be its state.
-    Renew,
-    /// Go: the run has ended, or another has taken its place.
-    Go,
-}
-
-impl<T: Task> Shared<T> {
-    /// Sends a hand to work on a lane. The lock is held by the caller: the hand is known before it begins.
-    pub(super) fn hire(self: &Arc<Self>, core: &mut Core, lane: LaneIndex) {
-        let number = core.hands.len();
+impl Core {
+    /// A lane gets a worker, which is known before it begins.
+    fn add_worker<T: Task>(&mut self, lane: LaneIndex) -> Worker<T> {
         let hand = Hand::new(lane);
-        let claims = hand.claims.clone();
-        core.hands.push(hand);
-        if let Err(why) = self.send(number, lane, claims) {
-            self.not_sent(core, number, lane, &why);
-        }
+        let (me, claims) = (self.hands.len(), hand.claims.clone());
+        self.hands.push(hand);
+        Worker { me, lane, claims, state: None, scratch: Vec::new(), spun: 0 }
     }
+}
 
-    /// Has a thread begin to work on a lane as a hand that is known already.
-    fn send(self: &Arc<Self>, number: usize, lane: LaneIndex, claims: Arc<Claims>) -> std::io::Result<()> {
-        let shared = self.clone();
-        self.seats[lane].crew.go(move || {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| shared.work_on(number, lane, &claims))) {
-                shared.bury(number, lane, panic_message(&*panic));
-            }
-        })
-    }
+impl<T: Task, E: Ends<T>> Employer for Arc<Shared<T, E>> {
+    type Worker = Worker<T>;
+    type Work = (run::Chunk, Time);
 
-    /// There was no thread for a hand: its lane is not used any more.
-    fn not_sent(&self, core: &mut Core, number: usize, lane: LaneIndex, why: &std::io::Error) {
-        core.hands[number].dismissed = true;
-        let (device, operation) = (self.seats[lane].id.clone(), "starting a thread".to_owned());
-        core.keep_failure(Error::Lost { device, operation, detail: why.to_string() });
-        core.run.lane_failed(lane, Failure::Unable, self.now());
-        self.wake_all();
-    }
-
-    /// Sends the next few hands to work: each of them does the same, so that all are awake soon. Waking a thread takes
-    /// longer than anything that is done under the lock, so it is not held meanwhile.
-    pub(super) fn hire_some(self: &Arc<Self>) {
-        let mut is_sent = false;
-        while !is_sent {
-            let mut core = self.core();
-            if core.run.outcome().is_some() {
-                core.to_hire.clear();
-            }
-            let first = core.to_hire.len().saturating_sub(WOKEN_AT_ONCE);
-            let hands = core.to_hire.drain(first..).rev().map(Hand::new);
-            let hands: SmallVec<[Hand; WOKEN_AT_ONCE]> = hands.collect();
-            let number = core.hands.len();
-            let known = hands.iter().map(|hand| (hand.lane, hand.claims.clone()));
-            let sent: SmallVec<[(LaneIndex, Arc<Claims>); WOKEN_AT_ONCE]> = known.collect();
-            core.hands.extend(hands);
-            drop(core);
-            is_sent = sent.is_empty();
-            // A thread that comes sends others; where none does, the next lanes are tried.
-            for (index, (lane, claims)) in sent.into_iter().enumerate() {
-                match self.send(number + index, lane, claims) {
-                    Ok(()) => is_sent = true,
-                    Err(why) => self.not_sent(&mut self.core(), number + index, lane, &why),
-                }
-            }
-        }
-    }
-
-    /// A hand's whole life.
-    fn work_on(self: &Arc<Self>, me: usize, lane: LaneIndex, claims: &Claims) {
-        self.hire_some();
-        let mut state: Option<Kept<T::State>> = None;
-        let (mut scratch, mut spun) = (Vec::new(), 0);
-        'ready: while let Some((kept, mut next)) = self.make_ready(me, lane, state.take()) {
-            let state = state.insert(kept);
-            loop {
-                next = match next {
-                    Next::Go => break 'ready,
-                    Next::Renew => continue 'ready,
-                    Next::Idle(until) => {
-                        if !self.rest(me, until, &mut spun) {
-                            break 'ready;
-                        }
-                        self.ask(me, lane, state.generation)
-                    }
-                    Next::Run(chunk, began) => self.do_chunk(me, chunk, began, state, claims, &mut scratch),
-                }
-            }
-        }
-        if let Some(state) = state {
-            self.shelf.put(&self.seats[lane], state);
-        }
-    }
-
-    /// A hand has panicked where no user's code should have: while something of the task's was dropped. What it had
-    /// begun is done elsewhere, and its lane is not used any more.
-    fn bury(&self, me: usize, lane: LaneIndex, message: String) {
-        let mut core = self.core();
-        let now = self.now();
-        let hand = &mut core.hands[me];
-        if std::mem::replace(&mut hand.dismissed, true) {
-            return;
-        }
-        if let Doing::Chunk(chunk, began) = std::mem::replace(&mut hand.doing, Doing::Nothing) {
-            core.account.failed(&chunk, began, now);
-            self.seats[lane].counters.fail();
-        }
-        let error = task_error(&self.seats[lane].id, "working on a lane".into(), message);
-        log!(warn, device = %self.seats[lane].id, %error, "a worker is gone");
-        core.keep_failure(error);
-        core.run.lane_failed(lane, Failure::Unable, now);
-        core.look(now);
-        drop(core);
-        self.wake_all();
-    }
-
-    /// The thread that started the run works on a lane itself for as long as there is something to do, and looks after
-    /// the run between chunks, which end every few milliseconds; then a hand takes over.
-    pub(super) fn lend_a_hand(self: &Arc<Self>, lane: LaneIndex, mut look_after: impl FnMut()) {
+    /// Has a state for a lane: the one that is there, one from an earlier run, or a new one.
+    fn prepare(&self, worker: &mut Worker<T>) -> Next {
+        let Worker { me, lane, ref mut state, .. } = *worker;
         let seat = &self.seats[lane];
-        let (device, generation) = seat.device();
-        let new = || {
+        let mut at_hand = state.take().or_else(|| self.shelf.take(seat));
+        loop {
+            let Some(mut core) = self.wait_until_trusted(me, lane) else {
+                // It came too late, or is not needed: what it has taken is for the next run.
+                *state = at_hand;
+                return Next::Go;
+            };
+            let (device, generation) = seat.device();
+            if let Some(kept) = at_hand.take_if(|kept| kept.generation == generation) {
+                self.be_ready(&mut core, lane, &kept.state);
+                let next = self.ask_within(&mut core, me, lane, generation, self.now());
+                *state = Some(kept);
+                return next;
+            }
+            core.hands[me].doing = Doing::Preparing(self.now());
+            drop(core);
+            // Dropping it is the task's code.
+            at_hand = None;
             let resident = self.shelf.resident(seat, generation);
             let prepare = || self.task.prepare_with(&device, &resident);
-            let state = guarded(seat.id.clone(), "preparing", prepare).ok()?;
-            Some(self.shelf.lend(seat, Kept::new(state, generation)))
-        };
-        // What goes wrong here goes wrong again for the hand, who tells.
-        if let Some(mut state) = self.shelf.take(seat).or_else(new) {
+            let prepared = guarded(seat.id.clone(), "preparing", prepare);
             let mut core = self.core();
-            let me = core.hands.len();
-            core.hands.push(Hand::new(lane));
-            let claims = core.hands[me].claims.clone();
-            let _ticks = Ticks::begin(&claims);
-            self.be_ready(&mut core, lane, &state.state);
-            drop(core);
-            let mut scratch = Vec::new();
-            let mut next = self.ask(me, lane, state.generation);
-            while let Next::Run(chunk, began) = next {
-                next = self.do_chunk(me, chunk, began, &mut state, &claims, &mut scratch);
-                look_after();
+            let now = self.now();
+            if core.hands[me].dismissed {
+                return Next::Go;
             }
-            self.core().hands[me].dismissed = true;
-            self.shelf.put(seat, state);
-        }
-        let mut core = self.core();
-        if core.run.outcome().is_none() {
-            self.hire(&mut core, lane);
+            core.hands[me].doing = Doing::Nothing;
+            match prepared {
+                Ok(made) => {
+                    self.be_ready(&mut core, lane, &made);
+                    *state = Some(self.shelf.lend(seat, Kept::new(made, generation)));
+                    return self.ask_within(&mut core, me, lane, generation, now);
+                }
+                Err(error) => {
+                    log!(warn, device = %seat.id, %error, "a device could not be made ready");
+                    let failure = Failure::from(&error);
+                    // Of several hands that fail for one reason, only the first counts; the others try afresh.
+                    if matches!(failure, Failure::Unable | Failure::Task) || seat.renew(generation) {
+                        core.run.lane_failed(lane, failure, now);
+                    }
+                    core.keep_failure(error);
+                    core.look(now);
+                    self.wake_all();
+                }
+            }
         }
     }
 
     /// Does a chunk and tells how it went. Gives what comes next.
-    fn do_chunk(
-        self: &Arc<Self>,
-        me: usize,
-        mut chunk: run::Chunk,
-        began: Time,
-        state: &mut Kept<T::State>,
-        claims: &Claims,
-        scratch: &mut Vec<MaybeUninit<T::Output>>,
-    ) -> Next {
-        let lane = chunk.lane;
-        self.seats[lane].counters.begin();
-        let hold = match &self.results {
-            Outlet::Slots(slots) if chunk.exclusive && self.fold.is_none() => match slots.hold() {
-                Some(hold) => Some((slots, hold)),
-                None => return self.leave(me, lane),
-            },
-            _ => None,
+    fn run(&self, worker: &mut Worker<T>, (mut chunk, began): (run::Chunk, Time)) -> Next {
+        let Worker { me, lane, ref claims, state: Some(ref mut state), ref mut scratch, .. } = *worker else {
+            return Next::Prepare;
         };
+        self.seats[lane].counters.begin();
+        let in_place = self.ends.slots().filter(|_| chunk.exclusive && self.fold.is_none());
+        let hold = in_place.map(Slots::hold);
+        if let Some(None) = hold {
+            return self.ended(me, lane);
+        }
         let items = self.items_of(&chunk.items);
         let count = items.end - items.start;
-        let slots = match &hold {
-            Some((slots, _)) => slots.start(chunk.items.start as usize..chunk.items.end as usize),
+        let slots = match in_place {
+            Some(slots) => slots.start(chunk.items.start as usize..chunk.items.end as usize),
             None => {
                 if (scratch.len() as u64) < count {
                     scratch.resize_with(count as usize, MaybeUninit::uninit);
@@ -228,7 +136,7 @@ impl<T: Task> Shared<T> {
                 NonNull::from(scratch.as_mut_slice()).cast()
             }
         };
-        let claims = self.divisible[lane].then_some(claims);
+        let claims = self.divisible[lane].then_some(&**claims);
         // SAFETY: the slots are held, or this worker's scratch memory, until the results are dropped or kept in `finish`.
         // No other lane is given those of an exclusive chunk, but for items that it steals: it has no room for items that
         // its worker has not claimed.
@@ -247,7 +155,7 @@ impl<T: Task> Shared<T> {
             chunk.items.end = chunk.items.start + u64::from(claims.end()).div_ceil(self.unit);
         }
         match outcome {
-            Ok(done) => self.finish(me, &chunk, began, done, results, generation, hold.is_some()),
+            Ok(done) => self.finish(me, &chunk, began, done, results, generation, in_place.is_some()),
             Err(error) => {
                 // Dropping them is the user's code, and its panic would hide the error.
                 contain(|| drop(results));
@@ -258,62 +166,154 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    /// Has a state for a lane: the one that is there, one from an earlier run, or a new one. Gives it with what the hand
-    /// is to do first. Nothing where it is to go.
-    fn make_ready(
-        self: &Arc<Self>,
-        me: usize,
-        lane: LaneIndex,
-        state: Option<Kept<T::State>>,
-    ) -> Option<(Kept<T::State>, Next)> {
-        let seat = &self.seats[lane];
-        let mut at_hand = state.or_else(|| self.shelf.take(seat));
-        loop {
-            let Some(mut core) = self.wait_until_trusted(me, lane) else {
-                // It came too late, or is not needed: what it has taken is for the next run.
-                if let Some(kept) = at_hand {
-                    self.shelf.put(seat, kept);
-                }
-                return None;
-            };
-            let (device, generation) = seat.device();
-            if let Some(kept) = at_hand.take_if(|kept| kept.generation == generation) {
-                self.be_ready(&mut core, lane, &kept.state);
-                let next = self.ask_within(&mut core, me, lane, generation, self.now());
-                return Some((kept, next));
+    /// Waits until something may have changed, and asks again.
+    fn rest(&self, worker: &mut Worker<T>, until: Option<Time>) -> Next {
+        /// Nobody is waited for longer than this without a look around.
+        const LONGEST: Duration = Duration::from_millis(50);
+        let Worker { me, lane, state: Some(ref state), ref mut spun, .. } = *worker else {
+            return Next::Prepare;
+        };
+        let window = self.ends.window();
+        if let Some(window) = window {
+            let seen = self.core().hands[me].seen;
+            if window.spin(seen, spun) {
+                return self.ask(me, lane, state.generation);
             }
-            core.hands[me].doing = Doing::Preparing(self.now());
+        }
+        let core = self.core();
+        // It may have ended between the asking and the lock.
+        if core.hands[me].dismissed || core.run.outcome().is_some() {
+            return Next::Go;
+        }
+        let limit = until.map_or(LONGEST, |until| until.saturating_sub(self.now()).min(LONGEST));
+        // A worker that has left what there is to others need not be told of more.
+        let told = window.filter(|_| core.run.is_drained());
+        told.into_iter().for_each(Window::begin_rest);
+        let has_new = window.is_some_and(|window| window.arrived() != core.hands[me].seen);
+        let core = if has_new { core } else { wait_timeout(&self.work, core, limit) };
+        told.into_iter().for_each(Window::end_rest);
+        let has_ended = core.run.outcome().is_some();
+        drop(core);
+        if has_ended {
+            // Only one of those that wait was woken.
+            self.work.notify_all();
+            return Next::Go;
+        }
+        self.ask(me, lane, state.generation)
+    }
+
+    /// What it has made is for the next run.
+    fn leave(&self, worker: &mut Worker<T>) {
+        if let Some(state) = worker.state.take() {
+            self.shelf.put(&self.seats[worker.lane], state);
+        }
+    }
+
+    /// What the worker had begun is done elsewhere, and its lane is not used any more.
+    fn fall(&self, &mut Worker { me, lane, .. }: &mut Worker<T>, message: String) {
+        let mut core = self.core();
+        let now = self.now();
+        let hand = &mut core.hands[me];
+        if std::mem::replace(&mut hand.dismissed, true) {
+            return;
+        }
+        if let Doing::Chunk(chunk, began) = std::mem::replace(&mut hand.doing, Doing::Nothing) {
+            core.account.in_vain(&chunk, Activity::Failure, began, now);
+            self.seats[lane].counters.fail();
+        }
+        let error = task_error(&self.seats[lane].id, "working on a lane".into(), message);
+        log!(warn, device = %self.seats[lane].id, %error, "a worker is gone");
+        core.keep_failure(error);
+        core.run.lane_failed(lane, Failure::Unable, now);
+        core.look(now);
+        drop(core);
+        self.wake_all();
+    }
+}
+
+impl<T: Task, E: Ends<T>> Shared<T, E> {
+    /// Has a worker begin on a lane. The lock is held by the caller.
+    pub(super) fn hire(self: &Arc<Self>, core: &mut Core, lane: LaneIndex) {
+        let worker = core.add_worker(lane);
+        let me = worker.me;
+        if let Err(why) = self.send(worker) {
+            self.not_sent(core, me, &why);
+        }
+    }
+
+    fn send(self: &Arc<Self>, worker: Worker<T>) -> std::io::Result<()> {
+        let shared = self.clone();
+        self.seats[worker.lane].crew.go(move || {
+            shared.hire_some();
+            work(&shared, worker, Next::Prepare);
+        })
+    }
+
+    /// There was no thread for a worker: its lane is not used any more.
+    fn not_sent(&self, core: &mut Core, me: usize, why: &std::io::Error) {
+        core.hands[me].dismissed = true;
+        let lane = core.hands[me].lane;
+        core.keep_failure(no_thread(&self.seats[lane].id, why));
+        core.run.lane_failed(lane, Failure::Unable, self.now());
+        self.wake_all();
+    }
+
+    /// Has the next few workers begin: each of them does the same, so that all are awake soon. Waking a thread takes
+    /// longer than anything that is done under the lock, so it is not held meanwhile.
+    pub(super) fn hire_some(self: &Arc<Self>) {
+        let mut is_sent = false;
+        while !is_sent {
+            let mut core = self.core();
+            if core.run.outcome().is_some() {
+                core.to_hire.clear();
+            }
+            let first = core.to_hire.len().saturating_sub(WOKEN_AT_ONCE);
+            let lanes: SmallVec<[LaneIndex; WOKEN_AT_ONCE]> = core.to_hire.drain(first..).rev().collect();
+            let workers = lanes.into_iter().map(|lane| core.add_worker(lane));
+            let workers: SmallVec<[Worker<T>; WOKEN_AT_ONCE]> = workers.collect();
             drop(core);
-            // Dropping it is the task's code.
-            at_hand = None;
+            is_sent = workers.is_empty();
+            // A thread that comes sends others; where none does, the next lanes are tried.
+            for worker in workers {
+                let me = worker.me;
+                match self.send(worker) {
+                    Ok(()) => is_sent = true,
+                    Err(why) => self.not_sent(&mut self.core(), me, &why),
+                }
+            }
+        }
+    }
+
+    /// The thread that started the run works on a lane itself for as long as there is something to do, and looks after
+    /// the run between chunks, which end every few milliseconds; then a hand takes over.
+    pub(super) fn lend_a_hand(self: &Arc<Self>, lane: LaneIndex, mut look_after: impl FnMut()) {
+        let seat = &self.seats[lane];
+        let (device, generation) = seat.device();
+        let new = || {
             let resident = self.shelf.resident(seat, generation);
             let prepare = || self.task.prepare_with(&device, &resident);
-            let prepared = guarded(seat.id.clone(), "preparing", prepare);
+            let state = guarded(seat.id.clone(), "preparing", prepare).ok()?;
+            Some(self.shelf.lend(seat, Kept::new(state, generation)))
+        };
+        // What goes wrong here goes wrong again for the hand, who tells.
+        if let Some(state) = self.shelf.take(seat).or_else(new) {
             let mut core = self.core();
-            let now = self.now();
-            if core.hands[me].dismissed {
-                return None;
+            let mut worker = core.add_worker(lane);
+            let _ticks = Ticks::begin(&worker.claims);
+            self.be_ready(&mut core, lane, &state.state);
+            drop(core);
+            let mut next = self.ask(worker.me, lane, state.generation);
+            worker.state = Some(state);
+            while let Next::Run(work) = next {
+                next = self.run(&mut worker, work);
+                look_after();
             }
-            core.hands[me].doing = Doing::Nothing;
-            match prepared {
-                Ok(state) => {
-                    self.be_ready(&mut core, lane, &state);
-                    let kept = self.shelf.lend(seat, Kept::new(state, generation));
-                    let next = self.ask_within(&mut core, me, lane, generation, now);
-                    return Some((kept, next));
-                }
-                Err(error) => {
-                    log!(warn, device = %seat.id, %error, "a device could not be made ready");
-                    let failure = Failure::from(&error);
-                    // Of several hands that fail for one reason, only the first counts; the others try afresh.
-                    if matches!(failure, Failure::Unable | Failure::Task) || seat.renew(generation) {
-                        core.run.lane_failed(lane, failure, now);
-                    }
-                    core.keep_failure(error);
-                    core.look(now);
-                    self.wake_all();
-                }
-            }
+            self.core().hands[worker.me].dismissed = true;
+            self.leave(&mut worker);
+        }
+        let mut core = self.core();
+        if core.run.outcome().is_none() {
+            self.hire(&mut core, lane);
         }
     }
 
@@ -337,51 +337,13 @@ impl<T: Task> Shared<T> {
             }
             let now = self.now();
             match core.run.state(lane) {
-                State::Quarantined { until } if until > now => core = self.wait_for_work(core, until - now),
+                State::Quarantined { until } if until > now => {
+                    core = wait_timeout(&self.work, core, until - now)
+                }
                 State::Retired => return None,
                 State::Healthy | State::Quarantined { .. } => return Some(core),
             }
         }
-    }
-
-    fn wait_for_work<'a>(&self, core: MutexGuard<'a, Core>, limit: Duration) -> MutexGuard<'a, Core> {
-        self.work.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Waits until something may have changed. Says whether to ask again. Of a stream, so many items had come
-    /// when it last spun.
-    fn rest(&self, me: usize, until: Option<Time>, spun: &mut u64) -> bool {
-        /// Nobody is waited for longer than this without a look around.
-        const LONGEST: Duration = Duration::from_millis(50);
-        let window = match &self.feed {
-            Feed::Window(window) => Some(window),
-            Feed::Lent(_) => None,
-        };
-        if let Some(window) = window {
-            let seen = self.core().hands[me].seen;
-            if window.spin(seen, spun) {
-                return true;
-            }
-        }
-        let core = self.core();
-        // It may have ended between the asking and the lock.
-        if core.hands[me].dismissed || core.run.outcome().is_some() {
-            return false;
-        }
-        let limit = until.map_or(LONGEST, |until| until.saturating_sub(self.now()).min(LONGEST));
-        // A worker that has left what there is to others need not be told of more.
-        let told = window.filter(|_| core.run.is_drained());
-        told.into_iter().for_each(Window::begin_rest);
-        let has_new = window.is_some_and(|window| window.arrived() != core.hands[me].seen);
-        let core = if has_new { core } else { self.wait_for_work(core, limit) };
-        told.into_iter().for_each(Window::end_rest);
-        let has_ended = core.run.outcome().is_some();
-        drop(core);
-        if has_ended {
-            // Only one of those that wait was woken.
-            self.work.notify_all();
-        }
-        !has_ended
     }
 
     fn ask(&self, me: usize, lane: LaneIndex, generation: u64) -> Next {
@@ -402,9 +364,9 @@ impl<T: Task> Shared<T> {
             return Next::Go;
         }
         if self.seats[lane].generation() != generation {
-            return Next::Renew;
+            return Next::Prepare;
         }
-        if let Feed::Window(window) = &self.feed {
+        if let Some(window) = self.ends.window() {
             window.announce(core);
             core.hands[me].seen = window.announced();
         }
@@ -425,14 +387,14 @@ impl<T: Task> Shared<T> {
                     let items = self.items_of(&chunk.items);
                     core.hands[me].claims.begin(items.end - items.start);
                 }
-                if let Feed::Window(window) = &self.feed {
+                if let Some(window) = self.ends.window() {
                     window.hand_out(&chunk.items);
                 }
                 core.hands[me].doing = Doing::Chunk(chunk.clone(), now);
                 log!(trace, lane, items = ?chunk.items, purpose = ?chunk.purpose, "a chunk begins");
-                Next::Run(chunk, now)
+                Next::Run((chunk, now))
             }
-            Answer::Wait { until } => Next::Idle(until),
+            Answer::Wait { until } => Next::Rest { until },
             Answer::Ended | Answer::Steal { .. } => Next::Go,
         }
     }
@@ -486,36 +448,22 @@ impl<T: Task> Shared<T> {
         results: &mut Results<'s, T::Output>,
     ) -> Result<Done> {
         let device = &self.seats[chunk.lane].id;
-        let items = self.items_of(&chunk.items);
-        let shared;
-        let feed = match &self.feed {
-            Feed::Lent(lent) => Items::Lent(lent),
-            Feed::Window(window) => {
-                // What was accepted from another worker may be gone.
-                shared = Owned(window.chunk(items.start));
-                Items::Here(shared.0.as_ref().and_then(|chunk| chunk.get(&items)).ok_or(Error::Ended)?)
-            }
-        };
+        let range = self.items_of(&chunk.items);
         let at_once = chunk.at_once.saturating_mul(self.unit);
-        match claims {
-            Some(claims) if at_once < items.end - items.start => {
-                // The items are lent once for all parts: plain code looks at them all the time anyway.
-                let first = items.start;
-                let all = Chunk::new(items, feed);
-                let mut parts = |items: &[T::Input]| {
-                    self.compute_parts(state, device, (first, items), claims, at_once, results)
-                };
-                all.read(&mut parts)?
+        self.ends.with_items(&range, |items| {
+            let mut work = Chunk::new(range.clone(), items);
+            if let Some(claims) = claims {
+                if at_once < range.end - range.start {
+                    // The items are lent once for all parts: plain code looks at them all the time anyway.
+                    let parts = |items: &[T::Input]| {
+                        self.compute_parts(state, device, (range.start, items), claims, at_once, results)
+                    };
+                    return work.read(parts)?;
+                }
+                work = work.divisible(claims, 0, self.unit as u32);
             }
-            claims => {
-                let work = Chunk::new(items, feed);
-                let work = match claims {
-                    Some(claims) => work.divisible(claims, 0, self.unit as u32),
-                    None => work,
-                };
-                Ok(Done { copies: perform(&self.task, device, state, &work, results)?, parts: 1 })
-            }
-        }
+            Ok(Done { copies: perform(&self.task, device, state, &work, results)?, parts: 1 })
+        })
     }
 
     /// The same where the task is not to be given all items at once: part by part, for as long as the worker has any left.

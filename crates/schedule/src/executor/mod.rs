@@ -8,77 +8,58 @@
 //! first one brings when it does come is dropped. That is why hands own all that they hold, and why the caller's items
 //! are only ever [`Lent`].
 
-mod claims;
 mod crew;
 mod end;
-mod gate;
+mod ends;
 mod hand;
-mod lend;
 mod outcome;
 mod patience;
-mod perform;
+mod seat;
 mod ticker;
 mod watch;
 mod window;
+mod worker;
 
 use std::{
-    any::Any,
     ops::Range,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc, Condvar, Mutex, MutexGuard, TryLockError,
         atomic::{
             AtomicBool,
             Ordering::{Acquire, Release},
         },
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use evener_device::Error;
 
 pub(crate) use self::{
-    claims::{Claims, MOST_ITEMS},
     crew::Crew,
-    lend::{Lent, Slots},
+    ends::{Ends, Slice, Stream},
     patience::Patience,
-    perform::{guarded, perform, task_error},
+    seat::{Kept, Seat, Shelf},
     watch::{Control, Stopped},
     window::{ReadAhead, Window},
+    worker::{Employer, Next, work},
 };
 use crate::{
     account::Account,
     error::Done,
-    pool::{Seat, Shelf, lock},
     run::{LaneIndex, LaneSpec, Run, Time},
-    task::Task,
+    sync::lock,
+    task::{Claims, MOST_ITEMS, Task},
 };
-
-/// Where the items of a run are.
-pub(crate) enum Feed<I> {
-    /// With the caller.
-    Lent(Lent<I>),
-    /// Here, as far as they have come.
-    Window(Window<I>),
-}
-
-/// Where results go.
-pub(crate) enum Outlet<O> {
-    /// To their places.
-    Slots(Slots<O>),
-    /// To whoever takes them in order, by the number of the first.
-    InOrder(Mutex<std::collections::BTreeMap<u64, Vec<O>>>),
-}
 
 /// What becomes of the results of a chunk's items before they are kept: one for every so many of them.
 pub(crate) type Fold<O> = Arc<dyn Fn(Vec<O>) -> Vec<O> + Send + Sync>;
 
 /// All that the threads of one run share.
-pub(crate) struct Shared<T: Task> {
+pub(crate) struct Shared<T: Task, E> {
     pub(crate) task: T,
     /// The device of each lane.
     pub(crate) seats: Vec<Arc<Seat>>,
-    pub(crate) feed: Feed<T::Input>,
-    pub(crate) results: Outlet<T::Output>,
+    pub(crate) ends: E,
     pub(crate) fold: Option<Fold<T::Output>>,
     /// The run counts in units of so many items; the last may have fewer.
     pub(crate) unit: u64,
@@ -92,7 +73,7 @@ pub(crate) struct Shared<T: Task> {
     /// Something has changed for lanes that wait.
     work: Condvar,
     /// Something has changed for whoever watches.
-    news: Condvar,
+    pub(crate) news: Condvar,
     /// The run has ended well: to be looked at without the lock.
     has_ended: AtomicBool,
 }
@@ -181,15 +162,14 @@ enum Doing {
     Chunk(crate::run::Chunk, Time),
 }
 
-impl<T: Task> Shared<T> {
+impl<T: Task, E: Ends<T>> Shared<T, E> {
     #[expect(clippy::too_many_arguments, reason = "a run is all of these")]
     pub(crate) fn new(
         task: T,
         run: Run,
         account: Account,
         seats: Vec<Arc<Seat>>,
-        feed: Feed<T::Input>,
-        results: Outlet<T::Output>,
+        ends: E,
         fold: Option<Fold<T::Output>>,
         (unit, items): (u64, u64),
         shelf: Arc<Shelf<T::State>>,
@@ -200,8 +180,7 @@ impl<T: Task> Shared<T> {
             divisible: seats.iter().map(divisible).collect(),
             task,
             seats,
-            feed,
-            results,
+            ends,
             fold,
             unit,
             items,
@@ -277,20 +256,4 @@ impl<T: Task> Shared<T> {
         self.news.notify_all();
         self.work.notify_one();
     }
-
-    /// Waits for news, for so long at most.
-    pub(crate) fn wait_for_news<'a>(
-        &self,
-        core: MutexGuard<'a, Core>,
-        limit: Duration,
-    ) -> MutexGuard<'a, Core> {
-        self.news.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner).0
-    }
-}
-
-/// What a panic said.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("panicked: {}", text.unwrap_or_else(|| "without a message".into()))
 }

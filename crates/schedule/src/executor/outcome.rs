@@ -1,13 +1,23 @@
 //! How a run ends, for whoever started it.
 
-use super::{Core, Shared, Stopped};
+use super::{Core, Ends, Shared, Stopped};
 use crate::{
     error::{Done, RunError},
     run::Outcome,
     task::Task,
 };
 
-impl<T: Task> Shared<T> {
+impl Stopped {
+    /// The error of a run of so many items that was stopped when these were done.
+    pub(crate) fn error(self, done: Done, items: u64) -> RunError {
+        match self {
+            Stopped::Cancelled => RunError::Cancelled { done, items },
+            Stopped::DeadlinePassed(after) => RunError::DeadlinePassed { after, done, items },
+        }
+    }
+}
+
+impl<T: Task, E: Ends<T>> Shared<T, E> {
     /// How a run of so many items has ended, once it has.
     pub(crate) fn ending(
         &self,
@@ -22,10 +32,7 @@ impl<T: Task> Shared<T> {
                 items: self.items_of(&units),
                 error: core.task_error.take().unwrap_or(evener_device::Error::Ended),
             }),
-            (_, Some(Stopped::Cancelled)) => Err(RunError::Cancelled { done: done(core), items }),
-            (_, Some(Stopped::DeadlinePassed(after))) => {
-                Err(RunError::DeadlinePassed { after, done: done(core), items })
-            }
+            (_, Some(stopped)) => Err(stopped.error(done(core), items)),
             _ => {
                 let failures = std::mem::take(&mut core.failures);
                 Err(RunError::NoDeviceLeft { done: done(core), items, failures })

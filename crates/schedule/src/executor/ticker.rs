@@ -4,12 +4,14 @@
 //! neither the deadline nor a cancellation. So a thread of the whole process asks it to yield every few milliseconds.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, Condvar, Mutex, Weak},
     time::Duration,
 };
 
-use super::Claims;
-use crate::pool::lock;
+use crate::{
+    sync::{lock, wait},
+    task::Claims,
+};
 
 /// So often a thread is interrupted.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -19,13 +21,11 @@ const IDLE_INTERVALS: u32 = 100;
 /// Has a worker asked to yield every few milliseconds for as long as this lives.
 pub(super) struct Ticks(Arc<Claims>);
 
-#[derive(Default)]
 struct Ticker {
     state: Mutex<State>,
     wake: Condvar,
 }
 
-#[derive(Default)]
 struct State {
     claims: Vec<Weak<Claims>>,
     /// The thread waits until it is woken.
@@ -33,23 +33,22 @@ struct State {
     started: bool,
 }
 
-fn ticker() -> &'static Ticker {
-    static TICKER: OnceLock<Ticker> = OnceLock::new();
-    TICKER.get_or_init(Ticker::default)
-}
+static TICKER: Ticker = Ticker {
+    state: Mutex::new(State { claims: Vec::new(), asleep: false, started: false }),
+    wake: Condvar::new(),
+};
 
 impl Ticks {
     pub(super) fn begin(claims: &Arc<Claims>) -> Self {
-        let ticker = ticker();
-        let mut state = lock(&ticker.state);
+        let mut state = lock(&TICKER.state);
         state.claims.push(Arc::downgrade(claims));
         if !state.started {
             let thread = std::thread::Builder::new().name("evener-ticker".into());
             // Without the thread, the run is looked after once its own chunk has ended.
-            state.started = thread.spawn(|| ticker.tick()).is_ok();
+            state.started = thread.spawn(|| TICKER.tick()).is_ok();
         }
         if state.asleep {
-            ticker.wake.notify_one();
+            TICKER.wake.notify_one();
         }
         Ticks(claims.clone())
     }
@@ -58,7 +57,7 @@ impl Ticks {
 impl Drop for Ticks {
     fn drop(&mut self) {
         let own = Arc::downgrade(&self.0);
-        lock(&ticker().state).claims.retain(|claims| !claims.ptr_eq(&own));
+        lock(&TICKER.state).claims.retain(|claims| !claims.ptr_eq(&own));
     }
 }
 
@@ -70,7 +69,7 @@ impl Ticker {
             if idle >= IDLE_INTERVALS {
                 state.asleep = true;
                 while state.claims.is_empty() {
-                    state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = wait(&self.wake, state);
                 }
                 state.asleep = false;
             }

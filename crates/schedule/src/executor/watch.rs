@@ -13,12 +13,14 @@ use std::{
 
 use evener_device::Error;
 
-use super::{Core, Doing, Patience, Shared};
+use super::{Core, Doing, Ends, Patience, Shared};
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
     run::{Failure, LaneIndex, Outcome, Time},
+    sync::wait_timeout,
     task::Task,
+    trace::Activity,
 };
 
 /// So often the watcher looks around when nothing wakes it.
@@ -29,20 +31,22 @@ const STOOD_STILL: Duration = Duration::from_millis(250);
 /// So often it is said that a run waits for plain code which takes long.
 const SAY_WAITING: Duration = Duration::from_secs(10);
 
-/// What can end a run from outside, and who wants to know how far it has come.
-pub(crate) struct Control<'a> {
+/// What can end a run from outside.
+#[derive(Debug, Clone)]
+pub(crate) struct Control {
     pub(crate) cancel: Option<Arc<AtomicBool>>,
     pub(crate) deadline: Option<Duration>,
-    pub(crate) reporter: Option<Reporter<'a>>,
     /// So long a device may take to be made ready.
     pub(crate) prepare_limit: Duration,
 }
 
-impl Control<'_> {
-    /// Whether somebody wants the run to end.
-    pub(crate) fn is_over(&self, now: impl Fn() -> Time) -> bool {
-        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Relaxed))
-            || self.deadline.is_some_and(|deadline| now() >= deadline)
+impl Control {
+    /// Why the run is to end, where it is.
+    pub(crate) fn stopped(&self, now: impl Fn() -> Time) -> Option<Stopped> {
+        if self.cancel.as_ref().is_some_and(|cancel| cancel.load(Relaxed)) {
+            return Some(Stopped::Cancelled);
+        }
+        self.deadline.filter(|&deadline| now() >= deadline).map(Stopped::DeadlinePassed)
     }
 }
 
@@ -53,7 +57,7 @@ pub(crate) enum Stopped {
     DeadlinePassed(Duration),
 }
 
-impl<T: Task> Shared<T> {
+impl<T: Task, E: Ends<T>> Shared<T, E> {
     /// Puts so many hands on each lane. Waking a thread takes a while, so those that are awake help to wake the others.
     pub(crate) fn begin(self: &Arc<Self>, hands: &[usize]) {
         let lanes = hands.iter().enumerate().rev();
@@ -61,11 +65,12 @@ impl<T: Task> Shared<T> {
         self.hire_some();
     }
 
-    /// Watches until the run has ended, and works on a lane meanwhile, where one is given and it can. Says why it ended,
-    /// where it was stopped from outside.
+    /// Watches until the run has ended, and works on a lane meanwhile, where one is given and it can. Tells how far it has
+    /// come, and says why it ended, where it was stopped from outside.
     pub(crate) fn watch(
         self: &Arc<Self>,
-        control: &mut Control<'_>,
+        control: &Control,
+        reporter: &mut Option<Reporter<'_>>,
         own: Option<LaneIndex>,
     ) -> Option<Stopped> {
         let mut stopped = None;
@@ -75,7 +80,7 @@ impl<T: Task> Shared<T> {
                 let now = self.now();
                 if now >= next {
                     next = now + GLANCE;
-                    stopped = stopped.or(self.look_after(self.core(), control));
+                    stopped = stopped.or(self.look_after(self.core(), control, reporter));
                 }
             });
         }
@@ -90,7 +95,7 @@ impl<T: Task> Shared<T> {
         loop {
             let core = self.core();
             if core.run.outcome().is_some() {
-                if let Some(reporter) = control.reporter.as_mut().filter(|it| it.has_told()) {
+                if let Some(reporter) = reporter.as_mut().filter(|it| it.has_told()) {
                     let progress = Progress { ended: true, ..self.progress(&core, self.now()) };
                     let is_stopped = core.run.outcome() == Some(&Outcome::Stopped);
                     drop(core);
@@ -101,7 +106,7 @@ impl<T: Task> Shared<T> {
             }
             // Nothing that happens from here on is missed: whoever has news needs the lock to make it.
             let before = self.now();
-            let mut core = self.wait_for_news(core, GLANCE);
+            let mut core = wait_timeout(&self.news, core, GLANCE);
             let now = self.now();
             let gap = now.saturating_sub(before).saturating_sub(GLANCE);
             if gap > STOOD_STILL {
@@ -115,7 +120,7 @@ impl<T: Task> Shared<T> {
                     core = self.core();
                 }
             }
-            stopped = stopped.or(self.look_after(core, control));
+            stopped = stopped.or(self.look_after(core, control, reporter));
         }
     }
 
@@ -137,11 +142,12 @@ impl<T: Task> Shared<T> {
     fn look_after(
         self: &Arc<Self>,
         mut core: MutexGuard<'_, Core>,
-        control: &mut Control<'_>,
+        control: &Control,
+        reporter: &mut Option<Reporter<'_>>,
     ) -> Option<Stopped> {
         let stopped = self.glance(&mut core, control);
         let now = self.now();
-        if let Some(reporter) = control.reporter.as_mut().filter(|reporter| reporter.is_due(now)) {
+        if let Some(reporter) = reporter.as_mut().filter(|it| it.is_due(now)) {
             let progress = self.progress(&core, now);
             // The user's code runs without the lock.
             drop(core);
@@ -151,11 +157,9 @@ impl<T: Task> Shared<T> {
     }
 
     /// Looks once whether something has to be done.
-    pub(crate) fn glance(self: &Arc<Self>, core: &mut Core, control: &Control<'_>) -> Option<Stopped> {
+    pub(crate) fn glance(self: &Arc<Self>, core: &mut Core, control: &Control) -> Option<Stopped> {
         let now = self.now();
-        let cancelled = control.cancel.as_ref().is_some_and(|cancel| cancel.load(Relaxed));
-        let late = control.deadline.filter(|&deadline| now >= deadline);
-        let stopped = cancelled.then_some(Stopped::Cancelled).or(late.map(Stopped::DeadlinePassed));
+        let stopped = control.stopped(|| now);
         if stopped.is_some() {
             core.run.stop();
             core.hands.iter().for_each(|hand| hand.claims.end_all());
@@ -257,7 +261,7 @@ impl<T: Task> Shared<T> {
             }
             it.dismissed = true;
             if let Doing::Chunk(chunk, began) = std::mem::replace(&mut it.doing, Doing::Nothing) {
-                core.account.failed(&chunk, began, now);
+                core.account.in_vain(&chunk, Activity::Failure, began, now);
                 self.seats[lane].counters.fail();
             }
             if core.run.outcome().is_none() {

@@ -10,13 +10,17 @@ use std::{
     collections::{BTreeMap, VecDeque},
     ops::Range,
     sync::{
-        Arc, Condvar, Mutex, OnceLock, PoisonError,
+        Arc, Condvar, Mutex, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
 };
 
-use super::{Core, Feed, Patience, Shared};
-use crate::{contain::contain, pool::lock, task::Task};
+use super::{Core, Patience, Shared, Stream};
+use crate::{
+    contain::contain,
+    sync::{lock, wait},
+    task::Task,
+};
 
 /// Items are kept in batches of so many until they are handed out: a batch is moved as a whole.
 const BATCH: usize = 1024;
@@ -125,7 +129,7 @@ impl<I> Window<I> {
     fn wait_for_room(&self) -> bool {
         let mut inner = lock(&self.inner);
         while !inner.stopped && !inner.has_room() {
-            inner = self.room.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            inner = wait(&self.room, inner);
         }
         !inner.stopped
     }
@@ -234,10 +238,10 @@ impl<I> Window<I> {
     }
 }
 
-impl<T: Task> Shared<T> {
+impl<T: Task> Shared<T, Stream<T>> {
     /// An item has come from the source. Says whether the source is to be read on, once there is room.
     pub(crate) fn arrive(&self, item: T::Input, bytes: u64) -> bool {
-        let Feed::Window(window) = &self.feed else { return false };
+        let window = &self.ends.window;
         let may_read_on = window.push(item, bytes);
         // Busy workers find the item when they ask next. The order of the two counters is what makes it certain that a
         // worker sees the item, or this thread the worker.
@@ -257,7 +261,7 @@ impl<T: Task> Shared<T> {
 
     /// The source has ended, or panicked.
     pub(crate) fn source_ended(&self, panic: Option<Box<dyn Any + Send>>) {
-        let Feed::Window(window) = &self.feed else { return };
+        let window = &self.ends.window;
         lock(&window.inner).panic = panic;
         let mut core = self.core();
         window.announce(&mut core);

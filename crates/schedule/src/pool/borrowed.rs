@@ -8,9 +8,8 @@ use bytemuck::Pod;
 use super::{Job, Mapped, Pool};
 use crate::{
     error::RunError,
-    executor::Slots,
     report::Report,
-    task::{Arrays, KernelTask, Task, borrowed},
+    task::{Arrays, KernelTask, Slots, Task, borrowed},
 };
 
 impl Pool {
@@ -87,7 +86,7 @@ impl<'a, T: Task> Job<'a, T> {
         }
         // SAFETY: a run returns, or unwinds, only once nobody can write results any more.
         let slots = |_| unsafe { Slots::lent(results) };
-        Ok(self.execute_with(self.settings, items, 1, None, None, slots)?.report)
+        Ok(self.execute_with(self.options.settings, items, 1, None, None, slots)?.report)
     }
 }
 

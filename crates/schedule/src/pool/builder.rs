@@ -2,13 +2,10 @@
 
 use std::{borrow::Borrow, path::PathBuf, sync::Arc};
 
-use evener_device::{Device, Inventory};
+use evener_device::{Device, Inventory, cache_folder};
 
-use super::{
-    Inner, Options, Pool, Seat,
-    chooser::{Chooser, Place},
-};
-use crate::{error::RunError, run::Settings, strategy::Strategy};
+use super::{Inner, Options, Pool, chooser::Chooser};
+use crate::{error::RunError, executor::Seat, run::Settings, strategy::Strategy};
 
 /// Makes a [`Pool`]: its devices, what runs begin with, and where it keeps what it learns.
 ///
@@ -21,11 +18,18 @@ use crate::{error::RunError, run::Settings, strategy::Strategy};
 /// assert_eq!(pool.map(&square, &[1, 2, 3])?.results(), [1, 4, 9]);
 /// # Ok::<(), evener_schedule::RunError>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PoolBuilder {
     devices: Option<Vec<Device>>,
     options: Options,
-    place: Place,
+    history: Option<PathBuf>,
+}
+
+impl Default for PoolBuilder {
+    fn default() -> Self {
+        let history = cache_folder().map(|folder| folder.join("runs.json"));
+        PoolBuilder { devices: None, options: Options::default(), history }
+    }
 }
 
 impl PoolBuilder {
@@ -50,7 +54,7 @@ impl PoolBuilder {
     /// Keeps what is learned about the devices in a file of one's own, or nowhere; the user's cache folder has it
     /// otherwise.
     pub fn keep_history_at(mut self, path: Option<PathBuf>) -> Self {
-        self.place = Place::At(path);
+        self.history = path;
         self
     }
 
@@ -65,7 +69,7 @@ impl PoolBuilder {
         }
         let seat = |(index, device)| Arc::new(Seat::new(index, device));
         let seats = devices.into_iter().enumerate().map(seat).collect();
-        let (kept, chooser) = (Default::default(), Arc::new(Chooser::new(self.place)));
+        let (kept, chooser) = (Default::default(), Arc::new(Chooser::new(self.history)));
         Ok(Pool { inner: Arc::new(Inner { seats, options: self.options, kept, chooser }) })
     }
 }

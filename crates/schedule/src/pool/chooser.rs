@@ -6,11 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use evener_device::cache_folder;
-
-use super::lock;
-use crate::contain::log;
-use crate::hybrid::{Candidate, Choice, Experience, Model, Observation};
+use crate::{contain::log, hybrid::Model, sync::lock};
 
 /// The model is saved this long after it was last, at the earliest.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -20,7 +16,8 @@ const SAVING: u32 = 1000;
 /// The model, loaded when it is first asked and saved when runs have ended that it learned from.
 #[derive(Debug)]
 pub(crate) struct Chooser {
-    place: Place,
+    /// Where the model is kept; nowhere, where it is not.
+    path: Option<PathBuf>,
     known: Mutex<Known>,
 }
 
@@ -31,49 +28,15 @@ struct Known {
     save_after: Option<Instant>,
 }
 
-/// Where the model is kept.
-#[derive(Debug, Default)]
-pub(super) enum Place {
-    /// In the user's cache folder.
-    #[default]
-    Usual,
-    /// There, or nowhere.
-    At(Option<PathBuf>),
-}
-
 impl Chooser {
-    pub(super) fn new(place: Place) -> Self {
-        Chooser { place, known: Mutex::default() }
+    pub(super) fn new(path: Option<PathBuf>) -> Self {
+        Chooser { path, known: Mutex::default() }
     }
 
-    fn path(&self) -> Option<PathBuf> {
-        match &self.place {
-            Place::Usual => cache_folder().map(|folder| folder.join("runs.json")),
-            Place::At(path) => path.clone(),
-        }
-    }
-
-    fn with_model<R>(&self, use_it: impl FnOnce(&mut Model) -> R) -> R {
-        let load = || self.path().map_or_else(Model::default, |path| Model::load(&path));
+    /// Asks the model, or teaches it.
+    pub(super) fn with_model<R>(&self, use_it: impl FnOnce(&mut Model) -> R) -> R {
+        let load = || self.path.as_deref().map_or_else(Model::default, Model::load);
         use_it(lock(&self.known).model.get_or_insert_with(load))
-    }
-
-    pub(crate) fn choose(&self, task: &str, items: u64, candidates: &[Candidate]) -> Choice {
-        self.with_model(|model| model.choose(task, items, candidates))
-    }
-
-    /// Learns from what each device did in a run.
-    pub(crate) fn observe(&self, task: &str, observations: &[Observation]) {
-        self.with_model(|model| {
-            for observation in observations {
-                model.observe(task, observation);
-            }
-        });
-    }
-
-    /// Learns from how long whole runs took.
-    pub(crate) fn ended(&self, task: &str, items: u64, experience: Experience) {
-        self.with_model(|model| model.ended(task, items, experience));
     }
 
     /// Saves what was learned, unless that was done a moment ago.
@@ -86,13 +49,13 @@ impl Chooser {
     fn save(&self) {
         let mut known = lock(&self.known);
         let changed = known.model.as_mut().filter(|model| model.has_changed());
-        let Some((model, path)) = changed.zip(self.path()) else { return };
+        let Some((model, path)) = changed.zip(self.path.as_ref()) else { return };
         let changes = model.take_changes();
         let begin = Instant::now();
         known.save_after = Some(begin + SAVE_EVERY);
         // Others may choose meanwhile.
         drop(known);
-        if let Err(why) = changes.save(&path, SystemTime::now()) {
+        if let Err(why) = changes.save(path, SystemTime::now()) {
             // It is a convenience: what is not kept is learned again.
             log!(debug, path = %path.display(), %why, "what was learned of the devices could not be kept");
         }

@@ -4,24 +4,25 @@ use std::{
     any::type_name,
     hash::{DefaultHasher, Hash, Hasher},
     ops::Range,
-    sync::{Arc, TryLockError, atomic::Ordering::Relaxed},
+    sync::{Arc, TryLockError},
     time::{Duration, Instant},
 };
 
 use evener_device::{Device, Kind};
 
-use super::{Job, Mapped, Seat, lock, memory::Selection, statistics::score};
+use super::{Job, Mapped, memory::Selection, statistics::score};
 use crate::{
     account::{Account, DeviceLanes},
     contain::log,
     error::{Done, RunError},
-    executor::{Control, Feed, Fold, Lent, MOST_ITEMS, Outlet, Shared, Slots, Stopped},
+    executor::{Fold, Seat, Shared, Slice, Stopped},
     hybrid::{Candidate, Observation},
     progress::Reporter,
     report::{Calibrated, DeviceReport, LeftOut, Report},
-    run::{Costs, Expected, LaneSpec, Run, Settings},
+    run::{Costs, Expected, LaneSpec, Run, Settings, Time},
     strategy::Strategy,
-    task::Task,
+    sync::lock,
+    task::{Lent, MOST_ITEMS, Slots, Task},
     trace::Trace,
 };
 
@@ -37,10 +38,13 @@ pub(super) struct Lanes {
 impl<T: Task> Job<'_, T> {
     /// Which devices a run of so many items uses: one that is named, or those that are worth it.
     pub(super) fn select(&self, only: Option<usize>, items: u64) -> Result<Selection, RunError> {
-        let chooses = only.is_none() && self.chooses && self.strategy == Strategy::Adaptive && items > 0;
-        let are_ready = |seats: &[Arc<Seat>]| seats.iter().all(|seat| self.shelf.has(seat));
+        let chooses = only.is_none()
+            && self.options.chooses
+            && self.options.strategy == Strategy::Adaptive
+            && items > 0;
+        let are_ready = |seats: &[Arc<Seat>]| seats.iter().all(|seat| self.common.shelf.has(seat));
         if chooses
-            && let Some(lately) = lock(&self.memory).lately(items)
+            && let Some(lately) = lock(&self.common.memory).lately(items)
             && are_ready(&lately.seats)
         {
             return Ok(lately);
@@ -66,10 +70,15 @@ impl<T: Task> Job<'_, T> {
         }
         let candidate = |seat: &Arc<Seat>| {
             let (device, _) = seat.device();
-            Candidate { device: history_name(&device), score: score(&device), cold: !self.shelf.has(seat) }
+            Candidate {
+                device: history_name(&device),
+                score: score(&device),
+                cold: !self.common.shelf.has(seat),
+            }
         };
         let candidates: Vec<Candidate> = seats.iter().map(candidate).collect();
-        let choice = self.pool.inner().chooser.choose(&self.key, items, &candidates);
+        let chooser = &self.pool.inner().chooser;
+        let choice = chooser.with_model(|model| model.choose(&self.common.key, items, &candidates));
         for (device, reason) in &choice.left_out {
             if let Some(index) = candidates.iter().position(|candidate| candidate.device == *device) {
                 left_out.push(LeftOut { id: seats[index].id.to_string(), reason: reason.to_string() });
@@ -85,7 +94,7 @@ impl<T: Task> Job<'_, T> {
         let selection = Selection { seats, reserve, left_out, predicted, explores, fresh: true };
         // Who is not ready yet takes longer now than the next times.
         if are_ready(&selection.seats) {
-            lock(&self.memory).decided(items, &selection, begin.elapsed());
+            lock(&self.common.memory).decided(items, &selection, begin.elapsed());
         }
         Ok(selection)
     }
@@ -94,7 +103,7 @@ impl<T: Task> Job<'_, T> {
     /// other device, with as many chunks in hand as the task wants. No more than there are units to do.
     pub(super) fn lanes(&self, used: &[Arc<Seat>], units: u64, unit: u64) -> Lanes {
         let mut lanes = Lanes::default();
-        let memory = lock(&self.memory);
+        let memory = lock(&self.common.memory);
         let known: Vec<Option<Expected>> =
             used.iter().map(|seat| memory.expected(seat, unit, units)).collect();
         drop(memory);
@@ -136,7 +145,7 @@ impl<T: Task> Job<'_, T> {
         fold: Option<Fold<T::Output>>,
         only: Option<usize>,
     ) -> Result<Mapped<T::Output>, RunError> {
-        self.execute_with(self.settings, items, unit, fold, only, Slots::new)
+        self.execute_with(self.options.settings, items, unit, fold, only, Slots::new)
     }
 
     /// One run, from its beginning to its end. It counts in units of so many items, each of which has one result, for
@@ -153,15 +162,12 @@ impl<T: Task> Job<'_, T> {
         let count = items.len() as u64;
         let units = count.div_ceil(unit);
         // A run that is over before it begins begins nothing.
-        if count > 0 && self.cancel.as_ref().is_some_and(|cancel| cancel.0.load(Relaxed)) {
-            return Err(RunError::Cancelled { done: Done::default(), items: count });
-        }
-        if let Some(after) = self.deadline.filter(|deadline| count > 0 && deadline.is_zero()) {
-            return Err(RunError::DeadlinePassed { after, done: Done::default(), items: count });
+        if let Some(stopped) = self.options.control.stopped(|| Time::ZERO).filter(|_| count > 0) {
+            return Err(stopped.error(Done::default(), count));
         }
         let selection = self.select(only, count)?;
         let Selection { mut seats, reserve, left_out, predicted, .. } = selection.clone();
-        let mut cold: Vec<bool> = seats.iter().map(|seat| !self.shelf.has(seat)).collect();
+        let mut cold: Vec<bool> = seats.iter().map(|seat| !self.common.shelf.has(seat)).collect();
         let Lanes { mut devices, seats: mut lane_seats, specs } = self.lanes(&seats, units, unit);
         let mut run = self.decide(settings, &seats, &devices, &specs, units, unit, items);
         let mut in_reserve = Lanes::default();
@@ -177,16 +183,16 @@ impl<T: Task> Job<'_, T> {
         // SAFETY: `borrowed` takes the items back before this function returns, in whatever way it does.
         #[allow(unsafe_code)]
         let lent = unsafe { Lent::new(items) };
+        let ends = Slice { items: lent, results: slots(units as usize) };
         let shared = Arc::new(Shared::new(
             self.task.clone(),
             run,
-            Account::new(specs.len(), self.keeps_trace),
+            Account::new(specs.len(), self.options.keeps_trace),
             lane_seats,
-            Feed::Lent(lent),
-            Outlet::Slots(slots(units as usize)),
+            ends,
             fold,
             (unit, count),
-            self.shelf.clone(),
+            self.common.shelf.clone(),
         ));
         shared.core().reserve = in_reserve.specs;
         let borrowed = Borrowed(&shared);
@@ -199,7 +205,7 @@ impl<T: Task> Job<'_, T> {
         let wall = shared.now();
         let has_called_in = core.run.tallies().len() > specs.len();
         if has_called_in {
-            cold.extend(reserve.iter().map(|seat| !self.shelf.has(seat)));
+            cold.extend(reserve.iter().map(|seat| !self.common.shelf.has(seat)));
             seats.extend(reserve);
             devices.extend(in_reserve.devices.into_iter().map(|DeviceLanes { id, lanes }| DeviceLanes {
                 id,
@@ -212,13 +218,12 @@ impl<T: Task> Job<'_, T> {
         let accepted = std::mem::take(&mut core.accepted);
         // Only a run that ended well says how long one takes.
         if matches!(ending, Some(Ok(()))) {
-            lock(&self.memory).remember(&core.run, &seats, &devices, (unit, units));
+            lock(&self.common.memory).remember(&core.run, &seats, &devices, (unit, units));
         }
         drop(core);
-        let Outlet::Slots(slots) = &shared.results else { return Err(RunError::NoDevices) };
         // SAFETY: every unit that was accepted was written, by `finish`, and no other.
         #[allow(unsafe_code)]
-        let results = unsafe { slots.take(&accepted) };
+        let results = unsafe { shared.ends.results.take(&accepted) };
         log!(debug, task = self.task.name(), ?ending, wall_s = report.wall_s, "a run has ended");
         // It is only ever left by one that has ended.
         ending.unwrap_or(Err(RunError::NoDevices))?;
@@ -228,7 +233,7 @@ impl<T: Task> Job<'_, T> {
             self.learn(&report, selection, &cold, only);
         }
         report.task = Some(self.task.name().into());
-        report.strategy = Some(self.strategy.name().into());
+        report.strategy = Some(self.options.strategy.name().into());
         report.left_out = left_out.to_vec();
         report.left_out.retain(|left_out| !devices.iter().any(|device| device.id == left_out.id));
         report.predicted_s = predicted.map(|predicted| predicted.as_secs_f64());
@@ -251,8 +256,9 @@ impl<T: Task> Job<'_, T> {
     ) -> Run {
         let lane_counts: Vec<usize> = devices.iter().map(|device| device.lanes.len()).collect();
         // Asking how strong they are takes time that short runs do not have.
-        let strengths = if self.strategy == Strategy::Adaptive { Vec::new() } else { self.strengths(seats) };
-        let shares = self.strategy.shares(units, &strengths, &lane_counts);
+        let strengths =
+            if self.options.strategy == Strategy::Adaptive { Vec::new() } else { self.strengths(seats) };
+        let shares = self.options.strategy.shares(units, &strengths, &lane_counts);
         // A run counts in units, which are not parted.
         let most_items = settings.most_items.map(|most| (most / unit).max(1));
         let run = Run::new(units, specs, &shares, Settings { most_items, ..settings });
@@ -268,42 +274,35 @@ impl<T: Task> Job<'_, T> {
     /// Score and utilization of each device, as far as the strategy asks for them. Rates that a calibration has
     /// measured count where every device has one, since they cannot be compared with scores.
     fn strengths(&self, seats: &[Arc<Seat>]) -> Vec<(f64, f64)> {
-        let memory = lock(&self.memory);
+        let memory = lock(&self.common.memory);
         let measured = seats.iter().all(|seat| memory.alone.contains_key(&seat.index));
         let strength = |seat: &Arc<Seat>| {
             let (device, _) = seat.device();
             let known = memory.alone.get(&seat.index).copied().filter(|_| measured);
-            let busy = if self.strategy == Strategy::Dynamic { device.telemetry().utilization } else { None };
+            let busy = if self.options.strategy == Strategy::Dynamic {
+                device.telemetry().utilization
+            } else {
+                None
+            };
             (known.unwrap_or_else(|| score(&device)), busy.unwrap_or(0.0))
         };
         seats.iter().map(strength).collect()
     }
 
-    fn watch(&self, shared: &Arc<Shared<T>>, own: Option<usize>) -> Option<Stopped> {
+    fn watch(&self, shared: &Arc<Shared<T, Slice<T>>>, own: Option<usize>) -> Option<Stopped> {
         // A job that runs twice at a time tells of one of the runs: the other must not wait for it.
         let mut tell = self.progress.as_ref().and_then(|listener| match listener.try_lock() {
             Err(TryLockError::WouldBlock) => None,
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Ok(listener) => Some(listener),
         });
-        let reporter = tell.as_mut().map(|tell| Reporter {
-            tell: &mut ***tell,
-            every: self.progress_every,
-            next: self.progress_every,
-            most_done: 0,
-        });
-        let mut control = Control {
-            cancel: self.cancel.as_ref().map(|cancel| cancel.0.clone()),
-            deadline: self.deadline,
-            reporter,
-            prepare_limit: self.prepare_limit,
-        };
-        shared.watch(&mut control, own)
+        let mut reporter = tell.as_mut().map(|tell| Reporter::new(&mut ***tell));
+        shared.watch(&self.options.control, &mut reporter, own)
     }
 
     /// Teaches the model what the devices did, where it was they who decided how much.
     fn learn(&self, report: &Report, selection: Selection, cold: &[bool], only: Option<usize>) {
-        if (self.strategy != Strategy::Adaptive && only.is_none()) || report.items == 0 {
+        if (self.options.strategy != Strategy::Adaptive && only.is_none()) || report.items == 0 {
             return;
         }
         let observation = |((seat, device), &cold): ((&Arc<Seat>, &DeviceReport), &bool)| {
@@ -323,15 +322,19 @@ impl<T: Task> Job<'_, T> {
         let chooser = &self.pool.inner().chooser;
         if selection.fresh {
             let devices = selection.seats.iter().zip(&report.devices).zip(cold);
-            chooser.observe(&self.key, &devices.map(observation).collect::<Vec<_>>());
+            chooser.with_model(|model| {
+                for observation in devices.map(observation) {
+                    model.observe(&self.common.key, &observation);
+                }
+            });
         }
-        lock(&self.memory).took(report.items, selection, cold, report);
+        lock(&self.common.memory).took(report.items, selection, cold, report);
         chooser.save_now_and_then();
     }
 
     /// How the run compares with the devices' rates alone, where all of them are known.
     fn calibrated(&self, report: &Report, seats: &[Arc<Seat>]) -> Option<Calibrated> {
-        let memory = lock(&self.memory);
+        let memory = lock(&self.common.memory);
         let rates: Option<Vec<f64>> =
             seats.iter().map(|seat| memory.alone.get(&seat.index).copied()).collect();
         let ideal_s = report.items as f64 / rates?.iter().sum::<f64>();
@@ -340,22 +343,20 @@ impl<T: Task> Job<'_, T> {
 }
 
 /// Takes the items back, and has nobody write results any more, however a run ends.
-struct Borrowed<'s, T: Task>(&'s Arc<Shared<T>>);
+struct Borrowed<'s, T: Task>(&'s Arc<Shared<T, Slice<T>>>);
 
 impl<T: Task> Drop for Borrowed<'_, T> {
     fn drop(&mut self) {
         self.0.stop();
-        if let Feed::Lent(lent) = &self.0.feed {
-            lent.take_back();
-        }
-        let Outlet::Slots(slots) = &self.0.results else { return };
-        slots.close();
+        let Slice { items, results } = &self.0.ends;
+        items.take_back();
+        results.close();
         if std::thread::panicking() {
             // The user's code has panicked, to which progress is told: nobody else takes the results.
             let accepted = std::mem::take(&mut self.0.core().accepted);
             // SAFETY: as where a run ends without a panic.
             #[allow(unsafe_code)]
-            drop(unsafe { slots.take(&accepted) });
+            drop(unsafe { results.take(&accepted) });
         }
     }
 }

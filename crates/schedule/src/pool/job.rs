@@ -7,19 +7,17 @@ use std::{
 
 use evener_device::DeviceId;
 
-use super::{
-    Cancel, MapStream, Options, Pool, Shelf, lock,
-    memory::{Memory, Selection},
-};
+use super::{Cancel, MapStream, Options, Pool, memory::Memory};
 use crate::{
     contain::log,
     error::RunError,
-    executor::{Fold, ReadAhead, Slots},
+    executor::{Fold, ReadAhead, Shelf},
     progress::{Bar, Progress},
     report::Report,
     run::Settings,
     strategy::Strategy,
-    task::Task,
+    sync::lock,
+    task::{Slots, Task},
     trace::Trace,
 };
 
@@ -52,24 +50,14 @@ const BLOCKS: u64 = 16_384;
 pub struct Job<'a, T: Task> {
     pub(super) pool: Pool,
     pub(super) task: T,
-    pub(super) strategy: Strategy,
-    pub(super) settings: Settings,
-    pub(super) chooses: bool,
-    pub(super) keeps_trace: bool,
-    pub(super) cancel: Option<Cancel>,
-    pub(super) deadline: Option<Duration>,
-    pub(super) prepare_limit: Duration,
+    pub(super) options: Options,
     pub(super) progress: Option<Arc<Listener<'a>>>,
-    pub(super) progress_every: Duration,
-    pub(super) read_ahead: ReadAhead,
-    /// What the task's history is kept under.
-    pub(super) key: Arc<str>,
-    pub(super) shelf: Arc<Shelf<T::State>>,
-    pub(super) memory: Arc<Mutex<Memory>>,
+    pub(super) common: Common<T::State>,
 }
 
 /// What the runs of one task in a pool share: what it has made on the devices, and what was learned.
 pub(super) struct Common<S> {
+    /// What the task's history is kept under.
     pub(super) key: Arc<str>,
     /// Which tasks can use what is on the shelf.
     pub(super) state_id: Option<u64>,
@@ -93,63 +81,46 @@ impl<S> Clone for Common<S> {
 
 impl<T: Task> Job<'static, T> {
     pub(super) fn new(pool: Pool, task: T, common: Common<T::State>) -> Self {
-        let Options { strategy, settings } = pool.inner().options;
-        let Common { key, shelf, memory, .. } = common;
-        Job {
-            pool,
-            task,
-            strategy,
-            settings,
-            chooses: true,
-            keeps_trace: false,
-            cancel: None,
-            deadline: None,
-            prepare_limit: Duration::from_secs(300),
-            progress: None,
-            progress_every: Duration::from_millis(100),
-            read_ahead: ReadAhead { items: 1 << 16, bytes: 256 << 20 },
-            key,
-            shelf,
-            memory,
-        }
+        let options = pool.inner().options.clone();
+        Job { pool, task, options, progress: None, common }
     }
 }
 
 impl<'a, T: Task> Job<'a, T> {
     /// Sets how items are shared out.
     pub fn strategy(mut self, strategy: Strategy) -> Self {
-        self.strategy = strategy;
+        self.options.strategy = strategy;
         self
     }
 
     /// Sets what can be tuned.
     pub fn settings(mut self, settings: Settings) -> Self {
-        self.settings = settings;
+        self.options.settings = settings;
         self
     }
 
     /// Uses all devices that have code for the task, also those that are expected to make no difference.
     pub fn all_devices(mut self) -> Self {
-        self.chooses = false;
+        self.options.chooses = false;
         self
     }
 
     /// Keeps what every lane did, for [`Mapped::trace`].
     pub fn trace(mut self) -> Self {
-        self.keeps_trace = true;
+        self.options.keeps_trace = true;
         self
     }
 
     /// Lets a run be cancelled.
     pub fn cancel(mut self, cancel: &Cancel) -> Self {
-        self.cancel = Some(cancel.clone());
+        self.options.control.cancel = Some(cancel.0.clone());
         self
     }
 
     /// Ends a run that takes longer, with [`RunError::DeadlinePassed`], once the items of plain code that are in hand are
     /// done.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = Some(deadline);
+        self.options.control.deadline = Some(deadline);
         self
     }
 
@@ -158,14 +129,14 @@ impl<'a, T: Task> Job<'a, T> {
     /// items. One item must be done in this time on every device.
     /// Without it, a chunk has hung once other devices have done its items in a small part of the time.
     pub fn chunk_limit(mut self, limit: Duration) -> Self {
-        self.settings.limit = Some(limit);
+        self.options.settings.limit = Some(limit);
         self
     }
 
     /// A device that takes longer than this to be made ready has hung: five minutes, unless said otherwise, since some
     /// kernels take long to compile.
     pub fn prepare_limit(mut self, limit: Duration) -> Self {
-        self.prepare_limit = limit;
+        self.options.control.prepare_limit = limit;
         self
     }
 
@@ -173,15 +144,15 @@ impl<'a, T: Task> Job<'a, T> {
     /// item is taken while fewer than so many items, of fewer than so many [bytes](Task::item_bytes), have no result yet
     /// that was given. By default 65,536 items and 256 MiB.
     pub fn read_ahead(mut self, items: usize, bytes: u64) -> Self {
-        self.read_ahead = ReadAhead { items, bytes };
+        self.options.read_ahead = ReadAhead { items, bytes };
         self
     }
 
     /// Tells how far a run has come, ten times a second and at its end, on the thread that started it. Runs that are over
     /// sooner tell nothing. Where it panics, the run ends, and the panic goes on in the thread that started it.
     pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + Send + 'b) -> Job<'b, T> {
-        let shelf = self.shelf.clone();
-        self.variant(&self.task, shelf, Some(Arc::new(Mutex::new(Box::new(tell)))))
+        let Job { pool, task, options, common, .. } = self;
+        Job { pool, task, options, progress: Some(Arc::new(Mutex::new(Box::new(tell)))), common }
     }
 
     /// The same job for another task of this type, or the same with other parameters: with all options, and with what was
@@ -190,33 +161,12 @@ impl<'a, T: Task> Job<'a, T> {
     pub fn with_task(&self, task: &T) -> Job<'a, T> {
         let state_id = task.state_id();
         let is_fit = state_id.is_some() && state_id == self.task.state_id();
-        let shelf = if is_fit { self.shelf.clone() } else { Arc::default() };
-        self.variant(task, shelf, self.progress.clone())
-    }
-
-    fn variant<'b>(
-        &self,
-        task: &T,
-        shelf: Arc<Shelf<T::State>>,
-        progress: Option<Arc<Listener<'b>>>,
-    ) -> Job<'b, T> {
-        Job {
-            pool: self.pool.clone(),
-            task: task.clone(),
-            strategy: self.strategy,
-            settings: self.settings,
-            chooses: self.chooses,
-            keeps_trace: self.keeps_trace,
-            cancel: self.cancel.clone(),
-            deadline: self.deadline,
-            prepare_limit: self.prepare_limit,
-            progress,
-            progress_every: self.progress_every,
-            read_ahead: self.read_ahead,
-            key: self.key.clone(),
-            shelf,
-            memory: self.memory.clone(),
+        let mut common = self.common.clone();
+        if !is_fit {
+            common.shelf = Arc::default();
         }
+        let (pool, options, progress) = (self.pool.clone(), self.options.clone(), self.progress.clone());
+        Job { pool, task: task.clone(), options, progress, common }
     }
 
     /// Draws a bar on standard error for runs that take longer than a second, with the rate, the time to go and the
@@ -263,7 +213,7 @@ impl<'a, T: Task> Job<'a, T> {
     where
         T: Task<Output = ()>,
     {
-        let settings = Settings { rescue: false, ..self.settings };
+        let settings = Settings { rescue: false, ..self.options.settings };
         let Mapped { report, .. } = self.execute_with(settings, items, 1, None, None, Slots::new)?;
         Ok(report)
     }
@@ -274,10 +224,7 @@ impl<'a, T: Task> Job<'a, T> {
         I: IntoIterator<Item = T::Input>,
         I::IntoIter: Send + 'static,
     {
-        let Selection { seats, .. } = self.select(None, 0)?;
-        MapStream::begin(self, self.lanes(&seats, u64::MAX, 1), items.into_iter(), |thread, read| {
-            thread.spawn(read).map(drop)
-        })
+        MapStream::begin(self, items.into_iter(), |thread, read| thread.spawn(read).map(drop))
     }
 
     /// The same for a source that borrows: it is read by a thread of a [scope](std::thread::scope), which ends once the
@@ -315,10 +262,7 @@ impl<'a, T: Task> Job<'a, T> {
         I: IntoIterator<Item = T::Input>,
         I::IntoIter: Send + 'scope,
     {
-        let Selection { seats, .. } = self.select(None, 0)?;
-        MapStream::begin(self, self.lanes(&seats, u64::MAX, 1), items.into_iter(), |thread, read| {
-            thread.spawn_scoped(scope, read).map(drop)
-        })
+        MapStream::begin(self, items.into_iter(), |thread, read| thread.spawn_scoped(scope, read).map(drop))
     }
 
     /// Measures how fast each device is alone, each with as many of these items as keep it busy for about a fifth of a
@@ -336,7 +280,7 @@ impl<'a, T: Task> Job<'a, T> {
                     None
                 }
                 Ok(rate) => {
-                    lock(&self.memory).alone.insert(seat.index, rate);
+                    lock(&self.common.memory).alone.insert(seat.index, rate);
                     Some(rate)
                 }
             };

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-use super::{Seat, chooser::Chooser, execute::history_name};
+use super::{chooser::Chooser, execute::history_name};
 use crate::{
     account::DeviceLanes,
+    executor::Seat,
     hybrid::{Experience, size_class},
     report::{DeviceReport, LeftOut, Report},
     run::{Expected, Run},
@@ -196,7 +197,7 @@ impl Memory {
 
     fn tell(&self, remembered: Remembered) {
         if let Some((items, experience)) = remembered.experience() {
-            self.chooser.ended(&self.task, items, experience);
+            self.chooser.with_model(|model| model.ended(&self.task, items, experience));
         }
     }
 }

@@ -6,7 +6,6 @@ mod chooser;
 mod execute;
 mod job;
 mod memory;
-mod seat;
 mod statistics;
 mod stream;
 
@@ -17,11 +16,13 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use bytemuck::Pod;
 use evener_device::Device;
 
+pub(crate) use self::statistics::score;
 pub use self::{
     builder::PoolBuilder,
     job::{Job, Mapped, Reduced},
@@ -29,15 +30,13 @@ pub use self::{
     stream::MapStream,
 };
 use self::{chooser::Chooser, execute::task_key, job::Common};
-pub(crate) use self::{
-    seat::{Kept, Seat, Shelf, lock},
-    statistics::score,
-};
 use crate::{
     error::RunError,
+    executor::{Control, ReadAhead, Seat},
     report::Report,
     run::Settings,
     strategy::Strategy,
+    sync::lock,
     task::{Arrays, KernelTask, Task},
 };
 
@@ -87,10 +86,28 @@ struct KeptTask {
 const KEPT: usize = 8;
 
 /// What runs begin with, unless their job says otherwise.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone)]
 struct Options {
     strategy: Strategy,
     settings: Settings,
+    /// Whether devices that make no difference are left out.
+    chooses: bool,
+    keeps_trace: bool,
+    read_ahead: ReadAhead,
+    control: Control,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            strategy: Strategy::default(),
+            settings: Settings::default(),
+            chooses: true,
+            keeps_trace: false,
+            read_ahead: ReadAhead { items: 1 << 16, bytes: 256 << 20 },
+            control: Control { cancel: None, deadline: None, prepare_limit: Duration::from_secs(300) },
+        }
+    }
 }
 
 impl Pool {

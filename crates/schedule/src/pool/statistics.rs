@@ -1,11 +1,12 @@
 //! Choosing devices, and watching them.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use evener_device::{Device, DeviceId, ScoreTable, Telemetry};
 use serde::Serialize;
 
-use super::{Pool, Seat};
+use super::Pool;
+use crate::executor::Seat;
 
 /// What one device of a pool has done so far, over all runs and queues, and what it is doing now.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -64,15 +65,15 @@ pub(crate) fn score(device: &Device) -> f64 {
 
 fn statistics(seat: &Seat) -> DeviceStatistics {
     let (device, _) = seat.device();
-    let counted = seat.counters.read();
+    let counters = &seat.counters;
     let Telemetry { utilization, memory_free_bytes, .. } = device.telemetry();
     DeviceStatistics {
         device: seat.id.clone(),
-        active: counted.active,
-        queued: counted.queued,
-        done: counted.done,
-        failed: counted.failed,
-        mean: counted.mean,
+        active: counters.active(),
+        queued: counters.queued.load(Relaxed),
+        done: counters.done.load(Relaxed),
+        failed: counters.failed.load(Relaxed),
+        mean: counters.mean(),
         utilization,
         memory_free_bytes,
         memory_used_bytes: device.memory().in_use_bytes,

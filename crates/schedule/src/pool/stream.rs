@@ -1,24 +1,23 @@
 //! A task over items that come one after another.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     fmt,
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    sync::{Arc, Mutex},
     thread::Builder,
     time::Duration,
 };
 
-use evener_device::Error;
-
-use super::{execute::Lanes, job::Job, lock};
+use super::{execute::Lanes, job::Job, memory::Selection};
 use crate::{
     account::Account,
     error::RunError,
-    executor::{Control, Feed, Outlet, Shared, Window},
+    executor::{Control, Shared, Stream, Window},
     run::{Outcome, Run},
-    task::Task,
+    sync::{lock, wait_timeout},
+    task::{Task, no_thread},
 };
 
 /// The results of a task over items that come one after another, in their order.
@@ -28,10 +27,8 @@ use crate::{
 /// error is the last thing that it gives. A panic of the source goes on in [`next`](Iterator::next), after the results
 /// of the items before it.
 pub struct MapStream<'scope, T: Task> {
-    shared: Arc<Shared<T>>,
-    cancel: Option<Arc<AtomicBool>>,
-    deadline: Option<Duration>,
-    prepare_limit: Duration,
+    shared: Arc<Shared<T, Stream<T>>>,
+    control: Control,
     /// Results that were given, and those of them that the window does not know of.
     given: u64,
     unreleased: usize,
@@ -46,93 +43,71 @@ impl<T: Task> MapStream<'_, T> {
     /// Begins to work on the items of a source, which is read by a thread that is started so.
     pub(super) fn begin<'s>(
         job: &Job<'_, T>,
-        lanes: Lanes,
         source: impl Iterator<Item = T::Input> + Send + 's,
         start: impl FnOnce(Builder, Box<dyn FnOnce() + Send + 's>) -> std::io::Result<()>,
     ) -> Result<Self, RunError> {
-        let Lanes { seats, specs, .. } = lanes;
+        let Selection { seats, .. } = job.select(None, 0)?;
+        let Lanes { seats, specs, .. } = job.lanes(&seats, u64::MAX, 1);
         let hands: Vec<usize> = specs.iter().map(|spec| spec.depth).collect();
         let shared = Arc::new(Shared::new(
             job.task.clone(),
-            Run::open(&specs, job.settings),
+            Run::open(&specs, job.options.settings),
             Account::new(specs.len(), false),
             seats,
-            Feed::Window(Window::new(job.read_ahead)),
-            Outlet::InOrder(Mutex::new(BTreeMap::new())),
+            Stream { window: Window::new(job.options.read_ahead), results: Mutex::default() },
             None,
             (1, u64::MAX),
-            job.shelf.clone(),
+            job.common.shelf.clone(),
         ));
         shared.begin(&hands);
         let stream = MapStream {
             shared: shared.clone(),
-            cancel: job.cancel.as_ref().map(|cancel| cancel.0.clone()),
-            deadline: job.deadline,
-            prepare_limit: job.prepare_limit,
+            control: job.options.control.clone(),
             given: 0,
             unreleased: 0,
             // Whatever the bytes: a few large items are released one by one.
-            release_every: (job.read_ahead.items / 64).clamp(1, 64),
+            release_every: (job.options.read_ahead.items / 64).clamp(1, 64),
             ready: VecDeque::new(),
             ended: false,
             scope: PhantomData,
         };
-        let first = shared.seats[0].id.clone();
         let thread = Builder::new().name("evener-stream".into());
-        start(thread, Box::new(move || read(&shared, source))).map_err(|why| Error::Lost {
-            device: first,
-            operation: "starting a thread".into(),
-            detail: why.to_string(),
-        })?;
+        start(thread, Box::new(move || read(&shared, source)))
+            .map_err(|why| no_thread(&stream.shared.seats[0].id, &why))?;
         Ok(stream)
     }
 
-    fn window(&self) -> Option<&Window<T::Input>> {
-        match &self.shared.feed {
-            Feed::Window(window) => Some(window),
-            Feed::Lent(_) => None,
-        }
+    fn window(&self) -> &Window<T::Input> {
+        &self.shared.ends.window
     }
 
     /// Moves results that are next in order to where they are given from. Says whether there were any.
     fn take_results(&mut self) -> bool {
-        let Outlet::InOrder(waiting) = &self.shared.results else { return false };
         let next = self.given + self.ready.len() as u64;
-        let Some(results) = lock(waiting).remove(&next) else { return false };
+        let Some(results) = lock(&self.shared.ends.results).remove(&next) else { return false };
         self.ready.extend(results);
-        let until = self.given + self.ready.len() as u64;
-        self.window().into_iter().for_each(|window| window.forget(until));
+        self.window().forget(self.given + self.ready.len() as u64);
         true
-    }
-
-    fn has_results(&self) -> bool {
-        matches!(&self.shared.results, Outlet::InOrder(waiting) if lock(waiting).contains_key(&self.given))
     }
 
     /// Tells the window which results were given, so that the source is read on.
     fn release(&mut self) {
         let items = std::mem::take(&mut self.unreleased);
         if items > 0 {
-            self.window().into_iter().for_each(|window| window.release(items));
+            self.window().release(items);
         }
-    }
-
-    fn control(&self) -> Control<'static> {
-        let Self { deadline, prepare_limit, .. } = *self;
-        Control { cancel: self.cancel.clone(), deadline, reporter: None, prepare_limit }
     }
 
     /// Whether it is to end although there is more to give: looked at before every result, since a slow consumer may
     /// never find that there is nothing to give. What has come to its end is given.
     fn is_over(&self) -> bool {
-        (self.cancel.is_some() || self.deadline.is_some())
-            && self.control().is_over(|| self.shared.now())
+        self.control.stopped(|| self.shared.now()).is_some()
             && self.shared.core().run.outcome() != Some(&Outcome::Complete)
     }
 }
 
 /// Takes items from their source until it ends, or the stream does.
-fn read<T: Task>(shared: &Shared<T>, source: impl Iterator<Item = T::Input>) {
+fn read<T: Task>(shared: &Shared<T, Stream<T>>, source: impl Iterator<Item = T::Input>) {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         for item in source {
             let bytes = shared.task.item_bytes(&item);
@@ -168,8 +143,8 @@ impl<T: Task> Iterator for MapStream<'_, T> {
             }
             let shared = self.shared.clone();
             let mut core = shared.core();
-            let arrived = self.window().map_or(0, Window::arrived);
-            let stopped = shared.glance(&mut core, &self.control());
+            let arrived = self.window().arrived();
+            let stopped = shared.glance(&mut core, &self.control);
             match shared.ending(&mut core, stopped, arrived) {
                 // The last results may have come since they were looked for.
                 Some(Ok(())) if self.given < arrived => {
@@ -180,16 +155,16 @@ impl<T: Task> Iterator for MapStream<'_, T> {
                     drop(core);
                     self.ended = true;
                     if let Err(error) = outcome {
-                        self.window().into_iter().for_each(Window::stop);
+                        self.window().stop();
                         return Some(Err(error));
                     }
-                    if let Some(panic) = self.window().and_then(Window::take_panic) {
+                    if let Some(panic) = self.window().take_panic() {
                         resume_unwind(panic);
                     }
                 }
                 // Results that come from here on are told with the lock.
-                None if self.has_results() => {}
-                None => drop(shared.wait_for_news(core, Duration::from_millis(10))),
+                None if lock(&self.shared.ends.results).contains_key(&self.given) => {}
+                None => drop(wait_timeout(&shared.news, core, Duration::from_millis(10))),
             }
         }
     }
@@ -198,7 +173,7 @@ impl<T: Task> Iterator for MapStream<'_, T> {
 impl<T: Task> Drop for MapStream<'_, T> {
     fn drop(&mut self) {
         self.shared.stop();
-        self.window().into_iter().for_each(Window::stop);
+        self.window().stop();
     }
 }
 

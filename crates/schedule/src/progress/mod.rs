@@ -50,28 +50,34 @@ impl Progress {
     }
 }
 
-/// Somebody who wants to know, and how often.
+/// So often it is told how far a run has come.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// Somebody who wants to know.
 pub(crate) struct Reporter<'a> {
-    pub(crate) tell: &'a mut (dyn FnMut(&Progress) + 'a),
-    pub(crate) every: Duration,
-    pub(crate) next: Time,
-    pub(crate) most_done: u64,
+    tell: &'a mut (dyn FnMut(&Progress) + 'a),
+    next: Time,
+    most_done: u64,
 }
 
-impl Reporter<'_> {
+impl<'a> Reporter<'a> {
+    pub(crate) fn new(tell: &'a mut (dyn FnMut(&Progress) + 'a)) -> Self {
+        Reporter { tell, next: EVERY, most_done: 0 }
+    }
+
     pub(crate) fn is_due(&self, now: Time) -> bool {
         now >= self.next
     }
 
     /// Whether anything was told.
     pub(crate) fn has_told(&self) -> bool {
-        self.next > self.every
+        self.next > EVERY
     }
 
     pub(crate) fn report(&mut self, progress: &Progress, now: Time) {
         // What was begun may be given back, and done by another device.
         self.most_done = self.most_done.max(progress.done);
         (self.tell)(&Progress { done: self.most_done, ..progress.clone() });
-        self.next = now + self.every;
+        self.next = now + EVERY;
     }
 }

@@ -2,6 +2,8 @@
 
 use evener_device::Error;
 
+use crate::error::one_a_line;
+
 /// Why a piece was not taken, or has no result.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -43,8 +45,4 @@ pub enum TrySubmitError<I> {
     /// The queue takes no more pieces.
     #[error("the queue is closed")]
     Closed(I),
-}
-
-fn one_a_line(failures: &[Error]) -> String {
-    failures.iter().map(|failure| format!("\n  {failure}")).collect()
 }

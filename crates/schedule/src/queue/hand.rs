@@ -1,90 +1,35 @@
-//! A worker: a thread that runs batches of pieces on one device, one after another.
+//! The workers of a queue: each runs batches of pieces on one device, one after another.
 
-use std::{
-    mem::MaybeUninit,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, PoisonError},
-};
+use std::{mem::MaybeUninit, sync::Arc};
 
 use evener_device::Result;
 use smallvec::SmallVec;
 
-use super::{desk::Next, shared::Shared};
+use super::{
+    desk::{Next, Work},
+    shared::Shared,
+};
 use crate::{
     contain::{contain, log},
-    executor::{guarded, panic_message, perform, task_error},
-    pool::Kept,
-    task::{Chunk, Items, Results, Task},
+    executor::{Employer, Kept},
+    run::Time,
+    sync::{wait, wait_timeout},
+    task::{Chunk, Items, Results, Task, guarded, perform, task_error},
 };
 
-impl<T: Task> Shared<T> {
-    /// A worker's whole life, whatever it ends with.
-    pub(super) fn live(self: Arc<Self>, me: u64, line: usize) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work_on(me, line))) {
-            self.fall(me, line, panic_message(&*panic));
-        }
-    }
+/// A worker of a queue: its number at the desk, and its line.
+pub(super) struct Worker<T: Task> {
+    pub(super) me: u64,
+    pub(super) line: usize,
+    pub(super) state: Option<Kept<T::State>>,
+}
 
-    /// A worker ends; the desk may start another one in its place.
-    fn fall(self: &Arc<Self>, me: u64, line: usize, message: String) {
-        let error = task_error(&self.seats[line].id, "between pieces".into(), message);
-        log!(warn, %error, "a worker has panicked");
-        self.at_desk(|desk, now| desk.fell(me, error, now));
-    }
+impl<T: Task> Employer for Arc<Shared<T>> {
+    type Worker = Worker<T>;
+    type Work = Work<T::Input>;
 
-    fn work_on(self: &Arc<Self>, me: u64, line: usize) {
-        let mut state: Option<Kept<T::State>> = None;
-        let mut next = Next::Rest { until: None };
-        loop {
-            next = match next {
-                Next::Go => {
-                    // Before another worker is started in its place: what an old opening of a device holds may be in
-                    // the way of the new one.
-                    drop(state.take());
-                    return self.at_desk(|_, _| ());
-                }
-                Next::Rest { .. } => self.wait_for_work(me, line, state.as_ref()),
-                Next::Prepare => {
-                    state = self.make_ready(me, line);
-                    Next::Rest { until: None }
-                }
-                Next::Run { items, first, count, number } => {
-                    // The desk gives pieces only to workers that are ready; no piece is lost if it did otherwise.
-                    let Some(kept) = state.as_mut() else {
-                        return self.fall(me, line, "it was not ready".into());
-                    };
-                    let results = self.compute(line, kept, &items[first..first + count], number);
-                    // Never dropped under the lock; and a panic in it must not lose the results.
-                    contain(|| drop(items));
-                    self.tell(me, kept.generation, results)
-                }
-            }
-        }
-    }
-
-    /// Waits until there is something to do.
-    fn wait_for_work(&self, me: u64, line: usize, state: Option<&Kept<T::State>>) -> Next<T::Input> {
-        let mut desk = self.desk();
-        loop {
-            match desk.ask(me, state.map(|kept| kept.generation), self.now()) {
-                Next::Rest { until: None } => {
-                    desk = self.work[line].wait(desk).unwrap_or_else(PoisonError::into_inner);
-                }
-                Next::Rest { until: Some(until) } => {
-                    desk.lines[line].timers += 1;
-                    let limit = until.saturating_sub(self.now());
-                    let wait = self.work[line].wait_timeout(desk, limit);
-                    desk = wait.unwrap_or_else(PoisonError::into_inner).0;
-                    desk.lines[line].timers -= 1;
-                }
-                next => return next,
-            }
-        }
-    }
-
-    /// Makes the device ready for this worker.
-    fn make_ready(self: &Arc<Self>, me: u64, line: usize) -> Option<Kept<T::State>> {
-        let seat = &self.seats[line];
+    fn prepare(&self, worker: &mut Worker<T>) -> Next<T::Input> {
+        let seat = &self.seats[worker.line];
         let (device, generation) = seat.device();
         let resident = self.shelf.resident(seat, generation);
         let prepare = || {
@@ -94,16 +39,61 @@ impl<T: Task> Shared<T> {
         };
         match guarded(seat.id.clone(), "preparing", prepare) {
             Ok((state, most)) => {
-                self.at_desk(|desk, _| desk.prepared(me, most));
-                Some(Kept::new(state, generation))
+                self.at_desk(|desk, _| desk.prepared(worker.me, most));
+                worker.state = Some(Kept::new(state, generation));
             }
-            Err(error) => {
-                self.at_desk(|desk, now| desk.not_ready(me, generation, error, now));
-                None
+            Err(error) => self.at_desk(|desk, now| desk.not_ready(worker.me, generation, error, now)),
+        }
+        Next::Rest { until: None }
+    }
+
+    fn run(&self, worker: &mut Worker<T>, work: Work<T::Input>) -> Next<T::Input> {
+        let Work { items, first, count, number } = work;
+        // The desk gives pieces only to workers that are ready; no piece is lost if it did otherwise.
+        let Some(kept) = &mut worker.state else {
+            self.fall(worker, "it was not ready".into());
+            return Next::Go;
+        };
+        let results = self.compute(worker.line, kept, &items[first..first + count], number);
+        // Never dropped under the lock; and a panic in it must not lose the results.
+        contain(|| drop(items));
+        self.tell(worker.me, kept.generation, results)
+    }
+
+    /// Waits until there is something to do.
+    fn rest(&self, worker: &mut Worker<T>, _: Option<Time>) -> Next<T::Input> {
+        let (work, generation) = (&self.work[worker.line], worker.state.as_ref().map(|kept| kept.generation));
+        let mut desk = self.desk();
+        loop {
+            match desk.ask(worker.me, generation, self.now()) {
+                Next::Rest { until: None } => desk = wait(work, desk),
+                Next::Rest { until: Some(until) } => {
+                    desk.lines[worker.line].timers += 1;
+                    desk = wait_timeout(work, desk, until.saturating_sub(self.now()));
+                    desk.lines[worker.line].timers -= 1;
+                }
+                next => return next,
             }
         }
     }
 
+    fn leave(&self, worker: &mut Worker<T>) {
+        // Before another worker is started in its place: what an old opening of a device holds may be in the way of the
+        // new one.
+        worker.state = None;
+        self.at_desk(|_, _| ());
+    }
+
+    /// The desk may start another worker in its place.
+    fn fall(&self, worker: &mut Worker<T>, message: String) {
+        contain(|| drop(worker.state.take()));
+        let error = task_error(&self.seats[worker.line].id, "between pieces".into(), message);
+        log!(warn, %error, "a worker has panicked");
+        self.at_desk(|desk, now| desk.fell(worker.me, error, now));
+    }
+}
+
+impl<T: Task> Shared<T> {
     /// Turns the items of a batch into their results. The first has this number.
     fn compute(
         &self,
@@ -118,7 +108,7 @@ impl<T: Task> Shared<T> {
         let mut results = Results::new(&mut slots);
         // There is exactly one result for each: `perform` sees to it.
         perform(&self.task, &self.seats[line].id, &mut kept.state, &chunk, &mut results)?;
-        Ok(results.into_vec())
+        Ok(results.take())
     }
 
     /// Tells how a batch went, and asks what comes next.

@@ -3,14 +3,16 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
+    sync::{Arc, Condvar, Mutex, Weak},
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
 use super::error::QueueError;
-use crate::contain::contain;
-use crate::pool::lock;
+use crate::{
+    contain::contain,
+    sync::{lock, wait, wait_timeout},
+};
 
 /// What waits for one piece's result: block on it with [`wait`](Handle::wait), or await it, since it is a future that
 /// needs no particular runtime. Dropping it cancels the piece, unless a device has begun with it: see
@@ -57,7 +59,7 @@ impl<O> Handle<O> {
                 Some(result) => return result,
                 None => {
                     state.block();
-                    state = self.answer.given.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = wait(&self.answer.given, state);
                 }
             }
         }
@@ -77,7 +79,7 @@ impl<O> Handle<O> {
                 return Err(self);
             }
             state.block();
-            state = self.answer.given.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = wait_timeout(&self.answer.given, state, left);
         }
     }
 

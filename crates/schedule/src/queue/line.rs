@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     balancer::{Load, Piece},
-    pool::Seat,
+    executor::Seat,
     run::Time,
 };
 

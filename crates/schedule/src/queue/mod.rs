@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{DeviceId, Error};
+use evener_device::DeviceId;
 
 use self::{
     desk::{Batch, Desk, Limits, Refused, Wishes},
@@ -46,7 +46,7 @@ use crate::{
     contain::{contain, log},
     error::RunError,
     pool::{Pool, score},
-    task::Task,
+    task::{Task, no_thread},
 };
 
 /// A queue that is about to be opened, with its options: see [`Pool::queue`].
@@ -119,7 +119,6 @@ impl<T: Task> QueueBuilder<T> {
     pub fn open(self) -> Result<Queue<T>, RunError> {
         let QueueBuilder { pool, task, balancer, limits, batch, capacity } = self;
         let seats = pool.usable(&task)?;
-        let first = seats[0].id.clone();
         let lines = seats.iter().map(|seat| {
             let (device, _) = seat.device();
             Line::new(seat.clone(), score(&device), task.hands(&device), task.may_hang(&device))
@@ -133,9 +132,8 @@ impl<T: Task> QueueBuilder<T> {
             // The user's code is contained; if anything panics all the same, the queue is not left alone.
             while !contain(|| looked_after.look_after()) {}
         };
-        std::thread::Builder::new().name("evener-queue".into()).spawn(look_after).map_err(|why| {
-            Error::Lost { device: first, operation: "starting a thread".into(), detail: why.to_string() }
-        })?;
+        let thread = std::thread::Builder::new().name("evener-queue".into());
+        thread.spawn(look_after).map_err(|why| no_thread(&queue.shared.seats[0].id, &why))?;
         Ok(queue)
     }
 }

@@ -1,19 +1,21 @@
 //! What the threads of a queue share, and the thread that looks after it.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     time::Instant,
 };
 
 use super::{
     desk::{Desk, GLANCE, Refused, Settled, Wishes},
     error::QueueError,
+    hand::Worker,
     handle::{Place, Submitted, Withdraw},
 };
 use crate::{
     contain::{contain, log},
-    pool::{Seat, Shelf, lock},
+    executor::{Next, Seat, Shelf, work},
     run::Time,
+    sync::{lock, wait, wait_timeout},
     task::Task,
 };
 
@@ -91,10 +93,10 @@ impl<T: Task> Shared<T> {
     /// Wakes workers for the pieces that wait, and starts more where there are too few.
     fn staff(self: &Arc<Self>, desk: &mut DeskOf<T>, now: Time) {
         while let Some(line) = desk.understaffed(now) {
-            let hand = desk.hire(line);
-            let shared = self.clone();
-            if let Err(why) = self.seats[line].crew.go(move || shared.live(hand, line)) {
-                desk.no_thread(hand, &why, now);
+            let (me, shared) = (desk.hire(line), self.clone());
+            let begin = move || work(&shared, Worker { me, line, state: None }, Next::Rest { until: None });
+            if let Err(why) = self.seats[line].crew.go(begin) {
+                desk.no_thread(me, &why, now);
             }
         }
         for (line, count) in desk.to_wake(now) {
@@ -119,9 +121,9 @@ impl<T: Task> Shared<T> {
             // Nothing that happens from here on is missed: changing the desk needs the lock.
             if desk.is_idle() {
                 desk.sleep();
-                drop(self.news.wait(desk).unwrap_or_else(PoisonError::into_inner));
+                drop(wait(&self.news, desk));
             } else {
-                drop(self.news.wait_timeout(desk, GLANCE).unwrap_or_else(PoisonError::into_inner));
+                drop(wait_timeout(&self.news, desk, GLANCE));
             }
             self.at_desk(|desk, now| desk.look_after(now));
         }
@@ -141,7 +143,7 @@ impl<T: Task> Shared<T> {
             }
             let mut desk = self.desk();
             while desk.outstanding >= desk.capacity && !desk.closed {
-                desk = self.room.wait(desk).unwrap_or_else(PoisonError::into_inner);
+                desk = wait(&self.room, desk);
             }
         }
     }
@@ -155,7 +157,7 @@ impl<T: Task> Shared<T> {
     pub(super) fn wait_until_quiet(&self) {
         let mut desk = self.desk();
         while desk.outstanding > 0 {
-            desk = self.quiet.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            desk = wait(&self.quiet, desk);
         }
     }
 }

@@ -17,7 +17,7 @@ use evener_device::{
 };
 
 use super::*;
-use crate::{Chunk, Closure, Results, pool::lock};
+use crate::{Chunk, Closure, Results, sync::lock};
 
 /// Runs a test, and fails it where it does not end: a queue that hangs is the worst that can happen.
 fn within_a_minute(body: impl FnOnce() + Send + 'static) {
@@ -388,7 +388,7 @@ impl Task for Counting {
         chunk.read(|items| {
             for &item in items {
                 if item == 13 {
-                    return Err(crate::executor::task_error(&"a".into(), "a test".into(), "unlucky".into()));
+                    return Err(crate::task::task_error(&"a".into(), "a test".into(), "unlucky".into()));
                 }
                 results.push(3 * item);
             }
@@ -493,7 +493,7 @@ fn the_pools_statistics_show_what_is_queued() {
         let task = Probe::new(move |device, item| {
             held.pass();
             if item == 4 {
-                Err(crate::executor::task_error(device, "a test".into(), "no".into()))
+                Err(crate::task::task_error(device, "a test".into(), "no".into()))
             } else {
                 Ok(3 * item)
             }
@@ -601,7 +601,7 @@ fn a_handle_is_a_future() {
 fn an_error_of_the_task_is_its_pieces_alone_and_is_not_tried_again() {
     within_a_minute(|| {
         let task = Probe::new(|device, item| match item {
-            3 => Err(crate::executor::task_error(device, "a test".into(), "three is wrong".into())),
+            3 => Err(crate::task::task_error(device, "a test".into(), "three is wrong".into())),
             5 => panic!("five is worse"),
             _ => Ok(3 * item),
         });

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use evener_device::Error;
 
-use crate::run::Time;
+use crate::run::{Quarantine, State, Time};
 
 /// The first quarantine; each later one is twice as long.
 const COOLDOWN: Duration = Duration::from_millis(100);
 
-/// The quarantine grows no longer than `COOLDOWN` times two to this, some 100 seconds: a service that runs for months
-/// wants a repaired device back.
-const MOST_DOUBLINGS: u32 = 10;
+/// No quarantine is longer than this: a service that runs for months wants a repaired device back.
+const LONGEST_COOLDOWN: Duration = Duration::from_millis(102_400);
 
 /// So many pieces done well, one after another, and one earlier failure is forgotten: a device that fails now and then is
 /// of use, and one that fails every other time is not.
@@ -24,56 +23,34 @@ const FORGIVEN_IN: Duration = Duration::from_secs(1);
 /// any more.
 const HOPELESS_AFTER: u32 = 6;
 
-/// How a device stands.
-#[derive(Debug, Clone)]
-pub(super) enum Standing {
-    /// It is given work.
-    Working,
-    /// It failed, and is left alone until then; then it gets one piece, the canary, that shows whether it is well.
-    SetAside { until: Time },
-    /// It cannot do the task at all.
-    Retired,
-}
-
 /// Whether a device is given work, and what it has done to lose it.
 #[derive(Debug, Clone)]
 pub(super) struct Trust {
-    pub(super) standing: Standing,
-    /// Failures that are not forgotten: each makes the next quarantine longer.
-    strikes: u32,
+    pub(super) quarantine: Quarantine,
     /// Failures since a piece was last done well.
     in_a_row: u32,
     /// Pieces done well since the last failure.
     well: u32,
-    /// Since when the device has been well, less the time for which failures were forgotten.
-    well_since: Time,
     /// What it failed with last.
     pub(super) last: Option<Error>,
 }
 
 impl Trust {
     pub(super) fn new() -> Trust {
-        Trust {
-            standing: Standing::Working,
-            strikes: 0,
-            in_a_row: 0,
-            well: 0,
-            well_since: Time::ZERO,
-            last: None,
-        }
+        Trust { quarantine: Quarantine::new(), in_a_row: 0, well: 0, last: None }
     }
 
     pub(super) fn is_working(&self) -> bool {
-        matches!(self.standing, Standing::Working)
+        self.quarantine.is_healthy()
     }
 
     pub(super) fn is_retired(&self) -> bool {
-        matches!(self.standing, Standing::Retired)
+        self.quarantine.is_retired()
     }
 
-    /// Whether it is time for a canary.
+    /// Whether it is time for a canary: one piece that shows whether it is well.
     pub(super) fn may_be_tried(&self, now: Time) -> bool {
-        matches!(self.standing, Standing::SetAside { until } if until <= now)
+        self.quarantine.may_be_tried(now)
     }
 
     /// Whether no piece waits for it any more.
@@ -81,50 +58,32 @@ impl Trust {
         self.in_a_row >= HOPELESS_AFTER
     }
 
-    /// Forgets failures for the time in which the device was well.
-    fn forgive(&mut self, now: Time) {
-        if !self.is_working() {
-            return;
-        }
-        let well_for = now.saturating_sub(self.well_since);
-        let forgiven = u32::try_from(well_for.as_millis() / FORGIVEN_IN.as_millis()).unwrap_or(u32::MAX);
-        self.strikes = self.strikes.saturating_sub(forgiven);
-        self.well_since = self.well_since.saturating_add(FORGIVEN_IN.saturating_mul(forgiven));
-    }
-
     /// It has lost a piece or could not be made ready: it is left alone for a while.
     pub(super) fn strike(&mut self, error: Error, now: Time) {
-        self.forgive(now);
-        let cooldown = COOLDOWN * (1 << self.strikes.min(MOST_DOUBLINGS));
-        self.strikes += 1;
+        let forgiven_in = if self.is_working() { FORGIVEN_IN } else { Duration::MAX };
+        self.quarantine.strike(now, COOLDOWN, LONGEST_COOLDOWN, forgiven_in);
         self.in_a_row += 1;
         self.well = 0;
         self.last = Some(error);
-        if !self.is_retired() {
-            self.standing = Standing::SetAside { until: now.saturating_add(cooldown) };
-        }
     }
 
     /// It cannot do the task.
     pub(super) fn retire(&mut self, error: Error) {
-        self.standing = Standing::Retired;
+        self.quarantine.state = State::Retired;
         self.last = Some(error);
     }
 
     /// It has done a piece well. Says whether that brought it back.
     pub(super) fn done(&mut self, canary: bool, now: Time) -> bool {
-        let is_back = canary && matches!(self.standing, Standing::SetAside { .. });
+        let is_back = canary && matches!(self.quarantine.state, State::Quarantined { .. });
         if is_back {
-            self.standing = Standing::Working;
-            self.well_since = now;
+            (self.quarantine.state, self.quarantine.well_since) = (State::Healthy, now);
         }
         // What somebody had begun before the device failed says nothing about it now.
-        if is_back || self.is_working() {
+        if self.is_working() {
             self.in_a_row = 0;
             self.well = self.well.wrapping_add(1);
-            if self.well.is_multiple_of(FORGIVEN_AFTER) {
-                self.strikes = self.strikes.saturating_sub(1);
-            }
+            self.quarantine.forgive(u32::from(self.well.is_multiple_of(FORGIVEN_AFTER)));
         }
         is_back
     }
@@ -139,8 +98,8 @@ mod test {
     }
 
     fn until(trust: &Trust) -> Time {
-        match trust.standing {
-            Standing::SetAside { until } => until,
+        match trust.quarantine.state {
+            State::Quarantined { until } => until,
             _ => panic!("it is not set aside: {trust:?}"),
         }
     }

@@ -20,7 +20,7 @@ use super::{LaneIndex, Time};
 pub(super) type Ranges = SmallVec<[Range<u64>; 1]>;
 
 /// A chunk in flight.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Attempt {
     pub(super) lane: LaneIndex,
     /// The items that its lane works on. The end moves towards the beginning where another lane steals from it.
@@ -55,25 +55,8 @@ pub(super) struct Attempt {
 
 impl Attempt {
     pub(super) fn new(lane: LaneIndex, items: Range<u64>, cost: f64, began: Time) -> Self {
-        Attempt {
-            lane,
-            open: smallvec![items.clone()],
-            items,
-            cost,
-            began,
-            first_not_begun: None,
-            advanced: began,
-            recent_each: 0.0,
-            since: began,
-            rescue: false,
-            canary: false,
-            exclusive: false,
-            divisible: false,
-            others_took: Duration::ZERO,
-            lost: None,
-            parent: None,
-            children: Vec::new(),
-        }
+        let open = smallvec![items.clone()];
+        Attempt { lane, open, items, cost, began, advanced: began, since: began, ..Attempt::default() }
     }
 }
 
@@ -272,28 +255,6 @@ impl Attempts {
         }
         orphaned
     }
-
-    #[cfg(test)]
-    pub(super) fn assert_sound(&self) {
-        let overlap = |a: &Ranges, b: &Ranges| subtract(a, b) != *a;
-        let roots: Vec<_> = self.iter().filter(|(_, it)| it.parent.is_none()).collect();
-        for (index, (chunk, root)) in roots.iter().enumerate() {
-            for (other, it) in &roots[index + 1..] {
-                assert!(!overlap(&root.open, &it.open), "roots {chunk} and {other} overlap");
-            }
-        }
-        for (chunk, attempt) in self.iter() {
-            assert_eq!(attempt.open.is_empty(), attempt.lost.is_some(), "{chunk}: {attempt:?}");
-            let mut left = attempt.open.clone();
-            for child in &attempt.children {
-                let it = self.get(*child).unwrap();
-                assert_eq!(it.parent, Some(chunk));
-                let rest = subtract(&left, &it.open);
-                assert_eq!(len_of(&left) - len_of(&it.open), len_of(&rest), "{child} is not within {chunk}");
-                left = rest;
-            }
-        }
-    }
 }
 
 /// How many items some ranges have.
@@ -326,6 +287,34 @@ fn subtract(from: &Ranges, gone: &[Range<u64>]) -> Ranges {
 #[allow(clippy::single_range_in_vec_init, reason = "lists of ranges, some of one")]
 mod test {
     use super::*;
+
+    impl Attempts {
+        /// Asserts the three invariants.
+        pub(in crate::run) fn assert_sound(&self) {
+            let overlap = |a: &Ranges, b: &Ranges| subtract(a, b) != *a;
+            let roots: Vec<_> = self.iter().filter(|(_, it)| it.parent.is_none()).collect();
+            for (index, (chunk, root)) in roots.iter().enumerate() {
+                for (other, it) in &roots[index + 1..] {
+                    assert!(!overlap(&root.open, &it.open), "roots {chunk} and {other} overlap");
+                }
+            }
+            for (chunk, attempt) in self.iter() {
+                assert_eq!(attempt.open.is_empty(), attempt.lost.is_some(), "{chunk}: {attempt:?}");
+                let mut left = attempt.open.clone();
+                for child in &attempt.children {
+                    let it = self.get(*child).unwrap();
+                    assert_eq!(it.parent, Some(chunk));
+                    let rest = subtract(&left, &it.open);
+                    assert_eq!(
+                        len_of(&left) - len_of(&it.open),
+                        len_of(&rest),
+                        "{child} is not within {chunk}"
+                    );
+                    left = rest;
+                }
+            }
+        }
+    }
 
     fn attempt(lane: usize, items: Range<u64>) -> Attempt {
         Attempt::new(lane, items, 1.0, Time::ZERO)

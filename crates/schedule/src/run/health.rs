@@ -38,7 +38,7 @@ impl Run {
                 let at_once = len(&attempt.items).min(self.lanes[lane].at_once);
                 self.lanes[lane].limit(at_once / 2);
             }
-            Failure::Unable => self.set_aside(lane, State::Retired, now),
+            Failure::Unable => self.retire(lane, now),
             Failure::TooLarge | Failure::Untrusted => self.quarantine(lane, now),
         }
         self.note_drained(now);
@@ -55,11 +55,11 @@ impl Run {
     /// A lane has failed without a chunk in hand, while it was made ready. What would be halved cannot be.
     pub fn lane_failed(&mut self, lane: LaneIndex, failure: Failure, now: Time) {
         // A lane that cannot do this task cannot, whatever its other workers say.
-        if self.lanes[lane].state == State::Retired {
+        if self.lanes[lane].quarantine.is_retired() {
             return;
         }
         match failure {
-            Failure::Unable | Failure::Task => self.set_aside(lane, State::Retired, now),
+            Failure::Unable | Failure::Task => self.retire(lane, now),
             Failure::TooLarge | Failure::Untrusted => self.quarantine(lane, now),
         }
         self.note_drained(now);
@@ -126,7 +126,7 @@ impl Run {
         if !self.has_reserve || self.outcome.is_some() {
             return false;
         }
-        let mut healthy = self.lanes.iter().filter(|it| it.state == State::Healthy);
+        let mut healthy = self.lanes.iter().filter(|it| it.is_healthy());
         let silence = SILENT_AFTER.max(self.longest_chunk * SILENT_FACTOR);
         let is_silent = now.saturating_sub(self.last_sign) >= silence;
         healthy.all(|it| is_silent && (it.may_hang || it.in_flight == 0))
@@ -173,7 +173,7 @@ impl Run {
     /// who could show that they have hung. Plain code is waited for.
     fn silence_ends(&self) -> Option<Time> {
         // A lane without a chunk is being made ready, or waits for one.
-        let has_nothing = |it: &Lane| it.state == State::Healthy && it.in_flight == 0 && !it.has_asked;
+        let has_nothing = |it: &Lane| it.is_healthy() && it.in_flight == 0 && !it.has_asked;
         if self.settings.limit.is_some() || self.has_reserve || self.lanes.iter().any(has_nothing) {
             return None;
         }
@@ -202,14 +202,20 @@ impl Run {
 
     fn quarantine(&mut self, lane: LaneIndex, now: Time) {
         let Settings { cooldown, longest_cooldown, .. } = self.settings;
-        let quarantine = self.lanes[lane].strike(now, cooldown, longest_cooldown);
+        let quarantine = &mut self.lanes[lane].quarantine;
+        // Each time that it was well for four times as long as it was left alone, one failure is forgiven.
+        quarantine.strike(now, cooldown, longest_cooldown, quarantine.last * 4);
         self.tallies[lane].quarantines += 1;
-        self.set_aside(lane, State::Quarantined { until: now.saturating_add(quarantine) }, now);
+        self.set_aside(lane, now);
+    }
+
+    fn retire(&mut self, lane: LaneIndex, now: Time) {
+        self.lanes[lane].quarantine.state = State::Retired;
+        self.set_aside(lane, now);
     }
 
     /// Takes everything out of a lane's hands.
-    fn set_aside(&mut self, lane: LaneIndex, state: State, now: Time) {
-        self.lanes[lane].state = state;
+    fn set_aside(&mut self, lane: LaneIndex, now: Time) {
         self.lanes[lane].on_trial = false;
         let mine: Vec<u64> =
             self.attempts.iter().filter(|(_, it)| it.lane == lane).map(|(chunk, _)| chunk).collect();
@@ -219,10 +225,10 @@ impl Run {
                 self.returned.extend(orphaned);
             }
         }
-        if !self.has_reserve && self.lanes.iter().all(|it| it.state == State::Retired) {
+        if !self.has_reserve && self.lanes.iter().all(|it| it.quarantine.is_retired()) {
             self.outcome.get_or_insert(Outcome::NoLaneLeft);
         }
-        if !self.lanes.iter().any(|it| it.state == State::Healthy) {
+        if !self.lanes.iter().any(Lane::is_healthy) {
             self.nobody_since.get_or_insert(now);
         }
     }

@@ -4,7 +4,7 @@
 use std::{ops::Range, time::Duration};
 
 use super::{
-    Answer, Chunk, LaneIndex, Purpose, Run, State, Time,
+    Answer, Chunk, LaneIndex, Purpose, Run, Time,
     attempts::{Attempt, len_of},
     lane::Pace,
     len, seconds,
@@ -61,7 +61,7 @@ impl Run {
     /// [`Run::ask`] does. What it takes is told with [`Run::stolen`], and [`Run::found_nothing`] if there is nothing.
     pub fn least_worth_stealing(&self, lane: LaneIndex) -> Option<u64> {
         let it = &self.lanes[lane];
-        let is_free = it.state == State::Healthy && it.in_flight < it.depth;
+        let is_free = it.is_healthy() && it.in_flight < it.depth;
         if !self.all_share_freely() || self.outcome.is_some() || !is_free || !self.is_drained() {
             return None;
         }
@@ -305,8 +305,7 @@ impl Run {
     /// A part of the chunk that would end last, from its far end, if all idle lanes together would be done with it
     /// sooner; or when that may be so.
     fn copy_of_latest(&self, lane: LaneIndex, scale: Option<f64>, now: Time) -> Copy {
-        let idle =
-            |index: usize| self.lanes[index].state == State::Healthy && self.lanes[index].in_flight == 0;
+        let idle = |index: usize| self.lanes[index].is_healthy() && self.lanes[index].in_flight == 0;
         let rates = (0..self.lanes.len())
             .filter(|&index| index == lane || idle(index))
             .filter_map(|index| Some(self.pace_of(&self.lanes[index], scale)?.each.recip()));

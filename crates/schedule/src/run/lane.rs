@@ -2,22 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Expected, LaneSpec, Time};
+use super::{Expected, LaneSpec, Time, quarantine::Quarantine};
 use crate::least_squares::Sums;
-
-/// How a lane stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// It is given work.
-    Healthy,
-    /// It failed and is left alone until then; what it gets first is a small chunk that shows whether it is well.
-    Quarantined {
-        /// When it is tried again.
-        until: Time,
-    },
-    /// It failed in a way that would repeat itself: it gets nothing more in this run.
-    Retired,
-}
 
 /// More chunks in flight than this hide nothing more.
 const MAX_DEPTH: usize = 16;
@@ -25,14 +11,9 @@ const MAX_DEPTH: usize = 16;
 /// One lane, as the decisions see it.
 #[derive(Debug, Clone)]
 pub(super) struct Lane {
-    pub(super) state: State,
+    pub(super) quarantine: Quarantine,
     /// Whether the next chunk is to show that it is well again.
     pub(super) on_trial: bool,
-    /// Failures that are not forgiven yet: each makes the next quarantine longer.
-    strikes: u32,
-    /// The last quarantine, and since when the lane has been well after it.
-    last_quarantine: Duration,
-    well_since: Time,
     /// Whether it has asked for work: until then its device may still be made ready, and nobody knows for how long.
     pub(super) has_asked: bool,
     pub(super) in_flight: usize,
@@ -143,11 +124,8 @@ impl Lane {
         let usable = |it: &Expected| it.seconds_per_item > 0.0 && it.seconds_per_item.is_finite();
         let expected = spec.expected.filter(usable);
         let mut lane = Lane {
-            state: State::Healthy,
+            quarantine: Quarantine::new(),
             on_trial: false,
-            strikes: 0,
-            last_quarantine: Duration::ZERO,
-            well_since: Time::ZERO,
             has_asked: false,
             in_flight: 0,
             load: 0.0,
@@ -271,14 +249,9 @@ impl Lane {
 
     /// Whether it may be given a chunk at this time.
     pub(super) fn has_room(&self, now: Time) -> bool {
-        let awake = match self.state {
-            State::Healthy => true,
-            State::Quarantined { until } => until <= now,
-            State::Retired => false,
-        };
         // One chunk at a time while it has to show that it is well.
-        let depth = if self.on_trial || self.state != State::Healthy { 1 } else { self.depth };
-        awake && self.in_flight < depth
+        let depth = if self.on_trial || !self.is_healthy() { 1 } else { self.depth };
+        (self.is_healthy() || self.quarantine.may_be_tried(now)) && self.in_flight < depth
     }
 
     /// A chunk of so much cost is handed to it.
@@ -309,17 +282,8 @@ impl Lane {
         (all - now.saturating_sub(self.busy_since).as_secs_f64()).abs()
     }
 
-    /// It failed: how long is it left alone? Each failure makes it twice as long; each time that it was well for four
-    /// times as long as its last quarantine, one failure is forgiven.
-    pub(super) fn strike(&mut self, now: Time, first: Duration, longest: Duration) -> Duration {
-        let well = now.saturating_sub(self.well_since).as_secs_f64();
-        let forgiven = well / (4.0 * self.last_quarantine.as_secs_f64()).max(1e-9) + 1e-9;
-        self.strikes = self.strikes.saturating_sub(forgiven.min(1e6) as u32);
-        let quarantine = first.saturating_mul(1 << self.strikes.min(20)).min(longest.max(first));
-        self.strikes += 1;
-        self.last_quarantine = quarantine;
-        self.well_since = now.saturating_add(quarantine);
-        quarantine
+    pub(super) fn is_healthy(&self) -> bool {
+        self.quarantine.is_healthy()
     }
 }
 
@@ -402,20 +366,6 @@ mod test {
         let lane = lane_of(&[(16.0, 18_600), (25.0, 35_200), (2.0, 1_500), (1.0, 110), (1.0, 2_700)]);
         let pace = lane.pace.unwrap();
         assert!(pace.time_of(1.0) > 200e-6, "{pace:?}");
-    }
-
-    #[test]
-    fn failures_are_forgiven_one_by_one_by_time_that_was_well() {
-        let ms = Duration::from_millis;
-        let mut lane = lane_of(&[]);
-        let mut strike = |now: u64| lane.strike(ms(now), ms(100), ms(3_200)).as_millis();
-        assert_eq!([strike(0), strike(100), strike(300)], [100, 200, 400]);
-        assert_eq!(strike(700 + 1_600 - 1), 800, "not well for long enough");
-        assert_eq!(strike(2_299 + 800 + 3 * 3_200), 200, "three of four are forgiven");
-        for _ in 0..40 {
-            strike(12_699);
-        }
-        assert_eq!(strike(12_699), 3_200, "it grows no longer");
     }
 
     #[test]

@@ -8,12 +8,14 @@ mod event;
 mod health;
 mod idle;
 mod lane;
+mod quarantine;
 mod sizes;
 #[cfg(test)]
 mod test;
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
+pub(crate) use self::quarantine::Quarantine;
 use self::{
     attempts::{Attempt, Attempts, len_of},
     lane::Lane,
@@ -24,7 +26,7 @@ pub use self::{
         Answer, Chunk, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Settings, Shares, Tally,
         Time, Verdict,
     },
-    lane::State,
+    quarantine::State,
 };
 
 /// The decisions of one run. Told what happened, it answers with what to do; it does nothing by itself.
@@ -199,7 +201,7 @@ impl Run {
 
     /// How a lane stands.
     pub fn state(&self, lane: LaneIndex) -> State {
-        self.lanes[lane].state
+        self.lanes[lane].quarantine.state
     }
 
     /// A lane's measured rate in items a second, once it is known.
@@ -256,13 +258,13 @@ impl Run {
         }
         self.lanes[lane].has_asked = true;
         if !self.lanes[lane].has_room(now) {
-            let until = match self.lanes[lane].state {
+            let until = match self.state(lane) {
                 State::Quarantined { until } if until > now => Some(until),
                 _ => None,
             };
             return Answer::Wait { until };
         }
-        if let State::Quarantined { .. } = self.lanes[lane].state {
+        if !self.lanes[lane].is_healthy() {
             self.lanes[lane].on_trial = true;
         }
         if now >= self.next_suspicion
@@ -350,7 +352,7 @@ impl Run {
         }
         if attempt.canary {
             lane.on_trial = false;
-            lane.state = State::Healthy;
+            lane.quarantine.state = State::Healthy;
             self.nobody_since = None;
         }
     }

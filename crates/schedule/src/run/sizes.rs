@@ -3,7 +3,7 @@
 use std::{ops::Range, time::Duration};
 
 use super::{
-    LaneIndex, Run, State, Time,
+    LaneIndex, Run, Time,
     health::NOT_READY_AFTER,
     lane::{Lane, Pace},
     len,
@@ -168,7 +168,7 @@ impl Run {
         // Each round leaves out lanes that would begin too late; without them all end sooner.
         for _ in 0..8 {
             let (mut rate, mut work) = (0.0, left);
-            for it in self.lanes.iter().filter(|it| it.state == State::Healthy) {
+            for it in self.lanes.iter().filter(|it| it.is_healthy()) {
                 let Some(pace) = self.pace_of(it, scale) else { continue };
                 let begin = it.backlog(pace, now) + pace.overhead;
                 if begin < horizon {
@@ -193,7 +193,7 @@ impl Run {
         let left = (self.items.saturating_sub(self.next) + returned) as f64;
         let mut done = 0.0;
         for (_, it) in self.lanes.iter().enumerate().filter(|(index, _)| *index != lane) {
-            if it.state == State::Healthy
+            if it.is_healthy()
                 && let Some(pace) = self.pace_of(it, scale)
             {
                 // One whose device is still made ready may take as long again as it has taken.
@@ -210,7 +210,7 @@ impl Run {
 
     /// Items a second of all healthy lanes together. Those of which nothing can be told are taken to be like the others.
     pub(super) fn rate_of_all(&self, scale: Option<f64>) -> f64 {
-        let healthy = self.lanes.iter().filter(|it| it.state == State::Healthy);
+        let healthy = self.lanes.iter().filter(|it| it.is_healthy());
         healthy.filter_map(|it| it.rate().or_else(|| Some(self.pace_of(it, scale)?.each.recip()))).sum()
     }
 
@@ -228,8 +228,7 @@ impl Run {
         }
         if self.next >= self.items {
             // A lane that is set aside does not ask for its share, and one that is not ready may never.
-            let is_orphan =
-                |it: &Lane| it.state != State::Healthy || (!it.has_asked && now >= NOT_READY_AFTER);
+            let is_orphan = |it: &Lane| !it.is_healthy() || (!it.has_asked && now >= NOT_READY_AFTER);
             let orphan = self.lanes.iter().position(|it| it.share.is_some() && is_orphan(it))?;
             let share = self.lanes[orphan].share.take()?;
             let end = share.end;

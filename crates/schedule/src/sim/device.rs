@@ -4,7 +4,7 @@ use std::{collections::VecDeque, ops::Range, time::Duration};
 
 use super::{
     cost::{Costs, Random},
-    scenario::What,
+    scenario::{Device, What},
 };
 use crate::run::{Chunk, Expected, Time};
 
@@ -33,17 +33,8 @@ struct InHand {
 /// A virtual device.
 #[derive(Debug)]
 pub(super) struct Virtual {
-    pub(super) name: String,
-    /// Items of mean cost a second.
-    pub(super) rate: f64,
-    /// How busy with other things it is said to be; it is for the strategy that asks.
-    pub(super) utilization: f64,
-    pub(super) launch_s: f64,
-    pub(super) copy_bytes_per_s: Option<f64>,
-    pub(super) jitter: f64,
-    pub(super) memory_items: Option<u64>,
-    pub(super) depth: usize,
-    pub(super) divisible: bool,
+    /// What it is like: one of its kind, at its own rate.
+    pub(super) spec: Device,
     pub(super) condition: Condition,
     pub(super) slowness: f64,
     /// How long it was copied to.
@@ -61,17 +52,9 @@ pub(super) struct Virtual {
 }
 
 impl Virtual {
-    pub(super) fn new(name: String, rate: f64, device: &super::scenario::Device, random: Random) -> Self {
+    pub(super) fn new(spec: Device, random: Random) -> Self {
         Virtual {
-            name,
-            rate,
-            utilization: device.utilization,
-            launch_s: device.launch_s,
-            copy_bytes_per_s: device.copy_bytes_per_s,
-            jitter: device.jitter,
-            memory_items: device.memory_items,
-            depth: device.depth,
-            divisible: device.divisible,
+            spec,
             condition: Condition::Well,
             slowness: 1.0,
             copied: Duration::ZERO,
@@ -86,12 +69,12 @@ impl Virtual {
 
     /// Takes a chunk of so much cost and so many bytes.
     pub(super) fn take(&mut self, chunk: Chunk, cost: f64, bytes: f64, now: Time) {
-        let copy = self.copy_bytes_per_s.map_or(0.0, |rate| bytes / rate);
+        let copy = self.spec.copy_bytes_per_s.map_or(0.0, |rate| bytes / rate);
         self.copies_until = self.copies_until.max(now) + Duration::from_secs_f64(copy);
         self.copied += Duration::from_secs_f64(copy);
-        let jitter = 1.0 + self.jitter * (2.0 * self.random.unit() - 1.0);
-        let each = jitter / self.rate;
-        let work = self.launch_s + cost * each;
+        let jitter = 1.0 + self.spec.jitter * (2.0 * self.random.unit() - 1.0);
+        let each = jitter / self.spec.rate;
+        let work = self.spec.launch_s + cost * each;
         if self.hand.is_empty() {
             self.since = now;
             self.counted = self.copies_until;
@@ -182,7 +165,7 @@ impl Virtual {
         match what {
             What::Slow { factor } => self.slowness = factor,
             What::Hang => self.condition = Condition::Hung,
-            What::LoseMemory { items } => self.memory_items = Some(items),
+            What::LoseMemory { items } => self.spec.memory_items = Some(items),
             What::Return => {
                 self.condition = Condition::Well;
                 self.slowness = 1.0;
@@ -211,8 +194,8 @@ impl Virtual {
     pub(super) fn expected(&self, items: u64) -> Expected {
         let items = items.max(1) as f64;
         Expected {
-            seconds_per_item: self.rate.recip() + self.launch_s / items,
-            overhead_seconds: Some(self.launch_s),
+            seconds_per_item: self.spec.rate.recip() + self.spec.launch_s / items,
+            overhead_seconds: Some(self.spec.launch_s),
             largest: items,
         }
     }
@@ -224,6 +207,6 @@ impl Virtual {
 
     /// Items of mean cost a second, as it is now.
     pub(super) fn capacity(&self) -> f64 {
-        if self.condition == Condition::Well { self.rate / self.slowness } else { 0.0 }
+        if self.condition == Condition::Well { self.spec.rate / self.slowness } else { 0.0 }
     }
 }

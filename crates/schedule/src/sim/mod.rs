@@ -25,7 +25,7 @@ use crate::{
     report::Report,
     run::{Answer, Chunk, Failure, LaneSpec, Outcome, Run, Settings, State, Time, Verdict},
     strategy::Strategy,
-    trace::Trace,
+    trace::{Activity, Trace},
 };
 
 /// When somebody looks for the first time whether a device has hung, and the longest time between two looks.
@@ -92,28 +92,28 @@ impl<'a> Simulator<'a> {
                     None => device.rate,
                     Some(most) => device.rate * (most / device.rate).powf(random.unit()),
                 };
-                let name = names.next().unwrap_or_default();
+                let id = names.next().unwrap_or_default();
                 let own = Random(
                     scenario.seed.wrapping_add(devices.len() as u64).wrapping_mul(0xA076_1D64_78BD_642F),
                 );
-                devices.push(Virtual::new(name, rate, device, own));
+                devices.push(Virtual::new(Device { id, rate, ..device.clone() }, own));
             }
         }
         drop(names);
         let lanes: Vec<_> = devices
             .iter()
             .map(|device| LaneSpec {
-                depth: device.depth,
-                divisible: device.divisible,
-                score: device.rate,
-                launch_seconds: device.launch_s,
+                depth: device.spec.depth,
+                divisible: device.spec.divisible,
+                score: device.spec.rate,
+                launch_seconds: device.spec.launch_s,
                 expected: Some(device.expected(scenario.items)),
                 ..LaneSpec::default()
             })
             .collect();
-        let rates: Vec<f64> = devices.iter().map(|device| device.rate).collect();
+        let rates: Vec<f64> = devices.iter().map(|device| device.spec.rate).collect();
         let scores: Vec<(f64, f64)> =
-            devices.iter().map(|device| (device.rate, device.utilization)).collect();
+            devices.iter().map(|device| (device.spec.rate, device.spec.utilization)).collect();
         let shares = strategy.shares(scenario.items, &scores, &vec![1; devices.len()]);
         let events = scenario.events.iter().enumerate();
         let mut alarms: BinaryHeap<_> =
@@ -167,7 +167,7 @@ impl<'a> Simulator<'a> {
                     self.account.ready(lane, self.now);
                     let device = &mut self.devices[lane];
                     let items = chunk.items.end - chunk.items.start;
-                    let too_large = device.memory_items.is_some_and(|most| items > most);
+                    let too_large = device.spec.memory_items.is_some_and(|most| items > most);
                     if device.condition == Condition::Dead {
                         self.fail(chunk.id, Failure::Untrusted);
                         return self.ask_later(lane);
@@ -215,7 +215,7 @@ impl<'a> Simulator<'a> {
     /// Asks what a lane is to do, and says before how far the others have come, as the threads of a run do.
     fn ask_run(&mut self, lane: usize) -> Answer {
         if self.run.may_steal(self.now) {
-            for device in self.devices.iter().filter(|device| device.divisible) {
+            for device in self.devices.iter().filter(|device| device.spec.divisible) {
                 if let Some((chunk, begun)) = device.progress(&self.costs, self.now) {
                     self.run.note_begun(chunk, begun, self.now);
                 }
@@ -255,7 +255,9 @@ impl<'a> Simulator<'a> {
 
     fn happen(&mut self, index: usize) {
         let event = &self.scenario.events[index];
-        let Some(lane) = self.devices.iter().position(|device| device.name == event.device) else { return };
+        let Some(lane) = self.devices.iter().position(|device| device.spec.id == event.device) else {
+            return;
+        };
         for chunk in self.devices[lane].happen(event.what, self.now) {
             self.fail(chunk.id, Failure::Untrusted);
             self.trace_failure(chunk);
@@ -293,7 +295,7 @@ impl<'a> Simulator<'a> {
 
     fn trace_failure(&mut self, chunk: Chunk) {
         let began = self.began.remove(&chunk.id).unwrap_or(self.now);
-        self.account.failed(&chunk, began, self.now);
+        self.account.in_vain(&chunk, Activity::Failure, began, self.now);
     }
 
     /// Items were given back: whoever waits may have them.
@@ -324,11 +326,11 @@ impl<'a> Simulator<'a> {
             // What is in hand at the end kept its device busy until then.
             for chunk in device.let_go(self.now) {
                 let began = self.began.remove(&chunk.id).unwrap_or(self.now);
-                self.account.unfinished(&chunk, began, self.now);
+                self.account.in_vain(&chunk, Activity::Dropped, began, self.now);
             }
             self.account.copied(lane, device.copied);
         }
-        let names = || self.devices.iter().map(|device| device.name.clone());
+        let names = || self.devices.iter().map(|device| device.spec.id.clone());
         let lanes = |(index, id)| DeviceLanes { id, lanes: index..index + 1 };
         let devices: Vec<DeviceLanes> = names().enumerate().map(lanes).collect();
         let ideal = Some(self.ideal());

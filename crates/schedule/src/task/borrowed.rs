@@ -9,8 +9,10 @@ use std::{cell::Cell, fmt};
 
 use evener_device::{BoxError, Result};
 
-use super::{Closure, Results, closure::OfChunk};
-use crate::executor::Claims;
+use super::{
+    Closure,
+    closure::{Block, OfChunk},
+};
 
 /// A function of an item's number that belongs to somebody else.
 pub(crate) struct BorrowedFunction<O> {
@@ -18,8 +20,8 @@ pub(crate) struct BorrowedFunction<O> {
     call: Call<O>,
 }
 
-/// Gives so many items, the first of which has this number, to the function at the address. Says how many it has begun.
-type Call<O> = unsafe fn(*const (), u64, &[()], &mut Results<'_, O>, &Claims) -> usize;
+/// Gives the numbers of some items to the function at the address. Says how many it has begun.
+type Call<O> = unsafe fn(*const (), Block<'_, '_, (), O>) -> usize;
 
 // SAFETY: all that is done with the pointer is to call the function through a shared reference, and `BorrowedFunction::new`
 // asks for `Sync`.
@@ -45,31 +47,19 @@ where
 {
     /// # Safety
     /// The address is that of a live function of this type.
-    unsafe fn call<O, F: Fn(usize) -> O>(
-        function: *const (),
-        first: u64,
-        items: &[()],
-        results: &mut Results<'_, O>,
-        claims: &Claims,
-    ) -> usize {
+    unsafe fn call<O, F: Fn(usize) -> O>(function: *const (), block: Block<'_, '_, (), O>) -> usize {
         // SAFETY: the caller's promise.
         let function = unsafe { &*function.cast::<F>() };
-        let next = Cell::new(first as usize);
-        results.fill(items, |()| function(next.replace(next.get() + 1)), || !claims.is_interrupted())
+        let next = Cell::new(block.first as usize);
+        block.fill(|()| function(next.replace(next.get() + 1)))
     }
     Closure::of(name, BorrowedFunction { function: std::ptr::from_ref(function).cast(), call: call::<O, F> })
 }
 
 impl<O: 'static> OfChunk<(), O> for BorrowedFunction<O> {
-    fn run(
-        &self,
-        first: u64,
-        items: &[()],
-        results: &mut Results<'_, O>,
-        claims: &Claims,
-    ) -> Result<usize, BoxError> {
+    fn run(&self, block: Block<'_, '_, (), O>) -> Result<usize, BoxError> {
         // SAFETY: a closure's task calls this while it reads a chunk, and until then the function is there, as the caller
         // of `borrowed` has promised.
-        Ok(unsafe { (self.call)(self.function, first, items, results, claims) })
+        Ok(unsafe { (self.call)(self.function, block) })
     }
 }

@@ -10,8 +10,8 @@ use std::{
 
 use evener_device::{BoxError, Device, DeviceId, Error, Kind, Result};
 
-use super::{Chunk, Results, Task};
-use crate::executor::Claims;
+use super::{Chunk, Claims, Results, Task};
+use crate::contain::panic_message;
 
 /// A Rust function of one item, as a task. It runs on the processor's cores.
 ///
@@ -48,29 +48,34 @@ pub trait OfChunk<I, O>: Send + Sync + 'static {
         (LONG, MOST_CLAIMED)
     }
 
-    /// Works on some items, at least on the first, which has this number in the run. Says how many it has begun.
+    /// Works on some items, at least on the first. Says how many it has begun.
     #[doc(hidden)]
-    fn run(
-        &self,
-        first: u64,
-        items: &[I],
-        results: &mut Results<'_, O>,
-        claims: &Claims,
-    ) -> Result<usize, BoxError>;
+    fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError>;
+}
+
+/// Items that were claimed together.
+#[doc(hidden)]
+pub struct Block<'b, 'r, I, O> {
+    /// The number of the first in the run.
+    pub(super) first: u64,
+    pub(super) items: &'b [I],
+    pub(super) results: &'b mut Results<'r, O>,
+    claims: &'b Claims,
+}
+
+impl<I, O> Block<'_, '_, I, O> {
+    /// Gives each item to a function, until the worker is interrupted. Says how many it has begun.
+    pub(super) fn fill(self, function: impl Fn(&I) -> O) -> usize {
+        self.results.fill(self.items, function, || !self.claims.is_interrupted())
+    }
 }
 
 /// A function of one item that cannot fail.
 struct Each<F>(F);
 
 impl<I, O, F: Fn(&I) -> O + Send + Sync + 'static> OfChunk<I, O> for Each<F> {
-    fn run(
-        &self,
-        _: u64,
-        items: &[I],
-        results: &mut Results<'_, O>,
-        claims: &Claims,
-    ) -> Result<usize, BoxError> {
-        Ok(results.fill(items, &self.0, || !claims.is_interrupted()))
+    fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError> {
+        Ok(block.fill(&self.0))
     }
 }
 
@@ -78,20 +83,14 @@ impl<I, O, F: Fn(&I) -> O + Send + Sync + 'static> OfChunk<I, O> for Each<F> {
 struct Fallible<F>(F);
 
 impl<I, O, F: Fn(&I) -> Result<O, BoxError> + Send + Sync + 'static> OfChunk<I, O> for Fallible<F> {
-    fn run(
-        &self,
-        _: u64,
-        items: &[I],
-        results: &mut Results<'_, O>,
-        claims: &Claims,
-    ) -> Result<usize, BoxError> {
-        for (index, item) in items.iter().enumerate() {
-            if index > 0 && claims.is_interrupted() {
+    fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError> {
+        for (index, item) in block.items.iter().enumerate() {
+            if index > 0 && block.claims.is_interrupted() {
                 return Ok(index);
             }
-            results.push((self.0)(item)?);
+            block.results.push((self.0)(item)?);
         }
-        Ok(items.len())
+        Ok(block.items.len())
     }
 }
 
@@ -106,9 +105,9 @@ where
         (LONG_SLICE, LONGEST_SLICE)
     }
 
-    fn run(&self, _: u64, items: &[I], results: &mut Results<'_, O>, _: &Claims) -> Result<usize, BoxError> {
-        (self.0)(items, results)?;
-        Ok(items.len())
+    fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError> {
+        (self.0)(block.items, block.results)?;
+        Ok(block.items.len())
     }
 }
 
@@ -120,14 +119,8 @@ impl<I: 'static, O: 'static> OfChunk<I, O> for AnyFunction<I, O> {
         self.0.limits()
     }
 
-    fn run(
-        &self,
-        first: u64,
-        items: &[I],
-        results: &mut Results<'_, O>,
-        claims: &Claims,
-    ) -> Result<usize, BoxError> {
-        self.0.run(first, items, results, claims)
+    fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError> {
+        self.0.run(block)
     }
 }
 
@@ -247,16 +240,12 @@ where
             // Caught here and not only outside, so that the item can be named.
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let (long, most) = self.function.limits();
-                let first = chunk.range().start;
+                let claims = chunk.claims();
                 let mut size = 1;
                 while let Some(block) = chunk.claim(results, size) {
                     let begin = Instant::now();
-                    let begun = self.function.run(
-                        first + block.start as u64,
-                        &items[block.clone()],
-                        results,
-                        chunk.claims(),
-                    )?;
+                    let (first, items) = (chunk.range().start + block.start as u64, &items[block.clone()]);
+                    let begun = self.function.run(Block { first, items, results, claims })?;
                     size = match begin.elapsed() {
                         short if short < long => size * 2,
                         enough if enough < long * 2 => size,
@@ -281,7 +270,7 @@ where
                     let error: BoxError = error;
                     error.to_string()
                 }
-                Err(panic) => crate::executor::panic_message(&*panic),
+                Err(panic) => panic_message(&*panic),
             };
             let item = chunk.range().start + results.len() as u64;
             Err(Error::Task {

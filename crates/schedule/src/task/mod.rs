@@ -2,8 +2,12 @@
 
 mod arrays;
 mod borrowed;
+mod claims;
 mod closure;
+mod gate;
 mod kernel;
+mod lend;
+mod perform;
 mod resident;
 mod results;
 
@@ -20,7 +24,6 @@ use std::{
 
 use evener_device::{Device, Direction, Error, Kind, Result};
 
-pub(crate) use self::borrowed::borrowed;
 pub use self::{
     arrays::Arrays,
     closure::{AnyFunction, BoxClosure, Closure},
@@ -28,7 +31,12 @@ pub use self::{
     resident::Resident,
     results::Results,
 };
-use crate::executor::{Claims, Lent};
+pub(crate) use self::{
+    borrowed::borrowed,
+    claims::{Claims, MOST_ITEMS},
+    lend::{Lent, Slots},
+    perform::{guarded, no_thread, perform, task_error},
+};
 
 /// The code that turns a chunk of items into results, on any device that it knows how to use.
 ///

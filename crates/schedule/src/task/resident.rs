@@ -10,7 +10,7 @@ use bytemuck::Pod;
 use evener_device::{Argument, Device, Result};
 
 use super::unique;
-use crate::pool::lock;
+use crate::sync::lock;
 
 /// What all workers of a job have in common on one opened device, such as a table that kernels read: see
 /// [`Task::prepare_with`](super::Task::prepare_with).

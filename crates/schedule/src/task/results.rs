@@ -243,9 +243,9 @@ impl<'a, O> Results<'a, O> {
         }
     }
 
-    /// The results, moved out.
-    pub(crate) fn into_vec(mut self) -> Vec<O> {
-        if let Some(elsewhere) = self.elsewhere {
+    /// Moves the results out, which leaves room for as many.
+    pub(crate) fn take(&mut self) -> Vec<O> {
+        if let Some(elsewhere) = self.elsewhere.take() {
             let mut copied = Vec::with_capacity(elsewhere.len());
             copy(elsewhere, &mut copied.spare_capacity_mut()[..elsewhere.len()]);
             // SAFETY: so many were just written.
@@ -330,7 +330,8 @@ mod test {
         assert!(results.is_complete(3));
         results.push(4);
         assert!(!results.is_complete(3), "one too many");
-        assert_eq!(results.into_vec(), [1, 2, 3]);
+        assert_eq!(results.take(), [1, 2, 3]);
+        drop(results);
         let mut results = Results::new(&mut slots);
         results.extend(0..4);
         assert!(!results.is_complete(3));
@@ -349,7 +350,7 @@ mod test {
         results.lend(&lent[..2]);
         assert!(!results.is_complete(3), "too few");
         results.lend(&lent);
-        assert_eq!(results.into_vec(), lent);
+        assert_eq!(results.take(), lent);
         let mut results = Results::new(&mut slots);
         results.push(1);
         results.lend(&lent);

@@ -7,11 +7,13 @@
 #![allow(dead_code, unreachable_pub, unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-#[path = "../../src/executor/claims.rs"]
+#[path = "../../src/task/claims.rs"]
 mod claims;
-#[path = "../../src/executor/gate.rs"]
+#[path = "../../src/contain.rs"]
+mod contain;
+#[path = "../../src/task/gate.rs"]
 mod gate;
-#[path = "../../src/executor/lend.rs"]
+#[path = "../../src/task/lend.rs"]
 #[cfg(not(loom))]
 mod lend;
 #[path = "../../src/task/results.rs"]

@@ -9,6 +9,7 @@ use crate::{
     contain::log,
     queue::line::{Item, Waiting},
     run::{Failure, Time},
+    task::no_thread,
 };
 
 impl<I, O> Desk<I, O> {
@@ -50,8 +51,7 @@ impl<I, O> Desk<I, O> {
     pub(in crate::queue) fn no_thread(&mut self, hand: u64, why: &std::io::Error, now: Time) {
         let Some((line, _)) = self.dismiss(hand) else { return };
         let it = &mut self.lines[line];
-        let (device, operation) = (it.seat.id.clone(), "starting a thread".to_owned());
-        let error = Error::Lost { device, operation, detail: why.to_string() };
+        let error = no_thread(&it.seat.id, why);
         log!(warn, device = %it.seat.id, %error, workers = it.hands, "a worker is missing");
         if it.hands > 0 {
             it.most_hands = it.hands;
@@ -147,7 +147,7 @@ impl<I, O> Desk<I, O> {
         // What it had in its memory is gone.
         self.make_homeless(line);
         let it = &self.lines[line];
-        log!(debug, device = %it.seat.id, standing = ?it.trust.standing, "a device is set aside");
+        log!(debug, device = %it.seat.id, state = ?it.trust.quarantine.state, "a device is set aside");
     }
 
     /// A device cannot do the task.

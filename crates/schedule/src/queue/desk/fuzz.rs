@@ -11,12 +11,12 @@
 //!   are late;
 //! - a device is called hung without evidence.
 
-use std::sync::Weak;
+use std::sync::{Weak, atomic::Ordering::Relaxed};
 
 use evener_device::{Device, DeviceId, Error};
 
 use super::{super::Handle, *};
-use crate::{pool::Seat, queue::shared::Shared};
+use crate::{executor::Seat, queue::shared::Shared};
 
 /// One seed is one world. A failure names its seed, with which it can be run alone.
 const SEEDS: std::ops::Range<u64> = 0..200;
@@ -313,7 +313,9 @@ impl World {
                 return;
             }
             Next::Prepare => Work::Prepare,
-            Next::Run { items, first, count, .. } => Work::Batch(items[first..first + count].to_vec()),
+            Next::Run(super::Work { items, first, count, .. }) => {
+                Work::Batch(items[first..first + count].to_vec())
+            }
         };
         assert!(!dismissed, "worker {number} was given up on and is given work");
         let generation = self.desk.lines[line].seat.generation();
@@ -635,15 +637,15 @@ impl World {
             let workers = self.workers.iter().filter(|worker| worker.line == index && !worker.dismissed);
             let jobs: Vec<&Job> = workers.clone().filter_map(|worker| worker.job.as_ref()).collect();
             let preparing = jobs.iter().filter(|job| job.work == Work::Prepare).count();
-            let counted = line.seat.counters.read();
+            let counted = &line.seat.counters;
             assert_eq!((line.active, line.preparing), (jobs.len() - preparing, preparing), "device {index}");
             let pieces = |job: &&Job| match &job.work {
                 Work::Batch(pieces) => pieces.len() as u64,
                 Work::Prepare => 0,
             };
             let active: u64 = jobs.iter().map(pieces).sum();
-            assert_eq!((counted.active, counted.queued), (active, line.queued() as u64));
-            assert_eq!((counted.done, counted.failed), (line.done, line.failed));
+            assert_eq!((counted.active(), counted.queued.load(Relaxed)), (active, line.queued() as u64));
+            assert_eq!((counted.done.load(Relaxed), counted.failed.load(Relaxed)), (line.done, line.failed));
             assert!(line.hands == workers.count() && line.hands <= line.most_hands);
             assert!(line.trust.is_working() || line.queued() == 0);
         }

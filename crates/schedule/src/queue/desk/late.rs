@@ -29,7 +29,10 @@ use std::time::Duration;
 use evener_device::Error;
 
 use super::{Attempt, Desk, Doing, Evidence, Hand, InFlight};
-use crate::{contain::log, queue::trust::Standing, run::Time};
+use crate::{
+    contain::log,
+    run::{State, Time},
+};
 
 /// How often the look-after thread runs while the queue is busy.
 pub(in crate::queue) const GLANCE: Duration = Duration::from_millis(10);
@@ -196,12 +199,12 @@ impl<I, O> Desk<I, O> {
         if !self.can_copy(line, flight) {
             return false;
         }
-        match it.trust.standing {
-            Standing::Retired => false,
-            Standing::SetAside { .. } => {
+        match it.trust.quarantine.state {
+            State::Retired => false,
+            State::Quarantined { .. } => {
                 !it.trust.is_hopeless() && !it.trial.is_some_and(|hand| self.is_silent(hand, now))
             }
-            Standing::Working => {
+            State::Healthy => {
                 let mut workers = self.hands.iter().filter(|(_, hand)| hand.line == line);
                 let may_start_another = it.hands < it.most_hands && !it.stall.unready;
                 may_start_another || workers.any(|(&hand, _)| !self.is_silent(hand, now))

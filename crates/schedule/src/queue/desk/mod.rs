@@ -31,6 +31,7 @@ use super::{
 use crate::{
     balancer::{Balancer, BalancerSettings, BalancerStatistics},
     contain::log,
+    executor,
     run::Time,
 };
 
@@ -193,17 +194,16 @@ impl Span {
     }
 }
 
-/// What a worker is to do.
-pub(super) enum Next<I> {
-    /// Run a batch: so many of these items, from here on. The first piece has this number.
-    Run { items: Arc<[I]>, first: usize, count: usize, number: u64 },
-    /// Make its device ready.
-    Prepare,
-    /// Wait: there is nothing to do at the moment, or not before then.
-    Rest { until: Option<Time> },
-    /// End: all is done, or another worker has taken its place.
-    Go,
+/// A batch that a worker is to run: so many of these items, from here on. The first piece has this number.
+pub(super) struct Work<I> {
+    pub(super) items: Arc<[I]>,
+    pub(super) first: usize,
+    pub(super) count: usize,
+    pub(super) number: u64,
 }
+
+/// What a worker of a queue is to do.
+pub(super) type Next<I> = executor::Next<Work<I>>;
 
 impl<I, O> Desk<I, O> {
     pub(super) fn new(
@@ -404,7 +404,7 @@ impl<I, O> Desk<I, O> {
         (0..count).for_each(|_| it.seat.counters.begin());
         log!(trace, device = %it.seat.id, batch = number, pieces = count, is_copy, "a batch begins");
         let (items, first) = (flight.items.clone(), flight.first);
-        Some((number, count, Next::Run { items, first, count, number: flight.tickets[0].place.number }))
+        Some((number, count, Next::Run(Work { items, first, count, number: flight.tickets[0].place.number })))
     }
 
     /// A worker has made its device ready, for so many pieces at once.

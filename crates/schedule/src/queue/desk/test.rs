@@ -1,9 +1,9 @@
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use evener_device::{Device, Error};
 
 use super::*;
-use crate::pool::Seat;
+use crate::executor::Seat;
 use crate::queue::handle::Answer;
 
 type TestDesk = Desk<u32, u32>;
@@ -47,14 +47,14 @@ fn queued(desk: &TestDesk) -> Vec<usize> {
 fn begin(desk: &mut TestDesk, hand: u64, now: Time) -> Option<u32> {
     let generation = desk.lines[hand as usize].seat.generation();
     match desk.ask(hand, Some(generation), now) {
-        Next::Run { items, first, .. } => Some(items[first]),
+        Next::Run(super::Work { items, first, .. }) => Some(items[first]),
         _ => None,
     }
 }
 
 /// Whether a worker is given this piece.
 fn is_piece(next: &Next<u32>, piece: u32) -> bool {
-    matches!(next, Next::Run { items, first, .. } if items[*first] == piece)
+    matches!(next, Next::Run(super::Work { items, first, .. }) if items[*first] == piece)
 }
 
 fn lost() -> Error {
@@ -164,7 +164,7 @@ fn a_batch_has_the_first_pieces_and_is_taken_when_it_is_full_or_due() {
     let mut desk = desk(&[10.0]);
     desk.batch = Batch { pieces: 3, delay: ms(20) };
     let size = |next: &Next<u32>| match next {
-        Next::Run { items, .. } => items.to_vec(),
+        Next::Run(super::Work { items, .. }) => items.to_vec(),
         _ => Vec::new(),
     };
     submit(&mut desk, 0, 0, ms(0));
@@ -184,11 +184,11 @@ fn a_batch_has_the_first_pieces_and_is_taken_when_it_is_full_or_due() {
     assert_eq!(desk.outstanding, 5);
     for _ in 0..5 {
         let next = desk.ask(0, Some(1), ms(200));
-        assert!(matches!(next, Next::Run { count: 1, .. }) || desk.shared_len() == 0);
-        let Next::Run { count, .. } = next else { break };
+        assert!(matches!(next, Next::Run(super::Work { count: 1, .. })) || desk.shared_len() == 0);
+        let Next::Run(super::Work { count, .. }) = next else { break };
         desk.finished(0, vec![0; count], ms(200));
     }
-    let Next::Run { count, .. } = desk.ask(0, Some(1), ms(220)) else {
+    let Next::Run(super::Work { count, .. }) = desk.ask(0, Some(1), ms(220)) else {
         return assert_eq!(desk.outstanding, 0);
     };
     desk.finished(0, vec![0; count], ms(220));
@@ -213,13 +213,13 @@ fn a_batch_that_does_not_fit_is_halved_and_its_device_stays_well() {
     let mut desk = desk(&[10.0]);
     desk.batch = Batch { pieces: 8, delay: ms(0) };
     (0..16).for_each(|item| drop(submit(&mut desk, item, 0, ms(0))));
-    assert!(matches!(desk.ask(0, Some(0), ms(0)), Next::Run { count: 8, .. }));
+    assert!(matches!(desk.ask(0, Some(0), ms(0)), Next::Run(super::Work { count: 8, .. })));
     let (device, operation, detail) = ("cpu".into(), "a test".into(), String::new());
     let error = Error::OutOfMemory { device, operation, requested: 1, available: None, detail };
     desk.failed(0, error, ms(1));
     assert!(desk.lines[0].trust.is_working());
     let mut sizes = Vec::new();
-    while let Next::Run { count, .. } = desk.ask(0, Some(0), ms(1)) {
+    while let Next::Run(super::Work { count, .. }) = desk.ask(0, Some(0), ms(1)) {
         sizes.push(count);
         assert!(desk.finished(0, vec![0; count], ms(1)).is_none());
     }
@@ -293,7 +293,7 @@ fn of_two_results_the_first_is_the_answer_and_the_slow_device_stays_well() {
     assert_eq!(desk.finished(1, vec![21], now), Some(vec![21]), "it was answered before");
     assert_eq!((desk.outstanding, desk.lines[0].done, desk.lines[1].done), (0, 2, 1));
     assert!(desk.is_idle() && desk.lines.iter().all(|it| it.hands == 1 && it.trust.is_working()));
-    assert!(desk.lines.iter().all(|it| it.seat.counters.read().active == 0));
+    assert!(desk.lines.iter().all(|it| it.seat.counters.active() == 0));
 }
 
 #[test]
@@ -454,7 +454,7 @@ fn a_canary_does_not_wait_for_an_attempt_from_before_the_quarantine() {
     let workers = [desk.hire(0), desk.hire(0)];
     let answers = [0, 1].map(|item| submit(&mut desk, item, 0, ms(0)).0);
     for worker in workers {
-        assert!(matches!(desk.ask(worker, Some(0), ms(0)), Next::Run { .. }));
+        assert!(matches!(desk.ask(worker, Some(0), ms(0)), Next::Run(super::Work { .. })));
     }
     desk.failed(workers[1], lost(), ms(1));
     let mut now = ms(0);
@@ -483,7 +483,7 @@ fn a_canary_does_not_wait_for_workers_that_make_an_old_opening_ready() {
     (0..3).for_each(|item| push(&mut desk, 0, item, 0));
     assert!(matches!(desk.ask(workers[0], None, ms(0)), Next::Prepare));
     desk.prepared(workers[0], u64::MAX);
-    assert!(matches!(desk.ask(workers[0], Some(0), ms(0)), Next::Run { .. }));
+    assert!(matches!(desk.ask(workers[0], Some(0), ms(0)), Next::Run(super::Work { .. })));
     assert!(matches!(desk.ask(workers[1], None, ms(0)), Next::Prepare));
     assert!(matches!(desk.ask(workers[2], None, ms(0)), Next::Prepare));
     desk.failed(workers[0], lost(), ms(1));
@@ -568,7 +568,7 @@ fn a_devices_first_piece_is_not_judged_by_what_another_took() {
     submit(&mut desk, 9, 0, now);
     assert!(matches!(desk.ask(worker, None, now), Next::Prepare));
     desk.prepared(worker, u64::MAX);
-    assert!(matches!(desk.ask(worker, Some(1), now), Next::Run { .. }));
+    assert!(matches!(desk.ask(worker, Some(1), now), Next::Run(super::Work { .. })));
     look_after(&mut desk, &mut now, ms(5_510));
     assert_eq!(begin(&mut desk, 1, now), Some(9));
     now += ms(1);
@@ -634,7 +634,7 @@ fn what_moves_between_devices_stays_in_order_and_is_counted() {
     desk.rebalance_if_due(ms(1));
     assert_eq!(queued(&desk), [3, 3]);
     assert!(desk.submit(9, home(9, 0), ms(1)).is_ok());
-    let counted = |desk: &TestDesk, line: usize| desk.lines[line].seat.counters.read().queued;
+    let counted = |desk: &TestDesk, line: usize| desk.lines[line].seat.counters.queued.load(Relaxed);
     assert_eq!((counted(&desk, 0), counted(&desk, 1)), (4, 3));
     let mut order = |hand: u64| {
         let mut order = Vec::new();
@@ -688,7 +688,7 @@ impl Drive {
             (Given::Nothing, _) => {}
         }
         self.hands[index].3 = match self.desk.ask(hand, self.hands[index].2, self.now) {
-            Next::Run { count, .. } => Given::Batch(count),
+            Next::Run(super::Work { count, .. }) => Given::Batch(count),
             Next::Prepare => {
                 self.hands[index].2 = Some(self.desk.lines[line].seat.generation());
                 Given::Ready
@@ -715,7 +715,7 @@ impl Drive {
         let in_flight: usize = self.desk.in_flight.values().map(|flight| flight.tickets.len()).sum();
         assert_eq!(self.desk.outstanding, queued + in_flight, "each piece is in one place");
         for line in &self.desk.lines {
-            assert_eq!(line.seat.counters.read().queued, line.queued() as u64);
+            assert_eq!(line.seat.counters.queued.load(Relaxed), line.queued() as u64);
             assert!(line.hands >= line.active + line.preparing && line.hands <= line.most_hands);
             assert!(!line.trust.is_retired() || line.queued() == 0);
         }

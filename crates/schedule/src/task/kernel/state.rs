@@ -14,10 +14,7 @@ use evener_device::{
 };
 
 use super::{Array, KernelTask, Role};
-use crate::{
-    executor::task_error,
-    task::{Chunk, Resident, Results, Task, arrays::LentArray, resident::Tables},
-};
+use crate::task::{Chunk, Resident, Results, Task, arrays::LentArray, resident::Tables, task_error};
 
 /// The most host memory that a chunk's items or results are staged in. Pinning memory takes long, and chunks of this size
 /// are long enough to hide what a launch costs.

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use evener_device::{DeviceId, Error, Result};
 
-use super::panic_message;
-use crate::task::{Chunk, Copies, Results, Task};
+use super::{Chunk, Copies, Results, Task};
+use crate::contain::panic_message;
 
 /// Has a task turn a chunk into results on a device, and checks that they are complete and right. Says how long copies
 /// took.
@@ -53,6 +53,12 @@ pub(crate) fn guarded<R>(device: DeviceId, operation: &str, work: impl FnOnce() 
         Ok(result) => result,
         Err(panic) => Err(task_error(&device, operation.to_owned(), panic_message(&*panic))),
     }
+}
+
+/// The system gave no thread for a device's work.
+pub(crate) fn no_thread(device: &DeviceId, why: &std::io::Error) -> Error {
+    let (device, detail) = (device.clone(), why.to_string());
+    Error::Lost { device, operation: "starting a thread".into(), detail }
 }
 
 pub(crate) fn task_error(device: &DeviceId, operation: String, message: String) -> Error {

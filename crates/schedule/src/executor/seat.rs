@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
     },
     time::Duration,
@@ -11,10 +11,8 @@ use std::{
 
 use evener_device::{Device, DeviceId, Kind};
 
-use crate::{
-    executor::{Crew, Patience},
-    task::Resident,
-};
+use super::{Crew, Patience};
+use crate::{sync::lock, task::Resident};
 
 /// A device's place in a pool.
 #[derive(Debug)]
@@ -66,19 +64,9 @@ impl Seat {
 pub(crate) struct Counters {
     active: AtomicU64,
     pub(crate) queued: AtomicU64,
-    done: AtomicU64,
-    failed: AtomicU64,
+    pub(crate) done: AtomicU64,
+    pub(crate) failed: AtomicU64,
     nanoseconds: AtomicU64,
-}
-
-/// What [`Counters`] say at one moment.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Counted {
-    pub(crate) active: u64,
-    pub(crate) queued: u64,
-    pub(crate) done: u64,
-    pub(crate) failed: u64,
-    pub(crate) mean: Option<Duration>,
 }
 
 impl Counters {
@@ -102,12 +90,15 @@ impl Counters {
         self.active.fetch_sub(1, Relaxed);
     }
 
-    pub(crate) fn read(&self) -> Counted {
-        let done = self.done.load(Relaxed);
-        let mean = self.nanoseconds.load(Relaxed).checked_div(done).map(Duration::from_nanos);
-        // A chunk that is given up on just before its hand begins it ends before it begins.
-        let active = self.active.load(Relaxed).cast_signed().max(0).cast_unsigned();
-        Counted { active, queued: self.queued.load(Relaxed), done, failed: self.failed.load(Relaxed), mean }
+    /// What is under way. A chunk that is given up on just before its hand begins it ends before it begins.
+    pub(crate) fn active(&self) -> u64 {
+        self.active.load(Relaxed).cast_signed().max(0).cast_unsigned()
+    }
+
+    /// How long what was done took on average.
+    pub(crate) fn mean(&self) -> Option<Duration> {
+        let nanoseconds = self.nanoseconds.load(Relaxed).checked_div(self.done.load(Relaxed));
+        nanoseconds.map(Duration::from_nanos)
     }
 }
 
@@ -220,10 +211,6 @@ impl<S> Shelf<S> {
             self.with(seat, |place| place.kept.push(Kept { out: None, ..kept }));
         }
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

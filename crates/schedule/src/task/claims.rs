@@ -20,7 +20,7 @@ const OVER: u8 = 2;
 /// Its worker changes it for every few items, so it has cache lines of its own: on x86-64 processors fetch two at a time.
 #[derive(Debug)]
 #[repr(align(128))]
-pub struct Claims {
+pub(crate) struct Claims {
     /// The end in the high half, the number of items claimed in the low half.
     word: AtomicU64,
     /// What the worker is asked for, as bits.
