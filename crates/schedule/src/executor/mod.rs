@@ -6,7 +6,7 @@
 //!
 //! A hand that does not come back is dismissed: another takes its place, on the device opened afresh, and whatever the
 //! first one brings when it does come is dropped. That is why hands own all that they hold, and why the caller's items
-//! are only ever [`Lent`].
+//! are only ever [`Lent`](crate::task::Lent).
 
 mod crew;
 mod end;

@@ -168,8 +168,9 @@ impl<T: Task> Job<'_, T> {
         let selection = self.select(only, count)?;
         let Selection { mut seats, reserve, left_out, predicted, .. } = selection.clone();
         let mut cold: Vec<bool> = seats.iter().map(|seat| !self.common.shelf.has(seat)).collect();
-        let Lanes { mut devices, seats: mut lane_seats, specs } = self.lanes(&seats, units, unit);
-        let mut run = self.decide(settings, &seats, &devices, &specs, units, unit, items);
+        let lanes = self.lanes(&seats, units, unit);
+        let mut run = self.decide(settings, &seats, &lanes, (unit, units), items);
+        let Lanes { mut devices, seats: mut lane_seats, specs } = lanes;
         let mut in_reserve = Lanes::default();
         if !reserve.is_empty() {
             in_reserve = self.lanes(&reserve, units, unit);
@@ -243,25 +244,22 @@ impl<T: Task> Job<'_, T> {
     }
 
     /// The decisions of a run.
-    #[expect(clippy::too_many_arguments, reason = "all that decides")]
     fn decide(
         &self,
         settings: Settings,
         seats: &[Arc<Seat>],
-        devices: &[DeviceLanes],
-        specs: &[LaneSpec],
-        units: u64,
-        unit: u64,
+        lanes: &Lanes,
+        (unit, units): (u64, u64),
         items: &[T::Input],
     ) -> Run {
-        let lane_counts: Vec<usize> = devices.iter().map(|device| device.lanes.len()).collect();
+        let lane_counts: Vec<usize> = lanes.devices.iter().map(|device| device.lanes.len()).collect();
         // Asking how strong they are takes time that short runs do not have.
         let strengths =
             if self.options.strategy == Strategy::Adaptive { Vec::new() } else { self.strengths(seats) };
         let shares = self.options.strategy.shares(units, &strengths, &lane_counts);
         // A run counts in units, which are not parted.
         let most_items = settings.most_items.map(|most| (most / unit).max(1));
-        let run = Run::new(units, specs, &shares, Settings { most_items, ..settings });
+        let run = Run::new(units, &lanes.specs, &shares, Settings { most_items, ..settings });
         match self.task.costs(items).filter(|costs| costs.len() == items.len()) {
             None => run,
             Some(costs) => {
