@@ -12,10 +12,15 @@ use libloading::os::unix::Library;
 use super::{mpirun, rounds};
 
 /// Bytes and iterations.
-const SIZES: [(usize, usize); 12] = [
+const SIZES: [(usize, usize); 17] = [
+    (8, 20_000),
     (64, 20_000),
+    (256, 20_000),
+    (512, 20_000),
     (1 << 10, 20_000),
+    (2 << 10, 10_000),
     (4 << 10, 10_000),
+    (8 << 10, 4_000),
     (16 << 10, 4_000),
     (32 << 10, 2_000),
     (64 << 10, 2_000),

@@ -42,9 +42,9 @@ pub(crate) trait Transport: Send + Sync + Debug {
 /// One rank's place in one group. After a failure other than [`Failure::NoWeight`] it is not used again.
 pub(crate) trait Endpoint: Send + Debug {
     /// Takes part in a collective of all members.
-    fn run(&mut self, call: Call<'_>, timeout: Duration) -> Result<(), Failure>;
+    fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure>;
     /// Sends to, or receives from, another member; both are in the group, and differ.
-    fn exchange(&mut self, call: Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure>;
+    fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure>;
     /// What tells the others that this rank takes no further part, also while a call is under way.
     fn farewell(&self) -> Arc<dyn Farewell>;
 }

@@ -108,6 +108,8 @@ pub(crate) unsafe fn weighted(
 ///
 /// # Safety
 /// As for [`reduce`].
+// In place, every kind of element would take the room on the stack that the widest needs.
+#[inline(never)]
 unsafe fn fold<T: Copy, A: Accumulate<T>>(
     Vectors { inputs, outputs }: Vectors<'_>,
     range: Range<usize>,
@@ -153,6 +155,7 @@ unsafe fn fold<T: Copy, A: Accumulate<T>>(
 ///
 /// # Safety
 /// As for [`weighted`].
+#[inline(never)]
 unsafe fn weigh<T: Copy, A: Accumulate<T, Number: Weigh>>(
     weights: &[f64],
     Vectors { inputs, outputs }: Vectors<'_>,

@@ -53,6 +53,7 @@ pub(crate) struct Signature {
 
 impl Signature {
     /// As two words, for ranks to compare.
+    #[inline]
     pub(crate) fn pack(&self) -> [u64; 2] {
         let operation = self.operation.map_or(0, |it| it as u8);
         let root = self.root.map_or(0, |it| u64::from(it) + 1);
@@ -75,6 +76,7 @@ impl Signature {
     }
 
     /// How many bytes one part is.
+    #[inline]
     pub(crate) fn part_bytes(&self) -> usize {
         self.count as usize * self.element.bytes()
     }

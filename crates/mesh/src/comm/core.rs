@@ -15,6 +15,7 @@ use super::{
     error::{CommError, Result},
     members::Members,
     request::Request,
+    term::Term,
 };
 use crate::backend::{Endpoint, Failure, Farewell, Parting, Transport};
 
@@ -67,25 +68,36 @@ impl Core {
     /// Does what is asked for, without waiting for what was started.
     #[inline]
     pub(super) fn call<T: Element>(&self, request: Request, input: &[T], output: &mut [T]) -> Result<()> {
-        self.turn()?.call(request, input, output)
+        let mut turn = self.turn();
+        turn.begin()?;
+        turn.call(request, input, output)
     }
 
     pub(super) fn size(&self) -> usize {
         self.members.ranks.len()
     }
 
-    /// This rank's turn, where the group can still be used by it.
-    pub(super) fn turn(&self) -> Result<Turn<'_>> {
-        let Some(endpoint) = &self.endpoint else {
-            return Err(self.stale().unwrap_or_else(|| self.stranger()));
-        };
-        let turn = Turn { core: self, endpoint: Some(lock(endpoint)) };
-        // Under the lock: a term that ends, or a group that fails, from now on leaves it to this turn to tell the others.
-        let unusable = self.stale().or_else(|| {
-            let why = self.failed.get()?.to_string();
-            Some(CommError::Poisoned { group: self.name.to_string(), why })
-        });
-        unusable.map_or(Ok(turn), Err)
+    /// This rank's turn, which is to [`begin`](Turn::begin).
+    #[inline]
+    pub(super) fn turn(&self) -> Turn<'_> {
+        Turn { core: self, endpoint: self.endpoint.as_ref().map(lock) }
+    }
+
+    /// Whether the group has not failed, and is of a term that has not ended.
+    #[inline]
+    fn is_usable(&self) -> bool {
+        self.failed.get().is_none() && !self.members.terms.iter().any(Term::has_ended)
+    }
+
+    #[cold]
+    fn unusable(&self) -> CommError {
+        match (self.stale(), self.failed.get()) {
+            (Some(stale), _) => stale,
+            (None, Some(why)) if self.endpoint.is_some() => {
+                CommError::Poisoned { group: self.name.to_string(), why: why.to_string() }
+            }
+            _ => self.stranger(),
+        }
     }
 
     /// The error of a rank that is not in the group.
@@ -107,10 +119,12 @@ impl Core {
         fence(SeqCst);
         match self.endpoint.as_ref().map(Mutex::try_lock) {
             Some(Err(TryLockError::WouldBlock)) => {}
+            _ if self.is_usable() => {}
             _ => self.tell(),
         }
     }
 
+    #[cold]
     fn tell(&self) {
         if let (Some(why), Some(farewell)) =
             (self.failed.get().cloned().or_else(|| self.stale()), &self.farewell)
@@ -168,7 +182,15 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
+    /// Fails where the group cannot be used by this rank any more.
+    #[inline]
+    pub(super) fn begin(&self) -> Result<()> {
+        // Under the lock: a term that ends, or a group that fails, from now on leaves it to this turn to tell the others.
+        if self.endpoint.is_some() && self.core.is_usable() { Ok(()) } else { Err(self.core.unusable()) }
+    }
+
     /// Checks a request's vectors, of which this rank gives and takes so many elements: what the ranks must agree on.
+    #[inline(always)]
     pub(super) fn signature(
         &self,
         request: Request,
@@ -176,21 +198,29 @@ impl Turn<'_> {
         given: usize,
         taken: usize,
     ) -> Result<Signature> {
-        let (size, collective) = (self.core.size(), request.collective());
+        let (size, (collective, operation, root)) = (self.core.size(), request.parts());
         let count = request.count(size, given, taken);
-        let root = request.root().and_then(|root| u32::try_from(root).ok());
-        let signature = Signature {
-            collective,
-            element,
-            operation: request.operation(),
-            root,
-            count: count as u64,
-            before: None,
-        };
-        let weight = request.weight();
-        let is_root = request.root().is_some() && request.root() == self.core.member;
+        let is_root = root.is_some() && root == self.core.member;
         let (gives, takes) = request.blocks(size, is_root);
-        let wrong = |what: &str, found: usize, wanted: usize| match request.root() {
+        let (weight, peer) = (request.weight(), request.peer());
+        let is_right = root.is_none_or(|root| root < size)
+            && peer.is_none_or(|peer| peer < size && Some(peer) != self.core.member)
+            && (weight.is_finite() && weight >= 0.0)
+            && (collective != Collective::WeightedAllReduce || element.is_float())
+            && (given, taken) == (gives * count, takes * count);
+        if !is_right {
+            return Err(self.wrong(request, element, [(given, gives * count), (taken, takes * count)]));
+        }
+        let root = root.map(|root| root as u32);
+        Ok(Signature { collective, element, operation, root, count: count as u64, before: None })
+    }
+
+    /// What is wrong with a request: its input and its output have so many elements, and need so many.
+    #[cold]
+    fn wrong(&self, request: Request, element: ElementType, ends: [(usize, usize); 2]) -> CommError {
+        let (size, (collective, _, root)) = (self.core.size(), request.parts());
+        let is_root = root == self.core.member;
+        let end = |what: &str, (found, wanted): (usize, usize)| match root {
             _ if found == wanted => None,
             Some(root) if wanted == 0 && !is_root && !request.is_in_place() => {
                 Some(format!("an {what} of {found} elements, which only the root {root} has"))
@@ -200,7 +230,8 @@ impl Turn<'_> {
             }
             _ => Some(format!("{what} of {found} elements, where {wanted} are needed in a group of {size}")),
         };
-        let detail = match (request.root(), request.peer()) {
+        let weight = request.weight();
+        let detail = match (root, request.peer()) {
             (Some(root), _) if root >= size => {
                 Some(format!("root {root} of a group of {size}: roots are numbers in the group, from 0"))
             }
@@ -213,9 +244,9 @@ impl Turn<'_> {
             _ if collective == Collective::WeightedAllReduce && !element.is_float() => {
                 Some(format!("of {element}: only floating-point numbers have a weighted mean"))
             }
-            _ => wrong("input", given, gives * count).or_else(|| wrong("output", taken, takes * count)),
+            _ => end("input", ends[0]).or_else(|| end("output", ends[1])),
         };
-        detail.map_or(Ok(signature), |detail| Err(self.refuse(collective, detail)))
+        self.refuse(collective, detail.unwrap_or_default())
     }
 
     /// Does what is asked for.
@@ -226,14 +257,15 @@ impl Turn<'_> {
         self.run(Call { signature, weight: request.weight(), input, output, lengths: &[] }, request.peer())
     }
 
-    pub(super) fn run(&mut self, call: Call<'_>, peer: Option<usize>) -> Result<()> {
-        let (core, signature) = (self.core, call.signature);
+    #[inline]
+    pub(super) fn run(&mut self, mut call: Call<'_>, peer: Option<usize>) -> Result<()> {
+        let core = self.core;
         let Some(endpoint) = &mut self.endpoint else { return Err(core.stranger()) };
         let done = match peer {
-            Some(peer) => endpoint.exchange(call, peer, core.timeout),
-            None => endpoint.run(call, core.timeout),
+            Some(peer) => endpoint.exchange(&mut call, peer, core.timeout),
+            None => endpoint.run(&mut call, core.timeout),
         };
-        done.map_err(|failure| core.failed(failure, &signature))
+        done.map_err(|failure| core.failed(failure, &call.signature))
     }
 
     /// Tells everybody some words that it needs to know before a collective, and hears everybody's.
@@ -261,6 +293,8 @@ impl Drop for Turn<'_> {
         drop(self.endpoint.take());
         // Pairs with the one in `part`: either the other thread finds the endpoint unlocked, or this one sees why it came.
         fence(SeqCst);
-        self.core.tell();
+        if !self.core.is_usable() {
+            self.core.tell();
+        }
     }
 }

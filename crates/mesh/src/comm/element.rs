@@ -34,6 +34,7 @@ named! {
 
 impl ElementType {
     /// How many bytes one element takes.
+    #[inline]
     pub fn bytes(self) -> usize {
         match self {
             ElementType::U8 => 1,
@@ -44,6 +45,7 @@ impl ElementType {
     }
 
     /// Whether it is floating point.
+    #[inline]
     pub fn is_float(self) -> bool {
         matches!(self, ElementType::F32 | ElementType::F64 | ElementType::F16 | ElementType::Bf16)
     }

@@ -39,7 +39,8 @@ pub enum Request {
 
 impl Request {
     /// Which collective, by which operation, at which root.
-    fn parts(self) -> (Collective, Option<Operation>, Option<usize>) {
+    #[inline]
+    pub(super) fn parts(self) -> (Collective, Option<Operation>, Option<usize>) {
         match self {
             Request::AllReduce(operation) => (Collective::AllReduce, Some(operation), None),
             Request::WeightedAllReduce(_) => (Collective::WeightedAllReduce, None, None),
@@ -60,19 +61,18 @@ impl Request {
         self.parts().0
     }
 
-    pub(super) fn operation(self) -> Option<Operation> {
-        self.parts().1
-    }
-
+    #[inline]
     pub(super) fn root(self) -> Option<usize> {
         self.parts().2
     }
 
     /// The other of the two ranks that exchange.
+    #[inline]
     pub(super) fn peer(self) -> Option<usize> {
         if let Request::Send(peer) | Request::Recv(peer) = self { Some(peer) } else { None }
     }
 
+    #[inline]
     pub(super) fn weight(self) -> f64 {
         if let Request::WeightedAllReduce(weight) = self { weight } else { 1.0 }
     }
@@ -82,6 +82,7 @@ impl Request {
     }
 
     /// How many elements of a block there are, where this rank gives and takes so many elements in a group of so many.
+    #[inline]
     pub(super) fn count(self, ranks: usize, given: usize, taken: usize) -> usize {
         match self {
             Request::Barrier => 0,
@@ -92,6 +93,7 @@ impl Request {
     }
 
     /// How many blocks a rank gives and takes, in a group of so many ranks.
+    #[inline]
     pub(super) fn blocks(self, ranks: usize, is_root: bool) -> (usize, usize) {
         let at_root = if is_root { ranks } else { 0 };
         match self {

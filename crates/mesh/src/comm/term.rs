@@ -52,6 +52,7 @@ impl Term {
     }
 
     /// Whether it has ended.
+    #[inline]
     pub fn has_ended(&self) -> bool {
         self.shared.ended.load(SeqCst)
     }

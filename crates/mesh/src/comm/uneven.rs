@@ -58,7 +58,8 @@ impl Group {
         output: &mut Vec<T>,
     ) -> Result<Vec<usize>> {
         self.core().settle();
-        let mut turn = self.core().turn()?;
+        let mut turn = self.core().turn();
+        turn.begin()?;
         let (size, collective) = (self.size(), request.collective());
         let mut signature = turn.signature(request, T::TYPE, 0, 0)?;
         let sum = |lengths: &[usize]| lengths.iter().fold(0usize, |sum, it| sum.saturating_add(*it));

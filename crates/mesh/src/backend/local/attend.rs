@@ -50,13 +50,13 @@ impl Attendance {
     /// Takes part in a call.
     pub(super) fn run(
         &mut self,
-        call: Call<'_>,
+        call: &mut Call<'_>,
         timeout: Duration,
         hopeless: &dyn Fn() -> Option<(usize, Closed)>,
     ) -> Result<(), Outcome> {
         let members = self.meeting.slots.len();
-        let places = Blocks::of(&call, members);
-        let Call { signature, weight, input, output, .. } = call;
+        let places = Blocks::of(call, members);
+        let Call { signature, weight, input, ref mut output, .. } = *call;
         self.call += 1;
         self.step += 1;
         let (blocks, _) = signature.collective.blocks(members);
@@ -68,7 +68,7 @@ impl Attendance {
         }
         // In place, what is taken is what is given.
         if small {
-            let given = if input.is_empty() { &*output } else { input };
+            let given: &[u8] = if input.is_empty() { output } else { input };
             // SAFETY: all have arrived at the call before, or this would not be reached: a failed member runs no more.
             unsafe { meeting.copy_in(self.me, self.call, &given[..given.len().min(SMALL_BYTES)]) };
         }

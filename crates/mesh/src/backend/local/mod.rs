@@ -178,11 +178,11 @@ impl Member {
 }
 
 impl Endpoint for Member {
-    fn run(&mut self, call: Call<'_>, timeout: Duration) -> Result<(), Failure> {
+    fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
         self.attendance.run(call, timeout, &|| None).map_err(|outcome| self.failure(outcome))
     }
 
-    fn exchange(&mut self, mut call: Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure> {
+    fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure> {
         let sends = call.signature.collective == Collective::Send;
         // Of two, the sender is the first; both call the same for the comparison, and the sender is the root.
         let ends = if sends { (self.me, peer) } else { (peer, self.me) };

@@ -18,9 +18,19 @@ pub(crate) const VARIABLE: &str = "EVENER_MPI";
 const OPEN_MPI: &str = "Open MPI";
 
 /// A handle, as one family of libraries has it.
-pub(super) trait Handle: Copy + Send + Sync + Debug + PartialEq + 'static {}
-impl Handle for usize {}
-impl Handle for c_int {}
+pub(super) trait Handle: Copy + Send + Sync + Debug + PartialEq + 'static {
+    fn of(number: usize) -> Self;
+    fn number(self) -> usize;
+}
+macro_rules! handles {
+    ($($handle:ty),*) => {$(
+        impl Handle for $handle {
+            fn of(number: usize) -> Self { number as $handle }
+            fn number(self) -> usize { self as usize }
+        }
+    )*};
+}
+handles!(usize, c_int);
 
 /// What differs between families.
 #[derive(Debug, Clone, Copy)]

@@ -33,7 +33,8 @@ pub(super) struct Member {
     me: usize,
     tag: c_int,
     identity: u64,
-    call: u64,
+    /// How many calls there were.
+    calls: u64,
     ended: Arc<AtomicU64>,
     /// How often it has exchanged with each member.
     exchanged: HashMap<usize, u64>,
@@ -71,7 +72,7 @@ impl Member {
             me,
             tag,
             identity,
-            call: 0,
+            calls: 0,
             ended,
             exchanged: HashMap::new(),
             last: Instant::now(),
@@ -82,33 +83,26 @@ impl Member {
     }
 
     /// Takes part in a call by messages.
-    fn run_by_messages(&mut self, call: Call<'_>, start: Instant, timeout: Duration) -> Result<(), Failure> {
-        let pause = start - std::mem::replace(&mut self.last, start);
-        let mut session = self.session(&call, start, timeout);
-        // The others may have given up meanwhile. Then what they sent before is here, and would look like success.
-        if pause > timeout / 2 {
-            session.listen()?;
-            if let Some(failure) = session.parted() {
-                return Err(failure);
-            }
-        }
+    fn run_by_messages(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
+        let header = self.header(call);
+        let last = Some(&mut self.last);
+        let mut session = Session::new(&self.shared, &self.ranks, header, timeout, last);
         Part::new(&mut session, call.signature, self.me, self.tag).run(call)
     }
 
-    fn session(&self, call: &Call<'_>, start: Instant, timeout: Duration) -> Session<'_> {
-        let header = Header {
+    fn header(&self, call: &Call<'_>) -> Header {
+        Header {
             identity: self.identity,
-            call: self.call,
+            call: self.calls + 1,
             signature: call.signature.pack(),
             weight: call.weight,
-        };
-        Session::new(&self.shared, &self.ranks, header, start, timeout)
+        }
     }
 
     /// Finds out how the group's calls go, together with the other members.
     #[cfg(target_os = "linux")]
-    fn find_way(&mut self, call: &Call<'_>, start: Instant, timeout: Duration) -> Result<(), Failure> {
-        let mut session = self.session(call, start, timeout);
+    fn find_way(&mut self, call: &Call<'_>, timeout: Duration) -> Result<(), Failure> {
+        let mut session = Session::new(&self.shared, &self.ranks, self.header(call), timeout, None);
         let attendance = host::connect(&mut session, self.me, self.tag, &self.speaker)?;
         drop(session);
         self.way = attendance.map_or(Way::Messages, Way::Memory);
@@ -116,20 +110,19 @@ impl Member {
     }
 
     /// Takes part in a call.
-    fn take_part(&mut self, call: Call<'_>, timeout: Duration) -> Result<(), Failure> {
+    fn take_part(&mut self, call: &mut Call<'_>, mut timeout: Duration) -> Result<(), Failure> {
         #[cfg(target_os = "linux")]
-        if let Way::Memory(attendance) = &mut self.way {
-            return attendance.run(&self.shared, call, timeout);
-        }
-        let start = Instant::now();
-        #[cfg(target_os = "linux")]
-        if matches!(self.way, Way::Unknown) && self.ranks.len() > 1 {
-            self.find_way(&call, start, timeout)?;
+        {
+            if matches!(self.way, Way::Unknown) && self.ranks.len() > 1 {
+                let start = Instant::now();
+                self.find_way(call, timeout)?;
+                timeout = timeout.saturating_sub(start.elapsed());
+            }
             if let Way::Memory(attendance) = &mut self.way {
-                return attendance.run(&self.shared, call, timeout.saturating_sub(start.elapsed()));
+                return attendance.run(&self.shared, call, timeout);
             }
         }
-        self.run_by_messages(call, start, timeout)
+        self.run_by_messages(call, timeout)
     }
 }
 
@@ -146,26 +139,32 @@ impl Drop for Member {
 }
 
 impl Endpoint for Member {
-    fn run(&mut self, call: Call<'_>, timeout: Duration) -> Result<(), Failure> {
-        self.call += 1;
+    fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
         let done = self.take_part(call, timeout);
-        if done.is_ok() || matches!(done, Err(Failure::NoWeight)) {
-            // Read by this rank alone.
-            self.ended.store(self.call, Relaxed);
+        self.calls += 1;
+        // Read by this rank alone.
+        let end = || self.ended.store(self.calls, Relaxed);
+        match done {
+            Ok(()) => {
+                end();
+                Ok(())
+            }
+            Err(failure) => {
+                matches!(failure, Failure::NoWeight).then(end);
+                Err(failure)
+            }
         }
-        done
     }
 
-    fn exchange(&mut self, call: Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure> {
+    fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure> {
         let count = self.exchanged.entry(peer).or_default();
         *count += 1;
-        let start = Instant::now();
         let sends = call.signature.collective == Collective::Send;
         let mut signature = call.signature;
         let header =
             Header { identity: self.identity, call: *count, signature: signature.pack(), weight: 1.0 };
         // Words are numbered by calls of all; whoever has said one takes no part in exchanges either.
-        let mut session = Session::new(&self.shared, &self.ranks, header, start, timeout);
+        let mut session = Session::new(&self.shared, &self.ranks, header, timeout, None);
         session.any_word_counts();
         let tag = self.tag + EXCHANGES;
         let mut run = || {

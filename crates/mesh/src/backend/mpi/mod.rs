@@ -33,7 +33,7 @@ use std::{
 
 use library::Either;
 use member::Member;
-use wire::{Mpi, Wire};
+use wire::Wire;
 use word::Ear;
 
 use super::{Endpoint, Failure, Transport, wait::Wait};
@@ -45,13 +45,12 @@ pub(crate) fn world(goodbye: Duration) -> Result<Arc<dyn Transport>, String> {
     if OPENED.set(()).is_err() {
         return Err("it has been opened before in this process".into());
     }
-    let mut wire: Box<dyn Wire> = match library::open()? {
-        Either::Wide(library) => Box::new(Mpi::start(library)?),
-        Either::Narrow(library) => Box::new(Mpi::start(library)?),
+    let mut wire = match library::open()? {
+        Either::Wide(library) => wire::start(library)?,
+        Either::Narrow(library) => wire::start(library)?,
     };
-    let (rank, size, version, highest_tag) =
-        (wire.rank(), wire.size(), wire.version().to_owned(), wire.highest_tag());
-    let ear = Ear::new(&mut *wire).map_err(|why| format!("{why:?}"))?;
+    let (rank, size, version, highest_tag) = (wire.rank, wire.size, wire.version.clone(), wire.highest_tag);
+    let ear = Ear::new(&mut wire).map_err(|why| format!("{why:?}"))?;
     let shared = Shared {
         line: Mutex::new(Line { wire, ear }),
         wanted: AtomicUsize::new(0),
@@ -87,23 +86,26 @@ struct Groups {
 /// The wire, and what is heard on it.
 #[derive(Debug)]
 struct Line {
-    wire: Box<dyn Wire>,
+    wire: Wire,
     ear: Ear,
 }
 
 impl Line {
     /// Hears what there is to hear.
     fn listen(&mut self) -> Result<(), Failure> {
-        self.ear.listen(&mut *self.wire)
+        self.ear.listen(&mut self.wire)
     }
 }
 
 impl Shared {
+    #[inline]
     fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.try_lock().unwrap_or_else(|_| self.wait_for_line())
+    }
+
+    #[cold]
+    fn wait_for_line(&self) -> MutexGuard<'_, Line> {
         // A line is never left half-done: tickets that were being used stay where they are.
-        if let Ok(line) = self.line.try_lock() {
-            return line;
-        }
         self.wanted.fetch_add(1, SeqCst);
         let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         self.wanted.fetch_sub(1, SeqCst);
@@ -114,12 +116,12 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let Line { wire, ear } = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if *self.panicked.get_mut() || wire.has_ended() {
+        if *self.panicked.get_mut() || wire.messages.has_ended() {
             return;
         }
         // Ending MPI waits for all ranks, for ever where one of them is gone. So each tells all that it is about to, and
         // hears meanwhile what others said before.
-        let (rank, size) = (wire.rank(), wire.size());
+        let (rank, size) = (wire.rank, wire.size);
         let mut awaited = Vec::new();
         for other in (0..size).filter(|other| *other != rank) {
             let (goodbye, answer) = (wire.take(), wire.take());
@@ -131,7 +133,7 @@ impl Drop for Shared {
         let wait = Wait::begin();
         loop {
             awaited.retain(|(_, answer)| !wire.is_done(*answer).unwrap_or(false));
-            let _ = ear.listen(&mut **wire);
+            let _ = ear.listen(wire);
             if awaited.is_empty() {
                 break;
             }
@@ -142,8 +144,8 @@ impl Drop for Shared {
             }
             wait.pause();
         }
-        ear.close(&mut **wire);
-        wire.finish();
+        ear.close(wire);
+        wire.messages.finish();
     }
 }
 

@@ -46,13 +46,21 @@ pub(super) struct Part<'a, 'b> {
 
 impl<'a, 'b> Part<'a, 'b> {
     pub(super) fn new(session: &'b mut Session<'a>, signature: Signature, me: usize, tag: c_int) -> Self {
-        let part = signature.part_bytes();
-        let piece_bytes = match part.div_ceil(session.eager_bytes() - HEADER_BYTES).max(1) {
-            pieces if part <= SHORT_BYTES => part.div_ceil(pieces).next_multiple_of(64).max(64),
+        let (part, eager) = (signature.part_bytes(), session.eager_bytes() - HEADER_BYTES);
+        let piece_bytes = match part {
+            part if part <= eager => eager,
+            part if part <= SHORT_BYTES => part.div_ceil(part.div_ceil(eager)).next_multiple_of(64),
             _ => PIECE_BYTES,
         };
         session.far = part >= FAR_BYTES;
         Part { session, signature, me, tag, piece_bytes, weights: SmallVec::new() }
+    }
+
+    /// How many pieces a vector has.
+    #[inline]
+    fn rounds(&self, bytes: usize) -> usize {
+        // Most have one, which needs no division.
+        if bytes <= self.piece_bytes { 1 } else { bytes.div_ceil(self.piece_bytes) }
     }
 
     /// The range of one piece; empty past the end.
@@ -60,14 +68,19 @@ impl<'a, 'b> Part<'a, 'b> {
         (index * self.piece_bytes).min(bytes)..((index + 1) * self.piece_bytes).min(bytes)
     }
 
-    pub(super) fn run(&mut self, call: Call<'_>) -> Result<(), Failure> {
+    pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
         let (members, me) = (self.session.members(), self.me);
-        let places = Blocks::of(&call, members);
-        let Call { signature, weight, input, output, .. } = call;
+        let places = Blocks::of(call, members);
+        let Call { signature, weight, input, ref mut output, .. } = *call;
         let part = signature.part_bytes();
         let root = signature.root.map(|root| root as usize);
-        self.weights.resize(members, weight);
+        if signature.collective == Collective::WeightedAllReduce {
+            self.weights.resize(members, weight);
+        }
         match signature.collective {
+            Collective::AllReduce if part <= self.piece_bytes && part * (members - 1) <= WHOLE_BYTES => {
+                self.all_reduce_short(output)?;
+            }
             Collective::AllReduce | Collective::WeightedAllReduce => {
                 if part * (members - 1) <= WHOLE_BYTES {
                     self.reduce_slices(None, output, |_| 0..part, 0)?;
@@ -104,18 +117,21 @@ impl<'a, 'b> Part<'a, 'b> {
     }
 
     /// As `begin`, and sends the second piece too before anybody is heard; with that of this rank's slice on its way.
+    #[inline]
     fn begin_two(
         &mut self,
         slice: impl Fn(usize) -> Range<usize> + Copy,
         from: &[u8],
         rounds: usize,
-    ) -> Result<(Openings, Option<Openings>), Failure> {
+        second: &mut Option<Openings>,
+    ) -> Result<Openings, Failure> {
         let openings = self.begin(slice, from)?;
         // Where all weights are 0 the group stays in use, so nothing may be left on its way.
-        let early = rounds > 1 && self.signature.collective != Collective::WeightedAllReduce;
-        let next = if early { Some(self.trade(from, slice, 1)?) } else { None };
+        if rounds > 1 && self.signature.collective != Collective::WeightedAllReduce {
+            *second = Some(self.trade(from, slice, 1)?);
+        }
         self.agree(&openings)?;
-        Ok((openings, next))
+        Ok(openings)
     }
 
     /// Hears from everybody what is called.
@@ -129,7 +145,9 @@ impl<'a, 'b> Part<'a, 'b> {
             let header = self.session.header_of(ticket);
             agreed &= header.signature == mine;
             late |= header.call != self.session.call();
-            self.weights[member] = header.weight;
+            if let Some(weight) = self.weights.get_mut(member) {
+                *weight = header.weight;
+            }
         }
         if !agreed || late {
             let called = (0..members).map(|member| match openings[member] {
@@ -138,10 +156,8 @@ impl<'a, 'b> Part<'a, 'b> {
             });
             return Err(Failure::Disagree(called.collect()));
         }
-        if self.signature.collective == Collective::WeightedAllReduce
-            && self.weights.iter().all(|it| *it == 0.0)
-        {
-            self.close(openings.clone());
+        if !self.weights.is_empty() && self.weights.iter().all(|it| *it == 0.0) {
+            self.close(openings);
             self.session.finish()?;
             return Err(Failure::NoWeight);
         }
@@ -149,8 +165,9 @@ impl<'a, 'b> Part<'a, 'b> {
     }
 
     /// Lets go of the openings.
-    fn close(&mut self, openings: Openings) {
-        openings.into_iter().flatten().for_each(|ticket| self.session.release(ticket));
+    #[inline]
+    fn close(&mut self, openings: &Openings) {
+        openings.iter().flatten().for_each(|ticket| self.session.release(*ticket));
     }
 
     /// Sends everybody a part of what this rank has, and receives a part from everybody.
@@ -170,9 +187,9 @@ impl<'a, 'b> Part<'a, 'b> {
             let len = into.len().min(self.piece_bytes);
             into[..len].copy_from_slice(&self.session.data_of(ticket)[..len]);
         }
-        self.close(openings);
+        self.close(&openings);
         let longest = others(members, me).map(|it| to(it).len().max(from(it).len())).max().unwrap_or(0);
-        for index in 1..longest.div_ceil(self.piece_bytes) {
+        for index in 1..self.rounds(longest) {
             let mut expected = Openings::from_elem(None, members);
             for member in others(members, me) {
                 if !self.piece(from(member).len(), index).is_empty() {
@@ -197,6 +214,20 @@ impl<'a, 'b> Part<'a, 'b> {
         Ok(())
     }
 
+    /// Everybody gives everybody its vector, which is one piece, and reduces them all.
+    #[inline]
+    fn all_reduce_short(&mut self, data: &mut [u8]) -> Result<(), Failure> {
+        let pieces = self.session.tell(self.me, self.tag + PIECES, |_| &*data)?;
+        // Most are here soon, and of the same call.
+        if !self.session.hear_soon(&pieces)? {
+            self.agree(&pieces)?;
+        }
+        let own = data.as_mut_ptr();
+        self.reduce(&pieces, own, &[own], data.len());
+        self.close(&pieces);
+        Ok(())
+    }
+
     /// Everybody reduces its slice of the vector piece by piece, and gives the others each piece that is done.
     fn all_reduce(&mut self, data: &mut [u8]) -> Result<(), Failure> {
         let (members, me) = (self.session.members(), self.me);
@@ -205,10 +236,10 @@ impl<'a, 'b> Part<'a, 'b> {
         let each = data.len().div_ceil(members).next_multiple_of(element.max(64));
         let total = data.len();
         let slice = |member: usize| (member * each).min(total)..((member + 1) * each).min(total);
-        let rounds = slice(0).len().div_ceil(self.piece_bytes);
+        let rounds = self.rounds(slice(0).len());
         let (results, mine) = (self.tag + RESULTS, slice(me));
-        let (first, mut second) = self.begin_two(slice, data, rounds)?;
-        let mut pieces = Some(first);
+        let mut second = None;
+        let mut pieces = Some(self.begin_two(slice, data, rounds, &mut second)?);
         let mut reduced: Openings = Openings::from_elem(None, members);
         for index in 0..=rounds {
             let (mut next_pieces, mut next_reduced) = (None, Openings::from_elem(None, members));
@@ -228,7 +259,7 @@ impl<'a, 'b> Part<'a, 'b> {
                 if let Some(pieces) = pieces.take() {
                     self.wait_all(&pieces)?;
                     self.reduce_and_send(&pieces, here, results)?;
-                    self.close(pieces);
+                    self.close(&pieces);
                 }
             }
             self.wait_all(&reduced)?;
@@ -238,7 +269,7 @@ impl<'a, 'b> Part<'a, 'b> {
                 let len = range.len();
                 data[slice(member)][range].copy_from_slice(&self.session.data_of(ticket)[..len]);
             }
-            self.close(std::mem::replace(&mut reduced, next_reduced));
+            self.close(&std::mem::replace(&mut reduced, next_reduced));
             pieces = next_pieces;
         }
         Ok(())
@@ -271,26 +302,24 @@ impl<'a, 'b> Part<'a, 'b> {
         let members = self.session.members();
         let mine = slice(self.me);
         let longest = (0..members).map(|member| slice(member).len()).max().unwrap_or(0);
-        let rounds = longest.div_ceil(self.piece_bytes);
-        let (first, mut second) = self.begin_two(slice, given.unwrap_or(result), rounds)?;
-        let mut pieces = Some(first);
-        for index in 0..rounds.max(1) {
-            let mut next = second.take();
+        let rounds = self.rounds(longest);
+        let mut next = None;
+        let mut pieces = self.begin_two(slice, given.unwrap_or(result), rounds, &mut next)?;
+        for index in 0.. {
             if index + 1 < rounds && next.is_none() {
                 next = Some(self.trade(given.unwrap_or(result), slice, index + 1)?);
             }
-            if let Some(pieces) = pieces.take() {
-                self.wait_all(&pieces)?;
-                let range = self.piece(mine.len(), index);
-                let output = result[range.clone()].as_mut_ptr();
-                let own = match given {
-                    Some(given) => given[my_offset..][range.clone()].as_ptr(),
-                    None => output.cast_const(),
-                };
-                self.reduce(&pieces, own, &[output], range.len());
-                self.close(pieces);
-            }
-            pieces = next;
+            let range = self.piece(mine.len(), index);
+            let output = result[range.clone()].as_mut_ptr();
+            let own = match given {
+                Some(given) => given[my_offset..][range.clone()].as_ptr(),
+                None => output.cast_const(),
+            };
+            self.reduce(&pieces, own, &[output], range.len());
+            self.close(&pieces);
+            let Some(more) = next.take() else { break };
+            pieces = more;
+            self.wait_all(&pieces)?;
         }
         Ok(())
     }
@@ -332,10 +361,11 @@ impl<'a, 'b> Part<'a, 'b> {
         if bytes == 0 {
             return;
         }
-        let inputs: SmallVec<[*const u8; 8]> = pieces
-            .iter()
-            .map(|ticket| ticket.map_or(own, |ticket| self.session.data_of(ticket).as_ptr()))
-            .collect();
+        // Not collected: that would move them before they are all written.
+        let mut inputs = SmallVec::<[*const u8; 8]>::new();
+        for ticket in pieces {
+            inputs.push(ticket.map_or(own, |ticket| self.session.data_of(ticket).as_ptr()));
+        }
         let vectors = Vectors { inputs: &inputs, outputs };
         let range = 0..bytes / self.signature.element.bytes();
         // SAFETY: each piece has so many bytes, in a buffer that begins at a cache line, and is left alone until it is

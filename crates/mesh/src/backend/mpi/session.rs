@@ -33,7 +33,7 @@ pub(super) type Openings = SmallVec<[Option<Ticket>; 8]>;
 
 /// All members but this one, the next first, so that not everybody begins with the same.
 pub(super) fn others(members: usize, me: usize) -> impl Iterator<Item = usize> {
-    (1..members).map(move |step| (me + step) % members)
+    (me + 1..members).chain(0..me)
 }
 
 /// One call's messages.
@@ -42,9 +42,12 @@ pub(super) struct Session<'a> {
     line: Option<MutexGuard<'a, Line>>,
     ranks: &'a [usize],
     header: Header,
-    start: Instant,
+    /// When the call began, once the clock was asked.
+    start: Option<Instant>,
     timeout: Duration,
-    /// Messages on their way out and whom each is to, the oldest first.
+    /// When the last call began, until this one is under way.
+    last: Option<&'a mut Instant>,
+    /// Messages on their way out and whom each is to.
     outgoing: SmallVec<[(Ticket, usize); 8]>,
     /// Messages that are awaited, or were received and are still being read, and their tags.
     incoming: SmallVec<[(Ticket, c_int); 16]>,
@@ -59,12 +62,13 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
+    #[inline]
     pub(super) fn new(
         shared: &'a Shared,
         ranks: &'a [usize],
         header: Header,
-        start: Instant,
         timeout: Duration,
+        last: Option<&'a mut Instant>,
     ) -> Self {
         let line = Some(shared.line());
         Session {
@@ -72,8 +76,9 @@ impl<'a> Session<'a> {
             line,
             ranks,
             header,
-            start,
+            start: None,
             timeout,
+            last,
             outgoing: SmallVec::new(),
             incoming: SmallVec::new(),
             looks: 0,
@@ -84,13 +89,18 @@ impl<'a> Session<'a> {
         }
     }
 
+    #[inline]
     fn line(&mut self) -> &mut Line {
         let shared = self.shared;
-        self.line.get_or_insert_with(|| shared.line())
+        self.line.get_or_insert_with(
+            #[cold]
+            || shared.line(),
+        )
     }
 
-    fn wire(&mut self) -> &mut dyn Wire {
-        &mut *self.line().wire
+    #[inline]
+    fn wire(&mut self) -> &mut Wire {
+        &mut self.line().wire
     }
 
     pub(super) fn members(&self) -> usize {
@@ -99,7 +109,7 @@ impl<'a> Session<'a> {
 
     /// How long a message may be that is sent without asking the receiver first.
     pub(super) fn eager_bytes(&mut self) -> usize {
-        self.wire().eager_bytes()
+        self.wire().eager_bytes
     }
 
     pub(super) fn call(&self) -> u64 {
@@ -111,24 +121,41 @@ impl<'a> Session<'a> {
         self.any_word = true;
     }
 
-    /// Hears words that came while this rank was elsewhere.
-    pub(super) fn listen(&mut self) -> Result<(), Failure> {
+    fn start(&mut self) -> Instant {
+        *self.start.get_or_insert_with(Instant::now)
+    }
+
+    /// Hears words that came while this rank was elsewhere. The others may have given up meanwhile: then what they sent
+    /// before is here, and would look like success.
+    #[inline]
+    fn catch_up(&mut self) -> Result<(), Failure> {
+        let (start, Some(last)) = (self.start(), self.last.take()) else { return Ok(()) };
+        let away = start - std::mem::replace(last, start);
+        if away > self.timeout / 2 { self.listen() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn listen(&mut self) -> Result<(), Failure> {
         // Each question brings in a little of what has come.
         let start = Instant::now();
-        while start.elapsed() < CATCH_UP && self.parted().is_none() {
+        while start.elapsed() < CATCH_UP {
             self.line().listen()?;
+            if let Some(failure) = self.parted() {
+                return Err(failure);
+            }
         }
         Ok(())
     }
 
     /// Who will not take part in this call to the end, of those that were heard of.
-    pub(super) fn parted(&mut self) -> Option<Failure> {
+    fn parted(&mut self) -> Option<Failure> {
         let (any, Header { identity, call, .. }) = (self.any_word, self.header);
         let word = self.line().ear.of(identity).iter().find(|word| any || word.call <= call)?;
         Some(Failure::Parted(word.member, word.parting.clone()))
     }
 
     /// Begins to receive a message.
+    #[inline]
     pub(super) fn expect(&mut self, from: usize, tag: c_int) -> Result<Ticket, Failure> {
         let rank = self.ranks[from];
         let wire = self.wire();
@@ -139,6 +166,7 @@ impl<'a> Session<'a> {
     }
 
     /// Sends a piece, once there are not too many on their way.
+    #[inline]
     pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), Failure> {
         let ticket = self.prepare()?;
         let (far, room) = (self.far, &mut self.room(ticket)[..piece.len()]);
@@ -151,8 +179,9 @@ impl<'a> Session<'a> {
     }
 
     /// Begins a message, once there are not too many on their way.
+    #[inline(always)]
     pub(super) fn prepare(&mut self) -> Result<Ticket, Failure> {
-        while self.outgoing.len() >= WINDOW * self.ranks.len() {
+        if self.outgoing.len() >= WINDOW * self.ranks.len() {
             self.wait_sent(0)?;
         }
         let header = self.header;
@@ -163,11 +192,13 @@ impl<'a> Session<'a> {
     }
 
     /// The room for data in a message that was begun.
+    #[inline(always)]
     pub(super) fn room(&mut self, ticket: Ticket) -> &mut [u8] {
         &mut self.wire().buffer(ticket)[HEADER_BYTES..]
     }
 
     /// Sends a message that was begun, with so many bytes of data.
+    #[inline(always)]
     pub(super) fn post(
         &mut self,
         ticket: Ticket,
@@ -182,22 +213,28 @@ impl<'a> Session<'a> {
     }
 
     /// What came with a message that has been waited for.
+    #[inline]
     pub(super) fn header_of(&mut self, ticket: Ticket) -> Header {
         Header::read(self.wire().buffer(ticket))
     }
 
     /// The data of a message that has been waited for.
+    #[inline]
     pub(super) fn data_of(&mut self, ticket: Ticket) -> &[u8] {
         &self.wire().buffer(ticket)[HEADER_BYTES..][..PIECE_BYTES]
     }
 
     /// Lets go of a message that has been read.
+    #[inline]
     pub(super) fn release(&mut self, ticket: Ticket) {
-        self.incoming.retain(|(it, _)| *it != ticket);
+        if let Some(index) = self.incoming.iter().position(|(it, _)| *it == ticket) {
+            self.incoming.swap_remove(index);
+        }
         self.wire().give_back(ticket);
     }
 
     /// Sends every other member a piece, and begins to receive one from each.
+    #[inline]
     pub(super) fn tell<'b>(
         &mut self,
         me: usize,
@@ -214,10 +251,12 @@ impl<'a> Session<'a> {
             openings[member] = Some(self.expect(member, tag)?);
         }
         self.reap()?;
+        self.catch_up()?;
         Ok(openings)
     }
 
     /// Waits for what every other member sends.
+    #[inline]
     pub(super) fn hear(&mut self, me: usize, openings: &Openings) -> Result<(), Failure> {
         let members = self.members();
         for member in others(members, me) {
@@ -231,12 +270,31 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// Whether a message of this very call has come from everybody, or does before the clock has to be asked.
+    #[inline]
+    pub(super) fn hear_soon(&mut self, openings: &Openings) -> Result<bool, Failure> {
+        let header = self.header;
+        for ticket in openings.iter().flatten() {
+            while !self.wire().is_done(*ticket)? {
+                self.looks += 1;
+                if self.looks >= LOOKS {
+                    return Ok(false);
+                }
+            }
+            if self.header_of(*ticket) != header {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Waits for a message from a member. `missing` says, at the end, who else was not heard of.
+    #[inline]
     pub(super) fn wait(
         &mut self,
         ticket: Ticket,
         from: usize,
-        missing: impl Fn(&mut dyn Wire) -> Vec<usize>,
+        missing: impl Fn(&mut Wire) -> Vec<usize>,
     ) -> Result<(), Failure> {
         loop {
             if self.is_done(ticket)? {
@@ -277,17 +335,18 @@ impl<'a> Session<'a> {
                 return Err(failure);
             }
         }
-        self.outgoing.remove(index);
+        self.outgoing.swap_remove(index);
         self.wire().give_back(ticket);
         Ok(())
     }
 
     /// Lets go of messages that are sent.
+    #[inline]
     fn reap(&mut self) -> Result<(), Failure> {
         for index in (0..self.outgoing.len()).rev() {
             let (ticket, _) = self.outgoing[index];
             if self.wire().is_done(ticket)? {
-                self.outgoing.remove(index);
+                self.outgoing.swap_remove(index);
                 self.wire().give_back(ticket);
             }
         }
@@ -295,6 +354,7 @@ impl<'a> Session<'a> {
     }
 
     /// Waits until everything is sent: a rank that goes away from MPI for long would hold up the others.
+    #[inline]
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         while !self.outgoing.is_empty() {
             self.wait_sent(self.outgoing.len() - 1)?;
@@ -316,7 +376,7 @@ impl<'a> Session<'a> {
     #[cold]
     fn pause_longer(&mut self, member: usize) -> Result<Option<Failure>, Failure> {
         self.line().listen()?;
-        let waited = self.start.elapsed();
+        let waited = self.start().elapsed();
         if let Some(failure) = self.parted() {
             // What was sent before the word is about to be here.
             if self.grace_is_over() {
@@ -340,7 +400,7 @@ impl<'a> Session<'a> {
     }
 
     fn grace_is_over(&mut self) -> bool {
-        let now = self.start.elapsed();
+        let now = self.start().elapsed();
         // From the first time it is asked.
         let until = self.grace.get_or_insert(now + GRACE);
         now >= *until
@@ -348,6 +408,7 @@ impl<'a> Session<'a> {
 }
 
 impl Drop for Session<'_> {
+    #[inline]
     fn drop(&mut self) {
         while let Some((ticket, _)) = self.outgoing.pop() {
             self.wire().abandon(ticket);
@@ -368,57 +429,37 @@ mod test {
         },
     };
 
-    use super::{super::word::Ear, *};
+    use super::{
+        super::{
+            wire::{Messages, Request},
+            word::Ear,
+        },
+        *,
+    };
 
-    /// A wire on which messages lie ready, by tag.
-    #[derive(Debug, Default)]
-    struct Ready {
-        messages: HashMap<c_int, VecDeque<Vec<u8>>>,
-        buffers: Vec<Vec<u8>>,
-        receiving: HashMap<Ticket, c_int>,
-    }
+    /// Messages that lie ready, by tag.
+    #[derive(Debug)]
+    struct Ready(Mutex<HashMap<c_int, VecDeque<Vec<u8>>>>);
 
-    impl Wire for Ready {
-        fn rank(&self) -> usize {
-            0
+    /// A request is its buffer's address and the tag.
+    impl Messages for Ready {
+        unsafe fn send(&self, _: *const u8, _: usize, _: usize, _: c_int) -> Result<Request, Failure> {
+            Ok(0)
         }
-        fn size(&self) -> usize {
-            2
+        unsafe fn receive(&self, buffer: *mut u8, _: Option<usize>, tag: c_int) -> Result<Request, Failure> {
+            Ok(buffer as usize + tag as usize)
         }
-        fn version(&self) -> &str {
-            "ready"
-        }
-        fn highest_tag(&self) -> c_int {
-            100
-        }
-        fn eager_bytes(&self) -> usize {
-            4096
-        }
-        fn take(&mut self) -> Ticket {
-            self.buffers.push(vec![0; HEADER_BYTES + PIECE_BYTES]);
-            self.buffers.len() - 1
-        }
-        fn buffer(&mut self, ticket: Ticket) -> &mut [u8] {
-            &mut self.buffers[ticket]
-        }
-        fn send(&mut self, _: Ticket, _: usize, _: usize, _: c_int) -> Result<(), Failure> {
-            Ok(())
-        }
-        fn receive(&mut self, ticket: Ticket, _: Option<usize>, tag: c_int) -> Result<(), Failure> {
-            self.receiving.insert(ticket, tag);
-            Ok(())
-        }
-        fn is_done(&mut self, ticket: Ticket) -> Result<bool, Failure> {
-            let Some(tag) = self.receiving.get(&ticket) else { return Ok(true) };
-            let Some(message) = self.messages.get_mut(tag).and_then(VecDeque::pop_front) else {
-                return Ok(false);
-            };
-            self.buffers[ticket][..message.len()].copy_from_slice(&message);
-            self.receiving.remove(&ticket);
+        unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure> {
+            // Buffers begin at cache lines, and tags are small.
+            let (tag, buffer) = ((*request % 64) as c_int, (*request / 64 * 64) as *mut u8);
+            let message = self.0.lock().unwrap().get_mut(&tag).and_then(VecDeque::pop_front);
+            let Some(message) = message else { return Ok(false) };
+            // SAFETY: the buffer that it was to be received into, which is longer.
+            unsafe { buffer.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
+            *request = 0;
             Ok(true)
         }
-        fn give_back(&mut self, _: Ticket) {}
-        fn abandon(&mut self, _: Ticket) {}
+        unsafe fn cancel(&self, _: Request) {}
         fn finish(&mut self) {}
         fn has_ended(&self) -> bool {
             false
@@ -433,18 +474,17 @@ mod test {
             header(identity, call).write(&mut bytes);
             bytes
         };
-        let mut wire = Ready::default();
-        wire.messages.insert(9, [message(7, 3), message(7, 4), message(8, 1)].into());
+        let messages = HashMap::from([(9, [message(7, 3), message(7, 4), message(8, 1)].into())]);
+        let mut wire = Wire::new(Box::new(Ready(Mutex::new(messages))), 0, 0, 2);
         let ear = Ear::new(&mut wire).unwrap();
         let shared = Shared {
-            line: Mutex::new(Line { wire: Box::new(wire), ear }),
+            line: Mutex::new(Line { wire, ear }),
             wanted: AtomicUsize::new(0),
             groups: Mutex::default(),
             goodbye: Duration::ZERO,
             panicked: AtomicBool::new(true),
         };
-        let mut session =
-            Session::new(&shared, &[0, 1], header(8, 1), Instant::now(), Duration::from_secs(9));
+        let mut session = Session::new(&shared, &[0, 1], header(8, 1), Duration::from_secs(9), None);
         let ticket = session.expect(1, 9).unwrap();
         session.wait(ticket, 1, |_| vec![1]).unwrap();
         assert_eq!(session.header_of(ticket), header(8, 1));

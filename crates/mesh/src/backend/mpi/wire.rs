@@ -5,7 +5,7 @@
 //! left to MPI with its buffer.
 
 use std::{
-    ffi::{c_char, c_int, c_void},
+    ffi::{c_char, c_int},
     fmt::Debug,
 };
 
@@ -22,31 +22,33 @@ const BUFFER_BYTES: usize = HEADER_BYTES + PIECE_BYTES;
 
 /// A message's place on the wire.
 pub(super) type Ticket = usize;
+/// A request of a library: the number of its handle.
+pub(super) type Request = usize;
 
-/// Messages between ranks, whatever the library's handles are.
-pub(super) trait Wire: Send + Debug {
-    fn rank(&self) -> usize;
-    fn size(&self) -> usize;
-    fn version(&self) -> &str;
-    /// The highest tag that a message may have.
-    fn highest_tag(&self) -> c_int;
-    /// How long a message may be that is sent without asking the receiver first, on one host. Above, it takes several
-    /// times as long.
-    fn eager_bytes(&self) -> usize;
-    /// A buffer, to be filled and sent, or to be received into.
-    fn take(&mut self) -> Ticket;
-    /// What is in a buffer.
-    fn buffer(&mut self, ticket: Ticket) -> &mut [u8];
-    /// Begins to send the first bytes of a buffer.
-    fn send(&mut self, ticket: Ticket, bytes: usize, to: usize, tag: c_int) -> Result<(), Failure>;
-    /// Begins to receive into a buffer, from a rank or from whichever sends first.
-    fn receive(&mut self, ticket: Ticket, from: Option<usize>, tag: c_int) -> Result<(), Failure>;
-    /// Whether a message has ended. Once it has, its buffer is the caller's again.
-    fn is_done(&mut self, ticket: Ticket) -> Result<bool, Failure>;
-    /// Gives a buffer back whose message has ended, or which had none.
-    fn give_back(&mut self, ticket: Ticket);
-    /// Leaves a message and its buffer to MPI.
-    fn abandon(&mut self, ticket: Ticket);
+/// What a library does with messages, whatever its handles are.
+pub(super) trait Messages: Send + Debug {
+    /// Begins to send.
+    ///
+    /// # Safety
+    /// The buffer has so many bytes, stays where it is and is not written to until the request has ended.
+    unsafe fn send(&self, buffer: *const u8, bytes: usize, to: usize, tag: c_int)
+    -> Result<Request, Failure>;
+    /// Begins to receive, from a rank or from whichever sends first.
+    ///
+    /// # Safety
+    /// The buffer has as many bytes as a message can have, stays where it is and is left alone until the request has
+    /// ended.
+    unsafe fn receive(&self, buffer: *mut u8, from: Option<usize>, tag: c_int) -> Result<Request, Failure>;
+    /// Whether a request has ended. Once it has, there is no such request any more, and it is replaced by none.
+    ///
+    /// # Safety
+    /// One of the calls above gave the request.
+    unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure>;
+    /// Ends a receive that nothing has matched; otherwise it changes nothing.
+    ///
+    /// # Safety
+    /// As for [`test`](Self::test).
+    unsafe fn cancel(&self, request: Request);
     /// Ends the use of MPI, together with all other ranks.
     fn finish(&mut self);
     /// Whether the program has ended MPI: nothing of it may be called any more.
@@ -57,6 +59,7 @@ pub(super) trait Wire: Send + Debug {
 const CHUNK_BYTES: usize = 2 << 20;
 
 /// A buffer that begins at a cache line, so that every element type is aligned in it.
+#[derive(Debug)]
 #[repr(align(64))]
 struct Aligned([u8; BUFFER_BYTES]);
 
@@ -78,54 +81,164 @@ fn chunk() -> &'static mut [Aligned] {
     }
 }
 
-struct Place<H> {
+#[derive(Debug)]
+struct Place {
     /// Never freed: MPI may read or write it as long as the process lives.
     buffer: &'static mut Aligned,
-    request: H,
+    request: Request,
     receives: bool,
 }
 
-pub(super) struct Mpi<H: Handle> {
-    library: Library<H>,
-    comm: H,
-    rank: usize,
-    size: usize,
-    highest_tag: c_int,
-    /// MPI was started here, and not by the program.
-    ours: bool,
-    /// What was done with the launcher's signal before MPI was started here.
-    signal: Option<Before>,
-    places: Vec<Place<H>>,
+/// Messages between ranks, each in a buffer of the wire's own.
+#[derive(Debug)]
+pub(super) struct Wire {
+    pub(super) messages: Box<dyn Messages>,
+    /// The request that is none.
+    none: Request,
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    /// The library's, for people.
+    pub(super) version: String,
+    /// The highest tag that a message may have.
+    pub(super) highest_tag: c_int,
+    /// How long a message may be that is sent without asking the receiver first, on one host. Above, it takes several
+    /// times as long.
+    pub(super) eager_bytes: usize,
+    places: Vec<Place>,
     free: Vec<Ticket>,
     abandoned: Vec<Ticket>,
 }
 
-impl<H: Handle> Mpi<H> {
-    /// Starts MPI, unless the program has, and makes a communicator of its own, together with all other ranks.
-    pub(super) fn start(library: Library<H>) -> Result<Self, String> {
-        let mut this = Mpi {
-            comm: library.constants.world,
-            library,
-            rank: 0,
-            size: 0,
+impl Wire {
+    pub(super) fn new(messages: Box<dyn Messages>, none: Request, rank: usize, size: usize) -> Self {
+        Wire {
+            messages,
+            none,
+            rank,
+            size,
+            version: String::new(),
             // Every library must allow tags up to this.
             highest_tag: 32_767,
-            ours: false,
-            signal: None,
+            eager_bytes: 4096 - 64,
             places: Vec::new(),
             free: Vec::new(),
             abandoned: Vec::new(),
-        };
-        match this.begin() {
-            Ok(()) => Ok(this),
-            Err(why) => {
-                this.finish();
-                Err(why)
-            }
         }
     }
 
-    fn begin(&mut self) -> Result<(), String> {
+    /// A buffer, to be filled and sent, or to be received into.
+    #[inline]
+    pub(super) fn take(&mut self) -> Ticket {
+        self.free.pop().unwrap_or_else(|| self.take_another())
+    }
+
+    #[cold]
+    fn take_another(&mut self) -> Ticket {
+        // What was abandoned may have ended since.
+        if let Some(ticket) = self.abandoned.pop() {
+            if self.is_done(ticket).unwrap_or(false) {
+                return ticket;
+            }
+            self.abandoned.insert(0, ticket);
+        }
+        let (request, first) = (self.none, self.places.len());
+        self.places.extend(chunk().iter_mut().map(|buffer| Place { buffer, request, receives: false }));
+        self.free.extend(first + 1..self.places.len());
+        first
+    }
+
+    /// What is in a buffer.
+    #[inline]
+    pub(super) fn buffer(&mut self, ticket: Ticket) -> &mut [u8; BUFFER_BYTES] {
+        let place = &mut self.places[ticket];
+        debug_assert!(place.request == self.none, "a message is under way in this buffer");
+        &mut place.buffer.0
+    }
+
+    /// Begins to send the first bytes of a buffer.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        ticket: Ticket,
+        bytes: usize,
+        to: usize,
+        tag: c_int,
+    ) -> Result<(), Failure> {
+        let place = &mut self.places[ticket];
+        place.receives = false;
+        // SAFETY: the buffer has so many bytes and stays where it is until the message has ended: `buffer` is not called
+        // before, and places are never freed.
+        place.request =
+            unsafe { self.messages.send(place.buffer.0.as_ptr(), bytes.min(BUFFER_BYTES), to, tag) }?;
+        Ok(())
+    }
+
+    /// Begins to receive into a buffer, from a rank or from whichever sends first.
+    #[inline]
+    pub(super) fn receive(&mut self, ticket: Ticket, from: Option<usize>, tag: c_int) -> Result<(), Failure> {
+        let place = &mut self.places[ticket];
+        place.receives = true;
+        // SAFETY: as for sending. Nobody sends more than a buffer holds.
+        place.request = unsafe { self.messages.receive(place.buffer.0.as_mut_ptr(), from, tag) }?;
+        Ok(())
+    }
+
+    /// Whether a message has ended. Once it has, its buffer is the caller's again.
+    #[inline]
+    pub(super) fn is_done(&mut self, ticket: Ticket) -> Result<bool, Failure> {
+        let place = &mut self.places[ticket];
+        if place.request == self.none {
+            return Ok(true);
+        }
+        // SAFETY: the request is one that a call above gave.
+        unsafe { self.messages.test(&mut place.request) }
+    }
+
+    /// Gives a buffer back whose message has ended, or which had none.
+    #[inline]
+    pub(super) fn give_back(&mut self, ticket: Ticket) {
+        self.free.push(ticket);
+    }
+
+    /// Leaves a message and its buffer to MPI.
+    pub(super) fn abandon(&mut self, ticket: Ticket) {
+        let Place { request, receives, .. } = self.places[ticket];
+        if request != self.none && receives {
+            // SAFETY: the request is under way.
+            unsafe { self.messages.cancel(request) };
+        }
+        match self.is_done(ticket) {
+            Ok(true) => self.give_back(ticket),
+            _ => self.abandoned.push(ticket),
+        }
+    }
+}
+
+/// An MPI that was started.
+struct Mpi<H: Handle> {
+    library: Library<H>,
+    comm: H,
+    /// MPI was started here, and not by the program.
+    ours: bool,
+    /// What was done with the launcher's signal before MPI was started here.
+    signal: Option<Before>,
+}
+
+/// Starts MPI, unless the program has, and makes a communicator of its own, together with all other ranks.
+pub(super) fn start<H: Handle>(library: Library<H>) -> Result<Wire, String> {
+    let (none, version) = (library.constants.null_request.number(), library.version.clone());
+    // Found by measuring; with room for the library's own header. MPICH is the one that takes signals.
+    let eager_bytes = if library.takes_signals { 8192 - 64 } else { 4096 - 64 };
+    let mut mpi = Mpi { comm: library.constants.world, library, ours: false, signal: None };
+    let begun = mpi.begin();
+    let (rank, size, highest_tag) = begun.inspect_err(|_| mpi.finish())?;
+    let wire = Wire::new(Box::new(mpi), none, rank, size);
+    Ok(Wire { version, eager_bytes, highest_tag: highest_tag.unwrap_or(wire.highest_tag), ..wire })
+}
+
+impl<H: Handle> Mpi<H> {
+    /// Gives this rank's number, how many there are, and the highest tag where the library says.
+    fn begin(&mut self) -> Result<(usize, usize, Option<c_int>), String> {
         let (calls, constants) = (self.library.calls, self.library.constants);
         let library = &self.library;
         let check = |code: c_int, what: &str| {
@@ -170,20 +283,20 @@ impl<H: Handle> Mpi<H> {
             let (key, bound) = (constants.tag_upper_bound, (&raw mut bound).cast());
             check((calls.comm_get_attr)(constants.world, key, bound, &mut found), "MPI_Comm_get_attr")?;
         }
-        if found != 0 && !bound.is_null() {
-            // SAFETY: where the attribute is found, it is the address of an integer.
-            self.highest_tag = unsafe { *bound };
-        }
-        (self.rank, self.size) = (rank as usize, size as usize);
-        Ok(())
+        // SAFETY: where the attribute is found, it is the address of an integer.
+        let highest_tag = (found != 0 && !bound.is_null()).then(|| unsafe { *bound });
+        Ok((rank as usize, size as usize, highest_tag))
     }
 
-    fn check(&self, code: c_int, operation: &str) -> Result<(), Failure> {
-        if code == 0 {
-            return Ok(());
-        }
+    #[inline]
+    fn check<R>(&self, code: c_int, operation: &str, result: R) -> Result<R, Failure> {
+        if code == 0 { Ok(result) } else { Err(self.failed(code, operation)) }
+    }
+
+    #[cold]
+    fn failed(&self, code: c_int, operation: &str) -> Failure {
         let detail = error_text(&self.library, code);
-        Err(Failure::Library { library: "MPI", operation: operation.into(), detail })
+        Failure::Library { library: "MPI", operation: operation.into(), detail }
     }
 }
 
@@ -194,115 +307,44 @@ fn error_text<H: Handle>(library: &Library<H>, code: c_int) -> String {
     String::from_utf8_lossy(&text[..len.clamp(0, 1024) as usize]).into_owned()
 }
 
-impl<H: Handle> Wire for Mpi<H> {
-    fn rank(&self) -> usize {
-        self.rank
+impl<H: Handle> Messages for Mpi<H> {
+    unsafe fn send(
+        &self,
+        buffer: *const u8,
+        bytes: usize,
+        to: usize,
+        tag: c_int,
+    ) -> Result<Request, Failure> {
+        let Library { calls, constants, .. } = &self.library;
+        let (bytes, to, mut request) = (bytes as c_int, to as c_int, constants.null_request);
+        // SAFETY: the caller promises it.
+        let code =
+            unsafe { (calls.isend)(buffer.cast(), bytes, constants.byte, to, tag, self.comm, &mut request) };
+        self.check(code, "MPI_Isend", request.number())
     }
 
-    fn size(&self) -> usize {
-        self.size
+    unsafe fn receive(&self, buffer: *mut u8, from: Option<usize>, tag: c_int) -> Result<Request, Failure> {
+        let Library { calls, constants, .. } = &self.library;
+        let (from, mut request) =
+            (from.map_or(constants.any_source, |rank| rank as c_int), constants.null_request);
+        let (most, byte) = (BUFFER_BYTES as c_int, constants.byte);
+        // SAFETY: the caller promises it.
+        let code = unsafe { (calls.irecv)(buffer.cast(), most, byte, from, tag, self.comm, &mut request) };
+        self.check(code, "MPI_Irecv", request.number())
     }
 
-    fn version(&self) -> &str {
-        &self.library.version
+    unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure> {
+        let (mut handle, mut done) = (H::of(*request), 0);
+        let status = self.library.constants.status_ignore;
+        // SAFETY: the caller promises it; the status is the one to be ignored.
+        let code = unsafe { (self.library.calls.test)(&mut handle, &mut done, status) };
+        *request = handle.number();
+        self.check(code, "MPI_Test", done != 0)
     }
 
-    fn highest_tag(&self) -> c_int {
-        self.highest_tag
-    }
-
-    #[inline]
-    fn eager_bytes(&self) -> usize {
-        // Found by measuring; with room for the library's own header. MPICH is the one that takes signals.
-        if self.library.takes_signals { 8192 - 64 } else { 4096 - 64 }
-    }
-
-    fn take(&mut self) -> Ticket {
-        if let Some(ticket) = self.free.pop() {
-            return ticket;
-        }
-        // What was abandoned may have ended since.
-        if let Some(ticket) = self.abandoned.pop() {
-            if self.is_done(ticket).unwrap_or(false) {
-                return ticket;
-            }
-            self.abandoned.insert(0, ticket);
-        }
-        let (request, first) = (self.library.constants.null_request, self.places.len());
-        self.places.extend(chunk().iter_mut().map(|buffer| Place { buffer, request, receives: false }));
-        self.free.extend(first + 1..self.places.len());
-        first
-    }
-
-    #[inline]
-    fn buffer(&mut self, ticket: Ticket) -> &mut [u8] {
-        let place = &mut self.places[ticket];
-        debug_assert!(
-            place.request == self.library.constants.null_request,
-            "a message is under way in this buffer"
-        );
-        &mut place.buffer.0
-    }
-
-    fn send(&mut self, ticket: Ticket, bytes: usize, to: usize, tag: c_int) -> Result<(), Failure> {
-        let (calls, byte, comm) = (self.library.calls, self.library.constants.byte, self.comm);
-        let place = &mut self.places[ticket];
-        place.receives = false;
-        let bytes = bytes.min(BUFFER_BYTES) as c_int;
-        // SAFETY: the buffer has so many bytes and stays where it is until the message has ended: `buffer` is not called
-        // before, and places are never freed.
-        let code = unsafe {
-            let buffer = place.buffer.0.as_ptr().cast::<c_void>();
-            (calls.isend)(buffer, bytes, byte, to as c_int, tag, comm, &mut place.request)
-        };
-        self.check(code, "MPI_Isend")
-    }
-
-    fn receive(&mut self, ticket: Ticket, from: Option<usize>, tag: c_int) -> Result<(), Failure> {
-        let (calls, constants, comm) = (self.library.calls, self.library.constants, self.comm);
-        let place = &mut self.places[ticket];
-        place.receives = true;
-        let from = from.map_or(constants.any_source, |rank| rank as c_int);
-        // SAFETY: as for sending. Nobody sends more than a buffer holds.
-        let code = unsafe {
-            let buffer = place.buffer.0.as_mut_ptr().cast::<c_void>();
-            (calls.irecv)(buffer, BUFFER_BYTES as c_int, constants.byte, from, tag, comm, &mut place.request)
-        };
-        self.check(code, "MPI_Irecv")
-    }
-
-    #[inline]
-    fn is_done(&mut self, ticket: Ticket) -> Result<bool, Failure> {
-        let place = &mut self.places[ticket];
-        if place.request == self.library.constants.null_request {
-            return Ok(true);
-        }
-        let mut done = 0;
-        // SAFETY: the request is one that a call above gave; the status is the one to be ignored.
-        let code = unsafe {
-            (self.library.calls.test)(&mut place.request, &mut done, self.library.constants.status_ignore)
-        };
-        self.check(code, "MPI_Test")?;
-        Ok(done != 0)
-    }
-
-    fn give_back(&mut self, ticket: Ticket) {
-        self.free.push(ticket);
-    }
-
-    fn abandon(&mut self, ticket: Ticket) {
-        if self.places[ticket].request == self.library.constants.null_request {
-            return self.give_back(ticket);
-        }
-        if self.places[ticket].receives {
-            // A receive that nothing has matched ends by this; otherwise it changes nothing.
-            // SAFETY: the request is under way.
-            unsafe { (self.library.calls.cancel)(&mut self.places[ticket].request) };
-        }
-        match self.is_done(ticket) {
-            Ok(true) => self.give_back(ticket),
-            _ => self.abandoned.push(ticket),
-        }
+    unsafe fn cancel(&self, request: Request) {
+        // SAFETY: the caller promises it.
+        unsafe { (self.library.calls.cancel)(&mut H::of(request)) };
     }
 
     fn finish(&mut self) {
@@ -327,6 +369,6 @@ impl<H: Handle> Wire for Mpi<H> {
 
 impl<H: Handle> Debug for Mpi<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Mpi({}, rank {} of {})", self.library.version, self.rank, self.size)
+        write!(f, "Mpi({})", self.library.version)
     }
 }

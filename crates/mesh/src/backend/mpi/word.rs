@@ -48,14 +48,14 @@ enum Heard {
 }
 
 impl Ear {
-    pub(super) fn new(wire: &mut dyn Wire) -> Result<Self, Failure> {
+    pub(super) fn new(wire: &mut Wire) -> Result<Self, Failure> {
         let ticket = wire.take();
         wire.receive(ticket, None, WORDS)?;
         Ok(Ear { ticket, heard: HashMap::new() })
     }
 
     /// Hears what there is to hear.
-    pub(super) fn listen(&mut self, wire: &mut dyn Wire) -> Result<(), Failure> {
+    pub(super) fn listen(&mut self, wire: &mut Wire) -> Result<(), Failure> {
         while wire.is_done(self.ticket)? {
             let (identity, word) = Word::read(wire.buffer(self.ticket));
             // Also of groups that this rank has yet to join.
@@ -86,7 +86,7 @@ impl Ear {
         }
     }
 
-    pub(super) fn close(&mut self, wire: &mut dyn Wire) {
+    pub(super) fn close(&mut self, wire: &mut Wire) {
         wire.abandon(self.ticket);
     }
 }
@@ -187,7 +187,7 @@ impl Farewell for Speaker {
         spoken.leave(self.me);
         drop(spoken);
         let mut line = self.shared.line();
-        let wire = &mut *line.wire;
+        let wire = &mut line.wire;
         let mut under_way: Vec<Ticket> = Vec::new();
         for (_, rank) in self.ranks.iter().enumerate().filter(|(member, _)| *member != self.me) {
             let ticket = wire.take();
@@ -203,7 +203,7 @@ impl Farewell for Speaker {
     }
 }
 
-fn settle(wire: &mut dyn Wire, mut tickets: Vec<Ticket>) {
+fn settle(wire: &mut Wire, mut tickets: Vec<Ticket>) {
     for _ in 0..1000 {
         tickets.retain(|ticket| match wire.is_done(*ticket) {
             Ok(true) => {

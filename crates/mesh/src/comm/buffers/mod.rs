@@ -74,7 +74,8 @@ impl Core {
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
     ) -> Result<()> {
-        let mut turn = self.turn()?;
+        let mut turn = self.turn();
+        turn.begin()?;
         let ends = turn.ends(request, input, output)?;
         turn.together(&ends, |turn| turn.flow(device, stream, &ends))
     }

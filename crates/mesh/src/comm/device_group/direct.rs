@@ -37,7 +37,8 @@ pub(super) fn call<T: Element>(
     work: Work,
     (request, input, output): (Request, Option<&Buffer<T>>, Option<&Buffer<T>>),
 ) -> Result<()> {
-    let mut turn = core.turn()?;
+    let mut turn = core.turn();
+    turn.begin()?;
     let ends = turn.ends(request, input, output)?;
     let mut direct = direct.lock().unwrap_or_else(PoisonError::into_inner);
     let done = turn.together(&ends, |_| {

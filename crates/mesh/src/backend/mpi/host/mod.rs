@@ -79,14 +79,19 @@ pub(super) struct Attendance {
 
 impl Attendance {
     /// Takes part in a call.
-    pub(super) fn run(&mut self, shared: &Shared, call: Call<'_>, timeout: Duration) -> Result<(), Failure> {
+    pub(super) fn run(
+        &mut self,
+        shared: &Shared,
+        call: &mut Call<'_>,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
         // Messages of other groups, and words, may need a hand to get on their way.
         let meanwhile = || match shared.line.try_lock() {
             Ok(mut line) => drop(line.listen()),
             Err(TryLockError::Poisoned(line)) => drop(line.into_inner().listen()),
             Err(TryLockError::WouldBlock) => {}
         };
-        Part::new(&mut self.meeting, Patience::new(timeout, &meanwhile), &call).run(call)
+        Part::new(&mut self.meeting, Patience::new(timeout, &meanwhile), call).run(call)
     }
 }
 

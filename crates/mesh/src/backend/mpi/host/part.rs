@@ -49,10 +49,10 @@ impl<'a> Part<'a> {
         Part { meeting, patience, signature, weight, weights: SmallVec::new(), open: false, far }
     }
 
-    pub(super) fn run(&mut self, call: Call<'_>) -> Result<(), Failure> {
+    pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
         let (members, me) = (self.meeting.members(), self.meeting.me());
-        let places = Blocks::of(&call, members);
-        let Call { signature, input, output, .. } = call;
+        let places = Blocks::of(call, members);
+        let Call { signature, input, ref mut output, .. } = *call;
         let part = signature.part_bytes();
         let is_root = |member: usize| signature.root.is_none_or(|root| root as usize == member);
         match signature.collective {
