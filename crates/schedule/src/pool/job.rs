@@ -99,7 +99,8 @@ impl<'a, T: Task> Job<'a, T> {
         self
     }
 
-    /// Uses all devices that have code for the task, also those that are expected to make no difference.
+    /// Uses all devices that have code for the task from the beginning. Otherwise those that are expected to make no
+    /// difference are left out, and come in only where the others fail, or give no sign of life for a second.
     pub fn all_devices(mut self) -> Self {
         self.options.chooses = false;
         self
@@ -118,7 +119,7 @@ impl<'a, T: Task> Job<'a, T> {
     }
 
     /// Ends a run that takes longer, with [`RunError::DeadlinePassed`], once the items of plain code that are in hand are
-    /// done.
+    /// done. Time in which the process was stopped counts.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.options.control.deadline = Some(deadline);
         self
@@ -149,7 +150,8 @@ impl<'a, T: Task> Job<'a, T> {
     }
 
     /// Tells how far a run has come, ten times a second and at its end, on the thread that started it. Runs that are over
-    /// sooner tell nothing. Where it panics, the run ends, and the panic goes on in the thread that started it.
+    /// sooner tell nothing, nor do streams, whose caller sees how far they have come. Of two runs of this job at the same
+    /// time one is told of. Where it panics, the run ends, and the panic goes on in the thread that started it.
     pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + Send + 'b) -> Job<'b, T> {
         let Job { pool, task, options, common, .. } = self;
         Job { pool, task, options, progress: Some(Arc::new(Mutex::new(Box::new(tell)))), common }

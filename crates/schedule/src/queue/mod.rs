@@ -64,7 +64,8 @@ pub struct QueueBuilder<T> {
 impl<T: Task> QueueBuilder<T> {
     /// Has a device take up to so many pieces at once, as one chunk of its task: one launch instead of many. A device that
     /// finds fewer waits for more, until the oldest of them has waited for so long; with a delay of zero it takes what is
-    /// there. By default each piece is done alone.
+    /// there, and so it does where the queue is full or closed, so that no more can come. By default each piece is done
+    /// alone.
     ///
     /// An error of the task in a batch makes each of its pieces be done again, alone, so that it is the answer of the piece
     /// that it comes from.

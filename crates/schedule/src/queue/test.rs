@@ -618,6 +618,26 @@ fn an_error_of_the_task_is_its_pieces_alone_and_is_not_tried_again() {
     });
 }
 
+#[test]
+fn a_full_queue_waits_for_no_batch_that_cannot_become_full() {
+    within_a_minute(|| {
+        let task = Closure::new("three times", |&item: &u64| 3 * item);
+        let pool = Pool::new([named("a"), named("b")]).unwrap();
+        let queue = pool.queue(&task).capacity(2).batch(16, Duration::from_secs(600)).open().unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let queue = &queue;
+                scope.spawn(move || {
+                    let items = (0..50).map(|item| 50 * thread + item);
+                    items.for_each(|item| queue.submit(item).unwrap().detach());
+                });
+            }
+        });
+        queue.close();
+        queue.join();
+    });
+}
+
 /// A result that runs a function when it is dropped.
 struct CallsBack(Arc<dyn Fn() + Send + Sync>);
 

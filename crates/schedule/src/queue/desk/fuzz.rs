@@ -302,6 +302,7 @@ impl World {
                 self.desk.lines[line].timers += usize::from(until.is_some());
                 if let Some(until) = until {
                     assert!(until > self.now, "it waits for nothing");
+                    assert!(self.desk.may_grow(), "it waits for pieces that cannot come");
                     let oldest =
                         self.waiting_for(line).into_iter().map(|index| self.pieces[index].since).min();
                     assert!(oldest.is_some_and(|oldest| until <= oldest + self.desk.batch.delay));

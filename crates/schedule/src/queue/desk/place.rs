@@ -136,9 +136,14 @@ impl<I, O> Desk<I, O> {
         let due = oldest.saturating_add(self.batch.delay);
         match pieces.len() {
             0 => None,
-            count if count < most && due > now && !self.closed => Some(Pick::Later(due)),
+            count if count < most && due > now && self.may_grow() => Some(Pick::Later(due)),
             _ => Some(Pick::Pieces(pieces)),
         }
+    }
+
+    /// Whether more pieces may come before another one has its answer.
+    pub(super) fn may_grow(&self) -> bool {
+        !self.closed && self.outstanding < self.capacity
     }
 
     /// Whether there is something that a worker of a line would begin with, now or once a batch is due.
@@ -192,7 +197,7 @@ impl<I, O> Desk<I, O> {
             let is_full = self.shared.len() + it.queued() >= self.batch.pieces.min(it.most_pieces);
             let first = self.shared.values().next();
             let is_alone = first.is_some_and(|piece| matches!(piece.item, Item::Begun(..)));
-            let is_due = !is_timed || is_full || is_alone || self.closed || !self.late.is_empty();
+            let is_due = !is_timed || is_full || is_alone || !self.may_grow() || !self.late.is_empty();
             if is_due && count > 0 {
                 left -= count.saturating_sub(own).min(left);
                 wake.push((line, count));
