@@ -136,8 +136,8 @@ impl<T: Pod> Buffer<T> {
         backend::cuda::guest::context_of(&self.region)
     }
 
-    /// wgpu's buffer that the elements are in, and which of its bytes they are; nothing where they are not in one. For a bind
-    /// group of the caller's, on a device of [`Device::from_wgpu`](crate::Device::from_wgpu).
+    /// wgpu's buffer that the elements are in, and which of its bytes they are, for a bind group of the caller's; nothing
+    /// where they are not on a device of [`Device::from_wgpu`](crate::Device::from_wgpu).
     ///
     /// It can be used as storage and in copies, and is Evener's: keep this handle until the work that uses it is submitted,
     /// and neither map nor destroy it, after which operations on it fail.

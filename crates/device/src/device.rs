@@ -213,7 +213,11 @@ impl Device {
     pub fn buffer_over_wgpu<T: Pod>(&self, buffer: &wgpu::Buffer) -> Result<Buffer<T>> {
         match self.backend()?.adopt_wgpu(buffer)? {
             Some(memory) => Buffer::<u8>::new(memory, self.id().clone()).cast(),
-            None => Err(Error::unsupported(self.id(), "adopting a buffer", "it is not driven through wgpu")),
+            None => Err(Error::unsupported(
+                self.id(),
+                "adopting a buffer",
+                "it is no device of `Device::from_wgpu`",
+            )),
         }
     }
 

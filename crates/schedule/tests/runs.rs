@@ -1047,6 +1047,48 @@ fn devices_that_were_left_out_are_used_where_those_that_were_chosen_fail_or_are_
 }
 
 #[test]
+fn a_device_that_hangs_is_not_chosen_alone_again_and_again() {
+    within(ms(120_000), "a device that hangs in every run", || {
+        let faulty = Faulty::new(&two());
+        let items = numbers(100);
+        // Which one is used alone is found out first.
+        let mut last = None;
+        for _ in 0..20 {
+            let run = faulty.pool.map(&Scramble::new(), &items).unwrap();
+            last = (run.report().devices.len() == 1).then(|| run.report().devices[0].id.clone()).or(last);
+        }
+        let hung = usize::from(last.as_deref() == Some("cpu"));
+        let start = Instant::now();
+        for _ in 0..20 {
+            faulty.faults[hung].now(Fault::Hang);
+            assert_eq!(faulty.pool.map(&Scramble::new(), &items).unwrap().results(), plain(&items));
+            faulty.settle();
+        }
+        assert!(start.elapsed() < ms(12_000), "20 runs took {:?}", start.elapsed());
+    });
+}
+
+#[test]
+fn runs_that_begin_while_their_thread_unwinds_give_their_results() {
+    struct Maps(Pool, std::sync::mpsc::Sender<Result<Vec<u32>, String>>);
+    impl Drop for Maps {
+        fn drop(&mut self) {
+            let run = self.0.map(&Closure::new("same", |&item: &u32| item), &[1, 2, 3]);
+            let results = run.map(|run| run.results().to_vec()).map_err(|error| error.to_string());
+            self.1.send(results).unwrap();
+        }
+    }
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let pool = Pool::new([cores("cpu", 2)]).unwrap();
+    let unwinds = std::thread::spawn(move || {
+        let _maps = Maps(pool, sender);
+        panic!("on purpose");
+    });
+    assert!(unwinds.join().is_err());
+    assert_eq!(receiver.recv().unwrap().unwrap(), [1, 2, 3]);
+}
+
+#[test]
 fn results_are_dropped_where_the_progress_callback_panics() {
     within(LIMIT, "a callback that panics", || {
         use std::sync::{

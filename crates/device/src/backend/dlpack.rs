@@ -7,7 +7,9 @@
 //!
 //! DLPack says nothing about when the elements may be used. Evener's streams are not ordered with the other library's work:
 //! wait for the stream before the tensor is handed over, or order both with [`Stream::signal_cuda_event`] and
-//! [`Stream::wait_for_cuda_event`].
+//! [`Stream::wait_for_cuda_event`]. The same holds for the way back: when the deleter is called, the memory is used for
+//! other buffers at once, so the other library's work on it must have ended by then, also where its garbage collector is the
+//! one that calls (`torch.cuda.synchronize()` before the last reference goes).
 //!
 //! ```
 //! use evener_device::{AnyBuffer, Device, dlpack::{DLManagedTensor, Managed}};

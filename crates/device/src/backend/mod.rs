@@ -78,7 +78,7 @@ pub trait Backend: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Takes a buffer that the caller has made with the same `wgpu::Device`. Nothing where this is not driven through wgpu.
+    /// Takes a buffer that the caller has made with the same `wgpu::Device`. Nothing where this is no device of the caller's.
     #[cfg(feature = "wgpu")]
     fn adopt_wgpu(&self, buffer: &::wgpu::Buffer) -> Result<Option<Arc<dyn Memory>>> {
         let _ = buffer;

@@ -14,7 +14,7 @@ pub(crate) fn compiles_kernels() -> bool {
 
 /// The way into a card's context, of which there is none.
 pub(crate) mod guest {
-    use std::ffi::c_void;
+    use std::{convert::Infallible, ffi::c_void, marker::PhantomData};
 
     use crate::{backend::Region, error::Result};
 
@@ -24,11 +24,14 @@ pub(crate) mod guest {
 
     /// Leave to call the driver, which nobody has.
     #[derive(Debug)]
-    pub enum Entered {}
+    pub enum Entered<'a> {
+        #[doc(hidden)]
+        Never(Infallible, PhantomData<&'a ()>),
+    }
 
     impl Context {
         /// Enters the context.
-        pub fn enter(&self, _: &'static str) -> Result<Entered> {
+        pub fn enter(&self, _: &'static str) -> Result<Entered<'_>> {
             match *self {}
         }
 
@@ -38,10 +41,12 @@ pub(crate) mod guest {
         }
     }
 
-    impl Entered {
+    impl Entered<'_> {
         /// Turns a result of the driver (`CUresult`) into an error.
         pub fn check(&self, _: i32) -> Result<()> {
-            match *self {}
+            match *self {
+                Entered::Never(never, _) => match never {},
+            }
         }
     }
 

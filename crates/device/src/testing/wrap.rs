@@ -85,6 +85,12 @@ impl Backend for FaultyBackend {
         self.under.allocate(bytes, contents)
     }
 
+    #[cfg(feature = "wgpu")]
+    fn adopt_wgpu(&self, buffer: &wgpu::Buffer) -> Result<Option<Arc<dyn Memory>>> {
+        self.hold.blocking_operation("adopting a buffer")?;
+        self.under.adopt_wgpu(buffer)
+    }
+
     fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>> {
         self.hold.blocking_operation("allocating host memory")?;
         Ok(Box::new(FaultyHostMemory { under: self.under.allocate_host(bytes, direction)?, corrupt: false }))

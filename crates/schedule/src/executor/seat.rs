@@ -12,7 +12,7 @@ use std::{
 use evener_device::{Device, DeviceId, Kind};
 
 use super::{Crew, Patience};
-use crate::{sync::lock, task::Resident};
+use crate::{contain::contain, sync::lock, task::Resident};
 
 /// A device's place in a pool.
 #[derive(Debug)]
@@ -167,10 +167,12 @@ impl<S> Shelf<S> {
         let new =
             || Place { generation, kept: Vec::new(), out: Arc::default(), resident: Resident::default() };
         let place = by_seat.entry(seat.index).or_insert_with(new);
-        if place.generation != generation {
-            *place = new();
-        }
-        use_it(place)
+        let outdated = (place.generation != generation).then(|| std::mem::replace(place, new()));
+        let used = use_it(place);
+        drop(by_seat);
+        // The task's code, which may take long, and whose panic is not the caller's.
+        contain(|| drop(outdated));
+        used
     }
 
     /// A state for a device, if one is there, or comes back at once from the run before: its hand may need a moment

@@ -13,7 +13,7 @@ use evener_device::{Device, Kind};
 use super::{Job, Mapped, memory::Selection, statistics::score};
 use crate::{
     account::{Account, DeviceLanes},
-    contain::log,
+    contain::{contain, log},
     error::{Done, RunError},
     executor::{Fold, Seat, Shared, Slice, Stopped},
     hybrid::{Candidate, Observation},
@@ -167,7 +167,7 @@ impl<T: Task> Job<'_, T> {
         }
         let selection = self.select(only, count)?;
         let Selection { mut seats, reserve, left_out, predicted, .. } = selection.clone();
-        let mut cold: Vec<bool> = seats.iter().map(|seat| !self.common.shelf.has(seat)).collect();
+        let cold: Vec<bool> = seats.iter().map(|seat| !self.common.shelf.has(seat)).collect();
         let lanes = self.lanes(&seats, units, unit);
         let mut run = self.decide(settings, &seats, &lanes, (unit, units), items);
         let Lanes { mut devices, seats: mut lane_seats, specs } = lanes;
@@ -196,17 +196,17 @@ impl<T: Task> Job<'_, T> {
             self.common.shelf.clone(),
         ));
         shared.core().reserve = in_reserve.specs;
-        let borrowed = Borrowed(&shared);
+        let mut borrowed = Borrowed { shared: &shared, is_watched: false };
         log!(debug, task = self.task.name(), items = count, lanes = specs.len(), "a run begins");
         shared.begin(&hands);
         let stopped = self.watch(&shared, own);
+        borrowed.is_watched = true;
         drop(borrowed);
 
         let mut core = shared.core();
         let wall = shared.now();
         let has_called_in = core.run.tallies().len() > specs.len();
         if has_called_in {
-            cold.extend(reserve.iter().map(|seat| !self.common.shelf.has(seat)));
             seats.extend(reserve);
             devices.extend(in_reserve.devices.into_iter().map(|DeviceLanes { id, lanes }| DeviceLanes {
                 id,
@@ -229,10 +229,7 @@ impl<T: Task> Job<'_, T> {
         // It is only ever left by one that has ended.
         ending.unwrap_or(Err(RunError::NoDevices))?;
         let results = results.ok_or(RunError::NoDevices)?;
-        // What other devices took beside those that were chosen says nothing about the choice.
-        if !has_called_in {
-            self.learn(&report, selection, &cold, only);
-        }
+        self.learn(&report, selection, &cold, only, has_called_in);
         report.task = Some(self.task.name().into());
         report.strategy = Some(self.options.strategy.name().into());
         report.left_out = left_out.to_vec();
@@ -298,8 +295,16 @@ impl<T: Task> Job<'_, T> {
         shared.watch(&self.options.control, &mut reporter, own)
     }
 
-    /// Teaches the model what the devices did, where it was they who decided how much.
-    fn learn(&self, report: &Report, selection: Selection, cold: &[bool], only: Option<usize>) {
+    /// Teaches the model what the devices did, where it was they who decided how much. Devices that were chosen and needed
+    /// help took at least as long as the run.
+    fn learn(
+        &self,
+        report: &Report,
+        selection: Selection,
+        cold: &[bool],
+        only: Option<usize>,
+        needed_help: bool,
+    ) {
         if (self.options.strategy != Strategy::Adaptive && only.is_none()) || report.items == 0 {
             return;
         }
@@ -326,7 +331,7 @@ impl<T: Task> Job<'_, T> {
                 }
             });
         }
-        lock(&self.common.memory).took(report.items, selection, cold, report);
+        lock(&self.common.memory).took(report.items, selection, cold, report, needed_help);
         chooser.save_now_and_then();
     }
 
@@ -341,20 +346,24 @@ impl<T: Task> Job<'_, T> {
 }
 
 /// Takes the items back, and has nobody write results any more, however a run ends.
-struct Borrowed<'s, T: Task>(&'s Arc<Shared<T, Slice<T>>>);
+struct Borrowed<'s, T: Task> {
+    shared: &'s Arc<Shared<T, Slice<T>>>,
+    /// Whether the run was watched until its end, so that its results are taken by the one that has watched.
+    is_watched: bool,
+}
 
 impl<T: Task> Drop for Borrowed<'_, T> {
     fn drop(&mut self) {
-        self.0.stop();
-        let Slice { items, results } = &self.0.ends;
+        self.shared.stop();
+        let Slice { items, results } = &self.shared.ends;
         items.take_back();
         results.close();
-        if std::thread::panicking() {
-            // The user's code has panicked, to which progress is told: nobody else takes the results.
-            let accepted = std::mem::take(&mut self.0.core().accepted);
+        if !self.is_watched {
+            // The user's code that progress is told to has panicked. A second panic would end the process.
+            let accepted = std::mem::take(&mut self.shared.core().accepted);
             // SAFETY: as where a run ends without a panic.
             #[allow(unsafe_code)]
-            drop(unsafe { results.take(&accepted) });
+            contain(|| drop(unsafe { results.take(&accepted) }));
         }
     }
 }

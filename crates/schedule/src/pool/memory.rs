@@ -178,9 +178,21 @@ impl Memory {
         }
     }
 
-    /// A run of so many items with these devices has ended well. The model is told once it is worth deciding anew.
-    pub(super) fn took(&mut self, items: u64, selection: Selection, cold: &[bool], report: &Report) {
-        let (size, wall) = (size_class(items), ready_wall(items, cold, report));
+    /// A run of so many items with these devices has ended well. The model is told once it is worth deciding anew: at once,
+    /// where they needed the help of others.
+    pub(super) fn took(
+        &mut self,
+        items: u64,
+        selection: Selection,
+        cold: &[bool],
+        report: &Report,
+        needed_help: bool,
+    ) {
+        let size = size_class(items);
+        let wall = if needed_help { seconds(report.wall_s) } else { ready_wall(items, cold, report) };
+        if needed_help {
+            self.choices.remove(&size);
+        }
         let Some(known) = self.choices.get_mut(&size).filter(|known| known.selection.is_like(&selection))
         else {
             let mut once = Remembered::new(selection, Duration::ZERO);
@@ -218,6 +230,10 @@ fn ready_wall(items: u64, cold: &[bool], report: &Report) -> Duration {
         device.items as f64 / (report.wall_s - startup_s).max(1e-9)
     };
     let rate: f64 = report.devices.iter().zip(cold).map(rate).sum();
-    let seconds = if cold.contains(&true) && rate > 0.0 { items as f64 / rate } else { report.wall_s };
-    Duration::try_from_secs_f64(seconds.min(report.wall_s)).unwrap_or_default()
+    let ready = if cold.contains(&true) && rate > 0.0 { items as f64 / rate } else { report.wall_s };
+    seconds(ready.min(report.wall_s))
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }

@@ -9,9 +9,9 @@ use super::{
     Failure, LaneIndex, Outcome, Run, Settings, State, Time, attempts::Attempt, lane::Lane, len, seconds,
 };
 
-/// Lanes in reserve are added once the others have not ended a chunk for this long,
+/// Lanes in reserve are added once the others have neither begun nor ended a chunk for this long,
 const SILENT_AFTER: Duration = Duration::from_secs(1);
-/// and for so many times the longest chunk so far.
+/// and for so many times the longest chunk so far, or the time that what is in flight should take.
 const SILENT_FACTOR: u32 = 4;
 /// A share of a fixed split is left to others once its lane has not been ready for this long.
 pub(super) const NOT_READY_AFTER: Duration = Duration::from_secs(10);
@@ -126,9 +126,16 @@ impl Run {
         if !self.has_reserve || self.outcome.is_some() {
             return false;
         }
+        let scale = self.seconds_per_score();
+        let expected = |it: &Lane| {
+            let pace = self.pace_of(it, scale).filter(|_| it.in_flight > 0)?;
+            Some(seconds(pace.overhead * it.in_flight as f64 + pace.each * it.load))
+        };
+        let longest = self.lanes.iter().filter_map(expected).fold(self.longest_chunk, Duration::max);
+        let began = self.attempts.iter().map(|(_, attempt)| attempt.began).max();
+        let silence = now.saturating_sub(self.last_sign.max(began.unwrap_or_default()));
+        let is_silent = silence >= SILENT_AFTER.max(longest.saturating_mul(SILENT_FACTOR));
         let mut healthy = self.lanes.iter().filter(|it| it.is_healthy());
-        let silence = SILENT_AFTER.max(self.longest_chunk * SILENT_FACTOR);
-        let is_silent = now.saturating_sub(self.last_sign) >= silence;
         healthy.all(|it| is_silent && (it.may_hang || it.in_flight == 0))
     }
 
@@ -204,7 +211,7 @@ impl Run {
         let Settings { cooldown, longest_cooldown, .. } = self.settings;
         let quarantine = &mut self.lanes[lane].quarantine;
         // Each time that it was well for four times as long as it was left alone, one failure is forgiven.
-        quarantine.strike(now, cooldown, longest_cooldown, quarantine.last * 4);
+        quarantine.strike(now, cooldown, longest_cooldown, quarantine.last.saturating_mul(4));
         self.tallies[lane].quarantines += 1;
         self.set_aside(lane, now);
     }

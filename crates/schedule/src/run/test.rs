@@ -569,7 +569,14 @@ fn lanes_in_reserve_are_needed_where_no_lane_is_healthy_or_all_are_silent() {
     let mut run = new(true);
     assert!(!run.needs_reserve(ms(999)) && run.needs_reserve(ms(1_000)));
     assert!(matches!(run.ask(0, ms(100)), Answer::Run(_)));
-    assert!(run.needs_reserve(ms(1_000)));
+    assert!(!run.needs_reserve(ms(1_000)) && run.needs_reserve(ms(1_100)));
+    // One that is expected to take long is not silent before.
+    let expected = Some(Expected { seconds_per_item: 1.0, overhead_seconds: None, largest: 8.0 });
+    let slow = LaneSpec { expected, ..ONE_AT_A_TIME };
+    let mut run = Run::new(8, &[slow], &Shares::Pulled, Settings::default()).with_reserve();
+    let Answer::Run(chunk) = run.ask(0, ms(100)) else { panic!("nothing to do") };
+    let takes = 1_000 * len(&chunk.items);
+    assert!(!run.needs_reserve(ms(100 + 3 * takes)) && run.needs_reserve(ms(101 + 4 * takes)));
     // Plain code is waited for.
     let mut run = new(false);
     assert!(matches!(run.ask(0, ms(100)), Answer::Run(_)));

@@ -28,20 +28,20 @@ pub fn wgpu_features(has: wgpu::Features) -> wgpu::Features {
 /// The source of a device of the caller's.
 pub(crate) fn source_of(adapter: &Adapter, device: &Device, queue: &Queue) -> Result<Arc<dyn Source>> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let backend = adapter.get_info().backend;
+    let refuse = |detail: String| {
+        Err(Error::unsupported(&DeviceId::from("wgpu"), "taking a device of the caller's", detail))
+    };
+    let (info, of_device) = (adapter.get_info(), device.adapter_info());
+    if info != of_device {
+        return refuse(format!("it is one of `{}`, and the adapter is `{}`", of_device.name, info.name));
+    }
+    let backend = info.backend;
     let api = match backend {
         wgpu::Backend::Vulkan => Api::Vulkan,
         wgpu::Backend::Metal => Api::Metal,
         wgpu::Backend::Dx12 => Api::Dx12,
         wgpu::Backend::Gl => Api::Gl,
-        _ => {
-            let detail = format!("it is driven through {backend:?}");
-            return Err(Error::unsupported(
-                &DeviceId::from("wgpu"),
-                "taking a device of the caller's",
-                detail,
-            ));
-        }
+        _ => return refuse(format!("it is driven through {backend:?}")),
     };
     let id = DeviceId::from(format!("{api}:caller{}", NUMBER.fetch_add(1, Relaxed)));
     let description = describe::describe(id, api, adapter);

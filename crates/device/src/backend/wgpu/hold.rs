@@ -261,7 +261,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if self.is_callers {
             // wgpu keeps what submitted work uses.
-            return;
+            return idle::forget(&self.id);
         }
         let opened = Opened {
             device: self.device.clone(),

@@ -36,6 +36,14 @@ pub(super) fn note(hold: &Arc<Hold>) {
     all.push(Arc::downgrade(hold));
 }
 
+/// Forgets a device of the caller's, whose id is not used again once its last opening is gone.
+pub(super) fn forget(id: &DeviceId) {
+    let mut open = open();
+    if open.get(id).is_some_and(|all| all.iter().all(|hold| hold.strong_count() == 0)) {
+        open.remove(id);
+    }
+}
+
 /// The present openings of a device.
 pub(super) fn openings(id: &DeviceId) -> Vec<Arc<Hold>> {
     open().get(id).into_iter().flatten().filter_map(Weak::upgrade).collect()

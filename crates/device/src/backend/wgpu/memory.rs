@@ -121,9 +121,13 @@ impl WgpuMemory {
     }
 }
 
-/// wgpu's buffer of a region, where it is in one.
+/// wgpu's buffer of a region, where it is in one of a device of the caller's. Buffers of Evener's own devices stay here: a
+/// caller who destroys one would take the memory from a copy in flight.
 pub(crate) fn buffer_of(region: &Region) -> Option<Buffer> {
     let memory = (&*region.memory as &dyn Any).downcast_ref::<WgpuMemory>()?;
+    if !memory.hold.is_callers {
+        return None;
+    }
     memory.block.is_known.store(true, Relaxed);
     Some(memory.buffer().clone())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wgpu::{Adapter, Buffer, Device};
+use wgpu::{Buffer, Device};
 
 use super::{super::Direction, hold::TransferError};
 
@@ -12,7 +12,7 @@ pub(super) enum PageSource {}
 
 impl PageSource {
     /// Nothing: the device is not Vulkan's.
-    pub(super) fn new(_: &Adapter, _: &Device) -> Option<Arc<Self>> {
+    pub(super) fn new(_: &Device) -> Option<Arc<Self>> {
         None
     }
 

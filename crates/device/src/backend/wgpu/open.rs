@@ -76,7 +76,7 @@ pub(super) fn hold_of(
 ) -> Hold {
     let Opened { device, queue, failure, transfers } = opened;
     Hold {
-        pages: PageSource::new(adapter, &device),
+        pages: PageSource::new(&device),
         gate: Default::default(),
         clock: Clock::new(&queue),
         kind: description.kind,
@@ -136,6 +136,10 @@ impl Backend for WgpuBackend {
     }
 
     fn adopt_wgpu(&self, buffer: &wgpu::Buffer) -> Result<Option<Arc<dyn Memory>>> {
+        // A device of Evener's own uses raw handles of its buffers, of which it has to know that they are its own.
+        if !self.hold.is_callers {
+            return Ok(None);
+        }
         Ok(Some(Arc::new(WgpuMemory::adopt(&self.hold, buffer.clone())?)))
     }
 

@@ -9,7 +9,7 @@ use std::{fmt, ptr::NonNull, sync::Arc};
 
 use ash::vk;
 use wgpu::{
-    Adapter, Buffer, BufferDescriptor, BufferUsages, Device,
+    Buffer, BufferDescriptor, BufferUsages, Device,
     hal::{api::Vulkan, vulkan},
 };
 
@@ -25,13 +25,12 @@ pub(super) struct PageSource {
 
 impl PageSource {
     /// Nothing where the device is another API's.
-    pub(super) fn new(adapter: &Adapter, device: &Device) -> Option<Arc<Self>> {
-        // SAFETY: nothing of either is destroyed here.
-        let (hal_adapter, hal) = unsafe { (adapter.as_hal::<Vulkan>()?, device.as_hal::<Vulkan>()?) };
-        let instance = hal_adapter.shared_instance().raw_instance();
-        // SAFETY: the physical device belongs to the instance, and both live as long as the adapter.
-        let memory =
-            unsafe { instance.get_physical_device_memory_properties(hal_adapter.raw_physical_device()) };
+    pub(super) fn new(device: &Device) -> Option<Arc<Self>> {
+        // SAFETY: nothing of it is destroyed here.
+        let hal = unsafe { device.as_hal::<Vulkan>()? };
+        let instance = hal.shared_instance().raw_instance();
+        // SAFETY: the physical device belongs to the instance, and both live as long as the device.
+        let memory = unsafe { instance.get_physical_device_memory_properties(hal.raw_physical_device()) };
         let memory_types = memory.memory_types_as_slice().iter().map(|it| it.property_flags).collect();
         Some(Arc::new(PageSource { device: device.clone(), raw: hal.raw_device().clone(), memory_types }))
     }

@@ -92,17 +92,19 @@ impl WgpuStream {
                     }
                     encoder.finish()
                 });
-                let submission = self.hold.submit(commands, self.download);
-                if let Some(pending) = pending {
-                    pending.collect(&self.hold);
-                }
-                submission
+                self.hold.submit(commands, self.download)
             });
-            for block in self.kept_blocks.drain(..) {
-                block.note(&submission);
+            // What was refused is not under way, and is not waited for.
+            let mut late = None;
+            if error.is_none() {
+                for block in self.kept_blocks.drain(..) {
+                    block.note(&submission);
+                }
+                self.last = Some(submission);
+                self.submitted = number;
+                late = self.hold.watch(|| pending.into_iter().for_each(|it| it.collect(&self.hold))).1;
             }
-            self.last = Some(submission);
-            self.submitted = number;
+            let error = error.or(late);
             outcome = error.map_or(Ok(()), |error| Err(translate(error, &self.hold.id, operation, 0)));
         }
         self.operations = 0;

@@ -157,7 +157,7 @@ fn a_callers_buffer_that_does_not_fit_is_refused() {
     refused(&caller.buffer(62, all), "multiple of 4");
     refused(&caller.buffer(60, all), "60 bytes");
     let error = Device::cpu().buffer_over_wgpu::<u8>(&caller.storage()).unwrap_err();
-    assert!(error.to_string().contains("not driven through wgpu"), "{error}");
+    assert!(error.to_string().contains("no device of `Device::from_wgpu`"), "{error}");
     // Neither is a buffer of another device's of any use, nor one that the caller has destroyed: the calls that use them say
     // so, and not the caller's callback.
     let (other, destroyed) = (Caller::new().storage(), caller.storage());
@@ -168,9 +168,19 @@ fn a_callers_buffer_that_does_not_fit_is_refused() {
         let outcome = stream.zero(&adopted).and_then(|()| stream.flush());
         let error = outcome.unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        stream.wait().unwrap();
     }
     assert_eq!(caller.errors.load(SeqCst), 0);
     assert_eq!(evener.buffer_from(&[7u32; 3]).unwrap().len(), 3, "the device is none the worse for it");
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn devices_of_our_own_neither_take_buffers_of_the_callers_nor_give_theirs_away() {
+    let (own, caller) = (open(&vulkan()).0, Caller::new());
+    let error = own.buffer_over_wgpu::<u32>(&caller.storage()).unwrap_err();
+    assert!(error.to_string().contains("no device of `Device::from_wgpu`"), "{error}");
+    assert!(own.buffer::<u32>(LEN).unwrap().wgpu_buffer().is_none());
 }
 
 #[test]
