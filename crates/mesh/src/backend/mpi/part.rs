@@ -70,7 +70,7 @@ impl<'a, 'b> Part<'a, 'b> {
 
     pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
         let (members, me) = (self.session.members(), self.me);
-        let places = Blocks::of(call, members);
+        let places = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, weight, input, ref mut output, .. } = *call;
         let part = signature.part_bytes();
         let root = signature.root.map(|root| root as usize);

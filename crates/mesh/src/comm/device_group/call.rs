@@ -3,7 +3,9 @@
 use evener_device::{Buffer, Device, Mark, Stream};
 
 use super::{
-    super::{core::Core, element::Element, error::Result, pending::Pending, request::Request},
+    super::{
+        buffers::Lengths, core::Core, element::Element, error::Result, pending::Pending, request::Request,
+    },
     DeviceGroup, Way,
 };
 
@@ -19,8 +21,19 @@ impl DeviceGroup {
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
     ) -> Result<()> {
+        self.call_any(stream, request, input, output, None).map(drop)
+    }
+
+    pub(in crate::comm) fn call_any<T: Element>(
+        &self,
+        stream: &mut Stream,
+        request: Request,
+        input: Option<&Buffer<T>>,
+        output: Option<&Buffer<T>>,
+        lengths: Lengths<'_>,
+    ) -> Result<Vec<usize>> {
         self.group.core().settle();
-        self.way.call(self.group.core(), stream, request, input, output)
+        self.way.call(self.group.core(), stream, request, (input, output, lengths))
     }
 
     /// Starts a [`call`](DeviceGroup::call) that comes after whatever is queued in the stream so far. Copies go through
@@ -47,14 +60,29 @@ impl DeviceGroup {
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
     ) -> Pending<()> {
+        self.start_any(stream, request, input, output, None, drop)
+    }
+
+    /// Starts a call of which the caller gets what `made` makes of how much each rank gave.
+    pub(in crate::comm) fn start_any<T: Element, R: Send + 'static>(
+        &self,
+        stream: &mut Stream,
+        request: Request,
+        input: Option<&Buffer<T>>,
+        output: Option<&Buffer<T>>,
+        lengths: Lengths<'_>,
+        made: fn(Vec<usize>) -> R,
+    ) -> Pending<R> {
         let (way, input, output) = (self.way.clone(), input.cloned(), output.cloned());
+        let lengths = lengths.map(|it| it.map(<[usize]>::to_vec));
         // A mark that could not be had is an error in the call's own turn.
         let mark = stream.mark();
         self.group.later(move |core| {
             let mut stream = mark
                 .and_then(|mark| stream_after(&way.device, &mark))
                 .map_err(|error| core.device_failed(error))?;
-            way.call(core, &mut stream, request, input.as_ref(), output.as_ref())
+            let lengths = lengths.as_ref().map(Option::as_deref);
+            way.call(core, &mut stream, request, (input.as_ref(), output.as_ref(), lengths)).map(made)
         })
     }
 }
@@ -72,13 +100,14 @@ impl Way {
         core: &Core,
         stream: &mut Stream,
         request: Request,
-        input: Option<&Buffer<T>>,
-        output: Option<&Buffer<T>>,
-    ) -> Result<()> {
+        (input, output, lengths): (Option<&Buffer<T>>, Option<&Buffer<T>>, Lengths<'_>),
+    ) -> Result<Vec<usize>> {
         #[cfg(unix)]
-        if let (Some(direct), Some(work)) = (&self.direct, super::direct::work(request)) {
-            return super::direct::call(direct, core, stream, work, (request, input, output));
+        if let Some(direct) = &self.direct
+            && !matches!(request, Request::WeightedAllReduce(_) | Request::Barrier)
+        {
+            return super::direct::call(direct, core, stream, request, (input, output, lengths));
         }
-        core.call_buffers(&self.device, stream, request, input, output)
+        core.call_buffers((&self.device, stream), request, input, output, lengths)
     }
 }

@@ -51,7 +51,7 @@ impl<'a> Part<'a> {
 
     pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
         let (members, me) = (self.meeting.members(), self.meeting.me());
-        let places = Blocks::of(call, members);
+        let places = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, input, ref mut output, .. } = *call;
         let part = signature.part_bytes();
         let is_root = |member: usize| signature.root.is_none_or(|root| root as usize == member);
