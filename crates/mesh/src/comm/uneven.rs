@@ -3,6 +3,7 @@
 use evener_device::{Buffer, Stream};
 
 use super::{
+    buffers::Asked,
     call::{Call, Collective, Signature},
     core::{Core, Turn},
     device_group::DeviceGroup,
@@ -23,11 +24,7 @@ macro_rules! uneven_forms {
         impl Group {$(
             $(#[$doc])*
             pub fn $name<T: Element>(
-                &self,
-                input: &[T],
-                $($before: $before_type,)?
-                output: &mut Vec<T>,
-                $($after: $after_type,)?
+                &self, input: &[T], $($before: $before_type,)? output: &mut Vec<T>, $($after: $after_type,)?
             ) -> Result<Vec<usize>> {
                 self.core().settle();
                 self.core().uneven($request, input, $lengths, output)
@@ -35,11 +32,7 @@ macro_rules! uneven_forms {
 
             #[doc = concat!("Starts [`", stringify!($name), "`](Group::", stringify!($name), "); gives input and output back.")]
             pub fn $start<T: Element>(
-                &self,
-                input: Vec<T>,
-                $($before: $before_type,)?
-                mut output: Vec<T>,
-                $($after: $after_type,)?
+                &self, input: Vec<T>, $($before: $before_type,)? mut output: Vec<T>, $($after: $after_type,)?
             ) -> Pending<(Vec<T>, Vec<T>, Vec<usize>)> {
                 let (request, lengths) = ($request, $lengths.map(<[usize]>::to_vec));
                 self.later(move |core| {
@@ -54,27 +47,22 @@ macro_rules! uneven_forms {
         impl DeviceGroup {$(
             #[doc = concat!("As [`Group::", stringify!($name), "`], of buffers. A root has one that the other ranks have not.")]
             pub fn $name<T: Element>(
-                &self,
-                stream: &mut Stream,
-                input: &Buffer<T>,
-                $($before: $before_type,)?
-                output: $output,
+                &self, stream: &mut Stream, input: &Buffer<T>, $($before: $before_type,)? output: $output,
                 $($after: $after_type,)?
             ) -> Result<Vec<usize>> {
-                self.call_any(stream, $request, Some(input), output.into(), Some($lengths))
+                let (request, lengths) = ($request, Some($lengths));
+                self.call_any(stream, Asked { request, input: Some(input), output: output.into(), lengths })
             }
 
             #[doc = concat!("Starts [`", stringify!($name), "`](DeviceGroup::", stringify!($name),
                 "), as [`start`](DeviceGroup::start) does.")]
             pub fn $start<T: Element>(
-                &self,
-                stream: &mut Stream,
-                input: &Buffer<T>,
-                $($before: $before_type,)?
-                output: $output,
+                &self, stream: &mut Stream, input: &Buffer<T>, $($before: $before_type,)? output: $output,
                 $($after: $after_type,)?
             ) -> Pending<Vec<usize>> {
-                self.start_any(stream, $request, Some(input), output.into(), Some($lengths), |given| given)
+                let (request, lengths) = ($request, Some($lengths));
+                let asked = Asked { request, input: Some(input), output: output.into(), lengths };
+                self.start_any(stream, asked, |given| given)
             }
         )*}
     };

@@ -22,7 +22,7 @@ use std::{
 
 use evener_device::cuda::Context;
 pub(crate) use library::available;
-use library::{Config, Nccl, Ptr, UniqueId};
+use library::{Config, Driver, Libraries, Nccl, Ptr, UniqueId};
 
 use super::wait::Wait;
 use crate::comm::{Blocks, ElementType, Operation, Request, Signature};
@@ -32,7 +32,7 @@ pub(crate) const ID_BYTES: usize = library::ID_BYTES;
 
 /// A new such thing.
 pub(crate) fn new_id() -> Result<[u8; ID_BYTES], String> {
-    let nccl = library::open()?;
+    let nccl = &library::open()?.nccl;
     let mut id = UniqueId([0; ID_BYTES]);
     // SAFETY: the pointer is to a live identifier.
     nccl.check(unsafe { (nccl.get_unique_id)(&mut id) }, "ncclGetUniqueId")?;
@@ -43,6 +43,7 @@ pub(crate) fn new_id() -> Result<[u8; ID_BYTES], String> {
 #[derive(Debug)]
 pub(crate) struct Communicator {
     nccl: &'static Nccl,
+    driver: &'static Driver,
     /// Nothing once it was aborted.
     comm: Option<Ptr>,
     context: Context,
@@ -73,15 +74,16 @@ impl Communicator {
         context: Context,
         timeout: Duration,
     ) -> Result<Self, String> {
-        let nccl = library::open()?;
-        let mut this = Communicator { nccl, comm: None, context, stream: std::ptr::null_mut(), ranks, rank };
+        let Libraries { nccl, driver, .. } = library::open()?;
+        let stream = std::ptr::null_mut();
+        let mut this = Communicator { nccl, driver, comm: None, context, stream, ranks, rank };
         let code = {
             let inside = this.context.enter(JOINING).map_err(text)?;
             let mut comm = std::ptr::null_mut();
             let mut config = Config::not_blocking();
             // SAFETY: the context is current, and the pointers are to live variables.
             let code = unsafe {
-                inside.check((nccl.stream_create)(&mut this.stream, STREAM_NON_BLOCKING)).map_err(text)?;
+                inside.check((driver.stream_create)(&mut this.stream, STREAM_NON_BLOCKING)).map_err(text)?;
                 let (ranks, rank) = (ranks as c_int, rank as c_int);
                 (nccl.comm_init_rank_config)(&mut comm, ranks, UniqueId(id), rank, &mut config)
             };
@@ -100,7 +102,7 @@ impl Communicator {
         timeout: Duration,
     ) -> Result<(), String> {
         let wait = Wait::begin();
-        let (nccl, stream) = (self.nccl, self.stream);
+        let (driver, stream) = (self.driver, self.stream);
         let Some(comm) = self.comm else { return Err("the communicator was aborted".into()) };
         // The same for all members.
         if operands.signature.count == 0 {
@@ -115,7 +117,7 @@ impl Communicator {
             let ended = {
                 let inside = self.context.enter(COLLECTIVE).map_err(text)?;
                 // SAFETY: the stream is of the current context.
-                match unsafe { (nccl.stream_query)(stream) } {
+                match unsafe { (driver.stream_query)(stream) } {
                     DRIVER_NOT_READY => None,
                     code => Some(inside.check(code).map_err(text)),
                 }
@@ -133,37 +135,27 @@ impl Communicator {
         let (nccl, stream, Operands { signature, places, .. }) = (self.nccl, self.stream, operands);
         let (input, output) = (operands.input as *mut c_void, operands.output as *mut c_void);
         let (count, kind) = (signature.count as usize, type_number(signature.element));
+        macro_rules! ask {
+            ($function:ident($($argument:expr),*)) => {
+                ((nccl.$function)($($argument,)* comm, stream), concat!("NCCL's ", stringify!($function)))
+            };
+        }
         // SAFETY: the caller's buffers have so many elements, or the blocks of them that there are places for, and are kept
         // until the work is done; the communicator and the stream are of the current context. Every group that is started
         // is ended.
         unsafe {
             match request {
-                Request::AllReduce(operation) => (
-                    (nccl.all_reduce)(input, output, count, kind, operation_number(operation), comm, stream),
-                    "ncclAllReduce",
-                ),
-                Request::Reduce(operation, root) => {
-                    let (operation, root) = (operation_number(operation), root as c_int);
-                    ((nccl.reduce)(input, output, count, kind, operation, root, comm, stream), "ncclReduce")
+                Request::AllReduce(by) => ask!(all_reduce(input, output, count, kind, operation_number(by))),
+                Request::Reduce(by, root) => {
+                    ask!(reduce(input, output, count, kind, operation_number(by), root as c_int))
                 }
-                Request::Broadcast(root) => (
-                    (nccl.broadcast)(input, output, count, kind, root as c_int, comm, stream),
-                    "ncclBroadcast",
-                ),
-                Request::AllGather if places.are_even() => {
-                    ((nccl.all_gather)(input, output, count, kind, comm, stream), "ncclAllGather")
+                Request::Broadcast(root) => ask!(broadcast(input, output, count, kind, root as c_int)),
+                Request::AllGather if places.are_even() => ask!(all_gather(input, output, count, kind)),
+                Request::ReduceScatter(by) => {
+                    ask!(reduce_scatter(input, output, count, kind, operation_number(by)))
                 }
-                Request::ReduceScatter(operation) => {
-                    let operation = operation_number(operation);
-                    (
-                        (nccl.reduce_scatter)(input, output, count, kind, operation, comm, stream),
-                        "ncclReduceScatter",
-                    )
-                }
-                Request::Send(to) => ((nccl.send)(input, count, kind, to as c_int, comm, stream), "ncclSend"),
-                Request::Recv(from) => {
-                    ((nccl.recv)(output, count, kind, from as c_int, comm, stream), "ncclRecv")
-                }
+                Request::Send(to) => ask!(send(input, count, kind, to as c_int)),
+                Request::Recv(from) => ask!(recv(output, count, kind, from as c_int)),
                 _ => {
                     let mut code = (nccl.group_start)();
                     let taken = |code: c_int| [SUCCESS, IN_PROGRESS].contains(&code);
@@ -227,7 +219,7 @@ impl Drop for Communicator {
             && !self.stream.is_null()
         {
             // SAFETY: of this context, and never used again.
-            unsafe { (self.nccl.stream_destroy)(self.stream) };
+            unsafe { (self.driver.stream_destroy)(self.stream) };
         }
     }
 }

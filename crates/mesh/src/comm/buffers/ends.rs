@@ -6,8 +6,15 @@ use super::super::{
     call::Signature, core::Turn, element::Element, error::Result, request::Request, uneven::Told,
 };
 
-/// Where blocks are uneven, how many elements this rank gives each rank; or that it gives all the same.
-pub(in crate::comm) type Lengths<'a> = Option<Option<&'a [usize]>>;
+/// What a rank asks for, with its buffers.
+#[derive(Debug)]
+pub(in crate::comm) struct Asked<'a, T> {
+    pub(in crate::comm) request: Request,
+    pub(in crate::comm) input: Option<&'a Buffer<T>>,
+    pub(in crate::comm) output: Option<&'a Buffer<T>>,
+    /// Where blocks are uneven, how many elements this rank gives each rank; or that it gives all the same.
+    pub(in crate::comm) lengths: Option<Option<&'a [usize]>>,
+}
 
 /// A rank's buffers in a collective, each with the lengths of its blocks.
 #[derive(Debug)]
@@ -29,13 +36,8 @@ pub(in crate::comm) struct Ends<'a, T> {
 impl Turn<'_> {
     /// The buffers of a collective, which are one where it is in place. Fails where they are not as long as they must be,
     /// and where a rank has one that only the root has, or the root has none.
-    pub(in crate::comm) fn ends<'a, T: Element>(
-        &mut self,
-        request: Request,
-        input: Option<&'a Buffer<T>>,
-        output: Option<&'a Buffer<T>>,
-        lengths: Lengths<'_>,
-    ) -> Result<Ends<'a, T>> {
+    pub(in crate::comm) fn ends<'a, T: Element>(&mut self, asked: &Asked<'a, T>) -> Result<Ends<'a, T>> {
+        let Asked { request, input, output, lengths } = *asked;
         let len = |buffer: Option<&Buffer<T>>| buffer.map_or(0, Buffer::len);
         let (size, is_root) = (self.core.size(), request.root() == self.core.member);
         let told = match lengths {

@@ -7,7 +7,7 @@ mod test;
 
 use evener_device::{Buffer, Device, Stream};
 
-pub(super) use self::ends::{Ends, Lengths};
+pub(super) use self::ends::{Asked, Ends};
 use self::pieces::{Down, Up, piece_len};
 use super::{
     call::{Call, Collective, Signature},
@@ -60,23 +60,21 @@ impl Group {
         output: Option<&Buffer<T>>,
     ) -> Result<()> {
         self.core().settle();
-        self.core().call_buffers((device, stream), request, input, output, None).map(drop)
+        self.core().call_buffers(device, stream, Asked { request, input, output, lengths: None }).map(drop)
     }
 }
 
 impl Core {
-    /// As [`Group::call_buffers`], without waiting for what was started; and with uneven blocks where there are lengths.
+    /// As [`Group::call_buffers`], without waiting for what was started.
     pub(super) fn call_buffers<T: Element>(
         &self,
-        (device, stream): (&Device, &mut Stream),
-        request: Request,
-        input: Option<&Buffer<T>>,
-        output: Option<&Buffer<T>>,
-        lengths: Lengths<'_>,
+        device: &Device,
+        stream: &mut Stream,
+        asked: Asked<'_, T>,
     ) -> Result<Vec<usize>> {
         let mut turn = self.turn();
         turn.begin()?;
-        let ends = turn.ends(request, input, output, lengths)?;
+        let ends = turn.ends(&asked)?;
         turn.together(&ends, |turn| turn.flow(device, stream, &ends))?;
         Ok(ends.given)
     }

@@ -4,7 +4,7 @@ use evener_device::{Buffer, Device, Mark, Stream};
 
 use super::{
     super::{
-        buffers::Lengths, core::Core, element::Element, error::Result, pending::Pending, request::Request,
+        buffers::Asked, core::Core, element::Element, error::Result, pending::Pending, request::Request,
     },
     DeviceGroup, Way,
 };
@@ -21,19 +21,16 @@ impl DeviceGroup {
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
     ) -> Result<()> {
-        self.call_any(stream, request, input, output, None).map(drop)
+        self.call_any(stream, Asked { request, input, output, lengths: None }).map(drop)
     }
 
     pub(in crate::comm) fn call_any<T: Element>(
         &self,
         stream: &mut Stream,
-        request: Request,
-        input: Option<&Buffer<T>>,
-        output: Option<&Buffer<T>>,
-        lengths: Lengths<'_>,
+        asked: Asked<'_, T>,
     ) -> Result<Vec<usize>> {
         self.group.core().settle();
-        self.way.call(self.group.core(), stream, request, (input, output, lengths))
+        self.way.call(self.group.core(), stream, asked)
     }
 
     /// Starts a [`call`](DeviceGroup::call) that comes after whatever is queued in the stream so far. Copies go through
@@ -60,17 +57,14 @@ impl DeviceGroup {
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
     ) -> Pending<()> {
-        self.start_any(stream, request, input, output, None, drop)
+        self.start_any(stream, Asked { request, input, output, lengths: None }, drop)
     }
 
     /// Starts a call of which the caller gets what `made` makes of how much each rank gave.
     pub(in crate::comm) fn start_any<T: Element, R: Send + 'static>(
         &self,
         stream: &mut Stream,
-        request: Request,
-        input: Option<&Buffer<T>>,
-        output: Option<&Buffer<T>>,
-        lengths: Lengths<'_>,
+        Asked { request, input, output, lengths }: Asked<'_, T>,
         made: fn(Vec<usize>) -> R,
     ) -> Pending<R> {
         let (way, input, output) = (self.way.clone(), input.cloned(), output.cloned());
@@ -82,7 +76,8 @@ impl DeviceGroup {
                 .and_then(|mark| stream_after(&way.device, &mark))
                 .map_err(|error| core.device_failed(error))?;
             let lengths = lengths.as_ref().map(Option::as_deref);
-            way.call(core, &mut stream, request, (input.as_ref(), output.as_ref(), lengths)).map(made)
+            let asked = Asked { request, input: input.as_ref(), output: output.as_ref(), lengths };
+            way.call(core, &mut stream, asked).map(made)
         })
     }
 }
@@ -95,19 +90,13 @@ fn stream_after(device: &Device, mark: &Mark) -> evener_device::Result<Stream> {
 }
 
 impl Way {
-    fn call<T: Element>(
-        &self,
-        core: &Core,
-        stream: &mut Stream,
-        request: Request,
-        (input, output, lengths): (Option<&Buffer<T>>, Option<&Buffer<T>>, Lengths<'_>),
-    ) -> Result<Vec<usize>> {
+    fn call<T: Element>(&self, core: &Core, stream: &mut Stream, asked: Asked<'_, T>) -> Result<Vec<usize>> {
         #[cfg(unix)]
         if let Some(direct) = &self.direct
-            && !matches!(request, Request::WeightedAllReduce(_) | Request::Barrier)
+            && !matches!(asked.request, Request::WeightedAllReduce(_) | Request::Barrier)
         {
-            return super::direct::call(direct, core, stream, request, (input, output, lengths));
+            return super::direct::call(direct, core, stream, asked);
         }
-        core.call_buffers((&self.device, stream), request, input, output, lengths)
+        core.call_buffers(&self.device, stream, asked)
     }
 }

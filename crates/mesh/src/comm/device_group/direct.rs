@@ -5,12 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use evener_device::{Buffer, Stream};
 
 use super::super::{
-    buffers::Lengths,
+    buffers::Asked,
     call::Blocks,
     core::Core,
     element::Element,
     error::{CommError, Result},
-    request::Request,
 };
 use crate::backend::nccl::{Communicator, Operands};
 
@@ -19,12 +18,12 @@ pub(super) fn call<T: Element>(
     direct: &Mutex<Communicator>,
     core: &Core,
     stream: &mut Stream,
-    request: Request,
-    (input, output, lengths): (Option<&Buffer<T>>, Option<&Buffer<T>>, Lengths<'_>),
+    asked: Asked<'_, T>,
 ) -> Result<Vec<usize>> {
     let mut turn = core.turn();
     turn.begin()?;
-    let ends = turn.ends(request, input, output, lengths)?;
+    let ends = turn.ends(&asked)?;
+    let Asked { request, input, output, .. } = asked;
     let mut direct = direct.lock().unwrap_or_else(PoisonError::into_inner);
     let done = turn.together(&ends, |_| {
         stream.wait_timeout(core.timeout).map_err(|error| core.device_failed(error))?;
