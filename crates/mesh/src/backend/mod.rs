@@ -18,6 +18,8 @@ pub(crate) mod mpi;
 #[cfg(unix)]
 pub(crate) mod nccl;
 pub(crate) mod reduce;
+#[cfg(unix)]
+mod symbols;
 #[cfg_attr(not(unix), allow(dead_code))]
 mod wait;
 

@@ -142,12 +142,8 @@ unsafe fn fold<T: Copy, A: Accumulate<T>>(
             sum.iter_mut().for_each(|sum| *sum = sum.divided(count));
         }
         let result = A::narrow(sum, &mut result);
-        for output in outputs {
-            // SAFETY: within the range, which the caller promises to be writable; the result is this function's own.
-            unsafe {
-                std::ptr::copy_nonoverlapping(result.as_ptr(), output.cast::<T>().add(start), len);
-            }
-        }
+        // SAFETY: within the range, which the caller promises to be writable; the result is this function's own.
+        unsafe { copy_out(result, outputs, start) };
     }
 }
 
@@ -176,12 +172,19 @@ unsafe fn weigh<T: Copy, A: Accumulate<T, Number: Weigh>>(
         }
         sum.iter_mut().for_each(|sum| *sum = sum.over(total));
         let result = A::narrow(sum, &mut result);
-        for output in outputs {
-            // SAFETY: within the range, which the caller promises to be writable; the result is this function's own.
-            unsafe {
-                std::ptr::copy_nonoverlapping(result.as_ptr(), output.cast::<T>().add(start), len);
-            }
-        }
+        // SAFETY: within the range, which the caller promises to be writable; the result is this function's own.
+        unsafe { copy_out(result, outputs, start) };
+    }
+}
+
+/// # Safety
+/// Every output has room for the result from there on, and does not overlap it.
+unsafe fn copy_out<T: Copy>(result: &[T], outputs: &[*mut u8], start: usize) {
+    for output in outputs {
+        // SAFETY: the caller promises it.
+        unsafe {
+            std::ptr::copy_nonoverlapping(result.as_ptr(), output.cast::<T>().add(start), result.len())
+        };
     }
 }
 

@@ -129,10 +129,10 @@ pub(crate) struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    pub(crate) fn of(call: &Call<'a>, ranks: usize) -> Self {
-        let Signature { collective, root, .. } = call.signature;
-        let (root, part) = (root.map(|root| root as usize), call.signature.part_bytes());
-        Blocks { collective, root, part, ranks, lengths: call.lengths }
+    /// Of a call of so many ranks; where blocks are uneven, of these lengths in bytes.
+    pub(crate) fn of(signature: &Signature, lengths: &'a [usize], ranks: usize) -> Self {
+        let (root, part) = (signature.root.map(|root| root as usize), signature.part_bytes());
+        Blocks { collective: signature.collective, root, part, ranks, lengths }
     }
 
     /// What of its vector a rank gives another, or keeps, where nothing is reduced.
@@ -155,6 +155,11 @@ impl<'a> Blocks<'a> {
             Collective::Gather if self.root == Some(to) => self.taken(to, from),
             _ => 0..self.gives(from, to).len(),
         }
+    }
+
+    /// Whether all are of one length.
+    pub(crate) fn are_even(&self) -> bool {
+        self.lengths.is_empty()
     }
 
     /// How many bytes one rank gives another.

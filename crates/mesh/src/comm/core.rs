@@ -217,7 +217,12 @@ impl Turn<'_> {
 
     /// What is wrong with a request: its input and its output have so many elements, and need so many.
     #[cold]
-    fn wrong(&self, request: Request, element: ElementType, ends: [(usize, usize); 2]) -> CommError {
+    pub(super) fn wrong(
+        &self,
+        request: Request,
+        element: ElementType,
+        ends: [(usize, usize); 2],
+    ) -> CommError {
         let (size, (collective, _, root)) = (self.core.size(), request.parts());
         let is_root = root == self.core.member;
         let end = |what: &str, (found, wanted): (usize, usize)| match root {

@@ -177,12 +177,17 @@ impl CommError {
 
 /// Ranks as people list them: `2`, `2 and 5`, `2, 3 and 5`.
 pub(crate) fn list(ranks: &[usize]) -> String {
-    match ranks {
-        [] => "nobody".into(),
-        [one] => one.to_string(),
+    if ranks.is_empty() { "nobody".into() } else { join(ranks, "and") }
+}
+
+/// Numbers as people list them, with a word before the last.
+pub(crate) fn join(numbers: &[usize], word: &str) -> String {
+    match numbers {
+        [] => "nothing".into(),
+        [only] => only.to_string(),
         [first @ .., last] => {
             let first: Vec<_> = first.iter().map(usize::to_string).collect();
-            format!("{} and {last}", first.join(", "))
+            format!("{} {word} {last}", first.join(", "))
         }
     }
 }

@@ -53,6 +53,7 @@ use std::{sync::Arc, time::Duration};
 pub(crate) use call::{Blocks, Call, Collective, Signature};
 pub use device_group::DeviceGroup;
 pub use element::{Element, ElementType, FloatElement};
+pub(crate) use error::join;
 pub use error::{CommError, Result};
 pub use group::Group;
 pub use members::Members;

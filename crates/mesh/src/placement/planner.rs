@@ -7,7 +7,7 @@ use super::{
     error::PlacementError,
     links::Links,
     predict::{Figures, ReplicaPlan, StagePlan},
-    search::{Found, Searcher},
+    search::{Found, Searcher, best},
     workload::{Sums, Workload},
 };
 use crate::topology::{Axis, LayoutError, Member, Mesh, Parallelism};
@@ -282,11 +282,4 @@ impl Planner {
         let why = why_not(sums, &self.workload.layers, rooms.into_iter());
         PlacementError::Memory(format!("with tp {tp}, pp {pp} and dp {dp}, {why}"))
     }
-}
-
-fn best(found: impl Iterator<Item = Found>) -> Option<Found> {
-    found.fold(None, |best, found| match best {
-        Some(best) if !found.is_better_than(&best) => Some(best),
-        _ => Some(found),
-    })
 }

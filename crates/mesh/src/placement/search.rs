@@ -94,7 +94,7 @@ impl<'a> Searcher<'a> {
 
     /// The best of some orders.
     fn good_beginning(&self, sizes: [usize; 3]) -> Option<Found> {
-        self.best(self.arrangements(sizes), Search::Improved)
+        best(self.arrangements(sizes).filter_map(|it| self.found(it, Search::Improved)))
     }
 
     /// The orders to begin with, filled in replica by replica and stage by stage.
@@ -161,16 +161,6 @@ impl<'a> Searcher<'a> {
         Some(Found { arrangement, prediction, search })
     }
 
-    /// The first of the best.
-    fn best(&self, arrangements: impl Iterator<Item = Arrangement>, search: Search) -> Option<Found> {
-        arrangements.filter_map(|arrangement| self.found(arrangement, search)).fold(None, |best, found| {
-            match best {
-                Some(best) if !found.is_better_than(&best) => Some(best),
-                _ => Some(found),
-            }
-        })
-    }
-
     fn every_way(&self, [tp, pp, dp]: [usize; 3]) -> Option<Found> {
         let listed = Arrangement { tp, pp, dp, order: self.beginnings[0].clone() };
         let mut kinds = self.likeness.clone();
@@ -182,7 +172,7 @@ impl<'a> Searcher<'a> {
             next = next_way(kinds);
             Some(Arrangement { tp, pp, dp, order })
         });
-        self.best(std::iter::once(listed).chain(ways), Search::Everything)
+        best(std::iter::once(listed).chain(ways).filter_map(|it| self.found(it, Search::Everything)))
     }
 
     /// Devices of these kinds, those of a kind in the order that they are listed.
@@ -226,6 +216,14 @@ impl<'a> Searcher<'a> {
             changed
         })
     }
+}
+
+/// The first of the best.
+pub(super) fn best(found: impl Iterator<Item = Found>) -> Option<Found> {
+    found.fold(None, |best, found| match best {
+        Some(best) if !found.is_better_than(&best) => Some(best),
+        _ => Some(found),
+    })
 }
 
 /// Everything that can be tried: pairs of ranks that change places, for two devices, two tensor-parallel groups and two

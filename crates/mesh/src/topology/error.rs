@@ -1,6 +1,7 @@
 //! Why a mesh cannot be arranged so, or has no answer.
 
 use super::axes::Axis;
+use crate::comm::join;
 
 /// Why a mesh cannot be arranged so, or has no answer. A message says what would fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +44,7 @@ pub enum LayoutError {
         name: String,
     },
     /// An axis of size 0 has no room for any rank.
-    #[error("axis `{axis}` has size 0: {} would divide {world} ranks", or_list(&divisors(*.world)))]
+    #[error("axis `{axis}` has size 0: {} would divide {world} ranks", join(&divisors(*.world), "or"))]
     ZeroSize {
         /// The axis.
         axis: String,
@@ -180,17 +181,6 @@ pub(super) fn divisors(number: usize) -> Vec<usize> {
     low.iter().copied().chain(high).collect()
 }
 
-fn or_list(numbers: &[usize]) -> String {
-    match numbers {
-        [] => "nothing".into(),
-        [only] => only.to_string(),
-        [first @ .., last] => {
-            let first: Vec<String> = first.iter().map(usize::to_string).collect();
-            format!("{} or {last}", first.join(", "))
-        }
-    }
-}
-
 fn axes_text(axes: &[Axis]) -> String {
     axes.iter().map(|axis| format!("{} {}", axis.name, axis.size)).collect::<Vec<_>>().join(" × ")
 }
@@ -226,7 +216,7 @@ fn what_fits(axes: &[Axis], world: usize) -> String {
         .then(|| format!("another axis of size {}", world / product as usize));
     let all: Vec<String> = fits.into_iter().chain(another).collect();
     if all.is_empty() {
-        format!("sizes must divide {world}: {}", or_list(&divisors(world)))
+        format!("sizes must divide {world}: {}", join(&divisors(world), "or"))
     } else {
         format!("{} would fit", all.join(", or "))
     }

@@ -43,6 +43,32 @@ pub struct Member {
     device: Option<Device>,
 }
 
+/// Writes methods that set what is known of a member.
+macro_rules! known {
+    ($($(#[$doc:meta])* $name:ident $field:ident: $type:ty;)*) => {
+        impl Member {$(
+            $(#[$doc])*
+            pub fn $name(mut self, $field: $type) -> Self {
+                self.$field = Some($field);
+                self
+            }
+        )*}
+    };
+}
+
+known! {
+    /// With this rate, in work a second.
+    with_rate rate_per_s: f64;
+    /// With this score.
+    with_score score: f64;
+    /// With so much memory.
+    with_memory_bytes memory_bytes: u64;
+    /// With so many compute units.
+    with_compute_units compute_units: u32;
+    /// With this bandwidth to its host's memory.
+    with_host_bytes_per_s host_bytes_per_s: f64;
+}
+
 impl Member {
     /// A member of which only the name and the kind are known.
     pub fn new(id: impl Into<String>, kind: Kind) -> Self {
@@ -74,36 +100,6 @@ impl Member {
     pub fn with_rates(mut self, rates: &Rates) -> Self {
         self.rate_per_s = Some(rates.f32_multiply_adds_per_s);
         self.host_bytes_per_s = Some(rates.upload_bytes_per_s.min(rates.download_bytes_per_s));
-        self
-    }
-
-    /// With this rate, in work a second.
-    pub fn with_rate(mut self, rate_per_s: f64) -> Self {
-        self.rate_per_s = Some(rate_per_s);
-        self
-    }
-
-    /// With this score.
-    pub fn with_score(mut self, score: f64) -> Self {
-        self.score = Some(score);
-        self
-    }
-
-    /// With so much memory.
-    pub fn with_memory_bytes(mut self, bytes: u64) -> Self {
-        self.memory_bytes = Some(bytes);
-        self
-    }
-
-    /// With so many compute units.
-    pub fn with_compute_units(mut self, units: u32) -> Self {
-        self.compute_units = Some(units);
-        self
-    }
-
-    /// With this bandwidth to its host's memory.
-    pub fn with_host_bytes_per_s(mut self, bytes_per_s: f64) -> Self {
-        self.host_bytes_per_s = Some(bytes_per_s);
         self
     }
 

@@ -77,6 +77,11 @@ const EVERYWHERE: &[Behaviour] = &[
     ("derived_groups_inherit_timeout_and_term", agreement::derived_groups_inherit_timeout_and_term),
     ("uneven_batches_train_as_one", gradients::uneven_batches_train_as_one),
     ("uneven_vectors_arrive_whole_and_in_order", uneven::uneven_vectors_arrive_whole_and_in_order),
+    ("uneven_buffers_arrive_whole_and_in_order", uneven::uneven_buffers_arrive_whole_and_in_order),
+    (
+        "a_buffer_that_does_not_fit_uneven_blocks_fails_everybody",
+        uneven::a_buffer_that_does_not_fit_uneven_blocks_fails_everybody,
+    ),
     ("uneven_lengths_that_do_not_add_up_fail_everybody", uneven::lengths_that_do_not_add_up_fail_everybody),
     ("an_uneven_call_is_not_taken_for_an_even_one", uneven::an_uneven_call_is_not_taken_for_an_even_one),
     ("started_calls_can_be_awaited", handles::started_calls_can_be_awaited),

@@ -1,5 +1,6 @@
 //! Gathers and all-to-alls of which every rank gives as much as it has.
 
+use evener_device::{Buffer, Device};
 use evener_mesh::comm::{CommError, Group, Members};
 
 use crate::{
@@ -46,17 +47,142 @@ fn of_type<T: Sample>(group: &Group, most: u64, dice: &mut u64) {
     assert_eq!(group.gather_uneven(&inputs[me], &mut output, root).unwrap(), lengths);
     assert_same("gather_uneven", &output, &if me == root { inputs.concat() } else { Vec::new() });
 
+    let (parts, inputs, expected) = all_to_all::<T>(group, most, seed, dice);
+    let taken = group.all_to_all_uneven(&inputs[me], &parts[me], &mut output).unwrap();
+    assert_eq!(taken, parts.iter().map(|row| row[me]).collect::<Vec<_>>());
+    assert_same("all_to_all_uneven", &output, &expected);
+}
+
+/// How much each rank gives each, what it gives, and what this rank takes.
+type AllToAll<T> = (Vec<Vec<usize>>, Vec<Vec<T>>, Vec<T>);
+
+fn all_to_all<T: Sample>(group: &Group, most: u64, seed: u64, dice: &mut u64) -> AllToAll<T> {
+    let (me, size) = (group.rank().unwrap(), group.size());
     let parts: Vec<Vec<usize>> =
         (0..size).map(|_| (0..size).map(|_| (next(dice) % most) as usize / size).collect()).collect();
     let inputs: Vec<Vec<T>> =
         (0..size).map(|rank| given(seed, rank, parts[rank].iter().sum::<usize>())).collect();
-    let taken = group.all_to_all_uneven(&inputs[me], &parts[me], &mut output).unwrap();
-    assert_eq!(taken, parts.iter().map(|row| row[me]).collect::<Vec<_>>());
     let part = |from: usize| {
         let start: usize = parts[from][..me].iter().sum();
         inputs[from][start..][..parts[from][me]].to_vec()
     };
-    assert_same("all_to_all_uneven", &output, &(0..size).flat_map(part).collect::<Vec<_>>());
+    let expected = (0..size).flat_map(part).collect();
+    (parts, inputs, expected)
+}
+
+/// The same from and to a device's buffers, called and started; and started on host memory.
+pub fn uneven_buffers_arrive_whole_and_in_order(rank: &Rank) {
+    let group = group(rank, "uneven buffers");
+    let mut dice = 12u64;
+    // With several pieces of each block, and with a rank that gives nothing.
+    for most in [1, 5, 3000, 900_000] {
+        of_buffers::<f32>(&group, most, &mut dice);
+        of_buffers::<u8>(&group, most, &mut dice);
+    }
+}
+
+fn of_buffers<T: Sample>(group: &Group, most: u64, dice: &mut u64) {
+    let (me, size) = (group.rank().unwrap(), group.size());
+    let device = Device::cpu();
+    let (on_devices, mut stream) = (group.with_device(&device).unwrap(), device.stream().unwrap());
+    let there = |elements: &[T]| device.buffer_from(elements).unwrap();
+    let seed = next(dice);
+    let lengths: Vec<usize> = (0..size).map(|_| (next(dice) % most) as usize).collect();
+    let inputs: Vec<Vec<T>> = (0..size).map(|rank| given(seed, rank, lengths[rank])).collect();
+    let (mine, all) = (there(&inputs[me]), inputs.concat());
+    let root = next(dice) as usize % size;
+    let at_root = |buffer| (me == root).then_some(buffer);
+    let (parts, dealt, expected) = all_to_all::<T>(group, most, seed, dice);
+    let taken: Vec<usize> = parts.iter().map(|row| row[me]).collect();
+    let deals = there(&dealt[me]);
+    let empty = |len: usize| there(&vec![T::default(); len]);
+    let [first, second, third, fourth] = [(); 4].map(|()| empty(all.len()));
+    let (fifth, sixth) = (empty(expected.len()), empty(expected.len()));
+
+    let pending = on_devices.start_all_gather_uneven(&mut stream, &mine, &first);
+    assert_eq!(on_devices.all_gather_uneven(&mut stream, &mine, &second).unwrap(), lengths);
+    assert_eq!(pending.wait().unwrap(), lengths);
+    let pending = on_devices.start_gather_uneven(&mut stream, &mine, at_root(&third), root);
+    assert_eq!(on_devices.gather_uneven(&mut stream, &mine, at_root(&fourth), root).unwrap(), lengths);
+    assert_eq!(pending.wait().unwrap(), lengths);
+    let pending = on_devices.start_all_to_all_uneven(&mut stream, &deals, &parts[me], &fifth);
+    let called = on_devices.all_to_all_uneven(&mut stream, &deals, &parts[me], &sixth);
+    assert_eq!((called.unwrap(), pending.wait().unwrap()), (taken.clone(), taken.clone()));
+
+    let mut holds = |what: &str, buffer: &Buffer<T>, expected: &[T]| {
+        assert_same(what, &stream.download(buffer).unwrap().wait().unwrap(), expected);
+    };
+    for (what, buffer) in [("started", &first), ("called", &second)] {
+        holds(&format!("all_gather_uneven {what}"), buffer, &all);
+    }
+    let gathered = if me == root { all.clone() } else { vec![T::default(); all.len()] };
+    for (what, buffer) in [("started", &third), ("called", &fourth)] {
+        holds(&format!("gather_uneven {what}"), buffer, &gathered);
+    }
+    for (what, buffer) in [("started", &fifth), ("called", &sixth)] {
+        holds(&format!("all_to_all_uneven {what}"), buffer, &expected);
+    }
+
+    let first = group.start_all_gather_uneven(inputs[me].clone(), Vec::new());
+    let second = group.start_gather_uneven(inputs[me].clone(), vec![T::default(); 3], root);
+    let third = group.start_all_to_all_uneven(dealt[me].clone(), &parts[me], Vec::new());
+    let (input, output, given) = first.wait().unwrap();
+    assert_same("the input", &input, &inputs[me]);
+    assert_eq!(given, lengths);
+    assert_same("start_all_gather_uneven", &output, &all);
+    let (_, output, given) = second.wait().unwrap();
+    assert_eq!(given, lengths);
+    assert_same("start_gather_uneven", &output, if me == root { &all } else { &[] });
+    let (_, output, given) = third.wait().unwrap();
+    assert_eq!(given, taken);
+    assert_same("start_all_to_all_uneven", &output, &expected);
+}
+
+/// One rank's buffer is too short, or too long, or is there where only the root has one; the others' are right.
+pub fn a_buffer_that_does_not_fit_uneven_blocks_fails_everybody(rank: &Rank) {
+    for (index, started) in [(0, false), (1, false), (2, false), (3, false), (0, true), (3, true)] {
+        let group = group(rank, &format!("misfits {index} {started}"));
+        let (me, size) = (group.rank().unwrap(), group.size());
+        let wrong = size - 1;
+        if size == 1 && index == 2 {
+            continue;
+        }
+        let device = Device::cpu();
+        let (on_devices, mut stream) = (group.with_device(&device).unwrap(), device.stream().unwrap());
+        let mine = device.buffer_from(&vec![me as u32; me + 1]).unwrap();
+        let total = size * (size + 1) / 2;
+        let output = |len: usize| device.buffer::<u32>(len).unwrap();
+        let error = match index {
+            0 | 1 => {
+                let len = if me == wrong { [total - 1, total + 1][index] } else { total };
+                match started {
+                    true => on_devices.start_all_gather_uneven(&mut stream, &mine, &output(len)).wait(),
+                    false => on_devices.all_gather_uneven(&mut stream, &mine, &output(len)),
+                }
+            }
+            2 => {
+                let output = [0, wrong].contains(&me).then(|| output(total));
+                on_devices.gather_uneven(&mut stream, &mine, output.as_ref(), 0)
+            }
+            _ => {
+                // All elements to the first rank; one says one too many.
+                let mut lengths = vec![0; size];
+                lengths[0] = if me == wrong { me + 2 } else { me + 1 };
+                let output = output(if me == 0 { total } else { 0 });
+                match started {
+                    true => on_devices.start_all_to_all_uneven(&mut stream, &mine, &lengths, &output).wait(),
+                    false => on_devices.all_to_all_uneven(&mut stream, &mine, &lengths, &output),
+                }
+            }
+        }
+        .unwrap_err();
+        if me == wrong {
+            assert!(matches!(error, CommError::Argument { .. }), "{index}: {error}");
+        } else {
+            assert_eq!(error.ranks(), [wrong], "{index}: {error}");
+        }
+        assert!(group.barrier().is_err());
+    }
 }
 
 pub fn lengths_that_do_not_add_up_fail_everybody(rank: &Rank) {

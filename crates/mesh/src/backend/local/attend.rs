@@ -55,7 +55,7 @@ impl Attendance {
         hopeless: &dyn Fn() -> Option<(usize, Closed)>,
     ) -> Result<(), Outcome> {
         let members = self.meeting.slots.len();
-        let places = Blocks::of(call, members);
+        let places = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, weight, input, ref mut output, .. } = *call;
         self.call += 1;
         self.step += 1;

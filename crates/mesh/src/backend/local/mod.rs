@@ -23,7 +23,7 @@ use meeting::{Meeting, Stopped};
 use standing::{Closed, Standings};
 
 use super::{Endpoint, Failure, Farewell, Parting, Transport, wait};
-use crate::comm::{Call, Collective};
+use crate::comm::{Call, Collective, Signature};
 
 /// A world of threads: one place each.
 pub(crate) fn world(size: usize) -> Vec<Arc<dyn Transport>> {
@@ -187,8 +187,8 @@ impl Endpoint for Member {
         // Of two, the sender is the first; both call the same for the comparison, and the sender is the root.
         let ends = if sends { (self.me, peer) } else { (peer, self.me) };
         let (me, other) = if sends { (0, 1) } else { (1, 0) };
-        call.signature.collective = Collective::Send;
-        call.signature.root = Some(0);
+        let signature = Signature { collective: Collective::Send, root: Some(0), ..call.signature };
+        let mut call = Call { signature, output: &mut *call.output, ..*call };
         let channel = &self.channel;
         let pair = self.pairs.entry(ends).or_insert_with(|| {
             let mut pairs = lock(&channel.pairs);
@@ -196,7 +196,7 @@ impl Endpoint for Member {
         });
         let hopeless = || channel.meeting.slots.closed(peer).map(|why| (other, why));
         let in_group = |member: usize| if member == 0 { ends.0 } else { ends.1 };
-        pair.run(call, timeout, &hopeless).map_err(|outcome| match outcome {
+        pair.run(&mut call, timeout, &hopeless).map_err(|outcome| match outcome {
             Outcome::Disagree(called) => {
                 let mut all = vec![None; self.channel.meeting.slots.len()];
                 for (member, mut signature) in called.into_iter().enumerate() {

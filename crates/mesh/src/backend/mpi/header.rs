@@ -1,7 +1,5 @@
 //! What every message says before its data.
 
-use super::wire::HEADER_BYTES;
-
 /// What every message says before its data.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Header {
@@ -18,24 +16,28 @@ pub(super) struct Header {
 impl Header {
     #[inline]
     pub(super) fn write(&self, buffer: &mut [u8]) {
-        let words = [self.identity, self.call, self.signature[0], self.signature[1], self.weight.to_bits()];
-        for (place, word) in buffer[..HEADER_BYTES].chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
+        let Header { identity, call, signature: [what, count], weight } = *self;
+        write_words([identity, call, what, count, weight.to_bits()], buffer);
     }
 
     #[inline]
     pub(super) fn read(buffer: &[u8]) -> Self {
-        let word = |index: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&buffer[index * 8..][..8]);
-            u64::from_le_bytes(bytes)
-        };
-        Header {
-            identity: word(0),
-            call: word(1),
-            signature: [word(2), word(3)],
-            weight: f64::from_bits(word(4)),
-        }
+        let [identity, call, what, count, weight] = read_words(buffer);
+        Header { identity, call, signature: [what, count], weight: f64::from_bits(weight) }
     }
+}
+
+/// Writes words to the beginning of a message.
+#[inline]
+pub(super) fn write_words<const N: usize>(words: [u64; N], buffer: &mut [u8]) {
+    for (place, word) in buffer.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
+    }
+}
+
+/// The words at the beginning of a message.
+#[inline]
+pub(super) fn read_words<const N: usize>(buffer: &[u8]) -> [u64; N] {
+    let places = buffer.as_chunks::<8>().0;
+    std::array::from_fn(|index| u64::from_le_bytes(places[index]))
 }

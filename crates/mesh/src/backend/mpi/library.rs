@@ -11,6 +11,8 @@ use std::{
 
 use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 
+use crate::backend::symbols::symbols;
+
 /// A library of one's own choice.
 pub(crate) const VARIABLE: &str = "EVENER_MPI";
 
@@ -45,26 +47,26 @@ pub(super) struct Constants<H> {
     pub(super) thread_serialized: c_int,
 }
 
-/// The functions that are used, each as the standard declares it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Calls<H> {
-    pub(super) initialized: unsafe extern "C" fn(*mut c_int) -> c_int,
-    pub(super) finalized: unsafe extern "C" fn(*mut c_int) -> c_int,
-    pub(super) query_thread: unsafe extern "C" fn(*mut c_int) -> c_int,
-    pub(super) init_thread:
-        unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int,
-    pub(super) finalize: unsafe extern "C" fn() -> c_int,
-    pub(super) comm_dup: unsafe extern "C" fn(H, *mut H) -> c_int,
-    pub(super) comm_free: unsafe extern "C" fn(*mut H) -> c_int,
-    pub(super) comm_rank: unsafe extern "C" fn(H, *mut c_int) -> c_int,
-    pub(super) comm_size: unsafe extern "C" fn(H, *mut c_int) -> c_int,
-    pub(super) comm_get_attr: unsafe extern "C" fn(H, c_int, *mut *mut c_int, *mut c_int) -> c_int,
-    pub(super) comm_set_errhandler: unsafe extern "C" fn(H, H) -> c_int,
-    pub(super) isend: unsafe extern "C" fn(*const c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int,
-    pub(super) irecv: unsafe extern "C" fn(*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int,
-    pub(super) test: unsafe extern "C" fn(*mut H, *mut c_int, usize) -> c_int,
-    pub(super) cancel: unsafe extern "C" fn(*mut H) -> c_int,
-    pub(super) error_string: unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int,
+symbols! {
+    /// The functions that are used, each as the standard declares it.
+    Calls<H> of Opened {
+        initialized b"MPI_Initialized" (*mut c_int) -> c_int;
+        finalized b"MPI_Finalized" (*mut c_int) -> c_int;
+        query_thread b"MPI_Query_thread" (*mut c_int) -> c_int;
+        init_thread b"MPI_Init_thread" (*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
+        finalize b"MPI_Finalize" () -> c_int;
+        comm_dup b"MPI_Comm_dup" (H, *mut H) -> c_int;
+        comm_free b"MPI_Comm_free" (*mut H) -> c_int;
+        comm_rank b"MPI_Comm_rank" (H, *mut c_int) -> c_int;
+        comm_size b"MPI_Comm_size" (H, *mut c_int) -> c_int;
+        comm_get_attr b"MPI_Comm_get_attr" (H, c_int, *mut *mut c_int, *mut c_int) -> c_int;
+        comm_set_errhandler b"MPI_Comm_set_errhandler" (H, H) -> c_int;
+        isend b"MPI_Isend" (*const c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
+        irecv b"MPI_Irecv" (*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
+        test b"MPI_Test" (*mut H, *mut c_int, usize) -> c_int;
+        cancel b"MPI_Cancel" (*mut H) -> c_int;
+        error_string b"MPI_Error_string" (c_int, *mut c_char, *mut c_int) -> c_int;
+    }
 }
 
 /// An MPI library with its constants.
@@ -78,6 +80,19 @@ pub(super) struct Library<H> {
     pub(super) takes_signals: bool,
     // Never closed: MPI libraries do not survive it.
     _opened: std::mem::ManuallyDrop<Opened>,
+}
+
+impl<H: Handle> Library<H> {
+    fn new(
+        opened: std::mem::ManuallyDrop<Opened>,
+        constants: Constants<H>,
+        version: String,
+        takes_signals: bool,
+    ) -> Result<Self, String> {
+        // SAFETY: as the standard declares them, with the handles of this family.
+        let calls = unsafe { Calls::find(&opened) }?;
+        Ok(Library { calls, constants, version, takes_signals, _opened: opened })
+    }
 }
 
 /// A library of either width of handles.
@@ -164,9 +179,10 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
         |symbol: &[u8]| unsafe { opened.get::<*const c_void>(symbol) }.map(|it| it.as_raw_ptr() as usize);
     if name.contains("mpi_abi") {
         check_abi(&opened)?;
+        let (takes_signals, version) = (!version.contains(OPEN_MPI), format!("{version}, standard ABI"));
         // As `mpi_abi.h` of the standard has them.
         let constants = Constants {
-            world: 0x101usize,
+            world: 0x101,
             byte: 0x247,
             null_request: 0x180,
             errors_return: 0x143,
@@ -175,9 +191,7 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
             tag_upper_bound: 501,
             thread_serialized: 2048,
         };
-        let calls = calls(&opened)?;
-        let (takes_signals, version) = (!version.contains(OPEN_MPI), format!("{version}, standard ABI"));
-        return Ok(Either::Wide(Library { calls, constants, version, takes_signals, _opened: opened }));
+        return Library::new(opened, constants, version, takes_signals).map(Either::Wide);
     }
     if let Ok(world) = address(b"ompi_mpi_comm_world") {
         let of = |symbol: &str| address(symbol.as_bytes()).map_err(|why| why.to_string());
@@ -191,14 +205,7 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
             tag_upper_bound: 0,
             thread_serialized: 2,
         };
-        let calls = calls(&opened)?;
-        return Ok(Either::Wide(Library {
-            calls,
-            constants,
-            version,
-            takes_signals: false,
-            _opened: opened,
-        }));
+        return Library::new(opened, constants, version, false).map(Either::Wide);
     }
     let constants = Constants {
         world: 0x4400_0000,
@@ -210,8 +217,7 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
         tag_upper_bound: 0x6440_0001,
         thread_serialized: 2,
     };
-    let calls = calls(&opened)?;
-    Ok(Either::Narrow(Library { calls, constants, version, takes_signals: true, _opened: opened }))
+    Library::new(opened, constants, version, true).map(Either::Narrow)
 }
 
 /// Fails unless the library has the ABI that the standard fixed: drafts of it had other numbers.
@@ -223,33 +229,6 @@ fn check_abi(opened: &Opened) -> Result<(), String> {
     // SAFETY: the pointers are to live variables.
     unsafe { get(&mut major, &mut minor) };
     if major == 1 { Ok(()) } else { Err(format!("it has version {major}.{minor} of the ABI of MPI, not 1")) }
-}
-
-fn calls<H: Handle>(opened: &Opened) -> Result<Calls<H>, String> {
-    macro_rules! find {
-        ($name:literal) => {
-            // SAFETY: the standard declares the function so, with the handles of this family.
-            *unsafe { opened.get($name) }.map_err(|why| why.to_string())?
-        };
-    }
-    Ok(Calls {
-        initialized: find!(b"MPI_Initialized"),
-        finalized: find!(b"MPI_Finalized"),
-        query_thread: find!(b"MPI_Query_thread"),
-        init_thread: find!(b"MPI_Init_thread"),
-        finalize: find!(b"MPI_Finalize"),
-        comm_dup: find!(b"MPI_Comm_dup"),
-        comm_free: find!(b"MPI_Comm_free"),
-        comm_rank: find!(b"MPI_Comm_rank"),
-        comm_size: find!(b"MPI_Comm_size"),
-        comm_get_attr: find!(b"MPI_Comm_get_attr"),
-        comm_set_errhandler: find!(b"MPI_Comm_set_errhandler"),
-        isend: find!(b"MPI_Isend"),
-        irecv: find!(b"MPI_Irecv"),
-        test: find!(b"MPI_Test"),
-        cancel: find!(b"MPI_Cancel"),
-        error_string: find!(b"MPI_Error_string"),
-    })
 }
 
 /// The library's own words on what it is, shortened to a name and a number.

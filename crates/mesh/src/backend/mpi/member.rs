@@ -165,7 +165,7 @@ impl Endpoint for Member {
             Header { identity: self.identity, call: *count, signature: signature.pack(), weight: 1.0 };
         // Words are numbered by calls of all; whoever has said one takes no part in exchanges either.
         let mut session = Session::new(&self.shared, &self.ranks, header, timeout, None);
-        session.any_word_counts();
+        session.any_word = true;
         let tag = self.tag + EXCHANGES;
         let mut run = || {
             let opening = session.expect(peer, tag)?;

@@ -46,7 +46,7 @@ pub(super) struct Part<'a, 'b> {
 
 impl<'a, 'b> Part<'a, 'b> {
     pub(super) fn new(session: &'b mut Session<'a>, signature: Signature, me: usize, tag: c_int) -> Self {
-        let (part, eager) = (signature.part_bytes(), session.eager_bytes() - HEADER_BYTES);
+        let (part, eager) = (signature.part_bytes(), session.wire().eager_bytes - HEADER_BYTES);
         let piece_bytes = match part {
             part if part <= eager => eager,
             part if part <= SHORT_BYTES => part.div_ceil(part.div_ceil(eager)).next_multiple_of(64),
@@ -69,8 +69,8 @@ impl<'a, 'b> Part<'a, 'b> {
     }
 
     pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
-        let (members, me) = (self.session.members(), self.me);
-        let places = Blocks::of(call, members);
+        let (members, me) = (self.session.ranks.len(), self.me);
+        let places = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, weight, input, ref mut output, .. } = *call;
         let part = signature.part_bytes();
         let root = signature.root.map(|root| root as usize);
@@ -125,10 +125,10 @@ impl<'a, 'b> Part<'a, 'b> {
         rounds: usize,
         second: &mut Option<Openings>,
     ) -> Result<Openings, Failure> {
-        let openings = self.begin(slice, from)?;
+        let (openings, me) = (self.begin(slice, from)?, self.me);
         // Where all weights are 0 the group stays in use, so nothing may be left on its way.
         if rounds > 1 && self.signature.collective != Collective::WeightedAllReduce {
-            *second = Some(self.trade(from, slice, 1)?);
+            *second = Some(self.trade(from, slice, |_| slice(me).len(), 1)?);
         }
         self.agree(&openings)?;
         Ok(openings)
@@ -136,7 +136,7 @@ impl<'a, 'b> Part<'a, 'b> {
 
     /// Hears from everybody what is called.
     fn agree(&mut self, openings: &Openings) -> Result<(), Failure> {
-        let (members, me) = (self.session.members(), self.me);
+        let (members, me) = (self.session.ranks.len(), self.me);
         self.session.hear(me, openings)?;
         let mine = self.signature.pack();
         let (mut agreed, mut late) = (true, false);
@@ -144,7 +144,7 @@ impl<'a, 'b> Part<'a, 'b> {
             let Some(ticket) = openings[member] else { continue };
             let header = self.session.header_of(ticket);
             agreed &= header.signature == mine;
-            late |= header.call != self.session.call();
+            late |= header.call != self.session.header.call;
             if let Some(weight) = self.weights.get_mut(member) {
                 *weight = header.weight;
             }
@@ -178,39 +178,34 @@ impl<'a, 'b> Part<'a, 'b> {
         taken: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
-        let (members, me, tag) = (self.session.members(), self.me, self.tag + PIECES);
         let openings = self.begin(&to, given)?;
         self.agree(&openings)?;
-        for member in others(members, me) {
-            let Some(ticket) = openings[member] else { continue };
+        self.take(&openings, taken, &from, 0)?;
+        let longest = others(self.session.ranks.len(), self.me).map(|it| to(it).len().max(from(it).len()));
+        for index in 1..self.rounds(longest.max().unwrap_or(0)) {
+            let expected = self.trade(given, &to, |member| from(member).len(), index)?;
+            self.take(&expected, taken, &from, index)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a piece of what each gives, and takes it to its place.
+    fn take(
+        &mut self,
+        pieces: &Openings,
+        taken: &mut [u8],
+        from: impl Fn(usize) -> Range<usize>,
+        index: usize,
+    ) -> Result<(), Failure> {
+        self.session.hear(self.me, pieces)?;
+        for (member, ticket) in pieces.iter().enumerate() {
+            let Some(ticket) = *ticket else { continue };
             let into = &mut taken[from(member)];
-            let len = into.len().min(self.piece_bytes);
-            into[..len].copy_from_slice(&self.session.data_of(ticket)[..len]);
+            let range = self.piece(into.len(), index);
+            let len = range.len();
+            into[range].copy_from_slice(&self.session.data_of(ticket)[..len]);
         }
-        self.close(&openings);
-        let longest = others(members, me).map(|it| to(it).len().max(from(it).len())).max().unwrap_or(0);
-        for index in 1..self.rounds(longest) {
-            let mut expected = Openings::from_elem(None, members);
-            for member in others(members, me) {
-                if !self.piece(from(member).len(), index).is_empty() {
-                    expected[member] = Some(self.session.expect(member, tag)?);
-                }
-            }
-            for member in others(members, me) {
-                let range = self.piece(to(member).len(), index);
-                if !range.is_empty() {
-                    self.session.send(member, tag, &given[to(member)][range])?;
-                }
-            }
-            for member in others(members, me) {
-                let Some(ticket) = expected[member] else { continue };
-                self.session.wait(ticket, member, |_| vec![member])?;
-                let range = self.piece(from(member).len(), index);
-                let len = range.len();
-                taken[from(member)][range].copy_from_slice(&self.session.data_of(ticket)[..len]);
-                self.session.release(ticket);
-            }
-        }
+        self.close(pieces);
         Ok(())
     }
 
@@ -230,7 +225,7 @@ impl<'a, 'b> Part<'a, 'b> {
 
     /// Everybody reduces its slice of the vector piece by piece, and gives the others each piece that is done.
     fn all_reduce(&mut self, data: &mut [u8]) -> Result<(), Failure> {
-        let (members, me) = (self.session.members(), self.me);
+        let (members, me) = (self.session.ranks.len(), self.me);
         let element = self.signature.element.bytes();
         // Slices are whole elements, and begin at cache lines.
         let each = data.len().div_ceil(members).next_multiple_of(element.max(64));
@@ -252,25 +247,18 @@ impl<'a, 'b> Part<'a, 'b> {
                 if index + 1 < rounds {
                     next_pieces = Some(match second.take() {
                         Some(second) => second,
-                        None => self.trade(data, slice, index + 1)?,
+                        None => self.trade(data, slice, |_| mine.len(), index + 1)?,
                     });
                 }
                 let here = &mut data[mine.clone()][self.piece(mine.len(), index)];
                 if let Some(pieces) = pieces.take() {
-                    self.wait_all(&pieces)?;
+                    self.session.hear(self.me, &pieces)?;
                     self.reduce_and_send(&pieces, here, results)?;
                     self.close(&pieces);
                 }
             }
-            self.wait_all(&reduced)?;
-            for member in others(members, me) {
-                let Some(ticket) = reduced[member] else { continue };
-                let range = self.piece(slice(member).len(), index - 1);
-                let len = range.len();
-                data[slice(member)][range].copy_from_slice(&self.session.data_of(ticket)[..len]);
-            }
-            self.close(&std::mem::replace(&mut reduced, next_reduced));
-            pieces = next_pieces;
+            self.take(&reduced, data, slice, index.saturating_sub(1))?;
+            (pieces, reduced) = (next_pieces, next_reduced);
         }
         Ok(())
     }
@@ -280,7 +268,7 @@ impl<'a, 'b> Part<'a, 'b> {
         if here.is_empty() {
             return Ok(());
         }
-        let mut members = others(self.session.members(), self.me);
+        let mut members = others(self.session.ranks.len(), self.me);
         // The first message is written while the result is in the nearest cache.
         if let Some(member) = members.next() {
             let ticket = self.session.prepare()?;
@@ -299,7 +287,7 @@ impl<'a, 'b> Part<'a, 'b> {
         slice: impl Fn(usize) -> Range<usize> + Copy,
         my_offset: usize,
     ) -> Result<(), Failure> {
-        let members = self.session.members();
+        let members = self.session.ranks.len();
         let mine = slice(self.me);
         let longest = (0..members).map(|member| slice(member).len()).max().unwrap_or(0);
         let rounds = self.rounds(longest);
@@ -307,7 +295,7 @@ impl<'a, 'b> Part<'a, 'b> {
         let mut pieces = self.begin_two(slice, given.unwrap_or(result), rounds, &mut next)?;
         for index in 0.. {
             if index + 1 < rounds && next.is_none() {
-                next = Some(self.trade(given.unwrap_or(result), slice, index + 1)?);
+                next = Some(self.trade(given.unwrap_or(result), slice, |_| mine.len(), index + 1)?);
             }
             let range = self.piece(mine.len(), index);
             let output = result[range.clone()].as_mut_ptr();
@@ -319,41 +307,33 @@ impl<'a, 'b> Part<'a, 'b> {
             self.close(&pieces);
             let Some(more) = next.take() else { break };
             pieces = more;
-            self.wait_all(&pieces)?;
+            self.session.hear(self.me, &pieces)?;
         }
         Ok(())
     }
 
-    /// Sends everybody a piece of its slice, and expects the same piece of this rank's slice from everybody.
+    /// Sends everybody a piece of what it is given, and expects the same piece from everybody who gives so much.
     fn trade(
         &mut self,
         given: &[u8],
-        slice: impl Fn(usize) -> Range<usize>,
+        to: impl Fn(usize) -> Range<usize>,
+        gives: impl Fn(usize) -> usize,
         index: usize,
     ) -> Result<Openings, Failure> {
-        let (members, me, tag) = (self.session.members(), self.me, self.tag + PIECES);
+        let (members, me, tag) = (self.session.ranks.len(), self.me, self.tag + PIECES);
         let mut expected = Openings::from_elem(None, members);
-        if !self.piece(slice(me).len(), index).is_empty() {
-            for member in others(members, me) {
+        for member in others(members, me) {
+            if !self.piece(gives(member), index).is_empty() {
                 expected[member] = Some(self.session.expect(member, tag)?);
             }
         }
         for member in others(members, me) {
-            let range = self.piece(slice(member).len(), index);
+            let range = self.piece(to(member).len(), index);
             if !range.is_empty() {
-                self.session.send(member, tag, &given[slice(member)][range])?;
+                self.session.send(member, tag, &given[to(member)][range])?;
             }
         }
         Ok(expected)
-    }
-
-    fn wait_all(&mut self, tickets: &Openings) -> Result<(), Failure> {
-        for (member, ticket) in tickets.iter().enumerate() {
-            if let Some(ticket) = ticket {
-                self.session.wait(*ticket, member, |_| vec![member])?;
-            }
-        }
-        Ok(())
     }
 
     /// Reduces a piece of everybody's, this rank's own at its place, in the order of ranks.

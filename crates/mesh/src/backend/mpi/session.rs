@@ -40,8 +40,8 @@ pub(super) fn others(members: usize, me: usize) -> impl Iterator<Item = usize> {
 pub(super) struct Session<'a> {
     shared: &'a Shared,
     line: Option<MutexGuard<'a, Line>>,
-    ranks: &'a [usize],
-    header: Header,
+    pub(super) ranks: &'a [usize],
+    pub(super) header: Header,
     /// When the call began, once the clock was asked.
     start: Option<Instant>,
     timeout: Duration,
@@ -56,7 +56,8 @@ pub(super) struct Session<'a> {
     wait: Option<Wait>,
     /// How long what was sent before a word may still come.
     grace: Option<Duration>,
-    any_word: bool,
+    /// Whoever has said a word, at whichever call, takes no part: for exchanges, which have numbers of their own.
+    pub(super) any_word: bool,
     /// What is sent would not stay in a cache anyway.
     pub(super) far: bool,
 }
@@ -99,26 +100,8 @@ impl<'a> Session<'a> {
     }
 
     #[inline]
-    fn wire(&mut self) -> &mut Wire {
+    pub(super) fn wire(&mut self) -> &mut Wire {
         &mut self.line().wire
-    }
-
-    pub(super) fn members(&self) -> usize {
-        self.ranks.len()
-    }
-
-    /// How long a message may be that is sent without asking the receiver first.
-    pub(super) fn eager_bytes(&mut self) -> usize {
-        self.wire().eager_bytes
-    }
-
-    pub(super) fn call(&self) -> u64 {
-        self.header.call
-    }
-
-    /// Whoever has said a word, at whichever call, takes no part: for exchanges, which have numbers of their own.
-    pub(super) fn any_word_counts(&mut self) {
-        self.any_word = true;
     }
 
     fn start(&mut self) -> Instant {
@@ -127,7 +110,6 @@ impl<'a> Session<'a> {
 
     /// Hears words that came while this rank was elsewhere. The others may have given up meanwhile: then what they sent
     /// before is here, and would look like success.
-    #[inline]
     fn catch_up(&mut self) -> Result<(), Failure> {
         let (start, Some(last)) = (self.start(), self.last.take()) else { return Ok(()) };
         let away = start - std::mem::replace(last, start);
@@ -213,13 +195,11 @@ impl<'a> Session<'a> {
     }
 
     /// What came with a message that has been waited for.
-    #[inline]
     pub(super) fn header_of(&mut self, ticket: Ticket) -> Header {
         Header::read(self.wire().buffer(ticket))
     }
 
     /// The data of a message that has been waited for.
-    #[inline]
     pub(super) fn data_of(&mut self, ticket: Ticket) -> &[u8] {
         &self.wire().buffer(ticket)[HEADER_BYTES..][..PIECE_BYTES]
     }
@@ -241,7 +221,7 @@ impl<'a> Session<'a> {
         tag: c_int,
         piece: impl Fn(usize) -> &'b [u8],
     ) -> Result<Openings, Failure> {
-        let members = self.members();
+        let members = self.ranks.len();
         let mut openings = Openings::from_elem(None, members);
         // Everything that can wait comes after sending: the others wait for that.
         for member in others(members, me) {
@@ -256,9 +236,8 @@ impl<'a> Session<'a> {
     }
 
     /// Waits for what every other member sends.
-    #[inline]
     pub(super) fn hear(&mut self, me: usize, openings: &Openings) -> Result<(), Failure> {
-        let members = self.members();
+        let members = self.ranks.len();
         for member in others(members, me) {
             let Some(ticket) = openings[member] else { continue };
             self.wait(ticket, member, |wire| {
@@ -289,7 +268,6 @@ impl<'a> Session<'a> {
     }
 
     /// Waits for a message from a member. `missing` says, at the end, who else was not heard of.
-    #[inline]
     pub(super) fn wait(
         &mut self,
         ticket: Ticket,
@@ -354,7 +332,6 @@ impl<'a> Session<'a> {
     }
 
     /// Waits until everything is sent: a rank that goes away from MPI for long would hold up the others.
-    #[inline]
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         while !self.outgoing.is_empty() {
             self.wait_sent(self.outgoing.len() - 1)?;
@@ -431,14 +408,13 @@ mod test {
 
     use super::{
         super::{
-            wire::{Messages, Request},
+            wire::{Messages, Request, Shelf},
             word::Ear,
         },
         *,
     };
 
     /// Messages that lie ready, by tag.
-    #[derive(Debug)]
     struct Ready(Mutex<HashMap<c_int, VecDeque<Vec<u8>>>>);
 
     /// A request is its buffer's address and the tag.
@@ -475,7 +451,16 @@ mod test {
             bytes
         };
         let messages = HashMap::from([(9, [message(7, 3), message(7, 4), message(8, 1)].into())]);
-        let mut wire = Wire::new(Box::new(Ready(Mutex::new(messages))), 0, 0, 2);
+        let mut wire = Wire {
+            messages: Box::new(Ready(Mutex::new(messages))),
+            none: 0,
+            rank: 0,
+            size: 2,
+            version: "ready".into(),
+            highest_tag: 100,
+            eager_bytes: 4096,
+            shelf: Shelf::default(),
+        };
         let ear = Ear::new(&mut wire).unwrap();
         let shared = Shared {
             line: Mutex::new(Line { wire, ear }),

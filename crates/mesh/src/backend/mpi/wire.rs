@@ -26,28 +26,19 @@ pub(super) type Ticket = usize;
 pub(super) type Request = usize;
 
 /// What a library does with messages, whatever its handles are.
-pub(super) trait Messages: Send + Debug {
+///
+/// # Safety
+/// Of what is unsafe: a buffer has so many bytes, or where nothing is said as many as a message can have, stays where it
+/// is and is left alone until its request has ended. Requests are such as were given here, and have not ended.
+pub(super) trait Messages: Send {
     /// Begins to send.
-    ///
-    /// # Safety
-    /// The buffer has so many bytes, stays where it is and is not written to until the request has ended.
     unsafe fn send(&self, buffer: *const u8, bytes: usize, to: usize, tag: c_int)
     -> Result<Request, Failure>;
     /// Begins to receive, from a rank or from whichever sends first.
-    ///
-    /// # Safety
-    /// The buffer has as many bytes as a message can have, stays where it is and is left alone until the request has
-    /// ended.
     unsafe fn receive(&self, buffer: *mut u8, from: Option<usize>, tag: c_int) -> Result<Request, Failure>;
-    /// Whether a request has ended. Once it has, there is no such request any more, and it is replaced by none.
-    ///
-    /// # Safety
-    /// One of the calls above gave the request.
+    /// Whether a request has ended. Once it has, it is replaced by the one that is none.
     unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure>;
     /// Ends a receive that nothing has matched; otherwise it changes nothing.
-    ///
-    /// # Safety
-    /// As for [`test`](Self::test).
     unsafe fn cancel(&self, request: Request);
     /// Ends the use of MPI, together with all other ranks.
     fn finish(&mut self);
@@ -59,7 +50,6 @@ pub(super) trait Messages: Send + Debug {
 const CHUNK_BYTES: usize = 2 << 20;
 
 /// A buffer that begins at a cache line, so that every element type is aligned in it.
-#[derive(Debug)]
 #[repr(align(64))]
 struct Aligned([u8; BUFFER_BYTES]);
 
@@ -81,7 +71,6 @@ fn chunk() -> &'static mut [Aligned] {
     }
 }
 
-#[derive(Debug)]
 struct Place {
     /// Never freed: MPI may read or write it as long as the process lives.
     buffer: &'static mut Aligned,
@@ -90,11 +79,10 @@ struct Place {
 }
 
 /// Messages between ranks, each in a buffer of the wire's own.
-#[derive(Debug)]
 pub(super) struct Wire {
     pub(super) messages: Box<dyn Messages>,
     /// The request that is none.
-    none: Request,
+    pub(super) none: Request,
     pub(super) rank: usize,
     pub(super) size: usize,
     /// The library's, for people.
@@ -104,53 +92,43 @@ pub(super) struct Wire {
     /// How long a message may be that is sent without asking the receiver first, on one host. Above, it takes several
     /// times as long.
     pub(super) eager_bytes: usize,
+    pub(super) shelf: Shelf,
+}
+
+/// All buffers, and which of them are free or left to MPI.
+#[derive(Default)]
+pub(super) struct Shelf {
     places: Vec<Place>,
     free: Vec<Ticket>,
     abandoned: Vec<Ticket>,
 }
 
 impl Wire {
-    pub(super) fn new(messages: Box<dyn Messages>, none: Request, rank: usize, size: usize) -> Self {
-        Wire {
-            messages,
-            none,
-            rank,
-            size,
-            version: String::new(),
-            // Every library must allow tags up to this.
-            highest_tag: 32_767,
-            eager_bytes: 4096 - 64,
-            places: Vec::new(),
-            free: Vec::new(),
-            abandoned: Vec::new(),
-        }
-    }
-
     /// A buffer, to be filled and sent, or to be received into.
     #[inline]
     pub(super) fn take(&mut self) -> Ticket {
-        self.free.pop().unwrap_or_else(|| self.take_another())
+        self.shelf.free.pop().unwrap_or_else(|| self.take_another())
     }
 
     #[cold]
     fn take_another(&mut self) -> Ticket {
         // What was abandoned may have ended since.
-        if let Some(ticket) = self.abandoned.pop() {
+        if let Some(ticket) = self.shelf.abandoned.pop() {
             if self.is_done(ticket).unwrap_or(false) {
                 return ticket;
             }
-            self.abandoned.insert(0, ticket);
+            self.shelf.abandoned.insert(0, ticket);
         }
-        let (request, first) = (self.none, self.places.len());
-        self.places.extend(chunk().iter_mut().map(|buffer| Place { buffer, request, receives: false }));
-        self.free.extend(first + 1..self.places.len());
+        let (request, first) = (self.none, self.shelf.places.len());
+        self.shelf.places.extend(chunk().iter_mut().map(|buffer| Place { buffer, request, receives: false }));
+        self.shelf.free.extend(first + 1..self.shelf.places.len());
         first
     }
 
     /// What is in a buffer.
     #[inline]
     pub(super) fn buffer(&mut self, ticket: Ticket) -> &mut [u8; BUFFER_BYTES] {
-        let place = &mut self.places[ticket];
+        let place = &mut self.shelf.places[ticket];
         debug_assert!(place.request == self.none, "a message is under way in this buffer");
         &mut place.buffer.0
     }
@@ -164,7 +142,7 @@ impl Wire {
         to: usize,
         tag: c_int,
     ) -> Result<(), Failure> {
-        let place = &mut self.places[ticket];
+        let place = &mut self.shelf.places[ticket];
         place.receives = false;
         // SAFETY: the buffer has so many bytes and stays where it is until the message has ended: `buffer` is not called
         // before, and places are never freed.
@@ -176,7 +154,7 @@ impl Wire {
     /// Begins to receive into a buffer, from a rank or from whichever sends first.
     #[inline]
     pub(super) fn receive(&mut self, ticket: Ticket, from: Option<usize>, tag: c_int) -> Result<(), Failure> {
-        let place = &mut self.places[ticket];
+        let place = &mut self.shelf.places[ticket];
         place.receives = true;
         // SAFETY: as for sending. Nobody sends more than a buffer holds.
         place.request = unsafe { self.messages.receive(place.buffer.0.as_mut_ptr(), from, tag) }?;
@@ -186,7 +164,7 @@ impl Wire {
     /// Whether a message has ended. Once it has, its buffer is the caller's again.
     #[inline]
     pub(super) fn is_done(&mut self, ticket: Ticket) -> Result<bool, Failure> {
-        let place = &mut self.places[ticket];
+        let place = &mut self.shelf.places[ticket];
         if place.request == self.none {
             return Ok(true);
         }
@@ -197,19 +175,19 @@ impl Wire {
     /// Gives a buffer back whose message has ended, or which had none.
     #[inline]
     pub(super) fn give_back(&mut self, ticket: Ticket) {
-        self.free.push(ticket);
+        self.shelf.free.push(ticket);
     }
 
     /// Leaves a message and its buffer to MPI.
     pub(super) fn abandon(&mut self, ticket: Ticket) {
-        let Place { request, receives, .. } = self.places[ticket];
+        let Place { request, receives, .. } = self.shelf.places[ticket];
         if request != self.none && receives {
             // SAFETY: the request is under way.
             unsafe { self.messages.cancel(request) };
         }
         match self.is_done(ticket) {
             Ok(true) => self.give_back(ticket),
-            _ => self.abandoned.push(ticket),
+            _ => self.shelf.abandoned.push(ticket),
         }
     }
 }
@@ -232,8 +210,10 @@ pub(super) fn start<H: Handle>(library: Library<H>) -> Result<Wire, String> {
     let mut mpi = Mpi { comm: library.constants.world, library, ours: false, signal: None };
     let begun = mpi.begin();
     let (rank, size, highest_tag) = begun.inspect_err(|_| mpi.finish())?;
-    let wire = Wire::new(Box::new(mpi), none, rank, size);
-    Ok(Wire { version, eager_bytes, highest_tag: highest_tag.unwrap_or(wire.highest_tag), ..wire })
+    // Every library must allow tags up to this.
+    let highest_tag = highest_tag.unwrap_or(32_767);
+    let (messages, shelf) = (Box::new(mpi), Shelf::default());
+    Ok(Wire { messages, none, rank, size, version, highest_tag, eager_bytes, shelf })
 }
 
 impl<H: Handle> Mpi<H> {
@@ -367,8 +347,8 @@ impl<H: Handle> Messages for Mpi<H> {
     }
 }
 
-impl<H: Handle> Debug for Mpi<H> {
+impl Debug for Wire {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Mpi({})", self.library.version)
+        write!(f, "Wire({}, rank {} of {})", self.version, self.rank, self.size)
     }
 }

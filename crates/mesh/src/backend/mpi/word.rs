@@ -12,6 +12,7 @@ use std::{
 use super::host::Seats;
 use super::{
     Shared, WORDS,
+    header::{read_words, write_words},
     wire::{HEADER_BYTES, Ticket, Wire},
 };
 use crate::backend::{Failure, Farewell, Parting};
@@ -94,22 +95,18 @@ impl Ear {
 impl Word {
     /// Reads a word, and of which group it is.
     pub(super) fn read(buffer: &[u8]) -> (u64, Word) {
-        let word = |index: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&buffer[index * 8..][..8]);
-            u64::from_le_bytes(bytes)
-        };
-        let (text, blame) = ((word(4) as usize).min(MOST_TEXT), (word(5) as usize).min(MOST_BLAMED));
+        let [identity, member, call, kind, text, blame] = read_words(buffer);
+        let (text, blame) = ((text as usize).min(MOST_TEXT), (blame as usize).min(MOST_BLAMED));
         let data = &buffer[HEADER_BYTES..];
         let why = String::from_utf8_lossy(&data[..text]).into_owned();
         let blame = data[text..][..blame * 4].chunks_exact(4);
         let blame = blame.map(|it| u32::from_le_bytes([it[0], it[1], it[2], it[3]]) as usize).collect();
-        let parting = match word(3) {
+        let parting = match kind {
             0 => Parting::Left,
             1 => Parting::Panicked,
             _ => Parting::Failed { why, blame },
         };
-        (word(0), Word { member: word(1) as usize, call: word(2), parting })
+        (identity, Word { member: member as usize, call, parting })
     }
 }
 
@@ -178,9 +175,7 @@ impl Farewell for Speaker {
         let words = [self.identity, self.me as u64, call, kind, text.len() as u64, blame.len() as u64];
         let mut word = Vec::with_capacity(WORD_BYTES);
         word.resize(HEADER_BYTES, 0);
-        for (place, word) in word.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
+        write_words(words, &mut word);
         word.extend_from_slice(text);
         word.extend(blame.iter().flat_map(|rank| (*rank as u32).to_le_bytes()));
         spoken.word = Some((why.clone(), word.clone()));

@@ -9,6 +9,8 @@ use std::{
 
 use libloading::Library;
 
+use crate::backend::symbols::symbols;
+
 /// A library of one's own choice.
 const VARIABLE: &str = "EVENER_NCCL";
 
@@ -36,40 +38,55 @@ impl Config {
     }
 }
 
+symbols! {
+    /// NCCL's functions, each as its header declares it.
+    Nccl of Library {
+        get_version b"ncclGetVersion" (*mut c_int) -> c_int;
+        get_unique_id b"ncclGetUniqueId" (*mut UniqueId) -> c_int;
+        comm_init_rank_config b"ncclCommInitRankConfig" (*mut Ptr, c_int, UniqueId, c_int, *mut Config) -> c_int;
+        comm_get_async_error b"ncclCommGetAsyncError" (Ptr, *mut c_int) -> c_int;
+        comm_abort b"ncclCommAbort" (Ptr) -> c_int;
+        all_reduce b"ncclAllReduce" (Ptr, Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int;
+        reduce b"ncclReduce" (Ptr, Ptr, usize, c_int, c_int, c_int, Ptr, Ptr) -> c_int;
+        broadcast b"ncclBroadcast" (Ptr, Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int;
+        all_gather b"ncclAllGather" (Ptr, Ptr, usize, c_int, Ptr, Ptr) -> c_int;
+        reduce_scatter b"ncclReduceScatter" (Ptr, Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int;
+        send b"ncclSend" (Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int;
+        recv b"ncclRecv" (Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int;
+        group_start b"ncclGroupStart" () -> c_int;
+        group_end b"ncclGroupEnd" () -> c_int;
+        get_error_string b"ncclGetErrorString" (c_int) -> *const c_char;
+    }
+}
+
+symbols! {
+    /// Those of the driver, likewise.
+    Driver of Library {
+        stream_create b"cuStreamCreate" (*mut Ptr, u32) -> c_int;
+        stream_query b"cuStreamQuery" (Ptr) -> c_int;
+        stream_destroy b"cuStreamDestroy_v2" (Ptr) -> c_int;
+    }
+}
+
+/// Both libraries.
 #[derive(Debug)]
-pub(super) struct Nccl {
+pub(super) struct Libraries {
     pub(super) version: String,
-    pub(super) get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
-    pub(super) comm_init_rank_config:
-        unsafe extern "C" fn(*mut Ptr, c_int, UniqueId, c_int, *mut Config) -> c_int,
-    pub(super) comm_get_async_error: unsafe extern "C" fn(Ptr, *mut c_int) -> c_int,
-    pub(super) comm_abort: unsafe extern "C" fn(Ptr) -> c_int,
-    pub(super) all_reduce: unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int,
-    pub(super) reduce: unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, c_int, Ptr, Ptr) -> c_int,
-    pub(super) broadcast: unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int,
-    pub(super) all_gather: unsafe extern "C" fn(Ptr, Ptr, usize, c_int, Ptr, Ptr) -> c_int,
-    pub(super) reduce_scatter: unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int,
-    pub(super) send: unsafe extern "C" fn(Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int,
-    pub(super) recv: unsafe extern "C" fn(Ptr, usize, c_int, c_int, Ptr, Ptr) -> c_int,
-    pub(super) group_start: unsafe extern "C" fn() -> c_int,
-    pub(super) group_end: unsafe extern "C" fn() -> c_int,
-    get_error_string: unsafe extern "C" fn(c_int) -> *const c_char,
-    pub(super) stream_create: unsafe extern "C" fn(*mut Ptr, u32) -> c_int,
-    pub(super) stream_query: unsafe extern "C" fn(Ptr) -> c_int,
-    pub(super) stream_destroy: unsafe extern "C" fn(Ptr) -> c_int,
+    pub(super) nccl: Nccl,
+    pub(super) driver: Driver,
 }
 
 /// NCCL's version where it can be used, or why it cannot.
 pub(crate) fn available() -> Result<String, String> {
-    open().map(|nccl| nccl.version.clone())
+    open().map(|found| found.version.clone())
 }
 
-pub(super) fn open() -> Result<&'static Nccl, String> {
-    static OPENED: OnceLock<Result<Nccl, String>> = OnceLock::new();
+pub(super) fn open() -> Result<&'static Libraries, String> {
+    static OPENED: OnceLock<Result<Libraries, String>> = OnceLock::new();
     OPENED.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-fn load() -> Result<Nccl, String> {
+fn load() -> Result<Libraries, String> {
     // SAFETY: the driver library runs nothing but its own constructors when it is opened.
     let driver = unsafe { Library::new("libcuda.so.1") }.map_err(|_| "no CUDA driver (libcuda.so.1)")?;
     let (nccl, name) = places()
@@ -77,35 +94,13 @@ fn load() -> Result<Nccl, String> {
         // SAFETY: as above.
         .find_map(|place| unsafe { Library::new(&place) }.ok().map(|library| (library, place)))
         .ok_or_else(|| format!("no NCCL (libnccl.so.2; {VARIABLE} names another)"))?;
-    macro_rules! find {
-        ($library:expr, $symbol:literal) => {
-            // SAFETY: NCCL's and the driver's headers declare the function so.
-            *unsafe { $library.get($symbol) }.map_err(|why| format!("{}: {why}", name.display()))?
-        };
-    }
-    let get_version: unsafe extern "C" fn(*mut c_int) -> c_int = find!(nccl, b"ncclGetVersion");
-    let mut version = 0;
-    // SAFETY: the pointer is to a live variable.
-    unsafe { get_version(&mut version) };
-    let found = Nccl {
-        version: format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100),
-        get_unique_id: find!(nccl, b"ncclGetUniqueId"),
-        comm_init_rank_config: find!(nccl, b"ncclCommInitRankConfig"),
-        comm_get_async_error: find!(nccl, b"ncclCommGetAsyncError"),
-        comm_abort: find!(nccl, b"ncclCommAbort"),
-        all_reduce: find!(nccl, b"ncclAllReduce"),
-        reduce: find!(nccl, b"ncclReduce"),
-        broadcast: find!(nccl, b"ncclBroadcast"),
-        all_gather: find!(nccl, b"ncclAllGather"),
-        reduce_scatter: find!(nccl, b"ncclReduceScatter"),
-        send: find!(nccl, b"ncclSend"),
-        recv: find!(nccl, b"ncclRecv"),
-        group_start: find!(nccl, b"ncclGroupStart"),
-        group_end: find!(nccl, b"ncclGroupEnd"),
-        get_error_string: find!(nccl, b"ncclGetErrorString"),
-        stream_create: find!(driver, b"cuStreamCreate"),
-        stream_query: find!(driver, b"cuStreamQuery"),
-        stream_destroy: find!(driver, b"cuStreamDestroy_v2"),
+    let of = |why: String| format!("{}: {why}", name.display());
+    // SAFETY: NCCL's and the driver's headers declare the functions so, and the pointer is to a live variable.
+    let found = unsafe {
+        let (found, mut version) = (Nccl::find(&nccl).map_err(of)?, 0);
+        (found.get_version)(&mut version);
+        let version = format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100);
+        Libraries { version, nccl: found, driver: Driver::find(&driver)? }
     };
     // Never closed: what was found in them is used until the process ends.
     std::mem::forget((driver, nccl));

@@ -16,22 +16,23 @@ mod test;
 
 use std::{
     ffi::{c_int, c_void},
+    ops::Range,
     time::Duration,
 };
 
 use evener_device::cuda::Context;
 pub(crate) use library::available;
-use library::{Config, Nccl, Ptr, UniqueId};
+use library::{Config, Driver, Libraries, Nccl, Ptr, UniqueId};
 
 use super::wait::Wait;
-use crate::comm::{ElementType, Operation};
+use crate::comm::{Blocks, ElementType, Operation, Request, Signature};
 
 /// What a communicator's first member gives the others so that they find it.
 pub(crate) const ID_BYTES: usize = library::ID_BYTES;
 
 /// A new such thing.
 pub(crate) fn new_id() -> Result<[u8; ID_BYTES], String> {
-    let nccl = library::open()?;
+    let nccl = &library::open()?.nccl;
     let mut id = UniqueId([0; ID_BYTES]);
     // SAFETY: the pointer is to a live identifier.
     nccl.check(unsafe { (nccl.get_unique_id)(&mut id) }, "ncclGetUniqueId")?;
@@ -42,6 +43,7 @@ pub(crate) fn new_id() -> Result<[u8; ID_BYTES], String> {
 #[derive(Debug)]
 pub(crate) struct Communicator {
     nccl: &'static Nccl,
+    driver: &'static Driver,
     /// Nothing once it was aborted.
     comm: Option<Ptr>,
     context: Context,
@@ -53,29 +55,14 @@ pub(crate) struct Communicator {
 // SAFETY: NCCL and CUDA take calls from any thread, one at a time; this is used by one at a time.
 unsafe impl Send for Communicator {}
 
-/// What is done. Roots and peers are members of the group.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Work {
-    AllReduce(Operation),
-    Reduce(Operation, usize),
-    Broadcast(usize),
-    AllGather,
-    ReduceScatter(Operation),
-    Gather(usize),
-    Scatter(usize),
-    AllToAll,
-    Send(usize),
-    Receive(usize),
-}
-
-/// What it is done with: addresses on the card, of so many elements, or of a block of so many for every member. An
+/// What is asked for is done with this: addresses on the card, of so many elements, or of a block for every member. An
 /// address that is not used is 0.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Operands {
+pub(crate) struct Operands<'a> {
     pub(crate) input: u64,
     pub(crate) output: u64,
-    pub(crate) count: usize,
-    pub(crate) element: ElementType,
+    pub(crate) signature: Signature,
+    pub(crate) places: Blocks<'a>,
 }
 
 impl Communicator {
@@ -87,15 +74,16 @@ impl Communicator {
         context: Context,
         timeout: Duration,
     ) -> Result<Self, String> {
-        let nccl = library::open()?;
-        let mut this = Communicator { nccl, comm: None, context, stream: std::ptr::null_mut(), ranks, rank };
+        let Libraries { nccl, driver, .. } = library::open()?;
+        let stream = std::ptr::null_mut();
+        let mut this = Communicator { nccl, driver, comm: None, context, stream, ranks, rank };
         let code = {
             let inside = this.context.enter(JOINING).map_err(text)?;
             let mut comm = std::ptr::null_mut();
             let mut config = Config::not_blocking();
             // SAFETY: the context is current, and the pointers are to live variables.
             let code = unsafe {
-                inside.check((nccl.stream_create)(&mut this.stream, STREAM_NON_BLOCKING)).map_err(text)?;
+                inside.check((driver.stream_create)(&mut this.stream, STREAM_NON_BLOCKING)).map_err(text)?;
                 let (ranks, rank) = (ranks as c_int, rank as c_int);
                 (nccl.comm_init_rank_config)(&mut comm, ranks, UniqueId(id), rank, &mut config)
             };
@@ -107,24 +95,29 @@ impl Communicator {
     }
 
     /// Does the work, and waits until it is done. The memory at the addresses is kept until then.
-    pub(crate) fn run(&mut self, work: Work, operands: Operands, timeout: Duration) -> Result<(), String> {
+    pub(crate) fn run(
+        &mut self,
+        request: Request,
+        operands: Operands<'_>,
+        timeout: Duration,
+    ) -> Result<(), String> {
         let wait = Wait::begin();
-        let (nccl, stream) = (self.nccl, self.stream);
+        let (driver, stream) = (self.driver, self.stream);
         let Some(comm) = self.comm else { return Err("the communicator was aborted".into()) };
-        // All members have as many.
-        if operands.count == 0 {
+        // The same for all members.
+        if operands.signature.count == 0 {
             return Ok(());
         }
         let (code, name) = {
             let _inside = self.context.enter(COLLECTIVE).map_err(text)?;
-            self.begin(work, operands, comm)
+            self.begin(request, operands, comm)
         };
         self.settle(code, name, &wait, timeout)?;
         loop {
             let ended = {
                 let inside = self.context.enter(COLLECTIVE).map_err(text)?;
                 // SAFETY: the stream is of the current context.
-                match unsafe { (nccl.stream_query)(stream) } {
+                match unsafe { (driver.stream_query)(stream) } {
                     DRIVER_NOT_READY => None,
                     code => Some(inside.check(code).map_err(text)),
                 }
@@ -138,68 +131,45 @@ impl Communicator {
     }
 
     /// Puts the work in the stream, and gives what NCCL says of it.
-    fn begin(&self, work: Work, operands: Operands, comm: Ptr) -> (c_int, &'static str) {
-        let (nccl, stream) = (self.nccl, self.stream);
-        let Operands { count, element, .. } = operands;
+    fn begin(&self, request: Request, operands: Operands<'_>, comm: Ptr) -> (c_int, &'static str) {
+        let (nccl, stream, Operands { signature, places, .. }) = (self.nccl, self.stream, operands);
         let (input, output) = (operands.input as *mut c_void, operands.output as *mut c_void);
-        let kind = type_number(element);
-        let block = |of: *mut c_void, member: usize| of.wrapping_byte_add(member * count * element.bytes());
-        let everybody = 0..self.ranks;
-        // SAFETY: the caller's buffers have so many elements, or blocks of them, and are kept until the work is done; the
-        // communicator and the stream are of the current context. Every group that is started is ended.
+        let (count, kind) = (signature.count as usize, type_number(signature.element));
+        macro_rules! ask {
+            ($function:ident($($argument:expr),*)) => {
+                ((nccl.$function)($($argument,)* comm, stream), concat!("NCCL's ", stringify!($function)))
+            };
+        }
+        // SAFETY: the caller's buffers have so many elements, or the blocks of them that there are places for, and are kept
+        // until the work is done; the communicator and the stream are of the current context. Every group that is started
+        // is ended.
         unsafe {
-            match work {
-                Work::AllReduce(operation) => (
-                    (nccl.all_reduce)(input, output, count, kind, operation_number(operation), comm, stream),
-                    "ncclAllReduce",
-                ),
-                Work::Reduce(operation, root) => {
-                    let (operation, root) = (operation_number(operation), root as c_int);
-                    ((nccl.reduce)(input, output, count, kind, operation, root, comm, stream), "ncclReduce")
+            match request {
+                Request::AllReduce(by) => ask!(all_reduce(input, output, count, kind, operation_number(by))),
+                Request::Reduce(by, root) => {
+                    ask!(reduce(input, output, count, kind, operation_number(by), root as c_int))
                 }
-                Work::Broadcast(root) => (
-                    (nccl.broadcast)(input, output, count, kind, root as c_int, comm, stream),
-                    "ncclBroadcast",
-                ),
-                Work::AllGather => {
-                    ((nccl.all_gather)(input, output, count, kind, comm, stream), "ncclAllGather")
+                Request::Broadcast(root) => ask!(broadcast(input, output, count, kind, root as c_int)),
+                Request::AllGather if places.are_even() => ask!(all_gather(input, output, count, kind)),
+                Request::ReduceScatter(by) => {
+                    ask!(reduce_scatter(input, output, count, kind, operation_number(by)))
                 }
-                Work::ReduceScatter(operation) => {
-                    let operation = operation_number(operation);
-                    (
-                        (nccl.reduce_scatter)(input, output, count, kind, operation, comm, stream),
-                        "ncclReduceScatter",
-                    )
-                }
-                Work::Send(to) => ((nccl.send)(input, count, kind, to as c_int, comm, stream), "ncclSend"),
-                Work::Receive(from) => {
-                    ((nccl.recv)(output, count, kind, from as c_int, comm, stream), "ncclRecv")
-                }
-                Work::Gather(_) | Work::Scatter(_) | Work::AllToAll => {
-                    let (sends, receives): (Vec<_>, Vec<_>) = match work {
-                        Work::Gather(root) => {
-                            let takes = everybody.filter(|_| self.rank == root);
-                            (vec![(input, root)], takes.map(|from| (block(output, from), from)).collect())
-                        }
-                        Work::Scatter(root) => {
-                            let gives = everybody.filter(|_| self.rank == root);
-                            (gives.map(|to| (block(input, to), to)).collect(), vec![(output, root)])
-                        }
-                        _ => (
-                            everybody.clone().map(|to| (block(input, to), to)).collect(),
-                            everybody.map(|from| (block(output, from), from)).collect(),
-                        ),
-                    };
+                Request::Send(to) => ask!(send(input, count, kind, to as c_int)),
+                Request::Recv(from) => ask!(recv(output, count, kind, from as c_int)),
+                _ => {
                     let mut code = (nccl.group_start)();
                     let taken = |code: c_int| [SUCCESS, IN_PROGRESS].contains(&code);
-                    for (data, to) in sends {
-                        if taken(code) {
-                            code = (nccl.send)(data, count, kind, to as c_int, comm, stream);
+                    for member in 0..self.ranks {
+                        let (gives, takes) =
+                            (places.gives(self.rank, member), places.takes(self.rank, member));
+                        let count = |place: &Range<usize>| place.len() / signature.element.bytes();
+                        let (other, from) = (member as c_int, input.wrapping_byte_add(gives.start));
+                        if taken(code) && !gives.is_empty() {
+                            code = (nccl.send)(from, count(&gives), kind, other, comm, stream);
                         }
-                    }
-                    for (data, from) in receives {
-                        if taken(code) {
-                            code = (nccl.recv)(data, count, kind, from as c_int, comm, stream);
+                        let to = output.wrapping_byte_add(takes.start);
+                        if taken(code) && !takes.is_empty() {
+                            code = (nccl.recv)(to, count(&takes), kind, other, comm, stream);
                         }
                     }
                     let ended = (nccl.group_end)();
@@ -249,7 +219,7 @@ impl Drop for Communicator {
             && !self.stream.is_null()
         {
             // SAFETY: of this context, and never used again.
-            unsafe { (self.nccl.stream_destroy)(self.stream) };
+            unsafe { (self.driver.stream_destroy)(self.stream) };
         }
     }
 }

@@ -7,6 +7,7 @@ use evener_device::{Api, Device, Error, Inventory};
 use libloading::os::unix::Library;
 
 use super::*;
+use crate::comm::Collective;
 
 /// Set in the process that finds the library.
 const INSIDE: &str = "EVENER_TEST_INSIDE";
@@ -53,7 +54,19 @@ fn busy_time() -> Duration {
 }
 
 const PROGRAMS_CONTEXT: usize = 0xCAFE;
-const OPERANDS: Operands = Operands { input: 64, output: 64, count: 4, element: ElementType::F32 };
+const SUM: Request = Request::AllReduce(Operation::Sum);
+
+fn operands() -> Operands<'static> {
+    let signature = Signature {
+        collective: Collective::AllReduce,
+        element: ElementType::F32,
+        operation: Some(Operation::Sum),
+        root: None,
+        count: 4,
+        before: None,
+    };
+    Operands { input: 64, output: 64, signature, places: Blocks::of(&signature, &[], 1) }
+}
 
 fn card() -> Device {
     let inventory = Inventory::discover_all_apis();
@@ -72,7 +85,7 @@ fn any_timeout_will_do_and_waiting_sleeps() {
     let None = in_another_process("any_timeout_will_do_and_waiting_sleeps") else { return };
     let card = card();
     let busy = busy_time();
-    join(&card, Duration::MAX).run(Work::AllReduce(Operation::Sum), OPERANDS, Duration::MAX).unwrap();
+    join(&card, Duration::MAX).run(SUM, operands(), Duration::MAX).unwrap();
     let busy = busy_time() - busy;
     // Of three waits of 200 ms.
     assert!(busy < Duration::from_millis(200), "busy for {busy:?}");
@@ -84,7 +97,7 @@ fn the_context_of_the_program_stays_current() {
     let card = card();
     let mut joined = join(&card, Duration::from_secs(10));
     assert_eq!(ask(b"fake_current"), PROGRAMS_CONTEXT);
-    let late = joined.run(Work::AllReduce(Operation::Sum), OPERANDS, Duration::from_millis(300)).unwrap_err();
+    let late = joined.run(SUM, operands(), Duration::from_millis(300)).unwrap_err();
     assert!(late.contains("did not end"), "{late}");
     assert_eq!((ask(b"fake_current"), ask(b"fake_aborted")), (PROGRAMS_CONTEXT, 1));
     drop(join(&card, Duration::from_secs(10)));
@@ -102,7 +115,7 @@ fn nothing_of_nccl_reaches_a_lost_card() {
         matches!(card.buffer::<u8>(1 << 20), Err(Error::Lost { .. })),
         "one of Evener's own calls finds it"
     );
-    let lost = joined.run(Work::AllReduce(Operation::Sum), OPERANDS, Duration::from_secs(10)).unwrap_err();
+    let lost = joined.run(SUM, operands(), Duration::from_secs(10)).unwrap_err();
     assert!(lost.contains("lost"), "{lost}");
     drop(joined);
     assert_eq!(ask(b"fake_aborted"), 0, "the communicator is left to the driver");
@@ -115,6 +128,6 @@ fn a_loss_that_nccl_finds_is_the_devices() {
     let card = card();
     let mut joined = join(&card, Duration::from_secs(10));
     ask(b"fake_fault");
-    joined.run(Work::AllReduce(Operation::Sum), OPERANDS, Duration::from_secs(10)).unwrap_err();
+    joined.run(SUM, operands(), Duration::from_secs(10)).unwrap_err();
     assert!(matches!(card.buffer::<u8>(1 << 20), Err(Error::Lost { .. })));
 }

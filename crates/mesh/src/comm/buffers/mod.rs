@@ -7,10 +7,10 @@ mod test;
 
 use evener_device::{Buffer, Device, Stream};
 
-pub(super) use self::ends::Ends;
+pub(super) use self::ends::{Asked, Ends};
 use self::pieces::{Down, Up, piece_len};
 use super::{
-    call::{Collective, Signature},
+    call::{Call, Collective, Signature},
     core::{Core, Turn},
     element::Element,
     error::{CommError, Result},
@@ -60,7 +60,7 @@ impl Group {
         output: Option<&Buffer<T>>,
     ) -> Result<()> {
         self.core().settle();
-        self.core().call_buffers(device, stream, request, input, output)
+        self.core().call_buffers(device, stream, Asked { request, input, output, lengths: None }).map(drop)
     }
 }
 
@@ -70,14 +70,13 @@ impl Core {
         &self,
         device: &Device,
         stream: &mut Stream,
-        request: Request,
-        input: Option<&Buffer<T>>,
-        output: Option<&Buffer<T>>,
-    ) -> Result<()> {
+        asked: Asked<'_, T>,
+    ) -> Result<Vec<usize>> {
         let mut turn = self.turn();
         turn.begin()?;
-        let ends = turn.ends(request, input, output)?;
-        turn.together(&ends, |turn| turn.flow(device, stream, &ends))
+        let ends = turn.ends(&asked)?;
+        turn.together(&ends, |turn| turn.flow(device, stream, &ends))?;
+        Ok(ends.given)
     }
 
     /// An error of this rank's device, of which the others are told.
@@ -140,33 +139,34 @@ impl Turn<'_> {
         let core = self.core;
         let failed = |error| core.device_failed(error);
         let (timeout, each) = (core.timeout, piece_len::<T>(ends.blocks));
-        let mut up = match ends.output {
+        let mut up = match &ends.output {
+            Some((buffer, blocks)) => Some(Up::new(device, stream, buffer, (blocks, each)).map_err(failed)?),
+            None => None,
+        };
+        let mut down = match &ends.input {
             Some((buffer, blocks)) => {
-                Some(Up::new(device, stream, buffer, [blocks, ends.count, each]).map_err(failed)?)
+                Some(Down::new(device, stream, buffer, (blocks, each), timeout).map_err(failed)?)
             }
             None => None,
         };
-        let mut down = match ends.input {
-            Some((buffer, blocks)) => {
-                Some(Down::new(device, stream, buffer, [blocks, ends.count, each], timeout).map_err(failed)?)
-            }
-            None => None,
-        };
-        let (mut given, mut taken) = (Vec::new(), Vec::new());
-        for start in (0..ends.count).step_by(each) {
-            let len = each.min(ends.count - start);
+        let (mut given, mut taken, count) = (Vec::new(), Vec::new(), ends.signature.count as usize);
+        for start in (0..count).step_by(each) {
+            // What of a block is in this piece.
+            let len = |block: &usize| each.min(block.saturating_sub(start));
             if let Some(down) = &mut down {
                 down.next(start, &mut given, timeout).map_err(failed)?;
             }
-            taken.resize(ends.output.map_or(0, |(_, blocks)| blocks * len), T::zeroed());
-            if ends.request.is_in_place() {
-                if down.is_some() {
-                    std::mem::swap(&mut given, &mut taken);
-                }
-                self.call(ends.request, &[], &mut taken)?;
-            } else {
-                self.call(ends.request, &given, &mut taken)?;
+            let total = ends.output.iter().flat_map(|(_, blocks)| blocks).map(len).sum();
+            taken.resize(total, T::zeroed());
+            if ends.request.is_in_place() && down.is_some() {
+                std::mem::swap(&mut given, &mut taken);
             }
+            let lengths: Vec<_> = ends.lengths.iter().map(|block| len(block) * size_of::<T>()).collect();
+            let input = if ends.request.is_in_place() { &[] } else { &given[..] };
+            let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(&mut taken));
+            let signature = Signature { count: len(&count) as u64, ..ends.signature };
+            let weight = ends.request.weight();
+            self.run(Call { signature, weight, input, output, lengths: &lengths }, ends.request.peer())?;
             if let Some(up) = &mut up {
                 up.put(start, &taken, timeout).map_err(failed)?;
             }

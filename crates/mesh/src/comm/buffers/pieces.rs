@@ -1,6 +1,6 @@
 //! A buffer's pieces, coming down to the host and going up to the device.
 //!
-//! A buffer has blocks of equal length, and a piece is the same range of each of them, one after another.
+//! A buffer has blocks, and a piece is the same range of each of them, one after another, as far as each goes.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -20,33 +20,42 @@ pub(super) fn piece_len<T>(blocks: usize) -> usize {
     (PIECE_BYTES / size_of::<T>() / blocks.max(1) / STEP * STEP).max(STEP)
 }
 
-/// How a buffer lies: blocks, elements of each, and how many of these are in a piece.
-#[derive(Debug, Clone, Copy)]
+/// How a buffer lies: its blocks, and how many elements of each are in a piece.
+#[derive(Debug, Clone)]
 pub(super) struct Layout {
-    blocks: usize,
-    count: usize,
+    blocks: Vec<Range<usize>>,
     each: usize,
 }
 
 impl Layout {
-    fn of<T>([blocks, count, each]: [usize; 3], device: &Device) -> Result<(Self, bool)> {
-        let aligned = ((count * size_of::<T>()) as u64).is_multiple_of(device.capabilities()?.copy_alignment);
-        Ok((Layout { blocks, count, each }, blocks == 1 || aligned))
+    /// Blocks of these lengths, and whether the device can copy them by themselves.
+    fn of<T>(lengths: &[usize], each: usize, device: &Device) -> Result<(Self, bool)> {
+        let mut end = 0;
+        let block = |len: &usize| {
+            end += len;
+            end - len..end
+        };
+        let blocks: Vec<_> = lengths.iter().map(block).collect();
+        let alignment = device.capabilities()?.copy_alignment;
+        let apart = blocks.iter().all(|it| ((it.start * size_of::<T>()) as u64).is_multiple_of(alignment));
+        Ok((Layout { blocks, each }, apart))
     }
 
     /// The same elements as one block.
-    fn joined<T>(self) -> Self {
-        Layout { blocks: 1, count: self.blocks * self.count, each: piece_len::<T>(1) }
+    fn joined<T>(&self) -> Self {
+        let whole = 0..self.blocks.last().map_or(0, |it| it.end);
+        Layout { blocks: std::iter::once(whole).collect(), each: piece_len::<T>(1) }
     }
 
-    fn len(&self, start: usize) -> usize {
-        self.each.min(self.count - start)
+    /// Elements of the longest block.
+    fn longest(&self) -> usize {
+        self.blocks.iter().map(Range::len).max().unwrap_or(0)
     }
 
-    /// Where a piece's ranges are in the buffer.
-    fn ranges(self, start: usize) -> impl Iterator<Item = Range<usize>> {
-        let len = self.len(start);
-        (0..self.blocks).map(move |block| block * self.count + start..block * self.count + start + len)
+    /// Where a piece's ranges are in the buffer; those past the end of a block are empty.
+    fn ranges(&self, start: usize) -> impl Iterator<Item = Range<usize>> {
+        let at = move |block: &Range<usize>, offset: usize| (block.start + offset).min(block.end);
+        self.blocks.iter().map(move |block| at(block, start)..at(block, start + self.each))
     }
 }
 
@@ -62,15 +71,15 @@ impl<'a, T: Element> Down<'a, T> {
         device: &'a Device,
         stream: &'a mut Stream,
         buffer: &'a Buffer<T>,
-        layout: [usize; 3],
+        (lengths, each): (&[usize], usize),
         timeout: Duration,
     ) -> Result<Self> {
-        let (layout, apart) = Layout::of::<T>(layout, device)?;
+        let (layout, apart) = Layout::of::<T>(lengths, each, device)?;
         let mut coming = Coming {
             device,
             stream,
             buffer,
-            layout: if apart { layout } else { layout.joined::<T>() },
+            layout: if apart { layout.clone() } else { layout.joined::<T>() },
             next: 0,
             under_way: VecDeque::new(),
             spare: Vec::new(),
@@ -103,29 +112,30 @@ pub(super) struct Coming<'a, T> {
     layout: Layout,
     /// Where the next piece to be asked for begins.
     next: usize,
-    /// Pieces on their way: how long each of their ranges is, and these.
-    under_way: VecDeque<(usize, Vec<Transfer<T>>)>,
+    /// Pieces on their way: their ranges, and how long each is.
+    under_way: VecDeque<Vec<(usize, Transfer<T>)>>,
     spare: Vec<HostBuffer<T>>,
 }
 
 impl<T: Element> Coming<'_, T> {
     /// Adds the next piece, with those after it on their way; says whether there was one.
     fn take(&mut self, piece: &mut Vec<T>, timeout: Duration) -> Result<bool> {
-        while self.next < self.layout.count && self.under_way.len() <= PIECES_IN_FLIGHT {
-            let mut ranges = Vec::with_capacity(self.layout.blocks);
-            for range in self.layout.ranges(self.next) {
+        let longest = self.layout.longest();
+        while self.next < longest && self.under_way.len() <= PIECES_IN_FLIGHT {
+            let mut ranges = Vec::with_capacity(self.layout.blocks.len());
+            for range in self.layout.ranges(self.next).filter(|range| !range.is_empty()) {
                 let host = match self.spare.pop() {
                     Some(host) => host,
-                    None => self.device.host_buffer(self.layout.len(0), Direction::Download)?,
+                    None => self.device.host_buffer(self.layout.each.min(longest), Direction::Download)?,
                 };
-                ranges.push(self.stream.download_host(&self.buffer.slice(range)?, host)?);
+                let len = range.len();
+                ranges.push((len, self.stream.download_host(&self.buffer.slice(range)?, host)?));
             }
-            let len = self.layout.len(self.next);
-            self.under_way.push_back((len, ranges));
-            self.next += len;
+            self.under_way.push_back(ranges);
+            self.next += self.layout.each;
         }
-        let Some((len, ranges)) = self.under_way.pop_front() else { return Ok(false) };
-        for transfer in ranges {
+        let Some(ranges) = self.under_way.pop_front() else { return Ok(false) };
+        for (len, transfer) in ranges {
             let host = transfer.wait_timeout(timeout)?;
             piece.extend_from_slice(&host.as_slice()[..len]);
             self.spare.push(host);
@@ -152,9 +162,9 @@ impl<'a, T: Element> Up<'a, T> {
         device: &'a Device,
         after: &mut Stream,
         buffer: &'a Buffer<T>,
-        layout: [usize; 3],
+        (lengths, each): (&[usize], usize),
     ) -> Result<Self> {
-        let (layout, apart) = Layout::of::<T>(layout, device)?;
+        let (layout, apart) = Layout::of::<T>(lengths, each, device)?;
         let mut stream = device.stream()?;
         stream.wait_for(&after.mark()?)?;
         let whole = (!apart).then(|| vec![T::zeroed(); buffer.len()]);
@@ -164,26 +174,30 @@ impl<'a, T: Element> Up<'a, T> {
 
     /// Sends up the piece that begins here.
     pub(super) fn put(&mut self, start: usize, piece: &[T], timeout: Duration) -> Result<()> {
-        let parts = self.layout.ranges(start).zip(piece.chunks_exact(self.layout.len(start)));
-        if let Some(whole) = &mut self.whole {
-            parts.for_each(|(range, part)| whole[range].copy_from_slice(part));
-            return Ok(());
-        }
-        for (range, part) in parts {
-            self.put_range(range, part, timeout)?;
+        let (mut rest, ranges) = (piece, self.layout.ranges(start).collect::<Vec<_>>());
+        for range in ranges {
+            let part = rest.split_off(..range.len()).unwrap_or_default();
+            match &mut self.whole {
+                Some(whole) => whole[range].copy_from_slice(part),
+                None if part.is_empty() => {}
+                None => self.put_range(range, part, timeout)?,
+            }
         }
         Ok(())
     }
 
     fn put_range(&mut self, range: Range<usize>, part: &[T], timeout: Duration) -> Result<()> {
-        while self.under_way.len() >= PIECES_IN_FLIGHT * self.layout.blocks
+        while self.under_way.len() >= PIECES_IN_FLIGHT * self.layout.blocks.len()
             && let Some(oldest) = self.under_way.pop_front()
         {
             self.spare.push(oldest.wait_timeout(timeout)?);
         }
         let mut host = match self.spare.pop() {
             Some(host) => host,
-            None => self.device.host_buffer(self.layout.len(0), Direction::Upload)?,
+            None => {
+                let most = self.layout.each.min(self.layout.longest());
+                self.device.host_buffer(most, Direction::Upload)?
+            }
         };
         host.as_mut_slice()[..part.len()].copy_from_slice(part);
         self.under_way.push_back(self.stream.upload_first(host, part.len(), &self.buffer.slice(range)?)?);
@@ -195,8 +209,7 @@ impl<'a, T: Element> Up<'a, T> {
         if let Some(whole) = self.whole.take() {
             self.layout = self.layout.joined::<T>();
             for start in (0..whole.len()).step_by(self.layout.each) {
-                let range = start..start + self.layout.len(start);
-                self.put_range(range.clone(), &whole[range], timeout)?;
+                self.put(start, &whole[start..whole.len().min(start + self.layout.each)], timeout)?;
             }
         }
         self.under_way.into_iter().try_for_each(|transfer| transfer.wait_timeout(timeout).map(drop))

@@ -120,6 +120,35 @@ impl Both<'_> {
         }
     }
 
+    /// Blocks of other lengths on every rank, nothing on some; also such that the device cannot copy by themselves.
+    fn uneven<T: Element>(&mut self, len: usize, number: fn(usize) -> T) {
+        let (group, me, size) = (self.group, self.group.rank().unwrap(), self.group.size());
+        let on_devices = group.with_device(self.device).unwrap();
+        let length = |from: usize, to: usize| len * ((from * 3 + to * 5) % 4) / 2 + (from + to) % 3;
+        let lengths: Vec<usize> = (0..size).map(|to| length(me, to)).collect();
+        let blocks: Vec<T> = (0..lengths.iter().sum()).map(|index| number(index * 17 + me * 5)).collect();
+        let (mine, root, mut expected) = (&blocks[..lengths[0]], len % size, Vec::new());
+        let (one, many) = (self.there(mine), self.there(&blocks));
+
+        let given = group.all_gather_uneven(mine, &mut expected).unwrap();
+        let into = self.there(&vec![T::zeroed(); expected.len()]);
+        assert_eq!(on_devices.all_gather_uneven(self.stream, &one, &into).unwrap(), given);
+        self.same("all_gather_uneven", &into, &expected);
+
+        let into = self.there(&vec![T::zeroed(); expected.len()]);
+        let at_root = (me == root).then_some(&into);
+        assert_eq!(on_devices.gather_uneven(self.stream, &one, at_root, root).unwrap(), given);
+        if me == root {
+            self.same("gather_uneven", &into, &expected);
+        }
+
+        let given = group.all_to_all_uneven(&blocks, &lengths, &mut expected).unwrap();
+        let into = self.there(&vec![T::zeroed(); expected.len()]);
+        let found = on_devices.all_to_all_uneven(self.stream, &many, &lengths, &into);
+        assert_eq!(found.unwrap(), given);
+        self.same("all_to_all_uneven", &into, &expected);
+    }
+
     fn weighted(&mut self, len: usize) {
         let me = self.group.rank().unwrap();
         let mut data: Vec<f32> = (0..len).map(|index| (me * 3 + index % 7) as f32).collect();
@@ -142,6 +171,12 @@ fn every_collective_on(devices: Vec<Device>) {
             both.every::<u8>(len, |index| index as u8);
             both.every::<i64>(len, |index| index as i64 * 0x1_0000_0001);
         }
+        for len in [0, 1, 8, 1000] {
+            both.uneven::<f32>(len, |index| (index % 4093) as f32 / 8.0);
+            both.uneven::<u8>(len, |index| index as u8);
+        }
+        both.uneven::<f32>(long, |index| (index % 4093) as f32 / 8.0);
+        both.uneven::<u8>(3 * long, |index| index as u8);
         // Several pieces, the last a short one.
         both.every::<f32>(long + 36, |index| (index % 4093) as f32 / 8.0);
         both.every::<u8>(3 * long + 17, |index| index as u8);
@@ -182,7 +217,7 @@ fn buffers(device: &Device, len: usize) -> [Buffer<f32>; 3] {
     [len, 2 * len, 2 * len].map(|len| device.buffer(len).unwrap())
 }
 
-const CALLS: [(&str, Call); 7] = [
+const CALLS: [(&str, Call); 8] = [
     ("all_reduce", |group, device, stream, [one, ..]| {
         group.all_reduce_buffer(device, stream, one, Operation::Sum)
     }),
@@ -195,6 +230,9 @@ const CALLS: [(&str, Call); 7] = [
     }),
     ("gather", |group, device, stream, [one, many, _]| {
         group.gather_buffer(device, stream, one, (group.rank() == Some(1)).then_some(many), 1)
+    }),
+    ("all_gather_uneven", |group, device, stream, [one, many, _]| {
+        group.with_device(device)?.all_gather_uneven(stream, one, many).map(drop)
     }),
     ("all_to_all", |group, device, stream, [_, many, other]| {
         group.all_to_all_buffer(device, stream, many, other)
@@ -245,8 +283,12 @@ fn buffers_of_different_lengths_fail_on_every_rank() {
             call(comm.world(), device, stream, &buffers(device, 10 + comm.rank())).unwrap_err()
         });
         let disagree = errors.iter().filter(|error| matches!(error, CommError::Disagree { .. })).count();
-        // Of two that exchange, one finds out and tells the other.
-        let expected = if name == "send and recv" { 1 } else { 2 };
+        // Of two that exchange, one finds out and tells the other. Uneven ones need not agree: both outputs are wrong.
+        let expected = match name {
+            "send and recv" => 1,
+            "all_gather_uneven" => 0,
+            _ => 2,
+        };
         assert_eq!(disagree, expected, "{name}: {errors:?}");
     }
 }

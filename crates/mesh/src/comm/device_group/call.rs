@@ -3,7 +3,9 @@
 use evener_device::{Buffer, Device, Mark, Stream};
 
 use super::{
-    super::{core::Core, element::Element, error::Result, pending::Pending, request::Request},
+    super::{
+        buffers::Asked, core::Core, element::Element, error::Result, pending::Pending, request::Request,
+    },
     DeviceGroup, Way,
 };
 
@@ -19,8 +21,16 @@ impl DeviceGroup {
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
     ) -> Result<()> {
+        self.call_any(stream, Asked { request, input, output, lengths: None }).map(drop)
+    }
+
+    pub(in crate::comm) fn call_any<T: Element>(
+        &self,
+        stream: &mut Stream,
+        asked: Asked<'_, T>,
+    ) -> Result<Vec<usize>> {
         self.group.core().settle();
-        self.way.call(self.group.core(), stream, request, input, output)
+        self.way.call(self.group.core(), stream, asked)
     }
 
     /// Starts a [`call`](DeviceGroup::call) that comes after whatever is queued in the stream so far. Copies go through
@@ -47,14 +57,27 @@ impl DeviceGroup {
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
     ) -> Pending<()> {
+        self.start_any(stream, Asked { request, input, output, lengths: None }, drop)
+    }
+
+    /// Starts a call of which the caller gets what `made` makes of how much each rank gave.
+    pub(in crate::comm) fn start_any<T: Element, R: Send + 'static>(
+        &self,
+        stream: &mut Stream,
+        Asked { request, input, output, lengths }: Asked<'_, T>,
+        made: fn(Vec<usize>) -> R,
+    ) -> Pending<R> {
         let (way, input, output) = (self.way.clone(), input.cloned(), output.cloned());
+        let lengths = lengths.map(|it| it.map(<[usize]>::to_vec));
         // A mark that could not be had is an error in the call's own turn.
         let mark = stream.mark();
         self.group.later(move |core| {
             let mut stream = mark
                 .and_then(|mark| stream_after(&way.device, &mark))
                 .map_err(|error| core.device_failed(error))?;
-            way.call(core, &mut stream, request, input.as_ref(), output.as_ref())
+            let lengths = lengths.as_ref().map(Option::as_deref);
+            let asked = Asked { request, input: input.as_ref(), output: output.as_ref(), lengths };
+            way.call(core, &mut stream, asked).map(made)
         })
     }
 }
@@ -67,18 +90,13 @@ fn stream_after(device: &Device, mark: &Mark) -> evener_device::Result<Stream> {
 }
 
 impl Way {
-    fn call<T: Element>(
-        &self,
-        core: &Core,
-        stream: &mut Stream,
-        request: Request,
-        input: Option<&Buffer<T>>,
-        output: Option<&Buffer<T>>,
-    ) -> Result<()> {
+    fn call<T: Element>(&self, core: &Core, stream: &mut Stream, asked: Asked<'_, T>) -> Result<Vec<usize>> {
         #[cfg(unix)]
-        if let (Some(direct), Some(work)) = (&self.direct, super::direct::work(request)) {
-            return super::direct::call(direct, core, stream, work, (request, input, output));
+        if let Some(direct) = &self.direct
+            && !matches!(asked.request, Request::WeightedAllReduce(_) | Request::Barrier)
+        {
+            return super::direct::call(direct, core, stream, asked);
         }
-        core.call_buffers(&self.device, stream, request, input, output)
+        core.call_buffers(&self.device, stream, asked)
     }
 }

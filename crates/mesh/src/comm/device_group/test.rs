@@ -38,12 +38,14 @@ fn with_card_nccl_reduces_on_the_card() {
         assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), numbers);
         // Alone, each gives its own to itself.
         type Way<T> = fn(&DeviceGroup, &mut Stream, &Buffer<T>, &Buffer<T>) -> Result<()>;
-        let ways: [Way<T>; 5] = [
+        let ways: [Way<T>; 7] = [
             |group, stream, from, to| group.all_gather(stream, from, to),
             |group, stream, from, to| group.reduce_scatter(stream, from, to, Operation::Sum),
             |group, stream, from, to| group.gather(stream, from, Some(to), 0),
             |group, stream, from, to| group.scatter(stream, Some(from), to, 0),
             |group, stream, from, to| group.all_to_all(stream, from, to),
+            |group, stream, from, to| group.all_gather_uneven(stream, from, to).map(drop),
+            |group, stream, from, to| group.all_to_all_uneven(stream, from, &[from.len()], to).map(drop),
         ];
         for way in ways {
             let output = card.buffer(numbers.len()).unwrap();

@@ -19,10 +19,10 @@ use crate::backend::{
 /// A member's place among those who meet, and how far it has come.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    seats: Arc<Seats>,
-    me: usize,
+    pub(super) seats: Arc<Seats>,
+    pub(super) me: usize,
     /// The last step that all have reached.
-    step: u64,
+    pub(super) step: u64,
     /// There are more members than cores: whoever waits gives its core away.
     crowded: bool,
 }
@@ -47,24 +47,10 @@ impl Meeting {
         Meeting { seats, me, step: 0, crowded }
     }
 
-    pub(super) fn members(&self) -> usize {
-        self.seats.len()
-    }
-
-    pub(super) fn me(&self) -> usize {
-        self.me
-    }
-
-    /// How many bytes a member can give at once. As many are on its page for results, behind those.
-    #[inline]
-    pub(super) fn data_bytes(&self) -> usize {
-        self.seats.data_bytes()
-    }
-
     /// A part of a page, cut where the page ends.
     #[inline]
     fn within_page(&self, at: usize, bytes: usize) -> (usize, usize) {
-        let page = 2 * self.data_bytes();
+        let page = 2 * self.seats.data;
         debug_assert!(at + bytes <= page, "past the end of a page");
         (at.min(page), bytes.min(page - at.min(page)))
     }
@@ -96,12 +82,6 @@ impl Meeting {
         // SAFETY: within the page, which its member writes again only once all have arrived at the next step. This one
         // cannot while this is borrowed.
         unsafe { std::slice::from_raw_parts(page.add(at), bytes) }
-    }
-
-    /// What a member said at the last meeting.
-    #[inline]
-    pub(super) fn said(&self, member: usize) -> Says {
-        self.seats.said(member, self.step)
     }
 
     /// Meets the others, with something to say.

@@ -22,7 +22,13 @@ use part::Part;
 pub(super) use seats::Seats;
 use segment::Segment;
 
-use super::{Shared, hash, part::PIECES, session::Session, word::Speaker};
+use super::{
+    Shared, hash,
+    header::{read_words, write_words},
+    part::PIECES,
+    session::Session,
+    word::Speaker,
+};
 use crate::{backend::Failure, comm::Call};
 
 /// Where it is set and not empty, groups go by messages also on one host.
@@ -42,7 +48,7 @@ pub(super) fn connect(
     tag: c_int,
     speaker: &Speaker,
 ) -> Result<Option<Attendance>, Failure> {
-    let (members, identity, host) = (session.members(), speaker.identity, host());
+    let (members, identity, host) = (session.ranks.len(), speaker.identity, host());
     let mut made = None;
     if me == 0 && host != 0 && members <= seats::MOST_MEMBERS {
         made = make(members, identity);
@@ -122,19 +128,14 @@ fn tell<const N: usize>(
     tag: c_int,
     mine: [u64; N],
 ) -> Result<Vec<[u64; N]>, Failure> {
-    let bytes: Vec<u8> = mine.iter().copied().flat_map(u64::to_le_bytes).collect();
+    let mut bytes = vec![0; 8 * N];
+    write_words(mine, &mut bytes);
     let heard = session.tell(me, tag + PIECES, |_| &bytes)?;
     session.hear(me, &heard)?;
     let mut told = Vec::with_capacity(heard.len());
     for ticket in heard {
-        let mut words = mine;
-        if let Some(ticket) = ticket {
-            for (word, bytes) in words.iter_mut().zip(session.data_of(ticket).as_chunks::<8>().0) {
-                *word = u64::from_le_bytes(*bytes);
-            }
-            session.release(ticket);
-        }
-        told.push(words);
+        told.push(ticket.map_or(mine, |ticket| read_words(session.data_of(ticket))));
+        ticket.into_iter().for_each(|ticket| session.release(ticket));
     }
     session.finish()?;
     Ok(told)

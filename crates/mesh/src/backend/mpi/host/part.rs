@@ -11,6 +11,7 @@ use super::{
 use crate::{
     backend::{
         Failure,
+        local::standing::Standings,
         reduce::{self, Vectors},
     },
     comm::{Blocks, Call, Collective, Signature},
@@ -50,8 +51,8 @@ impl<'a> Part<'a> {
     }
 
     pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
-        let (members, me) = (self.meeting.members(), self.meeting.me());
-        let places = Blocks::of(call, members);
+        let (members, me) = (self.meeting.seats.len(), self.meeting.me);
+        let places = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, input, ref mut output, .. } = *call;
         let part = signature.part_bytes();
         let is_root = |member: usize| signature.root.is_none_or(|root| root as usize == member);
@@ -65,15 +66,15 @@ impl<'a> Part<'a> {
                 }
             }
             Collective::ReduceScatter => self.reduce_blocks(input, output),
-            Collective::Broadcast if is_root(me) => self.share(output, &mut [], |_| 0..0),
+            Collective::Broadcast if is_root(me) => self.share(output, None, &mut [], |_| 0..0),
             collective => {
                 output[places.takes(me, me)].copy_from_slice(&input[places.gives(me, me)]);
                 let (to, from) = (|it| places.gives(me, it), |it| places.takes(me, it));
                 match collective {
-                    Collective::Scatter | Collective::AllToAll => self.deal(input, to, output, from),
+                    Collective::Scatter | Collective::AllToAll => self.share(input, Some(&to), output, from),
                     // A root gathers from the others alone.
-                    Collective::Gather if is_root(me) => self.share(&[], output, from),
-                    _ => self.share(input, output, from),
+                    Collective::Gather if is_root(me) => self.share(&[], None, output, from),
+                    _ => self.share(input, None, output, from),
                 }
             }
         }
@@ -81,7 +82,7 @@ impl<'a> Part<'a> {
 
     /// What a member can give each other member at once, where it gives each something else: whole cache lines.
     fn share_bytes(&self) -> usize {
-        self.meeting.data_bytes() / self.meeting.members() / 64 * 64
+        self.meeting.seats.data / self.meeting.seats.len() / 64 * 64
     }
 
     /// Meets the others. At the first meeting all say what they call, and hear it.
@@ -95,17 +96,17 @@ impl<'a> Part<'a> {
         self.meeting.meet_and_say([what, count, self.weight.to_bits()], &mut self.patience)?;
         // All are there, and all see the same: whatever is decided from here on, all decide.
         let mut agreed = true;
-        for member in 0..self.meeting.members() {
-            let [other, other_count, weight] = self.meeting.said(member);
+        for member in 0..self.meeting.seats.len() {
+            let [other, other_count, weight] = self.meeting.seats.said(member, self.meeting.step);
             agreed &= [other, other_count] == [what, count];
             self.weights.push(f64::from_bits(weight));
         }
         if !agreed {
             let said = |member| {
-                let [what, count, _] = self.meeting.said(member);
+                let [what, count, _] = self.meeting.seats.said(member, self.meeting.step);
                 Signature::unpack([what, count])
             };
-            return Err(Failure::Disagree((0..self.meeting.members()).map(said).collect()));
+            return Err(Failure::Disagree((0..self.meeting.seats.len()).map(said).collect()));
         }
         if self.signature.collective == Collective::WeightedAllReduce
             && self.weights.iter().all(|weight| *weight == 0.0)
@@ -115,44 +116,30 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Gives all the same, piece by piece, and takes from each what it gave. Whoever gives, gives as much as a part.
+    /// Gives all the same, or each its own block where there is a place `to` find it, piece by piece, and takes from each
+    /// what it gave to this one. Whoever gives, gives as much as a part.
     fn share(
         &mut self,
         given: &[u8],
+        to: Option<&dyn Fn(usize) -> Range<usize>>,
         taken: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
-        let (members, me, part) = (self.meeting.members(), self.meeting.me(), self.signature.part_bytes());
-        let bytes = self.meeting.data_bytes();
+        let (members, me, part) = (self.meeting.seats.len(), self.meeting.me, self.signature.part_bytes());
+        let (bytes, at) = match to {
+            Some(_) => (self.share_bytes(), me * self.share_bytes()),
+            None => (self.meeting.seats.data, 0),
+        };
         for index in 0..part.div_ceil(bytes).max(1) {
-            self.meeting.give(0, &given[piece(given.len(), bytes, index)], self.far);
-            self.meet()?;
-            for member in others(members, me) {
-                let into = &mut taken[from(member)];
-                let range = piece(into.len(), bytes, index);
-                into[range.clone()].copy_from_slice(self.meeting.given(member, 0, range.len()));
+            match to {
+                Some(to) => self.give_each(given, to, index),
+                None => self.meeting.give(0, &given[piece(given.len(), bytes, index)], self.far),
             }
-        }
-        Ok(())
-    }
-
-    /// Gives each its block of what is given, piece by piece, and takes from each what it gave to this one.
-    fn deal(
-        &mut self,
-        given: &[u8],
-        to: impl Fn(usize) -> Range<usize> + Copy,
-        taken: &mut [u8],
-        from: impl Fn(usize) -> Range<usize>,
-    ) -> Result<(), Failure> {
-        let (members, me, part) = (self.meeting.members(), self.meeting.me(), self.signature.part_bytes());
-        let bytes = self.share_bytes();
-        for index in 0..part.div_ceil(bytes).max(1) {
-            self.give_each(given, to, index);
             self.meet()?;
             for member in others(members, me) {
                 let into = &mut taken[from(member)];
                 let range = piece(into.len(), bytes, index);
-                into[range.clone()].copy_from_slice(self.meeting.given(member, me * bytes, range.len()));
+                into[range.clone()].copy_from_slice(self.meeting.given(member, at, range.len()));
             }
         }
         Ok(())
@@ -163,7 +150,7 @@ impl<'a> Part<'a> {
         if given.is_empty() {
             return;
         }
-        let (members, me) = (self.meeting.members(), self.meeting.me());
+        let (members, me) = (self.meeting.seats.len(), self.meeting.me);
         let bytes = self.share_bytes();
         for member in others(members, me) {
             let slice = &given[slice(member)];
@@ -184,11 +171,11 @@ impl<'a> Part<'a> {
 
     /// Everybody reduces its slice of the vector, piece by piece, and gives each piece that is done to those who take it.
     fn reduce_slices(&mut self, data: &mut [u8], takes: bool) -> Result<(), Failure> {
-        let (members, me, total) = (self.meeting.members(), self.meeting.me(), data.len());
+        let (members, me, total) = (self.meeting.seats.len(), self.meeting.me, data.len());
         // Slices are whole elements, and begin at cache lines where the vector does.
         let each = total.div_ceil(members).next_multiple_of(64);
         let slice = |member: usize| (member * each).min(total)..((member + 1) * each).min(total);
-        let (bytes, results) = (self.share_bytes(), self.meeting.data_bytes());
+        let (bytes, results) = (self.share_bytes(), self.meeting.seats.data);
         let rounds = each.div_ceil(bytes);
         // A meeting is for the pieces to reduce and for the results of those before.
         for index in 0..=rounds {
@@ -214,7 +201,7 @@ impl<'a> Part<'a> {
 
     /// Reduces a piece of this member's slice, and gives the result; it also takes it, or leaves the piece as it is.
     fn reduce_piece(&mut self, mine: &mut [u8], at: usize, takes: bool) {
-        let results = self.meeting.data_bytes();
+        let results = self.meeting.seats.data;
         if self.far && takes {
             for (index, mine) in mine.chunks_mut(NEAR_BYTES).enumerate() {
                 let (offset, own) = (index * NEAR_BYTES, mine.as_mut_ptr());
@@ -231,7 +218,7 @@ impl<'a> Part<'a> {
 
     /// Everybody reduces its block of what all give.
     fn reduce_blocks(&mut self, given: &[u8], result: &mut [u8]) -> Result<(), Failure> {
-        let (me, part) = (self.meeting.me(), self.signature.part_bytes());
+        let (me, part) = (self.meeting.me, self.signature.part_bytes());
         let block = |member: usize| member * part..(member + 1) * part;
         let bytes = self.share_bytes();
         for index in 0..part.div_ceil(bytes).max(1) {
@@ -250,8 +237,8 @@ impl<'a> Part<'a> {
         if bytes == 0 {
             return;
         }
-        let me = self.meeting.me();
-        let inputs: SmallVec<[*const u8; 8]> = (0..self.meeting.members())
+        let me = self.meeting.me;
+        let inputs: SmallVec<[*const u8; 8]> = (0..self.meeting.seats.len())
             .map(|member| if member == me { own } else { self.meeting.given(member, at, bytes).as_ptr() })
             .collect();
         let vectors = Vectors { inputs: &inputs, outputs };

@@ -57,7 +57,7 @@ pub(in super::super) struct Seats {
     segment: Segment,
     members: usize,
     /// What a member can give at once. A page is that, and as much for results.
-    data: usize,
+    pub(super) data: usize,
 }
 
 /// How many bytes a group of so many members needs.
@@ -95,13 +95,7 @@ impl Seats {
         unsafe { &*self.segment.at(member * size_of::<Seat>()).cast::<Seat>() }
     }
 
-    /// How many bytes a member can give at once.
-    #[inline]
-    pub(super) fn data_bytes(&self) -> usize {
-        self.data
-    }
-
-    /// A member's page for a step: [`data_bytes`](Self::data_bytes) to give, and as many for results.
+    /// A member's page for a step: bytes to give, and as many for results.
     #[inline]
     pub(super) fn page(&self, member: usize, step: u64) -> *mut u8 {
         let page = member * 2 + (step & 1) as usize;
