@@ -14,7 +14,8 @@ use crate::{
 
 impl Pool {
     /// Calls a function for every item, on the processor's cores, and gives the results in the items' order. Both may
-    /// borrow.
+    /// borrow. A call within the function of another is a run of its own, with threads of its own, which the pool keeps: for
+    /// recursion over many levels, split by depth first.
     ///
     /// ```
     /// use evener_device::Device;

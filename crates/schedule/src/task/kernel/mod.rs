@@ -271,7 +271,8 @@ impl<I: Pod, O: Pod, P: Pod> KernelTask<I, O, P> {
     /// once, and stays there for as long as the job, or until [`Pool::release`](crate::Pool::release).
     ///
     /// Where there is a table of this name already, the new one takes its place: kernels stay compiled, and the other
-    /// tables stay where they are. The memory of the old one is free once every worker of the device has seen the new one.
+    /// tables stay where they are. It must have elements of the same type, or every device refuses it when it runs. The memory
+    /// of the old one is free once every worker of the device has seen the new one.
     ///
     /// ```
     /// use evener_device::{Device, Kernel};
