@@ -163,3 +163,15 @@ pub fn derived_groups_inherit_timeout_and_term(rank: &Rank) {
     term.end();
     assert!(matches!(group.barrier(), Err(CommError::Stale { generation: 3, .. })));
 }
+
+pub fn an_exchange_that_fails_is_named_as_it_was_called(rank: &Rank) {
+    let ranks: Vec<_> = (0..rank.comm.size()).collect();
+    let members = Members::new("unanswered", ranks).timeout(Duration::from_millis(100));
+    let group = rank.comm.group(members).unwrap();
+    if group.size() > 1 && group.rank() == Some(0) {
+        let error = group.recv(&mut [0u8], 1).unwrap_err();
+        assert!(matches!(&error, CommError::TimedOut { call, .. } if call == "recv"), "{error}");
+    }
+    // Nobody leaves before: that would be another error.
+    rank.comm.world().barrier().unwrap();
+}

@@ -67,6 +67,10 @@ const EVERYWHERE: &[Behaviour] = &[
         agreement::a_different_size_type_operation_or_root_is_named,
     ),
     ("what_is_received_must_be_what_is_sent", agreement::what_is_received_must_be_what_is_sent),
+    (
+        "an_exchange_that_fails_is_named_as_it_was_called",
+        agreement::an_exchange_that_fails_is_named_as_it_was_called,
+    ),
     ("a_wrong_argument_fails_everybody", agreement::a_wrong_argument_fails_everybody),
     (
         "a_mean_without_weight_is_an_error_and_nothing_is_lost",

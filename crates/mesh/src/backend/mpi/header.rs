@@ -3,10 +3,9 @@
 /// What every message says before its data.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Header {
-    /// Which group it is of.
-    pub(super) identity: u64,
-    /// Which call of the group, or of the two that exchange.
-    pub(super) call: u64,
+    /// The end of the identity of the group that it is of, and the end of the number of the call.
+    pub(super) identity: u32,
+    pub(super) call: u32,
     /// What is called.
     pub(super) signature: [u64; 2],
     /// The sender's weight.
@@ -17,12 +16,13 @@ impl Header {
     #[inline]
     pub(super) fn write(&self, buffer: &mut [u8]) {
         let Header { identity, call, signature: [what, count], weight } = *self;
-        write_words([identity, call, what, count, weight.to_bits()], buffer);
+        write_words([u64::from(identity) | u64::from(call) << 32, what, count, weight.to_bits()], buffer);
     }
 
     #[inline]
     pub(super) fn read(buffer: &[u8]) -> Self {
-        let [identity, call, what, count, weight] = read_words(buffer);
+        let [which, what, count, weight] = read_words(buffer);
+        let (identity, call) = (which as u32, (which >> 32) as u32);
         Header { identity, call, signature: [what, count], weight: f64::from_bits(weight) }
     }
 }

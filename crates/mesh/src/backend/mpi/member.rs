@@ -14,9 +14,8 @@ use std::{
 use super::host::{self, Attendance};
 use super::{
     Shared,
-    header::Header,
     part::{EXCHANGES, Part, pieces},
-    session::Session,
+    session::{Session, clock},
     wire::PIECE_BYTES,
     word::Speaker,
 };
@@ -39,7 +38,7 @@ pub(super) struct Member {
     /// How often it has exchanged with each member.
     exchanged: HashMap<usize, u64>,
     /// When the last call began.
-    last: Instant,
+    last: Duration,
     speaker: Arc<Speaker>,
     #[cfg(target_os = "linux")]
     way: Way,
@@ -75,7 +74,7 @@ impl Member {
             calls: 0,
             ended,
             exchanged: HashMap::new(),
-            last: Instant::now(),
+            last: clock(Duration::ZERO),
             speaker: Arc::new(speaker),
             #[cfg(target_os = "linux")]
             way: Way::Unknown,
@@ -84,25 +83,17 @@ impl Member {
 
     /// Takes part in a call by messages.
     fn run_by_messages(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
-        let header = self.header(call);
+        let (which, says) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
         let last = Some(&mut self.last);
-        let mut session = Session::new(&self.shared, &self.ranks, header, timeout, last);
+        let mut session = Session::new(&self.shared, &self.ranks, which, says, timeout, last);
         Part::new(&mut session, call.signature, self.me, self.tag).run(call)
-    }
-
-    fn header(&self, call: &Call<'_>) -> Header {
-        Header {
-            identity: self.identity,
-            call: self.calls + 1,
-            signature: call.signature.pack(),
-            weight: call.weight,
-        }
     }
 
     /// Finds out how the group's calls go, together with the other members.
     #[cfg(target_os = "linux")]
     fn find_way(&mut self, call: &Call<'_>, timeout: Duration) -> Result<(), Failure> {
-        let mut session = Session::new(&self.shared, &self.ranks, self.header(call), timeout, None);
+        let (which, says) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
+        let mut session = Session::new(&self.shared, &self.ranks, which, says, timeout, None);
         let attendance = host::connect(&mut session, self.me, self.tag, &self.speaker)?;
         drop(session);
         self.way = attendance.map_or(Way::Messages, Way::Memory);
@@ -161,10 +152,9 @@ impl Endpoint for Member {
         *count += 1;
         let sends = call.signature.collective == Collective::Send;
         let mut signature = call.signature;
-        let header =
-            Header { identity: self.identity, call: *count, signature: signature.pack(), weight: 1.0 };
+        let (which, says) = ((self.identity, *count), (signature.pack(), 1.0));
         // Words are numbered by calls of all; whoever has said one takes no part in exchanges either.
-        let mut session = Session::new(&self.shared, &self.ranks, header, timeout, None);
+        let mut session = Session::new(&self.shared, &self.ranks, which, says, timeout, None);
         session.any_word = true;
         let tag = self.tag + EXCHANGES;
         let mut run = || {
@@ -175,7 +165,7 @@ impl Endpoint for Member {
             session.wait(opening, peer, |_| vec![peer])?;
             let found = session.header_of(opening);
             signature.collective = if sends { Collective::Receive } else { Collective::Send };
-            if found.signature != signature.pack() || found.call != header.call {
+            if found.signature != signature.pack() || found.call != session.header.call {
                 let mut called = vec![None; self.ranks.len()];
                 called[self.me] = Some(call.signature);
                 called[peer] = Signature::unpack(found.signature);

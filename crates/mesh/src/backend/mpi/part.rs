@@ -46,7 +46,7 @@ pub(super) struct Part<'a, 'b> {
 
 impl<'a, 'b> Part<'a, 'b> {
     pub(super) fn new(session: &'b mut Session<'a>, signature: Signature, me: usize, tag: c_int) -> Self {
-        let (part, eager) = (signature.part_bytes(), session.wire().eager_bytes - HEADER_BYTES);
+        let (part, eager) = (signature.part_bytes(), (session.wire().eager_bytes - HEADER_BYTES) / 64 * 64);
         let piece_bytes = match part {
             part if part <= eager => eager,
             part if part <= SHORT_BYTES => part.div_ceil(part.div_ceil(eager)).next_multiple_of(64),
@@ -68,7 +68,17 @@ impl<'a, 'b> Part<'a, 'b> {
         (index * self.piece_bytes).min(bytes)..((index + 1) * self.piece_bytes).min(bytes)
     }
 
+    #[inline]
     pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
+        let (part, others) = (call.signature.part_bytes(), self.session.ranks.len() - 1);
+        let is_short = part <= 2 * self.piece_bytes && part * others <= WHOLE_BYTES;
+        match call.signature.collective {
+            Collective::AllReduce if is_short => self.all_reduce_short(call.output),
+            _ => self.run_any(call),
+        }
+    }
+
+    fn run_any(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
         let (members, me) = (self.session.ranks.len(), self.me);
         let places = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, weight, input, ref mut output, .. } = *call;
@@ -78,9 +88,6 @@ impl<'a, 'b> Part<'a, 'b> {
             self.weights.resize(members, weight);
         }
         match signature.collective {
-            Collective::AllReduce if part <= self.piece_bytes && part * (members - 1) <= WHOLE_BYTES => {
-                self.all_reduce_short(output)?;
-            }
             Collective::AllReduce | Collective::WeightedAllReduce => {
                 if part * (members - 1) <= WHOLE_BYTES {
                     self.reduce_slices(None, output, |_| 0..part, 0)?;
@@ -165,7 +172,7 @@ impl<'a, 'b> Part<'a, 'b> {
     }
 
     /// Lets go of the openings.
-    #[inline]
+    #[inline(always)]
     fn close(&mut self, openings: &Openings) {
         openings.iter().flatten().for_each(|ticket| self.session.release(*ticket));
     }
@@ -209,18 +216,41 @@ impl<'a, 'b> Part<'a, 'b> {
         Ok(())
     }
 
-    /// Everybody gives everybody its vector, which is one piece, and reduces them all.
-    #[inline]
+    /// Everybody gives everybody its vector, which is one piece or two, and reduces them all.
+    // By itself: with all the others in one function, it would save and restore for them.
+    #[inline(never)]
     fn all_reduce_short(&mut self, data: &mut [u8]) -> Result<(), Failure> {
-        let pieces = self.session.tell(self.me, self.tag + PIECES, |_| &*data)?;
+        let (members, me, tag, len) = (self.session.ranks.len(), self.me, self.tag + PIECES, data.len());
+        let (first, second) = (self.piece(len, 0), self.piece(len, 1));
+        // Everything that can wait comes after sending: the others wait for that.
+        for member in others(members, me) {
+            self.session.send(member, tag, &data[first.clone()])?;
+            if !second.is_empty() {
+                self.session.send(member, tag, &data[second.clone()])?;
+            }
+        }
+        let mut pieces = self.session.expect_all(me, tag)?;
+        let next = if second.is_empty() { None } else { Some(self.session.expect_all(me, tag)?) };
+        self.session.settle()?;
         // Most are here soon, and of the same call.
         if !self.session.hear_soon(&pieces)? {
             self.agree(&pieces)?;
         }
-        let own = data.as_mut_ptr();
-        self.reduce(&pieces, own, &[own], data.len());
-        self.close(&pieces);
-        Ok(())
+        self.reduce_in_place(&pieces, &mut data[first]);
+        if let Some(next) = next {
+            pieces = next;
+            self.session.hear(me, &pieces)?;
+            self.reduce_in_place(&pieces, &mut data[second]);
+        }
+        self.session.finish()
+    }
+
+    /// Reduces a piece of everybody's into this rank's own, and lets go of the others'.
+    #[inline]
+    fn reduce_in_place(&mut self, pieces: &Openings, here: &mut [u8]) {
+        let own = here.as_mut_ptr();
+        self.reduce(pieces, own, &[own], here.len());
+        self.close(pieces);
     }
 
     /// Everybody reduces its slice of the vector piece by piece, and gives the others each piece that is done.

@@ -25,6 +25,8 @@ const EAGER_LOOKS: u32 = 1024;
 const WINDOW: usize = 4;
 /// How long to listen for words after having been elsewhere.
 const CATCH_UP: Duration = Duration::from_millis(5);
+/// Timeouts under this are measured exactly, others to some hundredths of a second.
+const EXACT: Duration = Duration::from_secs(1);
 /// A message that was sent before its sender's word can be read after it, but not by much.
 const GRACE: Duration = Duration::from_millis(50);
 
@@ -36,17 +38,34 @@ pub(super) fn others(members: usize, me: usize) -> impl Iterator<Item = usize> {
     (me + 1..members).chain(0..me)
 }
 
+/// The time, as exactly as it matters to those who wait so long: asking a clock can take as long as a message.
+#[inline]
+pub(super) fn clock(timeout: Duration) -> Duration {
+    #[cfg(target_os = "linux")]
+    const COARSE: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
+    #[cfg(not(target_os = "linux"))]
+    const COARSE: libc::clockid_t = libc::CLOCK_MONOTONIC;
+    let which = if timeout < EXACT { libc::CLOCK_MONOTONIC } else { COARSE };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live variable.
+    unsafe { libc::clock_gettime(which, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// One call's messages.
 pub(super) struct Session<'a> {
     shared: &'a Shared,
     line: Option<MutexGuard<'a, Line>>,
     pub(super) ranks: &'a [usize],
+    /// Which group it is of, and which call of the group, or of the two that exchange.
+    identity: u64,
+    call: u64,
     pub(super) header: Header,
     /// When the call began, once the clock was asked.
     start: Option<Instant>,
     timeout: Duration,
-    /// When the last call began, until this one is under way.
-    last: Option<&'a mut Instant>,
+    /// When the last call began by the [`clock`], until this one is under way.
+    last: Option<&'a mut Duration>,
     /// Messages on their way out and whom each is to.
     outgoing: SmallVec<[(Ticket, usize); 8]>,
     /// Messages that are awaited, or were received and are still being read, and their tags.
@@ -63,20 +82,23 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(
         shared: &'a Shared,
         ranks: &'a [usize],
-        header: Header,
+        (identity, call): (u64, u64),
+        (signature, weight): ([u64; 2], f64),
         timeout: Duration,
-        last: Option<&'a mut Instant>,
+        last: Option<&'a mut Duration>,
     ) -> Self {
         let line = Some(shared.line());
         Session {
             shared,
             line,
             ranks,
-            header,
+            identity,
+            call,
+            header: Header { identity: identity as u32, call: call as u32, signature, weight },
             start: None,
             timeout,
             last,
@@ -104,15 +126,13 @@ impl<'a> Session<'a> {
         &mut self.line().wire
     }
 
-    fn start(&mut self) -> Instant {
-        *self.start.get_or_insert_with(Instant::now)
-    }
-
     /// Hears words that came while this rank was elsewhere. The others may have given up meanwhile: then what they sent
     /// before is here, and would look like success.
+    #[inline(always)]
     fn catch_up(&mut self) -> Result<(), Failure> {
-        let (start, Some(last)) = (self.start(), self.last.take()) else { return Ok(()) };
-        let away = start - std::mem::replace(last, start);
+        let Some(last) = self.last.take() else { return Ok(()) };
+        let now = clock(self.timeout);
+        let away = now.saturating_sub(std::mem::replace(last, now));
         if away > self.timeout / 2 { self.listen() } else { Ok(()) }
     }
 
@@ -131,13 +151,13 @@ impl<'a> Session<'a> {
 
     /// Who will not take part in this call to the end, of those that were heard of.
     fn parted(&mut self) -> Option<Failure> {
-        let (any, Header { identity, call, .. }) = (self.any_word, self.header);
+        let (any, identity, call) = (self.any_word, self.identity, self.call);
         let word = self.line().ear.of(identity).iter().find(|word| any || word.call <= call)?;
         Some(Failure::Parted(word.member, word.parting.clone()))
     }
 
     /// Begins to receive a message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn expect(&mut self, from: usize, tag: c_int) -> Result<Ticket, Failure> {
         let rank = self.ranks[from];
         let wire = self.wire();
@@ -148,7 +168,7 @@ impl<'a> Session<'a> {
     }
 
     /// Sends a piece, once there are not too many on their way.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), Failure> {
         let ticket = self.prepare()?;
         let (far, room) = (self.far, &mut self.room(ticket)[..piece.len()]);
@@ -205,7 +225,7 @@ impl<'a> Session<'a> {
     }
 
     /// Lets go of a message that has been read.
-    #[inline]
+    #[inline(always)]
     pub(super) fn release(&mut self, ticket: Ticket) {
         if let Some(index) = self.incoming.iter().position(|(it, _)| *it == ticket) {
             self.incoming.swap_remove(index);
@@ -221,17 +241,22 @@ impl<'a> Session<'a> {
         tag: c_int,
         piece: impl Fn(usize) -> &'b [u8],
     ) -> Result<Openings, Failure> {
-        let members = self.ranks.len();
-        let mut openings = Openings::from_elem(None, members);
         // Everything that can wait comes after sending: the others wait for that.
-        for member in others(members, me) {
+        for member in others(self.ranks.len(), me) {
             self.send(member, tag, piece(member))?;
         }
-        for member in others(members, me) {
+        let openings = self.expect_all(me, tag)?;
+        self.settle()?;
+        Ok(openings)
+    }
+
+    /// Begins to receive a piece from every other member.
+    #[inline(always)]
+    pub(super) fn expect_all(&mut self, me: usize, tag: c_int) -> Result<Openings, Failure> {
+        let mut openings = Openings::from_elem(None, self.ranks.len());
+        for member in others(self.ranks.len(), me) {
             openings[member] = Some(self.expect(member, tag)?);
         }
-        self.reap()?;
-        self.catch_up()?;
         Ok(openings)
     }
 
@@ -250,7 +275,7 @@ impl<'a> Session<'a> {
     }
 
     /// Whether a message of this very call has come from everybody, or does before the clock has to be asked.
-    #[inline]
+    #[inline(always)]
     pub(super) fn hear_soon(&mut self, openings: &Openings) -> Result<bool, Failure> {
         let header = self.header;
         for ticket in openings.iter().flatten() {
@@ -318,9 +343,9 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Lets go of messages that are sent.
-    #[inline]
-    fn reap(&mut self) -> Result<(), Failure> {
+    /// While messages are on their way: lets go of those that are sent, and hears what this rank has missed.
+    #[inline(always)]
+    pub(super) fn settle(&mut self) -> Result<(), Failure> {
         for index in (0..self.outgoing.len()).rev() {
             let (ticket, _) = self.outgoing[index];
             if self.wire().is_done(ticket)? {
@@ -328,7 +353,7 @@ impl<'a> Session<'a> {
                 self.wire().give_back(ticket);
             }
         }
-        Ok(())
+        self.catch_up()
     }
 
     /// Waits until everything is sent: a rank that goes away from MPI for long would hold up the others.
@@ -353,7 +378,7 @@ impl<'a> Session<'a> {
     #[cold]
     fn pause_longer(&mut self, member: usize) -> Result<Option<Failure>, Failure> {
         self.line().listen()?;
-        let waited = self.start().elapsed();
+        let waited = self.start.get_or_insert_with(Instant::now).elapsed();
         if let Some(failure) = self.parted() {
             // What was sent before the word is about to be here.
             if self.grace_is_over() {
@@ -377,7 +402,7 @@ impl<'a> Session<'a> {
     }
 
     fn grace_is_over(&mut self) -> bool {
-        let now = self.start().elapsed();
+        let now = self.start.get_or_insert_with(Instant::now).elapsed();
         // From the first time it is asked.
         let until = self.grace.get_or_insert(now + GRACE);
         now >= *until
@@ -426,8 +451,8 @@ mod test {
             Ok(buffer as usize + tag as usize)
         }
         unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure> {
-            // Buffers begin at cache lines, and tags are small.
-            let (tag, buffer) = ((*request % 64) as c_int, (*request / 64 * 64) as *mut u8);
+            // Messages begin at multiples of this, and tags are smaller.
+            let (tag, buffer) = ((*request % 32) as c_int, (*request / 32 * 32) as *mut u8);
             let message = self.0.lock().unwrap().get_mut(&tag).and_then(VecDeque::pop_front);
             let Some(message) = message else { return Ok(false) };
             // SAFETY: the buffer that it was to be received into, which is longer.
@@ -469,7 +494,7 @@ mod test {
             goodbye: Duration::ZERO,
             panicked: AtomicBool::new(true),
         };
-        let mut session = Session::new(&shared, &[0, 1], header(8, 1), Duration::from_secs(9), None);
+        let mut session = Session::new(&shared, &[0, 1], (8, 1), ([0; 2], 1.0), Duration::from_secs(9), None);
         let ticket = session.expect(1, 9).unwrap();
         session.wait(ticket, 1, |_| vec![1]).unwrap();
         assert_eq!(session.header_of(ticket), header(8, 1));

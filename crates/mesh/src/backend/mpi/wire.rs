@@ -16,9 +16,11 @@ use super::{
 use crate::backend::Failure;
 
 /// What a message can hold: a header and a piece of a vector.
-pub(super) const HEADER_BYTES: usize = 64;
+pub(super) const HEADER_BYTES: usize = 32;
 pub(super) const PIECE_BYTES: usize = 512 << 10;
 const BUFFER_BYTES: usize = HEADER_BYTES + PIECE_BYTES;
+/// So many bytes of a buffer are before the message: its data begins at a cache line, so that every element type is aligned.
+const BEFORE: usize = 64 - HEADER_BYTES;
 
 /// A message's place on the wire.
 pub(super) type Ticket = usize;
@@ -49,9 +51,11 @@ pub(super) trait Messages: Send {
 /// So much memory is had from the system at once: a large page, of which the kernel finds and pins the parts faster.
 const CHUNK_BYTES: usize = 2 << 20;
 
-/// A buffer that begins at a cache line, so that every element type is aligned in it.
-#[repr(align(64))]
-struct Aligned([u8; BUFFER_BYTES]);
+#[repr(C, align(64))]
+struct Aligned {
+    before: [u8; BEFORE],
+    message: [u8; BUFFER_BYTES],
+}
 
 /// Buffers in large pages, where the system has them.
 fn chunk() -> &'static mut [Aligned] {
@@ -130,7 +134,7 @@ impl Wire {
     pub(super) fn buffer(&mut self, ticket: Ticket) -> &mut [u8; BUFFER_BYTES] {
         let place = &mut self.shelf.places[ticket];
         debug_assert!(place.request == self.none, "a message is under way in this buffer");
-        &mut place.buffer.0
+        &mut place.buffer.message
     }
 
     /// Begins to send the first bytes of a buffer.
@@ -147,7 +151,7 @@ impl Wire {
         // SAFETY: the buffer has so many bytes and stays where it is until the message has ended: `buffer` is not called
         // before, and places are never freed.
         place.request =
-            unsafe { self.messages.send(place.buffer.0.as_ptr(), bytes.min(BUFFER_BYTES), to, tag) }?;
+            unsafe { self.messages.send(place.buffer.message.as_ptr(), bytes.min(BUFFER_BYTES), to, tag) }?;
         Ok(())
     }
 
@@ -157,7 +161,7 @@ impl Wire {
         let place = &mut self.shelf.places[ticket];
         place.receives = true;
         // SAFETY: as for sending. Nobody sends more than a buffer holds.
-        place.request = unsafe { self.messages.receive(place.buffer.0.as_mut_ptr(), from, tag) }?;
+        place.request = unsafe { self.messages.receive(place.buffer.message.as_mut_ptr(), from, tag) }?;
         Ok(())
     }
 

@@ -13,15 +13,16 @@ use super::host::Seats;
 use super::{
     Shared, WORDS,
     header::{read_words, write_words},
-    wire::{HEADER_BYTES, Ticket, Wire},
+    wire::{Ticket, Wire},
 };
 use crate::backend::{Failure, Farewell, Parting};
 
 /// How much of a reason is passed on.
 const MOST_TEXT: usize = 2000;
 const MOST_BLAMED: usize = 1000;
-/// How many bytes a word has at most.
-pub(super) const WORD_BYTES: usize = HEADER_BYTES + MOST_TEXT + 4 * MOST_BLAMED;
+/// How many bytes a word has at most, and before its text.
+pub(super) const WORD_BYTES: usize = TEXT + MOST_TEXT + 4 * MOST_BLAMED;
+const TEXT: usize = 64;
 
 /// What was heard from a member.
 #[derive(Debug, Clone)]
@@ -97,7 +98,7 @@ impl Word {
     pub(super) fn read(buffer: &[u8]) -> (u64, Word) {
         let [identity, member, call, kind, text, blame] = read_words(buffer);
         let (text, blame) = ((text as usize).min(MOST_TEXT), (blame as usize).min(MOST_BLAMED));
-        let data = &buffer[HEADER_BYTES..];
+        let data = &buffer[TEXT..];
         let why = String::from_utf8_lossy(&data[..text]).into_owned();
         let blame = data[text..][..blame * 4].chunks_exact(4);
         let blame = blame.map(|it| u32::from_le_bytes([it[0], it[1], it[2], it[3]]) as usize).collect();
@@ -174,7 +175,7 @@ impl Farewell for Speaker {
         let call = self.ended.load(SeqCst) + 1;
         let words = [self.identity, self.me as u64, call, kind, text.len() as u64, blame.len() as u64];
         let mut word = Vec::with_capacity(WORD_BYTES);
-        word.resize(HEADER_BYTES, 0);
+        word.resize(TEXT, 0);
         write_words(words, &mut word);
         word.extend_from_slice(text);
         word.extend(blame.iter().flat_map(|rank| (*rank as u32).to_le_bytes()));
