@@ -23,9 +23,9 @@ const ROUNDS: usize = 3;
 /// The minimum number of undisturbed rounds, if the time is up.
 const MIN_ROUNDS: usize = 2;
 /// The maximum relative difference between the two fastest builds of a configuration.
-const MAX_NOISE: f64 = 0.05;
+const MAX_NOISE: f64 = 0.1;
 /// The same under background load, where the operating system's time slices add noise.
-const MAX_NOISE_UNDER_LOAD: f64 = 0.2;
+const MAX_NOISE_UNDER_LOAD: f64 = 0.25;
 /// A build that would take longer than this is not run.
 const MAX_BUILD_S: f64 = 2.0;
 
