@@ -231,11 +231,15 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
         }
         let after = state.timestamp(state.times_downloads)?;
         let (mut ups, mut downs) = (ups.into_iter(), downs.into_iter());
-        // The last download ends last.
-        for column in &mut room.columns {
-            match self.arrays[column.array].role {
-                Role::Input => column.up = ups.next().map(|up| up.wait()).transpose()?,
-                _ => column.down = downs.next().map(|down| down.wait()).transpose()?,
+        // The last download ends last: once it was waited for, nothing else has to be.
+        for column in room.columns.iter_mut().rev() {
+            if !matches!(self.arrays[column.array].role, Role::Input) {
+                column.down = downs.next_back().map(|down| down.wait()).transpose()?;
+            }
+        }
+        for column in room.columns.iter_mut().rev() {
+            if matches!(self.arrays[column.array].role, Role::Input) {
+                column.up = ups.next_back().map(|up| up.wait()).transpose()?;
             }
         }
         state.last = Some((count, launched.elapsed()));
