@@ -85,11 +85,9 @@ impl<T: Task> Job<'_, T> {
             }
         }
         let is_used = |name: &str| choice.used.iter().any(|used| used.device == name);
+        let mut used = candidates.iter().map(|candidate| is_used(&candidate.device));
         let (seats, reserve): (Vec<_>, Vec<_>) =
-            seats.into_iter().zip(&candidates).partition(|(_, candidate)| is_used(&candidate.device));
-        let only_seats =
-            |them: Vec<(Arc<Seat>, _)>| them.into_iter().map(|(seat, _)| seat).collect::<Vec<_>>();
-        let (seats, reserve) = (only_seats(seats), only_seats(reserve));
+            seats.into_iter().partition(|_| used.next().unwrap_or_default());
         let (left_out, predicted, explores) = (left_out.into(), choice.predicted, choice.explores);
         let selection = Selection { seats, reserve, left_out, predicted, explores, fresh: true };
         // Who is not ready yet takes longer now than the next times.
@@ -233,7 +231,9 @@ impl<T: Task> Job<'_, T> {
         report.task = Some(self.task.name().into());
         report.strategy = Some(self.options.strategy.name().into());
         report.left_out = left_out.to_vec();
-        report.left_out.retain(|left_out| !devices.iter().any(|device| device.id == left_out.id));
+        if has_called_in {
+            report.left_out.retain(|left_out| !devices.iter().any(|device| device.id == left_out.id));
+        }
         report.predicted_s = predicted.map(|predicted| predicted.as_secs_f64());
         report.calibrated = self.calibrated(&report, &seats);
         let lanes = trace_lanes(&devices);
