@@ -1,6 +1,8 @@
 //! A shared library with a C interface, for programs that use the same GPU already, such as Python with PyTorch:
 //! `cargo build --release -p evener --example guest`, then `python3 crates/evener/examples/guest/with_torch.py`.
 //!
+//! `guest_dlpack` uses tensors of NumPy's or PyTorch's in place: `python3 crates/evener/examples/guest/with_dlpack.py`.
+//!
 //! One pool of the GPU and the processor does many rounds of integer arithmetic on every item. `guest_lose` loses the GPU
 //! on purpose, as a driver that reports a lost device would; the next map goes on with the processor, and the GPU comes
 //! back when it is opened afresh.
@@ -12,7 +14,12 @@ use std::{
     sync::OnceLock,
 };
 
-use evener::{prelude::*, testing::Faults};
+use evener::{
+    AnyBuffer, DType,
+    dlpack::{DLManagedTensor, Managed},
+    prelude::*,
+    testing::Faults,
+};
 
 #[path = "../churn/mod.rs"]
 mod churn;
@@ -67,6 +74,40 @@ pub unsafe extern "C" fn guest_map(items: *const u32, results: *mut u32, count: 
         Ok(())
     });
     if told == 0 { by_gpu as i64 } else { -1 }
+}
+
+/// Does the work for every element of a DLPack tensor of 32-bit integers, in place on its own device ("cpu", "cuda:0").
+/// Takes the tensor, and returns another one with the results; or null, with the reason on standard error.
+///
+/// # Safety
+/// `device` is a C string. `tensor` is a managed tensor that nobody else uses, whose producer's work on it has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn guest_dlpack(
+    device: *const c_char,
+    tensor: *mut DLManagedTensor,
+) -> *mut DLManagedTensor {
+    // SAFETY: the caller's promise.
+    let (device, tensor) =
+        unsafe { (CStr::from_ptr(device).to_string_lossy().into_owned(), Managed::from_raw(tensor)) };
+    let mut result = std::ptr::null_mut();
+    tell(|| {
+        let inventory = Inventory::discover_all_apis();
+        let device = inventory.devices().iter().find(|found| found.id().as_str() == device);
+        let device = device.ok_or("there is no such device")?;
+        // SAFETY: the caller's promise; `import_dlpack` is called once for the tensor.
+        let (input, shape) = unsafe { device.import_dlpack(tensor)? };
+        let output = device.any_buffer(input.dtype(), input.len())?;
+        // The kernel is declared for unsigned integers; the bits of signed ones are the same.
+        let unsigned = |buffer: &AnyBuffer| AnyBuffer::from_bytes(buffer.as_bytes().clone(), DType::U32);
+        let bound = device.compile(&churn::kernel())?.bind(&[unsigned(&input)?.arg(), unsigned(&output)?.arg()])?;
+        let mut stream = device.stream()?;
+        let count = input.len() as u64;
+        stream.launch_folded(&bound, count.div_ceil(64), &KernelParams::from(0..count))?;
+        stream.wait()?;
+        result = output.to_dlpack(&shape)?.into_raw();
+        Ok(())
+    });
+    result
 }
 
 /// Loses the GPU: everything of Evener's on it fails until it is opened afresh.
