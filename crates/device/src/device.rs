@@ -97,7 +97,7 @@ impl Device {
     }
 
     /// A buffer whose contents are anything, for whoever writes all of it before reading.
-    pub fn buffer_any<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
+    pub fn buffer_uninit<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
         self.allocate(len, Contents::Any)
     }
 
@@ -114,8 +114,8 @@ impl Device {
     /// place. The library keeps it until `owner` is dropped, which is when the last handle on the buffer is gone and no
     /// operation uses it any more.
     ///
-    /// Work of the other library is not ordered with Evener's by itself: see [`Stream::wait_for_cuda_event`] and
-    /// [`Stream::signal_cuda_event`], or wait on the host. Fails with `Unsupported` where this is no CUDA device, and where
+    /// Work of the other library is not ordered with Evener's by itself: see [`Stream::wait_cuda_event`] and
+    /// [`Stream::record_cuda_event`], or wait on the host. Fails with `Unsupported` where this is no CUDA device, and where
     /// the address is no multiple of 16, as kernels may rely on.
     ///
     /// # Safety

@@ -65,7 +65,7 @@ pub use measure::{Rates, known_rates, measure, remember_rates};
 pub use module::Module;
 pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
 pub use select::{DEVICES_VARIABLE, selection_from_environment};
-pub use stream::{Download, Mark, StagedUpload, Stream, Timestamp, Transfer};
+pub use stream::{Download, Event, StagedUpload, Stream, Timestamp, Transfer};
 pub use telemetry::Telemetry;
 /// The version of wgpu whose types [`Device::from_wgpu`] takes.
 #[cfg(feature = "wgpu")]

@@ -77,7 +77,7 @@ impl Stream {
         self.check_room("upload", elements.len(), to)?;
         let bytes: &[u8] = bytemuck::cast_slice(elements);
         self.check_copy("upload", to.region(), bytes.len() as u64)?;
-        let mut pieces: VecDeque<Arc<dyn backend::Mark>> = VecDeque::new();
+        let mut pieces: VecDeque<Arc<dyn backend::Event>> = VecDeque::new();
         for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             if pieces.len() >= PIECES_IN_FLIGHT
                 && let Some(oldest) = pieces.pop_front()
@@ -89,7 +89,7 @@ impl Stream {
             let region = sub_region(to.region(), (index * PIECE_BYTES) as u64, piece.len() as u64);
             self.inner.upload(&mut *staging, 0..piece.len() as u64, &region)?;
             if bytes.len() > PIECE_BYTES {
-                pieces.push_back(self.inner.mark()?);
+                pieces.push_back(self.inner.record_event()?);
             }
         }
         Ok(())
@@ -121,7 +121,7 @@ impl Stream {
         if bytes > 0 {
             self.inner.upload(&mut *from.memory, 0..bytes, &sub_region(to.region(), 0, bytes))?;
         }
-        Ok(Transfer { host: from, mark: self.inner.mark()? })
+        Ok(Transfer { host: from, event: self.inner.record_event()? })
     }
 
     /// Copies the first so many elements to the beginning of a buffer through staging memory, which comes back when the
@@ -172,7 +172,7 @@ impl Stream {
                 self.inner.flush()?;
             }
         }
-        Ok(StagedUpload { through, mark: self.inner.mark()? })
+        Ok(StagedUpload { through, event: self.inner.record_event()? })
     }
 
     /// Copies some elements of shared host memory to the beginning of a buffer. Fails when they reach past the end.
@@ -260,7 +260,7 @@ impl Stream {
         if !from.is_empty() {
             self.inner.download(from.region(), &mut *to.memory, 0)?;
         }
-        Ok(Transfer { host: to, mark: self.inner.mark()? })
+        Ok(Transfer { host: to, event: self.inner.record_event()? })
     }
 
     /// Copies a buffer to the beginning of another on the same device. They may be slices of one buffer that do not overlap.
@@ -429,14 +429,14 @@ impl Stream {
         Ok(Timestamp { inner: self.inner.timestamp()? })
     }
 
-    /// Marks this point of the stream, and starts everything before it.
-    pub fn mark(&mut self) -> Result<Mark> {
-        Ok(Mark { inner: self.inner.mark()? })
+    /// Records an event at this point of the stream, and starts everything before it.
+    pub fn record_event(&mut self) -> Result<Event> {
+        Ok(Event { inner: self.inner.record_event()? })
     }
 
-    /// Holds what comes next until another stream of the same device has reached a mark.
-    pub fn wait_for(&mut self, mark: &Mark) -> Result<()> {
-        self.inner.wait_for(&mark.inner)
+    /// Holds what comes next until another stream of the same device has reached an event.
+    pub fn wait_event(&mut self, event: &Event) -> Result<()> {
+        self.inner.wait_event(&event.inner)
     }
 
     /// The driver's handle (`CUstream`), for other libraries that queue work of their own behind what was queued so far;
@@ -452,9 +452,9 @@ impl Stream {
     /// # Safety
     /// The event is alive, and of this device's primary context.
     #[allow(unsafe_code)]
-    pub unsafe fn wait_for_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
+    pub unsafe fn wait_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
         // SAFETY: the caller promises the same.
-        let is_known = unsafe { self.inner.wait_for_cuda_event(event) }?;
+        let is_known = unsafe { self.inner.wait_cuda_event(event) }?;
         self.expect_cuda(is_known, "waiting for an event")
     }
 
@@ -464,9 +464,9 @@ impl Stream {
     /// # Safety
     /// The event is alive, and of this device's primary context.
     #[allow(unsafe_code)]
-    pub unsafe fn signal_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
+    pub unsafe fn record_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
         // SAFETY: the caller promises the same.
-        let is_known = unsafe { self.inner.signal_cuda_event(event) }?;
+        let is_known = unsafe { self.inner.record_cuda_event(event) }?;
         self.expect_cuda(is_known, "signalling an event")
     }
 
@@ -523,11 +523,11 @@ fn sub_region(of: &Region, offset: u64, bytes: u64) -> Region {
 
 /// A point in a stream.
 #[derive(Debug, Clone)]
-pub struct Mark {
-    inner: Arc<dyn backend::Mark>,
+pub struct Event {
+    inner: Arc<dyn backend::Event>,
 }
 
-impl Mark {
+impl Event {
     /// Whether everything before it has ended.
     pub fn is_done(&self) -> Result<bool> {
         self.inner.is_done()
@@ -560,13 +560,13 @@ impl Timestamp {
 /// A copy between host memory and a device that is under way.
 pub struct Transfer<T> {
     host: HostBuffer<T>,
-    mark: Arc<dyn backend::Mark>,
+    event: Arc<dyn backend::Event>,
 }
 
 impl<T: Pod> Transfer<T> {
     /// Whether it has ended.
     pub fn is_done(&self) -> Result<bool> {
-        self.mark.is_done()
+        self.event.is_done()
     }
 
     /// Waits until it has ended, and gives the host memory back.
@@ -580,7 +580,7 @@ impl<T: Pod> Transfer<T> {
     }
 
     fn finish(mut self, timeout: Option<Duration>) -> Result<HostBuffer<T>> {
-        self.mark.wait(timeout)?;
+        self.event.wait(timeout)?;
         HostMemory::reclaim(&mut *self.host.memory)?;
         Ok(self.host)
     }
@@ -596,13 +596,13 @@ impl<T> fmt::Debug for Transfer<T> {
 #[derive(Debug)]
 pub struct StagedUpload<T> {
     through: StagingBuffer<T>,
-    mark: Arc<dyn backend::Mark>,
+    event: Arc<dyn backend::Event>,
 }
 
 impl<T: Pod> StagedUpload<T> {
     /// Waits until it has ended, and gives the staging memory back.
     pub fn wait(mut self) -> Result<StagingBuffer<T>> {
-        self.mark.wait(None)?;
+        self.event.wait(None)?;
         self.through.pieces.iter_mut().try_for_each(|piece| piece.memory.reclaim())?;
         Ok(self.through)
     }
@@ -677,12 +677,12 @@ impl<T: Pod> Download<T> {
 /// At least so many workgroups in dimensions of at most so many, in as few dimensions as will do. Nothing where they are too
 /// many for three.
 fn fold(groups: u64, limits: [u32; 3]) -> Option<[u32; 3]> {
-    let [most_x, most_y, most_z] = limits.map(|limit| u64::from(limit.max(1)));
-    let rows = groups.div_ceil(most_x).max(1);
-    let z = rows.div_ceil(most_y);
+    let [max_x, max_y, max_z] = limits.map(|limit| u64::from(limit.max(1)));
+    let rows = groups.div_ceil(max_x).max(1);
+    let z = rows.div_ceil(max_y);
     let y = rows.div_ceil(z);
     let x = groups.div_ceil(y * z);
-    (z <= most_z).then_some([x as u32, y as u32, z as u32])
+    (z <= max_z).then_some([x as u32, y as u32, z as u32])
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl DigestBuffer {
         let kept = self.0.take().filter(|buffer| buffer.len() >= count);
         let buffer = self.0.insert(match kept {
             Some(buffer) => buffer,
-            None => device.buffer_any(count)?,
+            None => device.buffer_uninit(count)?,
         });
         buffer.slice(..count)
     }
@@ -149,7 +149,7 @@ impl DeviceReducer {
         let mut all = Vec::with_capacity(blocks);
         for first in (0..blocks).step_by(at_once) {
             let count = at_once.min(blocks - first);
-            let out: Buffer<Digest> = self.device.buffer_any(count * nodes)?;
+            let out: Buffer<Digest> = self.device.buffer_uninit(count * nodes)?;
             self.launch(
                 leaves,
                 height,

@@ -59,7 +59,7 @@ fn main() {
     println!("  ratio to rayon {:.3}", evener.as_secs_f64() / rayon.as_secs_f64());
 
     let count = 100_000;
-    let single = pool.job(&task).settings(Settings { most_items: Some(1), ..Settings::default() });
+    let single = pool.job(&task).settings(Settings { max_items: Some(1), ..Settings::default() });
     let items = &items[..count];
     let [chunks, spawns] = turns(
         20,

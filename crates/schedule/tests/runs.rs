@@ -546,7 +546,7 @@ fn ended_by(
             note.lock().unwrap().extend(items.iter().map(|&item| u64::from(item)));
         });
         let items: Vec<u32> = (0..3_000).collect();
-        let job = faulty.job(&task).settings(Settings { most_items: Some(3), ..common::SHORT });
+        let job = faulty.job(&task).settings(Settings { max_items: Some(3), ..common::SHORT });
         let start = Instant::now();
         let error = end(job).map(&items).unwrap_err();
         let took = start.elapsed();
@@ -606,7 +606,7 @@ fn progress_only_ever_grows_and_a_callback_that_panics_costs_nothing_else() {
         let faulty = Faulty::new(&two());
         let task = Plain::after(|_, _| std::thread::sleep(ms(40)));
         let items = numbers(100);
-        let settings = Settings { most_items: Some(2), ..common::SHORT };
+        let settings = Settings { max_items: Some(2), ..common::SHORT };
         let mut told: Vec<(u64, f64)> = Vec::new();
         let job = faulty.job(&task).settings(settings).on_progress(|progress| {
             assert_eq!(progress.items, 100);
@@ -791,7 +791,7 @@ fn a_stream_bounds_the_bytes_that_it_holds() {
     }
     within(LIMIT, "bytes", || {
         let faulty = Faulty::new(&[cores("cpu", 2)]);
-        for (items, bytes, most_ahead) in [(1 << 16, 10 << 10, 10), (5, 1 << 30, 5), (0, 0, 1)] {
+        for (items, bytes, max_ahead) in [(1 << 16, 10 << 10, 10), (5, 1 << 30, 5), (0, 0, 1)] {
             let (start, taken) = (Instant::now(), Arc::new(AtomicU64::new(0)));
             let count = taken.clone();
             let source = std::iter::repeat_with(move || {
@@ -804,7 +804,7 @@ fn a_stream_bounds_the_bytes_that_it_holds() {
                 assert_eq!(result.unwrap(), 1 << 10);
                 most = most.max(taken.load(SeqCst) - (given + 1));
             }
-            assert!(most <= most_ahead, "{most} items of a kibibyte were held");
+            assert!(most <= max_ahead, "{most} items of a kibibyte were held");
             assert!(
                 start.elapsed() < ms(5_000),
                 "workers sleep although an item waits: {:?}",
@@ -987,7 +987,7 @@ fn a_lane_has_all_its_hands_again_although_one_hung_while_another_failed() {
             Ok(())
         });
         let items = numbers(400);
-        let settings = Settings { most_items: Some(2), ..common::SHORT };
+        let settings = Settings { max_items: Some(2), ..common::SHORT };
         let run = faulty.job(&task).settings(settings).map(&items).unwrap();
         assert_eq!(run.results(), plain(&items));
         assert_eq!(most.load(SeqCst), 2, "one of its two hands is gone");
@@ -1383,7 +1383,7 @@ fn a_task_is_given_at_most_so_many_items_at_once_and_every_call_counts_as_a_chun
         let items: Vec<u32> = (0..40_007).collect();
         for most in [1, 3, 64, 1 << 40] {
             let task = Piecewise { largest: Arc::default(), fails_on: None, results: Arc::default() };
-            let settings = Settings { most_items: Some(most), ..Settings::default() };
+            let settings = Settings { max_items: Some(most), ..Settings::default() };
             let job = pool.job(&task).settings(settings);
             let mapped = job.map(&items).unwrap();
             assert!(mapped.results().iter().zip(&items).all(|(result, item)| result.0 == 2 * item));
@@ -1424,7 +1424,7 @@ fn an_error_is_told_although_results_of_the_same_part_panic_when_they_are_droppe
         let pool = forgetful([cores("cpu", 2)]);
         let task =
             Closure::fallible("bombs", |&item: &u32| if item % 7 == 6 { Err("no".into()) } else { Ok(Bomb) });
-        let settings = Settings { most_items: Some(4), ..Settings::default() };
+        let settings = Settings { max_items: Some(4), ..Settings::default() };
         for _ in 0..20 {
             let job = pool.job(&task).settings(settings);
             let Err(error) = job.map(&numbers(1000)) else { panic!("some items fail") };

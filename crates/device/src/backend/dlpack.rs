@@ -6,8 +6,8 @@
 //! this takes; through wgpu there are none.
 //!
 //! DLPack says nothing about when the elements may be used. Evener's streams are not ordered with the other library's work:
-//! wait for the stream before the tensor is handed over, or order both with [`Stream::signal_cuda_event`] and
-//! [`Stream::wait_for_cuda_event`]. The same holds for the way back: when the deleter is called, the memory is used for
+//! wait for the stream before the tensor is handed over, or order both with [`Stream::record_cuda_event`] and
+//! [`Stream::wait_cuda_event`]. The same holds for the way back: when the deleter is called, the memory is used for
 //! other buffers at once, so the other library's work on it must have ended by then, also where its garbage collector is the
 //! one that calls (`torch.cuda.synchronize()` before the last reference goes).
 //!
@@ -26,8 +26,8 @@
 //! # Ok::<(), evener_device::Error>(())
 //! ```
 //!
-//! [`Stream::signal_cuda_event`]: crate::Stream::signal_cuda_event
-//! [`Stream::wait_for_cuda_event`]: crate::Stream::wait_for_cuda_event
+//! [`Stream::record_cuda_event`]: crate::Stream::record_cuda_event
+//! [`Stream::wait_cuda_event`]: crate::Stream::wait_cuda_event
 // The C structures are those of dlpack.h, under its names. They are few and fixed by the specification; crates that have
 // them bring error types and array traits of their own.
 

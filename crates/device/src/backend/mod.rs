@@ -288,7 +288,7 @@ pub struct Recorded {
 pub trait Graph: Any + Send + Sync + Debug {}
 
 /// A point in a stream.
-pub trait Mark: Any + Send + Sync + Debug {
+pub trait Event: Any + Send + Sync + Debug {
     /// Whether everything before it has ended.
     fn is_done(&self) -> Result<bool>;
     /// Waits until everything before it has ended.
@@ -341,10 +341,10 @@ pub trait StreamBackend: Send + Debug {
     }
     /// Reads the device's clock when everything before has ended.
     fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>>;
-    /// Marks this point, and starts everything before it.
-    fn mark(&mut self) -> Result<Arc<dyn Mark>>;
-    /// Holds what comes next in this stream until another stream of the same device has reached a mark.
-    fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()>;
+    /// Records an event here, and starts everything before it.
+    fn record_event(&mut self) -> Result<Arc<dyn Event>>;
+    /// Holds what comes next in this stream until another stream of the same device has reached an event.
+    fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()>;
     /// The driver's handle of this stream, where it is of a CUDA device.
     fn cuda_handle(&self) -> Option<*mut c_void> {
         None
@@ -353,15 +353,15 @@ pub trait StreamBackend: Send + Debug {
     ///
     /// # Safety
     /// The event is alive, and of this stream's device.
-    unsafe fn wait_for_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+    unsafe fn wait_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
         let _ = event;
         Ok(false)
     }
     /// Has a CUDA event of another library happen when everything before has ended. Says whether the device knows such.
     ///
     /// # Safety
-    /// As for [`wait_for_cuda_event`](StreamBackend::wait_for_cuda_event).
-    unsafe fn signal_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+    /// As for [`wait_cuda_event`](StreamBackend::wait_cuda_event).
+    unsafe fn record_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
         let _ = event;
         Ok(false)
     }

@@ -171,7 +171,7 @@ fn memory_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
 
 fn upload_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
     let bytes = copy_bytes(device, 3)?;
-    let buffer = device.buffer_any::<u8>(bytes as usize)?;
+    let buffer = device.buffer_uninit::<u8>(bytes as usize)?;
     let mut host = Some(device.host_buffer::<u8>(bytes as usize, Direction::Upload)?);
     let written = match device.describe().api {
         Api::Cuda | Api::Cpu => Vec::new(),

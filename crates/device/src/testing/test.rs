@@ -50,11 +50,11 @@ fn a_hung_device_times_out_and_goes_on_when_released() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     let mut stream = device.stream().unwrap();
     faults.now(Fault::Hang);
-    let mark = stream.mark().unwrap();
-    assert!(!mark.is_done().unwrap());
-    assert!(matches!(mark.wait_timeout(Duration::from_millis(20)), Err(Error::TimedOut { .. })));
+    let event = stream.record_event().unwrap();
+    assert!(!event.is_done().unwrap());
+    assert!(matches!(event.wait_timeout(Duration::from_millis(20)), Err(Error::TimedOut { .. })));
     faults.release();
-    mark.wait_timeout(Duration::from_secs(5)).unwrap();
+    event.wait_timeout(Duration::from_secs(5)).unwrap();
 }
 
 #[test]
@@ -92,8 +92,8 @@ fn killing_a_hung_device_wakes_whoever_waits_for_it() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     let mut stream = device.stream().unwrap();
     faults.now(Fault::Hang);
-    let mark = stream.mark().unwrap();
-    let waiting = std::thread::spawn(move || mark.wait());
+    let event = stream.record_event().unwrap();
+    let waiting = std::thread::spawn(move || event.wait());
     std::thread::sleep(Duration::from_millis(20));
     faults.kill();
     assert!(matches!(waiting.join().unwrap(), Err(Error::Lost { .. })));
@@ -157,8 +157,8 @@ fn a_slowed_device_is_as_slow_in_whatever_order_its_marks_are_waited_for() {
     let mut stream = device.stream().unwrap();
     let start = Instant::now();
     stream.launch(&bound, 1, &()).unwrap();
-    let first = stream.mark().unwrap();
-    let second = stream.mark().unwrap();
+    let first = stream.record_event().unwrap();
+    let second = stream.record_event().unwrap();
     second.wait().unwrap();
     let once = start.elapsed();
     assert!(once >= Duration::from_millis(200), "{once:?}");
@@ -173,6 +173,6 @@ fn a_wait_may_be_as_long_as_a_duration_can_be() {
     let mut stream = device.stream().unwrap();
     let found = stream.download(&buffer).unwrap().wait_timeout(Duration::MAX).unwrap();
     assert_eq!(found, [1, 2, 3]);
-    stream.mark().unwrap().wait_timeout(Duration::MAX).unwrap();
+    stream.record_event().unwrap().wait_timeout(Duration::MAX).unwrap();
     stream.wait_timeout(Duration::MAX).unwrap();
 }

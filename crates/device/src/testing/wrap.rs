@@ -10,7 +10,7 @@ use std::{
 use super::{State, lock};
 use crate::{
     backend::{
-        Backend, Bound, Contents, Direction, Graph, HostMemory, Mark, Memory, MemoryUse, Program, Recorded,
+        Backend, Bound, Contents, Direction, Event, Graph, HostMemory, Memory, MemoryUse, Program, Recorded,
         Region, SharedMemory, Source, StreamBackend, Timestamp,
     },
     describe::{Capabilities, Description},
@@ -157,10 +157,10 @@ impl HostMemory for FaultyHostMemory {
 struct FaultyStream {
     under: Box<dyn StreamBackend>,
     hold: Hold,
-    /// When the work began that no mark has closed yet.
+    /// When the work began that no event has closed yet.
     busy_since: Option<Instant>,
-    last: Option<Arc<FaultyMark>>,
-    /// When the latest of its marks that was waited for was reached, slowed down.
+    last: Option<Arc<FaultyEvent>>,
+    /// When the latest of its events that was waited for was reached, slowed down.
     reached: Arc<Mutex<Option<(u64, Instant)>>>,
 }
 
@@ -170,9 +170,9 @@ impl FaultyStream {
         self.hold.operation(name).inspect_err(|_| self.busy_since = None)
     }
 
-    fn close(&mut self) -> Result<Arc<FaultyMark>> {
-        let mark = Arc::new(FaultyMark {
-            under: self.under.mark()?,
+    fn close(&mut self) -> Result<Arc<FaultyEvent>> {
+        let event = Arc::new(FaultyEvent {
+            under: self.under.record_event()?,
             hold: self.hold.clone(),
             began: self.busy_since.take().unwrap_or_else(Instant::now),
             before: self.last.as_ref().and_then(|last| last.slow_end.get().copied()),
@@ -180,8 +180,8 @@ impl FaultyStream {
             number: self.last.as_ref().map_or(0, |last| last.number + 1),
             reached: self.reached.clone(),
         });
-        self.last = Some(mark.clone());
-        Ok(mark)
+        self.last = Some(event.clone());
+        Ok(event)
     }
 }
 
@@ -244,16 +244,16 @@ impl StreamBackend for FaultyStream {
         self.under.timestamp()
     }
 
-    fn mark(&mut self) -> Result<Arc<dyn Mark>> {
+    fn record_event(&mut self) -> Result<Arc<dyn Event>> {
         self.operation("marking a stream")?;
         Ok(self.close()?)
     }
 
-    fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()> {
+    fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
         self.operation("waiting for another stream")?;
-        match (&**mark as &dyn Any).downcast_ref::<FaultyMark>() {
-            Some(faulty) => self.under.wait_for(&faulty.under),
-            None => self.under.wait_for(mark),
+        match (&**event as &dyn Any).downcast_ref::<FaultyEvent>() {
+            Some(faulty) => self.under.wait_event(&faulty.under),
+            None => self.under.wait_event(event),
         }
     }
 
@@ -264,8 +264,8 @@ impl StreamBackend for FaultyStream {
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
         self.operation("waiting for a stream")?;
-        let mark = self.close()?;
-        mark.wait_slowed(timeout)?;
+        let event = self.close()?;
+        event.wait_slowed(timeout)?;
         // The stream under it reports, and forgets, its own failures only when it is itself waited for.
         self.under.wait(timeout)
     }
@@ -282,23 +282,23 @@ fn under_host<'a>(memory: &'a mut dyn HostMemory, hold: &Hold) -> Result<&'a mut
     }
 }
 
-/// A mark that is reached later than the one under it, by the factor that the device is slowed down by.
+/// An event that is reached later than the one under it, by the factor that the device is slowed down by.
 #[derive(Debug)]
-struct FaultyMark {
-    under: Arc<dyn Mark>,
+struct FaultyEvent {
+    under: Arc<dyn Event>,
     hold: Hold,
     /// When the work before it began.
     began: Instant,
-    /// When the mark before it in the stream was reached, slowed down.
+    /// When the event before it in the stream was reached, slowed down.
     before: Option<Instant>,
-    /// When this mark is reached, slowed down: set when the one under it is seen to be reached.
+    /// When this event is reached, slowed down: set when the one under it is seen to be reached.
     slow_end: OnceLock<Instant>,
     /// Its number in the stream.
     number: u64,
     reached: Arc<Mutex<Option<(u64, Instant)>>>,
 }
 
-impl FaultyMark {
+impl FaultyEvent {
     fn slow_end(&self) -> Instant {
         *self.slow_end.get_or_init(|| {
             let mut reached = lock(&self.reached);
@@ -339,9 +339,9 @@ impl FaultyMark {
     }
 }
 
-impl Mark for FaultyMark {
+impl Event for FaultyEvent {
     fn is_done(&self) -> Result<bool> {
-        self.hold.state.check_lost(self.hold.opening, "asking for a mark")?;
+        self.hold.state.check_lost(self.hold.opening, "asking for an event")?;
         if self.hold.state.is_hung() || !self.under.is_done()? {
             return Ok(false);
         }
@@ -349,7 +349,7 @@ impl Mark for FaultyMark {
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        self.hold.operation("waiting for a mark")?;
+        self.hold.operation("waiting for an event")?;
         self.wait_slowed(timeout)
     }
 }

@@ -7,25 +7,25 @@ use evener_device::{Device, Direction};
 use crate::{Behaviour, Outcome, ensure, sources};
 
 pub(crate) const ALL: &[Behaviour] = &[
-    ("a_stream_waits_for_a_mark_of_another", marks),
+    ("a_stream_waits_for_an_event_of_another", events),
     ("the_host_goes_on_while_the_device_works", asynchronous),
     ("chunks_that_alternate_between_streams_come_out_right", pipelined),
     ("two_threads_share_a_device", two_threads),
     ("what_is_dropped_under_way_does_no_harm", dropped),
 ];
 
-fn marks(device: &Device) -> Outcome {
+fn events(device: &Device) -> Outcome {
     let data = device.buffer_from(&[3u32])?;
     let copy = device.buffer::<u32>(1)?;
     let bound = device.compile(&sources::spin())?.bind(&[data.arg()])?;
     let (mut first, mut second) = (device.stream()?, device.stream()?);
     for round in 1..=20u32 {
         first.launch(&bound, 1, &1_000u32)?;
-        let computed = first.mark()?;
-        second.wait_for(&computed)?;
+        let computed = first.record_event()?;
+        second.wait_event(&computed)?;
         second.copy(&data, &copy)?;
-        let copied = second.mark()?;
-        first.wait_for(&copied)?;
+        let copied = second.record_event()?;
+        first.wait_event(&copied)?;
         let (found, expected) = (second.download(&copy)?.wait()?[0], sources::spun(3, 1_000 * round));
         ensure!(found == expected, "round {round}: {expected} expected, {found} found");
     }
@@ -58,7 +58,7 @@ fn pipelined(device: &Device) -> Outcome {
     let program = device.compile(&sources::triple())?;
     let mut lanes = Vec::new();
     for _ in 0..2 {
-        let (input, output) = (device.buffer_any::<u32>(CHUNK)?, device.buffer_any::<u32>(CHUNK)?);
+        let (input, output) = (device.buffer_uninit::<u32>(CHUNK)?, device.buffer_uninit::<u32>(CHUNK)?);
         let bound = program.bind(&[input.arg(), output.arg()])?;
         lanes.push((device.stream()?, input, output, bound));
     }

@@ -164,9 +164,9 @@ fn large_downloads(device: &Device) -> Outcome {
         downloads.push((round, stream.download(&buffer)?));
         if round % 2 == 0 {
             // Another stream that waits its turn overwrites it.
-            other.wait_for(&stream.mark()?)?;
+            other.wait_event(&stream.record_event()?)?;
             other.zero(&buffer)?;
-            stream.wait_for(&other.mark()?)?;
+            stream.wait_event(&other.record_event()?)?;
         }
     }
     for round in 9..=12u8 {
@@ -275,12 +275,12 @@ fn over_four_gibibytes(device: &Device) -> Outcome {
     let len = (4usize << 30) + 12_345;
     let has = device.capabilities()?;
     if has.max_buffer_bytes < len as u64 {
-        let text = ensure_error!(Error::OutOfMemory { .. }, device.buffer_any::<u8>(len));
+        let text = ensure_error!(Error::OutOfMemory { .. }, device.buffer_uninit::<u8>(len));
         eprintln!("{}: 4 GiB refused, as the largest buffer is {} bytes", device.id(), has.max_buffer_bytes);
         ensure!(text.contains(&len.to_string()), "the size asked for is not in: {text}");
         return Ok(());
     }
-    let buffer = match device.buffer_any::<u8>(len) {
+    let buffer = match device.buffer_uninit::<u8>(len) {
         Ok(buffer) => buffer,
         // Where there is no room, that must be true.
         Err(Error::OutOfMemory { available: Some(available), .. }) if available < len as u64 => {

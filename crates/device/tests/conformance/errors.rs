@@ -51,8 +51,8 @@ fn others_memory(device: &Device) -> Outcome {
     // SAFETY: there are no elements, and devices other than CUDA's look at neither address nor event.
     unsafe {
         ensure_error!(Error::Unsupported { .. }, device.buffer_at_cuda_address::<u32>(0, 0, ()));
-        ensure_error!(Error::Unsupported { .. }, stream.wait_for_cuda_event(std::ptr::null_mut()));
-        ensure_error!(Error::Unsupported { .. }, stream.signal_cuda_event(std::ptr::null_mut()));
+        ensure_error!(Error::Unsupported { .. }, stream.wait_cuda_event(std::ptr::null_mut()));
+        ensure_error!(Error::Unsupported { .. }, stream.record_cuda_event(std::ptr::null_mut()));
     }
     Ok(())
 }
@@ -160,11 +160,11 @@ fn timed_out(device: &Device) -> Outcome {
         stream.launch(&bound, 1, &sources::MOST_ROUNDS)?;
     }
     ensure_error!(Error::TimedOut { .. }, stream.wait_timeout(Duration::from_millis(1)));
-    let mark = stream.mark()?;
-    ensure!(!mark.is_done()?, "forty million dependent steps took no time");
-    ensure_error!(Error::TimedOut { .. }, mark.wait_timeout(Duration::from_millis(1)));
+    let event = stream.record_event()?;
+    ensure!(!event.is_done()?, "forty million dependent steps took no time");
+    ensure_error!(Error::TimedOut { .. }, event.wait_timeout(Duration::from_millis(1)));
     stream.wait_timeout(Duration::from_secs(60))?;
-    ensure!(mark.is_done()?, "the stream is done, its mark is not");
+    ensure!(event.is_done()?, "the stream is done, its event is not");
     let (found, expected) =
         (stream.download(&data)?.wait()?[0], sources::spun(1, LAUNCHES * sources::MOST_ROUNDS));
     ensure!(found == expected, "{expected} expected, {found} found");

@@ -65,7 +65,7 @@ fn given_up(device: &Device) -> Outcome {
     let kept = one.memory().shelved_bytes;
     ensure!(kept >= 3 << 20, "a dropped buffer is not kept: {kept} bytes");
     let all = other.capabilities()?.max_buffer_bytes as usize;
-    ensure_error!(Error::OutOfMemory { .. }, other.buffer_any::<u8>(all));
+    ensure_error!(Error::OutOfMemory { .. }, other.buffer_uninit::<u8>(all));
     let kept = one.memory().shelved_bytes;
     ensure!(kept == 0, "{kept} bytes are kept while another opening has no room");
     Ok(())

@@ -71,8 +71,8 @@ impl DeviceWorker {
         }
         let blocks = blocks.next_power_of_two();
         let nodes = blocks * nodes_of_block(shape.height, all_nodes);
-        let input = self.device.buffer_any(blocks * shape.block_bytes() / size_of::<u32>())?;
-        let output = self.device.buffer_any(nodes * size_of::<Digest>() / size_of::<u32>())?;
+        let input = self.device.buffer_uninit(blocks * shape.block_bytes() / size_of::<u32>())?;
+        let output = self.device.buffer_uninit(nodes * size_of::<Digest>() / size_of::<u32>())?;
         let bound = self.program.bind(&[Buffer::arg(&input), Buffer::arg(&output)])?;
         let down = self.device.host_buffer(nodes, Direction::Download)?;
         Ok(ChunkBuffers { blocks, input, output, bound, down, up: None })

@@ -132,7 +132,7 @@ impl<O: BlockOutput> Task for BlockTask<O> {
         })
     }
 
-    fn most_items(&self, state: &State) -> u64 {
+    fn max_items(&self, state: &State) -> u64 {
         match state {
             State::Cpu(..) => u64::MAX,
             State::Device(device) => device.max_blocks(),

@@ -143,8 +143,8 @@ impl Task for Churn {
         }
     }
 
-    fn most_items(&self, state: &Self::State) -> u64 {
-        state.as_ref().map_or(u64::MAX, |state| self.on_gpus.most_items(state))
+    fn max_items(&self, state: &Self::State) -> u64 {
+        state.as_ref().map_or(u64::MAX, |state| self.on_gpus.max_items(state))
     }
 
     fn run<'s>(

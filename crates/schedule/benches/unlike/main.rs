@@ -89,7 +89,7 @@ fn efficiency(devices: &[Device], peers: &[Strategy]) -> Result<()> {
         // A fixed share is done in pieces, so that slowing down half-way is felt.
         let settings = match strategy {
             Strategy::Adaptive => Settings::default(),
-            _ => Settings { most_items: Some(items.len() as u64 / 2000), ..Settings::default() },
+            _ => Settings { max_items: Some(items.len() as u64 / 2000), ..Settings::default() },
         };
         // Nobody waits for the weakest device to do as much as the strongest.
         let limit = Duration::from_secs_f64(ideal * 8.0);

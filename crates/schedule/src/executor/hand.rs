@@ -320,7 +320,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
     /// A lane has a hand with a state that chunks must fit.
     fn be_ready(&self, core: &mut Core, lane: LaneIndex, state: &T::State) {
         core.account.ready(lane, self.now());
-        core.run.limit(lane, self.task.most_items(state) / self.unit);
+        core.run.limit(lane, self.task.max_items(state) / self.unit);
     }
 
     /// Waits out a lane's quarantine. Gives the lock where there is something to be ready for.

@@ -120,7 +120,7 @@ impl<T: Task> Job<'_, T> {
             let (count, depth) = if device.describe().kind == Kind::Cpu { (hands, 1) } else { (1, hands) };
             let spec = LaneSpec {
                 depth,
-                most_items: Some(MOST_ITEMS / unit.max(1)).filter(|_| self.task.is_divisible(&device)),
+                max_items: Some(MOST_ITEMS / unit.max(1)).filter(|_| self.task.is_divisible(&device)),
                 may_hang: self.task.may_hang(&device),
                 divisible: self.task.is_divisible(&device),
                 // That of a processor is shared by its cores.
@@ -255,8 +255,8 @@ impl<T: Task> Job<'_, T> {
             if self.options.strategy == Strategy::Adaptive { Vec::new() } else { self.strengths(seats) };
         let shares = self.options.strategy.shares(units, &strengths, &lane_counts);
         // A run counts in units, which are not parted.
-        let most_items = settings.most_items.map(|most| (most / unit).max(1));
-        let run = Run::new(units, &lanes.specs, &shares, Settings { most_items, ..settings });
+        let max_items = settings.max_items.map(|most| (most / unit).max(1));
+        let run = Run::new(units, &lanes.specs, &shares, Settings { max_items, ..settings });
         match self.task.costs(items).filter(|costs| costs.len() == items.len()) {
             None => run,
             Some(costs) => {

@@ -57,12 +57,12 @@ const EVERY: Duration = Duration::from_millis(100);
 pub(crate) struct Reporter<'a> {
     tell: &'a mut (dyn FnMut(&Progress) + 'a),
     next: Time,
-    most_done: u64,
+    max_done: u64,
 }
 
 impl<'a> Reporter<'a> {
     pub(crate) fn new(tell: &'a mut (dyn FnMut(&Progress) + 'a)) -> Self {
-        Reporter { tell, next: EVERY, most_done: 0 }
+        Reporter { tell, next: EVERY, max_done: 0 }
     }
 
     pub(crate) fn is_due(&self, now: Time) -> bool {
@@ -76,8 +76,8 @@ impl<'a> Reporter<'a> {
 
     pub(crate) fn report(&mut self, progress: &Progress, now: Time) {
         // What was begun may be given back, and done by another device.
-        self.most_done = self.most_done.max(progress.done);
-        (self.tell)(&Progress { done: self.most_done, ..progress.clone() });
+        self.max_done = self.max_done.max(progress.done);
+        (self.tell)(&Progress { done: self.max_done, ..progress.clone() });
         self.next = now + EVERY;
     }
 }

@@ -34,7 +34,7 @@ impl<T: Task> Employer for Arc<Shared<T>> {
         let resident = self.shelf.resident(seat, generation);
         let prepare = || {
             let state = self.task.prepare_with(&device, &resident)?;
-            let most = self.task.most_items(&state);
+            let most = self.task.max_items(&state);
             Ok((state, most))
         };
         match guarded(seat.id.clone(), "preparing", prepare) {

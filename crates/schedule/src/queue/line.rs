@@ -86,9 +86,9 @@ pub(super) struct Line<I, O> {
     /// Whether the device may hang; plain code on the processor does not.
     pub(super) may_hang: bool,
     /// Maximum number of workers.
-    pub(super) most_hands: usize,
+    pub(super) max_workers: usize,
     /// Maximum number of pieces that fit a batch.
-    pub(super) most_pieces: usize,
+    pub(super) max_pieces: usize,
     /// How many workers it has, and how many of them make the device ready and run a batch.
     pub(super) hands: usize,
     pub(super) preparing: usize,
@@ -109,7 +109,7 @@ pub(super) struct Line<I, O> {
 }
 
 impl<I, O> Line<I, O> {
-    pub(super) fn new(seat: Arc<Seat>, score: f64, most_hands: usize, may_hang: bool) -> Self {
+    pub(super) fn new(seat: Arc<Seat>, score: f64, max_workers: usize, may_hang: bool) -> Self {
         Line {
             seat,
             queue: VecDeque::new(),
@@ -119,8 +119,8 @@ impl<I, O> Line<I, O> {
             longest_first: None,
             score: score.max(1e-3),
             may_hang,
-            most_hands: most_hands.max(1),
-            most_pieces: usize::MAX,
+            max_workers: max_workers.max(1),
+            max_pieces: usize::MAX,
             hands: 0,
             preparing: 0,
             active: 0,
@@ -183,7 +183,7 @@ impl<I, O> Line<I, O> {
         let load = Load::of(&self.queue);
         let moves: Duration = self.own().map(|piece| piece.move_time).sum();
         Load {
-            piece_time: self.mean.time().map(|mean| mean / self.most_hands as u32),
+            piece_time: self.mean.time().map(|mean| mean / self.max_workers as u32),
             move_time: moves / u32::try_from(load.queued).unwrap_or(u32::MAX).max(1),
             working: self.is_well(),
             ..load

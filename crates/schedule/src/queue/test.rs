@@ -378,7 +378,7 @@ impl Task for Counting {
         Ok(())
     }
 
-    fn most_items(&self, (): &()) -> u64 {
+    fn max_items(&self, (): &()) -> u64 {
         6
     }
 
@@ -691,7 +691,7 @@ impl Task for Unfit {
         Ok(())
     }
 
-    fn most_items(&self, (): &()) -> u64 {
+    fn max_items(&self, (): &()) -> u64 {
         panic!("how should it know")
     }
 

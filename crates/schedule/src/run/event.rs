@@ -25,7 +25,7 @@ pub struct LaneSpec {
     /// How many chunks it has in flight at once, at most 16: two hide copies behind compute.
     pub depth: usize,
     /// The most items that fit its memory, where that is known.
-    pub most_items: Option<u64>,
+    pub max_items: Option<u64>,
     /// Whether a chunk may never end, as a device's may. Plain code is waited for: nothing but the user's limit ends it.
     pub may_hang: bool,
     /// Whether other lanes can steal what it has not begun of a chunk: it works item by item, and claims each before it
@@ -44,7 +44,7 @@ impl Default for LaneSpec {
     fn default() -> Self {
         LaneSpec {
             depth: 1,
-            most_items: None,
+            max_items: None,
             may_hang: true,
             divisible: false,
             score: 1.0,
@@ -107,7 +107,7 @@ pub struct Settings {
     /// The most items that the task is given at once. A chunk that other lanes can steal from may have more: its lane does
     /// it in parts of at most so many, one after another. Where a part fails, the whole chunk is done again. `map_reduce`
     /// over many items gives some more at once: those of a block, whose results are combined in a fixed order.
-    pub most_items: Option<u64>,
+    pub max_items: Option<u64>,
 }
 
 impl Default for Settings {
@@ -130,7 +130,7 @@ impl Default for Settings {
             look_again: Duration::from_millis(1),
             rescue: true,
             exclusive_under: Duration::from_micros(250),
-            most_items: None,
+            max_items: None,
         }
     }
 }

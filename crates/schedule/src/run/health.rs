@@ -102,7 +102,7 @@ impl Run {
             }
             if self.settings.limit.is_some() {
                 // Its items may all be dear: with fewer of them a chunk may be done in time.
-                self.lanes[lane].most_within_limit = (len(&attempt.items) / 2).max(1);
+                self.lanes[lane].max_within_limit = (len(&attempt.items) / 2).max(1);
             }
             // It is at least as slow as this; should it only have been slow, it is given less when it is back.
             self.learn(lane, cost, age, age);

@@ -114,7 +114,7 @@ impl Run {
         (left > work / self.lanes.len() as f64).then(|| Answer::Steal {
             from,
             part: 0.5,
-            most: self.lanes[lane].most_items,
+            most: self.lanes[lane].max_items,
         })
     }
 
@@ -145,7 +145,7 @@ impl Run {
             (Some(own), Some(theirs)) => theirs.each / (own.each + theirs.each),
             _ => 0.5,
         };
-        Some(Answer::Steal { from, part: part.clamp(0.05, 0.95), most: it.most_items })
+        Some(Answer::Steal { from, part: part.clamp(0.05, 0.95), most: it.max_items })
     }
 
     /// What came of [`Answer::Steal`]: the items that were taken from the end of the chunk, or nothing where its lane had
@@ -272,7 +272,7 @@ impl Run {
         // For as long as a chunk of its own would take at most, so that little is lost if it has not hung.
         let time = self.settings.hung_after.as_secs_f64() / 10.0;
         let start = self.costs.retreat(&items, (time / own.each).max(1.0));
-        let start = start.max(items.end.saturating_sub(self.lanes[lane].most_items));
+        let start = start.max(items.end.saturating_sub(self.lanes[lane].max_items));
         // What can be divided is not any more: it would have been stolen from.
         self.attempts.get_mut(of)?.divisible = false;
         self.next_suspicion = now;
@@ -392,7 +392,7 @@ impl Run {
             None => cost / 2.0,
         };
         let start = self.costs.retreat(&last, wanted.max(1.0));
-        let most = self.lanes[lane].most_items;
+        let most = self.lanes[lane].max_items;
         start.max(last.end.saturating_sub(most))..last.end
     }
 }

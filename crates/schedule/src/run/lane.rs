@@ -33,10 +33,10 @@ pub(super) struct Lane {
     /// Seconds that a chunk costs beside its items, by what is known before it has done anything.
     pub(super) launch: f64,
     /// The most items of a chunk.
-    pub(super) most_items: u64,
+    pub(super) max_items: u64,
     /// The most items of a chunk since one took longer than the user's limit: half as many then, and twice as many with
     /// every chunk that is well within it.
-    pub(super) most_within_limit: u64,
+    pub(super) max_within_limit: u64,
     /// The most items that it can be given at once. Where it does chunks in parts of this size, a chunk may have more.
     pub(super) at_once: u64,
     does_parts: bool,
@@ -120,7 +120,7 @@ impl Lane {
     /// given larger chunks: there is nothing to be gained by asking for each part.
     pub(super) fn new(spec: &LaneSpec, at_once: Option<u64>, in_parts: bool) -> Self {
         let does_parts = in_parts && spec.divisible && !spec.may_hang;
-        let (most, at_once) = (spec.most_items.unwrap_or(u64::MAX), at_once.unwrap_or(u64::MAX));
+        let (most, at_once) = (spec.max_items.unwrap_or(u64::MAX), at_once.unwrap_or(u64::MAX));
         let usable = |it: &Expected| it.seconds_per_item > 0.0 && it.seconds_per_item.is_finite();
         let expected = spec.expected.filter(usable);
         let mut lane = Lane {
@@ -136,10 +136,10 @@ impl Lane {
             divisible: spec.divisible,
             score: if spec.score.is_finite() { spec.score.max(1e-9) } else { 1.0 },
             launch: if spec.launch_seconds.is_finite() { spec.launch_seconds.max(0.0) } else { 0.0 },
-            most_items: if does_parts { most } else { most.min(at_once) }.max(1),
+            max_items: if does_parts { most } else { most.min(at_once) }.max(1),
             at_once: if does_parts { at_once.max(1) } else { u64::MAX },
             does_parts,
-            most_within_limit: u64::MAX,
+            max_within_limit: u64::MAX,
             largest: expected.map_or(0.0, |it| it.largest.max(0.0)),
             share: None,
             speed: Speed { line: line_of(expected), ..Speed::of(expected) },
@@ -151,7 +151,7 @@ impl Lane {
 
     /// It has room for at most so many items at once.
     pub(super) fn limit(&mut self, items: u64) {
-        let limit = if self.does_parts { &mut self.at_once } else { &mut self.most_items };
+        let limit = if self.does_parts { &mut self.at_once } else { &mut self.max_items };
         *limit = (*limit).min(items.max(1));
     }
 

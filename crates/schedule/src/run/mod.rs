@@ -126,7 +126,7 @@ impl Run {
         // The user's limit is one of chunks, so where there is one they stay small.
         let in_parts = self.adaptive && self.settings.limit.is_none();
         for spec in lanes {
-            let lane = Lane::new(spec, self.settings.most_items, in_parts);
+            let lane = Lane::new(spec, self.settings.max_items, in_parts);
             self.all_divisible &= spec.divisible && !spec.may_hang;
             self.known_lanes += u32::from(lane.pace.is_some());
             self.known_rate += lane.pace.map_or(0.0, |pace| pace.each.recip());
@@ -242,8 +242,8 @@ impl Run {
     }
 
     /// A lane has room for at most so many items at once.
-    pub fn limit(&mut self, lane: LaneIndex, most_items: u64) {
-        self.lanes[lane].limit(most_items);
+    pub fn limit(&mut self, lane: LaneIndex, max_items: u64) {
+        self.lanes[lane].limit(max_items);
     }
 
     /// A chunk was done in so many parts, each of which counts as one.
@@ -348,7 +348,7 @@ impl Run {
         self.learn(attempt.lane, attempt.cost, took, latency);
         let lane = &mut self.lanes[attempt.lane];
         if self.settings.limit.is_some_and(|limit| latency < limit / 4) {
-            lane.most_within_limit = lane.most_within_limit.saturating_mul(2);
+            lane.max_within_limit = lane.max_within_limit.saturating_mul(2);
         }
         if attempt.canary {
             lane.on_trial = false;

@@ -48,9 +48,9 @@ impl Run {
             return Some(f64::INFINITY);
         }
         // Where many chunks of the largest size are left, that is the size.
-        let many = it.most_items.saturating_mul(8 * self.lanes.len() as u64);
+        let many = it.max_items.saturating_mul(8 * self.lanes.len() as u64);
         if self.items.saturating_sub(self.next) > many && it.pace.is_some() {
-            return Some(it.most_items as f64);
+            return Some(it.max_items as f64);
         }
         if let Some(size) = self.size_among_alike(it, left, first) {
             return Some(size);
@@ -216,7 +216,7 @@ impl Run {
 
     /// Takes items for a lane: what was given back first, then its share of a fixed split, then new ones.
     pub(super) fn take(&mut self, lane: LaneIndex, size: f64, now: Time) -> Option<Range<u64>> {
-        let most = self.lanes[lane].most_items.min(self.lanes[lane].most_within_limit);
+        let most = self.lanes[lane].max_items.min(self.lanes[lane].max_within_limit);
         if let Some(items) = self.returned.pop_front() {
             let end = if self.adaptive { self.costs.advance(&items, size) } else { items.end };
             return Some(self.cut(items, end, most));

@@ -6,7 +6,7 @@ use super::*;
 
 const ONE_AT_A_TIME: LaneSpec = LaneSpec {
     depth: 1,
-    most_items: None,
+    max_items: None,
     may_hang: true,
     divisible: false,
     score: 1.0,
@@ -44,7 +44,7 @@ fn a_fixed_split_hands_out_exactly_its_shares() {
 
 #[test]
 fn a_share_that_does_not_fit_at_once_stays_its_lanes_own() {
-    let settings = Settings { most_items: Some(3), ..Settings::default() };
+    let settings = Settings { max_items: Some(3), ..Settings::default() };
     let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Fixed(crate::equal(10, 2)), settings);
     for items in [0..3, 3..5] {
         let chunk = run_of(run.ask(0, ms(0)));
@@ -96,7 +96,7 @@ fn as_many_items_as_lanes_are_each_done_once() {
 
 #[test]
 fn a_lane_takes_no_more_of_a_rescue_than_fits_it() {
-    let small = LaneSpec { most_items: Some(2), ..ONE_AT_A_TIME };
+    let small = LaneSpec { max_items: Some(2), ..ONE_AT_A_TIME };
     let mut run = Run::new(9, &[ONE_AT_A_TIME, small], &Shares::Fixed(vec![8, 1]), Settings::default());
     let _slow = run_of(run.ask(0, ms(0)));
     let quick = run_of(run.ask(1, ms(0)));
@@ -186,7 +186,7 @@ fn dear_items_are_stolen_before_everything_is_handed_out() {
 #[test]
 fn plain_code_is_handed_more_than_it_does_at_once_and_the_users_limit_keeps_chunks_short() {
     let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
-    let settings = Settings { most_items: Some(2), ..Settings::default() };
+    let settings = Settings { max_items: Some(2), ..Settings::default() };
     let mut run = Run::new(1_000_000, &[plain; 2], &Shares::Pulled, settings);
     let first = run_of(run.ask(0, ms(0)));
     assert!(len(&first.items) > 2 && first.at_once == 2, "{first:?}");

@@ -147,7 +147,7 @@ pub trait Task: Clone + Send + Sync + 'static {
     }
 
     /// The most items that fit a chunk: any number, unless said otherwise.
-    fn most_items(&self, state: &Self::State) -> u64 {
+    fn max_items(&self, state: &Self::State) -> u64 {
         let _ = state;
         u64::MAX
     }

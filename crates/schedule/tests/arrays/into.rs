@@ -82,7 +82,7 @@ fn a_run_that_ends_early_writes_no_output_afterwards() {
     let mut output = vec![0u32; 20_000];
     for round in 0..10 {
         output.fill(0);
-        let job = pool.job(&task).settings(evener_schedule::Settings { most_items: Some(50), ..SHORT });
+        let job = pool.job(&task).settings(evener_schedule::Settings { max_items: Some(50), ..SHORT });
         let job = job.all_devices().on_progress(|_| panic!("enough"));
         let run = || job.map_arrays(Arrays::new().output(&mut output));
         assert!(catch_unwind(AssertUnwindSafe(run)).is_err(), "round {round}");

@@ -120,7 +120,7 @@ pub(crate) const SHORT: Settings = Settings {
     look_again: Duration::from_millis(1),
     rescue: true,
     exclusive_under: Duration::from_micros(100),
-    most_items: None,
+    max_items: None,
 };
 
 /// What the task makes of an item.
@@ -192,8 +192,8 @@ impl Task for Scramble {
         self.0.run(state, chunk, results)
     }
 
-    fn most_items(&self, state: &Self::State) -> u64 {
-        self.0.most_items(state)
+    fn max_items(&self, state: &Self::State) -> u64 {
+        self.0.max_items(state)
     }
 
     fn check(&self, items: &[u32], results: &[u32]) -> Result<(), String> {

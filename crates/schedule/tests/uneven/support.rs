@@ -141,8 +141,8 @@ impl Task for Checked {
         self.0.run(state, chunk, results)
     }
 
-    fn most_items(&self, state: &Self::State) -> u64 {
-        self.0.most_items(state)
+    fn max_items(&self, state: &Self::State) -> u64 {
+        self.0.max_items(state)
     }
 
     fn check(&self, items: &[u64], results: &[u64]) -> Result<(), String> {

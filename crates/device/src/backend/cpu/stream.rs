@@ -17,7 +17,7 @@ use std::{
 use rayon::ThreadPool;
 
 use super::{
-    super::{Bound, HostMemory, Mark, Region, StreamBackend, Timestamp},
+    super::{Bound, Event, HostMemory, Region, StreamBackend, Timestamp},
     CpuBound,
     memory::{Block, CpuHostMemory, CpuMemory, range},
 };
@@ -167,20 +167,20 @@ impl StreamBackend for CpuStream {
         Ok(Arc::new(timestamp))
     }
 
-    fn mark(&mut self) -> Result<Arc<dyn Mark>> {
-        let mark = Arc::new(CpuMark {
+    fn record_event(&mut self) -> Result<Arc<dyn Event>> {
+        let event = Arc::new(CpuEvent {
             device: self.device.clone(),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        let reached = mark.clone();
+        let reached = event.clone();
         self.send(Message::Always(Box::new(move |failure| reached.reach(failure))))?;
-        Ok(mark)
+        Ok(event)
     }
 
-    fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()> {
-        let mark = mark.clone();
-        self.run(move || mark.wait(None))
+    fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
+        let event = event.clone();
+        self.run(move || event.wait(None))
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -188,7 +188,7 @@ impl StreamBackend for CpuStream {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
-        let outcome = self.mark()?.wait(timeout);
+        let outcome = self.record_event()?.wait(timeout);
         if !matches!(outcome, Ok(()) | Err(Error::TimedOut { .. })) {
             self.send(Message::Forgive)?;
         }
@@ -335,21 +335,21 @@ impl Timestamp for CpuTimestamp {
 }
 
 #[derive(Debug)]
-struct CpuMark {
+struct CpuEvent {
     device: DeviceId,
     /// `None` until reached; then what had failed before it, if anything.
     state: Mutex<Option<Option<Error>>>,
     changed: Condvar,
 }
 
-impl CpuMark {
+impl CpuEvent {
     fn reach(&self, failure: Option<Error>) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
         self.changed.notify_all();
     }
 }
 
-impl Mark for CpuMark {
+impl Event for CpuEvent {
     fn is_done(&self) -> Result<bool> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Ok(false),

@@ -1,4 +1,4 @@
-//! Events, and what is built on them: marks, timestamps, and knowing how far a stream has come.
+//! Events, and what is built on them: events, timestamps, and knowing how far a stream has come.
 
 use std::{
     any::Any,
@@ -21,7 +21,7 @@ use super::{
     open::Open,
 };
 use crate::{
-    backend::{Mark, Timestamp},
+    backend::{Event, Timestamp},
     error::{Error, Result},
 };
 
@@ -82,13 +82,13 @@ impl EventPool {
 
 /// An event that returns to its pool when dropped.
 #[derive(Debug)]
-pub(super) struct Event {
+pub(super) struct PooledEvent {
     raw: RawEvent,
     timing: Timing,
     open: Arc<Open>,
 }
 
-impl Event {
+impl PooledEvent {
     /// An event that is reached when everything queued in the stream so far has ended.
     pub(super) fn record(
         open: &Arc<Open>,
@@ -110,7 +110,7 @@ impl Event {
                 RawEvent(raw)
             }
         };
-        let event = Event { raw, timing, open: open.clone() };
+        let event = PooledEvent { raw, timing, open: open.clone() };
         // SAFETY: event and stream are alive and of this context.
         entered.check(unsafe { (entered.driver.event_record)(event.raw.0, stream) })?;
         Ok(event)
@@ -123,7 +123,7 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for PooledEvent {
     fn drop(&mut self) {
         // After a loss the handle is dead, and the pool is never asked again.
         self.open.events.of(self.timing).lock().unwrap_or_else(PoisonError::into_inner).push(self.raw);
@@ -168,19 +168,19 @@ pub(super) fn poll(timeout: Option<Duration>, mut done: impl FnMut() -> Result<b
 
 /// A point in a stream.
 #[derive(Debug)]
-pub(super) struct CudaMark {
-    pub(super) event: Arc<Event>,
+pub(super) struct CudaEvent {
+    pub(super) event: Arc<PooledEvent>,
     pub(super) progress: Arc<Progress>,
     /// The last operation before it.
     pub(super) operation: u64,
 }
 
-impl CudaMark {
-    /// The mark, if it is of a stream in the same context as `open`.
-    pub(super) fn of<'a>(mark: &'a Arc<dyn Mark>, open: &Open) -> Result<&'a CudaMark> {
-        match (&**mark as &dyn Any).downcast_ref::<CudaMark>() {
-            Some(mark) if mark.event.open.hold.shares_context(&open.hold) => Ok(mark),
-            _ => errors::foreign(&open.hold.id, "waiting for a mark", "mark"),
+impl CudaEvent {
+    /// The event, if it is of a stream in the same context as `open`.
+    pub(super) fn of<'a>(event: &'a Arc<dyn Event>, open: &Open) -> Result<&'a CudaEvent> {
+        match (&**event as &dyn Any).downcast_ref::<CudaEvent>() {
+            Some(event) if event.event.open.hold.shares_context(&open.hold) => Ok(event),
+            _ => errors::foreign(&open.hold.id, "waiting for an event", "event"),
         }
     }
 
@@ -192,12 +192,12 @@ impl CudaMark {
     }
 }
 
-impl Mark for CudaMark {
+impl Event for CudaEvent {
     fn is_done(&self) -> Result<bool> {
         if self.progress.ended() >= self.operation {
             return Ok(true);
         }
-        let done = self.event.query(&self.event.open.hold.enter("waiting for a mark")?)?;
+        let done = self.event.query(&self.event.open.hold.enter("waiting for an event")?)?;
         if done {
             self.progress.reach(self.operation);
         }
@@ -208,7 +208,7 @@ impl Mark for CudaMark {
         if poll(timeout, || self.is_done())? {
             return Ok(());
         }
-        Err(timed_out(&self.event.open, "waiting for a mark", timeout))
+        Err(timed_out(&self.event.open, "waiting for an event", timeout))
     }
 }
 
@@ -222,7 +222,7 @@ pub(super) fn timed_out(open: &Open, operation: &str, timeout: Option<Duration>)
 
 /// A reading of the device's clock, to about half a microsecond.
 #[derive(Debug)]
-pub(super) struct CudaTimestamp(pub(super) Event);
+pub(super) struct CudaTimestamp(pub(super) PooledEvent);
 
 impl Timestamp for CudaTimestamp {
     fn since(&self, earlier: &dyn Timestamp) -> Result<Duration> {

@@ -1,7 +1,7 @@
 //! What a stream keeps alive: the memory and kernels that its operations use, until they have ended.
 //!
 //! Asking the driver after every operation would cost as much as the operation. So what operations use is
-//! gathered in batches; an event is recorded behind a batch when it is full, or lent by a mark that stands
+//! gathered in batches; an event is recorded behind a batch when it is full, or lent by an event that stands
 //! there anyway; and a batch is let go when the stream is known to have come past it.
 
 use std::collections::VecDeque;

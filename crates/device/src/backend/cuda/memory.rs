@@ -363,7 +363,7 @@ impl HostMemory for CudaHostMemory {
         let hold = &self.pinned.open.hold;
         // After a loss this says so.
         drop(hold.enter("taking host memory back")?);
-        let detail = "the copy is not known to have ended: wait for its mark first";
+        let detail = "the copy is not known to have ended: wait for its event first";
         Err(Error::unsupported(&hold.id, "taking host memory back", detail))
     }
 

@@ -11,7 +11,7 @@ use cudarc::driver::sys::{CUstream, CUstream_flags};
 use super::{
     card::Card,
     context::{Entered, Hold},
-    event::{self, Event, EventPool},
+    event::{self, EventPool, PooledEvent},
     memory::{CudaHostMemory, CudaMemory, DeviceBlock, HostBlock},
     partition::Green,
     program::{self, Modules},
@@ -66,7 +66,7 @@ unsafe impl Sync for RawStream {}
 /// What a stream left behind that was dropped with work under way: it lives until that work has ended.
 #[derive(Debug)]
 pub(super) struct Grave {
-    pub(super) end: Event,
+    pub(super) end: PooledEvent,
     pub(super) _kept: KeptAlive,
 }
 

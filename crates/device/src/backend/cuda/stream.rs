@@ -1,6 +1,6 @@
 //! A stream of a card.
 //!
-//! Its operations are numbered from 1. How many of them have ended is learned from marks that were reached,
+//! Its operations are numbered from 1. How many of them have ended is learned from events that were reached,
 //! from batches that were seen to have ended and from waiting, and shared through [`Progress`]: host memory
 //! becomes readable by it, and what operations use is let go by it.
 
@@ -9,7 +9,7 @@ use std::{any::Any, ffi::c_void, ops::Range, sync::Arc, time::Duration};
 use super::{
     context::Entered,
     errors,
-    event::{self, CudaMark, CudaTimestamp, Event, Progress, Timing},
+    event::{self, CudaEvent, CudaTimestamp, PooledEvent, Progress, Timing},
     graph::CudaGraph,
     keep::KeepAlive,
     memory::{CudaHostMemory, CudaMemory, CudaSharedMemory, Pinned},
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Bound, Graph, HostMemory, Mark, Memory, Recorded, Region, SharedMemory, StreamBackend, Timestamp,
+        Bound, Event, Graph, HostMemory, Memory, Recorded, Region, SharedMemory, StreamBackend, Timestamp,
     },
     error::{Error, Result},
 };
@@ -34,7 +34,7 @@ pub(super) enum Kept {
 }
 
 /// What a stream keeps alive.
-pub(super) type KeptAlive = KeepAlive<Kept, Arc<Event>>;
+pub(super) type KeptAlive = KeepAlive<Kept, Arc<PooledEvent>>;
 
 #[derive(Debug)]
 pub(super) struct CudaStream {
@@ -66,7 +66,7 @@ impl CudaStream {
 
     #[cold]
     fn close_batch(&mut self, entered: &Entered<'_>) -> Result<()> {
-        let end = Event::record(&self.open, entered, Timing::Off, self.raw.0)?;
+        let end = PooledEvent::record(&self.open, entered, Timing::Off, self.raw.0)?;
         self.kept.close(self.queued, || Arc::new(end));
         self.let_go(entered)
     }
@@ -286,24 +286,24 @@ impl StreamBackend for CudaStream {
 
     fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {
         let entered = self.open.hold.enter("reading the clock")?;
-        let event = Event::record(&self.open, &entered, Timing::On, self.raw.0)?;
+        let event = PooledEvent::record(&self.open, &entered, Timing::On, self.raw.0)?;
         self.queued += 1;
         Ok(Arc::new(CudaTimestamp(event)))
     }
 
-    fn mark(&mut self) -> Result<Arc<dyn Mark>> {
+    fn record_event(&mut self) -> Result<Arc<dyn Event>> {
         let open = self.open.clone();
         let entered = open.hold.enter("marking a stream")?;
-        let event = Arc::new(Event::record(&open, &entered, Timing::Off, self.raw.0)?);
-        // The mark tells the end of the batch so far as well as an event of its own would.
+        let event = Arc::new(PooledEvent::record(&open, &entered, Timing::Off, self.raw.0)?);
+        // The event tells the end of the batch so far as well as an event of its own would.
         self.kept.close(self.queued, || event.clone());
         self.let_go(&entered)?;
-        Ok(Arc::new(CudaMark { event, progress: self.progress.clone(), operation: self.queued }))
+        Ok(Arc::new(CudaEvent { event, progress: self.progress.clone(), operation: self.queued }))
     }
 
-    fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()> {
-        let mark = CudaMark::of(mark, &self.open)?;
-        mark.hold_back(&self.open.hold.enter("waiting for a mark")?, self.raw.0)?;
+    fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
+        let event = CudaEvent::of(event, &self.open)?;
+        event.hold_back(&self.open.hold.enter("waiting for an event")?, self.raw.0)?;
         self.queued += 1;
         Ok(())
     }
@@ -312,7 +312,7 @@ impl StreamBackend for CudaStream {
         Some(self.raw.0.cast())
     }
 
-    unsafe fn wait_for_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+    unsafe fn wait_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
         let entered = self.open.hold.enter("waiting for an event")?;
         // SAFETY: the stream is alive and of this context; that the event is too, the caller says.
         entered.check(unsafe { (entered.driver.stream_wait_event)(self.raw.0, event.cast(), 0) })?;
@@ -320,7 +320,7 @@ impl StreamBackend for CudaStream {
         Ok(true)
     }
 
-    unsafe fn signal_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
+    unsafe fn record_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
         let entered = self.open.hold.enter("signalling an event")?;
         // SAFETY: as above.
         entered.check(unsafe { (entered.driver.event_record)(event.cast(), self.raw.0) })?;
@@ -356,7 +356,7 @@ impl Drop for CudaStream {
         }
         // After a loss nothing runs any more, and letting go touches nothing.
         let Ok(entered) = self.open.hold.enter("closing a stream") else { return };
-        match Event::record(&self.open, &entered, Timing::Off, raw.0) {
+        match PooledEvent::record(&self.open, &entered, Timing::Off, raw.0) {
             Ok(end) => self.open.bury(Grave { end, _kept: kept }),
             Err(_) if self.open.hold.context.is_lost() => {}
             // Nothing will tell when its work has ended, so what that uses is never freed.

@@ -143,7 +143,7 @@ fn kernels_that_do_not_fit_are_refused_with_the_reason() {
 fn a_full_memory_is_an_error_with_the_free_bytes_and_nothing_breaks() {
     let device = card();
     let most = device.capabilities().unwrap().max_buffer_bytes as usize;
-    let error = device.buffer_any::<u8>(most).unwrap_err();
+    let error = device.buffer_uninit::<u8>(most).unwrap_err();
     let Error::OutOfMemory { available: Some(free), .. } = error else { panic!("{error}") };
     assert!(free > 0 && (free as usize) < most);
     assert!(device.buffer::<u8>(1000).is_ok());
@@ -174,8 +174,8 @@ fn a_partition_runs_on_its_own_multiprocessors_only() {
         let program = part.compile(&kernel).unwrap();
         let seen = part.buffer::<u32>(1024).unwrap();
         let mut stream = part.stream().unwrap();
-        let mark = stream.mark().unwrap();
-        stream.wait_for(&mark).unwrap();
+        let event = stream.record_event().unwrap();
+        stream.wait_event(&event).unwrap();
         let (before, bound) = (stream.timestamp().unwrap(), program.bind(&[seen.arg()]).unwrap());
         stream.launch(&bound, 4096, &()).unwrap();
         let after = stream.timestamp().unwrap();
@@ -250,10 +250,10 @@ fn memory_and_events_of_another_library_are_used_in_place() {
     let program = device.compile(&scale()).unwrap();
     stream.fill(&buffer, 7).unwrap();
     // SAFETY: the event is alive, and of this device's context.
-    unsafe { stream.signal_cuda_event(event.cast()) }.unwrap();
+    unsafe { stream.record_cuda_event(event.cast()) }.unwrap();
     let mut other = device.stream().unwrap();
     // SAFETY: as above.
-    unsafe { other.wait_for_cuda_event(event.cast()) }.unwrap();
+    unsafe { other.wait_cuda_event(event.cast()) }.unwrap();
     let bound = program.bind(&[buffer.arg(), output.arg()]).unwrap();
     other.launch(&bound, 8, &Scale { factor: 3, count: 1000, offset: 0 }).unwrap();
     assert_eq!(other.download(&output).unwrap().wait().unwrap(), [21; 1000]);

@@ -10,12 +10,12 @@
 mod callers;
 mod clock;
 mod describe;
+mod event;
 mod failure;
 mod hold;
 mod host;
 mod idle;
 mod instance;
-mod mark;
 mod memory;
 mod open;
 #[cfg(not(target_vendor = "apple"))]

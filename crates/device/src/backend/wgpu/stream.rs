@@ -9,14 +9,14 @@ use wgpu::{CommandEncoder, ComputePass, SubmissionIndex};
 
 use super::{
     super::{
-        Bound, Contents, Direction, HostMemory, Mark, Memory, Region, StreamBackend,
+        Bound, Contents, Direction, Event, HostMemory, Memory, Region, StreamBackend,
         Timestamp as TimestampBackend,
     },
     clock::Pending,
+    event::WgpuEvent,
     failure::translate,
     hold::{Hold, TRANSFER_BYTES, TransferError},
     host::{Block, WgpuHostMemory},
-    mark::WgpuMark,
     memory::{WgpuMemory, padded},
     program::WgpuBound,
 };
@@ -34,7 +34,7 @@ pub(super) struct WgpuStream {
     pass: Option<ComputePass<'static>>,
     encoder: Option<CommandEncoder>,
     operations: u32,
-    /// Another stream's mark was waited for, and no submission of this stream is later than it yet.
+    /// Another stream's event was waited for, and no submission of this stream is later than it yet.
     follows: bool,
     last: Option<SubmissionIndex>,
     /// The number of the last submission.
@@ -258,20 +258,20 @@ impl StreamBackend for WgpuStream {
         Ok(Arc::new(timestamp))
     }
 
-    fn mark(&mut self) -> Result<Arc<dyn Mark>> {
+    fn record_event(&mut self) -> Result<Arc<dyn Event>> {
         self.submit("marking a stream")?;
-        Ok(Arc::new(WgpuMark::new(self.hold.clone(), self.last.clone(), self.download)))
+        Ok(Arc::new(WgpuEvent::new(self.hold.clone(), self.last.clone(), self.download)))
     }
 
-    fn wait_for(&mut self, mark: &Arc<dyn Mark>) -> Result<()> {
+    fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
         self.hold.check("waiting for another stream")?;
-        let mark = (&**mark as &dyn Any).downcast_ref::<WgpuMark>();
-        let Some(mark) = mark.filter(|mark| Arc::ptr_eq(&mark.hold, &self.hold)) else {
-            let detail = "the mark is another device's";
+        let event = (&**event as &dyn Any).downcast_ref::<WgpuEvent>();
+        let Some(event) = event.filter(|event| Arc::ptr_eq(&event.hold, &self.hold)) else {
+            let detail = "the event is another device's";
             return Err(Error::unsupported(&self.hold.id, "waiting for another stream", detail));
         };
-        self.download = self.download.max(mark.download);
-        // What comes before a mark has been submitted, and the queue keeps the order. Only a mark of this
+        self.download = self.download.max(event.download);
+        // What comes before an event has been submitted, and the queue keeps the order. Only an event of this
         // stream that comes next needs a submission of its own to be later than that one.
         self.follows = true;
         Ok(())
@@ -282,7 +282,7 @@ impl StreamBackend for WgpuStream {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
-        self.mark()?.wait(timeout)
+        self.record_event()?.wait(timeout)
     }
 }
 

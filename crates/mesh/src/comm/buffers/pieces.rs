@@ -166,7 +166,7 @@ impl<'a, T: Element> Up<'a, T> {
     ) -> Result<Self> {
         let (layout, apart) = Layout::of::<T>(lengths, each, device)?;
         let mut stream = device.stream()?;
-        stream.wait_for(&after.mark()?)?;
+        stream.wait_event(&after.record_event()?)?;
         let whole = (!apart).then(|| vec![T::zeroed(); buffer.len()]);
         let (under_way, spare) = (VecDeque::new(), Vec::new());
         Ok(Up { device, buffer, stream, layout, under_way, spare, whole })

@@ -1,6 +1,6 @@
 //! Calls: from card to card where that can be, otherwise through the host.
 
-use evener_device::{Buffer, Device, Mark, Stream};
+use evener_device::{Buffer, Device, Event, Stream};
 
 use super::{
     super::{
@@ -69,11 +69,11 @@ impl DeviceGroup {
     ) -> Pending<R> {
         let (way, input, output) = (self.way.clone(), input.cloned(), output.cloned());
         let lengths = lengths.map(|it| it.map(<[usize]>::to_vec));
-        // A mark that could not be had is an error in the call's own turn.
-        let mark = stream.mark();
+        // An event that could not be had is an error in the call's own turn.
+        let event = stream.record_event();
         self.group.later(move |core| {
-            let mut stream = mark
-                .and_then(|mark| stream_after(&way.device, &mark))
+            let mut stream = event
+                .and_then(|event| stream_after(&way.device, &event))
                 .map_err(|error| core.device_failed(error))?;
             let lengths = lengths.as_ref().map(Option::as_deref);
             let asked = Asked { request, input: input.as_ref(), output: output.as_ref(), lengths };
@@ -82,10 +82,10 @@ impl DeviceGroup {
     }
 }
 
-/// A stream for what comes after a mark.
-fn stream_after(device: &Device, mark: &Mark) -> evener_device::Result<Stream> {
+/// A stream for what comes after an event.
+fn stream_after(device: &Device, event: &Event) -> evener_device::Result<Stream> {
     let mut stream = device.stream()?;
-    stream.wait_for(mark)?;
+    stream.wait_event(event)?;
     Ok(stream)
 }
 

@@ -54,7 +54,7 @@ impl<I, O> Desk<I, O> {
         let error = no_thread(&it.seat.id, why);
         log!(warn, device = %it.seat.id, %error, workers = it.hands, "a worker is missing");
         if it.hands > 0 {
-            it.most_hands = it.hands;
+            it.max_workers = it.hands;
             return;
         }
         let generation = it.seat.generation();
@@ -93,7 +93,7 @@ impl<I, O> Desk<I, O> {
             }
             // Fewer of them may fit.
             Failure::TooLarge if attempt.pieces > 1 => {
-                it.most_pieces = (attempt.pieces / 2).max(1);
+                it.max_pieces = (attempt.pieces / 2).max(1);
             }
             failure => {
                 if let Some(flight) = self.in_flight.get_mut(&attempt.flight) {

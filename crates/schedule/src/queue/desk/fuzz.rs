@@ -601,10 +601,10 @@ impl World {
                 // A device that works, has a worker to spare and has not failed the piece could have shown more.
                 for (other, it) in self.desk.lines.iter().enumerate() {
                     let has_it = self.runs(piece).any(|worker| worker.line == other);
-                    let is_free = it.trust.is_working() && it.active + it.preparing < it.most_hands;
+                    let is_free = it.trust.is_working() && it.active + it.preparing < it.max_workers;
                     let has_failed_it = self.tries(piece, other) >= 4;
                     let gets_ready = self.gets_ready(other);
-                    let is_too_small = pieces.len() > it.most_pieces;
+                    let is_too_small = pieces.len() > it.max_pieces;
                     assert!(
                         other == line || has_it || !is_free || has_failed_it || gets_ready || is_too_small,
                         "device {other} was not asked"
@@ -647,7 +647,7 @@ impl World {
             let active: u64 = jobs.iter().map(pieces).sum();
             assert_eq!((counted.active(), counted.queued.load(Relaxed)), (active, line.queued() as u64));
             assert_eq!((counted.done.load(Relaxed), counted.failed.load(Relaxed)), (line.done, line.failed));
-            assert!(line.hands == workers.count() && line.hands <= line.most_hands);
+            assert!(line.hands == workers.count() && line.hands <= line.max_workers);
             assert!(line.trust.is_working() || line.queued() == 0);
         }
         assert!(desk.in_flight.values().all(|flight| !flight.running.is_empty()));

@@ -206,7 +206,7 @@ impl<I, O> Desk<I, O> {
             }
             State::Healthy => {
                 let mut workers = self.hands.iter().filter(|(_, hand)| hand.line == line);
-                let may_start_another = it.hands < it.most_hands && !it.stall.unready;
+                let may_start_another = it.hands < it.max_workers && !it.stall.unready;
                 may_start_another || workers.any(|(&hand, _)| !self.is_silent(hand, now))
             }
         }
@@ -222,7 +222,7 @@ impl<I, O> Desk<I, O> {
                 _ => false,
             })
         };
-        let fits = flight.tickets.len() <= self.lines[line].most_pieces;
+        let fits = flight.tickets.len() <= self.lines[line].max_pieces;
         fits && flight.tickets.iter().all(|ticket| ticket.may_try(line))
             && !flight.running.iter().any(runs_it)
     }
@@ -290,7 +290,7 @@ impl<I, O> Desk<I, O> {
         }
         let stalled = match it.trust.is_working() {
             // No further worker is started for pieces that those who make the device ready will take.
-            true => late >= it.most_hands || is_preparing && late == it.hands,
+            true => late >= it.max_workers || is_preparing && late == it.hands,
             // It is tried with one piece, by one worker.
             false => trial_is_late,
         };

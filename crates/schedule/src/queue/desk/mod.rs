@@ -408,10 +408,10 @@ impl<I, O> Desk<I, O> {
     }
 
     /// A worker has made its device ready, for so many pieces at once.
-    pub(super) fn prepared(&mut self, hand: u64, most_pieces: u64) {
+    pub(super) fn prepared(&mut self, hand: u64, max_pieces: u64) {
         if let Some((line, _)) = self.stop(hand) {
-            let most = usize::try_from(most_pieces).unwrap_or(usize::MAX).max(1);
-            self.lines[line].most_pieces = self.lines[line].most_pieces.min(most);
+            let most = usize::try_from(max_pieces).unwrap_or(usize::MAX).max(1);
+            self.lines[line].max_pieces = self.lines[line].max_pieces.min(most);
         }
     }
 

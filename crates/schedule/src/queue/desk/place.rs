@@ -108,7 +108,7 @@ impl<I, O> Desk<I, O> {
         if let Some(copy) = self.copy_for(line, is_busy, now) {
             return Some(Pick::Copy(copy));
         }
-        let most = self.batch.pieces.min(it.most_pieces);
+        let most = self.batch.pieces.min(it.max_pieces);
         let (mut pieces, mut oldest) = (SmallVec::new(), now);
         while pieces.len() < most {
             let place = |piece: &&&Waiting<I, O>| piece.ticket.place;
@@ -157,7 +157,7 @@ impl<I, O> Desk<I, O> {
     pub(in crate::queue) fn understaffed(&self, now: Time) -> Option<usize> {
         let batches = |pieces: usize| pieces.div_ceil(self.batch.pieces);
         let lacks = |it: &Line<I, O>| batches(it.queued()) > it.free_hands();
-        let can_hire = |it: &Line<I, O>| it.hands < it.most_hands && !it.stall.unready && it.may_begin(now);
+        let can_hire = |it: &Line<I, O>| it.hands < it.max_workers && !it.stall.unready && it.may_begin(now);
         if !self.lines.iter().any(can_hire) {
             return None;
         }
@@ -194,7 +194,7 @@ impl<I, O> Desk<I, O> {
             // that device.
             let it = &self.lines[line];
             let is_timed = if it.queued() > 0 { it.timers > 0 } else { has_timer };
-            let is_full = self.shared.len() + it.queued() >= self.batch.pieces.min(it.most_pieces);
+            let is_full = self.shared.len() + it.queued() >= self.batch.pieces.min(it.max_pieces);
             let first = self.shared.values().next();
             let is_alone = first.is_some_and(|piece| matches!(piece.item, Item::Begun(..)));
             let is_due = !is_timed || is_full || is_alone || !self.may_grow() || !self.late.is_empty();
@@ -222,7 +222,7 @@ impl<I, O> Desk<I, O> {
     /// How long a device usually takes for a piece: by its history, or by its score where the scale is known.
     pub(super) fn expected_seconds(&self, line: usize, scale: Option<f64>) -> Option<f64> {
         let it = &self.lines[line];
-        let by_score = || Some(scale? * it.most_hands as f64 / it.score);
+        let by_score = || Some(scale? * it.max_workers as f64 / it.score);
         it.mean.time().map(|mean| mean.as_secs_f64()).or_else(by_score)
     }
 
@@ -239,7 +239,7 @@ impl<I, O> Desk<I, O> {
         let known = self
             .lines
             .iter()
-            .filter_map(|it| Some(it.mean.time()?.as_secs_f64() * it.score / it.most_hands as f64));
+            .filter_map(|it| Some(it.mean.time()?.as_secs_f64() * it.score / it.max_workers as f64));
         let (count, sum) = known.fold((0u32, 0.0), |(count, sum), scale| (count + 1, sum + scale));
         (count > 0).then(|| sum / f64::from(count))
     }

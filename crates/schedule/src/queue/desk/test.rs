@@ -716,7 +716,7 @@ impl Drive {
         assert_eq!(self.desk.outstanding, queued + in_flight, "each piece is in one place");
         for line in &self.desk.lines {
             assert_eq!(line.seat.counters.queued.load(Relaxed), line.queued() as u64);
-            assert!(line.hands >= line.active + line.preparing && line.hands <= line.most_hands);
+            assert!(line.hands >= line.active + line.preparing && line.hands <= line.max_workers);
             assert!(!line.trust.is_retired() || line.queued() == 0);
         }
         let waiting = self.answers.iter().filter(|answer| !answer.is_given()).count();

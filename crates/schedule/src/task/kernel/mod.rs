@@ -97,7 +97,7 @@ enum Role {
 impl Array {
     fn new<T: Pod>(role: Role, width: usize) -> Self {
         let allocate = |device: &Device, elements| {
-            let buffer = device.buffer_any::<T>(elements)?;
+            let buffer = device.buffer_uninit::<T>(elements)?;
             Ok((buffer.cast()?, buffer.arg()))
         };
         Array { role, element: Element::of::<T>(), width, allocate }

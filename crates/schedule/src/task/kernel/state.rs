@@ -33,7 +33,7 @@ pub struct KernelState<I, O> {
     times_downloads: bool,
     /// Copies are of a multiple of so many bytes.
     alignment: usize,
-    most_items: u64,
+    max_items: u64,
     /// Whether others use the same card.
     shares_card: bool,
     /// How many items the last kernel had, and how long it took.
@@ -76,7 +76,7 @@ impl<I, O> KernelState<I, O> {
             Some(room) => (room.items, room.columns),
             None => {
                 // A little more than asked for: sizes grow, and each growth is an allocation.
-                let items = items.next_power_of_two().max(256.min(self.most_items as usize));
+                let items = items.next_power_of_two().max(256.min(self.max_items as usize));
                 let columns = arrays.iter().enumerate().filter(|(_, array)| array.table().is_none());
                 let columns = columns.map(|(index, array)| self.column(index, array, items));
                 (items, columns.collect::<Result<_>>()?)
@@ -150,8 +150,8 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
         let timestamps = device.describe().kind != Kind::Cpu && has.features.contains(Features::TIMESTAMPS);
         let (up, down): (Vec<u64>, Vec<u64>) = self.arrays.iter().map(Array::item_bytes).unzip();
         let item_bytes = up.iter().sum::<u64>().max(down.iter().sum());
-        let most_bytes = has.max_binding_bytes.min(has.max_buffer_bytes).min(STAGING_BYTES);
-        let by_size = most_bytes / item_bytes.max(1);
+        let max_bytes = has.max_binding_bytes.min(has.max_buffer_bytes).min(STAGING_BYTES);
+        let by_size = max_bytes / item_bytes.max(1);
         let by_threads = u64::from(has.max_groups[0]).saturating_mul(self.kernel.workgroup_threads());
         // Room is made in powers of two.
         let most = by_size.min(by_threads).min(u64::from(u32::MAX)).max(1);
@@ -171,15 +171,15 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
             // the chunk with it: the device would idle between kernels.
             times_downloads: timestamps && device.describe().api == Api::Cuda,
             alignment: has.copy_alignment.max(1) as usize,
-            most_items: 1 << most.ilog2(),
+            max_items: 1 << most.ilog2(),
             shares_card: device.describe().part_of.is_some() && device.describe().kind != Kind::Cpu,
             last: None,
             types: PhantomData,
         })
     }
 
-    fn most_items(&self, state: &KernelState<I, O>) -> u64 {
-        state.most_items
+    fn max_items(&self, state: &KernelState<I, O>) -> u64 {
+        state.max_items
     }
 
     fn run<'s>(
@@ -215,7 +215,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
         }
         let uploaded = state.timestamp(before.is_some())?;
         let params = (self.params)(state.device.id(), chunk.range());
-        // It fits: `most_items` saw to it.
+        // It fits: `max_items` saw to it.
         let groups = self.kernel.groups_for(count as u64) as u32;
         let launched = Instant::now();
         state.stream.launch(&room.bound, groups, &params)?;

@@ -65,7 +65,7 @@ fn the_context_of_the_program_stays_current() {
         let buffer = device.buffer_from(&[1u32; 100]).unwrap();
         let mut stream = device.stream().unwrap();
         stream.download(&buffer).unwrap().wait().unwrap();
-        stream.mark().unwrap().wait().unwrap();
+        stream.record_event().unwrap().wait().unwrap();
         drop((stream, buffer));
         device.trim();
         assert_eq!(ask("fake_current"), PROGRAMS_CONTEXT);
@@ -100,17 +100,17 @@ fn a_lost_context_that_others_hold_is_left_to_them() {
 fn a_request_that_fits_is_served_however_large() {
     let None = in_another_process("a_request_that_fits_is_served_however_large") else { return };
     let device = card();
-    let buffer = device.buffer_any::<u8>(129 * GIB).unwrap();
+    let buffer = device.buffer_uninit::<u8>(129 * GIB).unwrap();
     assert_eq!(ask("fake_used_mebibytes"), 129 << 10);
     // 12 GiB are left.
-    let rest = device.buffer_any::<u8>(12 * GIB - 1000).unwrap();
-    let full = device.buffer_any::<u8>(1 << 20).unwrap_err();
+    let rest = device.buffer_uninit::<u8>(12 * GIB - 1000).unwrap();
+    let full = device.buffer_uninit::<u8>(1 << 20).unwrap_err();
     assert!(matches!(full, Error::OutOfMemory { .. }), "{full}");
     drop((buffer, rest));
     let memory = device.memory();
     assert_eq!((memory.in_use_bytes, memory.shelved_bytes), (0, 141 << 30), "kept: {memory:?}");
     // The next block that is asked for is a good moment to give back what is too much.
-    let _small = device.buffer_any::<u8>(1).unwrap();
+    let _small = device.buffer_uninit::<u8>(1).unwrap();
     assert!(device.memory().shelved_bytes <= 141 * GIB as u64 / 4, "{:?}", device.memory());
     let host = device.host_buffer::<u8>(1 << 20, Direction::Upload).unwrap();
     assert_eq!(device.memory().pinned_bytes, 1 << 20);
@@ -124,18 +124,18 @@ fn a_block_is_not_rounded_up_where_there_is_no_room_for_that() {
         return;
     };
     let device = card();
-    let _most = device.buffer_any::<u8>(141 * GIB - (100 << 20)).unwrap();
+    let _most = device.buffer_uninit::<u8>(141 * GIB - (100 << 20)).unwrap();
     // The class of 97 MiB has 104.
-    device.buffer_any::<u8>(97 << 20).unwrap();
+    device.buffer_uninit::<u8>(97 << 20).unwrap();
 }
 
 #[test]
 fn what_a_partition_keeps_is_given_up_for_another() {
     let None = in_another_process("what_a_partition_keeps_is_given_up_for_another") else { return };
     let parts = card().split(&[40, 92]).unwrap();
-    drop(parts[0].buffer_any::<u8>(96 * GIB).unwrap());
+    drop(parts[0].buffer_uninit::<u8>(96 * GIB).unwrap());
     assert_eq!(parts[0].memory().shelved_bytes, 96 << 30);
-    parts[1].buffer_any::<u8>(96 * GIB).unwrap();
+    parts[1].buffer_uninit::<u8>(96 * GIB).unwrap();
     assert_eq!(parts[0].memory().shelved_bytes, 0);
 }
 
@@ -192,9 +192,9 @@ fn memory_of_another_library_is_used_in_place_and_given_back() {
     assert!(stream.cuda_handle().is_some_and(|handle| !handle.is_null()));
     // SAFETY: the stand-in knows any event.
     unsafe {
-        stream.wait_for_cuda_event(std::ptr::dangling_mut()).unwrap();
+        stream.wait_cuda_event(std::ptr::dangling_mut()).unwrap();
         stream.zero(&buffer).unwrap();
-        stream.signal_cuda_event(std::ptr::dangling_mut()).unwrap();
+        stream.record_cuda_event(std::ptr::dangling_mut()).unwrap();
     }
     drop(buffer);
     assert_eq!(Arc::strong_count(&owner), 2, "an operation uses it");
@@ -212,7 +212,7 @@ fn memory_of_another_library_is_used_in_place_and_given_back() {
 fn tensors_of_the_card_are_exported_and_imported_in_place() {
     let None = in_another_process("tensors_of_the_card_are_exported_and_imported_in_place") else { return };
     let device = card();
-    let buffer = device.buffer_any::<f32>(1024).unwrap();
+    let buffer = device.buffer_uninit::<f32>(1024).unwrap();
     let part = AnyBuffer::from(buffer.slice(256..).unwrap());
     let mut tensor: Managed<DLManagedTensor> = part.to_dlpack(&[3, 256]).unwrap();
     let address = buffer.cuda_address().unwrap() + 1024;

@@ -11,7 +11,7 @@ fn bytes_of_any_number_survive_the_round_trip() {
         let buffer = device.buffer_from(&bytes).unwrap();
         let mut stream = device.stream().unwrap();
         assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), bytes, "{len} bytes");
-        let copy = device.buffer_any::<u8>(len).unwrap();
+        let copy = device.buffer_uninit::<u8>(len).unwrap();
         stream.copy(&buffer, &copy).unwrap();
         stream.zero(&buffer).unwrap();
         assert_eq!(stream.download(&copy).unwrap().wait().unwrap(), bytes, "{len} bytes copied");
@@ -259,7 +259,7 @@ fn a_poll_in_flight_while_the_device_is_lost_frees_no_host_memory_that_is_read()
     const LEN: usize = 48 << 20;
     let (device, hold) = open(&vulkan());
     let mut stream = device.stream().unwrap();
-    let buffer = device.buffer_any::<u8>(LEN).unwrap();
+    let buffer = device.buffer_uninit::<u8>(LEN).unwrap();
     stream.fill(&buffer, 7).unwrap();
     let down = device.host_buffer::<u8>(LEN, Direction::Download).unwrap();
     let down = stream.download_host(&buffer, down).unwrap().wait().unwrap();

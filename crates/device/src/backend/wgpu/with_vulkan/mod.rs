@@ -134,8 +134,8 @@ fn buffers_of_another_device_are_refused() {
     assert!(matches!(stream.copy(&mine, &theirs).unwrap_err(), Error::Unsupported { .. }));
     let program = one.compile(&affine()).unwrap();
     assert!(program.bind(&[mine.arg(), theirs.arg()]).is_err());
-    let mark = other.stream().unwrap().mark().unwrap();
-    assert!(stream.wait_for(&mark).is_err());
+    let event = other.stream().unwrap().record_event().unwrap();
+    assert!(stream.wait_event(&event).is_err());
     let bound = other.compile(&slow()).unwrap().bind(&[theirs.arg()]).unwrap();
     assert!(stream.launch(&bound, 1, &1u32).is_err());
 }

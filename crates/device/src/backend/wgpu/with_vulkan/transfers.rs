@@ -68,7 +68,7 @@ fn another_stream_that_waits_for_a_download_does_not_overwrite_it() {
         launch_long_enough(&device, &mut one);
         one.upload(&vec![5u32; LARGE], &buffer).unwrap();
         let download = one.download(&buffer).unwrap();
-        other.wait_for(&one.mark().unwrap()).unwrap();
+        other.wait_event(&one.record_event().unwrap()).unwrap();
         other.zero(&buffer).unwrap();
         other.flush().unwrap();
         assert!(download.wait().unwrap().iter().all(|value| *value == 5));

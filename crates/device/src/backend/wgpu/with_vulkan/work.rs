@@ -29,7 +29,7 @@ fn a_lost_device_says_so_and_nothing_panics() {
     let output = device.buffer::<u32>(64).unwrap();
     let bound = device.compile(&affine()).unwrap().bind(&[buffer.arg(), output.arg()]).unwrap();
     let mut stream = device.stream().unwrap();
-    let mark = stream.mark().unwrap();
+    let event = stream.record_event().unwrap();
     lose(&hold);
     let lost = |outcome: Result<(), Error>| {
         let error = outcome.unwrap_err();
@@ -41,17 +41,17 @@ fn a_lost_device_says_so_and_nothing_panics() {
     lost(stream.copy(&buffer, &output));
     lost(stream.download(&buffer).map(drop));
     lost(stream.timestamp().map(drop));
-    lost(stream.mark().map(drop));
+    lost(stream.record_event().map(drop));
     lost(stream.flush());
     lost(stream.wait());
     lost(stream.wait_timeout(Duration::from_millis(1)));
-    lost(mark.wait());
-    lost(mark.is_done().map(drop));
+    lost(event.wait());
+    lost(event.is_done().map(drop));
     lost(device.buffer::<u32>(1).map(drop));
     lost(device.host_buffer::<u32>(1, Direction::Upload).map(drop));
     lost(device.compile(&slow()).map(drop));
     lost(device.stream().map(drop));
-    drop((device, hold, buffer, output, bound, stream, mark));
+    drop((device, hold, buffer, output, bound, stream, event));
     // The hardware is still there for whoever opens it anew.
     assert_eq!(Device::from_source(source).buffer_from(&[1u32; 3]).unwrap().len(), 3);
 }
@@ -104,28 +104,28 @@ fn threads_wait_for_their_own_marks_at_once() {
     let bound = device.compile(&slow()).unwrap().bind(&[output.arg()]).unwrap();
     let mut stream = device.stream().unwrap();
     stream.launch(&bound, 1, &1u32).unwrap();
-    let early = stream.mark().unwrap();
+    let early = stream.record_event().unwrap();
     launch_long(&device, &mut stream);
-    let late = stream.mark().unwrap();
+    let late = stream.record_event().unwrap();
     thread::scope(|scope| {
         let waits = scope.spawn(|| late.wait());
         // Waiting and submitting go on beside the thread that waits for the long one.
         early.wait().unwrap();
-        let other = device.buffer_any::<u32>(64).unwrap();
+        let other = device.buffer_uninit::<u32>(64).unwrap();
         let mut second = device.stream().unwrap();
         second.zero(&other).unwrap();
-        let third = second.mark().unwrap();
+        let third = second.record_event().unwrap();
         third.wait().unwrap();
         waits.join().unwrap().unwrap();
     });
-    // A mark that follows another stream's is not reached before it.
+    // An event that follows another stream's is not reached before it.
     let mut first = device.stream().unwrap();
     let mut second = device.stream().unwrap();
     launch_long(&device, &mut first);
-    let mark = first.mark().unwrap();
-    second.wait_for(&mark).unwrap();
-    second.mark().unwrap().wait().unwrap();
-    assert!(mark.is_done().unwrap());
+    let event = first.record_event().unwrap();
+    second.wait_event(&event).unwrap();
+    second.record_event().unwrap().wait().unwrap();
+    assert!(event.is_done().unwrap());
 }
 
 #[test]

@@ -10,14 +10,14 @@ use std::{
 
 use wgpu::SubmissionIndex;
 
-use super::{super::Mark, hold::Hold};
+use super::{super::Event, hold::Hold};
 use crate::error::{Error, Result};
 
 const OPERATION: &str = "waiting for a stream";
 
 /// The end of a submission. Any number of threads may wait for it, each on the driver, at once.
 #[derive(Debug)]
-pub(super) struct WgpuMark {
+pub(super) struct WgpuEvent {
     pub(super) hold: Arc<Hold>,
     /// None where nothing had been submitted.
     submission: Option<SubmissionIndex>,
@@ -26,10 +26,10 @@ pub(super) struct WgpuMark {
     is_done: AtomicBool,
 }
 
-impl WgpuMark {
+impl WgpuEvent {
     pub(super) fn new(hold: Arc<Hold>, submission: Option<SubmissionIndex>, download: u64) -> Self {
         let is_done = AtomicBool::new(submission.is_none() && download == 0);
-        WgpuMark { hold, submission, download, is_done }
+        WgpuEvent { hold, submission, download, is_done }
     }
 
     fn reached(&self, timeout: Option<Duration>) -> Result<bool> {
@@ -50,7 +50,7 @@ impl WgpuMark {
     }
 }
 
-impl Mark for WgpuMark {
+impl Event for WgpuEvent {
     fn is_done(&self) -> Result<bool> {
         self.reached(Some(Duration::ZERO))
     }
