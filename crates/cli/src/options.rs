@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use evener_device::{Device, Inventory, Kind};
+use evener_device::{Device, DeviceKind, Inventory};
 use evener_schedule::{Report, Strategy};
 
 use crate::{
@@ -141,7 +141,7 @@ pub(crate) fn log_devices(inventory: &Inventory, used: &[Device]) {
         let state = match device.describe().kind {
             _ if is_used(device) => "used",
             _ if is_split(device) => "used in partitions",
-            Kind::Software => "not used: runs on the CPU's cores (--devices can name it)",
+            DeviceKind::Software => "not used: runs on the CPU's cores (--devices can name it)",
             _ => "not used: not selected",
         };
         tracing::info!("{}: {state}", describe(device));

@@ -59,7 +59,7 @@ impl fmt::Debug for DeviceId {
 /// What sort of hardware a device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum DeviceKind {
     /// A GPU with memory of its own.
     Discrete,
     /// A GPU that shares the processor's memory.
@@ -73,14 +73,14 @@ pub enum Kind {
     Cpu,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DeviceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Kind::Discrete => "discrete",
-            Kind::Integrated => "integrated",
-            Kind::Virtual => "virtual",
-            Kind::Software => "software",
-            Kind::Cpu => "cpu",
+            DeviceKind::Discrete => "discrete",
+            DeviceKind::Integrated => "integrated",
+            DeviceKind::Virtual => "virtual",
+            DeviceKind::Software => "software",
+            DeviceKind::Cpu => "cpu",
         })
     }
 }
@@ -124,7 +124,7 @@ pub struct Description {
     /// The name that its maker gave it.
     pub name: String,
     /// What sort of hardware it is.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// How it is driven.
     pub api: Api,
     /// Its memory in all, in bytes.

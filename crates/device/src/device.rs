@@ -8,7 +8,7 @@ use std::{
 use bytemuck::Pod;
 
 use crate::{
-    backend::{self, Address, Backend, Contents, Direction, MemoryUse, Source},
+    backend::{self, Address, Backend, Contents, Direction, MemoryUsage, Source},
     buffer::{Buffer, HostBuffer, StagingBuffer, size_in_bytes},
     describe::{Capabilities, Description, DeviceId},
     error::{Error, Result},
@@ -54,7 +54,7 @@ impl Device {
     }
 
     /// The same hardware, not yet opened: what was lost with this handle is not lost with that one.
-    pub fn fresh(&self) -> Device {
+    pub fn reopened(&self) -> Device {
         Device::from_source(self.inner.source.clone())
     }
 
@@ -269,7 +269,7 @@ impl Device {
 
     /// Memory held through this handle: in use, at its peak, and kept for reuse, on the device and pinned on the host.
     /// All zero while it is not open.
-    pub fn memory(&self) -> MemoryUse {
+    pub fn memory(&self) -> MemoryUsage {
         self.inner.lock().as_ref().map(|backend| backend.memory()).unwrap_or_default()
     }
 

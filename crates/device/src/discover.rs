@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     backend::{self, Source},
-    describe::{Api, Description, Kind},
+    describe::{Api, Description, DeviceKind},
     device::Device,
 };
 
@@ -134,8 +134,8 @@ pub(crate) fn same_hardware(a: &Description, b: &Description) -> bool {
     // OpenGL tells neither address nor UUID, only a name that contains the other API's name for the card.
     let by_name = a.api == Api::Gl || b.api == Api::Gl;
     by_name
-        && a.kind != Kind::Cpu
-        && b.kind != Kind::Cpu
+        && a.kind != DeviceKind::Cpu
+        && b.kind != DeviceKind::Cpu
         && (a.name.contains(&b.name) || b.name.contains(&a.name))
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     backend::{Backend, Source},
-    describe::{Api, Description, DeviceId, Kind},
+    describe::{Api, Description, DeviceId, DeviceKind},
     device::Device,
     error::{Error, Result},
 };
@@ -14,7 +14,7 @@ pub(crate) fn description(id: &str) -> Description {
     Description {
         id: DeviceId::from(id),
         name: format!("device {id}"),
-        kind: Kind::Discrete,
+        kind: DeviceKind::Discrete,
         api: Api::Vulkan,
         memory_bytes: None,
         compute_units: None,

@@ -5,14 +5,14 @@ use bytemuck::Pod;
 use crate::{
     backend::{self, Recorded},
     error::Result,
-    kernel::{Bound, Extent},
+    kernel::{BoundKernel, Extent},
     stream::Stream,
 };
 
 /// Launches that were recorded once and are queued again as one operation, by [`Stream::replay`].
 ///
 /// On a CUDA device this is one call to the driver however many launches there are; elsewhere, they are queued one by one.
-/// [`Stream::record`] makes one.
+/// [`Stream::record_graph`] makes one.
 #[derive(Debug)]
 pub struct Graph {
     pub(crate) launches: Vec<Recorded>,
@@ -22,14 +22,19 @@ pub struct Graph {
 
 /// Takes the launches of a [`Graph`].
 #[derive(Debug)]
-pub struct Recorder<'a> {
+pub struct GraphRecorder<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) launches: Vec<Recorded>,
 }
 
-impl Recorder<'_> {
+impl GraphRecorder<'_> {
     /// Records a launch, as [`Stream::launch`] would queue it. The parameters are those of now.
-    pub fn launch<P: Pod>(&mut self, bound: &Bound, groups: impl Into<Extent>, params: &P) -> Result<()> {
+    pub fn launch<P: Pod>(
+        &mut self,
+        bound: &BoundKernel,
+        groups: impl Into<Extent>,
+        params: &P,
+    ) -> Result<()> {
         let (Extent(groups), params) = (groups.into(), bytemuck::bytes_of(params));
         if self.stream.check_launch(bound, groups, params.len())? {
             self.launches.push(Recorded { bound: bound.inner.clone(), groups, params: params.into() });

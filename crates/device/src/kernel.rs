@@ -383,7 +383,7 @@ impl Program {
     /// when two slices overlap and the kernel writes to one of them: that would be a data race on every kind of device.
     /// Through wgpu, a slice that the kernel only reads is copied before every launch where the kernel writes to another
     /// slice of the same buffer; declare it with [`Kernel::writes`] to have it used in place.
-    pub fn bind(&self, arguments: &[Argument]) -> Result<Bound> {
+    pub fn bind(&self, arguments: &[Argument]) -> Result<BoundKernel> {
         let kernel = &*self.kernel;
         let refuse = |detail: String| {
             Err(Error::unsupported(&self.device, format!("binding kernel `{}`", kernel.name), detail))
@@ -420,18 +420,18 @@ impl Program {
             }
         }
         let regions: Vec<_> = arguments.iter().map(|argument| argument.region.clone()).collect();
-        Ok(Bound { inner: self.inner.bind(&regions)?, kernel: self.kernel.clone() })
+        Ok(BoundKernel { inner: self.inner.bind(&regions)?, kernel: self.kernel.clone() })
     }
 }
 
 /// A compiled kernel with its buffers, ready to launch.
 #[derive(Debug, Clone)]
-pub struct Bound {
-    pub(crate) inner: Arc<dyn backend::Bound>,
+pub struct BoundKernel {
+    pub(crate) inner: Arc<dyn backend::BoundKernel>,
     pub(crate) kernel: Arc<Kernel>,
 }
 
-impl Bound {
+impl BoundKernel {
     /// The same kernel and buffers with another size of the workgroup and of the dynamic shared memory than the kernel
     /// declares. Neither the kernel is compiled again, nor the buffers are bound again.
     ///
@@ -453,9 +453,9 @@ impl Bound {
     /// assert_eq!(stream.download(&count)?.wait()?, [256]);
     /// # Ok::<(), evener_device::Error>(())
     /// ```
-    pub fn with_workgroup(&self, size: impl Into<Extent>, shared_bytes: u32) -> Result<Bound> {
+    pub fn with_workgroup(&self, size: impl Into<Extent>, shared_bytes: u32) -> Result<BoundKernel> {
         let kernel = Kernel { workgroup: size.into().0, shared_bytes, ..(*self.kernel).clone() };
-        Ok(Bound { inner: self.inner.with_workgroup(&kernel)?, kernel: Arc::new(kernel) })
+        Ok(BoundKernel { inner: self.inner.with_workgroup(&kernel)?, kernel: Arc::new(kernel) })
     }
 
     /// The number of workgroups that a compute unit runs at once, by the registers and the shared memory that they take.

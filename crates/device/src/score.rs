@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    describe::{Api, Description, Kind},
+    describe::{Api, Description, DeviceKind},
     error::{Error, Result},
 };
 
@@ -158,13 +158,13 @@ impl ScoreTable {
         Score { points: if weight_known > 0.0 { sum / weight_known } else { 0.0 }, estimate }
     }
 
-    fn kind_points(&self, kind: Kind) -> f64 {
+    fn kind_points(&self, kind: DeviceKind) -> f64 {
         match kind {
-            Kind::Discrete => self.kind.discrete,
-            Kind::Integrated => self.kind.integrated,
-            Kind::Virtual => self.kind.r#virtual,
-            Kind::Software => self.kind.software,
-            Kind::Cpu => self.kind.cpu,
+            DeviceKind::Discrete => self.kind.discrete,
+            DeviceKind::Integrated => self.kind.integrated,
+            DeviceKind::Virtual => self.kind.r#virtual,
+            DeviceKind::Software => self.kind.software,
+            DeviceKind::Cpu => self.kind.cpu,
         }
     }
 
@@ -221,7 +221,7 @@ mod test {
     use super::*;
     use crate::fake;
 
-    fn device(kind: Kind, api: Api, gib: Option<u64>, units: Option<u32>) -> Description {
+    fn device(kind: DeviceKind, api: Api, gib: Option<u64>, units: Option<u32>) -> Description {
         Description {
             kind,
             api,
@@ -231,7 +231,7 @@ mod test {
         }
     }
 
-    fn check(kind: Kind, api: Api, gib: Option<u64>, units: Option<u32>, points: f64, estimate: bool) {
+    fn check(kind: DeviceKind, api: Api, gib: Option<u64>, units: Option<u32>, points: f64, estimate: bool) {
         let score = ScoreTable::default().score(&device(kind, api, gib, units));
         assert!((score.points - points).abs() < 1e-9, "{score:?}, not {points}");
         assert_eq!(score.estimate, estimate);
@@ -239,20 +239,20 @@ mod test {
 
     #[test]
     fn scores_are_those_worked_out_by_hand() {
-        check(Kind::Discrete, Api::Cuda, Some(139), Some(132), 40.0 + 20.0 + 20.0 + 0.2 * 6.6, false);
-        check(Kind::Discrete, Api::Dx12, Some(8), Some(2000), 40.0 + 20.0 + 16.0 + 20.0, false);
-        check(Kind::Discrete, Api::Vulkan, Some(10), Some(4000), 40.0 + 18.0 + 20.0 + 20.0, false);
-        check(Kind::Integrated, Api::Metal, Some(4), Some(40), 20.0 + 17.0 + 8.0 + 0.4, false);
-        check(Kind::Virtual, Api::Gl, Some(0), Some(20), 12.0 + 10.0 + 0.0 + 0.2, false);
-        check(Kind::Software, Api::Vulkan, Some(2), Some(2), 4.0 + 18.0 + 4.0 + 0.02, false);
-        check(Kind::Cpu, Api::Cpu, Some(16), Some(16), 4.0 + 10.0 + 20.0 + 0.16, false);
+        check(DeviceKind::Discrete, Api::Cuda, Some(139), Some(132), 40.0 + 20.0 + 20.0 + 0.2 * 6.6, false);
+        check(DeviceKind::Discrete, Api::Dx12, Some(8), Some(2000), 40.0 + 20.0 + 16.0 + 20.0, false);
+        check(DeviceKind::Discrete, Api::Vulkan, Some(10), Some(4000), 40.0 + 18.0 + 20.0 + 20.0, false);
+        check(DeviceKind::Integrated, Api::Metal, Some(4), Some(40), 20.0 + 17.0 + 8.0 + 0.4, false);
+        check(DeviceKind::Virtual, Api::Gl, Some(0), Some(20), 12.0 + 10.0 + 0.0 + 0.2, false);
+        check(DeviceKind::Software, Api::Vulkan, Some(2), Some(2), 4.0 + 18.0 + 4.0 + 0.02, false);
+        check(DeviceKind::Cpu, Api::Cpu, Some(16), Some(16), 4.0 + 10.0 + 20.0 + 0.16, false);
     }
 
     #[test]
     fn what_is_unknown_is_left_out_and_the_score_is_an_estimate() {
-        check(Kind::Discrete, Api::Vulkan, Some(5), None, (40.0 + 18.0 + 10.0) / 0.8, true);
-        check(Kind::Discrete, Api::Vulkan, None, Some(100), (40.0 + 18.0 + 1.0) / 0.8, true);
-        check(Kind::Integrated, Api::Vulkan, None, None, (20.0 + 18.0) / 0.6, true);
+        check(DeviceKind::Discrete, Api::Vulkan, Some(5), None, (40.0 + 18.0 + 10.0) / 0.8, true);
+        check(DeviceKind::Discrete, Api::Vulkan, None, Some(100), (40.0 + 18.0 + 1.0) / 0.8, true);
+        check(DeviceKind::Integrated, Api::Vulkan, None, None, (20.0 + 18.0) / 0.6, true);
     }
 
     #[test]
@@ -261,9 +261,9 @@ mod test {
             r#"{ "weights": { "kind": 0, "api": 0, "memory": 0, "units": 3 }, "size": { "units_per_point": 2 } }"#,
         )
         .unwrap();
-        let score = table.score(&device(Kind::Cpu, Api::Cpu, None, Some(50)));
+        let score = table.score(&device(DeviceKind::Cpu, Api::Cpu, None, Some(50)));
         assert_eq!(score, Score { points: 25.0, estimate: false });
-        let unknown = table.score(&device(Kind::Cpu, Api::Cpu, None, None));
+        let unknown = table.score(&device(DeviceKind::Cpu, Api::Cpu, None, None));
         assert_eq!(unknown, Score { points: 0.0, estimate: true });
     }
 

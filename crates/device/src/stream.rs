@@ -17,8 +17,8 @@ use crate::{
     buffer::{Buffer, HostBuffer, SharedBuffer, StagingBuffer, size_in_bytes},
     describe::DeviceId,
     error::{Error, Result},
-    graph::{Graph, Recorder},
-    kernel::{Bound, Extent},
+    graph::{Graph, GraphRecorder},
+    kernel::{BoundKernel, Extent},
 };
 
 /// A slice that is uploaded is copied through staging memory in pieces of this size, so that the copy
@@ -331,7 +331,12 @@ impl Stream {
 
     /// Runs a kernel. `groups` is the number of workgroups, as one number or three; `params` are what the
     /// kernel declared, `&()` where it declared none. A launch of no workgroups does nothing.
-    pub fn launch<P: Pod>(&mut self, bound: &Bound, groups: impl Into<Extent>, params: &P) -> Result<()> {
+    pub fn launch<P: Pod>(
+        &mut self,
+        bound: &BoundKernel,
+        groups: impl Into<Extent>,
+        params: &P,
+    ) -> Result<()> {
         let Extent(groups) = groups.into();
         let params = bytemuck::bytes_of(params);
         match self.check_launch(bound, groups, params.len())? {
@@ -342,7 +347,12 @@ impl Stream {
 
     /// Whether there is anything to launch. Fails where it is too much, or has other parameters.
     #[inline]
-    pub(crate) fn check_launch(&self, bound: &Bound, groups: [u32; 3], params_bytes: usize) -> Result<bool> {
+    pub(crate) fn check_launch(
+        &self,
+        bound: &BoundKernel,
+        groups: [u32; 3],
+        params_bytes: usize,
+    ) -> Result<bool> {
         let limits = self.backend.capabilities().max_groups;
         let fits = groups.iter().zip(&limits).all(|(asked, limit)| asked <= limit);
         if !fits || params_bytes != bound.kernel.params_bytes as usize {
@@ -364,7 +374,7 @@ impl Stream {
     /// let sum = device.buffer::<u32>(1)?;
     /// let bound = device.compile(&add)?.bind(&[sum.arg()])?;
     /// let mut stream = device.stream()?;
-    /// let graph = stream.record(|recorder| {
+    /// let graph = stream.record_graph(|recorder| {
     ///     recorder.launch(&bound, 1, &2u32)?;
     ///     recorder.launch(&bound, 1, &3u32)
     /// })?;
@@ -373,11 +383,14 @@ impl Stream {
     /// assert_eq!(stream.download(&sum)?.wait()?, [10]);
     /// # Ok::<(), evener_device::Error>(())
     /// ```
-    pub fn record(&mut self, record: impl FnOnce(&mut Recorder<'_>) -> Result<()>) -> Result<Graph> {
-        let mut recorder = Recorder { stream: self, launches: Vec::new() };
+    pub fn record_graph(
+        &mut self,
+        record: impl FnOnce(&mut GraphRecorder<'_>) -> Result<()>,
+    ) -> Result<Graph> {
+        let mut recorder = GraphRecorder { stream: self, launches: Vec::new() };
         record(&mut recorder)?;
         let launches = recorder.launches;
-        Ok(Graph { inner: self.inner.record(&launches)?, launches })
+        Ok(Graph { inner: self.inner.record_graph(&launches)?, launches })
     }
 
     /// Queues recorded launches, in the order in which they were recorded.
@@ -399,7 +412,7 @@ impl Stream {
     /// The kernel counts its workgroup as `x + X * (y + Y * z)`, where `X` and `Y` are how many there are in the first two
     /// dimensions (`gridDim` in CUDA C, `num_workgroups` in WGSL). There may be a few more than asked for, so that they
     /// fill all dimensions: these have to find by themselves that there is nothing for them to do.
-    pub fn launch_folded<P: Pod>(&mut self, bound: &Bound, groups: u64, params: &P) -> Result<()> {
+    pub fn launch_folded<P: Pod>(&mut self, bound: &BoundKernel, groups: u64, params: &P) -> Result<()> {
         let limits = self.backend.capabilities().max_groups;
         match fold(groups, limits) {
             Some(folded) => self.launch(bound, folded, params),
@@ -412,7 +425,7 @@ impl Stream {
     }
 
     #[cold]
-    fn refuse_launch(&self, bound: &Bound, groups: [u32; 3], params_bytes: usize) -> Error {
+    fn refuse_launch(&self, bound: &BoundKernel, groups: [u32; 3], params_bytes: usize) -> Error {
         let detail = if params_bytes != bound.kernel.params_bytes as usize {
             format!("{} bytes of parameters declared, {params_bytes} given", bound.kernel.params_bytes)
         } else {

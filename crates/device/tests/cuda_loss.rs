@@ -39,12 +39,12 @@ fn a_card_that_a_kernel_broke_is_lost_and_works_again_when_opened_anew() {
 
     // Whether a process can use the card again after that is for the driver to say. Those of 2026 do not let it:
     // then the answer is the same error, at once, and what to do about it.
-    let again = device.fresh();
+    let again = device.reopened();
     if let Err(error) = again.open() {
         assert!(matches!(&error, Error::Lost { detail, .. } if detail.contains("start it again")), "{error}");
         assert!(host.as_slice().iter().all(|&value| value == 0), "host memory is still there to be read");
         for part in &parts {
-            assert!(matches!(part.fresh().open(), Err(Error::Lost { .. })));
+            assert!(matches!(part.reopened().open(), Err(Error::Lost { .. })));
         }
         return;
     }
@@ -60,7 +60,7 @@ fn a_card_that_a_kernel_broke_is_lost_and_works_again_when_opened_anew() {
     assert!(host.as_slice().iter().all(|&value| value == 0), "host memory is still there to be read");
     drop((host, stream, bound, buffer, part_buffer));
     for part in &parts {
-        let part = part.fresh();
+        let part = part.reopened();
         let buffer = part.buffer_from(&[7u32; 1000]).unwrap();
         assert_eq!(part.stream().unwrap().download(&buffer).unwrap().wait().unwrap(), [7; 1000]);
     }

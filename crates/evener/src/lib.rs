@@ -89,9 +89,9 @@
 //! be where, and how well that would go.
 //!
 //! ```
-//! use evener::{Kind, mesh::{Member, Mesh}};
+//! use evener::{DeviceKind, mesh::{Member, Mesh}};
 //!
-//! let devices = (0..8).map(|index| Member::new(format!("gpu-{index}"), Kind::Discrete)); // or real devices
+//! let devices = (0..8).map(|index| Member::new(format!("gpu-{index}"), DeviceKind::Discrete)); // or real devices
 //! let mesh = Mesh::new(devices).axes([("dp", 2), ("pp", 2), ("tp", 2)])?;
 //! assert_eq!(mesh.group("tp_dp0_pp1")?.ranks()?, [2, 3]);
 //! # Ok::<(), evener::mesh::LayoutError>(())

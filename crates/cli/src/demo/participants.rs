@@ -1,6 +1,6 @@
 //! The devices that are present, and those that take part in the demo.
 
-use evener_device::{Absent, Device, DeviceId, Inventory, Kind, Result, selection_from_environment};
+use evener_device::{Absent, Device, DeviceId, DeviceKind, Inventory, Result, selection_from_environment};
 use serde::Serialize;
 
 use crate::options::log_devices;
@@ -23,7 +23,7 @@ pub(super) struct Participants {
 pub(super) struct FoundDevice {
     pub(super) id: DeviceId,
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: DeviceKind,
     pub(super) compute_units: Option<u32>,
     /// Whether the device, or its partitions, take part.
     pub(super) is_used: bool,
@@ -68,7 +68,7 @@ fn split(devices: &[Device]) -> Option<String> {
     let [only] = devices else { return None };
     let cores = only.describe().compute_units.filter(|&cores| cores > 1)?;
     let small = (cores / 4).max(1);
-    (only.describe().kind == Kind::Cpu).then(|| format!("{}[{small},{}]", only.id(), cores - small))
+    (only.describe().kind == DeviceKind::Cpu).then(|| format!("{}[{small},{}]", only.id(), cores - small))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The text output of the demo.
 
-use evener_device::{Device, Kind};
+use evener_device::{Device, DeviceKind};
 use evener_merkle::Digest;
 use evener_schedule::Report;
 
@@ -23,7 +23,7 @@ pub(super) fn found(participants: &Participants) -> String {
         let units = compute_units.map_or(String::new(), |units| format!(", {units} compute units"));
         let state = match (is_used, kind) {
             (true, _) => "used",
-            (false, Kind::Software) => "not used, runs on the CPU",
+            (false, DeviceKind::Software) => "not used, runs on the CPU",
             (false, _) => "not used",
         };
         format!("  {id:<10} {} ({kind}{units}): {state}", escape::single_line(name))

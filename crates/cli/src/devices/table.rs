@@ -1,6 +1,6 @@
 //! The text output of `evener devices`.
 
-use evener_device::{Absent, Kind, Rates};
+use evener_device::{Absent, DeviceKind, Rates};
 
 use super::Entry;
 use crate::{
@@ -87,7 +87,7 @@ fn score(entry: &Entry) -> String {
 /// Returns the PCI address. The CPU and software devices have none.
 fn pci(entry: &Entry) -> String {
     let device = entry.device.describe();
-    let has_no_bus = matches!(device.kind, Kind::Cpu | Kind::Software);
+    let has_no_bus = matches!(device.kind, DeviceKind::Cpu | DeviceKind::Software);
     device.pci.clone().unwrap_or_else(|| if has_no_bus { "-" } else { "?" }.into())
 }
 
@@ -116,7 +116,7 @@ fn notes(entry: &Entry) -> Vec<String> {
             device.id
         ));
     }
-    if device.kind == Kind::Software {
+    if device.kind == DeviceKind::Software {
         notes.push(format!("{}: runs on the CPU's cores, so it is used only if selected", device.id));
     }
     if let Some(error) = &entry.keep_error {

@@ -1,15 +1,15 @@
 //! The operations through Evener.
 
 use evener_device::{
-    Api, Bound, Buffer, Device, Direction, Features, HostBuffer, Kernel, Stream, copy_parallel,
+    Api, BoundKernel, Buffer, Device, Direction, Features, HostBuffer, Kernel, Stream, copy_parallel,
 };
 
 use crate::{ADDEND, COPY_BYTES, CUDA_SOURCE, GROUPS, Params, Peer, Result, WGSL_SOURCE, WORKGROUP};
 
 pub(crate) struct Evener {
     stream: Stream,
-    nothing: Bound,
-    multiply: Bound,
+    nothing: BoundKernel,
+    multiply: BoundKernel,
     target: Buffer<u8>,
     up: Option<HostBuffer<u8>>,
     down: Option<HostBuffer<u8>>,

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_device::{Api, Device, Inventory, Kind};
+use evener_device::{Api, Device, DeviceKind, Inventory};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -97,7 +97,7 @@ fn compare(device: &Device, mut direct: Box<dyn Peer>) -> Result<()> {
     row("launch and wait", &mut evener, &mut *direct, 400, |peer| peer.launch_and_wait(), microseconds)?;
     let many = |peer: &mut dyn Peer| peer.launch_many(1000);
     // A few milliseconds each, and easily disturbed; software needs a hundred times as long.
-    let rounds = if device.describe().kind == Kind::Software { 20 } else { 200 };
+    let rounds = if device.describe().kind == DeviceKind::Software { 20 } else { 200 };
     row("launch, of a thousand queued", &mut evener, &mut *direct, rounds, many, |time| {
         microseconds(time / 1e3)
     })?;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use evener_device::{Bound, Buffer, Device, Direction, HostBuffer, Kind, Stream, Transfer};
+use evener_device::{BoundKernel, Buffer, Device, DeviceKind, Direction, HostBuffer, Stream, Transfer};
 
 use crate::{Params, Result, WORKGROUP, evener::kernel};
 
@@ -15,7 +15,7 @@ const LANES: usize = 4;
 struct Lane {
     stream: Stream,
     buffer: Buffer<u32>,
-    bound: Bound,
+    bound: BoundKernel,
     up: Option<HostBuffer<u32>>,
     down: Option<HostBuffer<u32>>,
     under_way: Option<(Transfer<u32>, Transfer<u32>)>,
@@ -34,7 +34,7 @@ impl Lane {
 
 #[allow(unsafe_code)]
 pub(crate) fn run(device: &Device) -> Result<()> {
-    let hardware = device.describe().kind != Kind::Software;
+    let hardware = device.describe().kind != DeviceKind::Software;
     let words: usize = if hardware { 16 << 20 } else { 1 << 20 };
     let groups = 4096.min(words as u32 / WORKGROUP);
     // SAFETY: the buffers have `words` elements, and a launch no more threads.

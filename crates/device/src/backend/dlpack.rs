@@ -12,16 +12,16 @@
 //! one that calls (`torch.cuda.synchronize()` before the last reference goes).
 //!
 //! ```
-//! use evener_device::{AnyBuffer, Device, dlpack::{DLManagedTensor, Managed}};
+//! use evener_device::{AnyBuffer, Device, dlpack::{DLManagedTensor, ManagedTensor}};
 //!
 //! let device = Device::cpu();
 //! let buffer = AnyBuffer::from(device.buffer_from(&[1i64, 2, 3, 4, 5, 6])?);
-//! let tensor: Managed<DLManagedTensor> = buffer.to_dlpack(&[2, 3])?;
+//! let tensor: ManagedTensor<DLManagedTensor> = buffer.to_dlpack(&[2, 3])?;
 //! assert_eq!(tensor.tensor().ndim, 2);
 //!
 //! let raw = tensor.into_raw(); // what a `PyCapsule` called "dltensor" holds
 //! // SAFETY: nobody else has the tensor, and its producer is Evener.
-//! let (again, shape) = unsafe { device.import_dlpack(Managed::from_raw(raw))? };
+//! let (again, shape) = unsafe { device.import_dlpack(ManagedTensor::from_raw(raw))? };
 //! assert_eq!((again.len(), shape), (6, vec![2, 3]));
 //! # Ok::<(), evener_device::Error>(())
 //! ```
@@ -140,7 +140,7 @@ mod sealed {
     use super::*;
 
     /// What both forms of a managed tensor have.
-    pub trait Form: Sized + 'static {
+    pub trait TensorFormat: Sized + 'static {
         fn new(tensor: DLTensor, context: *mut c_void, deleter: unsafe extern "C" fn(*mut Self)) -> Self;
         fn tensor(&self) -> &DLTensor;
         fn context(&self) -> *mut c_void;
@@ -149,9 +149,9 @@ mod sealed {
         fn objection(&self) -> Option<String>;
     }
 }
-use sealed::Form;
+use sealed::TensorFormat;
 
-impl Form for DLManagedTensor {
+impl TensorFormat for DLManagedTensor {
     fn new(tensor: DLTensor, context: *mut c_void, deleter: unsafe extern "C" fn(*mut Self)) -> Self {
         DLManagedTensor { dl_tensor: tensor, manager_ctx: context, deleter: Some(deleter) }
     }
@@ -169,7 +169,7 @@ impl Form for DLManagedTensor {
     }
 }
 
-impl Form for DLManagedTensorVersioned {
+impl TensorFormat for DLManagedTensorVersioned {
     fn new(tensor: DLTensor, context: *mut c_void, deleter: unsafe extern "C" fn(*mut Self)) -> Self {
         let deleter = Some(deleter);
         DLManagedTensorVersioned {
@@ -205,14 +205,14 @@ impl Form for DLManagedTensorVersioned {
 ///
 /// `M` is [`DLManagedTensor`] or [`DLManagedTensorVersioned`], as the other library wants it.
 #[derive(Debug)]
-pub struct Managed<M: Form>(NonNull<M>);
+pub struct ManagedTensor<M: TensorFormat>(NonNull<M>);
 
 // SAFETY: whoever made it from a pointer promised that it may be used and deleted on any thread; what is exported here may.
-unsafe impl<M: Form> Send for Managed<M> {}
+unsafe impl<M: TensorFormat> Send for ManagedTensor<M> {}
 // SAFETY: a shared reference only reads.
-unsafe impl<M: Form> Sync for Managed<M> {}
+unsafe impl<M: TensorFormat> Sync for ManagedTensor<M> {}
 
-impl<M: Form> Managed<M> {
+impl<M: TensorFormat> ManagedTensor<M> {
     /// Takes over a tensor of another library's.
     ///
     /// # Safety
@@ -222,7 +222,7 @@ impl<M: Form> Managed<M> {
     /// - It may be read and its deleter called on any thread.
     pub unsafe fn from_raw(tensor: *mut M) -> Self {
         // SAFETY: the caller promises that it is not null.
-        Managed(unsafe { NonNull::new_unchecked(tensor) })
+        ManagedTensor(unsafe { NonNull::new_unchecked(tensor) })
     }
 
     /// Gives the tensor away, with the duty to call its deleter.
@@ -237,7 +237,7 @@ impl<M: Form> Managed<M> {
     }
 }
 
-impl<M: Form> Drop for Managed<M> {
+impl<M: TensorFormat> Drop for ManagedTensor<M> {
     fn drop(&mut self) {
         // SAFETY: it is alive, and its deleter was not called before: this is its only owner.
         unsafe {
@@ -256,7 +256,7 @@ struct Exported<M> {
     _buffer: AnyBuffer,
 }
 
-unsafe extern "C" fn delete<M: Form>(tensor: *mut M) {
+unsafe extern "C" fn delete<M: TensorFormat>(tensor: *mut M) {
     // SAFETY: the tensor is one of ours, whose context is its box; its consumer calls this once.
     unsafe { drop(Box::from_raw((*tensor).context().cast::<Exported<M>>())) };
 }
@@ -268,7 +268,7 @@ impl AnyBuffer {
     /// The consumer uses the elements in place: it and Evener's operations take turns ([module](crate::dlpack)). Fails where
     /// the shape has another number of elements, and with `Unsupported` where the buffer is in memory without an address,
     /// which is through wgpu.
-    pub fn to_dlpack<M: Form>(&self, shape: &[i64]) -> Result<Managed<M>> {
+    pub fn to_dlpack<M: TensorFormat>(&self, shape: &[i64]) -> Result<ManagedTensor<M>> {
         let refuse = |detail: String| Err(Error::unsupported(self.device(), "exporting a tensor", detail));
         let count = element_count(shape);
         if count != Some(self.len() as u64) {
@@ -304,7 +304,7 @@ impl AnyBuffer {
             byte_offset: 0,
         };
         let managed = inner.managed.insert(M::new(tensor, exported.cast(), delete::<M>));
-        Ok(Managed(NonNull::from(managed)))
+        Ok(ManagedTensor(NonNull::from(managed)))
     }
 }
 
@@ -321,7 +321,10 @@ impl Device {
     ///   memory of its primary context. Evener has no other buffer over them.
     /// - Nobody else writes to them while operations of Evener's use them, or reads them while operations write to them:
     ///   streams of both libraries are not ordered by themselves.
-    pub unsafe fn import_dlpack<M: Form>(&self, tensor: Managed<M>) -> Result<(AnyBuffer, Vec<i64>)> {
+    pub unsafe fn import_dlpack<M: TensorFormat>(
+        &self,
+        tensor: ManagedTensor<M>,
+    ) -> Result<(AnyBuffer, Vec<i64>)> {
         let refuse = |detail: String| Error::unsupported(self.id(), "importing a tensor", detail);
         // SAFETY: it is alive, and nobody writes to it.
         if let Some(objection) = unsafe { tensor.0.as_ref() }.objection() {

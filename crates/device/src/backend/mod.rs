@@ -95,7 +95,7 @@ pub trait Backend: Send + Sync + Debug {
     fn stream(&self) -> Result<Box<dyn StreamBackend>>;
 
     /// Memory in use now, at its peak, and on the shelf.
-    fn memory(&self) -> MemoryUse;
+    fn memory(&self) -> MemoryUsage;
 
     /// Gives the shelf's memory back to the driver.
     fn trim(&self);
@@ -121,7 +121,7 @@ pub enum Direction {
 
 /// Memory held through one open device, in bytes: the device's own, and the host memory that it copies from and to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-pub struct MemoryUse {
+pub struct MemoryUsage {
     /// In buffers that are alive.
     pub in_use_bytes: u64,
     /// The most that was ever in use at once.
@@ -135,9 +135,9 @@ pub struct MemoryUse {
     pub pinned_shelved_bytes: u64,
 }
 
-impl MemoryUse {
+impl MemoryUsage {
     /// The same, with what a shelf of pinned host memory holds.
-    pub(crate) fn with_pinned(mut self, pinned: MemoryUse) -> Self {
+    pub(crate) fn with_pinned(mut self, pinned: MemoryUsage) -> Self {
         self.pinned_bytes += pinned.in_use_bytes;
         self.pinned_shelved_bytes += pinned.shelved_bytes;
         self
@@ -258,14 +258,14 @@ pub trait Program: Any + Send + Sync + Debug {
     /// Which body was compiled, for people: `CUDA C`, `WGSL`, `WGSL with INT64`, `Rust`.
     fn body(&self) -> &str;
     /// Fixes the buffers that the kernel works on, so that launching it again costs nothing more.
-    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn Bound>>;
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernel>>;
 }
 
 /// A compiled kernel with its buffers.
-pub trait Bound: Any + Send + Sync + Debug {
+pub trait BoundKernel: Any + Send + Sync + Debug {
     /// The same with the workgroup and the dynamic shared memory that this kernel declares, which is otherwise the one
     /// that it was compiled from.
-    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn Bound>>;
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>>;
 
     /// The number of workgroups that a compute unit runs at once, where that is known.
     fn occupancy(&self) -> Result<Option<u32>> {
@@ -277,7 +277,7 @@ pub trait Bound: Any + Send + Sync + Debug {
 #[derive(Debug, Clone)]
 pub struct Recorded {
     /// The kernel with its buffers.
-    pub bound: Arc<dyn Bound>,
+    pub bound: Arc<dyn BoundKernel>,
     /// How many workgroups.
     pub groups: [u32; 3],
     /// The parameters' bytes.
@@ -328,9 +328,9 @@ pub trait StreamBackend: Send + Debug {
         Ok(false)
     }
     /// Runs a kernel.
-    fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()>;
+    fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()>;
     /// Records launches, to be queued as one operation. Nothing where the device has no way to do that.
-    fn record(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+    fn record_graph(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
         let _ = launches;
         Ok(None)
     }

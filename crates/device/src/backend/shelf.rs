@@ -16,7 +16,7 @@ use std::{
     },
 };
 
-use super::MemoryUse;
+use super::MemoryUsage;
 
 /// The smallest block. All blocks have a multiple of it.
 const SMALLEST: u64 = 256;
@@ -147,12 +147,12 @@ impl<B> Shelf<B> {
     }
 
     /// What is out and what is here.
-    pub(crate) fn memory_use(&self) -> MemoryUse {
-        MemoryUse {
+    pub(crate) fn memory_use(&self) -> MemoryUsage {
+        MemoryUsage {
             in_use_bytes: self.in_use.load(Relaxed),
             peak_bytes: self.peak.load(Relaxed),
             shelved_bytes: self.shelved.load(Relaxed),
-            ..MemoryUse::default()
+            ..MemoryUsage::default()
         }
     }
 
@@ -182,7 +182,7 @@ mod test {
     fn a_returned_block_is_used_again_and_counted_once() {
         let shelf = Shelf::new(u64::MAX);
         let counted = || {
-            let MemoryUse { in_use_bytes, peak_bytes, shelved_bytes, .. } = shelf.memory_use();
+            let MemoryUsage { in_use_bytes, peak_bytes, shelved_bytes, .. } = shelf.memory_use();
             (in_use_bytes, peak_bytes, shelved_bytes)
         };
         shelf.count(256);

@@ -13,10 +13,10 @@ use self::kernels::Params;
 use crate::{
     backend::{Direction, copy::copy_parallel},
     cache,
-    describe::{Api, Kind},
+    describe::{Api, DeviceKind},
     device::Device,
     error::{Error, Result},
-    kernel::Bound,
+    kernel::BoundKernel,
     stream::Stream,
 };
 
@@ -139,7 +139,13 @@ fn arithmetic_rate(threads: u32, mut launch: impl FnMut(u32, u32) -> Result<()>)
 }
 
 /// Queues so many launches, and waits for all of them.
-fn launch_all(stream: &mut Stream, bound: &Bound, groups: u32, params: Params, launches: u32) -> Result<()> {
+fn launch_all(
+    stream: &mut Stream,
+    bound: &BoundKernel,
+    groups: u32,
+    params: Params,
+    launches: u32,
+) -> Result<()> {
     for _ in 0..launches {
         stream.launch(bound, groups, &params)?;
     }
@@ -212,7 +218,7 @@ fn copy_bytes(device: &Device, blocks: u64) -> Result<u64> {
     let free = device.telemetry().memory_free_bytes.or(device.describe().memory_bytes).unwrap_or(256 << 20);
     let most = match device.describe().kind {
         // What serves them is the processor's memory, at a tenth of the rate.
-        Kind::Software | Kind::Cpu => MOST_COPIED / 8,
+        DeviceKind::Software | DeviceKind::Cpu => MOST_COPIED / 8,
         _ => MOST_COPIED,
     };
     let bytes = most.min(has.max_binding_bytes).min(has.max_buffer_bytes).min(free / (4 * blocks));

@@ -8,7 +8,7 @@ use self::{
     parse::Term,
 };
 use crate::{
-    describe::{DeviceId, Kind},
+    describe::{DeviceId, DeviceKind},
     device::Device,
     discover::{Inventory, repeats, same_hardware},
     error::{Error, Result},
@@ -75,8 +75,11 @@ impl Inventory {
     /// there is nothing else.
     pub fn default_devices(&self) -> Vec<Device> {
         let preferred = self.preferred();
-        let hardware: Vec<Device> =
-            preferred.iter().filter(|device| device.describe().kind != Kind::Software).cloned().collect();
+        let hardware: Vec<Device> = preferred
+            .iter()
+            .filter(|device| device.describe().kind != DeviceKind::Software)
+            .cloned()
+            .collect();
         if hardware.is_empty() { preferred } else { hardware }
     }
 

@@ -1,7 +1,7 @@
 //! What the name in a term stands for.
 
 use crate::{
-    describe::{Api, Description, Kind},
+    describe::{Api, Description, DeviceKind},
     device::Device,
     discover::plain_uuid,
 };
@@ -84,9 +84,9 @@ impl Meaning {
             Meaning::Api(api) => device.api == *api,
             Meaning::Group(Group::All) => true,
             Meaning::Group(Group::Gpu) => {
-                matches!(device.kind, Kind::Discrete | Kind::Integrated | Kind::Virtual)
+                matches!(device.kind, DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual)
             }
-            Meaning::Group(Group::Software) => device.kind == Kind::Software,
+            Meaning::Group(Group::Software) => device.kind == DeviceKind::Software,
             Meaning::Pci(asked) => device.pci.as_deref().and_then(address).as_ref() == Some(asked),
             Meaning::Uuid(digits) => {
                 device.uuid.as_deref().is_some_and(|uuid| plain_uuid(uuid).starts_with(digits))

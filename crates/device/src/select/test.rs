@@ -24,13 +24,13 @@ fn machine() -> Inventory {
     };
     let (h200, first, second) = ("NVIDIA H200", Some("0000:01:00.0"), Some("0000:02:00.0"));
     let views = vec![
-        card("cuda:0", Api::Cuda, h200, Kind::Discrete, first, Some(FIRST_UUID), 132),
-        card("cuda:1", Api::Cuda, h200, Kind::Discrete, second, Some(SECOND_UUID), 132),
-        card("vulkan:0", Api::Vulkan, h200, Kind::Discrete, first, None, 132),
-        card("vulkan:1", Api::Vulkan, h200, Kind::Discrete, second, None, 132),
-        card("vulkan:2", Api::Vulkan, "AMD Radeon", Kind::Integrated, Some("0000:c4:00.0"), None, 12),
-        card("vulkan:3", Api::Vulkan, "llvmpipe", Kind::Software, None, None, 2),
-        card("cpu", Api::Cpu, "Some Processor", Kind::Cpu, None, None, 64),
+        card("cuda:0", Api::Cuda, h200, DeviceKind::Discrete, first, Some(FIRST_UUID), 132),
+        card("cuda:1", Api::Cuda, h200, DeviceKind::Discrete, second, Some(SECOND_UUID), 132),
+        card("vulkan:0", Api::Vulkan, h200, DeviceKind::Discrete, first, None, 132),
+        card("vulkan:1", Api::Vulkan, h200, DeviceKind::Discrete, second, None, 132),
+        card("vulkan:2", Api::Vulkan, "AMD Radeon", DeviceKind::Integrated, Some("0000:c4:00.0"), None, 12),
+        card("vulkan:3", Api::Vulkan, "llvmpipe", DeviceKind::Software, None, None, 2),
+        card("cpu", Api::Cpu, "Some Processor", DeviceKind::Cpu, None, None, 64),
     ];
     Inventory::each_once(views, Vec::new())
 }
@@ -51,7 +51,7 @@ fn refused(selection: &str) -> (String, String, String) {
 fn the_default_leaves_out_software() {
     let ids: Vec<_> = machine().default_devices().iter().map(|device| device.id().to_string()).collect();
     assert_eq!(ids, ["cuda:0", "cuda:1", "vulkan:2", "cpu"]);
-    let software = fake::device(Description { kind: Kind::Software, ..fake::description("vulkan:0") });
+    let software = fake::device(Description { kind: DeviceKind::Software, ..fake::description("vulkan:0") });
     assert_eq!(Inventory::each_once(vec![software], Vec::new()).default_devices().len(), 1);
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::{
-    describe::{Description, Kind},
+    describe::{Description, DeviceKind},
     device::Device,
 };
 
@@ -34,14 +34,14 @@ impl Telemetry {
     /// later ones tell about the time since the last.
     pub fn read(device: &Description) -> Telemetry {
         let mut telemetry = match device.kind {
-            Kind::Cpu => processor::read(),
+            DeviceKind::Cpu => processor::read(),
             // It computes on the processor, in the processor's memory, and has no counters of its own.
-            Kind::Software => {
+            DeviceKind::Software => {
                 let most = device.memory_bytes.unwrap_or(u64::MAX);
                 let free = processor::memory_free().map(|free| free.min(most));
                 Telemetry { memory_free_bytes: free, ..Telemetry::default() }
             }
-            Kind::Discrete | Kind::Integrated | Kind::Virtual => gpu(device),
+            DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual => gpu(device),
         };
         if device.part_of.is_some() {
             telemetry.utilization = None;
@@ -72,7 +72,7 @@ mod test {
 
     #[test]
     fn software_has_no_counters_of_its_own() {
-        let software = Description { kind: Kind::Software, ..fake::description("vulkan:0") };
+        let software = Description { kind: DeviceKind::Software, ..fake::description("vulkan:0") };
         let telemetry = Telemetry::read(&software);
         assert_eq!(telemetry.utilization, None);
         assert_eq!(telemetry.temperature_celsius, None);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::Telemetry;
-use crate::describe::{Description, Kind};
+use crate::describe::{Description, DeviceKind};
 
 /// The first time, counters are read twice so far apart.
 const FIRST_WINDOW: Duration = Duration::from_millis(50);
@@ -38,13 +38,13 @@ pub(super) fn read(root: &Path, device: &Description) -> Telemetry {
 
 /// AMD's driver counts the card's own memory, and the part of the machine's memory that it may use: an
 /// integrated GPU uses both alike.
-fn memory_free(folder: &Path, kind: Kind) -> Option<u64> {
+fn memory_free(folder: &Path, kind: DeviceKind) -> Option<u64> {
     let free = |pool: &str| {
         let of = |what: &str| number(&folder.join(format!("mem_info_{pool}_{what}")));
         of("total")?.checked_sub(of("used")?)
     };
     let own = free("vram")?;
-    if kind == Kind::Integrated { own.checked_add(free("gtt")?) } else { Some(own) }
+    if kind == DeviceKind::Integrated { own.checked_add(free("gtt")?) } else { Some(own) }
 }
 
 /// A card's sensors.
@@ -208,7 +208,7 @@ mod test {
         fs::write(path, format!("{contents}\n")).unwrap();
     }
 
-    fn card(kind: Kind) -> Description {
+    fn card(kind: DeviceKind) -> Description {
         Description { kind, pci: Some(ADDRESS.to_uppercase()), ..fake::description("vulkan:0") }
     }
 
@@ -240,8 +240,8 @@ mod test {
             temperature_celsius: Some(51.0),
             power_watts: Some(42.5),
         };
-        assert_eq!(read(root.path(), &card(Kind::Discrete)), expected);
-        let integrated = read(root.path(), &card(Kind::Integrated));
+        assert_eq!(read(root.path(), &card(DeviceKind::Discrete)), expected);
+        let integrated = read(root.path(), &card(DeviceKind::Integrated));
         assert_eq!(integrated.memory_free_bytes, Some(17163091968 - 1073741824 + 99));
     }
 
@@ -253,13 +253,13 @@ mod test {
             "tile0/gt0/gtidle/idle_residency_ms",
         ] {
             let root = tree(&[(counter, "5000"), ("hwmon/hwmon0/temp2_input", "44000")]);
-            let first = read(root.path(), &card(Kind::Discrete));
+            let first = read(root.path(), &card(DeviceKind::Discrete));
             assert_eq!(first.utilization, Some(1.0), "{counter}");
             assert_eq!(first.temperature_celsius, Some(44.0));
             assert_eq!(first.memory_free_bytes, None);
             std::thread::sleep(SHORTEST_WINDOW);
             write(&root, counter, "9000");
-            assert_eq!(read(root.path(), &card(Kind::Discrete)).utilization, Some(0.0), "{counter}");
+            assert_eq!(read(root.path(), &card(DeviceKind::Discrete)).utilization, Some(0.0), "{counter}");
         }
     }
 
@@ -273,13 +273,13 @@ mod test {
     #[test]
     fn a_counter_that_cannot_move_tells_nothing() {
         let root = tree(&[("drm/card0/power/rc6_residency_ms", "0"), ("drm/card0/power/rc6_enable", "0")]);
-        assert_eq!(read(root.path(), &card(Kind::Integrated)).utilization, None);
+        assert_eq!(read(root.path(), &card(DeviceKind::Integrated)).utilization, None);
     }
 
     #[test]
     fn a_card_that_is_switched_off_is_idle() {
         let root = tree(&[("power/runtime_status", "suspended"), ("drm/card0/gt/gt0/rc6_residency_ms", "7")]);
-        assert_eq!(read(root.path(), &card(Kind::Discrete)).utilization, Some(0.0));
+        assert_eq!(read(root.path(), &card(DeviceKind::Discrete)).utilization, Some(0.0));
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod test {
     #[test]
     fn nonsense_and_absent_files_tell_nothing() {
         let root = tree(&[("gpu_busy_percent", "high"), ("mem_info_vram_total", "5"), ("hwmon/other", "1")]);
-        assert_eq!(read(root.path(), &card(Kind::Discrete)), Telemetry::default());
-        assert_eq!(read(Path::new("/no/such/tree"), &card(Kind::Discrete)), Telemetry::default());
+        assert_eq!(read(root.path(), &card(DeviceKind::Discrete)), Telemetry::default());
+        assert_eq!(read(Path::new("/no/such/tree"), &card(DeviceKind::Discrete)), Telemetry::default());
     }
 }

@@ -16,7 +16,7 @@
 //!     let (device, faults) = Faults::wrap(&Device::cpu());
 //!     faults.at(n, Fault::Fail(Failure::Lost));
 //!     assert!(matches!(device.buffer_from(&[1u8, 2, 3]), Err(Error::Lost { .. })));
-//!     device.fresh().buffer_from(&[1u8, 2, 3])?; // the same hardware, opened again
+//!     device.reopened().buffer_from(&[1u8, 2, 3])?; // the same hardware, opened again
 //! }
 //! # Ok::<(), Error>(())
 //! ```

@@ -40,7 +40,7 @@ fn every_operation_can_fail_with_every_error() {
             let after = sum_on(&device);
             let stays_lost = failure == Failure::Lost && n > 1;
             assert_eq!(after.is_err(), stays_lost, "only a device lost after it was opened stays lost");
-            assert_eq!(sum_on(&device.fresh()).unwrap(), 10);
+            assert_eq!(sum_on(&device.reopened()).unwrap(), 10);
         }
     }
 }
@@ -140,7 +140,7 @@ fn a_destroyed_device_fails_however_often_it_is_opened() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     sum_on(&device).unwrap();
     faults.destroy();
-    for device in [device.clone(), device.fresh(), device.fresh().fresh()] {
+    for device in [device.clone(), device.reopened(), device.reopened().reopened()] {
         assert!(matches!(sum_on(&device), Err(Error::Lost { .. })));
     }
 }

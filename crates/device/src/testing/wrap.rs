@@ -10,8 +10,8 @@ use std::{
 use super::{State, lock};
 use crate::{
     backend::{
-        Backend, Bound, Contents, Direction, Event, Graph, HostMemory, Memory, MemoryUse, Program, Recorded,
-        Region, SharedMemory, Source, StreamBackend, Timestamp,
+        Backend, BoundKernel, Contents, Direction, Event, Graph, HostMemory, Memory, MemoryUsage, Program,
+        Recorded, Region, SharedMemory, Source, StreamBackend, Timestamp,
     },
     describe::{Capabilities, Description},
     device::Device,
@@ -112,7 +112,7 @@ impl Backend for FaultyBackend {
         }))
     }
 
-    fn memory(&self) -> MemoryUse {
+    fn memory(&self) -> MemoryUsage {
         self.under.memory()
     }
 
@@ -224,14 +224,14 @@ impl StreamBackend for FaultyStream {
         self.under.fill(region, pattern)
     }
 
-    fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+    fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         self.operation("launching a kernel")?;
         self.under.launch(bound, groups, params)
     }
 
-    fn record(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+    fn record_graph(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
         self.operation("recording launches")?;
-        self.under.record(launches)
+        self.under.record_graph(launches)
     }
 
     fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {

@@ -153,7 +153,7 @@ fn recorded(device: &Device) -> Outcome {
     let (a, b) = (device.buffer_from(&first)?, device.buffer::<u32>(LEN)?);
     let (there, back) = (program.bind(&[a.arg(), b.arg()])?, program.bind(&[b.arg(), a.arg()])?);
     let mut stream = device.stream()?;
-    let graph = stream.record(|recorder| {
+    let graph = stream.record_graph(|recorder| {
         for round in 0..5u32 {
             recorder.launch(&there, 5, &[LEN as u32, round])?;
             recorder.launch(&back, [0, 1, 1], &[LEN as u32, 99])?;
@@ -164,7 +164,10 @@ fn recorded(device: &Device) -> Outcome {
     let found = stream.download(&a)?.wait()?;
     ensure!(found == first, "something ran while it was recorded");
     // Parameters of another size.
-    ensure_error!(Error::Unsupported { .. }, stream.record(|recorder| recorder.launch(&there, 1, &0u32)));
+    ensure_error!(
+        Error::Unsupported { .. },
+        stream.record_graph(|recorder| recorder.launch(&there, 1, &0u32))
+    );
     // What was bound lives as long as what was recorded; another stream may replay it too.
     drop((there, back));
     stream.replay(&graph)?;

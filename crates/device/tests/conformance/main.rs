@@ -71,7 +71,7 @@ fn trials_on(device: &Device) -> Vec<Trial> {
     behaviours(device.describe().api)
         .map(|(name, behaviour)| {
             // A fresh handle each, so that no trial sees the memory of another.
-            let device = device.fresh();
+            let device = device.reopened();
             Trial::test(format!("{}::{name}", device.id()), move || behaviour(&device))
         })
         .collect()

@@ -59,7 +59,7 @@ pub(crate) const WHERE_MEMORY_IS_KNOWN: &[Behaviour] =
     &[("what_one_opening_keeps_is_given_up_for_another", given_up)];
 
 fn given_up(device: &Device) -> Outcome {
-    let (one, other) = (device.fresh(), device.fresh());
+    let (one, other) = (device.reopened(), device.reopened());
     drop(one.buffer::<u8>(3 << 20)?);
     one.stream()?.wait()?;
     let kept = one.memory().shelved_bytes;
@@ -97,7 +97,7 @@ fn thousand_openings(device: &Device) -> Outcome {
     // One handle stays open: some drivers take a second to start for the first one alone.
     device.open()?;
     let open_once = || -> Outcome {
-        let device = device.fresh();
+        let device = device.reopened();
         let buffer = device.buffer_from(&[1u32, 2, 3])?;
         let found = device.stream()?.download(&buffer)?.wait()?;
         ensure!(found == [1, 2, 3], "{found:?} came back");

@@ -16,7 +16,7 @@ use std::{
 
 use evener::{
     AnyBuffer, DType,
-    dlpack::{DLManagedTensor, Managed},
+    dlpack::{DLManagedTensor, ManagedTensor},
     prelude::*,
     testing::Faults,
 };
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn guest_dlpack(
 ) -> *mut DLManagedTensor {
     // SAFETY: the caller's promise.
     let (device, tensor) =
-        unsafe { (CStr::from_ptr(device).to_string_lossy().into_owned(), Managed::from_raw(tensor)) };
+        unsafe { (CStr::from_ptr(device).to_string_lossy().into_owned(), ManagedTensor::from_raw(tensor)) };
     let mut result = std::ptr::null_mut();
     tell(|| {
         let inventory = Inventory::discover_all_apis();
@@ -99,7 +99,8 @@ pub unsafe extern "C" fn guest_dlpack(
         let output = device.any_buffer(input.dtype(), input.len())?;
         // The kernel is declared for unsigned integers; the bits of signed ones are the same.
         let unsigned = |buffer: &AnyBuffer| AnyBuffer::from_bytes(buffer.as_bytes().clone(), DType::U32);
-        let bound = device.compile(&churn::kernel())?.bind(&[unsigned(&input)?.arg(), unsigned(&output)?.arg()])?;
+        let bound =
+            device.compile(&churn::kernel())?.bind(&[unsigned(&input)?.arg(), unsigned(&output)?.arg()])?;
         let mut stream = device.stream()?;
         let count = input.len() as u64;
         stream.launch_folded(&bound, count.div_ceil(64), &KernelParams::from(0..count))?;

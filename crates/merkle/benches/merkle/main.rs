@@ -14,7 +14,7 @@ mod unpinned;
 
 use std::time::{Duration, Instant};
 
-use evener_device::{Inventory, Kind};
+use evener_device::{DeviceKind, Inventory};
 
 /// Times several closures in turn and returns the lower quartile of each: disturbances only make times longer.
 fn turns<const N: usize>(rounds: usize, ways: [&mut dyn FnMut(); N]) -> [Duration; N] {
@@ -71,7 +71,7 @@ fn main() {
     let devices = Inventory::discover().select_or_default(None).unwrap();
     let largest: u32 =
         std::env::var("EVENER_BENCH_LOG2").ok().and_then(|text| text.parse().ok()).unwrap_or(24);
-    match devices.iter().find(|device| device.describe().kind != Kind::Cpu) {
+    match devices.iter().find(|device| device.describe().kind != DeviceKind::Cpu) {
         None => println!("\nskipped: leaves on a GPU (no GPU is here, or none is named in EVENER_DEVICES)"),
         Some(gpu) => {
             if wants("card") {

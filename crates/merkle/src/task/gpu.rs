@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use evener_device::{
-    Api, Bound, Buffer, Device, Direction, Features, HostBuffer, Program, Result, SharedBuffer, StagedUpload,
-    StagingBuffer, Stream, Timestamp,
+    Api, BoundKernel, Buffer, Device, Direction, Features, HostBuffer, Program, Result, SharedBuffer,
+    StagedUpload, StagingBuffer, Stream, Timestamp,
 };
 use evener_schedule::Chunk;
 
@@ -34,7 +34,7 @@ struct ChunkBuffers {
     blocks: usize,
     input: Buffer<u32>,
     output: Buffer<u32>,
-    bound: Bound,
+    bound: BoundKernel,
     down: HostBuffer<Digest>,
     /// Created when the first leaves arrive that are not in memory from which the device can copy directly.
     up: Option<StagingBuffer<u8>>,

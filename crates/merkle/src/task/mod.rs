@@ -6,7 +6,7 @@ mod gpu;
 
 use std::{marker::PhantomData, sync::Arc};
 
-use evener_device::{Device, DeviceId, Error, Kernel, Kind, Result};
+use evener_device::{Device, DeviceId, DeviceKind, Error, Kernel, Result};
 use evener_schedule::{Chunk, Results, Task};
 
 pub(crate) use self::block::{Block, BlockItems};
@@ -127,7 +127,7 @@ impl<O: BlockOutput> Task for BlockTask<O> {
 
     fn prepare(&self, device: &Device) -> Result<State> {
         Ok(match device.describe().kind {
-            Kind::Cpu => State::Cpu(device.id().clone(), CpuWorker::default()),
+            DeviceKind::Cpu => State::Cpu(device.id().clone(), CpuWorker::default()),
             _ => State::Device(Box::new(DeviceWorker::new(device, &self.shape, O::ALL_NODES)?)),
         })
     }
@@ -140,7 +140,7 @@ impl<O: BlockOutput> Task for BlockTask<O> {
     }
 
     fn may_hang(&self, device: &Device) -> bool {
-        device.describe().kind != Kind::Cpu
+        device.describe().kind != DeviceKind::Cpu
     }
 
     fn run<'s>(

@@ -1,6 +1,6 @@
 //! Machines and a model that are not at hand, as a small TOML file says them.
 
-use evener_device::Kind;
+use evener_device::DeviceKind;
 use serde::Deserialize;
 
 use super::{
@@ -81,7 +81,7 @@ struct Device {
     count: usize,
     machine: Option<String>,
     #[serde(default = "discrete")]
-    kind: Kind,
+    kind: DeviceKind,
     memory_bytes: Option<u64>,
     compute_units: Option<u32>,
     rate_per_s: Option<f64>,
@@ -117,8 +117,8 @@ fn one() -> usize {
     1
 }
 
-fn discrete() -> Kind {
-    Kind::Discrete
+fn discrete() -> DeviceKind {
+    DeviceKind::Discrete
 }
 
 /// More devices or layers than this are taken to be a slip of the pen.

@@ -7,10 +7,10 @@ use crate::topology::Member;
 /// through its memory, at the pace of the slower one.
 ///
 /// ```
-/// use evener_device::Kind;
+/// use evener_device::DeviceKind;
 /// use evener_mesh::{placement::Links, topology::Member};
 ///
-/// let device = |id: &str| Member::new(id, Kind::Discrete).on_machine("big").with_host_bytes_per_s(50e9);
+/// let device = |id: &str| Member::new(id, DeviceKind::Discrete).on_machine("big").with_host_bytes_per_s(50e9);
 /// let (a, b, c) = (device("a"), device("b"), device("c"));
 /// let links = Links::new().between("a", "b", 450e9);
 /// assert_eq!(links.bandwidth(&a, &b), Some(450e9));

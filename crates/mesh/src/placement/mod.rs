@@ -25,13 +25,13 @@
 //! What the model leaves out: latency, traffic that hides behind compute, and links that carry several groups at once.
 //!
 //! ```
-//! use evener_device::Kind;
+//! use evener_device::DeviceKind;
 //! use evener_mesh::{
 //!     placement::{Planner, Workload},
 //!     topology::Member,
 //! };
 //!
-//! let device = |id: &str, rate| Member::new(id, Kind::Discrete).with_rate(rate);
+//! let device = |id: &str, rate| Member::new(id, DeviceKind::Discrete).with_rate(rate);
 //! let devices = [device("new-0", 3e12), device("old-0", 1e12), device("new-1", 3e12), device("old-1", 1e12)];
 //! let plan = Planner::new(devices, Workload::even(8, 1e12)).tp(2).pp(2).propose()?;
 //! // Alike devices share their layers, and the faster stage has three times as many.

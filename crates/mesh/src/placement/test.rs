@@ -2,7 +2,7 @@
 
 mod against;
 
-use evener_device::Kind;
+use evener_device::DeviceKind;
 
 use super::*;
 use crate::topology::{LayoutError, Member};
@@ -15,7 +15,7 @@ fn layer(cost: f64) -> Layer {
 }
 
 fn device(id: impl Into<String>, rate: f64) -> Member {
-    Member::new(id, Kind::Discrete).with_rate(rate)
+    Member::new(id, DeviceKind::Discrete).with_rate(rate)
 }
 
 fn ids(plan: &Proposal, group: &str) -> Vec<String> {
@@ -182,7 +182,7 @@ fn work_and_figures_that_make_no_sense_are_refused() {
 
 #[test]
 fn strength_is_measured_or_scored_for_all_alike() {
-    let (a, b) = (Member::new("a", Kind::Discrete), Member::new("b", Kind::Cpu));
+    let (a, b) = (Member::new("a", DeviceKind::Discrete), Member::new("b", DeviceKind::Cpu));
     let plan = |devices: [Member; 2], layer: Layer| {
         Planner::new(devices, Workload::new(vec![layer])).dp(2).propose()
     };

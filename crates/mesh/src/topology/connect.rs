@@ -17,14 +17,14 @@ impl Mesh {
     /// mesh.
     ///
     /// ```
-    /// use evener_device::Kind;
+    /// use evener_device::DeviceKind;
     /// use evener_mesh::{Member, Mesh, comm::{Comm, CommError, Operation}};
     ///
     /// let ranks: Vec<_> = Comm::local(4)
     ///     .into_iter()
     ///     .map(|comm| {
     ///         std::thread::spawn(move || {
-    ///             let devices = (0..4).map(|index| Member::new(format!("gpu-{index}"), Kind::Discrete));
+    ///             let devices = (0..4).map(|index| Member::new(format!("gpu-{index}"), DeviceKind::Discrete));
     ///             let mut mesh = Mesh::new(devices).axes([("dp", 2), ("tp", 2)])?;
     ///             let tp = mesh.connect(comm.world(), "tp")?;
     ///             let mut sum = [comm.rank() as u32];
@@ -59,14 +59,14 @@ impl Mesh {
     /// Every rank that is left does so, with the same ranks left out. Where the shape does not fit, nothing changes.
     ///
     /// ```
-    /// use evener_device::Kind;
+    /// use evener_device::DeviceKind;
     /// use evener_mesh::{Member, Mesh, comm::{Comm, CommError, Operation}};
     ///
     /// let mut comms = Comm::local(3);
     /// drop(comms.remove(1));
     /// let ranks = comms.into_iter().map(|comm| {
     ///     std::thread::spawn(move || {
-    ///         let devices = (0..3).map(|index| Member::new(format!("gpu-{index}"), Kind::Discrete));
+    ///         let devices = (0..3).map(|index| Member::new(format!("gpu-{index}"), DeviceKind::Discrete));
     ///         let mut mesh = Mesh::new(devices).axes([("dp", 3)])?;
     ///         let error = mesh.connect(comm.world(), "dp")?.barrier().unwrap_err();
     ///         assert_eq!(error.ranks(), [1]);

@@ -1,18 +1,18 @@
 //! One device of a mesh, at hand or made up.
 
-use evener_device::{Description, Device, DeviceId, Kind, Rates, ScoreTable, known_rates};
+use evener_device::{Description, Device, DeviceId, DeviceKind, Rates, ScoreTable, known_rates};
 use serde::Serialize;
 
 /// One device of a mesh: what layout and placement need to know of it. It comes from a real device or its
 /// description, or is made up, to plan for machines that are not at hand. A `None` means that nobody has said.
 ///
 /// ```
-/// use evener_device::{Device, Kind};
+/// use evener_device::{Device, DeviceKind};
 /// use evener_mesh::topology::Member;
 ///
 /// let here = Member::from(&Device::cpu());
 /// assert!(here.device().is_some());
-/// let planned = Member::new("h200-0", Kind::Discrete).on_machine("rack-3").with_rate(27.9e12);
+/// let planned = Member::new("h200-0", DeviceKind::Discrete).on_machine("rack-3").with_rate(27.9e12);
 /// assert_eq!(planned.to_string(), "rack-3/h200-0");
 /// ```
 #[derive(Debug, Clone, Serialize)]
@@ -24,7 +24,7 @@ pub struct Member {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
     /// What sort of hardware it is.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// The device that this is a partition of. Partitions of one device share its memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part_of: Option<DeviceId>,
@@ -71,7 +71,7 @@ known! {
 
 impl Member {
     /// A member of which only the name and the kind are known.
-    pub fn new(id: impl Into<String>, kind: Kind) -> Self {
+    pub fn new(id: impl Into<String>, kind: DeviceKind) -> Self {
         Member {
             id: DeviceId::from(id.into()),
             machine: None,

@@ -22,10 +22,10 @@ use crate::comm::Term;
 /// Devices arranged by named axes, each with a rank. [The module](super) says how groups are made and named.
 ///
 /// ```
-/// use evener_device::Kind;
+/// use evener_device::DeviceKind;
 /// use evener_mesh::topology::{LayoutError, Member, Mesh, Parallelism};
 ///
-/// let devices = ["a", "b", "c", "d"].map(|id| Member::new(id, Kind::Discrete));
+/// let devices = ["a", "b", "c", "d"].map(|id| Member::new(id, DeviceKind::Discrete));
 /// let mut mesh = Mesh::new(devices).axes(Parallelism::TensorParallel { degree: 4 })?;
 /// let everybody = mesh.group("tp_0")?;
 /// assert_eq!(everybody.ranks()?, [0, 1, 2, 3]);

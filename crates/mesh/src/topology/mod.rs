@@ -19,10 +19,10 @@
 //! even where `dp` has size 1. [`Mesh::groups`] lists them all, [`Mesh::group_of`] finds a rank's by axis.
 //!
 //! ```
-//! use evener_device::Kind;
+//! use evener_device::DeviceKind;
 //! use evener_mesh::topology::{Member, Mesh};
 //!
-//! let devices = (0..16).map(|index| Member::new(format!("gpu-{index}"), Kind::Discrete));
+//! let devices = (0..16).map(|index| Member::new(format!("gpu-{index}"), DeviceKind::Discrete));
 //! let mesh = Mesh::new(devices).axes([("dp", 2), ("pp", 2), ("tp", 4)])?;
 //! assert_eq!(mesh.group("tp_dp0_pp1")?.ranks()?, [4, 5, 6, 7]);
 //! assert_eq!(mesh.group("pp_dp0_tp1")?.ranks()?, [1, 5]);

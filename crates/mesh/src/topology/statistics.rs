@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use evener_device::Kind;
+use evener_device::DeviceKind;
 use serde::Serialize;
 
 use super::member::Member;
@@ -50,7 +50,7 @@ pub struct Statistics {
     /// What all devices have together.
     pub totals: Totals,
     /// How many devices there are of each kind.
-    pub kinds: BTreeMap<Kind, usize>,
+    pub kinds: BTreeMap<DeviceKind, usize>,
     /// The axes, outermost first.
     pub axes: Vec<AxisStatistics>,
     /// How many groups there are: `world`, those of the axes and the custom ones.

@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 
-use evener_device::{Device, Kind};
+use evener_device::{Device, DeviceKind};
 use proptest::prelude::*;
 
 use super::*;
@@ -8,7 +8,7 @@ use super::*;
 fn members(count: usize) -> Vec<Member> {
     (0..count)
         .map(|index| {
-            Member::new(format!("d{index}"), Kind::Discrete)
+            Member::new(format!("d{index}"), DeviceKind::Discrete)
                 .with_memory_bytes(1 << (index % 40))
                 .with_compute_units(index as u32)
         })
@@ -182,7 +182,7 @@ fn a_layout_that_does_not_fit_is_refused() {
 
 #[test]
 fn a_device_is_one_rank_unless_machines_differ() {
-    let twice = [Member::new("cuda:0", Kind::Discrete), Member::new("cuda:0", Kind::Discrete)];
+    let twice = [Member::new("cuda:0", DeviceKind::Discrete), Member::new("cuda:0", DeviceKind::Discrete)];
     let refused = Mesh::new(&twice).axes(Parallelism::DataParallel).unwrap_err();
     assert_eq!(refused, LayoutError::SameDevice { device: "cuda:0".into(), first: 0, second: 1 });
     let [first, second] = twice;
@@ -275,9 +275,9 @@ fn a_handle_from_before_a_reshape_fails_even_where_the_shape_is_the_same() {
 #[test]
 fn totals_leave_out_what_is_not_known_and_say_so() {
     let devices = [
-        Member::new("a", Kind::Discrete).with_memory_bytes(5).with_compute_units(7).with_rate(2.0),
-        Member::new("b", Kind::Cpu).with_memory_bytes(3),
-        Member::new("c", Kind::Discrete).with_rate(0.5),
+        Member::new("a", DeviceKind::Discrete).with_memory_bytes(5).with_compute_units(7).with_rate(2.0),
+        Member::new("b", DeviceKind::Cpu).with_memory_bytes(3),
+        Member::new("c", DeviceKind::Discrete).with_rate(0.5),
     ];
     let mesh = Mesh::new(devices).axes(Parallelism::DataParallel).unwrap();
     let expected = Totals {
@@ -293,18 +293,18 @@ fn totals_leave_out_what_is_not_known_and_say_so() {
     assert_eq!(mesh.group("world").unwrap().totals().unwrap(), expected);
     assert_eq!(
         mesh.statistics().kinds.into_iter().collect::<Vec<_>>(),
-        [(Kind::Discrete, 2), (Kind::Cpu, 1)]
+        [(DeviceKind::Discrete, 2), (DeviceKind::Cpu, 1)]
     );
 }
 
 #[test]
 fn memory_that_partitions_share_counts_once() {
-    let part = |id: &str, of: &str| Member::new(id, Kind::Cpu).part_of(of).with_memory_bytes(7);
+    let part = |id: &str, of: &str| Member::new(id, DeviceKind::Cpu).part_of(of).with_memory_bytes(7);
     let devices = [
         part("cpu/a", "cpu"),
         part("cpu/b/a", "cpu/b"),
         part("cpu/a", "cpu").on_machine("other"),
-        Member::new("gpu", Kind::Discrete).with_memory_bytes(5),
+        Member::new("gpu", DeviceKind::Discrete).with_memory_bytes(5),
     ];
     let mesh = Mesh::new(devices).axes(Parallelism::DataParallel).unwrap();
     assert_eq!((mesh.totals().memory_bytes, mesh.totals().memory_unknown), (7 + 7 + 5, 0));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use evener_device::Kind;
+use evener_device::DeviceKind;
 use evener_mesh::{
     Member, Mesh,
     comm::{CommError, Group, Operation},
@@ -16,7 +16,7 @@ const AT_ONCE: Duration = Duration::from_secs(20);
 /// A mesh of all ranks, by as many axes as there is room for.
 fn mesh(rank: &Rank) -> Mesh {
     let size = rank.comm.size();
-    let devices = (0..size).map(|index| Member::new(format!("d{index}"), Kind::Discrete));
+    let devices = (0..size).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete));
     let half = if size.is_multiple_of(2) { 2 } else { 1 };
     let quarter = if size.is_multiple_of(4) { 2 } else { 1 };
     let shape = [("dp", size / half / quarter), ("pp", quarter), ("tp", half)];
@@ -68,7 +68,7 @@ pub fn every_axis_hands_over_its_group(rank: &Rank) {
     let error = mesh.connect(world, "ep").unwrap_err();
     assert!(error.to_string().starts_with("there is no group `ep`: this mesh has world"), "{error}");
     if rank.comm.size() > 1 {
-        let few = Mesh::new([Member::new("d0", Kind::Discrete)]).axes([("dp", 1)]).unwrap();
+        let few = Mesh::new([Member::new("d0", DeviceKind::Discrete)]).axes([("dp", 1)]).unwrap();
         let error = few.connect(world, "dp").unwrap_err();
         assert!(matches!(error, CommError::BadGroup { .. }), "{error}");
     }
@@ -79,7 +79,7 @@ pub fn after_a_reshape_old_groups_fail_and_new_ones_work(rank: &Rank) {
     let mut mesh = mesh(rank);
     let (dp, tp) = (mesh.connect(world, "dp").unwrap(), mesh.connect(world, "tp").unwrap());
     // A mesh on a group of a mesh ends with that too.
-    let inner = Mesh::new((0..tp.size()).map(|index| Member::new(format!("d{index}"), Kind::Discrete)));
+    let inner = Mesh::new((0..tp.size()).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete)));
     let inner = inner.axes([("sp", tp.size())]).unwrap();
     let sp = inner.connect(&tp, "sp").unwrap();
     for group in [&dp, &tp, &sp] {

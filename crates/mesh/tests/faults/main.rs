@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_device::Kind;
+use evener_device::DeviceKind;
 use evener_mesh::{
     Member, Mesh,
     comm::{Comm, CommError, Members, Operation},
@@ -241,7 +241,7 @@ fn late_ranks_and_timeouts_never_disagree() {
 /// all get the same error.
 #[test]
 fn a_shared_mesh_that_is_reshaped_wakes_whoever_waits() {
-    let devices = (0..3).map(|index| Member::new(format!("d{index}"), Kind::Discrete));
+    let devices = (0..3).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete));
     let mesh = Arc::new(RwLock::new(Mesh::new(devices).axes([("dp", 3)]).unwrap()));
     let threads: Vec<_> = Comm::local(3)
         .into_iter()

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use evener_device::Kind;
+use evener_device::DeviceKind;
 use evener_mesh::{
     Member, Mesh,
     comm::{Comm, CommError, Group, Members, Operation},
@@ -106,7 +106,7 @@ pub fn survive(group: &Group, what: &str, wrong: usize, call: impl FnOnce(&Group
     assert!(matches!(group.barrier(), Err(CommError::Poisoned { .. })), "{what}: not beyond use");
     group.rebuild(error.ranks()).unwrap().barrier().unwrap();
     // And from the mesh, whose devices are then those that are left.
-    let devices = (0..group.size()).map(|index| Member::new(format!("d{index}"), Kind::Discrete));
+    let devices = (0..group.size()).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete));
     let mut mesh = Mesh::new(devices).axes([("dp", group.size())]).unwrap();
     let carrier = mesh.rebuild(group, error.ranks(), [("dp", group.size() - 1)]).unwrap();
     let rest = mesh.connect(&carrier, "dp").unwrap();

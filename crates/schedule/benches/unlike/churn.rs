@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use bytemuck::{Pod, Zeroable};
-use evener_device::{Device, DeviceId, Kernel, Kind, Result};
+use evener_device::{Device, DeviceId, DeviceKind, Kernel, Result};
 use evener_schedule::{Chunk, KernelState, KernelTask, Results, Task};
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -133,12 +133,12 @@ impl Task for Churn {
     }
 
     fn may_hang(&self, device: &Device) -> bool {
-        device.describe().kind != Kind::Cpu
+        device.describe().kind != DeviceKind::Cpu
     }
 
     fn prepare(&self, device: &Device) -> Result<Self::State> {
         match device.describe().kind {
-            Kind::Cpu => Ok(None),
+            DeviceKind::Cpu => Ok(None),
             _ => self.on_gpus.prepare(device).map(Some),
         }
     }

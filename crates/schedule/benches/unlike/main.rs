@@ -12,7 +12,7 @@ mod churn;
 use std::{error::Error, path::PathBuf, time::Duration};
 
 use churn::{Churn, churned};
-use evener_device::{Device, DeviceId, Inventory, Kind, testing::Faults};
+use evener_device::{Device, DeviceId, DeviceKind, Inventory, testing::Faults};
 use evener_schedule::{Job, Pool, RunError, Settings, Strategy};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -54,7 +54,7 @@ fn show_rates(devices: &[Device], rates: &[f64]) {
 /// A run of about two seconds; half-way, one device becomes half as fast.
 fn efficiency(devices: &[Device], peers: &[Strategy]) -> Result<()> {
     // Neither the first nor the last of the GPUs, where there are several: one of middling strength.
-    let gpus: Vec<&Device> = devices.iter().filter(|it| it.describe().kind != Kind::Cpu).collect();
+    let gpus: Vec<&Device> = devices.iter().filter(|it| it.describe().kind != DeviceKind::Cpu).collect();
     let slowed = gpus.get(gpus.len() / 2).copied().unwrap_or(&devices[0]);
     let task = Churn::new("churn", HEAVY, slowed.id());
     let pool = Pool::builder().devices(devices).keep_history_at(None).build()?;
@@ -177,7 +177,7 @@ fn job_like(
 /// Half-way through a run of the GPUs, one of them is gone for good.
 fn kill(devices: &[Device]) -> Result<()> {
     let gpus: Vec<Device> =
-        devices.iter().filter(|device| device.describe().kind != Kind::Cpu).cloned().collect();
+        devices.iter().filter(|device| device.describe().kind != DeviceKind::Cpu).cloned().collect();
     if gpus.len() < 2 {
         println!("\nskipped: killing a device needs two GPUs, or parts of one");
         return Ok(());

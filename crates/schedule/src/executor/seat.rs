@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{Device, DeviceId, Kind};
+use evener_device::{Device, DeviceId, DeviceKind};
 
 use super::{Crew, Patience};
 use crate::{contain::contain, sync::lock, task::Resident};
@@ -30,7 +30,7 @@ impl Seat {
     pub(crate) fn new(index: usize, device: Device) -> Self {
         let id = device.id().clone();
         let binding = device.clone();
-        let is_core = device.describe().kind == Kind::Cpu;
+        let is_core = device.describe().kind == DeviceKind::Cpu;
         let patience = if is_core { Patience::SHORT } else { Patience::LONG };
         let crew = Crew::new(id.to_string(), patience, move |number| binding.bind_thread(number));
         let (device, generation) = (Mutex::new(device), AtomicU64::new(0));
@@ -53,7 +53,7 @@ impl Seat {
         if self.generation() != generation {
             return false;
         }
-        *device = device.fresh();
+        *device = device.reopened();
         self.generation.store(generation + 1, SeqCst);
         true
     }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_device::{Device, Kind};
+use evener_device::{Device, DeviceKind};
 
 use super::{Job, Mapped, memory::Selection, statistics::score};
 use crate::{
@@ -105,7 +105,7 @@ impl<T: Task> Job<'_, T> {
         let known: Vec<Option<Expected>> =
             used.iter().map(|seat| memory.expected(seat, unit, units)).collect();
         drop(memory);
-        let is_core = |seat: &Arc<Seat>| seat.device().0.describe().kind == Kind::Cpu;
+        let is_core = |seat: &Arc<Seat>| seat.device().0.describe().kind == DeviceKind::Cpu;
         let feeding =
             |seat: &&Arc<Seat>| (!is_core(seat)).then(|| self.task.hands(&seat.device().0).max(1) as u64);
         let feeders: u64 = used.iter().filter_map(|seat| feeding(&seat)).sum();
@@ -117,7 +117,8 @@ impl<T: Task> Job<'_, T> {
                 hands = hands.saturating_sub(feeders).max(1);
             }
             let hands = hands.min(units).min(worth_waking(expected, units, is_core(seat))) as usize;
-            let (count, depth) = if device.describe().kind == Kind::Cpu { (hands, 1) } else { (1, hands) };
+            let (count, depth) =
+                if device.describe().kind == DeviceKind::Cpu { (hands, 1) } else { (1, hands) };
             let spec = LaneSpec {
                 depth,
                 max_items: Some(MOST_ITEMS / unit.max(1)).filter(|_| self.task.is_divisible(&device)),

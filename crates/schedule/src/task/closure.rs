@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_device::{BoxError, Device, DeviceId, Error, Kind, Result};
+use evener_device::{BoxError, Device, DeviceId, DeviceKind, Error, Result};
 
 use super::{Chunk, Claims, Results, Task};
 use crate::contain::panic_message;
@@ -220,7 +220,7 @@ where
     }
 
     fn can_use(&self, device: &Device) -> bool {
-        device.describe().kind == Kind::Cpu
+        device.describe().kind == DeviceKind::Cpu
     }
 
     fn prepare(&self, device: &Device) -> Result<DeviceId> {

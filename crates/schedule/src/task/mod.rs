@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{Device, Direction, Error, Kind, Result};
+use evener_device::{Device, DeviceKind, Direction, Error, Result};
 
 pub use self::{
     arrays::Arrays,
@@ -47,7 +47,7 @@ pub(crate) use self::{
 /// keeps something of its own on each device:
 ///
 /// ```
-/// use evener_device::{Device, Kind, Result};
+/// use evener_device::{Device, DeviceKind, Result};
 /// use evener_schedule::{Chunk, Pool, Results, Task};
 ///
 /// /// Looks numbers up in a table, which each lane has a copy of.
@@ -66,7 +66,7 @@ pub(crate) use self::{
 ///     }
 ///
 ///     fn can_use(&self, device: &Device) -> bool {
-///         device.describe().kind == Kind::Cpu
+///         device.describe().kind == DeviceKind::Cpu
 ///     }
 ///
 ///     fn prepare(&self, _: &Device) -> Result<Vec<u32>> {
@@ -141,7 +141,7 @@ pub trait Task: Clone + Send + Sync + 'static {
     /// the other's compute.
     fn hands(&self, device: &Device) -> usize {
         match device.describe().kind {
-            Kind::Cpu => device.describe().compute_units.map_or(1, |units| units.max(1) as usize),
+            DeviceKind::Cpu => device.describe().compute_units.map_or(1, |units| units.max(1) as usize),
             _ => 2,
         }
     }

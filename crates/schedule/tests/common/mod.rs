@@ -8,7 +8,7 @@ use std::{
 };
 
 use evener_device::{
-    Description, Device, DeviceId, Kernel, Kind, Result,
+    Description, Device, DeviceId, DeviceKind, Kernel, Result,
     backend::{Backend, Source},
     testing::Faults,
 };
@@ -37,7 +37,7 @@ impl Source for Disguised {
     }
 }
 
-fn disguised(id: &str, kind: Kind, units: u32) -> Device {
+fn disguised(id: &str, kind: DeviceKind, units: u32) -> Device {
     let cpu = Device::cpu();
     let description =
         Description { id: DeviceId::from(id), kind, compute_units: Some(units), ..cpu.describe().clone() };
@@ -46,12 +46,12 @@ fn disguised(id: &str, kind: Kind, units: u32) -> Device {
 
 /// A processor of so many cores: as many lanes, each with one chunk in hand.
 pub(crate) fn cores(id: &str, count: u32) -> Device {
-    disguised(id, Kind::Cpu, count)
+    disguised(id, DeviceKind::Cpu, count)
 }
 
 /// What is scheduled like a card: one lane with two chunks in hand.
 pub(crate) fn card(id: &str) -> Device {
-    disguised(id, Kind::Discrete, 16)
+    disguised(id, DeviceKind::Discrete, 16)
 }
 
 /// A pool that keeps nothing of what it learns.

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_device::{Device, Kernel, Kind, Result};
+use evener_device::{Device, DeviceKind, Kernel, Result};
 use evener_schedule::{Chunk, Closure, Job, KernelParams, KernelState, KernelTask, Pool, Results, Task};
 
 /// No run here takes this long unless it hangs.
@@ -185,7 +185,7 @@ impl Task for Plain {
     }
 
     fn can_use(&self, device: &Device) -> bool {
-        device.describe().kind == Kind::Cpu
+        device.describe().kind == DeviceKind::Cpu
     }
 
     fn prepare(&self, _: &Device) -> Result<Duration> {

@@ -20,12 +20,12 @@ use self::{
     stream::CpuStream,
 };
 use super::{
-    Address, Backend, Bound, Contents, Direction, HostMemory, Memory, MemoryUse, Program, Region, Source,
-    StreamBackend,
+    Address, Backend, BoundKernel, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, Region,
+    Source, StreamBackend,
     shelf::{Shelf, class_bytes, exact_bytes},
 };
 use crate::{
-    describe::{Api, Capabilities, Description, DeviceId, Features, Kind},
+    describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features},
     error::{Error, Result},
     kernel::{Access, Kernel, RustBody},
 };
@@ -60,7 +60,7 @@ impl CpuSource {
             description: Description {
                 id: DeviceId::from("cpu"),
                 name: name.unwrap_or("processor").to_owned(),
-                kind: Kind::Cpu,
+                kind: DeviceKind::Cpu,
                 api: Api::Cpu,
                 memory_bytes: system.as_ref().map(memory_limit),
                 compute_units: Some(threads as u32),
@@ -280,7 +280,7 @@ impl Backend for CpuBackend {
         Ok(Box::new(CpuStream::start(self.id.clone(), self.pool.clone())?))
     }
 
-    fn memory(&self) -> MemoryUse {
+    fn memory(&self) -> MemoryUsage {
         self.shelf.memory_use()
     }
 
@@ -312,7 +312,7 @@ impl Program for CpuProgram {
         "Rust"
     }
 
-    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn Bound>> {
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernel>> {
         for region in arguments {
             CpuMemory::of(region, &self.device)?;
         }
@@ -326,8 +326,8 @@ struct CpuBound {
     arguments: Vec<Region>,
 }
 
-impl Bound for CpuBound {
-    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn Bound>> {
+impl BoundKernel for CpuBound {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
         // No workgroup of at least one thread is too large here.
         if kernel.workgroup.contains(&0) {
             let operation = format!("launching kernel `{}`", kernel.name);

@@ -17,7 +17,7 @@ use std::{
 use rayon::ThreadPool;
 
 use super::{
-    super::{Bound, Event, HostMemory, Region, StreamBackend, Timestamp},
+    super::{BoundKernel, Event, HostMemory, Region, StreamBackend, Timestamp},
     CpuBound,
     memory::{Block, CpuHostMemory, CpuMemory, range},
 };
@@ -144,7 +144,7 @@ impl StreamBackend for CpuStream {
         Ok(true)
     }
 
-    fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+    fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         let bound: Arc<dyn Any + Send + Sync> = bound.clone();
         let Ok(bound) = bound.downcast::<CpuBound>() else {
             return Err(Error::unsupported(

@@ -13,7 +13,7 @@ use super::{
     program::MAX_PARAMS,
 };
 use crate::{
-    describe::{Api, Capabilities, Description, DeviceId, Features, Kind},
+    describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features},
     telemetry::nvml,
 };
 
@@ -76,7 +76,7 @@ fn card(driver: &'static Driver, ordinal: c_int) -> Result<(Description, Arc<Car
     let description = Description {
         id: DeviceId::from("cuda"),
         name: CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().trim().to_owned(),
-        kind: if integrated { Kind::Integrated } else { Kind::Discrete },
+        kind: if integrated { DeviceKind::Integrated } else { DeviceKind::Discrete },
         api: Api::Cuda,
         memory_bytes: Some(bytes as u64),
         compute_units: Some(fact(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?),

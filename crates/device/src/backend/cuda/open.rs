@@ -19,8 +19,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Address, Backend, Contents, Direction, HostMemory, Memory, MemoryUse, Program, Region, StreamBackend,
-        cpu::pinned_cap, shelf::Shelf,
+        Address, Backend, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, Region,
+        StreamBackend, cpu::pinned_cap, shelf::Shelf,
     },
     describe::Capabilities,
     error::{Error, Result},
@@ -263,7 +263,7 @@ impl Backend for CudaBackend {
         Ok(Box::new(CudaStream::new(&self.open)?))
     }
 
-    fn memory(&self) -> MemoryUse {
+    fn memory(&self) -> MemoryUsage {
         self.open.device_shelf.memory_use().with_pinned(self.open.host_shelf.memory_use())
     }
 

@@ -20,7 +20,7 @@ use super::{
     open::Open,
 };
 use crate::{
-    backend::{Bound, Memory, Program, Region},
+    backend::{BoundKernel, Memory, Program, Region},
     error::{Error, Result},
     kernel::Kernel,
     module::CudaSource,
@@ -264,7 +264,7 @@ impl Program for CudaProgram {
         BODY
     }
 
-    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn Bound>> {
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernel>> {
         let pointers = arguments
             .iter()
             .map(|region| CudaMemory::address(region, &self.open, "binding a buffer"))
@@ -288,8 +288,8 @@ pub(super) struct CudaBound {
     _memory: Vec<Arc<dyn Memory>>,
 }
 
-impl Bound for CudaBound {
-    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn Bound>> {
+impl BoundKernel for CudaBound {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
         let (open, function) = (&self.open, self.launch.function);
         if let Some(detail) = kernel.exceeds(&open.card.capabilities) {
             return Err(refuse(open, kernel, detail));

@@ -18,7 +18,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Bound, Event, Graph, HostMemory, Memory, Recorded, Region, SharedMemory, StreamBackend, Timestamp,
+        BoundKernel, Event, Graph, HostMemory, Memory, Recorded, Region, SharedMemory, StreamBackend,
+        Timestamp,
     },
     error::{Error, Result},
 };
@@ -27,7 +28,7 @@ use crate::{
 #[derive(Debug)]
 #[expect(dead_code, reason = "kept only to be dropped later")]
 pub(super) enum Kept {
-    Bound(Arc<dyn Bound>),
+    BoundKernel(Arc<dyn BoundKernel>),
     Graph(Arc<dyn Graph>),
     Memory(Arc<dyn Memory>),
     Host(Arc<Pinned>),
@@ -246,7 +247,7 @@ impl StreamBackend for CudaStream {
         Ok(true)
     }
 
-    fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+    fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         let Some(kernel) = (&**bound as &dyn Any)
             .downcast_ref::<CudaBound>()
             .filter(|kernel| kernel.open.hold.shares_context(&self.open.hold))
@@ -258,13 +259,13 @@ impl StreamBackend for CudaStream {
         kernel.launch(&entered, self.raw.0, groups, params)?;
         self.queued += 1;
         // A kernel that is launched again and again is kept once a batch.
-        if !matches!(self.kept.latest(), Some(Kept::Bound(last)) if Arc::ptr_eq(last, bound)) {
-            self.kept.push(Kept::Bound(bound.clone()), 0);
+        if !matches!(self.kept.latest(), Some(Kept::BoundKernel(last)) if Arc::ptr_eq(last, bound)) {
+            self.kept.push(Kept::BoundKernel(bound.clone()), 0);
         }
         self.tidy(&entered)
     }
 
-    fn record(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+    fn record_graph(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
         let graph = CudaGraph::record(&self.open, launches)?;
         Ok(graph.map(|graph| Arc::new(graph) as Arc<dyn Graph>))
     }

@@ -153,7 +153,7 @@ fn a_full_memory_is_an_error_with_the_free_bytes_and_nothing_breaks() {
 #[ignore = "needs a CUDA device"]
 fn buffers_of_another_opening_work_and_those_of_another_device_are_refused() {
     let device = card();
-    let (other, processor) = (device.fresh(), Device::cpu());
+    let (other, processor) = (device.reopened(), Device::cpu());
     let mut stream = device.stream().unwrap();
     let near = other.buffer_from(&[3u32; 16]).unwrap();
     assert_eq!(stream.download(&near).unwrap().wait().unwrap(), [3; 16]);
@@ -214,7 +214,7 @@ fn what_is_current_to_a_thread_is_current_to_it_afterwards() {
         raw
     };
     let work = || {
-        let device = card().fresh();
+        let device = card().reopened();
         let buffer = device.buffer_from(&[3u32; 16]).unwrap();
         assert_eq!(device.stream().unwrap().download(&buffer).unwrap().wait().unwrap(), [3; 16]);
     };
@@ -277,8 +277,9 @@ fn recorded_launches_all_run() {
     let data = device.buffer::<u32>(64).unwrap();
     let bound = device.compile(&increment()).unwrap().bind(&[data.arg()]).unwrap();
     let mut stream = device.stream().unwrap();
-    let graph =
-        stream.record(|recorder| (0..LAUNCHES).try_for_each(|_| recorder.launch(&bound, 1, &()))).unwrap();
+    let graph = stream
+        .record_graph(|recorder| (0..LAUNCHES).try_for_each(|_| recorder.launch(&bound, 1, &())))
+        .unwrap();
     let mut timed = |run: &mut dyn FnMut(&mut crate::Stream)| {
         let times = (0..5).map(|_| {
             let start = std::time::Instant::now();

@@ -27,7 +27,7 @@ fn produce<T: WithDType>(
     shape: &[i64],
     strides: Option<&[i64]>,
     change: impl FnOnce(&mut DLManagedTensorVersioned),
-) -> (Managed<DLManagedTensorVersioned>, Arc<AtomicUsize>) {
+) -> (ManagedTensor<DLManagedTensorVersioned>, Arc<AtomicUsize>) {
     let deleted = Arc::new(AtomicUsize::new(0));
     let dl_tensor = DLTensor {
         data: std::ptr::null_mut(),
@@ -56,12 +56,12 @@ fn produce<T: WithDType>(
             inner.managed.dl_tensor.strides = strides.as_mut_ptr();
         }
         change(&mut inner.managed);
-        (Managed::from_raw(&raw mut (*produced).managed), deleted)
+        (ManagedTensor::from_raw(&raw mut (*produced).managed), deleted)
     }
 }
 
 /// Imports a tensor on the processor.
-fn import<M: Form>(tensor: Managed<M>) -> Result<(AnyBuffer, Vec<i64>)> {
+fn import<M: TensorFormat>(tensor: ManagedTensor<M>) -> Result<(AnyBuffer, Vec<i64>)> {
     // SAFETY: the tensors here are in memory of their own, which nobody uses while operations do.
     unsafe { Device::cpu().import_dlpack(tensor) }
 }
@@ -97,11 +97,12 @@ fn another_librarys_tensor_is_used_in_place_and_deleted_once() {
 
 #[test]
 fn a_buffer_is_read_and_written_by_another_library_in_place() {
-    fn round_trip<M: Form>() {
+    fn round_trip<M: TensorFormat>() {
         let device = Device::cpu();
         let buffer = device.buffer_from(&[1.0f32, 2.0, 3.0, 4.0]).unwrap();
         let mut stream = device.stream().unwrap();
-        let exported: Managed<M> = AnyBuffer::from(buffer.slice(1..).unwrap()).to_dlpack(&[3, 1]).unwrap();
+        let exported: ManagedTensor<M> =
+            AnyBuffer::from(buffer.slice(1..).unwrap()).to_dlpack(&[3, 1]).unwrap();
         let before = device.memory().in_use_bytes;
         let raw = exported.into_raw();
         // SAFETY: the consumer has the tensor, and no operation uses it.
@@ -129,7 +130,7 @@ fn a_buffer_is_read_and_written_by_another_library_in_place() {
 #[test]
 fn memory_that_a_consumer_wrote_to_is_zeroed_before_it_is_a_new_buffer() {
     let device = Device::cpu();
-    let tensor: Managed<DLManagedTensor> =
+    let tensor: ManagedTensor<DLManagedTensor> =
         device.any_buffer(DType::U8, 4096).unwrap().to_dlpack(&[4096]).unwrap();
     // SAFETY: no operation uses it.
     unsafe { tensor.tensor().data.cast::<u8>().write_bytes(7, 4096) };
@@ -197,7 +198,7 @@ fn an_empty_tensor_is_an_empty_buffer() {
     let (any, shape) = import(tensor).unwrap();
     assert_eq!((any.len(), any.dtype(), shape.len()), (0, DType::F64, 3));
     assert_eq!(deleted.load(SeqCst), 1);
-    let exported: Managed<DLManagedTensor> = any.to_dlpack(&[0, 4]).unwrap();
+    let exported: ManagedTensor<DLManagedTensor> = any.to_dlpack(&[0, 4]).unwrap();
     assert_eq!(exported.tensor().ndim, 2);
 }
 

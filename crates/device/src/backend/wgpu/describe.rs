@@ -2,7 +2,7 @@
 
 use wgpu::{Adapter, AdapterInfo, DeviceType, Limits};
 
-use crate::describe::{Api, Capabilities, Description, DeviceId, Features, Kind};
+use crate::describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features};
 
 /// The facts about an adapter.
 pub(super) fn describe(id: DeviceId, api: Api, adapter: &Adapter) -> Description {
@@ -26,17 +26,17 @@ pub(super) fn describe(id: DeviceId, api: Api, adapter: &Adapter) -> Description
     }
 }
 
-fn kind(info: &AdapterInfo) -> Kind {
+fn kind(info: &AdapterInfo) -> DeviceKind {
     const SOFTWARE: [&str; 5] = ["llvmpipe", "lavapipe", "softpipe", "swiftshader", "basic render driver"];
     let name = info.name.to_lowercase();
     if SOFTWARE.iter().any(|software| name.contains(software)) {
-        return Kind::Software;
+        return DeviceKind::Software;
     }
     match info.device_type {
-        DeviceType::DiscreteGpu => Kind::Discrete,
-        DeviceType::IntegratedGpu => Kind::Integrated,
-        DeviceType::VirtualGpu | DeviceType::Other => Kind::Virtual,
-        DeviceType::Cpu => Kind::Software,
+        DeviceType::DiscreteGpu => DeviceKind::Discrete,
+        DeviceType::IntegratedGpu => DeviceKind::Integrated,
+        DeviceType::VirtualGpu | DeviceType::Other => DeviceKind::Virtual,
+        DeviceType::Cpu => DeviceKind::Software,
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
     transfer::TransferQueue,
 };
 use crate::{
-    describe::{Capabilities, DeviceId, Kind},
+    describe::{Capabilities, DeviceId, DeviceKind},
     error::{Error, Result},
 };
 
@@ -44,7 +44,7 @@ pub(super) enum TransferError {
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) id: DeviceId,
-    pub(super) kind: Kind,
+    pub(super) kind: DeviceKind,
     pub(super) capabilities: Capabilities,
     pub(super) device: wgpu::Device,
     /// Whether the device is the caller's, who then submits, polls, listens for errors and destroys as it likes.

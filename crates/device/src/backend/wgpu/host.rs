@@ -52,7 +52,7 @@ impl Staging {
         }
     }
 
-    pub(super) fn memory_use(&self, direction: Direction) -> super::super::MemoryUse {
+    pub(super) fn memory_use(&self, direction: Direction) -> super::super::MemoryUsage {
         self.shelf(direction).memory_use()
     }
 

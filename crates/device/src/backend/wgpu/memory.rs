@@ -21,7 +21,7 @@ use super::{
     host::Staged,
 };
 use crate::{
-    describe::Kind,
+    describe::DeviceKind,
     error::{Error, Result},
 };
 
@@ -69,7 +69,7 @@ impl WgpuMemory {
         let (buffer, is_zero) = match hold.shelf.take(class) {
             Some((_, buffer)) => (buffer, false),
             None => {
-                let in_host_memory = matches!(hold.kind, Kind::Software | Kind::Integrated);
+                let in_host_memory = matches!(hold.kind, DeviceKind::Software | DeviceKind::Integrated);
                 let buffer = hold.make_block(OPERATION, bytes, BUFFER_USAGES, false, in_host_memory)?;
                 hold.shelf.count(buffer.size());
                 // A new buffer of wgpu's own is zero.

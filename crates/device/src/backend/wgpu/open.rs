@@ -6,7 +6,7 @@ use wgpu::{Adapter, DeviceDescriptor, MemoryHints};
 
 use super::{
     super::{
-        Backend, Contents, Direction, HostMemory, Memory, MemoryUse, Program, StreamBackend, shelf::Shelf,
+        Backend, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, StreamBackend, shelf::Shelf,
     },
     clock::Clock,
     describe,
@@ -156,11 +156,11 @@ impl Backend for WgpuBackend {
         Ok(Box::new(WgpuStream::new(self.hold.clone())))
     }
 
-    fn memory(&self) -> MemoryUse {
+    fn memory(&self) -> MemoryUsage {
         [Direction::Upload, Direction::Download]
             .into_iter()
             .map(|direction| self.hold.staging.memory_use(direction))
-            .fold(self.hold.shelf.memory_use(), MemoryUse::with_pinned)
+            .fold(self.hold.shelf.memory_use(), MemoryUsage::with_pinned)
     }
 
     fn trim(&self) {

@@ -15,7 +15,7 @@ use wgpu::{
 };
 
 use super::{
-    super::{Bound, Contents, Memory, Program, Region},
+    super::{BoundKernel, Contents, Memory, Program, Region},
     failure::{catch, translate, words},
     hold::Hold,
     memory::{WgpuMemory, padded},
@@ -303,7 +303,7 @@ impl Program for WgpuProgram {
         &self.body
     }
 
-    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn Bound>> {
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernel>> {
         let operation = format!("binding kernel `{}`", self.name);
         let mut memories = Vec::with_capacity(arguments.len());
         let mut copied = Vec::new();
@@ -387,8 +387,8 @@ pub(super) struct WgpuBound {
     _memories: Vec<Arc<dyn Memory>>,
 }
 
-impl Bound for WgpuBound {
-    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn Bound>> {
+impl BoundKernel for WgpuBound {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
         let operation = format!("launching kernel `{}`", kernel.name);
         let detail = "WGSL fixes the workgroup's size: give the module a constant for an `override`";
         Err(Error::unsupported(&self.hold.id, operation, detail))

@@ -9,7 +9,7 @@ use wgpu::{CommandEncoder, ComputePass, SubmissionIndex};
 
 use super::{
     super::{
-        Bound, Contents, Direction, Event, HostMemory, Memory, Region, StreamBackend,
+        BoundKernel, Contents, Direction, Event, HostMemory, Memory, Region, StreamBackend,
         Timestamp as TimestampBackend,
     },
     clock::Pending,
@@ -45,7 +45,7 @@ pub(super) struct WgpuStream {
     kept_memories: Vec<Arc<dyn Memory>>,
     kept_blocks: Vec<Arc<Block>>,
     /// The last of them is the one that the open pass is set to.
-    kept_bounds: Vec<Arc<dyn Bound>>,
+    kept_bounds: Vec<Arc<dyn BoundKernel>>,
 }
 
 impl WgpuStream {
@@ -212,7 +212,7 @@ impl StreamBackend for WgpuStream {
         self.count()
     }
 
-    fn launch(&mut self, bound: &Arc<dyn Bound>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+    fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         self.hold.check("launching")?;
         let kernel = (&**bound as &dyn Any).downcast_ref::<WgpuBound>();
         let Some(kernel) = kernel.filter(|kernel| Arc::ptr_eq(&kernel.hold, &self.hold)) else {

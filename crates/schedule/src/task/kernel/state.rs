@@ -9,8 +9,8 @@ use std::{
 
 use bytemuck::Pod;
 use evener_device::{
-    Api, Argument, Bound, Buffer, Device, Direction, Error, Features, HostBuffer, Kind, Program, Result,
-    StagingBuffer, Stream, Timestamp, copy_parallel,
+    Api, Argument, BoundKernel, Buffer, Device, DeviceKind, Direction, Error, Features, HostBuffer, Program,
+    Result, StagingBuffer, Stream, Timestamp, copy_parallel,
 };
 
 use super::{Array, KernelTask, Role};
@@ -51,7 +51,7 @@ struct Room {
     items: usize,
     columns: Vec<Column>,
     tables: Vec<u64>,
-    bound: Bound,
+    bound: BoundKernel,
 }
 
 /// The memory of an array that has elements for each item.
@@ -147,7 +147,8 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
 
     fn prepare_with(&self, device: &Device, resident: &Resident) -> Result<KernelState<I, O>> {
         let has = device.capabilities()?;
-        let timestamps = device.describe().kind != Kind::Cpu && has.features.contains(Features::TIMESTAMPS);
+        let timestamps =
+            device.describe().kind != DeviceKind::Cpu && has.features.contains(Features::TIMESTAMPS);
         let (up, down): (Vec<u64>, Vec<u64>) = self.arrays.iter().map(Array::item_bytes).unzip();
         let item_bytes = up.iter().sum::<u64>().max(down.iter().sum());
         let max_bytes = has.max_binding_bytes.min(has.max_buffer_bytes).min(STAGING_BYTES);
@@ -172,7 +173,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
             times_downloads: timestamps && device.describe().api == Api::Cuda,
             alignment: has.copy_alignment.max(1) as usize,
             max_items: 1 << most.ilog2(),
-            shares_card: device.describe().part_of.is_some() && device.describe().kind != Kind::Cpu,
+            shares_card: device.describe().part_of.is_some() && device.describe().kind != DeviceKind::Cpu,
             last: None,
             types: PhantomData,
         })

@@ -7,7 +7,7 @@ use libloading::os::unix::Library;
 use super::find;
 use crate::{
     AnyBuffer, DType, Device, Direction, Error, Kernel,
-    dlpack::{self, DLDevice, DLManagedTensor, Managed},
+    dlpack::{self, DLDevice, DLManagedTensor, ManagedTensor},
 };
 
 /// Set in the process that finds the library.
@@ -84,12 +84,12 @@ fn a_lost_context_that_others_hold_is_left_to_them() {
     ask("fake_retain");
     ask("fake_fault");
     assert!(matches!(device.buffer::<u8>(1 << 20), Err(Error::Lost { .. })));
-    let error = device.fresh().open().unwrap_err();
+    let error = device.reopened().open().unwrap_err();
     assert!(matches!(&error, Error::Lost { detail, .. } if detail.contains("start it again")), "{error}");
     assert_eq!(ask("fake_resets"), 0, "it is not only ours");
     // The others have let go of it.
     ask("fake_release");
-    let again = device.fresh();
+    let again = device.reopened();
     again.buffer::<u8>(1 << 20).unwrap();
     assert_eq!((ask("fake_resets"), ask("fake_retained")), (0, 1));
     drop((device, again));
@@ -163,7 +163,8 @@ fn with_nvrtc_recorded_launches_are_one_call() {
     let kernel = unsafe { Kernel::new("none").cuda("extern \"C\" __global__ void none() {}") };
     let bound = device.compile(&kernel).unwrap().bind(&[]).unwrap();
     let mut stream = device.stream().unwrap();
-    let graph = stream.record(|recorder| (0..7).try_for_each(|_| recorder.launch(&bound, 1, &()))).unwrap();
+    let graph =
+        stream.record_graph(|recorder| (0..7).try_for_each(|_| recorder.launch(&bound, 1, &()))).unwrap();
     (0..3).for_each(|_| stream.replay(&graph).unwrap());
     assert_eq!(ask("fake_replayed"), 21, "three calls for seven launches each");
     drop(bound);
@@ -214,12 +215,12 @@ fn tensors_of_the_card_are_exported_and_imported_in_place() {
     let device = card();
     let buffer = device.buffer_uninit::<f32>(1024).unwrap();
     let part = AnyBuffer::from(buffer.slice(256..).unwrap());
-    let mut tensor: Managed<DLManagedTensor> = part.to_dlpack(&[3, 256]).unwrap();
+    let mut tensor: ManagedTensor<DLManagedTensor> = part.to_dlpack(&[3, 256]).unwrap();
     let address = buffer.cuda_address().unwrap() + 1024;
     assert_eq!(tensor.tensor().device, DLDevice { device_type: dlpack::CUDA, device_id: 0 });
     assert_eq!(tensor.tensor().data.addr() as u64, address);
     // Another handle on the same card takes it for another library's.
-    let other = device.fresh();
+    let other = device.reopened();
     // SAFETY: nobody uses the elements.
     let (imported, shape) = unsafe { other.import_dlpack(tensor) }.unwrap();
     assert_eq!(imported.as_bytes().cuda_address(), Some(address));
@@ -235,7 +236,7 @@ fn tensors_of_the_card_are_exported_and_imported_in_place() {
     // SAFETY: nobody else has the tensor; and as above.
     let error = unsafe {
         (*raw).dl_tensor.device.device_id = 1;
-        device.import_dlpack(Managed::from_raw(raw))
+        device.import_dlpack(ManagedTensor::from_raw(raw))
     };
     let error = error.unwrap_err();
     assert!(error.to_string().contains("CUDA's device 1, this is its device 0"), "{error}");

@@ -252,6 +252,6 @@ fn compiled_pipelines_are_kept_on_disk_and_used_again() {
     assert!(own.contains(&place));
     std::fs::write(&place, b"damaged").unwrap();
     assert!(kept(&hold).is_some_and(|kept| !kept.was_on_disk()));
-    device.fresh().compile(&kernel).unwrap();
+    device.reopened().compile(&kernel).unwrap();
     std::fs::remove_file(place).unwrap();
 }

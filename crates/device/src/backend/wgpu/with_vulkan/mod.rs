@@ -16,7 +16,7 @@ use std::{
 
 use super::{describe::describe, failure::catch, find, hold::Hold, instance::adapters, open::WgpuBackend};
 use crate::{
-    Access, Api, Description, Device, Direction, Error, Features, Kernel, Kind, Stream,
+    Access, Api, Description, Device, DeviceKind, Direction, Error, Features, Kernel, Stream,
     backend::{Backend, Contents, Source},
 };
 
@@ -95,7 +95,7 @@ fn slow() -> Kernel {
 /// there it is made of many workgroups; elsewhere they would run side by side.
 fn launch_long(device: &Device, stream: &mut Stream) {
     let (groups, turns) =
-        if device.describe().kind == Kind::Software { (2_000u32, 10_000u32) } else { (1, 40_000_000) };
+        if device.describe().kind == DeviceKind::Software { (2_000u32, 10_000u32) } else { (1, 40_000_000) };
     let output = device.buffer::<u32>(64).unwrap();
     let bound = device.compile(&slow()).unwrap().bind(&[output.arg()]).unwrap();
     stream.launch(&bound, groups, &turns).unwrap();
@@ -109,7 +109,7 @@ fn software_says_that_it_is() {
     assert_eq!(described.id.as_str(), "vulkan:0");
     assert!(!described.driver.is_empty());
     if described.name.contains("llvmpipe") {
-        assert_eq!(described.kind, Kind::Software);
+        assert_eq!(described.kind, DeviceKind::Software);
         assert_eq!(described.pci, None);
     }
     let uuid = described.uuid.as_ref().unwrap();
