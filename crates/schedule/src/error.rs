@@ -1,63 +1,65 @@
-//! Why a run did not give its results.
+//! The errors of a run.
 
 use std::{fmt, ops::Range, time::Duration};
 
 use evener_device::Error;
 
-/// Why a run did not give its results. There is no partial result: a run gives all of them, or this.
+use crate::report::grouped;
+
+/// The error of a run. There are no partial results: a run returns all of them, or this.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The task's own code failed. It would fail anywhere, so it was not tried again.
-    #[error("the task failed on items {}..{}: {error}", .items.start, .items.end)]
+    /// The task's own code failed. It would fail on any device, so it was not tried again.
+    #[error("the task failed on items {}..{}: {error}", grouped(.items.start), grouped(.items.end))]
     Task {
-        /// The chunk that it failed on; the error names the item where that is known.
+        /// The chunk that it failed on. The error names the item if it is known.
         items: Range<u64>,
-        /// What it said.
+        /// The task's error.
         error: Error,
     },
-    /// Every device failed. What was done is lost with the run; it says how far that had come.
-    #[error("no device is left to trust: {done} of {items} were done{}", one_a_line(.failures))]
+    /// Every device failed. The results so far are lost.
+    #[error("every device failed when {done} of {} were done{}", grouped(*.items), one_per_line(.failures))]
     NoDeviceLeft {
-        /// Which items were done.
-        done: Done,
-        /// How many there were.
+        /// The items that were done.
+        done: DoneItems,
+        /// The number of items.
         items: u64,
-        /// What happened to the devices, in order.
+        /// The devices' errors, in order.
         failures: Vec<Error>,
     },
-    /// None of the pool's devices can do this task.
-    #[error("no device of the pool can do task `{task}`: it has no code for {devices}")]
+    /// No device of the pool can run this task.
+    #[error("task `{task}` has no code for any device of the pool ({devices})")]
     Unable {
-        /// The task.
+        /// The task's name.
         task: String,
         /// The pool's devices.
         devices: String,
     },
-    /// It was cancelled.
-    #[error("cancelled: {done} of {items} were done")]
+    /// The caller cancelled the run.
+    #[error("cancelled when {done} of {} were done", grouped(*.items))]
     Cancelled {
-        /// Which items were done.
-        done: Done,
-        /// How many there were.
+        /// The items that were done.
+        done: DoneItems,
+        /// The number of items.
         items: u64,
     },
-    /// It did not end in time.
-    #[error("not done after {after:?}: {done} of {items} were done")]
+    /// The deadline passed.
+    #[error("the deadline of {after:?} passed when {done} of {} were done", grouped(*.items))]
     DeadlinePassed {
-        /// The time that it was given.
+        /// The time that the run was given.
         after: Duration,
-        /// Which items were done.
-        done: Done,
-        /// How many there were.
+        /// The items that were done.
+        done: DoneItems,
+        /// The number of items.
         items: u64,
     },
-    /// What the run was to read or write does not fit the task, or each other.
+    /// The arrays of the run do not fit the task, or each other.
     #[error("task `{task}` cannot run on these arrays: {message}")]
     Arrays {
-        /// The task.
+        /// The task's name.
         task: String,
-        /// What does not fit.
+        /// Which array does not fit, and why.
         message: String,
     },
     /// The pool has no devices.
@@ -68,13 +70,13 @@ pub enum RunError {
     Device(#[from] Error),
 }
 
-/// Items that were done, as ranges in order that do not touch.
+/// The items that were done, as ranges in order that are not adjacent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Done(pub Vec<Range<u64>>);
+pub struct DoneItems(pub Vec<Range<u64>>);
 
-impl Done {
-    /// Puts accepted ranges in order and joins those that touch.
-    pub(crate) fn of(mut ranges: Vec<Range<u64>>) -> Done {
+impl DoneItems {
+    /// Sorts accepted ranges and joins adjacent ones.
+    pub(crate) fn of(mut ranges: Vec<Range<u64>>) -> DoneItems {
         ranges.sort_by_key(|range| range.start);
         let mut joined: Vec<Range<u64>> = Vec::new();
         for range in ranges {
@@ -83,31 +85,32 @@ impl Done {
                 _ => joined.push(range),
             }
         }
-        Done(joined)
+        DoneItems(joined)
     }
 
-    /// How many items that is.
+    /// The number of items.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 }
 
-impl fmt::Display for Done {
+impl fmt::Display for DoneItems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LISTED: usize = 4;
-        write!(f, "{} items", self.count())?;
+        write!(f, "{} items", grouped(self.count()))?;
         for (index, range) in self.0.iter().take(LISTED).enumerate() {
-            write!(f, "{}{}..{}", if index == 0 { " (" } else { ", " }, range.start, range.end)?;
+            let before = if index == 0 { " (" } else { ", " };
+            write!(f, "{before}{}..{}", grouped(range.start), grouped(range.end))?;
         }
         match self.0.len() {
             0 => Ok(()),
-            all if all > LISTED => write!(f, " and {} ranges more)", all - LISTED),
+            all if all > LISTED => write!(f, " and {} more ranges)", all - LISTED),
             _ => f.write_str(")"),
         }
     }
 }
 
-pub(crate) fn one_a_line(failures: &[Error]) -> String {
+pub(crate) fn one_per_line(failures: &[Error]) -> String {
     failures.iter().map(|failure| format!("\n  {failure}")).collect()
 }
 
@@ -116,10 +119,10 @@ mod test {
     use super::*;
 
     #[test]
-    fn what_was_done_is_told_in_ranges_that_do_not_touch() {
-        let done = Done::of(vec![5..7, 0..3, 3..5, 9..10]);
+    fn adjacent_ranges_are_joined() {
+        let done = DoneItems::of(vec![5..7, 0..3, 3..5, 9..10]);
         assert_eq!(done.0, [0..7, 9..10]);
         assert_eq!(done.to_string(), "8 items (0..7, 9..10)");
-        assert_eq!(Done::default().to_string(), "0 items");
+        assert_eq!(DoneItems::default().to_string(), "0 items");
     }
 }

@@ -5,7 +5,7 @@ use std::{borrow::Borrow, path::PathBuf, sync::Arc};
 use evener_device::{Device, Inventory, cache_folder};
 
 use super::{Inner, Options, Pool, chooser::Chooser};
-use crate::{error::RunError, executor::Seat, run::Settings, strategy::Strategy};
+use crate::{error::RunError, executor::PoolDevice, run::Settings, strategy::Strategy};
 
 /// Makes a [`Pool`]: its devices, what runs begin with, and where it keeps what it learns.
 ///
@@ -67,7 +67,7 @@ impl PoolBuilder {
         if devices.is_empty() {
             return Err(RunError::NoDevices);
         }
-        let seat = |(index, device)| Arc::new(Seat::new(index, device));
+        let seat = |(index, device)| Arc::new(PoolDevice::new(index, device));
         let seats = devices.into_iter().enumerate().map(seat).collect();
         let (kept, chooser) = (Default::default(), Arc::new(Chooser::new(self.history)));
         Ok(Pool { inner: Arc::new(Inner { seats, options: self.options, kept, chooser }) })

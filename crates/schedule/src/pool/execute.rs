@@ -12,12 +12,12 @@ use evener_device::{Device, DeviceKind};
 
 use super::{Job, Mapped, memory::Selection, statistics::score};
 use crate::{
-    account::{Account, DeviceLanes},
     contain::{contain, log},
-    error::{Done, RunError},
-    executor::{Fold, Seat, Shared, Slice, Stopped},
+    error::{DoneItems, RunError},
+    executor::{Fold, PoolDevice, Shared, SliceData, StopReason},
     hybrid::{Candidate, Observation},
     progress::Reporter,
+    recorder::{DeviceLanes, Recorder},
     report::{Calibrated, DeviceReport, LeftOut, Report},
     run::{Costs, Expected, LaneSpec, Run, Settings, Time},
     strategy::Strategy,
@@ -31,7 +31,7 @@ use crate::{
 pub(super) struct Lanes {
     pub(super) devices: Vec<DeviceLanes>,
     /// The seat of each lane.
-    pub(super) seats: Vec<Arc<Seat>>,
+    pub(super) seats: Vec<Arc<PoolDevice>>,
     pub(super) specs: Vec<LaneSpec>,
 }
 
@@ -42,7 +42,7 @@ impl<T: Task> Job<'_, T> {
             && self.options.chooses
             && self.options.strategy == Strategy::Adaptive
             && items > 0;
-        let are_ready = |seats: &[Arc<Seat>]| seats.iter().all(|seat| self.common.shelf.has(seat));
+        let are_ready = |seats: &[Arc<PoolDevice>]| seats.iter().all(|seat| self.common.shelf.has(seat));
         if chooses
             && let Some(lately) = lock(&self.common.memory).lately(items)
             && are_ready(&lately.seats)
@@ -51,8 +51,8 @@ impl<T: Task> Job<'_, T> {
         }
         let begin = Instant::now();
         let mut seats = self.pool.usable(&self.task)?;
-        let usable = |seat: &&Arc<Seat>| !seats.iter().any(|it| it.index == seat.index);
-        let no_code = |seat: &Arc<Seat>| LeftOut {
+        let usable = |seat: &&Arc<PoolDevice>| !seats.iter().any(|it| it.index == seat.index);
+        let no_code = |seat: &Arc<PoolDevice>| LeftOut {
             id: seat.id.to_string(),
             reason: "the task has no code for it".into(),
         };
@@ -68,7 +68,7 @@ impl<T: Task> Job<'_, T> {
                 fresh: true,
             });
         }
-        let candidate = |seat: &Arc<Seat>| {
+        let candidate = |seat: &Arc<PoolDevice>| {
             let (device, _) = seat.device();
             Candidate {
                 device: history_name(&device),
@@ -99,15 +99,16 @@ impl<T: Task> Job<'_, T> {
 
     /// The lanes of some devices: one a core of the processor, but for those that feed other devices; and one of every
     /// other device, with as many chunks in hand as the task wants. No more than there are units to do.
-    pub(super) fn lanes(&self, used: &[Arc<Seat>], units: u64, unit: u64) -> Lanes {
+    pub(super) fn lanes(&self, used: &[Arc<PoolDevice>], units: u64, unit: u64) -> Lanes {
         let mut lanes = Lanes::default();
         let memory = lock(&self.common.memory);
         let known: Vec<Option<Expected>> =
             used.iter().map(|seat| memory.expected(seat, unit, units)).collect();
         drop(memory);
-        let is_core = |seat: &Arc<Seat>| seat.device().0.describe().kind == DeviceKind::Cpu;
-        let feeding =
-            |seat: &&Arc<Seat>| (!is_core(seat)).then(|| self.task.hands(&seat.device().0).max(1) as u64);
+        let is_core = |seat: &Arc<PoolDevice>| seat.device().0.describe().kind == DeviceKind::Cpu;
+        let feeding = |seat: &&Arc<PoolDevice>| {
+            (!is_core(seat)).then(|| self.task.hands(&seat.device().0).max(1) as u64)
+        };
         let feeders: u64 = used.iter().filter_map(|seat| feeding(&seat)).sum();
         for (seat, expected) in used.iter().zip(known) {
             let (device, _) = seat.device();
@@ -161,8 +162,8 @@ impl<T: Task> Job<'_, T> {
         let count = items.len() as u64;
         let units = count.div_ceil(unit);
         // A run that is over before it begins begins nothing.
-        if let Some(stopped) = self.options.control.stopped(|| Time::ZERO).filter(|_| count > 0) {
-            return Err(stopped.error(Done::default(), count));
+        if let Some(stopped) = self.options.control.stop_reason(|| Time::ZERO).filter(|_| count > 0) {
+            return Err(stopped.error(DoneItems::default(), count));
         }
         let selection = self.select(only, count)?;
         let Selection { mut seats, reserve, left_out, predicted, .. } = selection.clone();
@@ -183,11 +184,11 @@ impl<T: Task> Job<'_, T> {
         // SAFETY: `borrowed` takes the items back before this function returns, in whatever way it does.
         #[allow(unsafe_code)]
         let lent = unsafe { Lent::new(items) };
-        let ends = Slice { items: lent, results: slots(units as usize) };
+        let ends = SliceData { items: lent, results: slots(units as usize) };
         let shared = Arc::new(Shared::new(
             self.task.clone(),
             run,
-            Account::new(specs.len(), self.options.keeps_trace),
+            Recorder::new(specs.len(), self.options.keeps_trace),
             lane_seats,
             ends,
             fold,
@@ -212,9 +213,9 @@ impl<T: Task> Job<'_, T> {
                 lanes: lanes.start + specs.len()..lanes.end + specs.len(),
             }));
         }
-        let mut report = core.account.report(&core.run, &devices, count, wall, None);
-        let spans = core.account.take_spans();
-        let ending = shared.ending(&mut core, stopped, count);
+        let mut report = core.recorder.report(&core.run, &devices, count, wall, None);
+        let spans = core.recorder.take_spans();
+        let ending = shared.result(&mut core, stopped, count);
         let accepted = std::mem::take(&mut core.accepted);
         // Only a run that ended well says how long one takes.
         if matches!(ending, Some(Ok(()))) {
@@ -223,7 +224,7 @@ impl<T: Task> Job<'_, T> {
         drop(core);
         // SAFETY: every unit that was accepted was written, by `finish`, and no other.
         #[allow(unsafe_code)]
-        let results = unsafe { shared.ends.results.take(&accepted) };
+        let results = unsafe { shared.data.results.take(&accepted) };
         log!(debug, task = self.task.name(), ?ending, wall_s = report.wall_s, "a run has ended");
         // It is only ever left by one that has ended.
         ending.unwrap_or(Err(RunError::NoDevices))?;
@@ -238,14 +239,14 @@ impl<T: Task> Job<'_, T> {
         report.predicted_s = predicted.map(|predicted| predicted.as_secs_f64());
         report.calibrated = self.calibrated(&report, &seats);
         let lanes = trace_lanes(&devices);
-        Ok(Mapped { results, report, trace: Trace { lanes, spans } })
+        Ok(Mapped { results, report, trace: Trace { task: self.task.name().into(), lanes, spans } })
     }
 
     /// The decisions of a run.
     fn decide(
         &self,
         settings: Settings,
-        seats: &[Arc<Seat>],
+        seats: &[Arc<PoolDevice>],
         lanes: &Lanes,
         (unit, units): (u64, u64),
         items: &[T::Input],
@@ -269,10 +270,10 @@ impl<T: Task> Job<'_, T> {
 
     /// Score and utilization of each device, as far as the strategy asks for them. Rates that a calibration has
     /// measured count where every device has one, since they cannot be compared with scores.
-    fn strengths(&self, seats: &[Arc<Seat>]) -> Vec<(f64, f64)> {
+    fn strengths(&self, seats: &[Arc<PoolDevice>]) -> Vec<(f64, f64)> {
         let memory = lock(&self.common.memory);
         let measured = seats.iter().all(|seat| memory.alone.contains_key(&seat.index));
-        let strength = |seat: &Arc<Seat>| {
+        let strength = |seat: &Arc<PoolDevice>| {
             let (device, _) = seat.device();
             let known = memory.alone.get(&seat.index).copied().filter(|_| measured);
             let busy = if self.options.strategy == Strategy::Dynamic {
@@ -285,7 +286,7 @@ impl<T: Task> Job<'_, T> {
         seats.iter().map(strength).collect()
     }
 
-    fn watch(&self, shared: &Arc<Shared<T, Slice<T>>>, own: Option<usize>) -> Option<Stopped> {
+    fn watch(&self, shared: &Arc<Shared<T, SliceData<T>>>, own: Option<usize>) -> Option<StopReason> {
         // A job that runs twice at a time tells of one of the runs: the other must not wait for it.
         let mut tell = self.progress.as_ref().and_then(|listener| match listener.try_lock() {
             Err(TryLockError::WouldBlock) => None,
@@ -309,7 +310,7 @@ impl<T: Task> Job<'_, T> {
         if (self.options.strategy != Strategy::Adaptive && only.is_none()) || report.items == 0 {
             return;
         }
-        let observation = |((seat, device), &cold): ((&Arc<Seat>, &DeviceReport), &bool)| {
+        let observation = |((seat, device), &cold): ((&Arc<PoolDevice>, &DeviceReport), &bool)| {
             let seconds = |time: f64| Duration::try_from_secs_f64(time).unwrap_or_default();
             Observation {
                 device: history_name(&seat.device().0),
@@ -337,7 +338,7 @@ impl<T: Task> Job<'_, T> {
     }
 
     /// How the run compares with the devices' rates alone, where all of them are known.
-    fn calibrated(&self, report: &Report, seats: &[Arc<Seat>]) -> Option<Calibrated> {
+    fn calibrated(&self, report: &Report, seats: &[Arc<PoolDevice>]) -> Option<Calibrated> {
         let memory = lock(&self.common.memory);
         let rates: Option<Vec<f64>> =
             seats.iter().map(|seat| memory.alone.get(&seat.index).copied()).collect();
@@ -348,7 +349,7 @@ impl<T: Task> Job<'_, T> {
 
 /// Takes the items back, and has nobody write results any more, however a run ends.
 struct Borrowed<'s, T: Task> {
-    shared: &'s Arc<Shared<T, Slice<T>>>,
+    shared: &'s Arc<Shared<T, SliceData<T>>>,
     /// Whether the run was watched until its end, so that its results are taken by the one that has watched.
     is_watched: bool,
 }
@@ -356,7 +357,7 @@ struct Borrowed<'s, T: Task> {
 impl<T: Task> Drop for Borrowed<'_, T> {
     fn drop(&mut self) {
         self.shared.stop();
-        let Slice { items, results } = &self.shared.ends;
+        let SliceData { items, results } = &self.shared.data;
         items.take_back();
         results.close();
         if !self.is_watched {
@@ -378,7 +379,7 @@ fn worth_waking(expected: Option<Expected>, units: u64, is_core: bool) -> u64 {
 
 /// The lane that the thread which starts a run works on itself: one of plain code on whole cores, in a run that is
 /// expected to be over before another thread would be awake for long.
-fn own_lane(seats: &[Arc<Seat>], specs: &[LaneSpec], units: u64) -> Option<usize> {
+fn own_lane(seats: &[Arc<PoolDevice>], specs: &[LaneSpec], units: u64) -> Option<usize> {
     const SHORT: f64 = 0.005;
     let rate: f64 =
         specs.iter().map(|spec| spec.expected.map_or(0.0, |it| it.seconds_per_item.recip())).sum();

@@ -11,7 +11,7 @@ use super::{Cancel, MapStream, Options, Pool, memory::Memory};
 use crate::{
     contain::log,
     error::RunError,
-    executor::{Fold, ReadAhead, Shelf},
+    executor::{Fold, ReadAhead, StateCache},
     progress::{Bar, Progress},
     report::Report,
     run::Settings,
@@ -61,7 +61,7 @@ pub(super) struct Common<S> {
     pub(super) key: Arc<str>,
     /// Which tasks can use what is on the shelf.
     pub(super) state_id: Option<u64>,
-    pub(super) shelf: Arc<Shelf<S>>,
+    pub(super) shelf: Arc<StateCache<S>>,
     pub(super) memory: Arc<Mutex<Memory>>,
 }
 
@@ -130,7 +130,7 @@ impl<'a, T: Task> Job<'a, T> {
     /// items. One item must be done in this time on every device.
     /// Without it, a chunk has hung once other devices have done its items in a small part of the time.
     pub fn chunk_limit(mut self, limit: Duration) -> Self {
-        self.options.settings.limit = Some(limit);
+        self.options.settings.chunk_limit = Some(limit);
         self
     }
 
@@ -215,7 +215,7 @@ impl<'a, T: Task> Job<'a, T> {
     where
         T: Task<Output = ()>,
     {
-        let settings = Settings { rescue: false, ..self.options.settings };
+        let settings = Settings { speculative_copies: false, ..self.options.settings };
         let Mapped { report, .. } = self.execute_with(settings, items, 1, None, None, Slots::new)?;
         Ok(report)
     }

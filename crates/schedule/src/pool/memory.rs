@@ -8,9 +8,9 @@ use std::{
 
 use super::{chooser::Chooser, execute::history_name};
 use crate::{
-    account::DeviceLanes,
-    executor::Seat,
+    executor::PoolDevice,
     hybrid::{Experience, size_class},
+    recorder::DeviceLanes,
     report::{DeviceReport, LeftOut, Report},
     run::{Expected, Run},
 };
@@ -43,9 +43,9 @@ pub(super) struct Memory {
 /// Which devices a run uses.
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
-    pub(super) seats: Vec<Arc<Seat>>,
+    pub(super) seats: Vec<Arc<PoolDevice>>,
     /// The devices that could be used as well, should these fail or be silent.
-    pub(super) reserve: Vec<Arc<Seat>>,
+    pub(super) reserve: Vec<Arc<PoolDevice>>,
     pub(super) left_out: Arc<[LeftOut]>,
     pub(super) predicted: Option<Duration>,
     /// Whether it is to find something out, and something else may be faster.
@@ -57,7 +57,7 @@ pub(super) struct Selection {
 impl Selection {
     /// Whether it is of the same devices.
     fn is_like(&self, other: &Selection) -> bool {
-        let index = |seat: &Arc<Seat>| seat.index;
+        let index = |seat: &Arc<PoolDevice>| seat.index;
         self.seats.iter().map(index).eq(other.seats.iter().map(index))
     }
 }
@@ -106,7 +106,7 @@ impl Remembered {
         let each = |&(wall, items): &(Duration, u64)| wall.as_secs_f64() / items.max(1) as f64;
         self.walls.sort_by(|a, b| each(a).total_cmp(&each(b)));
         let &(wall, items) = self.walls.get(self.walls.len() / 4)?;
-        let name = |seat: &Arc<Seat>| history_name(&seat.device().0);
+        let name = |seat: &Arc<PoolDevice>| history_name(&seat.device().0);
         let devices: Vec<String> = self.selection.seats.iter().map(name).collect();
         let worked = devices.iter().zip(&self.worked).filter(|(_, worked)| **worked);
         let worked = worked.map(|(device, _)| device.clone()).collect();
@@ -135,7 +135,7 @@ impl Memory {
     }
 
     /// What a device's lanes have shown in the run that was most like one of so many units.
-    pub(super) fn expected(&self, seat: &Seat, unit: u64, units: u64) -> Option<Expected> {
+    pub(super) fn expected(&self, seat: &PoolDevice, unit: u64, units: u64) -> Option<Expected> {
         let sizes = self.expected.get(&(seat.index, unit))?;
         let size = units.max(1).ilog2();
         sizes.iter().min_by_key(|(known, _)| known.abs_diff(size)).map(|(_, expected)| *expected)
@@ -145,7 +145,7 @@ impl Memory {
     pub(super) fn remember(
         &mut self,
         run: &Run,
-        seats: &[Arc<Seat>],
+        seats: &[Arc<PoolDevice>],
         devices: &[DeviceLanes],
         (unit, units): (u64, u64),
     ) {

@@ -32,7 +32,7 @@ pub use self::{
 use self::{chooser::Chooser, execute::task_key, job::Common};
 use crate::{
     error::RunError,
-    executor::{Control, ReadAhead, Seat},
+    executor::{Control, PoolDevice, ReadAhead},
     report::Report,
     run::Settings,
     strategy::Strategy,
@@ -65,7 +65,7 @@ pub struct Pool {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) seats: Vec<Arc<Seat>>,
+    pub(crate) seats: Vec<Arc<PoolDevice>>,
     options: Options,
     /// What [`Pool::map`] and its like keep of the tasks that they were given last, by type and
     /// history, the oldest first.
@@ -282,7 +282,7 @@ impl Pool {
     }
 
     /// The devices that have code for a task. Fails where there are none.
-    pub(crate) fn usable<T: Task>(&self, task: &T) -> Result<Vec<Arc<Seat>>, RunError> {
+    pub(crate) fn usable<T: Task>(&self, task: &T) -> Result<Vec<Arc<PoolDevice>>, RunError> {
         let seats = &self.inner.seats;
         let usable: Vec<_> = seats.iter().filter(|seat| task.can_use(&seat.device().0)).cloned().collect();
         if usable.is_empty() {

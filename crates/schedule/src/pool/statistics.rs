@@ -6,7 +6,7 @@ use evener_device::{Device, DeviceId, ScoreTable, Telemetry};
 use serde::Serialize;
 
 use super::Pool;
-use crate::executor::Seat;
+use crate::executor::PoolDevice;
 
 /// What one device of a pool has done so far, over all runs and queues, and what it is doing now.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,7 +63,7 @@ pub(crate) fn score(device: &Device) -> f64 {
     ScoreTable::default().score(device.describe()).points
 }
 
-fn statistics(seat: &Seat) -> DeviceStatistics {
+fn statistics(seat: &PoolDevice) -> DeviceStatistics {
     let (device, _) = seat.device();
     let counters = &seat.counters;
     let Telemetry { utilization, memory_free_bytes, .. } = device.telemetry();

@@ -12,9 +12,9 @@ use std::{
 
 use super::{execute::Lanes, job::Job, memory::Selection};
 use crate::{
-    account::Account,
     error::RunError,
-    executor::{Control, Shared, Stream, Window},
+    executor::{Control, Shared, StreamData, Window},
+    recorder::Recorder,
     run::{Outcome, Run},
     sync::{lock, wait_timeout},
     task::{Task, no_thread},
@@ -27,7 +27,7 @@ use crate::{
 /// error is the last thing that it gives. A panic of the source goes on in [`next`](Iterator::next), after the results
 /// of the items before it.
 pub struct MapStream<'scope, T: Task> {
-    shared: Arc<Shared<T, Stream<T>>>,
+    shared: Arc<Shared<T, StreamData<T>>>,
     control: Control,
     /// Results that were given, and those of them that the window does not know of.
     given: u64,
@@ -52,9 +52,9 @@ impl<T: Task> MapStream<'_, T> {
         let shared = Arc::new(Shared::new(
             job.task.clone(),
             Run::open(&specs, job.options.settings),
-            Account::new(specs.len(), false),
+            Recorder::new(specs.len(), false),
             seats,
-            Stream { window: Window::new(job.options.read_ahead), results: Mutex::default() },
+            StreamData { window: Window::new(job.options.read_ahead), results: Mutex::default() },
             None,
             (1, u64::MAX),
             job.common.shelf.clone(),
@@ -73,18 +73,18 @@ impl<T: Task> MapStream<'_, T> {
         };
         let thread = Builder::new().name("evener-stream".into());
         start(thread, Box::new(move || read(&shared, source)))
-            .map_err(|why| no_thread(&stream.shared.seats[0].id, &why))?;
+            .map_err(|why| no_thread(&stream.shared.devices[0].id, &why))?;
         Ok(stream)
     }
 
     fn window(&self) -> &Window<T::Input> {
-        &self.shared.ends.window
+        &self.shared.data.window
     }
 
     /// Moves results that are next in order to where they are given from. Says whether there were any.
     fn take_results(&mut self) -> bool {
         let next = self.given + self.ready.len() as u64;
-        let Some(results) = lock(&self.shared.ends.results).remove(&next) else { return false };
+        let Some(results) = lock(&self.shared.data.results).remove(&next) else { return false };
         self.ready.extend(results);
         self.window().forget(self.given + self.ready.len() as u64);
         true
@@ -101,17 +101,17 @@ impl<T: Task> MapStream<'_, T> {
     /// Whether it is to end although there is more to give: looked at before every result, since a slow consumer may
     /// never find that there is nothing to give. What has come to its end is given.
     fn is_over(&self) -> bool {
-        self.control.stopped(|| self.shared.now()).is_some()
+        self.control.stop_reason(|| self.shared.now()).is_some()
             && self.shared.core().run.outcome() != Some(&Outcome::Complete)
     }
 }
 
 /// Takes items from their source until it ends, or the stream does.
-fn read<T: Task>(shared: &Shared<T, Stream<T>>, source: impl Iterator<Item = T::Input>) {
+fn read<T: Task>(shared: &Shared<T, StreamData<T>>, source: impl Iterator<Item = T::Input>) {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         for item in source {
             let bytes = shared.task.item_bytes(&item);
-            if !shared.arrive(item, bytes) {
+            if !shared.push_item(item, bytes) {
                 break;
             }
         }
@@ -144,8 +144,8 @@ impl<T: Task> Iterator for MapStream<'_, T> {
             let shared = self.shared.clone();
             let mut core = shared.core();
             let arrived = self.window().arrived();
-            let stopped = shared.glance(&mut core, &self.control);
-            match shared.ending(&mut core, stopped, arrived) {
+            let stopped = shared.check(&mut core, &self.control);
+            match shared.result(&mut core, stopped, arrived) {
                 // The last results may have come since they were looked for.
                 Some(Ok(())) if self.given < arrived => {
                     drop(core);
@@ -163,8 +163,8 @@ impl<T: Task> Iterator for MapStream<'_, T> {
                     }
                 }
                 // Results that come from here on are told with the lock.
-                None if lock(&self.shared.ends.results).contains_key(&self.given) => {}
-                None => drop(wait_timeout(&shared.news, core, Duration::from_millis(10))),
+                None if lock(&self.shared.data.results).contains_key(&self.given) => {}
+                None => drop(wait_timeout(&shared.progress_made, core, Duration::from_millis(10))),
             }
         }
     }

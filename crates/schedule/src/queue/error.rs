@@ -2,7 +2,7 @@
 
 use evener_device::Error;
 
-use crate::error::one_a_line;
+use crate::error::one_per_line;
 
 /// Why a piece was not taken, or has no result.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum QueueError {
         error: Error,
     },
     /// Every device that could have done the piece failed.
-    #[error("no device is left that could do this piece{}", one_a_line(.failures))]
+    #[error("no device is left that could do this piece{}", one_per_line(.failures))]
     NoDeviceLeft {
         /// What happened to the piece and to the devices that it could have gone to.
         failures: Vec<Error>,

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     contain::{contain, log},
-    executor::{Employer, Kept},
+    executor::{CachedState, WorkSource},
     run::Time,
     sync::{wait, wait_timeout},
     task::{Chunk, Items, Results, Task, guarded, perform, task_error},
@@ -21,10 +21,10 @@ use crate::{
 pub(super) struct Worker<T: Task> {
     pub(super) me: u64,
     pub(super) line: usize,
-    pub(super) state: Option<Kept<T::State>>,
+    pub(super) state: Option<CachedState<T::State>>,
 }
 
-impl<T: Task> Employer for Arc<Shared<T>> {
+impl<T: Task> WorkSource for Arc<Shared<T>> {
     type Worker = Worker<T>;
     type Work = Work<T::Input>;
 
@@ -40,19 +40,19 @@ impl<T: Task> Employer for Arc<Shared<T>> {
         match guarded(seat.id.clone(), "preparing", prepare) {
             Ok((state, most)) => {
                 self.at_desk(|desk, _| desk.prepared(worker.me, most));
-                worker.state = Some(Kept::new(state, generation));
+                worker.state = Some(CachedState::new(state, generation));
             }
             Err(error) => self.at_desk(|desk, now| desk.not_ready(worker.me, generation, error, now)),
         }
-        Next::Rest { until: None }
+        Next::Wait { until: None }
     }
 
     fn run(&self, worker: &mut Worker<T>, work: Work<T::Input>) -> Next<T::Input> {
         let Work { items, first, count, number } = work;
         // The desk gives pieces only to workers that are ready; no piece is lost if it did otherwise.
         let Some(kept) = &mut worker.state else {
-            self.fall(worker, "it was not ready".into());
-            return Next::Go;
+            self.panicked(worker, "it was not ready".into());
+            return Next::Exit;
         };
         let results = self.compute(worker.line, kept, &items[first..first + count], number);
         // Never dropped under the lock; and a panic in it must not lose the results.
@@ -61,13 +61,13 @@ impl<T: Task> Employer for Arc<Shared<T>> {
     }
 
     /// Waits until there is something to do.
-    fn rest(&self, worker: &mut Worker<T>, _: Option<Time>) -> Next<T::Input> {
+    fn wait(&self, worker: &mut Worker<T>, _: Option<Time>) -> Next<T::Input> {
         let (work, generation) = (&self.work[worker.line], worker.state.as_ref().map(|kept| kept.generation));
         let mut desk = self.desk();
         loop {
             match desk.ask(worker.me, generation, self.now()) {
-                Next::Rest { until: None } => desk = wait(work, desk),
-                Next::Rest { until: Some(until) } => {
+                Next::Wait { until: None } => desk = wait(work, desk),
+                Next::Wait { until: Some(until) } => {
                     desk.lines[worker.line].timers += 1;
                     desk = wait_timeout(work, desk, until.saturating_sub(self.now()));
                     desk.lines[worker.line].timers -= 1;
@@ -77,7 +77,7 @@ impl<T: Task> Employer for Arc<Shared<T>> {
         }
     }
 
-    fn leave(&self, worker: &mut Worker<T>) {
+    fn exit(&self, worker: &mut Worker<T>) {
         // Before another worker is started in its place: what an old opening of a device holds may be in the way of the
         // new one.
         worker.state = None;
@@ -85,7 +85,7 @@ impl<T: Task> Employer for Arc<Shared<T>> {
     }
 
     /// The desk may start another worker in its place.
-    fn fall(&self, worker: &mut Worker<T>, message: String) {
+    fn panicked(&self, worker: &mut Worker<T>, message: String) {
         contain(|| drop(worker.state.take()));
         let error = task_error(&self.seats[worker.line].id, "between pieces".into(), message);
         log!(warn, %error, "a worker has panicked");
@@ -98,7 +98,7 @@ impl<T: Task> Shared<T> {
     fn compute(
         &self,
         line: usize,
-        kept: &mut Kept<T::State>,
+        kept: &mut CachedState<T::State>,
         items: &[T::Input],
         number: u64,
     ) -> Result<Vec<T::Output>> {

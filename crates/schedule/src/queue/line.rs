@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     balancer::{Load, Piece},
-    executor::Seat,
+    executor::PoolDevice,
     run::Time,
 };
 
@@ -71,7 +71,7 @@ pub(super) enum Item<I> {
 /// One device of a queue, with the pieces whose home it is.
 #[derive(Debug)]
 pub(super) struct Line<I, O> {
-    pub(super) seat: Arc<Seat>,
+    pub(super) seat: Arc<PoolDevice>,
     /// In the order of their places. Changed only by the functions here, which keep the order and the count.
     queue: VecDeque<Piece<Waiting<I, O>>>,
     /// How many of them the seat's counter knows of.
@@ -109,7 +109,7 @@ pub(super) struct Line<I, O> {
 }
 
 impl<I, O> Line<I, O> {
-    pub(super) fn new(seat: Arc<Seat>, score: f64, max_workers: usize, may_hang: bool) -> Self {
+    pub(super) fn new(seat: Arc<PoolDevice>, score: f64, max_workers: usize, may_hang: bool) -> Self {
         Line {
             seat,
             queue: VecDeque::new(),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     contain::{contain, log},
-    executor::{Next, Seat, Shelf, work},
+    executor::{Next, PoolDevice, StateCache, run_worker},
     run::Time,
     sync::{lock, wait, wait_timeout},
     task::Task,
@@ -25,9 +25,9 @@ type DeskOf<T> = Desk<<T as Task>::Input, <T as Task>::Output>;
 pub(super) struct Shared<T: Task> {
     pub(super) task: T,
     /// The device of each line.
-    pub(super) seats: Vec<Arc<Seat>>,
+    pub(super) seats: Vec<Arc<PoolDevice>>,
     /// What the workers of each device have in common.
-    pub(super) shelf: Shelf<T::State>,
+    pub(super) shelf: StateCache<T::State>,
     start: Instant,
     desk: Mutex<DeskOf<T>>,
     /// Something has changed for the workers of a line.
@@ -41,10 +41,10 @@ pub(super) struct Shared<T: Task> {
 }
 
 impl<T: Task> Shared<T> {
-    pub(super) fn new(task: T, seats: Vec<Arc<Seat>>, desk: DeskOf<T>) -> Self {
+    pub(super) fn new(task: T, seats: Vec<Arc<PoolDevice>>, desk: DeskOf<T>) -> Self {
         let work = seats.iter().map(|_| Condvar::new()).collect();
         let (news, quiet, room) = (Condvar::new(), Condvar::new(), Condvar::new());
-        let (shelf, start, desk) = (Shelf::default(), Instant::now(), Mutex::new(desk));
+        let (shelf, start, desk) = (StateCache::default(), Instant::now(), Mutex::new(desk));
         Shared { task, seats, shelf, start, desk, work, news, quiet, room }
     }
 
@@ -94,8 +94,9 @@ impl<T: Task> Shared<T> {
     fn staff(self: &Arc<Self>, desk: &mut DeskOf<T>, now: Time) {
         while let Some(line) = desk.understaffed(now) {
             let (me, shared) = (desk.hire(line), self.clone());
-            let begin = move || work(&shared, Worker { me, line, state: None }, Next::Rest { until: None });
-            if let Err(why) = self.seats[line].crew.go(begin) {
+            let begin =
+                move || run_worker(&shared, Worker { me, line, state: None }, Next::Wait { until: None });
+            if let Err(why) = self.seats[line].threads.spawn(begin) {
                 desk.no_thread(me, &why, now);
             }
         }

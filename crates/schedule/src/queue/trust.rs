@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evener_device::Error;
 
-use crate::run::{Quarantine, State, Time};
+use crate::run::{LaneState, Quarantine, Time};
 
 /// The first quarantine; each later one is twice as long.
 const COOLDOWN: Duration = Duration::from_millis(100);
@@ -61,7 +61,7 @@ impl Trust {
     /// It has lost a piece or could not be made ready: it is left alone for a while.
     pub(super) fn strike(&mut self, error: Error, now: Time) {
         let forgiven_in = if self.is_working() { FORGIVEN_IN } else { Duration::MAX };
-        self.quarantine.strike(now, COOLDOWN, LONGEST_COOLDOWN, forgiven_in);
+        self.quarantine.record_failure(now, COOLDOWN, LONGEST_COOLDOWN, forgiven_in);
         self.in_a_row += 1;
         self.well = 0;
         self.last = Some(error);
@@ -69,15 +69,15 @@ impl Trust {
 
     /// It cannot do the task.
     pub(super) fn retire(&mut self, error: Error) {
-        self.quarantine.state = State::Retired;
+        self.quarantine.state = LaneState::Retired;
         self.last = Some(error);
     }
 
     /// It has done a piece well. Says whether that brought it back.
     pub(super) fn done(&mut self, canary: bool, now: Time) -> bool {
-        let is_back = canary && matches!(self.quarantine.state, State::Quarantined { .. });
+        let is_back = canary && matches!(self.quarantine.state, LaneState::Quarantined { .. });
         if is_back {
-            (self.quarantine.state, self.quarantine.well_since) = (State::Healthy, now);
+            (self.quarantine.state, self.quarantine.well_since) = (LaneState::Healthy, now);
         }
         // What somebody had begun before the device failed says nothing about it now.
         if self.is_working() {
@@ -99,7 +99,7 @@ mod test {
 
     fn until(trust: &Trust) -> Time {
         match trust.quarantine.state {
-            State::Quarantined { until } => until,
+            LaneState::Quarantined { until } => until,
             _ => panic!("it is not set aside: {trust:?}"),
         }
     }

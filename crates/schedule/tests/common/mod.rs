@@ -13,7 +13,8 @@ use evener_device::{
     testing::Faults,
 };
 use evener_schedule::{
-    Chunk, Done, Job, KernelParams, KernelState, KernelTask, Pool, Report, Results, RunError, Settings, Task,
+    Chunk, DoneItems, Job, KernelParams, KernelState, KernelTask, Pool, Report, Results, RunError, Settings,
+    Task,
 };
 
 /// The processor under another name, as a device of another kind.
@@ -103,22 +104,22 @@ fn settle_while(pool: &Pool, mut meanwhile: impl FnMut()) {
 /// Few, large chunks, and little patience. What is healthy must still get away with being slow, on a machine that has
 /// other things to do.
 pub(crate) const SHORT: Settings = Settings {
-    shortest_fraction: 0.2,
-    longest_fraction: 0.5,
-    longest_at_least: Duration::from_micros(200),
-    whole_under: Duration::ZERO,
-    overheads: 0.0,
-    growth: 1_000.0,
+    min_fraction: 0.2,
+    max_fraction: 0.5,
+    always_allowed: Duration::from_micros(200),
+    unsplit_under: Duration::ZERO,
+    min_overheads: 0.0,
+    max_growth: 1_000.0,
     hung_after: Duration::from_millis(250),
     hung_factor: 10.0,
-    limit: None,
+    chunk_limit: None,
     silence: Duration::from_secs(10),
     silence_factor: 100.0,
     return_limit: Duration::from_millis(300),
-    cooldown: Duration::from_millis(2),
-    longest_cooldown: Duration::from_millis(64),
-    look_again: Duration::from_millis(1),
-    rescue: true,
+    first_quarantine: Duration::from_millis(2),
+    max_quarantine: Duration::from_millis(64),
+    straggler_check: Duration::from_millis(1),
+    speculative_copies: true,
     exclusive_under: Duration::from_micros(100),
     max_items: None,
 };
@@ -237,7 +238,7 @@ pub(crate) fn assert_counted_once(report: &Report, items: usize) {
 }
 
 /// What an error says was done is possible: ranges in order, apart, within the items, and not all of them.
-pub(crate) fn assert_sane(done: &Done, items: usize) {
+pub(crate) fn assert_sane(done: &DoneItems, items: usize) {
     let mut after = None;
     for range in &done.0 {
         assert!(range.start < range.end && range.end <= items as u64, "{done:?} of {items}");
@@ -248,7 +249,7 @@ pub(crate) fn assert_sane(done: &Done, items: usize) {
 }
 
 /// What the error says was done, where it says so.
-pub(crate) fn done_of(error: &RunError) -> Option<&Done> {
+pub(crate) fn done_of(error: &RunError) -> Option<&DoneItems> {
     match error {
         RunError::NoDeviceLeft { done, .. }
         | RunError::Cancelled { done, .. }

@@ -155,7 +155,7 @@ fn plan(dice: &mut Dice, lanes: usize) -> Plan {
         strategy: if dice.under(5) == 0 { strategies[dice.under(3)] } else { Strategy::Adaptive },
         settings: match dice.under(4) {
             0 => Settings { max_items: Some(1 + dice.under(64) as u64), ..Settings::default() },
-            1 => Settings { rescue: false, ..Settings::default() },
+            1 => Settings { speculative_copies: false, ..Settings::default() },
             _ => Settings::default(),
         },
         errors: 0,

@@ -131,7 +131,7 @@ impl<I, O> Desk<I, O> {
     /// they make is of no use, and they may hang: no piece may wait for them.
     pub(super) fn strike(&mut self, line: usize, generation: u64, error: Error, now: Time) {
         let it = &mut self.lines[line];
-        if !it.seat.renew(generation) {
+        if !it.seat.reopen(generation) {
             return;
         }
         it.trust.strike(error, now);

@@ -16,7 +16,7 @@ use std::sync::{Weak, atomic::Ordering::Relaxed};
 use evener_device::{Device, DeviceId, Error};
 
 use super::{super::Handle, *};
-use crate::{executor::Seat, queue::shared::Shared};
+use crate::{executor::PoolDevice, queue::shared::Shared};
 
 /// One seed is one world. A failure names its seed, with which it can be run alone.
 const SEEDS: std::ops::Range<u64> = 0..200;
@@ -157,7 +157,7 @@ impl World {
         let mut random = Random(seed);
         let devices = 1 + random.below(4) as usize;
         let line = |index: usize, random: &mut Random| {
-            let seat = Arc::new(Seat::new(index, Device::cpu()));
+            let seat = Arc::new(PoolDevice::new(index, Device::cpu()));
             let workers = if random.percent(20) { 16 } else { 1 + random.below(3) as usize };
             let score = 1.0 + random.below(30) as f64;
             Line::new(seat, score, workers, random.percent(75))
@@ -296,7 +296,7 @@ impl World {
         let Worker { number, line, ready_for, dismissed, .. } = self.workers[index];
         let was_working = self.desk.lines[line].trust.is_working();
         let work = match self.desk.ask(number, ready_for, self.now) {
-            Next::Rest { until } => {
+            Next::Wait { until } => {
                 assert!(!dismissed);
                 self.workers[index].asleep = Some(until);
                 self.desk.lines[line].timers += usize::from(until.is_some());
@@ -309,7 +309,7 @@ impl World {
                 }
                 return;
             }
-            Next::Go => {
+            Next::Exit => {
                 self.workers.swap_remove(index);
                 return;
             }

@@ -31,7 +31,7 @@ use evener_device::Error;
 use super::{Attempt, Desk, Doing, Evidence, Hand, InFlight};
 use crate::{
     contain::log,
-    run::{State, Time},
+    run::{LaneState, Time},
 };
 
 /// How often the look-after thread runs while the queue is busy.
@@ -200,11 +200,11 @@ impl<I, O> Desk<I, O> {
             return false;
         }
         match it.trust.quarantine.state {
-            State::Retired => false,
-            State::Quarantined { .. } => {
+            LaneState::Retired => false,
+            LaneState::Quarantined { .. } => {
                 !it.trust.is_hopeless() && !it.trial.is_some_and(|hand| self.is_silent(hand, now))
             }
-            State::Healthy => {
+            LaneState::Healthy => {
                 let mut workers = self.hands.iter().filter(|(_, hand)| hand.line == line);
                 let may_start_another = it.hands < it.max_workers && !it.stall.unready;
                 may_start_another || workers.any(|(&hand, _)| !self.is_silent(hand, now))

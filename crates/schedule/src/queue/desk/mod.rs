@@ -332,13 +332,13 @@ impl<I, O> Desk<I, O> {
     /// that has hung, and no piece may wait for that.
     pub(super) fn ask(&mut self, hand: u64, ready_for: Option<u64>, now: Time) -> Next<I> {
         let Some((line, warm)) = self.hands.get(&hand).map(|hand| (hand.line, hand.warm)) else {
-            return Next::Go;
+            return Next::Exit;
         };
         let generation = self.lines[line].seat.generation();
         let is_outdated = ready_for.is_some_and(|ready| ready != generation);
         if self.is_over() || self.lines[line].trust.is_retired() || is_outdated {
             self.dismiss(hand);
-            return Next::Go;
+            return Next::Exit;
         }
         let until = match self.pick(line, now) {
             None => None,
@@ -350,7 +350,7 @@ impl<I, O> Desk<I, O> {
                     (Doing::Preparing { span: Span::new(now), generation }, Next::Prepare)
                 } else {
                     let Some((flight, pieces, next)) = self.begin(hand, line, pick) else {
-                        return Next::Rest { until: None };
+                        return Next::Wait { until: None };
                     };
                     let (span, evidence) = (Span::new(now), Evidence::Pending);
                     let attempt =
@@ -366,7 +366,7 @@ impl<I, O> Desk<I, O> {
                 return next;
             }
         };
-        Next::Rest { until }
+        Next::Wait { until }
     }
 
     /// Puts a batch in flight, or another attempt at one. Gives its number, its size, and what the worker is to do.

@@ -3,7 +3,7 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 use evener_device::{Device, Error};
 
 use super::*;
-use crate::executor::Seat;
+use crate::executor::PoolDevice;
 use crate::queue::handle::Answer;
 
 type TestDesk = Desk<u32, u32>;
@@ -31,7 +31,7 @@ fn desk(scores: &[f64]) -> TestDesk {
 }
 
 fn desk_with(scores: &[f64], limits: Limits, may_hang: bool) -> TestDesk {
-    let seat = |index| Arc::new(Seat::new(index, Device::cpu()));
+    let seat = |index| Arc::new(PoolDevice::new(index, Device::cpu()));
     let line = |(index, &score): (usize, &f64)| Line::new(seat(index), score, 1, may_hang);
     let lines: Vec<_> = scores.iter().enumerate().map(line).collect();
     let mut desk = Desk::new(lines, BalancerSettings::default(), limits, alone(), 1000);
@@ -168,9 +168,9 @@ fn a_batch_has_the_first_pieces_and_is_taken_when_it_is_full_or_due() {
         _ => Vec::new(),
     };
     submit(&mut desk, 0, 0, ms(0));
-    assert!(matches!(desk.ask(0, Some(0), ms(1)), Next::Rest { until: Some(until) } if until == ms(20)));
+    assert!(matches!(desk.ask(0, Some(0), ms(1)), Next::Wait { until: Some(until) } if until == ms(20)));
     submit(&mut desk, 1, 1, ms(5));
-    assert!(matches!(desk.ask(0, Some(0), ms(19)), Next::Rest { until: Some(until) } if until == ms(20)));
+    assert!(matches!(desk.ask(0, Some(0), ms(19)), Next::Wait { until: Some(until) } if until == ms(20)));
     assert_eq!(
         size(&desk.ask(0, Some(0), ms(20))),
         [1, 0],
@@ -200,7 +200,7 @@ fn a_piece_with_a_home_is_not_left_to_a_worker_of_another_device() {
     let mut desk = desk(&[10.0, 10.0]);
     desk.batch = Batch { pieces: 3, delay: ms(20) };
     submit(&mut desk, 0, 0, ms(0));
-    assert!(matches!(desk.ask(0, Some(0), ms(1)), Next::Rest { until: Some(_) }));
+    assert!(matches!(desk.ask(0, Some(0), ms(1)), Next::Wait { until: Some(_) }));
     desk.lines[0].timers += 1;
     assert!(desk.to_wake(ms(2)).is_empty(), "one worker waits until the batch is due, which is enough");
     let wishes = Wishes { priority: 0, home: Some((1, ms(5))) };
@@ -443,7 +443,7 @@ fn one_passing_error_on_each_device_ends_well() {
 
 #[test]
 fn a_canary_does_not_wait_for_an_attempt_from_before_the_quarantine() {
-    let seat = Arc::new(Seat::new(0, Device::cpu()));
+    let seat = Arc::new(PoolDevice::new(0, Device::cpu()));
     let mut desk = Desk::new(
         vec![Line::new(seat, 10.0, 2, true)],
         BalancerSettings::default(),
@@ -472,7 +472,7 @@ fn a_canary_does_not_wait_for_an_attempt_from_before_the_quarantine() {
 
 /// A desk over two devices with so many workers each, and no worker yet.
 fn desk_of_many(workers: usize) -> TestDesk {
-    let line = |index| Line::new(Arc::new(Seat::new(index, Device::cpu())), 10.0, workers, true);
+    let line = |index| Line::new(Arc::new(PoolDevice::new(index, Device::cpu())), 10.0, workers, true);
     Desk::new(vec![line(0), line(1)], BalancerSettings::default(), no_limits(), alone(), 1000)
 }
 
@@ -487,15 +487,15 @@ fn a_canary_does_not_wait_for_workers_that_make_an_old_opening_ready() {
     assert!(matches!(desk.ask(workers[1], None, ms(0)), Next::Prepare));
     assert!(matches!(desk.ask(workers[2], None, ms(0)), Next::Prepare));
     desk.failed(workers[0], lost(), ms(1));
-    assert!(matches!(desk.ask(workers[0], Some(0), ms(1)), Next::Go), "it gives back what it holds");
+    assert!(matches!(desk.ask(workers[0], Some(0), ms(1)), Next::Exit), "it gives back what it holds");
     assert_eq!(desk.understaffed(ms(101)), Some(0), "no other worker will try it");
     let fresh = desk.hire(0);
     assert!(matches!(desk.ask(fresh, None, ms(101)), Next::Prepare));
     // Those who come back late are let go, and what they say of an old opening counts for nothing.
     desk.prepared(workers[1], u64::MAX);
     desk.not_ready(workers[2], 0, lost(), ms(102));
-    assert!(matches!(desk.ask(workers[1], Some(0), ms(102)), Next::Go));
-    assert!(matches!(desk.ask(workers[2], None, ms(102)), Next::Go));
+    assert!(matches!(desk.ask(workers[1], Some(0), ms(102)), Next::Exit));
+    assert!(matches!(desk.ask(workers[2], None, ms(102)), Next::Exit));
     assert_eq!((desk.lines[0].hands, desk.lines[0].preparing, desk.lines[0].trial), (1, 1, Some(fresh)));
 }
 
@@ -693,8 +693,8 @@ impl Drive {
                 self.hands[index].2 = Some(self.desk.lines[line].seat.generation());
                 Given::Ready
             }
-            Next::Rest { .. } => Given::Nothing,
-            Next::Go => {
+            Next::Wait { .. } => Given::Nothing,
+            Next::Exit => {
                 self.hands.swap_remove(index);
                 return;
             }
@@ -742,7 +742,7 @@ proptest::proptest! {
         devices in 1usize..4,
         events in proptest::collection::vec((0u8..8, 0usize..8, 0u8..40, 0u64..700), 1..200),
     ) {
-        let seat = |index| Arc::new(Seat::new(index, Device::cpu()));
+        let seat = |index| Arc::new(PoolDevice::new(index, Device::cpu()));
         let lines = (0..devices).map(|index| Line::new(seat(index), 10.0 + index as f64, 2, true));
         let settings = BalancerSettings { interval: ms(100), ..BalancerSettings::default() };
         let limits = Limits { prepare: Duration::from_secs(5), ..no_limits() };
