@@ -18,7 +18,7 @@ impl StopReason {
 }
 
 impl<T: Task, E: RunData<T>> Shared<T, E> {
-    /// The result of a run of so many items, once it has ended.
+    /// The result of a run of this many items, once it has ended.
     pub(crate) fn result(
         &self,
         core: &mut Core,

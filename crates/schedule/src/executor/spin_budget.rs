@@ -18,7 +18,7 @@ impl SpinBudget {
     /// For the thread that waits for a run: most short runs are over by then.
     const LONGEST: SpinBudget = SpinBudget(Duration::from_micros(500));
 
-    /// The budget of a thread that waits for so many workers: short if they need all cores.
+    /// The budget of a thread that waits for this many workers: short if they need all cores.
     pub(crate) fn for_waiting_on(workers: usize) -> Self {
         static CORES: OnceLock<usize> = OnceLock::new();
         let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));

@@ -17,7 +17,7 @@ use crate::sync::{lock, wait};
 type Work = Box<dyn FnOnce() + Send>;
 
 /// Threads for one device's lanes. A run takes as many as it needs, and each returns to the cache when its work ends. A
-/// thread that a hung device blocks does not return, and nobody waits for it. Idle threads exit when the cache is dropped.
+/// thread that a hung device blocks does not return, and no run waits for it. Idle threads exit when the cache is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct ThreadCache {
     inner: Arc<Inner>,

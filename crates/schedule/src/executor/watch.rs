@@ -96,7 +96,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         loop {
             let core = self.core();
             if core.run.outcome().is_some() {
-                if let Some(reporter) = reporter.as_mut().filter(|it| it.has_told()) {
+                if let Some(reporter) = reporter.as_mut().filter(|it| it.has_reported()) {
                     let progress = Progress { ended: true, ..self.progress(&core, self.now()) };
                     let is_stopped = core.run.outcome() == Some(&Outcome::Stopped);
                     drop(core);

@@ -143,7 +143,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
         };
         let claims = self.divisible[lane].then_some(&**claims);
         // SAFETY: the slots are valid until the results are dropped or kept in `finish`: they are this worker's scratch
-        // memory, or `hold` keeps the caller's memory. Nobody else writes to them: `Run` gives the items of an exclusive
+        // memory, or `hold` keeps the caller's memory. No other thread writes to them: `Run` gives the items of an exclusive
         // chunk to no other lane (`Run::may_be_exclusive`), except items that are stolen, and `Claims` lets a worker write
         // results of claimed items only, which are never stolen.
         #[allow(unsafe_code)]

@@ -30,8 +30,8 @@ fn no_items_and_no_lanes_end_at_once() {
     let mut nothing = Run::new(0, &[ONE_AT_A_TIME], &Shares::Pulled, Settings::default());
     assert_eq!(nothing.outcome(), Some(&Outcome::Complete));
     assert_eq!(nothing.ask(0, ms(0)), Answer::Ended);
-    let nobody = Run::new(5, &[], &Shares::Pulled, Settings::default());
-    assert_eq!(nobody.outcome(), Some(&Outcome::NoLaneLeft));
+    let without_lanes = Run::new(5, &[], &Shares::Pulled, Settings::default());
+    assert_eq!(without_lanes.outcome(), Some(&Outcome::NoLaneLeft));
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn a_run_waits_for_lanes_that_may_come_back_and_a_task_error_ends_it_at_once() {
     run.overdue(ms(129_999));
     assert_eq!(run.outcome(), None);
     run.overdue(ms(130_000));
-    assert_eq!(run.outcome(), Some(&Outcome::NoLaneLeft), "nobody came back for thirty seconds");
+    assert_eq!(run.outcome(), Some(&Outcome::NoLaneLeft), "no lane came back for thirty seconds");
 
     let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, settings);
     run.lane_failed(0, Failure::Unable, ms(0));

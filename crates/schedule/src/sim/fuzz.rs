@@ -210,7 +210,7 @@ fn random_scenarios_complete_within_their_bound_and_near_the_best_fixed_split() 
     let wrong: Vec<String> = wrong.into_iter().filter_map(Result::err).collect();
     let compared = compared.into_iter().filter_map(Result::ok);
     let (mut fair, mut chancy): (Vec<Comparison>, Vec<Comparison>) = compared.partition(|it| it.is_fair);
-    let tell = |what, compared: &mut Vec<Comparison>| {
+    let print_worst = |what, compared: &mut Vec<Comparison>| {
         compared.sort_by(|a, b| b.to_best.total_cmp(&a.to_best));
         let behind = compared.iter().filter(|it| it.to_best > 1.05).count();
         println!(
@@ -220,8 +220,8 @@ fn random_scenarios_complete_within_their_bound_and_near_the_best_fixed_split() 
         compared.iter().take(10.max(behind)).for_each(|it| println!("{}", it.text));
         behind
     };
-    let behind = tell("with many items", &mut fair);
-    let unlucky = tell("with few items", &mut chancy);
+    let behind = print_worst("with many items", &mut fair);
+    let unlucky = print_worst("with few items", &mut chancy);
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong[..wrong.len().min(3)].join("\n"));
     assert!(fair.iter().all(|it| it.to_best <= 1.25), "{}", fair[0].text);
     assert!(behind * 200 <= fair.len(), "{behind} of {} are more than 5 % behind", fair.len());

@@ -30,7 +30,7 @@ pub struct Scenario {
     /// The seed of random numbers: the same seed gives the same run.
     #[serde(default)]
     pub seed: u64,
-    /// The devices: 1 to 100,000, each with a name of its own.
+    /// The devices: 1 to 100,000, all with different names.
     #[serde(rename = "device")]
     pub devices: Vec<DeviceSpec>,
     /// Events during the run: at most 100,000.
