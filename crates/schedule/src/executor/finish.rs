@@ -30,7 +30,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         in_place: bool,
     ) -> Next {
         if let Some(fold) = &self.fold {
-            match guarded(self.devices[chunk.lane].id.clone(), "combining", || Ok(fold(results.take()))) {
+            match guarded(self.device(chunk.lane).id.clone(), "combining", || Ok(fold(results.take()))) {
                 Ok(folded) => results.extend(folded),
                 Err(error) => return self.fail(me, chunk, began, error, generation),
             }
@@ -48,7 +48,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         }
         core.workers[me].activity = WorkerActivity::Idle;
         if core.run.outcome().is_some() {
-            self.devices[chunk.lane].counters.drop();
+            self.device(chunk.lane).counters.drop();
             return Next::Exit;
         }
         let took = core.recorder.took(chunk.lane, began, now);
@@ -64,7 +64,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let items = items.map(|items| items.end - items.start).sum();
         core.recorder.ended(chunk, began, items, (done.copies.up, done.copies.down), now);
         core.run.done_in_parts(chunk.lane, done.parts);
-        self.devices[chunk.lane].counters.end(took);
+        self.device(chunk.lane).counters.end(took);
         if chunk.purpose == Purpose::Canary {
             core.recorder.update_lane_states(&core.run, now);
         }
@@ -99,7 +99,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     /// The run ended while a chunk was in flight.
     pub(super) fn ended(&self, me: usize, lane: LaneIndex) -> Next {
         if !self.core().workers[me].abandoned {
-            self.devices[lane].counters.drop();
+            self.device(lane).counters.drop();
         }
         Next::Exit
     }
@@ -122,9 +122,9 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         core.workers[me].activity = WorkerActivity::Idle;
         let has_failed = !matches!(error, Error::Ended);
         if has_failed {
-            self.devices[lane].counters.fail()
+            self.device(lane).counters.fail()
         } else {
-            self.devices[lane].counters.drop()
+            self.device(lane).counters.drop()
         }
         if core.run.outcome().is_some() {
             return Next::Exit;
@@ -136,7 +136,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             return self.ask_within(&mut core, me, lane, generation, now);
         }
         core.recorder.wasted(chunk, Activity::Failure, began, now);
-        log!(warn, device = %self.devices[lane].id, items = ?chunk.items, %error, "chunk failed");
+        log!(warn, device = %self.device(lane).id, items = ?chunk.items, %error, "chunk failed");
         let failure = Failure::from(&error);
         core.run.failed(chunk.id, failure, now);
         match failure {
@@ -147,7 +147,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         if core.run.state(lane) != LaneState::Healthy {
             // The lane was set aside with all of its chunks: its device is reopened, and its other workers are replaced,
             // since nothing would notice if one of them hung.
-            self.devices[lane].reopen(generation);
+            self.device(lane).reopen(generation);
             self.replace(&mut core, lane, now, |activity| matches!(activity, WorkerActivity::Chunk(..)));
         }
         let next = self.ask_within(&mut core, me, lane, generation, now);

@@ -23,7 +23,7 @@ mod worker_loop;
 use std::{
     ops::Range,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, TryLockError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError,
         atomic::{
             AtomicBool,
             Ordering::{Acquire, Release},
@@ -55,6 +55,9 @@ use crate::{
 /// Combines the results of a chunk before they are kept: each unit of items becomes one.
 pub(crate) type Fold<O> = Arc<dyn Fn(Vec<O>) -> Vec<O> + Send + Sync>;
 
+/// Returns the lanes in reserve: the device of each, and its properties.
+pub(crate) type Reserve<'a> = &'a dyn Fn() -> Vec<(Arc<PoolDevice>, LaneSpec)>;
+
 /// The state that all threads of one run share.
 pub(crate) struct Shared<T: Task, E> {
     pub(crate) task: T,
@@ -67,6 +70,8 @@ pub(crate) struct Shared<T: Task, E> {
     pub(crate) items: u64,
     /// Whether other lanes can steal from a lane's chunks.
     divisible: Vec<bool>,
+    /// The device of each lane that was added later, and whether other lanes can steal from its chunks.
+    added: OnceLock<Vec<(Arc<PoolDevice>, bool)>>,
     /// The task's states on the devices, kept between runs.
     pub(crate) states: Arc<StateCache<T::State>>,
     pub(crate) start: Instant,
@@ -89,8 +94,6 @@ pub(crate) struct Core {
     workers: Vec<WorkerEntry>,
     /// Lanes whose workers were not started yet, one entry per worker.
     lanes_to_start: Vec<LaneIndex>,
-    /// Lanes that are added if the others are not enough. Their devices follow those of the others.
-    pub(crate) reserve: Vec<LaneSpec>,
     /// The units whose results were accepted.
     pub(crate) accepted: Vec<Range<u64>>,
     /// The length of `accepted` at which adjacent ranges are joined next.
@@ -168,6 +171,11 @@ enum WorkerActivity {
     Chunk(crate::run::Chunk, Time),
 }
 
+/// Whether other lanes can steal from chunks on this device. Claims count items in 32 bits.
+fn can_divide<T: Task>(task: &T, device: &PoolDevice, unit: u64) -> bool {
+    unit <= MOST_ITEMS && task.is_divisible(&device.device().0)
+}
+
 impl<T: Task, E: RunData<T>> Shared<T, E> {
     #[expect(clippy::too_many_arguments, reason = "a run needs all of these")]
     pub(crate) fn new(
@@ -180,11 +188,9 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         (unit, items): (u64, u64),
         states: Arc<StateCache<T::State>>,
     ) -> Self {
-        // Claims count items in 32 bits.
-        let divisible =
-            |pool_device: &Arc<PoolDevice>| unit <= MOST_ITEMS && task.is_divisible(&pool_device.device().0);
         Shared {
-            divisible: devices.iter().map(divisible).collect(),
+            divisible: devices.iter().map(|device| can_divide(&task, device, unit)).collect(),
+            added: OnceLock::new(),
             task,
             devices,
             data,
@@ -198,7 +204,6 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                 recorder,
                 workers: Vec::new(),
                 lanes_to_start: Vec::new(),
-                reserve: Vec::new(),
                 accepted: Vec::new(),
                 join_accepted_at: JOIN_ACCEPTED_AT,
                 failures: Vec::new(),
@@ -209,6 +214,20 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             progress_made: Condvar::new(),
             has_ended: AtomicBool::new(false),
         }
+    }
+
+    /// The device of a lane.
+    pub(crate) fn device(&self, lane: LaneIndex) -> &Arc<PoolDevice> {
+        self.devices.get(lane).unwrap_or_else(|| &self.added()[lane - self.devices.len()].0)
+    }
+
+    /// Whether other lanes can steal from a lane's chunks.
+    fn is_divisible(&self, lane: LaneIndex) -> bool {
+        self.divisible.get(lane).copied().unwrap_or_else(|| self.added()[lane - self.divisible.len()].1)
+    }
+
+    fn added(&self) -> &[(Arc<PoolDevice>, bool)] {
+        self.added.get().map_or(&[], |added| added)
     }
 
     /// Locks the core. Threads hold it for a fraction of a microsecond, so a thread that finds it locked spins for some

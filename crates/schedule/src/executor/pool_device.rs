@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{Device, DeviceId, DeviceKind};
+use evener_device::{Device, DeviceId, DeviceKind, ScoreTable};
 
 use super::{SpinBudget, ThreadCache};
 use crate::sync::lock;
@@ -18,6 +18,8 @@ use crate::sync::lock;
 pub(crate) struct PoolDevice {
     pub(crate) index: usize,
     pub(crate) id: DeviceId,
+    /// Its static score, from its description alone.
+    pub(crate) score: f64,
     device: Mutex<Device>,
     /// How often the device was reopened.
     generation: AtomicU64,
@@ -33,8 +35,9 @@ impl PoolDevice {
         let spin_budget = if is_core { SpinBudget::SHORT } else { SpinBudget::LONG };
         let threads =
             ThreadCache::new(id.to_string(), spin_budget, move |number| binding.bind_thread(number));
+        let score = ScoreTable::default().score(device.describe()).points;
         let (device, generation) = (Mutex::new(device), AtomicU64::new(0));
-        PoolDevice { index, id, device, generation, threads, counters: Counters::default() }
+        PoolDevice { index, id, score, device, generation, threads, counters: Counters::default() }
     }
 
     /// The device, and its generation.

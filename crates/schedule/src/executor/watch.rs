@@ -13,11 +13,11 @@ use std::{
 
 use evener_device::Error;
 
-use super::{Core, RunData, Shared, SpinBudget, WorkerActivity};
+use super::{Core, PoolDevice, Reserve, RunData, Shared, SpinBudget, WorkerActivity, can_divide};
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
-    run::{Failure, LaneIndex, Outcome, Time},
+    run::{Failure, LaneIndex, LaneSpec, Outcome, Time},
     sync::wait_timeout,
     task::Task,
     trace::Activity,
@@ -66,10 +66,12 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     }
 
     /// Watches until the run has ended, and runs chunks of the lane `own` meanwhile, if one is given. Reports progress.
-    /// Returns why the run was stopped, if it was.
+    /// Adds
+    /// the lanes of `reserve` if the others are not enough. Returns why the run was stopped, if it was.
     pub(crate) fn watch(
         self: &Arc<Self>,
         control: &Control,
+        reserve: Reserve<'_>,
         reporter: &mut Option<Reporter<'_>>,
         own: Option<LaneIndex>,
     ) -> Option<StopReason> {
@@ -80,7 +82,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                 let now = self.now();
                 if now >= next_check {
                     next_check = now + CHECK_INTERVAL;
-                    stopped = stopped.or(self.check_and_report(self.core(), control, reporter));
+                    stopped = stopped.or(self.check_and_report(self.core(), control, reserve, reporter));
                 }
             });
         }
@@ -121,7 +123,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                     core = self.core();
                 }
             }
-            stopped = stopped.or(self.check_and_report(core, control, reporter));
+            stopped = stopped.or(self.check_and_report(core, control, reserve, reporter));
         }
     }
 
@@ -139,7 +141,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             });
         let (chunk, began) = chunks.min_by_key(|(_, began)| *began)?;
         let (items, seconds) = (self.items_of(&chunk.items), now.saturating_sub(began).as_secs());
-        Some(format!("{}: items {}..{} for {seconds} s", self.devices[chunk.lane].id, items.start, items.end))
+        Some(format!("{}: items {}..{} for {seconds} s", self.device(chunk.lane).id, items.start, items.end))
     }
 
     /// Checks the run once, and reports progress if it is time.
@@ -147,9 +149,10 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         self: &Arc<Self>,
         mut core: MutexGuard<'_, Core>,
         control: &Control,
+        reserve: Reserve<'_>,
         reporter: &mut Option<Reporter<'_>>,
     ) -> Option<StopReason> {
-        let stopped = self.check(&mut core, control);
+        let stopped = self.check(&mut core, control, reserve);
         let now = self.now();
         if let Some(reporter) = reporter.as_mut().filter(|it| it.is_due(now)) {
             let progress = self.progress(&core, now);
@@ -161,7 +164,12 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     }
 
     /// Checks once for a stop, hung chunks, devices that are not ready, and whether the reserve is needed.
-    pub(crate) fn check(self: &Arc<Self>, core: &mut Core, control: &Control) -> Option<StopReason> {
+    pub(crate) fn check(
+        self: &Arc<Self>,
+        core: &mut Core,
+        control: &Control,
+        reserve: Reserve<'_>,
+    ) -> Option<StopReason> {
         let now = self.now();
         let stopped = control.stop_reason(|| now);
         if stopped.is_some() {
@@ -173,15 +181,18 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         self.replace_hung(core, now);
         self.replace_unready(core, control.prepare_limit, now);
         if core.run.needs_reserve(now) {
-            self.add_reserve(core);
+            self.add_lanes(core, reserve());
         }
         None
     }
 
-    /// Adds the lanes in reserve to the run, and starts their workers.
-    fn add_reserve(self: &Arc<Self>, core: &mut Core) {
-        let (first, specs) = (core.run.tallies().len(), std::mem::take(&mut core.reserve));
-        log!(info, lanes = specs.len(), "adding the devices that were left out: the others are not enough");
+    /// Adds lanes to the run, once, and starts their workers.
+    fn add_lanes(self: &Arc<Self>, core: &mut Core, lanes: Vec<(Arc<PoolDevice>, LaneSpec)>) {
+        log!(info, lanes = lanes.len(), "adding the devices that were left out: the others are not enough");
+        let first = core.run.tallies().len();
+        let (devices, specs): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
+        let divide = |device: Arc<PoolDevice>| (device.clone(), can_divide(&self.task, &device, self.unit));
+        self.added.get_or_init(|| devices.into_iter().map(divide).collect());
         core.run.add_lanes(&specs);
         core.recorder.add_lanes(specs.len());
         for (index, spec) in specs.iter().enumerate() {
@@ -240,7 +251,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         after: Duration,
         now: Time,
     ) {
-        let pool_device = &self.devices[lane];
+        let pool_device = self.device(lane);
         let error = Error::TimedOut { device: pool_device.id.clone(), operation, after };
         log!(warn, device = %pool_device.id, %error, "device timed out");
         core.keep_failure(error);
@@ -269,7 +280,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                 WorkerActivity::Preparing(began) => core.recorder.prepared(lane, began, now),
                 WorkerActivity::Chunk(chunk, began) => {
                     core.recorder.wasted(&chunk, Activity::Failure, began, now);
-                    self.devices[lane].counters.fail();
+                    self.device(lane).counters.fail();
                 }
             }
             if core.run.outcome().is_none() {
@@ -280,8 +291,9 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
 
     /// The progress of the run. Items that a worker of plain code has begun count as done.
     fn progress(&self, core: &Core, now: Time) -> Progress {
-        let mut begun = vec![0; self.devices.len()];
-        for worker in core.workers.iter().filter(|worker| self.divisible[worker.lane] && !worker.abandoned) {
+        let mut begun = vec![0; core.run.tallies().len()];
+        for worker in core.workers.iter().filter(|worker| self.is_divisible(worker.lane) && !worker.abandoned)
+        {
             // Items of a chunk with a speculative copy may be counted for the other lane.
             if let WorkerActivity::Chunk(chunk, _) = &worker.activity
                 && chunk.exclusive
@@ -290,8 +302,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             }
         }
         let mut shares: Vec<(evener_device::DeviceId, u64)> = Vec::new();
-        for (lane, pool_device) in self.devices.iter().enumerate().take(core.run.tallies().len()) {
-            let items = core.recorder.items(lane) + begun[lane];
+        for (lane, begun) in begun.into_iter().enumerate() {
+            let (pool_device, items) = (self.device(lane), core.recorder.items(lane) + begun);
             match shares.last_mut() {
                 Some((id, sum)) if *id == pool_device.id => *sum += items,
                 _ => shares.push((pool_device.id.clone(), items)),

@@ -68,7 +68,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     /// Gets a state for the worker: its own, a cached one, or a new one.
     fn prepare(&self, worker: &mut Worker<T>) -> Next {
         let Worker { me, lane, ref mut state, .. } = *worker;
-        let pool_device = &self.devices[lane];
+        let pool_device = self.device(lane);
         let mut available = state.take().or_else(|| self.states.take(pool_device));
         loop {
             let Some(mut core) = self.wait_out_quarantine(me, lane) else {
@@ -124,7 +124,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
         let Worker { me, lane, ref claims, state: Some(ref mut state), ref mut scratch, .. } = *worker else {
             return Next::Prepare;
         };
-        self.devices[lane].counters.begin();
+        self.device(lane).counters.begin();
         let in_place = self.data.slots().filter(|_| chunk.exclusive && self.fold.is_none());
         let hold = in_place.map(Slots::hold);
         if let Some(None) = hold {
@@ -141,7 +141,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
                 NonNull::from(scratch.as_mut_slice()).cast()
             }
         };
-        let claims = self.divisible[lane].then_some(&**claims);
+        let claims = self.is_divisible(lane).then_some(&**claims);
         // SAFETY: the slots are valid until the results are dropped or kept in `finish`: they are this worker's scratch
         // memory, or `hold` keeps the caller's memory. No other thread writes to them: `Run` gives the items of an exclusive
         // chunk to no other lane (`Run::may_be_exclusive`), except items that are stolen, and `Claims` lets a worker write
@@ -211,7 +211,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     /// Returns the worker's state to the cache.
     fn exit(&self, worker: &mut Worker<T>) {
         if let Some(state) = worker.state.take() {
-            self.states.put(&self.devices[worker.lane], state);
+            self.states.put(self.device(worker.lane), state);
         }
     }
 
@@ -227,10 +227,10 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
             std::mem::replace(&mut entry.activity, WorkerActivity::Idle)
         {
             core.recorder.wasted(&chunk, Activity::Failure, began, now);
-            self.devices[lane].counters.fail();
+            self.device(lane).counters.fail();
         }
-        let error = task_error(&self.devices[lane].id, "working on a lane".into(), message);
-        log!(warn, device = %self.devices[lane].id, %error, "a worker panicked");
+        let error = task_error(&self.device(lane).id, "working on a lane".into(), message);
+        log!(warn, device = %self.device(lane).id, %error, "a worker panicked");
         core.keep_failure(error);
         core.run.lane_failed(lane, Failure::Unable, now);
         core.record_lane_states(now);
@@ -251,7 +251,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
 
     fn spawn(self: &Arc<Self>, worker: Worker<T>) -> std::io::Result<()> {
         let shared = self.clone();
-        self.devices[worker.lane].threads.spawn(move || {
+        self.device(worker.lane).threads.spawn(move || {
             shared.start_some_workers();
             run_worker(&shared, worker, Next::Prepare);
         })
@@ -261,7 +261,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     fn worker_not_started(&self, core: &mut Core, me: usize, error: &std::io::Error) {
         core.workers[me].abandoned = true;
         let lane = core.workers[me].lane;
-        core.keep_failure(no_thread(&self.devices[lane].id, error));
+        core.keep_failure(no_thread(&self.device(lane).id, error));
         core.run.lane_failed(lane, Failure::Unable, self.now());
         self.wake_all();
     }
@@ -296,7 +296,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     /// Runs chunks of a lane on the thread that started the run, for as long as there are any, and calls `between_chunks`
     /// after each, which is every few milliseconds. Then a worker takes over.
     pub(super) fn work_on_lane(self: &Arc<Self>, lane: LaneIndex, mut between_chunks: impl FnMut()) {
-        let pool_device = &self.devices[lane];
+        let pool_device = self.device(lane);
         let (device, generation) = pool_device.device();
         let new = || {
             let resident = self.states.resident(pool_device, generation);
@@ -372,7 +372,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         if core.workers[me].abandoned {
             return Next::Exit;
         }
-        if self.devices[lane].generation() != generation {
+        if self.device(lane).generation() != generation {
             return Next::Prepare;
         }
         if let Some(window) = self.data.window() {
@@ -392,7 +392,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         }
         match answer {
             Answer::Run(chunk) => {
-                if self.divisible[lane] {
+                if self.is_divisible(lane) {
                     let items = self.items_of(&chunk.items);
                     core.workers[me].claims.begin(items.end - items.start);
                 }
@@ -432,7 +432,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         if !core.run.may_steal(now) {
             return;
         }
-        for worker in core.workers.iter().filter(|worker| self.divisible[worker.lane] && !worker.abandoned) {
+        for worker in core.workers.iter().filter(|worker| self.is_divisible(worker.lane) && !worker.abandoned)
+        {
             if let WorkerActivity::Chunk(chunk, _) = &worker.activity {
                 let begun = u64::from(worker.claims.claimed()).div_ceil(self.unit);
                 core.run.note_begun(chunk.id, chunk.items.start + begun, now);
@@ -458,7 +459,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         claims: Option<&Claims>,
         results: &mut Results<'s, T::Output>,
     ) -> Result<ChunkStats> {
-        let device = &self.devices[chunk.lane].id;
+        let device = &self.device(chunk.lane).id;
         let range = self.items_of(&chunk.items);
         let at_once = chunk.at_once.saturating_mul(self.unit);
         self.data.with_items(&range, |items| {
