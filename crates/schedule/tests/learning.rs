@@ -63,7 +63,7 @@ impl Task for Contended {
         Ok(())
     }
 
-    fn hands(&self, _: &Device) -> usize {
+    fn workers(&self, _: &Device) -> usize {
         1
     }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     contain::log,
     run::{self, Failure, LaneIndex, Purpose, State, Time, Verdict},
-    task::{Results, Slots, Task, guarded},
+    task::{ResultSlots, Results, Task, catch_panic},
     trace::Activity,
 };
 
@@ -30,14 +30,14 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         in_place: bool,
     ) -> Next {
         if let Some(fold) = &self.fold {
-            match guarded(self.seats[chunk.lane].id.clone(), "combining", || Ok(fold(results.take()))) {
+            match catch_panic(self.seats[chunk.lane].id.clone(), "combining", || Ok(fold(results.take()))) {
                 Ok(folded) => results.extend(folded),
                 Err(error) => return self.fail(me, chunk, began, error, generation),
             }
         }
         // From here to the writing, nobody takes the results away.
-        let hold = self.ends.slots().map(Slots::hold);
-        if let Some(None) = hold {
+        let held = self.ends.slots().map(ResultSlots::guard);
+        if let Some(None) = held {
             return self.ended(me, chunk.lane);
         }
         let mut guard = self.core();
@@ -62,7 +62,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         };
         let items = accepted.iter().map(|units| self.items_of(units));
         core.account.ended(chunk, began, items.map(|items| items.end - items.start).sum(), now);
-        core.account.copies(chunk, (began, now), done.copies.up, done.copies.down);
+        core.account.copies(chunk, (began, now), done.copies.upload, done.copies.download);
         core.run.done_in_parts(chunk.lane, done.parts);
         self.seats[chunk.lane].counters.end(took);
         if chunk.purpose == Purpose::Canary {
@@ -77,11 +77,11 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
             drop(results);
         } else if in_place {
             // No other lane runs any unit of a chunk whose results are in place, so all are accepted.
-            results.leave();
+            results.leave_in_slots();
         } else {
             self.ends.keep(chunk.items.start, results, &accepted);
         }
-        drop(hold);
+        drop(held);
         if self.ends.window().is_some() {
             // A thread that has just found no results waits, or holds the lock until it does.
             drop(self.core());

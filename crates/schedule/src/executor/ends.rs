@@ -8,13 +8,13 @@ use super::Window;
 use crate::{
     contain::contain,
     sync::lock,
-    task::{Items, Lent, Results, Slots, Task},
+    task::{Items, LentItems, ResultSlots, Results, Task},
 };
 
 /// Where the items of a run come from, and where its results go.
 pub(crate) trait Ends<T: Task>: Send + Sync + 'static {
     /// The places of the results, where they are written to those.
-    fn slots(&self) -> Option<&Slots<T::Output>> {
+    fn slots(&self) -> Option<&ResultSlots<T::Output>> {
         None
     }
 
@@ -42,12 +42,12 @@ fn part(first: u64, units: &Range<u64>) -> Range<usize> {
 
 /// A slice of the caller's, and as many results.
 pub(crate) struct Slice<T: Task> {
-    pub(crate) items: Lent<T::Input>,
-    pub(crate) results: Slots<T::Output>,
+    pub(crate) items: LentItems<T::Input>,
+    pub(crate) results: ResultSlots<T::Output>,
 }
 
 impl<T: Task> Ends<T> for Slice<T> {
-    fn slots(&self) -> Option<&Slots<T::Output>> {
+    fn slots(&self) -> Option<&ResultSlots<T::Output>> {
         Some(&self.results)
     }
 
@@ -66,7 +66,7 @@ impl<T: Task> Ends<T> for Slice<T> {
             |units: &Range<u64>| unsafe { self.results.slice(units.start as usize..units.end as usize) };
         let parts = accepted.iter().map(|units| (part(first, units), slots(units)));
         // All parts are moved before the other results are dropped, which is the user's code.
-        contain(|| results.move_parts(parts));
+        contain(|| results.move_ranges(parts));
     }
 }
 
@@ -100,7 +100,7 @@ impl<T: Task> Ends<T> for Stream<T> {
         // What was accepted from another worker may be gone.
         let shared = Owned(self.window.chunk(range.start));
         let items = shared.0.as_ref().and_then(|chunk| chunk.get(range));
-        use_them(Items::Here(items.ok_or(Error::Ended)?))
+        use_them(Items::Slice(items.ok_or(Error::Ended)?))
     }
 
     fn keep(&self, first: u64, mut results: Results<'_, T::Output>, accepted: &[Range<u64>]) {

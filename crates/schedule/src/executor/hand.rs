@@ -16,7 +16,10 @@ use crate::{
     contain::{contain, log},
     run::{self, Answer, Failure, LaneIndex, State, Time},
     sync::wait_timeout,
-    task::{Chunk, Claims, Copies, Items, Results, Slots, Task, guarded, no_thread, perform, task_error},
+    task::{
+        Chunk, Claims, CopyTimes, Items, ResultSlots, Results, Task, catch_panic, run_chunk, task_error,
+        thread_error,
+    },
     trace::Activity,
 };
 
@@ -27,7 +30,7 @@ const WOKEN_AT_ONCE: usize = 3;
 /// How a chunk was done.
 pub(super) struct Done {
     /// How long copies took.
-    pub(super) copies: Copies,
+    pub(super) copies: CopyTimes,
     /// How often the task was called.
     pub(super) parts: u64,
 }
@@ -86,7 +89,7 @@ impl<T: Task, E: Ends<T>> Employer for Arc<Shared<T, E>> {
             at_hand = None;
             let resident = self.shelf.resident(seat, generation);
             let prepare = || self.task.prepare_with(&device, &resident);
-            let prepared = guarded(seat.id.clone(), "preparing", prepare);
+            let prepared = catch_panic(seat.id.clone(), "preparing", prepare);
             let mut core = self.core();
             let now = self.now();
             if core.hands[me].dismissed {
@@ -121,8 +124,8 @@ impl<T: Task, E: Ends<T>> Employer for Arc<Shared<T, E>> {
         };
         self.seats[lane].counters.begin();
         let in_place = self.ends.slots().filter(|_| chunk.exclusive && self.fold.is_none());
-        let hold = in_place.map(Slots::hold);
-        if let Some(None) = hold {
+        let guard = in_place.map(ResultSlots::guard);
+        if let Some(None) = guard {
             return self.ended(me, lane);
         }
         let items = self.items_of(&chunk.items);
@@ -144,7 +147,7 @@ impl<T: Task, E: Ends<T>> Employer for Arc<Shared<T, E>> {
         let mut results = unsafe {
             let mut results = Results::for_claims(slots);
             if claims.is_none() {
-                results.make_room(count as usize);
+                results.set_capacity(count as usize);
             }
             results
         };
@@ -253,7 +256,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
     fn not_sent(&self, core: &mut Core, me: usize, why: &std::io::Error) {
         core.hands[me].dismissed = true;
         let lane = core.hands[me].lane;
-        core.keep_failure(no_thread(&self.seats[lane].id, why));
+        core.keep_failure(thread_error(&self.seats[lane].id, why));
         core.run.lane_failed(lane, Failure::Unable, self.now());
         self.wake_all();
     }
@@ -292,7 +295,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         let new = || {
             let resident = self.shelf.resident(seat, generation);
             let prepare = || self.task.prepare_with(&device, &resident);
-            let state = guarded(seat.id.clone(), "preparing", prepare).ok()?;
+            let state = catch_panic(seat.id.clone(), "preparing", prepare).ok()?;
             Some(self.shelf.lend(seat, Kept::new(state, generation)))
         };
         // What goes wrong here goes wrong again for the hand, who tells.
@@ -462,7 +465,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
                 }
                 work = work.divisible(claims, 0, self.unit as u32);
             }
-            Ok(Done { copies: perform(&self.task, device, state, &work, results)?, parts: 1 })
+            Ok(Done { copies: run_chunk(&self.task, device, state, &work, results)?, parts: 1 })
         })
     }
 
@@ -477,17 +480,17 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         at_once: u64,
         results: &mut Results<'_, T::Output>,
     ) -> Result<Done> {
-        let mut done = Done { copies: Copies::default(), parts: 0 };
+        let mut done = Done { copies: CopyTimes::default(), parts: 0 };
         let mut begun = 0;
         while begun < claims.end() {
             let end = u64::from(begun).saturating_add(at_once).min(items.len() as u64);
-            let here = Items::Here(&items[begun as usize..end as usize]);
+            let here = Items::Slice(&items[begun as usize..end as usize]);
             let work = Chunk::new(first + u64::from(begun)..first + end, here);
             let work = work.divisible(claims, begun, self.unit as u32);
             // SAFETY: the part is added, or dropped, before `results` is used again.
             #[allow(unsafe_code)]
-            let mut part = unsafe { results.next_part() };
-            let copies = match perform(&self.task, device, state, &work, &mut part) {
+            let mut part = unsafe { results.next_segment() };
+            let copies = match run_chunk(&self.task, device, state, &work, &mut part) {
                 Ok(copies) => copies,
                 Err(error) => {
                     // Dropping results is the user's code, and its panic would hide the error.
@@ -497,9 +500,9 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
             };
             begun += part.len() as u32;
             done.parts += u64::from(!part.is_empty());
-            done.copies.up += copies.up;
-            done.copies.down += copies.down;
-            results.add_part(part);
+            done.copies.upload += copies.upload;
+            done.copies.download += copies.download;
+            results.append_segment(part);
         }
         Ok(done)
     }

@@ -6,7 +6,7 @@
 //!
 //! A hand that does not come back is dismissed: another takes its place, on the device opened afresh, and whatever the
 //! first one brings when it does come is dropped. That is why hands own all that they hold, and why the caller's items
-//! are only ever [`Lent`](crate::task::Lent).
+//! are only ever [`LentItems`](crate::task::LentItems).
 
 mod crew;
 mod end;
@@ -48,7 +48,7 @@ use crate::{
     error::Done,
     run::{LaneIndex, LaneSpec, Run, Time},
     sync::lock,
-    task::{Claims, MOST_ITEMS, Task},
+    task::{Claims, MAX_DIVISIBLE_ITEMS, Task},
 };
 
 /// What becomes of the results of a chunk's items before they are kept: one for every so many of them.
@@ -175,7 +175,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         shelf: Arc<Shelf<T::State>>,
     ) -> Self {
         // Results are kept in order as they come, and units are counted in 32 bits.
-        let divisible = |seat: &Arc<Seat>| unit <= MOST_ITEMS && task.is_divisible(&seat.device().0);
+        let divisible = |seat: &Arc<Seat>| unit <= MAX_DIVISIBLE_ITEMS && task.is_divisible(&seat.device().0);
         Shared {
             divisible: seats.iter().map(divisible).collect(),
             task,
@@ -227,7 +227,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
     pub(crate) fn stop(&self) {
         let mut core = self.core();
         core.run.stop();
-        core.hands.iter().for_each(|hand| hand.claims.end_all());
+        core.hands.iter().for_each(|hand| hand.claims.end_run());
         drop(core);
         // Where the run has ended well, `tell_end` has woken a worker already.
         if !self.has_ended.load(Acquire) {

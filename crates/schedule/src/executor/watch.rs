@@ -162,7 +162,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         let stopped = control.stopped(|| now);
         if stopped.is_some() {
             core.run.stop();
-            core.hands.iter().for_each(|hand| hand.claims.end_all());
+            core.hands.iter().for_each(|hand| hand.claims.end_run());
             self.wake_all();
             return stopped;
         }

@@ -9,7 +9,7 @@ use super::{Job, Mapped, Pool};
 use crate::{
     error::RunError,
     report::Report,
-    task::{Arrays, KernelTask, Slots, Task, borrowed},
+    task::{Arrays, KernelTask, ResultSlots, Task, borrowed_task},
 };
 
 impl Pool {
@@ -70,7 +70,7 @@ impl Pool {
     {
         // SAFETY: `map` returns, or unwinds, only once its items cannot be read any more, and the job goes with it: what the pool
         // keeps of it for the next call is what was learned, and not the task.
-        let task = unsafe { borrowed(name, &function) };
+        let task = unsafe { borrowed_task(name, &function) };
         self.kept_job(&task).map(&vec![(); count])
     }
 }
@@ -82,11 +82,11 @@ impl<'a, T: Task> Job<'a, T> {
         T::Output: Copy,
     {
         if items.len() != results.len() {
-            let message = format!("{} items with room for {} results", items.len(), results.len());
-            return Err(RunError::Arrays { task: self.task.name().into(), message });
+            let message = format!("{} items, but {} results", items.len(), results.len());
+            return Err(RunError::ArrayMismatch { task: self.task.name().into(), message });
         }
         // SAFETY: a run returns, or unwinds, only once nobody can write results any more.
-        let slots = |_| unsafe { Slots::lent(results) };
+        let slots = |_| unsafe { ResultSlots::lent(results) };
         Ok(self.execute_with(self.options.settings, items, 1, None, None, slots)?.report)
     }
 }
@@ -105,7 +105,7 @@ impl<P: Pod> Job<'_, KernelTask<(), (), P>> {
         // job goes with it.
         let lent = unsafe { self.task.lend(arrays) };
         let (task, count) =
-            lent.map_err(|message| RunError::Arrays { task: self.task.name().into(), message })?;
+            lent.map_err(|message| RunError::ArrayMismatch { task: self.task.name().into(), message })?;
         Ok(self.with_task(&task).map(&vec![(); count])?.report)
     }
 }

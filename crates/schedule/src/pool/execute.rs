@@ -22,7 +22,7 @@ use crate::{
     run::{Costs, Expected, LaneSpec, Run, Settings, Time},
     strategy::Strategy,
     sync::lock,
-    task::{Lent, MOST_ITEMS, Slots, Task},
+    task::{LentItems, MAX_DIVISIBLE_ITEMS, ResultSlots, Task},
     trace::Trace,
 };
 
@@ -107,11 +107,11 @@ impl<T: Task> Job<'_, T> {
         drop(memory);
         let is_core = |seat: &Arc<Seat>| seat.device().0.describe().kind == DeviceKind::Cpu;
         let feeding =
-            |seat: &&Arc<Seat>| (!is_core(seat)).then(|| self.task.hands(&seat.device().0).max(1) as u64);
+            |seat: &&Arc<Seat>| (!is_core(seat)).then(|| self.task.workers(&seat.device().0).max(1) as u64);
         let feeders: u64 = used.iter().filter_map(|seat| feeding(&seat)).sum();
         for (seat, expected) in used.iter().zip(known) {
             let (device, _) = seat.device();
-            let mut hands = self.task.hands(&device).max(1) as u64;
+            let mut hands = self.task.workers(&device).max(1) as u64;
             if is_core(seat) && device.describe().part_of.is_none() {
                 // Whoever feeds another device needs a core, and that device waits where there is none.
                 hands = hands.saturating_sub(feeders).max(1);
@@ -121,7 +121,8 @@ impl<T: Task> Job<'_, T> {
                 if device.describe().kind == DeviceKind::Cpu { (hands, 1) } else { (1, hands) };
             let spec = LaneSpec {
                 depth,
-                max_items: Some(MOST_ITEMS / unit.max(1)).filter(|_| self.task.is_divisible(&device)),
+                max_items: Some(MAX_DIVISIBLE_ITEMS / unit.max(1))
+                    .filter(|_| self.task.is_divisible(&device)),
                 may_hang: self.task.may_hang(&device),
                 divisible: self.task.is_divisible(&device),
                 // That of a processor is shared by its cores.
@@ -144,7 +145,7 @@ impl<T: Task> Job<'_, T> {
         fold: Option<Fold<T::Output>>,
         only: Option<usize>,
     ) -> Result<Mapped<T::Output>, RunError> {
-        self.execute_with(self.options.settings, items, unit, fold, only, Slots::new)
+        self.execute_with(self.options.settings, items, unit, fold, only, ResultSlots::new)
     }
 
     /// One run, from its beginning to its end. It counts in units of so many items, each of which has one result, for
@@ -156,7 +157,7 @@ impl<T: Task> Job<'_, T> {
         unit: u64,
         fold: Option<Fold<T::Output>>,
         only: Option<usize>,
-        slots: impl FnOnce(usize) -> Slots<T::Output>,
+        slots: impl FnOnce(usize) -> ResultSlots<T::Output>,
     ) -> Result<Mapped<T::Output>, RunError> {
         let count = items.len() as u64;
         let units = count.div_ceil(unit);
@@ -182,7 +183,7 @@ impl<T: Task> Job<'_, T> {
             hands.map(|(lane, spec)| if own == Some(lane) { 0 } else { spec.depth }).collect();
         // SAFETY: `borrowed` takes the items back before this function returns, in whatever way it does.
         #[allow(unsafe_code)]
-        let lent = unsafe { Lent::new(items) };
+        let lent = unsafe { LentItems::new(items) };
         let ends = Slice { items: lent, results: slots(units as usize) };
         let shared = Arc::new(Shared::new(
             self.task.clone(),
@@ -357,7 +358,7 @@ impl<T: Task> Drop for Borrowed<'_, T> {
     fn drop(&mut self) {
         self.shared.stop();
         let Slice { items, results } = &self.shared.ends;
-        items.take_back();
+        items.revoke();
         results.close();
         if !self.is_watched {
             // The user's code that progress is told to has panicked. A second panic would end the process.

@@ -17,7 +17,7 @@ use crate::{
     run::Settings,
     strategy::Strategy,
     sync::lock,
-    task::{Slots, Task},
+    task::{ResultSlots, Task},
     trace::Trace,
 };
 
@@ -216,7 +216,7 @@ impl<'a, T: Task> Job<'a, T> {
         T: Task<Output = ()>,
     {
         let settings = Settings { rescue: false, ..self.options.settings };
-        let Mapped { report, .. } = self.execute_with(settings, items, 1, None, None, Slots::new)?;
+        let Mapped { report, .. } = self.execute_with(settings, items, 1, None, None, ResultSlots::new)?;
         Ok(report)
     }
 

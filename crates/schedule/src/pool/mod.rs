@@ -287,7 +287,7 @@ impl Pool {
         let usable: Vec<_> = seats.iter().filter(|seat| task.can_use(&seat.device().0)).cloned().collect();
         if usable.is_empty() {
             let devices = seats.iter().map(|seat| seat.id.to_string()).collect::<Vec<_>>().join(", ");
-            return Err(RunError::Unable { task: task.name().into(), devices });
+            return Err(RunError::NoUsableDevice { task: task.name().into(), devices });
         }
         Ok(usable)
     }

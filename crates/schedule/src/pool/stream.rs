@@ -17,7 +17,7 @@ use crate::{
     executor::{Control, Shared, Stream, Window},
     run::{Outcome, Run},
     sync::{lock, wait_timeout},
-    task::{Task, no_thread},
+    task::{Task, thread_error},
 };
 
 /// The results of a task over items that come one after another, in their order.
@@ -73,7 +73,7 @@ impl<T: Task> MapStream<'_, T> {
         };
         let thread = Builder::new().name("evener-stream".into());
         start(thread, Box::new(move || read(&shared, source)))
-            .map_err(|why| no_thread(&stream.shared.seats[0].id, &why))?;
+            .map_err(|why| thread_error(&stream.shared.seats[0].id, &why))?;
         Ok(stream)
     }
 

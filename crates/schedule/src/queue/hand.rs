@@ -14,7 +14,7 @@ use crate::{
     executor::{Employer, Kept},
     run::Time,
     sync::{wait, wait_timeout},
-    task::{Chunk, Items, Results, Task, guarded, perform, task_error},
+    task::{Chunk, Items, Results, Task, catch_panic, run_chunk, task_error},
 };
 
 /// A worker of a queue: its number at the desk, and its line.
@@ -37,7 +37,7 @@ impl<T: Task> Employer for Arc<Shared<T>> {
             let most = self.task.max_items(&state);
             Ok((state, most))
         };
-        match guarded(seat.id.clone(), "preparing", prepare) {
+        match catch_panic(seat.id.clone(), "preparing", prepare) {
             Ok((state, most)) => {
                 self.at_desk(|desk, _| desk.prepared(worker.me, most));
                 worker.state = Some(Kept::new(state, generation));
@@ -102,12 +102,12 @@ impl<T: Task> Shared<T> {
         items: &[T::Input],
         number: u64,
     ) -> Result<Vec<T::Output>> {
-        let chunk = Chunk::new(number..number + items.len() as u64, Items::Here(items));
+        let chunk = Chunk::new(number..number + items.len() as u64, Items::Slice(items));
         let mut slots: SmallVec<[MaybeUninit<T::Output>; 1]> = SmallVec::new();
         slots.resize_with(items.len(), MaybeUninit::uninit);
         let mut results = Results::new(&mut slots);
-        // There is exactly one result for each: `perform` sees to it.
-        perform(&self.task, &self.seats[line].id, &mut kept.state, &chunk, &mut results)?;
+        // There is exactly one result for each: `run_chunk` sees to it.
+        run_chunk(&self.task, &self.seats[line].id, &mut kept.state, &chunk, &mut results)?;
         Ok(results.take())
     }
 

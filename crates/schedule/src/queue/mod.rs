@@ -46,7 +46,7 @@ use crate::{
     contain::{contain, log},
     error::RunError,
     pool::{Pool, score},
-    task::{Task, no_thread},
+    task::{Task, thread_error},
 };
 
 /// A queue that is about to be opened, with its options: see [`Pool::queue`].
@@ -122,7 +122,7 @@ impl<T: Task> QueueBuilder<T> {
         let seats = pool.usable(&task)?;
         let lines = seats.iter().map(|seat| {
             let (device, _) = seat.device();
-            Line::new(seat.clone(), score(&device), task.hands(&device), task.may_hang(&device))
+            Line::new(seat.clone(), score(&device), task.workers(&device), task.may_hang(&device))
         });
         let desk = Desk::new(lines.collect(), balancer, limits, batch, capacity);
         log!(debug, task = task.name(), devices = seats.len(), "a queue opens");
@@ -134,7 +134,7 @@ impl<T: Task> QueueBuilder<T> {
             while !contain(|| looked_after.look_after()) {}
         };
         let thread = std::thread::Builder::new().name("evener-queue".into());
-        thread.spawn(look_after).map_err(|why| no_thread(&queue.shared.seats[0].id, &why))?;
+        thread.spawn(look_after).map_err(|why| thread_error(&queue.shared.seats[0].id, &why))?;
         Ok(queue)
     }
 }

@@ -115,7 +115,7 @@ impl Task for Probe {
         true
     }
 
-    fn hands(&self, _: &Device) -> usize {
+    fn workers(&self, _: &Device) -> usize {
         self.hands
     }
 
@@ -370,7 +370,7 @@ impl Task for Counting {
         true
     }
 
-    fn hands(&self, _: &Device) -> usize {
+    fn workers(&self, _: &Device) -> usize {
         1
     }
 

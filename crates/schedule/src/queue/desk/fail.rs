@@ -9,7 +9,7 @@ use crate::{
     contain::log,
     queue::line::{Item, Waiting},
     run::{Failure, Time},
-    task::no_thread,
+    task::thread_error,
 };
 
 impl<I, O> Desk<I, O> {
@@ -51,7 +51,7 @@ impl<I, O> Desk<I, O> {
     pub(in crate::queue) fn no_thread(&mut self, hand: u64, why: &std::io::Error, now: Time) {
         let Some((line, _)) = self.dismiss(hand) else { return };
         let it = &mut self.lines[line];
-        let error = no_thread(&it.seat.id, why);
+        let error = thread_error(&it.seat.id, why);
         log!(warn, device = %it.seat.id, %error, workers = it.hands, "a worker is missing");
         if it.hands > 0 {
             it.max_workers = it.hands;

@@ -248,7 +248,7 @@ impl Task for Fragile {
         true
     }
 
-    fn hands(&self, _: &Device) -> usize {
+    fn workers(&self, _: &Device) -> usize {
         1
     }
 
@@ -308,7 +308,7 @@ impl Task for Stuck {
         true
     }
 
-    fn hands(&self, _: &Device) -> usize {
+    fn workers(&self, _: &Device) -> usize {
         2
     }
 

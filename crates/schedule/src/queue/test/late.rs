@@ -133,7 +133,7 @@ impl Task for Shouting {
         true
     }
 
-    fn hands(&self, _: &Device) -> usize {
+    fn workers(&self, _: &Device) -> usize {
         1
     }
 
