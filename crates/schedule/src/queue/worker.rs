@@ -6,7 +6,7 @@ use evener_device::Result;
 use smallvec::SmallVec;
 
 use super::{
-    desk::{Next, Work},
+    dispatcher::{Next, Work},
     shared::Shared,
 };
 use crate::{
@@ -17,10 +17,10 @@ use crate::{
     task::{Chunk, Items, Results, Task, catch_panic, run_chunk, task_error},
 };
 
-/// A worker of a queue: its number at the desk, and its line.
+/// A worker of a queue: its number in the dispatcher, and its device.
 pub(super) struct Worker<T: Task> {
     pub(super) me: u64,
-    pub(super) line: usize,
+    pub(super) device: usize,
     pub(super) state: Option<Kept<T::State>>,
 }
 
@@ -29,7 +29,7 @@ impl<T: Task> Employer for Arc<Shared<T>> {
     type Work = Work<T::Input>;
 
     fn prepare(&self, worker: &mut Worker<T>) -> Next<T::Input> {
-        let seat = &self.seats[worker.line];
+        let seat = &self.seats[worker.device];
         let (device, generation) = seat.device();
         let resident = self.shelf.resident(seat, generation);
         let prepare = || {
@@ -39,38 +39,41 @@ impl<T: Task> Employer for Arc<Shared<T>> {
         };
         match catch_panic(seat.id.clone(), "preparing", prepare) {
             Ok((state, most)) => {
-                self.at_desk(|desk, _| desk.prepared(worker.me, most));
+                self.with_dispatcher(|dispatcher, _| dispatcher.prepared(worker.me, most));
                 worker.state = Some(Kept::new(state, generation));
             }
-            Err(error) => self.at_desk(|desk, now| desk.not_ready(worker.me, generation, error, now)),
+            Err(error) => self.with_dispatcher(|dispatcher, now| {
+                dispatcher.prepare_failed(worker.me, generation, error, now)
+            }),
         }
         Next::Rest { until: None }
     }
 
     fn run(&self, worker: &mut Worker<T>, work: Work<T::Input>) -> Next<T::Input> {
         let Work { items, first, count, number } = work;
-        // The desk gives pieces only to workers that are ready; no piece is lost if it did otherwise.
+        // The dispatcher gives pieces to prepared workers only; if it did not, no piece would be lost.
         let Some(kept) = &mut worker.state else {
-            self.fall(worker, "it was not ready".into());
+            self.fall(worker, "it was not prepared".into());
             return Next::Go;
         };
-        let results = self.compute(worker.line, kept, &items[first..first + count], number);
-        // Never dropped under the lock; and a panic in it must not lose the results.
+        let results = self.compute(worker.device, kept, &items[first..first + count], number);
+        // Dropped without the lock; a panic in the drop must not lose the results.
         contain(|| drop(items));
         self.tell(worker.me, kept.generation, results)
     }
 
-    /// Waits until there is something to do.
+    /// Waits for work.
     fn rest(&self, worker: &mut Worker<T>, _: Option<Time>) -> Next<T::Input> {
-        let (work, generation) = (&self.work[worker.line], worker.state.as_ref().map(|kept| kept.generation));
-        let mut desk = self.desk();
+        let (work, generation) =
+            (&self.worker_wake[worker.device], worker.state.as_ref().map(|kept| kept.generation));
+        let mut dispatcher = self.dispatcher();
         loop {
-            match desk.ask(worker.me, generation, self.now()) {
-                Next::Rest { until: None } => desk = wait(work, desk),
+            match dispatcher.next_work(worker.me, generation, self.now()) {
+                Next::Rest { until: None } => dispatcher = wait(work, dispatcher),
                 Next::Rest { until: Some(until) } => {
-                    desk.lines[worker.line].timers += 1;
-                    desk = wait_timeout(work, desk, until.saturating_sub(self.now()));
-                    desk.lines[worker.line].timers -= 1;
+                    dispatcher.devices[worker.device].timers += 1;
+                    dispatcher = wait_timeout(work, dispatcher, until.saturating_sub(self.now()));
+                    dispatcher.devices[worker.device].timers -= 1;
                 }
                 next => return next,
             }
@@ -78,26 +81,25 @@ impl<T: Task> Employer for Arc<Shared<T>> {
     }
 
     fn leave(&self, worker: &mut Worker<T>) {
-        // Before another worker is started in its place: what an old opening of a device holds may be in the way of the
-        // new one.
+        // Dropped before another worker is started: resources of the old opening of a device may block the new one.
         worker.state = None;
-        self.at_desk(|_, _| ());
+        self.with_dispatcher(|_, _| ());
     }
 
-    /// The desk may start another worker in its place.
+    /// The worker panicked; the dispatcher may start another in its place.
     fn fall(&self, worker: &mut Worker<T>, message: String) {
         contain(|| drop(worker.state.take()));
-        let error = task_error(&self.seats[worker.line].id, "between pieces".into(), message);
+        let error = task_error(&self.seats[worker.device].id, "between pieces".into(), message);
         log!(warn, %error, "a worker has panicked");
-        self.at_desk(|desk, now| desk.fell(worker.me, error, now));
+        self.with_dispatcher(|dispatcher, now| dispatcher.panicked(worker.me, error, now));
     }
 }
 
 impl<T: Task> Shared<T> {
-    /// Turns the items of a batch into their results. The first has this number.
+    /// Runs a batch. Its first item has this number.
     fn compute(
         &self,
-        line: usize,
+        device: usize,
         kept: &mut Kept<T::State>,
         items: &[T::Input],
         number: u64,
@@ -106,24 +108,24 @@ impl<T: Task> Shared<T> {
         let mut slots: SmallVec<[MaybeUninit<T::Output>; 1]> = SmallVec::new();
         slots.resize_with(items.len(), MaybeUninit::uninit);
         let mut results = Results::new(&mut slots);
-        // There is exactly one result for each: `run_chunk` sees to it.
-        run_chunk(&self.task, &self.seats[line].id, &mut kept.state, &chunk, &mut results)?;
+        // `run_chunk` checks that there is one result per item.
+        run_chunk(&self.task, &self.seats[device].id, &mut kept.state, &chunk, &mut results)?;
         Ok(results.take())
     }
 
-    /// Tells how a batch went, and asks what comes next.
+    /// Reports a batch's outcome to the dispatcher, and asks for the next work.
     fn tell(self: &Arc<Self>, me: u64, generation: u64, results: Result<Vec<T::Output>>) -> Next<T::Input> {
-        let (next, unwanted) = self.at_desk(|desk, now| {
+        let (next, unwanted) = self.with_dispatcher(|dispatcher, now| {
             let unwanted = match results {
-                Ok(results) => desk.finished(me, results, now),
+                Ok(results) => dispatcher.finished(me, results, now),
                 Err(error) => {
-                    desk.failed(me, error, now);
+                    dispatcher.failed(me, error, now);
                     None
                 }
             };
-            (desk.ask(me, Some(generation), now), unwanted)
+            (dispatcher.next_work(me, Some(generation), now), unwanted)
         });
-        // This worker may have its next piece by now, which a panic would fail.
+        // A panic here must not fail the worker's next piece.
         contain(|| drop(unwanted));
         next
     }
