@@ -44,7 +44,7 @@ use crate::{
     balancer::BalancerSettings,
     contain::{contain, log},
     error::RunError,
-    pool::{Pool, score},
+    pool::Pool,
     task::{Task, thread_error},
 };
 
@@ -118,7 +118,7 @@ impl<T: Task> QueueBuilder<T> {
         let seats = pool.usable(&task)?;
         let devices = seats.iter().map(|seat| {
             let (device, _) = seat.device();
-            DeviceQueue::new(seat.clone(), score(&device), task.workers(&device), task.may_hang(&device))
+            DeviceQueue::new(seat.clone(), seat.score, task.workers(&device), task.may_hang(&device))
         });
         let dispatcher = Dispatcher::new(devices.collect(), balancer, limits, batch, capacity);
         log!(debug, task = task.name(), devices = seats.len(), "a queue opens");
