@@ -145,13 +145,13 @@ impl Program {
             }
             walls.sort_by(f64::total_cmp);
             let named = |set: &[usize]| set.iter().map(usize::to_string).collect();
-            let experience = Experience {
+            let measurements = Measurements {
                 devices: named(&members),
                 worked: named(&worked),
                 wall: Duration::from_secs_f64(walls[walls.len() / 4]),
                 runs: walls.len() as u32,
             };
-            self.model.ended("task", items, experience);
+            self.model.ended("task", items, measurements);
         }
         [(clock, runs), late]
     }

@@ -127,7 +127,7 @@ fn live(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                 let named = |members: &[usize]| members.iter().map(|&it| NAMES[it].to_owned()).collect();
                 let devices = named(&members);
                 let worked = named(&only_worker(&members, alone).map_or(members, |one| vec![one]));
-                model.ended("task", *items, Experience { devices, worked, wall, runs });
+                model.ended("task", *items, Measurements { devices, worked, wall, runs });
             }
         }
     }

@@ -65,7 +65,7 @@ pub struct Observation {
 
 /// Runs of as many items with the same devices. The time that devices needed to get ready is taken out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Experience {
+pub struct Measurements {
     /// The devices, as in [`Candidate::device`].
     pub devices: Vec<String>,
     /// Those of them that did something in some run. The others were there in vain.
@@ -263,9 +263,9 @@ impl Model {
     }
 
     /// Learns from how long whole runs of so many items took.
-    pub fn ended(&mut self, task: &str, items: u64, experience: Experience) {
-        if items > 0 && !experience.devices.is_empty() {
-            self.history(task).report(items, experience);
+    pub fn ended(&mut self, task: &str, items: u64, measurements: Measurements) {
+        if items > 0 && !measurements.devices.is_empty() {
+            self.history(task).report(items, measurements);
         }
     }
 
@@ -277,22 +277,22 @@ impl Model {
 
 impl History {
     /// Learns from how long whole runs of so many items took.
-    fn report(&mut self, items: u64, experience: Experience) {
+    fn report(&mut self, items: u64, measurements: Measurements) {
         self.changed = true;
         let size = size_class(items);
         let known = self.sizes.get(&size).map_or(items, |class| class.items);
-        let mut seconds = experience.wall.as_secs_f64();
+        let mut seconds = measurements.wall.as_secs_f64();
         if known != items {
             // As much shorter or longer as these devices would be with as many items as times are kept for.
             let candidate = |device: &String| Candidate { device: device.clone(), score: 1.0, cold: false };
-            let candidates: Vec<Candidate> = experience.devices.iter().map(candidate).collect();
+            let candidates: Vec<Candidate> = measurements.devices.iter().map(candidate).collect();
             let predicted = |items| joint::fastest(&self.lines(items, &candidates).0.sober, items).seconds;
             seconds *= predicted(known) / predicted(items).max(f64::MIN_POSITIVE);
         }
         if !self.sizes.contains_key(&size) && self.sizes.len() >= MOST_SIZES {
             self.sizes.pop_first();
         }
-        self.sizes.entry(size).or_insert_with(|| SizeClass::new(items)).report(experience, seconds);
+        self.sizes.entry(size).or_insert_with(|| SizeClass::new(items)).report(measurements, seconds);
     }
 
     /// A line for each candidate, and whether runs say so.

@@ -21,7 +21,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Candidate, Experience,
+    Candidate, Measurements,
     joint::{self, Joint, Line},
 };
 
@@ -191,8 +191,8 @@ impl SizeClass {
     }
 
     /// Learns from runs that took so many seconds for the number of items that times are kept for.
-    pub(super) fn report(&mut self, experience: Experience, seconds: f64) {
-        let Experience { mut devices, mut worked, runs, .. } = experience;
+    pub(super) fn report(&mut self, measurements: Measurements, seconds: f64) {
+        let Measurements { mut devices, mut worked, runs, .. } = measurements;
         devices.sort();
         worked.sort();
         if self.sets.is_empty() {
@@ -378,7 +378,7 @@ mod test {
     fn ran(class: &mut SizeClass, set: &[usize], worked: &[usize], seconds: f64) {
         let named = |set: &[usize]| set.iter().map(|&index| NAMES[index].to_owned()).collect();
         let wall = Duration::from_secs_f64(seconds);
-        class.report(Experience { worked: named(worked), devices: named(set), wall, runs: 1 }, seconds);
+        class.report(Measurements { worked: named(worked), devices: named(set), wall, runs: 1 }, seconds);
     }
 
     fn decide(class: &mut SizeClass, lines: &[Line], candidates: &[Candidate]) -> Vec<usize> {
@@ -552,7 +552,7 @@ mod test {
         for number in 0..200 {
             let devices = vec![number.to_string()];
             class.report(
-                Experience { worked: devices.clone(), devices, wall: Duration::from_millis(1), runs: 1 },
+                Measurements { worked: devices.clone(), devices, wall: Duration::from_millis(1), runs: 1 },
                 1e-3,
             );
         }

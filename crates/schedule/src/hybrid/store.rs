@@ -71,7 +71,7 @@ mod test {
     use std::time::Duration;
 
     use super::*;
-    use crate::hybrid::{Experience, Observation};
+    use crate::hybrid::{Measurements, Observation};
 
     fn taught() -> Model {
         let mut model = Model::default();
@@ -81,7 +81,7 @@ mod test {
         model.observe("hash", &observation);
         let devices = vec!["cuda:0".to_owned()];
         let worked = devices.clone();
-        model.ended("hash", 1000, Experience { devices, worked, wall: busy, runs: 0 });
+        model.ended("hash", 1000, Measurements { devices, worked, wall: busy, runs: 0 });
         model.take_changes();
         model
     }

@@ -311,8 +311,8 @@ proptest! {
             let ready: Vec<Line> = worked.iter().map(|&it| Line::new(truths[it].1, truths[it].2)).collect();
             let named = |set: &[usize]| set.iter().map(usize::to_string).collect();
             let wall = duration(joint::fastest(&ready, items).seconds * noise.next().unwrap());
-            let experience = Experience { devices: named(&used), worked: named(&worked), wall, runs: 1 };
-            model.ended("task", items, experience);
+            let measurements = Measurements { devices: named(&used), worked: named(&worked), wall, runs: 1 };
+            model.ended("task", items, measurements);
             for (index, items) in used.into_iter().zip(joint.items) {
                 let (Truth(startup, overhead, per_item), factor) = (truths[index], noise.next().unwrap());
                 let truth = Truth(startup * factor, overhead * factor, per_item * factor);
@@ -338,7 +338,7 @@ fn a_device_that_was_best_is_made_ready_again_once_it_was_missed_long_enough() {
         startup: micros(startup),
         cold,
     };
-    let alone = |device: &str, wall: Duration| Experience {
+    let alone = |device: &str, wall: Duration| Measurements {
         devices: vec![device.into()],
         worked: vec![device.into()],
         wall,
@@ -367,7 +367,7 @@ fn a_device_that_was_best_is_made_ready_again_once_it_was_missed_long_enough() {
 fn runs_of_one_task_say_nothing_about_how_long_another_one_was_without_a_device() {
     let mut model = Model::default();
     let micros = Duration::from_micros;
-    let alone = |device: &str, wall: Duration, runs: u32| Experience {
+    let alone = |device: &str, wall: Duration, runs: u32| Measurements {
         devices: vec![device.into()],
         worked: vec![device.into()],
         wall,

@@ -70,7 +70,7 @@ pub(super) enum PieceItem<I> {
 /// One device of a queue, with the pieces whose home it is.
 #[derive(Debug)]
 pub(super) struct DeviceQueue<I, O> {
-    pub(super) seat: Arc<Seat>,
+    pub(super) device: Arc<Seat>,
     /// Sorted by key. Only the methods below change it; they keep the order and the count.
     pieces: VecDeque<Piece<WaitingPiece<I, O>>>,
     /// Number of pieces that this queue has added to the pool's counter.
@@ -108,9 +108,9 @@ pub(super) struct DeviceQueue<I, O> {
 }
 
 impl<I, O> DeviceQueue<I, O> {
-    pub(super) fn new(seat: Arc<Seat>, score: f64, max_workers: usize, may_hang: bool) -> Self {
+    pub(super) fn new(device: Arc<Seat>, score: f64, max_workers: usize, may_hang: bool) -> Self {
         DeviceQueue {
-            seat,
+            device,
             pieces: VecDeque::new(),
             counted: 0,
             health: DeviceHealth::new(),
@@ -209,7 +209,7 @@ impl<I, O> DeviceQueue<I, O> {
         let (before, now) = (self.counted, self.pieces.len() as u64);
         self.counted = now;
         // A negative difference wraps around, as the counter does.
-        self.seat.counters.queued.fetch_add(now.wrapping_sub(before), Relaxed);
+        self.device.counters.queued.fetch_add(now.wrapping_sub(before), Relaxed);
     }
 }
 

@@ -115,14 +115,14 @@ impl<T: Task> QueueBuilder<T> {
     /// of the pool.
     pub fn open(self) -> Result<Queue<T>, RunError> {
         let QueueBuilder { pool, task, balancer, limits, batch, capacity } = self;
-        let seats = pool.usable(&task)?;
-        let devices = seats.iter().map(|seat| {
-            let (device, _) = seat.device();
-            DeviceQueue::new(seat.clone(), seat.score, task.workers(&device), task.may_hang(&device))
+        let devices = pool.usable(&task)?;
+        let queues = devices.iter().map(|device| {
+            let (opened, _) = device.device();
+            DeviceQueue::new(device.clone(), device.score, task.workers(&opened), task.may_hang(&opened))
         });
-        let dispatcher = Dispatcher::new(devices.collect(), balancer, limits, batch, capacity);
-        log!(debug, task = task.name(), devices = seats.len(), "a queue opens");
-        let shared = Arc::new(Shared::new(task, seats, dispatcher));
+        let dispatcher = Dispatcher::new(queues.collect(), balancer, limits, batch, capacity);
+        log!(debug, task = task.name(), devices = devices.len(), "a queue opens");
+        let shared = Arc::new(Shared::new(task, devices, dispatcher));
         let queue = Queue { shared };
         let watched = queue.shared.clone();
         let watch = move || {
@@ -130,7 +130,7 @@ impl<T: Task> QueueBuilder<T> {
             while !contain(|| watched.watch()) {}
         };
         let thread = std::thread::Builder::new().name("evener-queue".into());
-        thread.spawn(watch).map_err(|why| thread_error(&queue.shared.seats[0].id, &why))?;
+        thread.spawn(watch).map_err(|why| thread_error(&queue.shared.devices[0].id, &why))?;
         Ok(queue)
     }
 }
@@ -220,7 +220,7 @@ impl<T: Task> Queue<T> {
     pub fn statistics(&self) -> QueueStatistics {
         let dispatcher = self.shared.dispatcher();
         let devices = dispatcher.devices.iter().map(|device| QueueDeviceStatistics {
-            device: device.seat.id.clone(),
+            device: device.device.id.clone(),
             queued: device.queued(),
             active: device.active,
             done: device.done,
@@ -289,8 +289,8 @@ impl<T: Task> Submission<'_, T> {
     /// that device, unless the [balancer](QueueBuilder::balancer) finds that it would wait too long, or the device
     /// fails. A device that is not in the queue is ignored.
     pub fn home(mut self, device: &DeviceId, move_time: Duration) -> Self {
-        let device = self.queue.shared.seats.iter().position(|seat| seat.id == *device);
-        self.options.home = device.map(|device| (device, move_time));
+        let index = self.queue.shared.devices.iter().position(|it| it.id == *device);
+        self.options.home = index.map(|index| (index, move_time));
         self
     }
 

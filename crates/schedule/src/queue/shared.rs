@@ -25,9 +25,9 @@ type DispatcherOf<T> = Dispatcher<<T as Task>::Input, <T as Task>::Output>;
 pub(super) struct Shared<T: Task> {
     pub(super) task: T,
     /// The device of each of the dispatcher's device queues.
-    pub(super) seats: Vec<Arc<Seat>>,
+    pub(super) devices: Vec<Arc<Seat>>,
     /// The state that the workers of each device share.
-    pub(super) shelf: Shelf<T::State>,
+    pub(super) states: Shelf<T::State>,
     start: Instant,
     dispatcher: Mutex<DispatcherOf<T>>,
     /// Notified when the workers of a device have work, or are to end.
@@ -41,14 +41,14 @@ pub(super) struct Shared<T: Task> {
 }
 
 impl<T: Task> Shared<T> {
-    pub(super) fn new(task: T, seats: Vec<Arc<Seat>>, dispatcher: DispatcherOf<T>) -> Self {
-        let worker_wake = seats.iter().map(|_| Condvar::new()).collect();
+    pub(super) fn new(task: T, devices: Vec<Arc<Seat>>, dispatcher: DispatcherOf<T>) -> Self {
+        let worker_wake = devices.iter().map(|_| Condvar::new()).collect();
         let (watcher_wake, all_answered, capacity_freed) = (Condvar::new(), Condvar::new(), Condvar::new());
-        let (shelf, start, dispatcher) = (Shelf::default(), Instant::now(), Mutex::new(dispatcher));
+        let (states, start, dispatcher) = (Shelf::default(), Instant::now(), Mutex::new(dispatcher));
         Shared {
             task,
-            seats,
-            shelf,
+            devices,
+            states,
             start,
             dispatcher,
             worker_wake,
@@ -110,7 +110,7 @@ impl<T: Task> Shared<T> {
         while let Some(device) = dispatcher.device_needing_worker(now) {
             let (me, shared) = (dispatcher.add_worker(device), self.clone());
             let begin = move || work(&shared, Worker { me, device, state: None }, Next::Rest { until: None });
-            if let Err(why) = self.seats[device].crew.go(begin) {
+            if let Err(why) = self.devices[device].crew.go(begin) {
                 dispatcher.no_thread(me, &why, now);
             }
         }

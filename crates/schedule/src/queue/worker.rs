@@ -29,15 +29,15 @@ impl<T: Task> Employer for Arc<Shared<T>> {
     type Work = Work<T::Input>;
 
     fn prepare(&self, worker: &mut Worker<T>) -> Next<T::Input> {
-        let seat = &self.seats[worker.device];
-        let (device, generation) = seat.device();
-        let resident = self.shelf.resident(seat, generation);
+        let device = &self.devices[worker.device];
+        let (opened, generation) = device.device();
+        let resident = self.states.resident(device, generation);
         let prepare = || {
-            let state = self.task.prepare_with(&device, &resident)?;
+            let state = self.task.prepare_with(&opened, &resident)?;
             let most = self.task.max_items(&state);
             Ok((state, most))
         };
-        match catch_panic(seat.id.clone(), "preparing", prepare) {
+        match catch_panic(device.id.clone(), "preparing", prepare) {
             Ok((state, most)) => {
                 self.with_dispatcher(|dispatcher, _| dispatcher.prepared(worker.me, most));
                 worker.state = Some(Kept::new(state, generation));
@@ -52,20 +52,20 @@ impl<T: Task> Employer for Arc<Shared<T>> {
     fn run(&self, worker: &mut Worker<T>, work: Work<T::Input>) -> Next<T::Input> {
         let Work { items, first, count, number } = work;
         // The dispatcher gives pieces to prepared workers only; if it did not, no piece would be lost.
-        let Some(kept) = &mut worker.state else {
+        let Some(cached) = &mut worker.state else {
             self.fall(worker, "it was not prepared".into());
             return Next::Go;
         };
-        let results = self.compute(worker.device, kept, &items[first..first + count], number);
+        let results = self.compute(worker.device, cached, &items[first..first + count], number);
         // Dropped without the lock; a panic in the drop must not lose the results.
         contain(|| drop(items));
-        self.tell(worker.me, kept.generation, results)
+        self.tell(worker.me, cached.generation, results)
     }
 
     /// Waits for work.
     fn rest(&self, worker: &mut Worker<T>, _: Option<Time>) -> Next<T::Input> {
         let (work, generation) =
-            (&self.worker_wake[worker.device], worker.state.as_ref().map(|kept| kept.generation));
+            (&self.worker_wake[worker.device], worker.state.as_ref().map(|cached| cached.generation));
         let mut dispatcher = self.dispatcher();
         loop {
             match dispatcher.next_work(worker.me, generation, self.now()) {
@@ -89,7 +89,7 @@ impl<T: Task> Employer for Arc<Shared<T>> {
     /// The worker panicked; the dispatcher may start another in its place.
     fn fall(&self, worker: &mut Worker<T>, message: String) {
         contain(|| drop(worker.state.take()));
-        let error = task_error(&self.seats[worker.device].id, "between pieces".into(), message);
+        let error = task_error(&self.devices[worker.device].id, "between pieces".into(), message);
         log!(warn, %error, "a worker has panicked");
         self.with_dispatcher(|dispatcher, now| dispatcher.panicked(worker.me, error, now));
     }
@@ -100,7 +100,7 @@ impl<T: Task> Shared<T> {
     fn compute(
         &self,
         device: usize,
-        kept: &mut Kept<T::State>,
+        cached: &mut Kept<T::State>,
         items: &[T::Input],
         number: u64,
     ) -> Result<Vec<T::Output>> {
@@ -109,7 +109,7 @@ impl<T: Task> Shared<T> {
         slots.resize_with(items.len(), MaybeUninit::uninit);
         let mut results = Results::new(&mut slots);
         // `run_chunk` checks that there is one result per item.
-        run_chunk(&self.task, &self.seats[device].id, &mut kept.state, &chunk, &mut results)?;
+        run_chunk(&self.task, &self.devices[device].id, &mut cached.state, &chunk, &mut results)?;
         Ok(results.take())
     }
 

@@ -24,7 +24,7 @@ impl<I, O> Dispatcher<I, O> {
     /// Records that a worker could not prepare this generation of its device.
     pub(in crate::queue) fn prepare_failed(&mut self, worker: u64, generation: u64, error: Error, now: Time) {
         let Some((device, _)) = self.set_idle(worker) else { return };
-        log!(warn, device = %self.devices[device].seat.id, %error, "a device could not be prepared");
+        log!(warn, device = %self.devices[device].device.id, %error, "a device could not be prepared");
         match Failure::from(&error) {
             Failure::Unable | Failure::Task => self.retire(device, error),
             Failure::TooLarge | Failure::Untrusted => self.strike(device, generation, error, now),
@@ -52,13 +52,13 @@ impl<I, O> Dispatcher<I, O> {
     pub(in crate::queue) fn no_thread(&mut self, worker: u64, why: &std::io::Error, now: Time) {
         let Some((device, _)) = self.remove_worker(worker) else { return };
         let it = &mut self.devices[device];
-        let error = thread_error(&it.seat.id, why);
-        log!(warn, device = %it.seat.id, %error, workers = it.workers, "no thread for a worker");
+        let error = thread_error(&it.device.id, why);
+        log!(warn, device = %it.device.id, %error, workers = it.workers, "no thread for a worker");
         if it.workers > 0 {
             it.max_workers = it.workers;
             return;
         }
-        let generation = it.seat.generation();
+        let generation = it.device.generation();
         self.strike(device, generation, error, now);
         self.give_up_stranded(now);
     }
@@ -76,8 +76,8 @@ impl<I, O> Dispatcher<I, O> {
         self.last_end = now;
         let it = &mut self.devices[device];
         it.failed += attempt.pieces as u64;
-        (0..attempt.pieces).for_each(|_| it.seat.counters.fail());
-        log!(warn, device = %it.seat.id, pieces = attempt.pieces, %error, "a batch failed");
+        (0..attempt.pieces).for_each(|_| it.device.counters.fail());
+        log!(warn, device = %it.device.id, pieces = attempt.pieces, %error, "a batch failed");
         match Failure::from(&error) {
             Failure::Task => {
                 if let Some(mut flight) = self.in_flight.remove(&attempt.flight) {
@@ -132,7 +132,7 @@ impl<I, O> Dispatcher<I, O> {
     /// states are useless and may hang: no piece may wait for them.
     pub(super) fn strike(&mut self, device: usize, generation: u64, error: Error, now: Time) {
         let it = &mut self.devices[device];
-        if !it.seat.renew(generation) {
+        if !it.device.renew(generation) {
             return;
         }
         it.health.strike(error, now);
@@ -152,12 +152,12 @@ impl<I, O> Dispatcher<I, O> {
         // The data in its memory is lost.
         self.release_home_pieces(device);
         let it = &self.devices[device];
-        log!(debug, device = %it.seat.id, state = ?it.health.quarantine.state, "a device goes into quarantine");
+        log!(debug, device = %it.device.id, state = ?it.health.quarantine.state, "a device goes into quarantine");
     }
 
     /// Retires a device that cannot run the task.
     fn retire(&mut self, device: usize, error: Error) {
-        log!(warn, device = %self.devices[device].seat.id, %error, "a device is retired from a queue");
+        log!(warn, device = %self.devices[device].device.id, %error, "a device is retired from a queue");
         self.devices[device].health.retire(error);
         self.release_home_pieces(device);
     }

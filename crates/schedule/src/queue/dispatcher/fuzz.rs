@@ -157,10 +157,10 @@ impl Simulation {
         let mut random = Rng(seed);
         let count = 1 + random.below(4) as usize;
         let device = |index: usize, random: &mut Rng| {
-            let seat = Arc::new(Seat::new(index, Device::cpu()));
+            let device = Arc::new(Seat::new(index, Device::cpu()));
             let workers = if random.percent(20) { 16 } else { 1 + random.below(3) as usize };
             let score = 1.0 + random.below(30) as f64;
-            DeviceQueue::new(seat, score, workers, random.percent(75))
+            DeviceQueue::new(device, score, workers, random.percent(75))
         };
         let devices: Vec<_> = (0..count).map(|index| device(index, &mut random)).collect();
         let slowness = (0..count).map(|_| 1 + random.below(4) as u32).collect();
@@ -322,7 +322,7 @@ impl Simulation {
             }
         };
         assert!(!dismissed, "worker {number} was removed and gets work");
-        let generation = self.dispatcher.devices[device].seat.generation();
+        let generation = self.dispatcher.devices[device].device.generation();
         let mut flight = None;
         if let Work::Batch(pieces) = &work {
             assert_eq!(ready_for, Some(generation));
@@ -530,7 +530,7 @@ impl Simulation {
             if dismissed || self.dispatcher.workers.contains_key(&number) {
                 continue;
             }
-            let generation = self.dispatcher.devices[device].seat.generation();
+            let generation = self.dispatcher.devices[device].device.generation();
             let is_outdated =
                 job.as_ref().is_some_and(|job| job.work == Work::Prepare && job.generation < generation);
             match is_outdated {
@@ -652,7 +652,7 @@ impl Simulation {
             let workers = self.workers.iter().filter(|worker| worker.device == index && !worker.dismissed);
             let jobs: Vec<&Job> = workers.clone().filter_map(|worker| worker.job.as_ref()).collect();
             let preparing = jobs.iter().filter(|job| job.work == Work::Prepare).count();
-            let counted = &device.seat.counters;
+            let counted = &device.device.counters;
             assert_eq!(
                 (device.active, device.preparing),
                 (jobs.len() - preparing, preparing),

@@ -334,7 +334,7 @@ impl<I, O> Dispatcher<I, O> {
         else {
             return Next::Go;
         };
-        let generation = self.devices[device].seat.generation();
+        let generation = self.devices[device].device.generation();
         let is_outdated = ready_for.is_some_and(|ready| ready != generation);
         if self.is_over() || self.devices[device].health.is_retired() || is_outdated {
             self.remove_worker(worker);
@@ -401,8 +401,8 @@ impl<I, O> Dispatcher<I, O> {
             it.copied += count as u64;
         }
         it.active += 1;
-        (0..count).for_each(|_| it.seat.counters.begin());
-        log!(trace, device = %it.seat.id, batch = number, pieces = count, is_copy, "a batch begins");
+        (0..count).for_each(|_| it.device.counters.begin());
+        log!(trace, device = %it.device.id, batch = number, pieces = count, is_copy, "a batch begins");
         let (items, first) = (flight.items.clone(), flight.first);
         Some((number, count, Next::Run(Work { items, first, count, number: flight.tickets[0].key.number })))
     }
@@ -436,7 +436,7 @@ impl<I, O> Dispatcher<I, O> {
         let unwanted = match self.in_flight.remove(&attempt.flight) {
             Some(flight) => {
                 it.done += attempt.pieces as u64;
-                (0..attempt.pieces).for_each(|_| it.seat.counters.end(each));
+                (0..attempt.pieces).for_each(|_| it.device.counters.end(each));
                 self.record_evidence(&flight, attempt.flight, Some((device, took)));
                 let InFlight { tickets, items, first, .. } = flight;
                 for (index, (ticket, result)) in tickets.into_iter().zip(results).enumerate() {
@@ -446,14 +446,14 @@ impl<I, O> Dispatcher<I, O> {
                 None
             }
             None => {
-                (0..attempt.pieces).for_each(|_| it.seat.counters.drop());
+                (0..attempt.pieces).for_each(|_| it.device.counters.drop());
                 Some(results)
             }
         };
         // Last, because evidence compares the devices' times before this batch.
         self.devices[device].mean.learn(each);
         if is_back {
-            log!(debug, device = %self.devices[device].seat.id, "a device is healthy again");
+            log!(debug, device = %self.devices[device].device.id, "a device is healthy again");
         }
         unwanted
     }
@@ -498,7 +498,7 @@ impl<I, O> Dispatcher<I, O> {
         for step in self.balancer.rebalance(now, &loads) {
             let Ok([from, to]) = self.devices.get_disjoint_mut([step.from, step.to]) else { continue };
             let pieces = from.exchange(to, &step);
-            log!(debug, from = %from.seat.id, to = %to.seat.id, pieces, "queued pieces moved");
+            log!(debug, from = %from.device.id, to = %to.device.id, pieces, "queued pieces moved");
         }
     }
 

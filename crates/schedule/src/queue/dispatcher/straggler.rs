@@ -121,7 +121,7 @@ impl<I, O> Dispatcher<I, O> {
                 continue;
             };
             let Some((device, activity)) = self.remove_worker(worker) else { continue };
-            let id = self.devices[device].seat.id.clone();
+            let id = self.devices[device].device.id.clone();
             let operation =
                 if matches!(activity, WorkerActivity::Batch(_)) { "running a piece" } else { "preparing" };
             let error = Error::TimedOut { device: id, operation: operation.into(), after };
@@ -223,7 +223,7 @@ impl<I, O> Dispatcher<I, O> {
     /// Whether a device can run a copy of a batch: it does not run it already, and the pieces have not failed there too
     /// often. A device that was opened again since it began the batch counts as another device.
     fn can_copy(&self, device: usize, flight: &InFlight<I, O>) -> bool {
-        let generation = self.devices[device].seat.generation();
+        let generation = self.devices[device].device.generation();
         let runs_it = |worker: &u64| {
             self.workers.get(worker).is_some_and(|worker| match &worker.activity {
                 WorkerActivity::Batch(attempt) => worker.device == device && attempt.generation == generation,
@@ -332,6 +332,6 @@ impl<I, O> Dispatcher<I, O> {
             return;
         }
         self.last_notice = now;
-        log!(info, device = %self.devices[device].seat.id, ?age, "waiting for plain code on the processor");
+        log!(info, device = %self.devices[device].device.id, ?age, "waiting for plain code on the processor");
     }
 }

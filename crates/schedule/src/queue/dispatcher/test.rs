@@ -36,8 +36,8 @@ fn dispatcher(scores: &[f64]) -> TestDispatcher {
 }
 
 fn dispatcher_with(scores: &[f64], limits: Limits, may_hang: bool) -> TestDispatcher {
-    let seat = |index| Arc::new(Seat::new(index, Device::cpu()));
-    let device = |(index, &score): (usize, &f64)| DeviceQueue::new(seat(index), score, 1, may_hang);
+    let device = |index| Arc::new(Seat::new(index, Device::cpu()));
+    let device = |(index, &score): (usize, &f64)| DeviceQueue::new(device(index), score, 1, may_hang);
     let devices: Vec<_> = scores.iter().enumerate().map(device).collect();
     let mut dispatcher = Dispatcher::new(devices, BalancerSettings::default(), limits, alone(), 1000);
     (0..scores.len()).for_each(|device| assert_eq!(dispatcher.add_worker(device), device as u64));
@@ -50,7 +50,7 @@ fn queued(dispatcher: &TestDispatcher) -> Vec<usize> {
 
 /// Makes a worker begin a piece, and returns the piece.
 fn begin(dispatcher: &mut TestDispatcher, worker: u64, now: Time) -> Option<u32> {
-    let generation = dispatcher.devices[worker as usize].seat.generation();
+    let generation = dispatcher.devices[worker as usize].device.generation();
     match dispatcher.next_work(worker, Some(generation), now) {
         Next::Run(super::Work { items, first, .. }) => Some(items[first]),
         _ => None,
@@ -123,7 +123,7 @@ fn a_failed_piece_goes_to_another_device_and_the_first_comes_back_after_a_canary
     submit(&mut dispatcher, 7, 0, ms(0));
     assert_eq!(begin(&mut dispatcher, 0, ms(0)), Some(7));
     dispatcher.failed(0, lost(), ms(10));
-    assert_eq!((dispatcher.shared_len(), dispatcher.devices[0].seat.generation()), (1, 1));
+    assert_eq!((dispatcher.shared_len(), dispatcher.devices[0].device.generation()), (1, 1));
     assert_eq!(begin(&mut dispatcher, 1, ms(10)), Some(7));
     assert!(dispatcher.finished(1, vec![7], ms(11)).is_none());
 
@@ -318,7 +318,7 @@ fn of_two_results_the_first_is_the_answer_and_the_slow_device_stays_well() {
     assert!(
         dispatcher.is_idle() && dispatcher.devices.iter().all(|it| it.workers == 1 && it.health.is_working())
     );
-    assert!(dispatcher.devices.iter().all(|it| it.seat.counters.active() == 0));
+    assert!(dispatcher.devices.iter().all(|it| it.device.counters.active() == 0));
 }
 
 #[test]
@@ -478,9 +478,9 @@ fn one_passing_error_on_each_device_ends_well() {
 
 #[test]
 fn a_canary_does_not_wait_for_an_attempt_from_before_the_quarantine() {
-    let seat = Arc::new(Seat::new(0, Device::cpu()));
+    let device = Arc::new(Seat::new(0, Device::cpu()));
     let mut dispatcher = Dispatcher::new(
-        vec![DeviceQueue::new(seat, 10.0, 2, true)],
+        vec![DeviceQueue::new(device, 10.0, 2, true)],
         BalancerSettings::default(),
         no_limits(),
         alone(),
@@ -681,7 +681,7 @@ fn pieces_that_move_between_devices_stay_in_order_and_are_counted() {
     assert_eq!(queued(&dispatcher), [3, 3]);
     assert!(dispatcher.submit(9, home(9, 0), ms(1)).is_ok());
     let counted = |dispatcher: &TestDispatcher, device: usize| {
-        dispatcher.devices[device].seat.counters.queued.load(Relaxed)
+        dispatcher.devices[device].device.counters.queued.load(Relaxed)
     };
     assert_eq!((counted(&dispatcher, 0), counted(&dispatcher, 1)), (4, 3));
     let mut order = |worker: u64| {
@@ -740,7 +740,7 @@ impl Drive {
         self.workers[index].3 = match self.dispatcher.next_work(worker, self.workers[index].2, self.now) {
             Next::Run(super::Work { count, .. }) => Assignment::Batch(count),
             Next::Prepare => {
-                self.workers[index].2 = Some(self.dispatcher.devices[device].seat.generation());
+                self.workers[index].2 = Some(self.dispatcher.devices[device].device.generation());
                 Assignment::Ready
             }
             Next::Rest { .. } => Assignment::Idle,
@@ -765,7 +765,7 @@ impl Drive {
         let in_flight: usize = self.dispatcher.in_flight.values().map(|flight| flight.tickets.len()).sum();
         assert_eq!(self.dispatcher.outstanding, queued + in_flight, "each piece is in one queue");
         for device in &self.dispatcher.devices {
-            assert_eq!(device.seat.counters.queued.load(Relaxed), device.queued() as u64);
+            assert_eq!(device.device.counters.queued.load(Relaxed), device.queued() as u64);
             assert!(
                 device.workers >= device.active + device.preparing && device.workers <= device.max_workers
             );
@@ -794,8 +794,8 @@ proptest::proptest! {
         count in 1usize..4,
         events in proptest::collection::vec((0u8..8, 0usize..8, 0u8..40, 0u64..700), 1..200),
     ) {
-        let seat = |index| Arc::new(Seat::new(index, Device::cpu()));
-        let devices = (0..count).map(|index| DeviceQueue::new(seat(index), 10.0 + index as f64, 2, true));
+        let device = |index| Arc::new(Seat::new(index, Device::cpu()));
+        let devices = (0..count).map(|index| DeviceQueue::new(device(index), 10.0 + index as f64, 2, true));
         let settings = BalancerSettings { interval: ms(100), ..BalancerSettings::default() };
         let limits = Limits { prepare: Duration::from_secs(5), ..no_limits() };
         let batch = Batch { pieces: 4, delay: ms(30) };

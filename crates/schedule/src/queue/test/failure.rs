@@ -43,7 +43,7 @@ fn wait_until_well(queue: &Queue<KernelTask<u64, u64>>) {
 /// Makes the first device fail, and submits pieces until it is opened again for that: a piece or a preparation has
 /// failed there.
 fn run_into(queue: &Queue<KernelTask<u64, u64>>, fault: impl FnOnce()) {
-    let generation = || queue.shared.seats[0].generation();
+    let generation = || queue.shared.devices[0].generation();
     let before = generation();
     fault();
     let mut item = 0;
