@@ -209,7 +209,7 @@ impl JobHistory {
 
     fn report_to_model(&self, choice: CachedChoice) {
         if let Some((items, measurements)) = choice.measurements() {
-            self.model.with_model(|model| model.ended(&self.task, items, measurements));
+            self.model.with_model(|model| model.record_runs(&self.task, items, measurements));
         }
     }
 }
