@@ -1,4 +1,4 @@
-//! Functions and items that are borrowed: the results are those of a plain loop, and nothing is touched after the run.
+//! Borrowed functions and items: the results equal those of a plain loop, and nothing is used after the run.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -42,7 +42,7 @@ fn a_panic_ends_the_run_names_the_item_and_leaves_nothing_behind() {
     let pool = Pool::new([Device::cpu()]).unwrap();
     for round in 0..50 {
         let alive = AtomicUsize::new(0);
-        /// Counts those that exist.
+        /// Counts live values.
         struct Counted<'a>(&'a AtomicUsize);
         impl Drop for Counted<'_> {
             fn drop(&mut self) {
@@ -58,7 +58,7 @@ fn a_panic_ends_the_run_names_the_item_and_leaves_nothing_behind() {
                 number
             })
             .unwrap_err();
-        // Whatever was borrowed is free the moment the call returns: nobody is in the function any more.
+        // Borrowed values are free as soon as the call returns: no thread is in the function.
         assert_eq!(alive.load(SeqCst), 0);
         let RunError::Task { items, error } = error else { panic!("{error}") };
         assert!(items.contains(&(bad as u64)), "{items:?}");

@@ -1,4 +1,4 @@
-//! What runs teach about devices, and what is kept of it.
+//! What a pool learns from runs, and what it saves.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -20,7 +20,7 @@ fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// A pool whose history is in a folder of its own.
+/// A pool with its own file of learned times.
 fn pool(devices: &[Device], history: &Path) -> Pool {
     Pool::builder().devices(devices).keep_history_at(Some(history.into())).build().unwrap()
 }
@@ -31,14 +31,14 @@ fn history() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The tasks that a history knows.
+/// The tasks in a file of learned times.
 fn tasks(history: &Path) -> Vec<String> {
     let text = std::fs::read(history).unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     json["tasks"].as_object().map(|tasks| tasks.keys().cloned().collect()).unwrap_or_default()
 }
 
-/// Devices that use it get into each other's way: two together take four times as long as one alone.
+/// Devices slow each other down: two together take four times as long as one alone.
 #[derive(Clone, Default)]
 struct Contended {
     at_work: Arc<AtomicUsize>,
@@ -81,7 +81,7 @@ fn devices_used(report: &Report) -> usize {
     report.devices.iter().filter(|device| device.items > 0).count()
 }
 
-/// Of the last half of so many runs, those that used one device alone.
+/// Number of runs that used one device alone, among the last half.
 fn alone(runs: usize, mut run: impl FnMut(usize) -> Report) -> usize {
     let used: Vec<usize> = (0..runs).map(|number| devices_used(&run(number))).collect();
     used[runs / 2..].iter().filter(|&&count| count == 1).count()
@@ -102,10 +102,10 @@ fn what_a_run_taught_arrives_at_runs_of_other_item_counts() {
     let (pool, task) = (pool(&[card("a"), card("b")], &path), Contended::default());
     let items: Vec<u32> = (0..200).collect();
     let job = pool.job(&task);
-    // No two of them have as many items.
+    // All of them have different numbers of items.
     let alone =
         alone(60, |number| job.map(&items[..110 + number / 4 * 5 % 7 + number]).unwrap().report().clone());
-    // Each size class tries both devices together a few times; a run that learned nothing from others would use both.
+    // Each size class tries both devices together a few times; a run that knew nothing from others would use both.
     assert!(alone > 10, "{alone} of 30 runs used one device");
 }
 
@@ -118,7 +118,7 @@ fn runs_that_are_cancelled_or_fail_teach_nothing_and_leave_no_history() {
         if item == 2 { Err("two".into()) } else { Ok(item) }
     });
     let job = pool.job(&slow).deadline(ms(3));
-    // What makes the devices ready has few items: no run of about 64 ends well.
+    // The runs that prepare the devices have few items: no run of about 64 succeeds.
     job.map(&[0; 3]).unwrap();
     for _ in 0..24 {
         assert!(matches!(job.map(&[1; 64]), Err(RunError::DeadlinePassed { .. })));
@@ -131,7 +131,7 @@ fn runs_that_are_cancelled_or_fail_teach_nothing_and_leave_no_history() {
     }
     drop((job, pool));
     let text = std::fs::read_to_string(&path).unwrap();
-    // Sizes are kept by four times their logarithm.
+    // Size classes are four times the logarithm.
     assert!(text.contains("\"6\":") && !text.contains("\"24\":"), "{text}");
 }
 
@@ -153,7 +153,7 @@ fn tasks_of_one_name_over_unlike_items_are_learned_apart() {
     assert_eq!(tasks(&path).len(), 2, "{:?}", tasks(&path));
 }
 
-/// Its state is what it was made with.
+/// Its state is a copy of its table.
 #[derive(Clone)]
 struct Table(Arc<[u32]>, Arc<AtomicUsize>);
 

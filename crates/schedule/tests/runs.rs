@@ -1,4 +1,4 @@
-//! Whole runs on devices that work, fail, hang and dawdle: what every way to start one promises.
+//! Whole runs on devices that work, fail, hang and are slow, through every way to start one.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod common;
@@ -41,8 +41,8 @@ type Prepare = Arc<dyn Fn(&DeviceId) -> Result<()> + Send + Sync>;
 type Costs = fn(&[u32]) -> Vec<f64>;
 type Compute = Arc<dyn Fn(&DeviceId, &[u32], &mut Results<'_, u32>) -> Result<()> + Send + Sync>;
 
-/// A task of plain functions, which may do anything on any device. It works on a copy of the items, so that whoever
-/// started the run need not wait for it.
+/// A task of plain functions, which may do anything on any device. It works on a copy of the items, so that the caller
+/// of the run need not wait for it.
 #[derive(Clone)]
 struct Plain {
     prepare: Prepare,
@@ -57,7 +57,7 @@ impl Plain {
         Plain { prepare: Arc::new(|_| Ok(())), compute: Arc::new(compute), costs: None }
     }
 
-    /// Scrambles, after doing something else.
+    /// Scrambles, after a call of `before`.
     fn after(before: impl Fn(&DeviceId, &[u32]) + Send + Sync + 'static) -> Plain {
         Plain::new(move |device, items, results| {
             before(device, items);
@@ -105,7 +105,7 @@ impl Task for Plain {
     }
 }
 
-/// A kernel of one `f64` an item.
+/// A kernel with one `f64` per item.
 fn root() -> KernelTask<f64, f64> {
     let kernel = Kernel::new("root").reads::<f64>().writes::<f64>().params::<KernelParams>().rust(|launch| {
         let count = launch.params::<KernelParams>()?.count as usize;
@@ -178,7 +178,7 @@ fn every_strategy_survives_a_loss_and_a_hang_in_any_operation() {
             for operation in (1..22).step_by(if fault == Fault::Hang { 7 } else { 1 }) {
                 let (name, items) =
                     (format!("{strategy:?}: {fault:?} in operation {operation}"), items.clone());
-                // A device that hangs in its first chunk is judged by how long the others take, and they may be disturbed.
+                // A device that hangs in its first chunk is judged by the others' times, and they may be disturbed.
                 within(LIMIT * 3, &name, move || {
                     let faulty = Faulty::new(&two());
                     faulty.faults[0].at(operation, fault);
@@ -264,7 +264,7 @@ fn a_panic_of_a_closure_ends_the_run_and_names_the_item_and_the_next_run_works()
 
 #[test]
 fn a_state_on_which_the_task_failed_is_not_used_again() {
-    /// Its state is beyond use once it has failed.
+    /// A state is unusable once it has failed.
     #[derive(Clone)]
     struct Fragile(Arc<AtomicBool>);
 
@@ -381,7 +381,7 @@ fn a_device_that_cannot_be_made_ready_is_done_without() {
 
 #[test]
 fn a_run_whose_devices_cannot_be_made_ready_ends_and_says_why() {
-    // Telling where it panicked may take a moment.
+    // Printing a panic may take a moment.
     let ways: [(&str, Duration, Prepare); 3] = [
         ("on purpose", LIMIT, Arc::new(|device| Err(lost(device)))),
         ("panicked: on purpose", LIMIT, Arc::new(|_| panic!("on purpose"))),
@@ -460,10 +460,10 @@ fn for_each_does_every_item_exactly_once_when_nothing_fails() {
     });
 }
 
-/// Nothing to give back, on any device; some of it takes long.
+/// A task without results for any device; some chunks take long.
 #[derive(Clone)]
 struct Dawdle {
-    /// What dawdles, on its first chunk.
+    /// The device that is slow on its first chunk.
     device: &'static str,
     long: Duration,
     done: Arc<Mutex<Vec<u32>>>,
@@ -533,7 +533,7 @@ fn a_device_that_was_merely_slower_has_not_failed() {
     });
 }
 
-/// Runs what takes ten seconds until somebody ends it, and gives the error and how long that took.
+/// Starts a run of ten seconds, ends it, and returns the error and how long the run took.
 fn ended_by(
     end: impl FnOnce(Job<'static, Plain>) -> Job<'static, Plain> + Send + 'static,
 ) -> (RunError, Duration, BTreeSet<u64>) {
@@ -682,7 +682,7 @@ fn a_stream_that_is_cancelled_ends_with_an_error_however_fast_results_come() {
             }
             let mut stream = job.map_stream(0u32..).unwrap();
             let start = Instant::now();
-            // Whoever asks slowly finds results ready whenever it asks.
+            // A slow consumer always finds results ready.
             while start.elapsed() < ms(120) {
                 if let Some(Err(error)) = stream.next() {
                     assert!(by_deadline, "{error}");
@@ -761,7 +761,7 @@ fn a_stream_gives_results_while_its_source_has_nothing_yet() {
 
 #[test]
 fn a_stream_bounds_the_bytes_that_it_holds() {
-    /// Items of a kibibyte each, which their size does not tell.
+    /// Items of a kibibyte each, on the heap.
     #[derive(Clone)]
     struct Heavy;
     impl Task for Heavy {
@@ -877,7 +877,8 @@ fn a_stream_does_without_a_device_that_hangs_while_the_stream_is_dry() {
         let faulty = Faulty::new(&two());
         let hangs = Arc::new(AtomicBool::new(true));
         let first = hangs.clone();
-        // The card hangs once it is known; what it has in hand is taken over, as nothing else is left to do.
+        // The card hangs once it was measured; the other device takes over its chunk, because nothing else is left to
+        // do.
         let seen = AtomicU64::new(0);
         let task = Plain::after(move |device, _| {
             let chunk = if device.as_str() == "card:0" { seen.fetch_add(1, SeqCst) } else { 0 };
@@ -957,7 +958,7 @@ fn results_that_panic_when_they_are_dropped_lose_no_item_and_hide_no_error() {
             let faulty = Faulty::new(&two());
             let run = faulty.job(&Explosive).strategy(strategy).map(&numbers(300)).unwrap();
             assert_counted_once(run.report(), 300);
-            // It is the device's own error that counts.
+            // The device's own error counts.
             assert_eq!(run.report().devices[0].state, "quarantined");
             settle(&faulty.pool);
         }
@@ -973,7 +974,7 @@ fn a_lane_has_all_its_hands_again_although_one_hung_while_another_failed() {
         let task = Plain::new(move |device, items, results| {
             if device.as_str() == "card:0" {
                 match came.fetch_add(1, SeqCst) {
-                    // The first hand hangs; the second fails once the first has begun to.
+                    // The first worker hangs; the second fails once the first has begun to.
                     0 => std::thread::sleep(Duration::from_secs(25)),
                     1 => return Err(lost(device)),
                     _ => {}
@@ -1051,7 +1052,7 @@ fn a_device_that_hangs_is_not_chosen_alone_again_and_again() {
     within(ms(120_000), "a device that hangs in every run", || {
         let faulty = Faulty::new(&two());
         let items = numbers(100);
-        // Which one is used alone is found out first.
+        // The first runs find out which device is used alone.
         let mut last = None;
         for _ in 0..20 {
             let run = faulty.pool.map(&Scramble::new(), &items).unwrap();
@@ -1188,7 +1189,7 @@ fn runs_of_one_pool_at_the_same_time_do_not_disturb_each_other() {
     });
 }
 
-/// A task that takes long to be made ready on one device, or gives back something that it should not.
+/// A task that takes long to be prepared on one device, or returns `Error::Ended` when it should not.
 #[derive(Clone)]
 struct Odd {
     prepare: Option<(&'static str, Duration)>,
@@ -1273,7 +1274,7 @@ fn a_run_that_is_over_before_it_begins_begins_nothing() {
 
 #[test]
 fn settings_that_make_no_sense_cost_no_result_and_no_memory() {
-    /// A result that notices when it is dropped without having been made.
+    /// A result that detects a drop of uninitialised memory.
     struct Made(Vec<u64>);
     impl Drop for Made {
         fn drop(&mut self) {
@@ -1321,7 +1322,7 @@ fn settings_that_make_no_sense_cost_no_result_and_no_memory() {
     });
 }
 
-/// Doubles items one by one, and tells how many it is given at once.
+/// Doubles items one by one, and returns the size of its chunk with each.
 #[derive(Clone)]
 struct Piecewise {
     largest: Arc<AtomicU64>,
@@ -1393,7 +1394,7 @@ fn a_task_is_given_at_most_so_many_items_at_once_and_every_call_counts_as_a_chun
             assert_counted_once(mapped.report(), items.len());
             let sum = job.map_reduce(&items, |a, b| (a.0 ^ b.0, a.1)).unwrap();
             assert_eq!(sum.value().unwrap().0, items.iter().fold(0, |sum, item| sum ^ (2 * item)));
-            // What is combined within one block cannot be parted.
+            // A block that is combined cannot be split.
             let block = items.len().div_ceil(16_384) as u64;
             assert!(task.largest.load(SeqCst) <= most.max(block), "{most}");
             drop((mapped, sum));
@@ -1402,7 +1403,7 @@ fn a_task_is_given_at_most_so_many_items_at_once_and_every_call_counts_as_a_chun
             let error = pool.job(&failing).settings(settings).map(&items).unwrap_err();
             assert!(matches!(error, RunError::Task { .. }), "{error}");
             drop((failing, job));
-            // Workers that have just ended hold on to the task for a moment.
+            // Workers that have just ended keep the task for a moment.
             let start = Instant::now();
             while Arc::strong_count(&task.results) > 1 && start.elapsed() < Duration::from_secs(2) {
                 std::thread::sleep(ms(1));
@@ -1433,7 +1434,8 @@ fn an_error_is_told_although_results_of_the_same_part_panic_when_they_are_droppe
     });
 }
 
-/// Sleeps for as many milliseconds as its item says, in blocks that it claims; others may run copies of its chunks.
+/// Sleeps for as many milliseconds as its item says, in blocks that it claims. Other lanes may run copies of its
+/// chunks.
 #[derive(Clone)]
 struct Sleepy;
 

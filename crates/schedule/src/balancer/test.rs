@@ -186,7 +186,7 @@ impl Service {
 
     fn arrive(&mut self, device: usize, pieces: usize) {
         for _ in 0..pieces {
-            self.estimates[device].push_back(Piece::new(self.arrived));
+            self.queues[device].push_back(Piece::new(self.arrived));
             self.moved.push(0);
             self.arrived += 1;
         }
@@ -195,11 +195,11 @@ impl Service {
     fn rebalance(&mut self, now: Duration) {
         let loads: Vec<Load> = self.queues.iter().map(Load::of).collect();
         for step in self.balancer.rebalance(now, &loads) {
-            let before: Vec<usize> = self.estimates[step.to].iter().map(|piece| *piece.work()).collect();
-            let mut source = std::mem::take(&mut self.estimates[step.from]);
-            assert_eq!(step.apply(&mut source, &mut self.estimates[step.to]), step.pieces);
-            self.estimates[step.from] = source;
-            for piece in self.estimates[step.to].iter().skip(before.len()) {
+            let before: Vec<usize> = self.queues[step.to].iter().map(|piece| *piece.work()).collect();
+            let mut source = std::mem::take(&mut self.queues[step.from]);
+            assert_eq!(step.apply(&mut source, &mut self.queues[step.to]), step.pieces);
+            self.queues[step.from] = source;
+            for piece in self.queues[step.to].iter().skip(before.len()) {
                 self.moved[*piece.work()] += 1;
             }
             self.moves.push((now, step.from, step.to));
@@ -260,8 +260,8 @@ proptest! {
             now += Duration::from_millis(wait);
             for (device, (arriving, done)) in changes.into_iter().enumerate() {
                 service.arrive(device, arriving);
-                let done = done.min(service.estimates[device].len());
-                service.estimates[device].drain(..done);
+                let done = done.min(service.queues[device].len());
+                service.queues[device].drain(..done);
             }
             service.rebalance(now);
         }

@@ -1,4 +1,4 @@
-//! Results that are written to where the caller wants them.
+//! Results that are written to the caller's slices.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

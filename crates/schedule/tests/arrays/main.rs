@@ -1,5 +1,5 @@
-//! Kernels with several inputs, outputs and tables, and results that are written in place: whoever did what, they are
-//! those of a plain loop.
+//! Kernels with several inputs, outputs and tables, and results written in place: they equal those of a plain loop,
+//! whichever device did which items.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../common/mod.rs"]
@@ -17,7 +17,7 @@ use evener_device::{
 };
 
 use self::{
-    common::{Dice, Faulty, SHORT, assert_counted_once, card, cores, forgetful, within},
+    common::{Faulty, Rng, SHORT, assert_counted_once, card, cores, forgetful, within},
     shape::{Params, Shape},
 };
 
@@ -31,17 +31,16 @@ fn vulkan() -> Device {
 
 /// Random shapes, each over several sizes and with other parameters each time.
 fn every_shape_is_right(devices: &[Device], shapes: usize, seed: u64) {
-    let (pool, mut dice) = (forgetful(devices), Dice(seed));
+    let (pool, mut rng) = (forgetful(devices), Rng(seed));
     for round in 0..shapes {
-        let shape = Shape::random(&mut dice);
-        let tables = shape.data(0, &mut dice);
+        let shape = Shape::random(&mut rng);
+        let tables = shape.data(0, &mut rng);
         let job = pool.job(&shape.task(&tables)).settings(SHORT).all_devices();
         for _ in 0..4 {
-            let items = SIZES[dice.under(SIZES.len())];
-            let mut data = shape.data(items, &mut dice);
+            let items = SIZES[rng.under(SIZES.len())];
+            let mut data = shape.data(items, &mut rng);
             data.tables.clone_from(&tables.tables);
-            let params =
-                Params { factor: dice.roll() as u32, shift: dice.roll() as u32, ..Params::default() };
+            let params = Params { factor: rng.next() as u32, shift: rng.next() as u32, ..Params::default() };
             let mut places = shape.places(items);
             let report = job.parameters(params).map_arrays(data.arrays(&mut places)).unwrap();
             assert_eq!(
@@ -54,19 +53,19 @@ fn every_shape_is_right(devices: &[Device], shapes: usize, seed: u64) {
     }
 }
 
-/// Devices of which the first is lost in one operation of the run or another.
+/// Runs on devices of which the first is lost in a random operation.
 fn no_loss_does_harm(devices: &[Device], runs: usize, seed: u64) {
-    let (mut dice, mut failed) = (Dice(seed), 0);
+    let (mut rng, mut failed) = (Rng(seed), 0);
     for run in 0..runs {
         let faulty = Faulty::new(devices);
-        // A fast processor would do all items before the first device is ready.
+        // Otherwise a fast processor would do all items before the first device is ready.
         faulty.faults[1].slow_down(100.0);
-        let shape = Shape::random(&mut dice);
-        let data = shape.data(3_001, &mut dice);
+        let shape = Shape::random(&mut rng);
+        let data = shape.data(3_001, &mut rng);
         let job = faulty.job(&shape.task(&data));
-        // What comes first makes the device ready; the loss comes in the middle of a chunk, or between two.
-        faulty.faults[0].at(3 + dice.roll() % 24, Fault::Fail(Failure::Lost));
-        let params = Params { factor: dice.roll() as u32, shift: run as u32, ..Params::default() };
+        // The first operations prepare the device; the loss comes in a chunk, or between two.
+        faulty.faults[0].at(3 + rng.next() % 24, Fault::Fail(Failure::Lost));
+        let params = Params { factor: rng.next() as u32, shift: run as u32, ..Params::default() };
         let mut places = shape.places(3_001);
         let report = job.parameters(params).map_arrays(data.arrays(&mut places)).unwrap();
         assert_eq!(places, shape.plain(&data, 3_001, params), "run {run}: {shape:?}");
@@ -112,9 +111,9 @@ fn a_device_that_is_lost_in_the_middle_changes_no_output_with_vulkan() {
 #[test]
 #[ignore = "needs NVRTC"]
 fn the_generated_cuda_compiles_with_nvrtc() {
-    let mut dice = Dice(7);
+    let mut rng = Rng(7);
     for _ in 0..5 {
-        let shape = Shape::random(&mut dice);
+        let shape = Shape::random(&mut rng);
         for card in ["sm_75", "sm_90"] {
             let compiled = evener_device::cuda::compile_kernel(card, &shape.kernel());
             assert!(!compiled.unwrap_or_else(|error| panic!("{shape:?}: {error}")).is_empty());

@@ -1,4 +1,4 @@
-//! Arrays that do not fit are refused, and no device is asked.
+//! Arrays that do not match the task are refused before any device is used.
 
 use evener_device::{Device, Kernel, testing::Faults};
 use evener_schedule::{Arrays, Closure, KernelTask, Pool, RunError};

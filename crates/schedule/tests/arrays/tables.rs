@@ -1,4 +1,4 @@
-//! Tables are on each device once, for as long as they are needed.
+//! Tables are on each device once, as long as they are needed.
 
 use std::{
     sync::{
@@ -70,7 +70,7 @@ fn a_table_is_copied_once_a_device_however_many_workers_and_runs_there_are() {
             assert!(is_right(job.map(&items).unwrap().results(), 3));
         }
         assert_eq!(first.uploads(), 1);
-        // Another one takes its place in the same job, and then the first comes back.
+        // Another table replaces it in the same job, and then the first comes back.
         let other = job.with_task(&task.table("factors", second.clone()));
         for _ in 0..3 {
             assert!(is_right(other.map(&items).unwrap().results(), 5));
@@ -101,7 +101,7 @@ fn a_table_that_takes_anothers_place_is_copied_once_and_the_old_one_is_let_go() 
     settle(&pool);
     assert!(used(&pool) < with_table + 4 * LEN as u64, "{with_table}, then {}", used(&pool));
     pool.release();
-    // A worker may need a moment longer than the run to put its state back.
+    // A worker may return its state a moment after the run.
     within(Duration::from_secs(10), "letting go", move || {
         while used(&pool) > before {
             pool.release();

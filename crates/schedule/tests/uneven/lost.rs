@@ -1,4 +1,4 @@
-//! A run is never lost while a device is well: slow is not hung, and what failed once is tried again.
+//! No run fails while a device works: slow is not hung, and failed chunks are retried.
 
 use std::{panic::resume_unwind, time::Duration};
 
@@ -20,7 +20,7 @@ fn halves() -> Vec<Device> {
     Device::cpu().split(&[1, 1]).expect("the processor has two cores")
 }
 
-/// Every device was trusted throughout.
+/// Asserts that no device failed or was in quarantine.
 fn assert_trusted(report: &Report) {
     let trusted = report.devices.iter().all(|device| (device.quarantines, device.retries) == (0, 0));
     assert!(trusted, "every device is well, and yet:\n{report}");
@@ -41,7 +41,7 @@ fn kernel_items_that_become_a_thousand_times_dearer_lose_no_run() {
     });
 }
 
-/// Two million items that take next to nothing, and one among them that takes a second.
+/// Two million items that take almost no time, and one among them that takes a second.
 fn needle(place: usize) -> Vec<u64> {
     let mut items = alike(2_000_000, Duration::ZERO);
     items[place] = item(Duration::from_secs(1), place);
@@ -78,8 +78,7 @@ fn one_dear_item_of_a_closure_among_two_million_cheap_ones_loses_no_run() {
     finds_the_needle(&[cores("cpu/a", 1), cores("cpu/b", 1)], &closure(), &[777_777, 1_999_999]);
 }
 
-/// How many steps a point of the plane takes to leave, of a picture of this size: one or two around the set, and all of
-/// them in its middle.
+/// Number of iterations until a pixel of the picture escapes: one or two around the set, and the maximum inside it.
 fn mandelbrot(pixel: u32, width: u32, height: u32) -> u32 {
     const STEPS: u32 = 4_000;
     let (column, row) = (f64::from(pixel % width), f64::from(pixel / width));
@@ -114,14 +113,14 @@ fn a_plain_mandelbrot_picture_comes_out_whole() {
         let pixels: Vec<u32> = (0..SIZE.0 * SIZE.1).collect();
         let mapped = job(&pool, &KernelTask::<u32, u32>::new(&kernel)).map(&pixels).unwrap();
         assert_eq!(mapped.results().len(), pixels.len());
-        // A plain loop over all of them would take as long again.
+        // Checking all of them with a plain loop would take as long again.
         for (&pixel, &steps) in pixels.iter().zip(mapped.results()).step_by(97) {
             assert_eq!(steps, mandelbrot(pixel, SIZE.0, SIZE.1), "pixel {pixel}");
         }
     });
 }
 
-/// On which device, when, what.
+/// The device, the time and the fault.
 type Fall = (usize, When, Fault);
 
 /// Runs with faults, several at once: their items sleep.
@@ -170,7 +169,7 @@ enum When {
     After(Duration),
 }
 
-/// Errors after which a device is as well as before.
+/// Transient errors: the device works afterwards.
 const PASSING: [Fault; 4] = [
     Fault::Fail(Failure::Lost),
     Fault::Fail(Failure::TimedOut),

@@ -1,4 +1,4 @@
-//! A process that is stopped and continued: time went by, and nothing is wrong with any device.
+//! A process that is stopped and continued: time passes, and no device has failed.
 
 use std::{
     sync::{
@@ -15,8 +15,7 @@ use crate::{
 
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A run of about two seconds on devices that may hang, which is stopped in its middle, in a process of its own: this
-/// one.
+/// A run of about two seconds on devices that may hang, in a child process that is stopped in the middle.
 fn paused_run() {
     within(Duration::from_secs(25), "a run that is stopped", move || {
         let pool = forgetful([card("card:0"), cores("cpu", 2)]);

@@ -12,7 +12,7 @@ use crate::{
 
 /// When a run is to end.
 const END: Duration = ms(300);
-/// How late it may be: 50 ms are promised, and the rest is for a machine that has other things to do.
+/// Maximum delay: 50 ms are documented, and the rest is for a busy machine.
 const LATE: Duration = ms(100);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,7 +31,7 @@ fn ended<T: Task<Input = u64, Output = u64>>(how: How, devices: Vec<Device>, tas
             How::Deadline => job(&pool, &task).deadline(END),
             How::Cancel => job(&pool, &task).cancel(&cancel),
         };
-        // So short that the calling thread does some of them itself.
+        // So short that the calling thread runs some of them itself.
         for _ in 0..20 {
             job.map(&alike(200, Duration::ZERO)).unwrap();
         }
