@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{card, cores, forgetful};
+use common::{card, cores, without_history};
 use evener_device::{Device, Result};
 use evener_schedule::{Chunk, Closure, Pool, Report, Results, RunError, Task};
 
@@ -41,7 +41,7 @@ fn tasks(history: &Path) -> Vec<String> {
 /// Devices slow each other down: two together take four times as long as one alone.
 #[derive(Clone, Default)]
 struct Contended {
-    at_work: Arc<AtomicUsize>,
+    active: Arc<AtomicUsize>,
     prepared: Arc<AtomicUsize>,
 }
 
@@ -68,11 +68,11 @@ impl Task for Contended {
     }
 
     fn run(&self, _: &mut (), chunk: &Chunk<'_, u32>, results: &mut Results<'_, u32>) -> Result<()> {
-        let others = self.at_work.fetch_add(1, SeqCst);
+        let others = self.active.fetch_add(1, SeqCst);
         for _ in 0..1 + 7 * others {
             std::thread::sleep(Duration::from_micros(20 * chunk.len() as u64));
         }
-        self.at_work.fetch_sub(1, SeqCst);
+        self.active.fetch_sub(1, SeqCst);
         chunk.read(|items| results.extend(items.iter().copied()))
     }
 }
@@ -88,7 +88,7 @@ fn alone(runs: usize, mut run: impl FnMut(usize) -> Report) -> usize {
 }
 
 #[test]
-fn map_learns_that_devices_get_into_each_others_way() {
+fn map_learns_that_devices_slow_each_other_down() {
     let (_folder, path) = history();
     let (pool, task) = (pool(&[card("a"), card("b")], &path), Contended::default());
     let items: Vec<u32> = (0..100).collect();
@@ -97,7 +97,7 @@ fn map_learns_that_devices_get_into_each_others_way() {
 }
 
 #[test]
-fn what_a_run_taught_arrives_at_runs_of_other_item_counts() {
+fn runs_of_other_item_counts_use_what_was_learned() {
     let (_folder, path) = history();
     let (pool, task) = (pool(&[card("a"), card("b")], &path), Contended::default());
     let items: Vec<u32> = (0..200).collect();
@@ -110,7 +110,7 @@ fn what_a_run_taught_arrives_at_runs_of_other_item_counts() {
 }
 
 #[test]
-fn runs_that_are_cancelled_or_fail_teach_nothing_and_leave_no_history() {
+fn cancelled_and_failed_runs_teach_nothing_and_leave_no_history() {
     let (_folder, path) = history();
     let pool = pool(&[cores("a", 1), cores("b", 1)], &path);
     let slow = Closure::fallible("slow", |&item: &u32| {
@@ -136,7 +136,7 @@ fn runs_that_are_cancelled_or_fail_teach_nothing_and_leave_no_history() {
 }
 
 #[test]
-fn what_was_learned_is_kept_when_a_run_ends_and_not_only_when_the_pool_does() {
+fn learned_times_are_saved_when_a_run_ends_and_not_only_when_the_pool_does() {
     let (_folder, path) = history();
     let pool: &'static Pool = Box::leak(Box::new(pool(&[cores("a", 1)], &path)));
     pool.map(&Closure::new("kept", |&item: &u32| item), &[1, 2, 3]).unwrap();
@@ -144,7 +144,7 @@ fn what_was_learned_is_kept_when_a_run_ends_and_not_only_when_the_pool_does() {
 }
 
 #[test]
-fn tasks_of_one_name_over_unlike_items_are_learned_apart() {
+fn tasks_of_one_name_over_different_items_are_learned_separately() {
     let (_folder, path) = history();
     let pool = pool(&[cores("a", 1)], &path);
     pool.map(&Closure::new("same", |&item: &u8| item), &[1, 2, 3]).unwrap();
@@ -181,8 +181,8 @@ impl Task for Table {
 }
 
 #[test]
-fn calls_with_unlike_tasks_of_one_name_do_not_get_each_others_states() {
-    let pool = forgetful([cores("a", 1)]);
+fn calls_with_different_tasks_of_one_name_do_not_share_states() {
+    let pool = without_history([cores("a", 1)]);
     let prepared = Arc::default();
     let (squares, cubes) =
         (Table([0, 1, 4, 9].into(), Arc::clone(&prepared)), Table([0, 1, 8, 27].into(), prepared));
@@ -193,7 +193,7 @@ fn calls_with_unlike_tasks_of_one_name_do_not_get_each_others_states() {
 }
 
 #[test]
-fn calls_with_one_task_make_its_states_once_and_release_lets_them_go() {
+fn calls_with_one_task_make_its_states_once_and_release_drops_them() {
     let (_folder, path) = history();
     let (pool, task) = (pool(&[cores("a", 1)], &path), Contended::default());
     for _ in 0..4 {
@@ -206,8 +206,8 @@ fn calls_with_one_task_make_its_states_once_and_release_lets_them_go() {
 }
 
 #[test]
-fn what_a_task_holds_is_let_go_when_the_call_ends() {
-    let pool = forgetful([cores("a", 1)]);
+fn a_task_is_dropped_when_the_call_ends() {
+    let pool = without_history([cores("a", 1)]);
     let held = Arc::new(());
     let inside = held.clone();
     let task = Closure::new("holds", move |&item: &u32| item + u32::from(Arc::strong_count(&inside) == 0));

@@ -21,9 +21,9 @@ const SIZES: [usize; 11] = [1, 3, 10, 100, 1_000, 10_000, 100_000, 300_000, 1_00
 /// percent. If the chosen devices seem slower by more than a percent, there are more repetitions, and all measurements
 /// count.
 const TIMES: usize = 4;
-const MOST_TIMES: usize = 12;
+const MAX_TIMES: usize = 12;
 /// Number of runs per turn: after the others' turns, its threads and caches have to warm up first.
-const IN_A_ROW: usize = 4;
+const RUNS_PER_TURN: usize = 4;
 
 /// The measurements at one size: the times of the chosen devices and of each one alone, and those of the chosen ones by
 /// device.
@@ -35,14 +35,14 @@ struct Measured {
 
 pub(crate) fn choice(devices: &[Device]) -> Result<()> {
     println!(
-        "\nChoice: {ROUNDS} rounds an item; lower quartiles of alternating runs of {TIMES} to {MOST_TIMES} sets of pools, in µs"
+        "\nChoice: {ROUNDS} rounds an item; lower quartiles of alternating runs of {TIMES} to {MAX_TIMES} sets of pools, in µs"
     );
     let task = Churn::new("choice", ROUNDS, &DeviceId::from("none"));
     let history = std::env::temp_dir().join(format!("evener-choice-{}.json", std::process::id()));
     let all: Vec<u32> = (0..*SIZES.last().unwrap_or(&1) as u32).collect();
     let nothing = Measured { times: vec![Vec::new(); devices.len() + 1], ..Measured::default() };
     let mut measured = vec![nothing; SIZES.len()];
-    for time in 0..MOST_TIMES {
+    for time in 0..MAX_TIMES {
         let jobs = contenders(devices, &task, &history)?;
         // All devices are prepared: whether preparing one is worth it is another question.
         jobs[0].calibrate(&all[..10_000])?;
@@ -108,10 +108,10 @@ fn alternate(jobs: &[Job<'static, Churn>], items: &[u32], measured: &mut Measure
         });
         for &which in &order {
             // A far too slow device is not measured each time.
-            if which > 0 && turn % 16 != 4 && is_hopeless(&measured.times, which) {
+            if which > 0 && turn % 16 != 4 && is_far_slower(&measured.times, which) {
                 continue;
             }
-            for _ in 0..IN_A_ROW {
+            for _ in 0..RUNS_PER_TURN {
                 let begin = Instant::now();
                 let run = jobs[which].map(items)?;
                 let took = begin.elapsed();
@@ -131,7 +131,7 @@ fn alternate(jobs: &[Job<'static, Churn>], items: &[u32], measured: &mut Measure
     Ok(())
 }
 
-fn is_hopeless(times: &[Vec<Duration>], which: usize) -> bool {
+fn is_far_slower(times: &[Vec<Duration>], which: usize) -> bool {
     let least = |times: &Vec<Duration>| times.iter().min().copied();
     let best = times.iter().filter_map(least).min().unwrap_or(Duration::MAX);
     least(&times[which]).is_some_and(|least| least > best.saturating_mul(4))

@@ -64,7 +64,7 @@ fn efficiency(devices: &[Device], peers: &[Strategy]) -> Result<()> {
     let which = devices.iter().position(|device| device.id() == slowed.id()).unwrap_or(0);
     // The measured effect of twice the work.
     task.slow_down(2);
-    let slow_rate = rate_alone(slowed, &task, &items, rates[which] / 2.0)?;
+    let slow_rate = solo_rate(slowed, &task, &items, rates[which] / 2.0)?;
     task.slow_down(1);
     println!(
         "  {:12} slowed {:>11.0} items/s: {:.3} of its own",
@@ -142,7 +142,7 @@ fn calibrated(devices: &[Device], task: &Churn, seconds: f64) -> Result<(Vec<f64
     let job = Pool::builder().devices(devices).keep_history_at(None).build()?.job(task);
     let about = job.calibrate(&items)?;
     let rate = |(device, (id, about)): (&Device, (DeviceId, Option<f64>))| {
-        rate_alone(device, task, &items, about.ok_or_else(|| format!("{id} failed alone"))?)
+        solo_rate(device, task, &items, about.ok_or_else(|| format!("{id} failed alone"))?)
     };
     let rates: Vec<f64> = devices.iter().zip(about).map(rate).collect::<Result<_>>()?;
     let count = rates.iter().sum::<f64>() * seconds;
@@ -150,7 +150,7 @@ fn calibrated(devices: &[Device], task: &Churn, seconds: f64) -> Result<(Vec<f64
 }
 
 /// Items per second of one device in the best of three runs of a second, so that startup and end do not count.
-fn rate_alone(device: &Device, task: &Churn, items: &[u32], about: f64) -> Result<f64> {
+fn solo_rate(device: &Device, task: &Churn, items: &[u32], about: f64) -> Result<f64> {
     let job = Pool::builder().devices([device]).keep_history_at(None).build()?.job(task);
     let items = &items[..(about as usize).min(items.len())];
     let mut best: f64 = 0.0;

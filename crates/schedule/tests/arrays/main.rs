@@ -17,7 +17,7 @@ use evener_device::{
 };
 
 use self::{
-    common::{Faulty, Rng, SHORT, assert_counted_once, card, cores, forgetful, within},
+    common::{Faulty, Rng, SHORT, assert_counted_once, card, cores, within, without_history},
     shape::{Params, Shape},
 };
 
@@ -30,14 +30,14 @@ fn vulkan() -> Device {
 }
 
 /// Random shapes, each over several sizes and with other parameters each time.
-fn every_shape_is_right(devices: &[Device], shapes: usize, seed: u64) {
-    let (pool, mut rng) = (forgetful(devices), Rng(seed));
+fn assert_every_shape(devices: &[Device], shapes: usize, seed: u64) {
+    let (pool, mut rng) = (without_history(devices), Rng(seed));
     for round in 0..shapes {
         let shape = Shape::random(&mut rng);
         let tables = shape.data(0, &mut rng);
         let job = pool.job(&shape.task(&tables)).settings(SHORT).all_devices();
         for _ in 0..4 {
-            let items = SIZES[rng.under(SIZES.len())];
+            let items = SIZES[rng.below(SIZES.len())];
             let mut data = shape.data(items, &mut rng);
             data.tables.clone_from(&tables.tables);
             let params = Params { factor: rng.next() as u32, shift: rng.next() as u32, ..Params::default() };
@@ -54,7 +54,7 @@ fn every_shape_is_right(devices: &[Device], shapes: usize, seed: u64) {
 }
 
 /// Runs on devices of which the first is lost in a random operation.
-fn no_loss_does_harm(devices: &[Device], runs: usize, seed: u64) {
+fn assert_losses_change_no_output(devices: &[Device], runs: usize, seed: u64) {
     let (mut rng, mut failed) = (Rng(seed), 0);
     for run in 0..runs {
         let faulty = Faulty::new(devices);
@@ -71,7 +71,7 @@ fn no_loss_does_harm(devices: &[Device], runs: usize, seed: u64) {
         assert_eq!(places, shape.plain(&data, 3_001, params), "run {run}: {shape:?}");
         assert_counted_once(&report, 3_001);
         failed += report.devices.iter().map(|device| device.quarantines + device.retries).sum::<u64>();
-        faulty.settle();
+        faulty.wait_until_idle();
     }
     assert!(failed > runs as u64 / 4, "only {failed} of {runs} runs met the loss");
 }
@@ -79,15 +79,15 @@ fn no_loss_does_harm(devices: &[Device], runs: usize, seed: u64) {
 #[test]
 fn arrays_of_every_shape_are_those_of_a_plain_loop() {
     within(Duration::from_secs(120), "shapes", || {
-        every_shape_is_right(&[cores("cpu", 2)], 20, 1);
-        every_shape_is_right(&[card("card:0"), cores("cpu", 2)], 40, 2);
+        assert_every_shape(&[cores("cpu", 2)], 20, 1);
+        assert_every_shape(&[card("card:0"), cores("cpu", 2)], 40, 2);
     });
 }
 
 #[test]
 fn a_device_that_is_lost_in_the_middle_changes_no_output() {
     within(Duration::from_secs(120), "losses", || {
-        no_loss_does_harm(&[card("card:0"), cores("cpu", 1)], 40, 3);
+        assert_losses_change_no_output(&[card("card:0"), cores("cpu", 1)], 40, 3);
     });
 }
 
@@ -95,8 +95,8 @@ fn a_device_that_is_lost_in_the_middle_changes_no_output() {
 #[ignore = "needs a Vulkan device"]
 fn arrays_of_every_shape_are_those_of_a_plain_loop_with_vulkan() {
     within(Duration::from_secs(300), "shapes", || {
-        every_shape_is_right(&[vulkan()], 15, 4);
-        every_shape_is_right(&[vulkan(), cores("cpu", 1)], 15, 5);
+        assert_every_shape(&[vulkan()], 15, 4);
+        assert_every_shape(&[vulkan(), cores("cpu", 1)], 15, 5);
     });
 }
 
@@ -104,7 +104,7 @@ fn arrays_of_every_shape_are_those_of_a_plain_loop_with_vulkan() {
 #[ignore = "needs a Vulkan device"]
 fn a_device_that_is_lost_in_the_middle_changes_no_output_with_vulkan() {
     within(Duration::from_secs(300), "losses", || {
-        no_loss_does_harm(&[vulkan(), cores("cpu", 1)], 15, 6);
+        assert_losses_change_no_output(&[vulkan(), cores("cpu", 1)], 15, 6);
     });
 }
 

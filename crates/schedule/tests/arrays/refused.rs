@@ -3,7 +3,7 @@
 use evener_device::{Device, Kernel, testing::Faults};
 use evener_schedule::{Arrays, Closure, KernelTask, Pool, RunError};
 
-use crate::common::{card, forgetful};
+use crate::common::{card, without_history};
 
 fn task() -> KernelTask<(), ()> {
     let kernel = Kernel::new("never").rust(|_| panic!("it was launched"));
@@ -24,7 +24,7 @@ fn refusal(pool: &Pool, task: &KernelTask<(), ()>, arrays: Arrays<'_>) -> String
 #[test]
 fn arrays_that_do_not_fit_are_refused_before_any_device_is_asked() {
     let (device, faults) = Faults::wrap(&card("card:0"));
-    let (pool, task) = (forgetful([device]), task());
+    let (pool, task) = (without_history([device]), task());
     let (numbers, rows) = ([1u32; 4], [1f32; 12]);
     let mut out = [0u64; 8];
     let refused = |arrays: Arrays<'_>| refusal(&pool, &task, arrays);
@@ -52,7 +52,7 @@ fn arrays_that_do_not_fit_are_refused_before_any_device_is_asked() {
 
 #[test]
 fn result_slices_of_another_length_than_the_items_are_refused() {
-    let pool = forgetful([Device::cpu()]);
+    let pool = without_history([Device::cpu()]);
     let never = Closure::new("never", |_: &u32| -> u32 { panic!("it was called") });
     for length in [0, 2, 4] {
         let error = pool.map_into(&never, &[1, 2, 3], &mut vec![0; length]).unwrap_err();
@@ -65,7 +65,7 @@ fn result_slices_of_another_length_than_the_items_are_refused() {
 
 #[test]
 fn a_task_with_arrays_says_how_it_is_run() {
-    let error = forgetful([Device::cpu()]).map(&task(), &[(); 3]).unwrap_err();
+    let error = without_history([Device::cpu()]).map(&task(), &[(); 3]).unwrap_err();
     assert!(error.to_string().contains("run it with `map_arrays`"), "{error}");
 }
 
@@ -74,6 +74,6 @@ fn a_table_of_another_type_is_refused() {
     let task = task().table("table", vec![1u64]);
     let (numbers, rows, mut out) = ([1u32; 4], [1f32; 12], [0u64; 8]);
     let arrays = Arrays::new().input(&numbers).input(&rows).output(&mut out);
-    let error = forgetful([Device::cpu()]).map_arrays(&task, arrays).unwrap_err();
+    let error = without_history([Device::cpu()]).map_arrays(&task, arrays).unwrap_err();
     assert!(error.to_string().contains("buffer 2 is declared as u8, given as u64"), "{error}");
 }

@@ -50,10 +50,10 @@ impl Shape {
     /// Up to three inputs and tables, and one to three outputs.
     pub(crate) fn random(rng: &mut Rng) -> Shape {
         let inputs =
-            (0..rng.under(4)).map(|_| Input { width: 1 + rng.under(5), is_bytes: rng.under(3) == 0 });
+            (0..rng.below(4)).map(|_| Input { width: 1 + rng.below(5), is_bytes: rng.below(3) == 0 });
         let inputs = inputs.collect();
-        let tables = (0..rng.under(3)).map(|_| 1 + rng.under(100)).collect();
-        let outputs = (0..1 + rng.under(3)).map(|_| 1 + rng.under(4)).collect();
+        let tables = (0..rng.below(3)).map(|_| 1 + rng.below(100)).collect();
+        let outputs = (0..1 + rng.below(3)).map(|_| 1 + rng.below(4)).collect();
         Shape { inputs, tables, outputs }
     }
 

@@ -18,12 +18,12 @@ use evener_schedule::{
 
 /// The processor under another name, as a device of another kind.
 #[derive(Debug)]
-struct Disguised {
+struct Renamed {
     under: Arc<dyn Source>,
     description: Description,
 }
 
-impl Source for Disguised {
+impl Source for Renamed {
     fn describe(&self) -> &Description {
         &self.description
     }
@@ -37,25 +37,25 @@ impl Source for Disguised {
     }
 }
 
-fn disguised(id: &str, kind: DeviceKind, units: u32) -> Device {
+fn renamed(id: &str, kind: DeviceKind, units: u32) -> Device {
     let cpu = Device::cpu();
     let description =
         Description { id: DeviceId::from(id), kind, compute_units: Some(units), ..cpu.describe().clone() };
-    Device::from_source(Arc::new(Disguised { under: cpu.source().clone(), description }))
+    Device::from_source(Arc::new(Renamed { under: cpu.source().clone(), description }))
 }
 
 /// A processor of so many cores: as many lanes, each with one chunk in flight.
 pub(crate) fn cores(id: &str, count: u32) -> Device {
-    disguised(id, DeviceKind::Cpu, count)
+    renamed(id, DeviceKind::Cpu, count)
 }
 
 /// A device that is scheduled like a card: one lane with two chunks in flight.
 pub(crate) fn card(id: &str) -> Device {
-    disguised(id, DeviceKind::Discrete, 16)
+    renamed(id, DeviceKind::Discrete, 16)
 }
 
 /// A pool without a file of learned times.
-pub(crate) fn forgetful<D: Borrow<Device>>(devices: impl IntoIterator<Item = D>) -> Pool {
+pub(crate) fn without_history<D: Borrow<Device>>(devices: impl IntoIterator<Item = D>) -> Pool {
     Pool::builder().devices(devices).keep_history_at(None).build().unwrap()
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Faulty {
 impl Faulty {
     pub(crate) fn new(devices: &[Device]) -> Faulty {
         let (devices, faults): (Vec<_>, Vec<_>) = devices.iter().map(Faults::wrap).unzip();
-        Faulty { pool: forgetful(devices), faults }
+        Faulty { pool: without_history(devices), faults }
     }
 
     pub(crate) fn job<T: Task>(&self, task: &T) -> Job<'static, T> {
@@ -76,18 +76,18 @@ impl Faulty {
     }
 
     /// Ends every hang, and waits until no worker is busy.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn wait_until_idle(&self) {
         // Repeatedly: a worker that lost a race may hang only after the run.
-        settle_while(&self.pool, || self.faults.iter().for_each(Faults::release));
+        wait_until_idle_while(&self.pool, || self.faults.iter().for_each(Faults::release));
     }
 }
 
 /// Waits until no worker is busy: the counters return to zero, whatever happened.
-pub(crate) fn settle(pool: &Pool) {
-    settle_while(pool, || ());
+pub(crate) fn wait_until_idle(pool: &Pool) {
+    wait_until_idle_while(pool, || ());
 }
 
-fn settle_while(pool: &Pool, mut meanwhile: impl FnMut()) {
+fn wait_until_idle_while(pool: &Pool, mut meanwhile: impl FnMut()) {
     let start = Instant::now();
     loop {
         meanwhile();
@@ -237,7 +237,7 @@ pub(crate) fn assert_counted_once(report: &Report, items: usize) {
 
 /// Asserts that an error's finished items are possible: ordered ranges that do not touch, within the items, and not all
 /// of them.
-pub(crate) fn assert_sane(done: &Done, items: usize) {
+pub(crate) fn assert_possible(done: &Done, items: usize) {
     let mut after = None;
     for range in &done.0 {
         assert!(range.start < range.end && range.end <= items as u64, "{done:?} of {items}");
@@ -269,8 +269,8 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`.
-    pub(crate) fn under(&mut self, limit: usize) -> usize {
+    /// A number below `limit`.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 }

@@ -15,7 +15,7 @@ use evener_schedule::{Job, RunError, Strategy};
 
 use crate::{
     common::{
-        Faulty, Rng, Scramble, assert_counted_once, assert_sane, card, cores, done_of, numbers, scramble,
+        Faulty, Rng, Scramble, assert_counted_once, assert_possible, card, cores, done_of, numbers, scramble,
         within,
     },
     matrix::every_fault,
@@ -29,9 +29,9 @@ fn from_environment(name: &str) -> Option<u64> {
 /// A pool of one to four devices, each with up to four faults, and three runs of one job on it.
 fn round(seed: u64) {
     let mut rng = Rng(seed);
-    let devices: Vec<Device> = (0..1 + rng.under(4))
-        .map(|number| match rng.under(3) {
-            0 => cores(&format!("cpu/{number}"), 1 + rng.under(3) as u32),
+    let devices: Vec<Device> = (0..1 + rng.below(4))
+        .map(|number| match rng.below(3) {
+            0 => cores(&format!("cpu/{number}"), 1 + rng.below(3) as u32),
             _ => card(&format!("card:{number}")),
         })
         .collect();
@@ -39,23 +39,23 @@ fn round(seed: u64) {
     let all: Vec<Fault> = every_fault().collect();
     let (mut broken, mut task_fails) = (0, false);
     for faults in &faulty.faults {
-        let planned: Vec<Fault> = (0..rng.under(5)).map(|_| all[rng.under(all.len())]).collect();
+        let planned: Vec<Fault> = (0..rng.below(5)).map(|_| all[rng.below(all.len())]).collect();
         planned.iter().for_each(|&fault| faults.at(1 + rng.next() % 120, fault));
         broken += usize::from(!planned.is_empty());
         task_fails |= planned.contains(&Fault::Fail(Failure::Task));
         // A device that is slowed down also hangs for many times as long.
-        if rng.under(4) == 0 && !planned.contains(&Fault::Hang) {
-            faults.slow_down(1.0 + rng.under(50) as f64);
+        if rng.below(4) == 0 && !planned.contains(&Fault::Hang) {
+            faults.slow_down(1.0 + rng.below(50) as f64);
         }
     }
     let strategies = [Strategy::Adaptive, Strategy::Adaptive, Strategy::Equal, Strategy::Proportional];
     let job = faulty
         .job(&Scramble::new())
-        .strategy(strategies[rng.under(strategies.len())])
+        .strategy(strategies[rng.below(strategies.len())])
         .chunk_limit(Duration::from_millis(1200));
     for _ in 0..3 {
-        let items = numbers(rng.under(1_500) as u32);
-        match one_run(&job, &items, rng.under(3)) {
+        let items = numbers(rng.below(1_500) as u32);
+        match one_run(&job, &items, rng.below(3)) {
             Ok(()) => {}
             Err(RunError::Task { error, .. }) => assert!(task_fails, "{error}"),
             Err(error) => {
@@ -64,11 +64,11 @@ fn round(seed: u64) {
                 // For a stream these are the items that it had read: all of them may be done.
                 let done = done_of(&error).unwrap();
                 if done.count() < items {
-                    assert_sane(done, items as usize);
+                    assert_possible(done, items as usize);
                 }
             }
         }
-        faulty.settle();
+        faulty.wait_until_idle();
     }
 }
 

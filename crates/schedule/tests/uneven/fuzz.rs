@@ -16,7 +16,10 @@ use evener_device::{
 use evener_schedule::{Cancel, Closure, Job, Pool, Results, RunError, Settings, Strategy, Task};
 
 use crate::{
-    common::{Rng, assert_counted_once, assert_sane, card, cores, done_of, forgetful, settle, within},
+    common::{
+        Rng, assert_counted_once, assert_possible, card, cores, done_of, wait_until_idle, within,
+        without_history,
+    },
     support::{
         Checked, Plain, alike, answer, answers, beside_others, closure, cost, fallible, item, ms, spend,
         total,
@@ -84,13 +87,13 @@ struct Plan {
 
 fn devices(rng: &mut Rng) -> (Vec<Device>, usize) {
     let mut lanes = 0;
-    let devices = (0..1 + rng.under(3)).map(|number| {
+    let devices = (0..1 + rng.below(3)).map(|number| {
         // The first is a processor: only a processor can run every task.
-        if number > 0 && rng.under(2) == 0 {
+        if number > 0 && rng.below(2) == 0 {
             lanes += 1;
             return card(&format!("card:{number}"));
         }
-        let count = 1 + rng.under(4);
+        let count = 1 + rng.below(4);
         lanes += count;
         cores(&format!("cpu/{number}"), count as u32)
     });
@@ -99,11 +102,11 @@ fn devices(rng: &mut Rng) -> (Vec<Device>, usize) {
 
 /// Items that take a fifth of a second at most when the lanes share them.
 fn items(rng: &mut Rng, lanes: usize) -> Vec<u64> {
-    let count = match rng.under(8) {
-        0 => rng.under(2),
-        1 => 1 + rng.under(2 * lanes),
-        2 => 1 + rng.under(200_000),
-        _ => 1 + rng.under(3_000),
+    let count = match rng.below(8) {
+        0 => rng.below(2),
+        1 => 1 + rng.below(2 * lanes),
+        2 => 1 + rng.below(200_000),
+        _ => 1 + rng.below(3_000),
     };
     let mut left = ms(200) * lanes as u32;
     let mut items = alike(count, Duration::ZERO);
@@ -112,23 +115,23 @@ fn items(rng: &mut Rng, lanes: usize) -> Vec<u64> {
         left -= time;
         items[place] = item(time, place);
     };
-    let shape = if count == 0 { 5 } else { rng.under(5) };
+    let shape = if count == 0 { 5 } else { rng.below(5) };
     match shape {
         // From zero to five milliseconds.
-        0 => (0..count).for_each(|place| spend_on(place, rng.under(5_000))),
+        0 => (0..count).for_each(|place| spend_on(place, rng.below(5_000))),
         // A cluster of expensive items somewhere.
         1 => {
-            let (first, long) = (rng.under(count), 1 + rng.under(200));
-            let each = 100 + rng.under(5_000);
+            let (first, long) = (rng.below(count), 1 + rng.below(200));
+            let each = 100 + rng.below(5_000);
             (first..count.min(first + long)).for_each(|place| spend_on(place, each));
         }
         // A few expensive items, far apart.
-        2 => (0..1 + rng.under(6)).for_each(|_| spend_on(rng.under(count), rng.under(100_000))),
+        2 => (0..1 + rng.below(6)).for_each(|_| spend_on(rng.below(count), rng.below(100_000))),
         // One item that takes almost all of the time.
-        3 => spend_on(rng.under(count), 250_000),
+        3 => spend_on(rng.below(count), 250_000),
         // Equal items.
         4 => {
-            let each = rng.under(1_000);
+            let each = rng.below(1_000);
             (0..count).for_each(|place| spend_on(place, each));
         }
         _ => {}
@@ -138,23 +141,23 @@ fn items(rng: &mut Rng, lanes: usize) -> Vec<u64> {
 
 fn plan(rng: &mut Rng, lanes: usize) -> Plan {
     let strategies = [Strategy::Equal, Strategy::Proportional, Strategy::Dynamic];
-    let kind = Kind::ALL[rng.under(Kind::ALL.len())];
+    let kind = Kind::ALL[rng.below(Kind::ALL.len())];
     Plan {
         kind,
         lanes,
-        end: match rng.under(6) {
-            0 => End::Deadline(Duration::from_micros(rng.under(300_000) as u64)),
-            1 => End::Cancel(Duration::from_micros(rng.under(300_000) as u64)),
+        end: match rng.below(6) {
+            0 => End::Deadline(Duration::from_micros(rng.below(300_000) as u64)),
+            1 => End::Cancel(Duration::from_micros(rng.below(300_000) as u64)),
             _ => End::Never,
         },
-        chunk_limit: match rng.under(6) {
+        chunk_limit: match rng.below(6) {
             0 => Some(Duration::from_secs(600)),
-            1 => Some(Duration::from_millis(100 + rng.under(900) as u64)),
+            1 => Some(Duration::from_millis(100 + rng.below(900) as u64)),
             _ => None,
         },
-        strategy: if rng.under(5) == 0 { strategies[rng.under(3)] } else { Strategy::Adaptive },
-        settings: match rng.under(4) {
-            0 => Settings { max_items: Some(1 + rng.under(64) as u64), ..Settings::default() },
+        strategy: if rng.below(5) == 0 { strategies[rng.below(3)] } else { Strategy::Adaptive },
+        settings: match rng.below(4) {
+            0 => Settings { max_items: Some(1 + rng.below(64) as u64), ..Settings::default() },
             1 => Settings { rescue: false, ..Settings::default() },
             _ => Settings::default(),
         },
@@ -168,15 +171,15 @@ fn round(seed: u64) {
     let (devices, lanes) = devices(&mut rng);
     let mut plan = plan(&mut rng, lanes);
     let (devices, faults): (Vec<_>, Vec<_>) = devices.iter().map(Faults::wrap).unzip();
-    if plan.kind == Kind::Kernel && rng.under(2) == 0 {
+    if plan.kind == Kind::Kernel && rng.below(2) == 0 {
         for faults in &faults {
-            for _ in 0..rng.under(3) {
-                faults.at(1 + rng.next() % 80, PASSING[rng.under(PASSING.len())]);
+            for _ in 0..rng.below(3) {
+                faults.at(1 + rng.next() % 80, PASSING[rng.below(PASSING.len())]);
                 plan.errors += 1;
             }
         }
     }
-    let pool = forgetful(devices);
+    let pool = without_history(devices);
     match plan.kind {
         Kind::Closure => runs(&pool, &closure(), &plan, &mut rng),
         Kind::Fallible => runs(&pool, &fallible(), &plan, &mut rng),
@@ -202,7 +205,7 @@ fn runs<T: Task<Input = u64, Output = u64>>(pool: &Pool, task: &T, plan: &Plan, 
     // If a limit of the user's is too short for every device, the run ends once no device has answered for this long.
     let settings = Settings { return_limit: Duration::from_secs(3), ..plan.settings };
     let mut job = pool.job(task).settings(settings).strategy(plan.strategy);
-    if rng.under(2) == 0 {
+    if rng.below(2) == 0 {
         job = job.all_devices();
     }
     if let Some(limit) = plan.chunk_limit {
@@ -215,7 +218,7 @@ fn runs<T: Task<Input = u64, Output = u64>>(pool: &Pool, task: &T, plan: &Plan, 
     };
     for _ in 0..2 {
         let items = items(rng, plan.lanes);
-        let way = rng.under(4);
+        let way = rng.below(4);
         let start = Instant::now();
         let canceller = match plan.end {
             End::Cancel(after) => {
@@ -238,7 +241,7 @@ fn runs<T: Task<Input = u64, Output = u64>>(pool: &Pool, task: &T, plan: &Plan, 
         if let Some(canceller) = canceller {
             canceller.join().unwrap();
         }
-        settle(pool);
+        wait_until_idle(pool);
     }
 }
 
@@ -312,7 +315,7 @@ fn judge(plan: &Plan, items: &[u64], way: usize, took: Duration, outcome: Result
         && let Some(done) = done_of(error)
         && !items.is_empty()
     {
-        assert_sane(done, items.len());
+        assert_possible(done, items.len());
     }
 }
 

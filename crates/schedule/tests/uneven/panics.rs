@@ -14,7 +14,7 @@ use tracing::{
 };
 
 use crate::{
-    common::{card, cores, forgetful, settle, within},
+    common::{card, cores, wait_until_idle, within, without_history},
     support::{
         Checked, LIMIT, Process, alike, answer, answers, beside_others, closure, is_child, job, kernel, ms,
     },
@@ -31,7 +31,7 @@ fn survives_progress<T: Task<Input = u64, Output = u64>>(
     panics: fn(&Progress, u64) -> bool,
 ) {
     within(LIMIT, name, move || {
-        let pool = forgetful([cores("cpu/a", 2), cores("cpu/b", 1)]);
+        let pool = without_history([cores("cpu/a", 2), cores("cpu/b", 1)]);
         let mut calls = 0;
         let job = job(&pool, &task).on_progress(move |progress| {
             calls += 1;
@@ -46,7 +46,7 @@ fn survives_progress<T: Task<Input = u64, Output = u64>>(
                 Err(panic) => assert_eq!(panic.downcast_ref(), Some(&"on purpose"), "{name}"),
             }
         }
-        settle(&pool);
+        wait_until_idle(&pool);
         let plain = pool.job(&task);
         assert_eq!(plain.map(&items[..50]).unwrap().results(), answers(&items[..50]), "the pool still works");
     });
@@ -107,7 +107,7 @@ fn run_with<T: Task<Input = u64, Output = u64>>(
 ) -> Result<(), RunError> {
     let (devices, faults): (Vec<_>, Vec<_>) =
         [card("card:0"), cores("cpu", 2)].iter().map(Faults::wrap).unzip();
-    let pool = forgetful(devices);
+    let pool = without_history(devices);
     faults[0].at(operation, fault);
     let items = alike(300, ms(1));
     let job = job(&pool, task).chunk_limit(ms(400)).prepare_limit(ms(400));
@@ -119,7 +119,7 @@ fn run_with<T: Task<Input = u64, Output = u64>>(
 }
 
 fn queue() {
-    let pool = forgetful([card("card:0"), cores("cpu", 1)]);
+    let pool = without_history([card("card:0"), cores("cpu", 1)]);
     let Ok(queue) = returns("opening a queue", || pool.queue(&kernel()).open()) else { return };
     let items = alike(50, ms(1));
     let handles: Vec<_> = items.iter().map(|&item| returns("submitting", || queue.submit(item))).collect();

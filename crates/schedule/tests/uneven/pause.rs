@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    common::{card, cores, forgetful, within},
+    common::{card, cores, within, without_history},
     support::{Process, alike, answers, is_child, job, kernel, ms},
 };
 
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// A run of about two seconds on devices that may hang, in a child process that is stopped in the middle.
 fn paused_run() {
     within(Duration::from_secs(25), "a run that is stopped", move || {
-        let pool = forgetful([card("card:0"), cores("cpu", 2)]);
+        let pool = without_history([card("card:0"), cores("cpu", 2)]);
         let warm = alike(2_000, Duration::from_micros(50));
         job(&pool, &kernel()).map(&warm).unwrap();
         let told = Arc::new(AtomicBool::new(false));

@@ -441,7 +441,7 @@ fn devices_that_hang_with_the_same_piece_are_tried_one_after_another() {
 }
 
 #[test]
-fn one_passing_error_on_each_device_ends_well() {
+fn one_transient_error_on_each_device_fails_no_piece() {
     let timed_out = || Error::TimedOut {
         device: "cpu".into(),
         operation: "a test".into(),
