@@ -6,76 +6,78 @@ use evener_device::Error;
 
 use crate::report::grouped;
 
-/// The error of a run. There are no partial results: a run returns all of them, or this.
+/// Why a run failed. A run returns all results or an error, never some of them.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The task's own code failed. It would fail on any device, so it was not tried again.
+    /// The task's own code failed. It would fail on every device, so it was not retried.
     #[error("the task failed on items {}..{}: {error}", grouped(.items.start), grouped(.items.end))]
     Task {
-        /// The chunk that it failed on. The error names the item if it is known.
+        /// The items of the failed chunk; the error names the item if it is known.
         items: Range<u64>,
         /// The task's error.
         error: Error,
     },
-    /// Every device failed. The results so far are lost.
-    #[error("every device failed when {done} of {} were done{}", grouped(*.items), one_per_line(.failures))]
+    /// Every device failed. The results of the finished items are lost.
+    #[error("every device failed, with {done} of {} done{}", grouped(*.items), one_per_line(.failures))]
     NoDeviceLeft {
-        /// The items that were done.
+        /// The finished items.
         done: DoneItems,
-        /// The number of items.
+        /// Number of items of the run.
         items: u64,
         /// The devices' errors, in order.
         failures: Vec<Error>,
     },
-    /// No device of the pool can run this task.
-    #[error("task `{task}` has no code for any device of the pool ({devices})")]
-    Unable {
-        /// The task's name.
+    /// The task has no code for any of the pool's devices.
+    #[error(
+        "task `{task}` has no code for the pool's devices ({devices}): add a device that it can use, or code for these"
+    )]
+    NoUsableDevice {
+        /// The task.
         task: String,
         /// The pool's devices.
         devices: String,
     },
-    /// The caller cancelled the run.
-    #[error("cancelled when {done} of {} were done", grouped(*.items))]
+    /// The run was cancelled.
+    #[error("cancelled with {done} of {} done", grouped(*.items))]
     Cancelled {
-        /// The items that were done.
+        /// The finished items.
         done: DoneItems,
-        /// The number of items.
+        /// Number of items of the run.
         items: u64,
     },
-    /// The deadline passed.
-    #[error("the deadline of {after:?} passed when {done} of {} were done", grouped(*.items))]
+    /// The run passed its deadline.
+    #[error("deadline of {after:?} passed with {done} of {} done", grouped(*.items))]
     DeadlinePassed {
-        /// The time that the run was given.
+        /// The deadline, from the beginning of the run.
         after: Duration,
-        /// The items that were done.
+        /// The finished items.
         done: DoneItems,
-        /// The number of items.
+        /// Number of items of the run.
         items: u64,
     },
-    /// The arrays of the run do not fit the task, or each other.
+    /// The run's inputs and outputs do not match the task, or each other.
     #[error("task `{task}` cannot run on these arrays: {message}")]
-    Arrays {
-        /// The task's name.
+    ArrayMismatch {
+        /// The task.
         task: String,
-        /// Which array does not fit, and why.
+        /// What does not match.
         message: String,
     },
     /// The pool has no devices.
-    #[error("a pool needs at least one device")]
+    #[error("the pool has no devices: it needs at least one")]
     NoDevices,
     /// The devices could not be found or selected.
     #[error(transparent)]
     Device(#[from] Error),
 }
 
-/// The items that were done, as ranges in order that are not adjacent.
+/// The finished items of a run, as ordered ranges that do not touch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DoneItems(pub Vec<Range<u64>>);
 
 impl DoneItems {
-    /// Sorts accepted ranges and joins adjacent ones.
+    /// Sorts accepted ranges and joins those that touch.
     pub(crate) fn of(mut ranges: Vec<Range<u64>>) -> DoneItems {
         ranges.sort_by_key(|range| range.start);
         let mut joined: Vec<Range<u64>> = Vec::new();
@@ -88,7 +90,7 @@ impl DoneItems {
         DoneItems(joined)
     }
 
-    /// The number of items.
+    /// Number of items.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
@@ -119,7 +121,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn adjacent_ranges_are_joined() {
+    fn finished_items_are_shown_as_ranges_that_do_not_touch() {
         let done = DoneItems::of(vec![5..7, 0..3, 3..5, 9..10]);
         assert_eq!(done.0, [0..7, 9..10]);
         assert_eq!(done.to_string(), "8 items (0..7, 9..10)");

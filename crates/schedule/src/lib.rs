@@ -28,7 +28,8 @@ pub use partition::{dynamic, equal, proportional};
 pub use pool::{Cancel, DeviceStatistics, Job, MapStream, Mapped, Pool, PoolBuilder, Reduced};
 pub use progress::Progress;
 pub use queue::{
-    Handle, Queue, QueueBuilder, QueueDevice, QueueError, QueueStatistics, Submission, TrySubmitError,
+    Handle, Queue, QueueBuilder, QueueDeviceStatistics, QueueError, QueueStatistics, Submission,
+    TrySubmitError,
 };
 pub use report::{Calibrated, DeviceReport, LeftOut, Report, Speedup};
 pub use run::Settings;

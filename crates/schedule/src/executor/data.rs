@@ -8,13 +8,13 @@ use super::Window;
 use crate::{
     contain::contain,
     sync::lock,
-    task::{Items, Lent, Results, Slots, Task},
+    task::{Items, LentItems, ResultSlots, Results, Task},
 };
 
 /// The items of a run, and the destination of its results.
 pub(crate) trait RunData<T: Task>: Send + Sync + 'static {
     /// The slots of the results, if each item has one.
-    fn slots(&self) -> Option<&Slots<T::Output>> {
+    fn slots(&self) -> Option<&ResultSlots<T::Output>> {
         None
     }
 
@@ -42,12 +42,12 @@ fn part(first: u64, units: &Range<u64>) -> Range<usize> {
 
 /// The caller's slice, and a slot for each result.
 pub(crate) struct SliceData<T: Task> {
-    pub(crate) items: Lent<T::Input>,
-    pub(crate) results: Slots<T::Output>,
+    pub(crate) items: LentItems<T::Input>,
+    pub(crate) results: ResultSlots<T::Output>,
 }
 
 impl<T: Task> RunData<T> for SliceData<T> {
-    fn slots(&self) -> Option<&Slots<T::Output>> {
+    fn slots(&self) -> Option<&ResultSlots<T::Output>> {
         Some(&self.results)
     }
 
@@ -56,7 +56,7 @@ impl<T: Task> RunData<T> for SliceData<T> {
         _: &Range<u64>,
         use_them: impl FnOnce(Items<'_, T::Input>) -> Result<R>,
     ) -> Result<R> {
-        use_them(Items::Lent(&self.items))
+        use_them(Items::LentItems(&self.items))
     }
 
     fn keep(&self, first: u64, results: Results<'_, T::Output>, accepted: &[Range<u64>]) {
@@ -67,7 +67,7 @@ impl<T: Task> RunData<T> for SliceData<T> {
             |units: &Range<u64>| unsafe { self.results.slice(units.start as usize..units.end as usize) };
         let parts = accepted.iter().map(|units| (part(first, units), slots(units)));
         // All parts are moved before the other results are dropped, which runs the user's code.
-        contain(|| results.move_parts(parts));
+        contain(|| results.move_ranges(parts));
     }
 }
 
@@ -101,7 +101,7 @@ impl<T: Task> RunData<T> for StreamData<T> {
         // Items whose results were accepted from another worker may be gone.
         let shared = Owned(self.window.chunk(range.start));
         let items = shared.0.as_ref().and_then(|chunk| chunk.get(range));
-        use_them(Items::Here(items.ok_or(Error::Ended)?))
+        use_them(Items::Slice(items.ok_or(Error::Ended)?))
     }
 
     fn keep(&self, first: u64, mut results: Results<'_, T::Output>, accepted: &[Range<u64>]) {

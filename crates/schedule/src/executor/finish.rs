@@ -12,7 +12,7 @@ use super::{
 use crate::{
     contain::log,
     run::{self, Failure, LaneIndex, LaneState, Purpose, Time, Verdict},
-    task::{Results, Slots, Task, guarded},
+    task::{ResultSlots, Results, Task, catch_panic},
     trace::Activity,
 };
 
@@ -30,14 +30,14 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         in_place: bool,
     ) -> Next {
         if let Some(fold) = &self.fold {
-            match guarded(self.device(chunk.lane).id.clone(), "combining", || Ok(fold(results.take()))) {
+            match catch_panic(self.device(chunk.lane).id.clone(), "combining", || Ok(fold(results.take()))) {
                 Ok(folded) => results.extend(folded),
                 Err(error) => return self.fail(me, chunk, began, error, generation),
             }
         }
         // Until the results are written, the thread that started the run cannot take them.
-        let hold = self.data.slots().map(Slots::hold);
-        if let Some(None) = hold {
+        let held = self.data.slots().map(ResultSlots::guard);
+        if let Some(None) = held {
             return self.ended(me, chunk.lane);
         }
         let mut guard = self.core();
@@ -62,7 +62,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         };
         let items = accepted.iter().map(|units| self.items_of(units));
         let items = items.map(|items| items.end - items.start).sum();
-        core.recorder.ended(chunk, began, items, (done.copies.up, done.copies.down), now);
+        core.recorder.ended(chunk, began, items, (done.copies.upload, done.copies.download), now);
         core.run.done_in_parts(chunk.lane, done.parts);
         self.device(chunk.lane).counters.end(took);
         if chunk.purpose == Purpose::Canary {
@@ -77,11 +77,11 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             drop(results);
         } else if in_place {
             // No other lane runs a unit of a chunk that is written in place, so all are accepted.
-            results.leave();
+            results.leave_in_slots();
         } else {
             self.data.keep(chunk.items.start, results, &accepted);
         }
-        drop(hold);
+        drop(held);
         if self.data.window().is_some() {
             // A thread that found no results holds the lock until it waits, so it cannot miss this notification.
             drop(self.core());

@@ -6,7 +6,7 @@
 //!
 //! A worker that a hung device blocks is abandoned: another takes its place on the reopened device, and later results of
 //! the first are dropped. So workers own all that they hold, and borrow the caller's items only for a moment
-//! ([`Lent`](crate::task::Lent)).
+//! ([`LentItems`](crate::task::LentItems)).
 
 mod data;
 mod finish;
@@ -49,7 +49,7 @@ use crate::{
     recorder::Recorder,
     run::{LaneIndex, LaneSpec, Run, Time},
     sync::lock,
-    task::{Claims, MOST_ITEMS, Task},
+    task::{Claims, MAX_DIVISIBLE_ITEMS, Task},
 };
 
 /// Combines the results of a chunk before they are kept: each unit of items becomes one.
@@ -173,7 +173,7 @@ enum WorkerActivity {
 
 /// Whether other lanes can steal from chunks on this device. Claims count items in 32 bits.
 fn can_divide<T: Task>(task: &T, device: &PoolDevice, unit: u64) -> bool {
-    unit <= MOST_ITEMS && task.is_divisible(&device.device().0)
+    unit <= MAX_DIVISIBLE_ITEMS && task.is_divisible(&device.device().0)
 }
 
 impl<T: Task, E: RunData<T>> Shared<T, E> {
@@ -253,7 +253,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     pub(crate) fn stop(&self) {
         let mut core = self.core();
         core.run.stop();
-        core.workers.iter().for_each(|worker| worker.claims.end_all());
+        core.workers.iter().for_each(|worker| worker.claims.end_run());
         drop(core);
         // If the run has completed, `notify_end` has woken a worker already.
         if !self.has_ended.load(Acquire) {

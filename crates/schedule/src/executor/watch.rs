@@ -174,7 +174,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let stopped = control.stop_reason(|| now);
         if stopped.is_some() {
             core.run.stop();
-            core.workers.iter().for_each(|worker| worker.claims.end_all());
+            core.workers.iter().for_each(|worker| worker.claims.end_run());
             self.wake_all();
             return stopped;
         }

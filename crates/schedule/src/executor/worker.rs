@@ -19,7 +19,10 @@ use crate::{
     contain::{contain, log},
     run::{self, Answer, Failure, LaneIndex, LaneState, Time},
     sync::wait_timeout,
-    task::{Chunk, Claims, Copies, Items, Results, Slots, Task, guarded, no_thread, perform, task_error},
+    task::{
+        Chunk, Claims, CopyTimes, Items, ResultSlots, Results, Task, catch_panic, run_chunk, task_error,
+        thread_error,
+    },
     trace::Activity,
 };
 
@@ -30,7 +33,7 @@ const WOKEN_AT_ONCE: usize = 3;
 /// What a chunk took.
 pub(super) struct ChunkStats {
     /// The time of its copies.
-    pub(super) copies: Copies,
+    pub(super) copies: CopyTimes,
     /// How often the task was called.
     pub(super) parts: u64,
 }
@@ -90,7 +93,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
             available = None;
             let resident = self.states.resident(pool_device, generation);
             let prepare = || self.task.prepare_with(&device, &resident);
-            let prepared = guarded(pool_device.id.clone(), "preparing", prepare);
+            let prepared = catch_panic(pool_device.id.clone(), "preparing", prepare);
             let mut core = self.core();
             let now = self.now();
             if core.workers[me].abandoned {
@@ -126,8 +129,8 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
         };
         self.device(lane).counters.begin();
         let in_place = self.data.slots().filter(|_| chunk.exclusive && self.fold.is_none());
-        let hold = in_place.map(Slots::hold);
-        if let Some(None) = hold {
+        let guard = in_place.map(ResultSlots::guard);
+        if let Some(None) = guard {
             return self.ended(me, lane);
         }
         let items = self.items_of(&chunk.items);
@@ -143,14 +146,14 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
         };
         let claims = self.is_divisible(lane).then_some(&**claims);
         // SAFETY: the slots are valid until the results are dropped or kept in `finish`: they are this worker's scratch
-        // memory, or `hold` keeps the caller's memory. No other thread writes to them: `Run` gives the items of an exclusive
+        // memory, or `guard` keeps the caller's memory. No other thread writes to them: `Run` gives the items of an exclusive
         // chunk to no other lane (`Run::may_be_exclusive`), except items that are stolen, and `Claims` lets a worker write
         // results of claimed items only, which are never stolen.
         #[allow(unsafe_code)]
         let mut results = unsafe {
             let mut results = Results::for_claims(slots);
             if claims.is_none() {
-                results.make_room(count as usize);
+                results.set_capacity(count as usize);
             }
             results
         };
@@ -261,7 +264,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     fn worker_not_started(&self, core: &mut Core, me: usize, error: &std::io::Error) {
         core.workers[me].abandoned = true;
         let lane = core.workers[me].lane;
-        core.keep_failure(no_thread(&self.device(lane).id, error));
+        core.keep_failure(thread_error(&self.device(lane).id, error));
         core.run.lane_failed(lane, Failure::Unable, self.now());
         self.wake_all();
     }
@@ -301,7 +304,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let new = || {
             let resident = self.states.resident(pool_device, generation);
             let prepare = || self.task.prepare_with(&device, &resident);
-            let state = guarded(pool_device.id.clone(), "preparing", prepare).ok()?;
+            let state = catch_panic(pool_device.id.clone(), "preparing", prepare).ok()?;
             Some(self.states.track(pool_device, CachedState::new(state, generation)))
         };
         // An error here happens again in the worker, which reports it.
@@ -474,7 +477,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                 }
                 work = work.divisible(claims, 0, self.unit as u32);
             }
-            Ok(ChunkStats { copies: perform(&self.task, device, state, &work, results)?, parts: 1 })
+            Ok(ChunkStats { copies: run_chunk(&self.task, device, state, &work, results)?, parts: 1 })
         })
     }
 
@@ -489,17 +492,17 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         at_once: u64,
         results: &mut Results<'_, T::Output>,
     ) -> Result<ChunkStats> {
-        let mut done = ChunkStats { copies: Copies::default(), parts: 0 };
+        let mut done = ChunkStats { copies: CopyTimes::default(), parts: 0 };
         let mut begun = 0;
         while begun < claims.end() {
             let end = u64::from(begun).saturating_add(at_once).min(items.len() as u64);
-            let here = Items::Here(&items[begun as usize..end as usize]);
+            let here = Items::Slice(&items[begun as usize..end as usize]);
             let work = Chunk::new(first + u64::from(begun)..first + end, here);
             let work = work.divisible(claims, begun, self.unit as u32);
-            // SAFETY: `results` is not used while the part lives: the part is dropped below, or consumed by `add_part`.
+            // SAFETY: `results` is not used while the part lives: the part is dropped below, or consumed by `append_segment`.
             #[allow(unsafe_code)]
-            let mut part = unsafe { results.next_part() };
-            let copies = match perform(&self.task, device, state, &work, &mut part) {
+            let mut part = unsafe { results.next_segment() };
+            let copies = match run_chunk(&self.task, device, state, &work, &mut part) {
                 Ok(copies) => copies,
                 Err(error) => {
                     // Dropping results runs the user's code, whose panic would hide the error.
@@ -509,9 +512,9 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             };
             begun += part.len() as u32;
             done.parts += u64::from(!part.is_empty());
-            done.copies.up += copies.up;
-            done.copies.down += copies.down;
-            results.add_part(part);
+            done.copies.upload += copies.upload;
+            done.copies.download += copies.download;
+            results.append_segment(part);
         }
         Ok(done)
     }
