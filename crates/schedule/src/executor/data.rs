@@ -56,7 +56,7 @@ impl<T: Task> RunData<T> for SliceData<T> {
         _: &Range<u64>,
         use_them: impl FnOnce(Items<'_, T::Input>) -> Result<R>,
     ) -> Result<R> {
-        use_them(Items::LentItems(&self.items))
+        use_them(Items::Lent(&self.items))
     }
 
     fn keep(&self, first: u64, results: Results<'_, T::Output>, accepted: &[Range<u64>]) {

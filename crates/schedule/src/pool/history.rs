@@ -8,9 +8,9 @@ use std::{
 
 use super::{execute::history_name, shared_model::SharedModel};
 use crate::{
-    account::DeviceLanes,
     executor::PoolDevice,
     hybrid::{Measurements, size_class},
+    recorder::DeviceLanes,
     report::{DeviceReport, LeftOut, Report},
     run::{Expected, Run},
 };

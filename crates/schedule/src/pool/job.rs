@@ -135,7 +135,7 @@ impl<'a, T: Task> Job<'a, T> {
     /// have half as many items. Every device must be able to do one item in this time. Without it, a chunk has hung
     /// once other devices have done its items in a small fraction of the time.
     pub fn chunk_limit(mut self, limit: Duration) -> Self {
-        self.options.settings.limit = Some(limit);
+        self.options.settings.chunk_limit = Some(limit);
         self
     }
 
