@@ -106,7 +106,7 @@ fn a_device_that_starts_slowly_is_left_out_of_one_item_and_used_for_many() {
     };
     assert_eq!(device, "gpu");
     assert!(*ready > Duration::from_millis(350) && *others < Duration::from_millis(1));
-    assert!(small.left_out[0].1.to_string().contains("the others are done in"));
+    assert!(small.left_out[0].1.to_string().contains("when the others are done"));
 
     let large = model.choose("task", LARGE, &candidates());
     assert_eq!(names(&large), ["cpu", "gpu"]);
