@@ -148,3 +148,21 @@ pub mod prelude {
         Strategy, Task,
     };
 }
+
+/// Compiles and runs the programs of the guide as documentation tests.
+#[cfg(doctest)]
+mod guide {
+    macro_rules! chapters {
+        ($($name:ident: $path:literal),* $(,)?) => {
+            $(#[doc = include_str!(concat!("../../../", $path))] mod $name {})*
+        };
+    }
+
+    chapters! {
+        devices: "docs/devices.md",
+        first_kernel: "docs/first-kernel.md",
+        sharing_a_load: "docs/sharing-a-load.md",
+        failure: "docs/failure.md",
+        mesh: "docs/mesh.md",
+    }
+}
