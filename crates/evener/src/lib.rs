@@ -149,7 +149,7 @@ pub mod prelude {
     };
 }
 
-/// Compiles and runs the programs of the guide as documentation tests.
+/// Compiles and runs the programs of the guide and of the README as documentation tests.
 #[cfg(doctest)]
 mod guide {
     macro_rules! chapters {
@@ -159,6 +159,7 @@ mod guide {
     }
 
     chapters! {
+        readme: "README.md",
         devices: "docs/devices.md",
         first_kernel: "docs/first-kernel.md",
         sharing_a_load: "docs/sharing-a-load.md",
