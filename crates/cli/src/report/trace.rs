@@ -29,7 +29,8 @@ impl Activity {
     fn from_name(name: &str) -> Activity {
         match name.to_ascii_lowercase().as_str() {
             "work" => Activity::Work,
-            "speculative" => Activity::Speculative,
+            // Traces of earlier versions say `rescue`.
+            "rescue" | "speculative" => Activity::Speculative,
             "dropped" => Activity::Dropped,
             "failure" => Activity::Failure,
             "copy" | "upload" | "download" => Activity::Copy,
