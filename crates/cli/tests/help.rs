@@ -57,9 +57,9 @@ fn what_happens_is_said_on_standard_error_where_asked() {
     assert_eq!(plain, "");
     let (again, told) = said(&["-vv"]);
     assert_eq!(root, again);
-    assert!(told.contains("a run begins") && told.contains("a run has ended"), "{told}");
+    assert!(told.contains("run started") && told.contains("run ended"), "{told}");
     assert!(!told.contains('\u{1b}'), "no colours where there is no terminal");
-    assert!(said(&["-vvv"]).1.contains("a chunk begins"));
+    assert!(said(&["-vvv"]).1.contains("chunk started"));
 }
 
 #[test]

@@ -196,7 +196,7 @@ impl<T: Task> Job<'_, T> {
             self.context.states.clone(),
         ));
         let mut guard = RunGuard { shared: &shared, is_watched: false };
-        log!(debug, task = self.task.name(), items = count, lanes = specs.len(), "a run begins");
+        log!(debug, task = self.task.name(), items = count, lanes = specs.len(), "run started");
         shared.begin(&workers);
         // Most runs never need the reserve, and short ones have no time to prepare it.
         let called_in = OnceCell::new();
@@ -229,7 +229,7 @@ impl<T: Task> Job<'_, T> {
         // SAFETY: `finish` writes exactly the units that it accepts.
         #[allow(unsafe_code)]
         let results = unsafe { shared.data.results.take(&accepted) };
-        log!(debug, task = self.task.name(), ?ending, wall_s = report.wall_s, "a run ended");
+        log!(debug, task = self.task.name(), ?ending, wall_s = report.wall_s, "run ended");
         // `watch` returns only when the run has ended.
         ending.unwrap_or(Err(RunError::NoDevices))?;
         let results = results.ok_or(RunError::NoDevices)?;
