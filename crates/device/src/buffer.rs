@@ -11,7 +11,7 @@ use std::{
 use bytemuck::Pod;
 
 use crate::{
-    backend::{self, Address, Copied, HOST_ALIGNMENT, HostMemory, Memory, Region, SharedMemory},
+    backend::{self, Address, CopiedMemory, HOST_ALIGNMENT, HostMemory, Memory, Region, SharedMemory},
     describe::DeviceId,
     error::{Error, Result},
 };
@@ -132,8 +132,8 @@ impl<T: Pod> Buffer<T> {
 
     /// The context that its memory is in on a CUDA device; nothing where it is not in one. Other libraries enter it before
     /// they use the memory.
-    pub fn cuda_context(&self) -> Option<backend::cuda::guest::Context> {
-        backend::cuda::guest::context_of(&self.region)
+    pub fn cuda_context(&self) -> Option<backend::cuda::primary_context::PrimaryContext> {
+        backend::cuda::primary_context::context_of(&self.region)
     }
 
     /// wgpu's buffer that the elements are in, and which of its bytes they are, for a bind group of the caller's; nothing
@@ -212,7 +212,7 @@ impl<T: Pod> HostBuffer<T> {
         let mut memory = self.memory.share();
         // For back ends of others' making, which may share a copy.
         if !memory.bytes().as_ptr().cast::<T>().is_aligned() {
-            memory = Copied::of(memory.bytes());
+            memory = CopiedMemory::of(memory.bytes());
         }
         SharedBuffer { bytes: 0..memory.bytes().len(), memory, element: PhantomData }
     }

@@ -98,12 +98,12 @@ impl Device {
 
     /// A buffer whose contents are anything, for whoever writes all of it before reading.
     pub fn buffer_uninit<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
-        self.allocate(len, Contents::Any)
+        self.allocate(len, Contents::Uninit)
     }
 
     /// A buffer with these elements.
     pub fn buffer_from<T: Pod>(&self, elements: &[T]) -> Result<Buffer<T>> {
-        let buffer = self.allocate(elements.len(), Contents::Any)?;
+        let buffer = self.allocate(elements.len(), Contents::Uninit)?;
         let mut stream = self.stream()?;
         stream.upload(elements, &buffer)?;
         stream.wait()?;

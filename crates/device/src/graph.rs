@@ -3,7 +3,7 @@
 use bytemuck::Pod;
 
 use crate::{
-    backend::{self, Recorded},
+    backend::{self, RecordedLaunch},
     error::Result,
     kernel::{BoundKernel, Extent},
     stream::Stream,
@@ -15,7 +15,7 @@ use crate::{
 /// [`Stream::record_graph`] makes one.
 #[derive(Debug)]
 pub struct Graph {
-    pub(crate) launches: Vec<Recorded>,
+    pub(crate) launches: Vec<RecordedLaunch>,
     /// What the back end made of them, if it makes something.
     pub(crate) inner: Option<std::sync::Arc<dyn backend::Graph>>,
 }
@@ -24,7 +24,7 @@ pub struct Graph {
 #[derive(Debug)]
 pub struct GraphRecorder<'a> {
     pub(crate) stream: &'a Stream,
-    pub(crate) launches: Vec<Recorded>,
+    pub(crate) launches: Vec<RecordedLaunch>,
 }
 
 impl GraphRecorder<'_> {
@@ -37,7 +37,7 @@ impl GraphRecorder<'_> {
     ) -> Result<()> {
         let (Extent(groups), params) = (groups.into(), bytemuck::bytes_of(params));
         if self.stream.check_launch(bound, groups, params.len())? {
-            self.launches.push(Recorded { bound: bound.inner.clone(), groups, params: params.into() });
+            self.launches.push(RecordedLaunch { bound: bound.inner.clone(), groups, params: params.into() });
         }
         Ok(())
     }

@@ -17,10 +17,10 @@
 mod any_buffer;
 pub mod backend;
 mod buffer;
-mod cache;
 mod describe;
 mod device;
 mod discover;
+mod disk_cache;
 mod dtype;
 mod error;
 #[cfg(test)]
@@ -38,9 +38,9 @@ mod stream;
 mod telemetry;
 pub mod testing;
 
-/// CUDA C without a card, and CUDA devices for other libraries in the process.
+/// Compiling CUDA C without a card, and the primary context of a CUDA device for other libraries in the process.
 pub mod cuda {
-    pub use crate::backend::cuda::guest::{Context, Entered};
+    pub use crate::backend::cuda::primary_context::{ContextGuard, PrimaryContext};
     #[cfg(feature = "cuda")]
     pub use crate::backend::cuda::{compile_for, compile_kernel};
 }
@@ -52,16 +52,16 @@ pub use backend::copy::copy_with;
 pub use backend::wgpu::wgpu_features;
 pub use backend::{Direction, MemoryUsage, copy::copy_parallel, dlpack};
 pub use buffer::{Argument, Buffer, HostBuffer, SharedBuffer, StagingBuffer};
-pub use cache::{CACHE_VARIABLE, folder as cache_folder, write as write_whole};
 pub use describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features};
 pub use device::Device;
 pub use discover::{Absent, Inventory};
+pub use disk_cache::{CACHE_VARIABLE, folder as cache_folder, write_atomically};
 pub use dtype::{DType, UnknownDType, WithDType};
 pub use error::{Error, Result, Severity};
 pub use graph::{Graph, GraphRecorder};
 pub use kernel::{Access, Binding, BoundKernel, BoxError, Extent, Kernel, Program};
 pub use launch::Launch;
-pub use measure::{Rates, known_rates, measure, remember_rates};
+pub use measure::{Rates, load_rates, measure, save_rates};
 pub use module::Module;
 pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
 pub use select::{DEVICES_VARIABLE, selection_from_environment};

@@ -99,12 +99,12 @@ impl Stream {
     /// the copy has ended.
     pub fn upload_host<T: Pod>(&mut self, from: HostBuffer<T>, to: &Buffer<T>) -> Result<Transfer<T>> {
         let all = from.memory.bytes().len() / size_of::<T>().max(1);
-        self.upload_first(from, all, to)
+        self.upload_host_prefix(from, all, to)
     }
 
     /// Copies the first so many elements of host memory to the beginning of a buffer, as
     /// [`upload_host`](Stream::upload_host) does all of them.
-    pub fn upload_first<T: Pod>(
+    pub fn upload_host_prefix<T: Pod>(
         &mut self,
         mut from: HostBuffer<T>,
         count: usize,
@@ -315,7 +315,7 @@ impl Stream {
         if piece == buffer.len() {
             return self.upload(&vec![element; piece], buffer);
         }
-        let memory = self.backend.allocate((piece * size_of::<T>()) as u64, backend::Contents::Any)?;
+        let memory = self.backend.allocate((piece * size_of::<T>()) as u64, backend::Contents::Uninit)?;
         let block = Buffer::new(memory, self.device.clone());
         self.upload(&vec![element; piece], &block)?;
         for first in (0..buffer.len()).step_by(piece) {
@@ -400,7 +400,7 @@ impl Stream {
         {
             return Ok(());
         }
-        let launch = |recorded: &backend::Recorded| {
+        let launch = |recorded: &backend::RecordedLaunch| {
             self.inner.launch(&recorded.bound, recorded.groups, &recorded.params)
         };
         graph.launches.iter().try_for_each(launch)

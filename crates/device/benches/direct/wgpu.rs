@@ -144,7 +144,7 @@ impl Peer for Direct {
         self.launch_many(1)
     }
 
-    // Recorded into one pass and submitted every 32 launches, as fast as wgpu can be used for a queue of unknown
+    // RecordedLaunch into one pass and submitted every 32 launches, as fast as wgpu can be used for a queue of unknown
     // length.
     fn launch_many(&mut self, times: u32) -> Result<()> {
         let mut left = times;

@@ -14,6 +14,7 @@
 //! - After the device is lost, every call returns `Error::Lost` soon.
 #![allow(unsafe_code)]
 
+pub(crate) mod block_cache;
 pub(crate) mod copy;
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
@@ -22,7 +23,6 @@ pub(crate) mod cuda;
 #[path = "no_cuda.rs"]
 pub(crate) mod cuda;
 pub mod dlpack;
-pub(crate) mod shelf;
 #[cfg(feature = "wgpu")]
 pub(crate) mod wgpu;
 #[cfg(not(feature = "wgpu"))]
@@ -106,8 +106,8 @@ pub trait Backend: Send + Sync + Debug {
 pub enum Contents {
     /// Zeros.
     Zeroed,
-    /// Anything: whoever asks for this writes before reading. Saves the time of zeroing.
-    Any,
+    /// Undefined: the caller writes each element before it reads it. Saves the time of zeroing.
+    Uninit,
 }
 
 /// Which way a host buffer's bytes go.
@@ -127,19 +127,19 @@ pub struct MemoryUsage {
     /// The most that was ever in use at once.
     pub peak_bytes: u64,
     /// Kept for reuse.
-    pub shelved_bytes: u64,
+    pub cached_bytes: u64,
     /// Host memory that is pinned or mapped for copies and in use: in host buffers that are alive, or by copies in
     /// flight. The system cannot swap it out. None on the processor, whose host buffers are ordinary memory.
     pub pinned_bytes: u64,
     /// The same kind of host memory, kept for reuse.
-    pub pinned_shelved_bytes: u64,
+    pub pinned_cached_bytes: u64,
 }
 
 impl MemoryUsage {
     /// The same, with what a shelf of pinned host memory holds.
     pub(crate) fn with_pinned(mut self, pinned: MemoryUsage) -> Self {
         self.pinned_bytes += pinned.in_use_bytes;
-        self.pinned_shelved_bytes += pinned.shelved_bytes;
+        self.pinned_cached_bytes += pinned.cached_bytes;
         self
     }
 }
@@ -217,37 +217,37 @@ pub(crate) const HOST_ALIGNMENT: usize = 64;
 /// So many bytes of host memory, aligned so that any element type and any vector instruction fits.
 #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
 #[repr(C, align(64))]
-pub(crate) struct Line([u8; HOST_ALIGNMENT]);
+pub(crate) struct CacheLine([u8; HOST_ALIGNMENT]);
 
-impl Debug for Line {
+impl Debug for CacheLine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Line")
+        f.write_str("CacheLine")
     }
 }
 
-impl Line {
+impl CacheLine {
     /// Lines of zeros with room for so many bytes.
-    pub(crate) fn zeroed(bytes: usize) -> Vec<Line> {
+    pub(crate) fn zeroed(bytes: usize) -> Vec<CacheLine> {
         bytemuck::allocation::zeroed_vec(bytes.div_ceil(HOST_ALIGNMENT))
     }
 }
 
 /// Shared memory that a device has no faster way to than any other: a copy of what was shared.
 #[derive(Debug)]
-pub(crate) struct Copied {
-    lines: Vec<Line>,
+pub(crate) struct CopiedMemory {
+    lines: Vec<CacheLine>,
     bytes: usize,
 }
 
-impl Copied {
+impl CopiedMemory {
     pub(crate) fn of(bytes: &[u8]) -> Arc<dyn SharedMemory> {
-        let mut lines = Line::zeroed(bytes.len());
+        let mut lines = CacheLine::zeroed(bytes.len());
         bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
-        Arc::new(Copied { lines, bytes: bytes.len() })
+        Arc::new(CopiedMemory { lines, bytes: bytes.len() })
     }
 }
 
-impl SharedMemory for Copied {
+impl SharedMemory for CopiedMemory {
     fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.lines)[..self.bytes]
     }
@@ -275,7 +275,7 @@ pub trait BoundKernel: Any + Send + Sync + Debug {
 
 /// A launch to be queued later, as often as wanted.
 #[derive(Debug, Clone)]
-pub struct Recorded {
+pub struct RecordedLaunch {
     /// The kernel with its buffers.
     pub bound: Arc<dyn BoundKernel>,
     /// How many workgroups.
@@ -330,7 +330,7 @@ pub trait StreamBackend: Send + Debug {
     /// Runs a kernel.
     fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()>;
     /// Records launches, to be queued as one operation. Nothing where the device has no way to do that.
-    fn record_graph(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+    fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn Graph>>> {
         let _ = launches;
         Ok(None)
     }

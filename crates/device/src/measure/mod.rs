@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use self::kernels::Params;
 use crate::{
     backend::{Direction, copy::copy_parallel},
-    cache,
     describe::{Api, DeviceKind},
     device::Device,
+    disk_cache,
     error::{Error, Result},
     kernel::BoundKernel,
     stream::Stream,
@@ -255,16 +255,16 @@ fn check(device: &Device, operation: &str, right: bool, detail: String) -> Resul
 }
 
 /// The rates that were measured before on this device, with this driver and this version of the measurement.
-pub fn known_rates(device: &Device) -> Option<Rates> {
+pub fn load_rates(device: &Device) -> Option<Rates> {
     serde_json::from_slice(&std::fs::read(rates_file(device)?).ok()?).ok()
 }
 
 /// Keeps rates for later runs, in the user's cache folder.
-pub fn remember_rates(device: &Device, rates: &Rates) -> Result<()> {
+pub fn save_rates(device: &Device, rates: &Rates) -> Result<()> {
     let Some(path) = rates_file(device) else { return Ok(()) };
     let failed = |detail: String| Error::File { path: path.display().to_string(), detail };
     let text = serde_json::to_vec_pretty(rates).map_err(|why| failed(why.to_string()))?;
-    cache::write(&path, &text).map_err(|why| failed(why.to_string()))
+    disk_cache::write_atomically(&path, &text).map_err(|why| failed(why.to_string()))
 }
 
 fn rates_file(device: &Device) -> Option<PathBuf> {
@@ -275,7 +275,7 @@ fn rates_file(device: &Device) -> Option<PathBuf> {
         it.api, it.name, it.driver, it.uuid, it.pci, it.compute_units, it.part_of
     );
     let name = blake3::hash(identity.as_bytes()).to_hex();
-    Some(cache::folder()?.join("rates").join(format!("{}.json", &name[..32])))
+    Some(disk_cache::folder()?.join("rates").join(format!("{}.json", &name[..32])))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::{State, lock};
 use crate::{
     backend::{
         Backend, BoundKernel, Contents, Direction, Event, Graph, HostMemory, Memory, MemoryUsage, Program,
-        Recorded, Region, SharedMemory, Source, StreamBackend, Timestamp,
+        RecordedLaunch, Region, SharedMemory, Source, StreamBackend, Timestamp,
     },
     describe::{Capabilities, Description},
     device::Device,
@@ -229,7 +229,7 @@ impl StreamBackend for FaultyStream {
         self.under.launch(bound, groups, params)
     }
 
-    fn record_graph(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+    fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn Graph>>> {
         self.operation("recording launches")?;
         self.under.record_graph(launches)
     }

@@ -106,7 +106,7 @@ fn bounded_download(device: &Device) -> Outcome {
     let mut stream = device.stream()?;
     let download = stream.download(&buffer)?;
     let memory = device.memory();
-    let pinned = memory.pinned_bytes + memory.pinned_shelved_bytes;
+    let pinned = memory.pinned_bytes + memory.pinned_cached_bytes;
     ensure!(pinned <= 80 << 20, "{pinned} bytes pinned for {}", buffer.bytes());
     // What comes next does not change what was asked for before.
     stream.zero(&buffer)?;

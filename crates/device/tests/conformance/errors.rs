@@ -99,7 +99,7 @@ fn uncountable(device: &Device) -> Outcome {
     for count in [usize::MAX, usize::MAX / 8 + 2, 1 << 61, 5] {
         ensure_error!(Error::Unsupported { .. }, device.buffer::<u64>(count.max(1 << 61)));
         let host = device.host_buffer::<u64>(4, Direction::Upload)?;
-        ensure_error!(Error::Unsupported { .. }, stream.upload_first(host, count, &buffer));
+        ensure_error!(Error::Unsupported { .. }, stream.upload_host_prefix(host, count, &buffer));
         let staging = device.staging_buffer::<u64>(4)?;
         let staged = stream.upload_staged(staging, count, &buffer, |_, _, _| Ok(()));
         ensure_error!(Error::Unsupported { .. }, staged);

@@ -42,14 +42,14 @@ fn counted(device: &Device) -> Outcome {
     device.stream()?.wait()?;
     let one = device.memory();
     ensure!(one.in_use_bytes < both.in_use_bytes, "a dropped buffer still counts as in use");
-    ensure!(one.shelved_bytes >= BYTES, "a dropped buffer is not kept: {one:?}");
+    ensure!(one.cached_bytes >= BYTES, "a dropped buffer is not kept: {one:?}");
     ensure!(one.peak_bytes == both.in_use_bytes, "the peak is {}, not {}", one.peak_bytes, both.in_use_bytes);
     let third = device.buffer::<u8>(BYTES as usize)?;
     let again = device.memory();
-    ensure!(again.shelved_bytes < one.shelved_bytes, "the kept buffer was not used again: {again:?}");
+    ensure!(again.cached_bytes < one.cached_bytes, "the kept buffer was not used again: {again:?}");
     drop((second, third));
     device.trim();
-    ensure!(device.memory().shelved_bytes == 0, "after trimming: {:?}", device.memory());
+    ensure!(device.memory().cached_bytes == 0, "after trimming: {:?}", device.memory());
     Ok(())
 }
 
@@ -62,11 +62,11 @@ fn given_up(device: &Device) -> Outcome {
     let (one, other) = (device.reopened(), device.reopened());
     drop(one.buffer::<u8>(3 << 20)?);
     one.stream()?.wait()?;
-    let kept = one.memory().shelved_bytes;
+    let kept = one.memory().cached_bytes;
     ensure!(kept >= 3 << 20, "a dropped buffer is not kept: {kept} bytes");
     let all = other.capabilities()?.max_buffer_bytes as usize;
     ensure_error!(Error::OutOfMemory { .. }, other.buffer_uninit::<u8>(all));
-    let kept = one.memory().shelved_bytes;
+    let kept = one.memory().cached_bytes;
     ensure!(kept == 0, "{kept} bytes are kept while another opening has no room");
     Ok(())
 }
@@ -82,13 +82,13 @@ fn pinned(device: &Device) -> Outcome {
         let after = device.memory();
         if is_pinned {
             ensure!((BYTES..=BYTES + BYTES / 8).contains(&with), "{BYTES} bytes count as {with}");
-            ensure!(after.pinned_shelved_bytes >= BYTES, "dropped host memory is not kept: {after:?}");
+            ensure!(after.pinned_cached_bytes >= BYTES, "dropped host memory is not kept: {after:?}");
         } else {
             ensure!(with == 0, "ordinary memory counts as {with} pinned bytes");
         }
         ensure!(after.pinned_bytes == before, "{after:?} after {before} pinned bytes");
         device.trim();
-        ensure!(device.memory().pinned_shelved_bytes == 0, "after trimming: {:?}", device.memory());
+        ensure!(device.memory().pinned_cached_bytes == 0, "after trimming: {:?}", device.memory());
     }
     Ok(())
 }

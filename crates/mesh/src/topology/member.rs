@@ -1,6 +1,6 @@
 //! One device of a mesh, at hand or made up.
 
-use evener_device::{Description, Device, DeviceId, DeviceKind, Rates, ScoreTable, known_rates};
+use evener_device::{Description, Device, DeviceId, DeviceKind, Rates, ScoreTable, load_rates};
 use serde::Serialize;
 
 /// One device of a mesh: what layout and placement need to know of it. It comes from a real device or its
@@ -89,7 +89,7 @@ impl Member {
     /// A device with the rates that were kept when it was measured, where it was.
     pub fn of(device: &Device) -> Self {
         let member = Member::from(device);
-        match known_rates(device) {
+        match load_rates(device) {
             Some(rates) => member.with_rates(&rates),
             None => member,
         }

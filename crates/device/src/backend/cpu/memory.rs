@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use super::super::{Address, HostMemory, Line, Memory, Region, SharedMemory, shelf::Shelf};
+use super::super::{Address, CacheLine, HostMemory, Memory, Region, SharedMemory, block_cache::BlockCache};
 use crate::{
     describe::DeviceId,
     error::{Error, Result},
@@ -37,9 +37,9 @@ unsafe impl Sync for Block {}
 impl Block {
     /// At least this many bytes of zeros, or nothing where there is no room.
     pub(super) fn zeroed(bytes: u64) -> Option<Self> {
-        let lines = usize::try_from(bytes.div_ceil(size_of::<Line>() as u64)).ok()?;
-        let lines: Box<[Line]> = bytemuck::allocation::try_zeroed_slice_box(lines).ok()?;
-        let bytes = size_of_val::<[Line]>(&lines);
+        let lines = usize::try_from(bytes.div_ceil(size_of::<CacheLine>() as u64)).ok()?;
+        let lines: Box<[CacheLine]> = bytemuck::allocation::try_zeroed_slice_box(lines).ok()?;
+        let bytes = size_of_val::<[CacheLine]>(&lines);
         Some(Block { pointer: NonNull::from(Box::leak(lines)).cast(), bytes, clean: true, owner: None })
     }
 
@@ -77,15 +77,15 @@ impl Block {
 
 impl Default for Block {
     fn default() -> Self {
-        Block { pointer: NonNull::<Line>::dangling().cast(), bytes: 0, clean: true, owner: None }
+        Block { pointer: NonNull::<CacheLine>::dangling().cast(), bytes: 0, clean: true, owner: None }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
         if self.owner.is_none() && self.bytes > 0 {
-            let lines = self.bytes / size_of::<Line>();
-            let lines = std::ptr::slice_from_raw_parts_mut(self.pointer.as_ptr().cast::<Line>(), lines);
+            let lines = self.bytes / size_of::<CacheLine>();
+            let lines = std::ptr::slice_from_raw_parts_mut(self.pointer.as_ptr().cast::<CacheLine>(), lines);
             // SAFETY: it was leaked from a box of so many lines in `zeroed`, and nobody else has it.
             drop(unsafe { Box::from_raw(lines) });
         }
@@ -103,7 +103,7 @@ impl std::fmt::Debug for Block {
 pub(super) struct CpuMemory {
     pub(super) block: RwLock<Block>,
     bytes: u64,
-    shelf: Arc<Shelf<Block>>,
+    cache: Arc<BlockCache<Block>>,
     /// Where the block is. It stays there, so that asking needs no lock.
     start: AtomicPtr<u8>,
     /// Whether another library was told where it is, and may have written there.
@@ -111,9 +111,9 @@ pub(super) struct CpuMemory {
 }
 
 impl CpuMemory {
-    pub(super) fn new(block: Block, bytes: u64, shelf: Arc<Shelf<Block>>) -> Self {
+    pub(super) fn new(block: Block, bytes: u64, cache: Arc<BlockCache<Block>>) -> Self {
         let start = AtomicPtr::new(block.pointer.as_ptr());
-        CpuMemory { block: RwLock::new(block), bytes, shelf, start, is_known: AtomicBool::new(false) }
+        CpuMemory { block: RwLock::new(block), bytes, cache, start, is_known: AtomicBool::new(false) }
     }
 
     /// The memory behind a region, which must be a CPU device's.
@@ -142,8 +142,8 @@ impl Drop for CpuMemory {
         if block.owner.is_some() {
             return;
         }
-        self.shelf.put(block.bytes().len() as u64, block);
-        drop(self.shelf.excess());
+        self.cache.put(block.bytes().len() as u64, block);
+        drop(self.cache.take_excess());
     }
 }
 

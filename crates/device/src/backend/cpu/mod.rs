@@ -22,7 +22,7 @@ use self::{
 use super::{
     Address, Backend, BoundKernel, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, Region,
     Source, StreamBackend,
-    shelf::{Shelf, class_bytes, exact_bytes},
+    block_cache::{BlockCache, class_bytes, exact_bytes},
 };
 use crate::{
     describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features},
@@ -132,7 +132,7 @@ struct CpuBackend {
     id: DeviceId,
     capabilities: Capabilities,
     pool: Arc<ThreadPool>,
-    shelf: Arc<Shelf<Block>>,
+    cache: Arc<BlockCache<Block>>,
 }
 
 impl CpuBackend {
@@ -153,36 +153,36 @@ impl CpuBackend {
             capabilities: capabilities(source.description.memory_bytes.unwrap_or(u64::MAX)),
             id,
             pool: Arc::new(pool),
-            shelf: new_shelf(source.description.memory_bytes.unwrap_or(u64::MAX) / SHELVED_PART),
+            cache: new_cache(source.description.memory_bytes.unwrap_or(u64::MAX) / CACHE_DIVISOR),
         })
     }
 
     fn take(&self, bytes: u64) -> Result<Block> {
         let class = class_bytes(bytes);
-        if let Some((_, block)) = self.shelf.take(class) {
+        if let Some((_, block)) = self.cache.take(class) {
             return Ok(block);
         }
         let block = match self.make(class) {
             Err(Error::OutOfMemory { .. }) if exact_bytes(bytes) < class => self.make(exact_bytes(bytes))?,
             made => made?,
         };
-        self.shelf.count(block.bytes().len() as u64);
+        self.cache.add_in_use(block.bytes().len() as u64);
         Ok(block)
     }
 
     fn make(&self, bytes: u64) -> Result<Block> {
         self.check_free(bytes)?;
-        Block::zeroed(bytes).ok_or_else(|| self.no_room(bytes, None))
+        Block::zeroed(bytes).ok_or_else(|| self.out_of_memory(bytes, None))
     }
 
     fn check_free(&self, bytes: u64) -> Result<()> {
         match too_little_free(bytes, trim_all) {
             None => Ok(()),
-            Some(free) => Err(self.no_room(bytes, Some(free))),
+            Some(free) => Err(self.out_of_memory(bytes, Some(free))),
         }
     }
 
-    fn no_room(&self, requested: u64, available: Option<u64>) -> Error {
+    fn out_of_memory(&self, requested: u64, available: Option<u64>) -> Error {
         Error::OutOfMemory {
             device: self.id.clone(),
             operation: "allocating a buffer".into(),
@@ -193,25 +193,25 @@ impl CpuBackend {
     }
 }
 
-/// A shelf keeps this part of the machine's memory at most.
-const SHELVED_PART: u64 = 4;
+/// A cache keeps this part of the machine's memory at most.
+const CACHE_DIVISOR: u64 = 4;
 
-/// The shelves of all processors and partitions that are open: they share the machine's memory, so each gives up what
+/// The caches of all processors and partitions that are open: they share the machine's memory, so each gives up what
 /// it keeps where another one needs it.
-static SHELVES: Mutex<Vec<Weak<Shelf<Block>>>> = Mutex::new(Vec::new());
+static CACHES: Mutex<Vec<Weak<BlockCache<Block>>>> = Mutex::new(Vec::new());
 
-fn new_shelf(cap: u64) -> Arc<Shelf<Block>> {
-    let shelf = Arc::new(Shelf::new(cap));
-    let mut shelves = SHELVES.lock().unwrap_or_else(PoisonError::into_inner);
-    shelves.retain(|shelf| shelf.strong_count() > 0);
-    shelves.push(Arc::downgrade(&shelf));
-    shelf
+fn new_cache(cap: u64) -> Arc<BlockCache<Block>> {
+    let cache = Arc::new(BlockCache::new(cap));
+    let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
+    caches.retain(|cache| cache.strong_count() > 0);
+    caches.push(Arc::downgrade(&cache));
+    cache
 }
 
 /// Gives back what all open processors and partitions keep for reuse.
 fn trim_all() {
-    let shelves = SHELVES.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    shelves.iter().filter_map(Weak::upgrade).for_each(|shelf| drop(shelf.clear()));
+    let caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    caches.iter().filter_map(Weak::upgrade).for_each(|cache| drop(cache.clear()));
 }
 
 /// Nothing in a processor limits a launch: these limits are those of the types.
@@ -242,7 +242,7 @@ impl Backend for CpuBackend {
         if contents == Contents::Zeroed {
             block.make_zero();
         }
-        Ok(Arc::new(CpuMemory::new(block, bytes, self.shelf.clone())))
+        Ok(Arc::new(CpuMemory::new(block, bytes, self.cache.clone())))
     }
 
     unsafe fn adopt(
@@ -254,7 +254,7 @@ impl Backend for CpuBackend {
         let (Address::Host(pointer), Ok(len)) = (address, usize::try_from(bytes)) else { return Ok(None) };
         // SAFETY: the caller promises the same.
         let block = unsafe { Block::adopt(pointer, len, owner) };
-        Ok(Some(Arc::new(CpuMemory::new(block, bytes, self.shelf.clone()))))
+        Ok(Some(Arc::new(CpuMemory::new(block, bytes, self.cache.clone()))))
     }
 
     fn allocate_host(&self, bytes: u64, _: Direction) -> Result<Box<dyn HostMemory>> {
@@ -281,11 +281,11 @@ impl Backend for CpuBackend {
     }
 
     fn memory(&self) -> MemoryUsage {
-        self.shelf.memory_use()
+        self.cache.usage()
     }
 
     fn trim(&self) {
-        drop(self.shelf.clear());
+        drop(self.cache.clear());
     }
 }
 
@@ -316,17 +316,17 @@ impl Program for CpuProgram {
         for region in arguments {
             CpuMemory::of(region, &self.device)?;
         }
-        Ok(Arc::new(CpuBound { program: self.clone(), arguments: arguments.to_vec() }))
+        Ok(Arc::new(CpuBoundKernel { program: self.clone(), arguments: arguments.to_vec() }))
     }
 }
 
 #[derive(Debug)]
-struct CpuBound {
+struct CpuBoundKernel {
     program: CpuProgram,
     arguments: Vec<Region>,
 }
 
-impl BoundKernel for CpuBound {
+impl BoundKernel for CpuBoundKernel {
     fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
         // No workgroup of at least one thread is too large here.
         if kernel.workgroup.contains(&0) {
@@ -335,11 +335,11 @@ impl BoundKernel for CpuBound {
             return Err(Error::unsupported(&self.program.device, operation, detail));
         }
         let program = CpuProgram { workgroup: kernel.workgroup, ..self.program.clone() };
-        Ok(Arc::new(CpuBound { program, arguments: self.arguments.clone() }))
+        Ok(Arc::new(CpuBoundKernel { program, arguments: self.arguments.clone() }))
     }
 }
 
-/// A cap for shelves of pinned host memory: an eighth of the machine's, which is no longer there for anything else.
+/// A cap for caches of pinned host memory: an eighth of the machine's, which is no longer there for anything else.
 pub(crate) fn pinned_cap() -> u64 {
     source().describe().memory_bytes.map_or(1 << 30, |bytes| bytes / 8)
 }

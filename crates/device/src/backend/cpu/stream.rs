@@ -18,7 +18,7 @@ use rayon::ThreadPool;
 
 use super::{
     super::{BoundKernel, Event, HostMemory, Region, StreamBackend, Timestamp},
-    CpuBound,
+    CpuBoundKernel,
     memory::{Block, CpuHostMemory, CpuMemory, range},
 };
 use crate::{
@@ -146,7 +146,7 @@ impl StreamBackend for CpuStream {
 
     fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         let bound: Arc<dyn Any + Send + Sync> = bound.clone();
-        let Ok(bound) = bound.downcast::<CpuBound>() else {
+        let Ok(bound) = bound.downcast::<CpuBoundKernel>() else {
             return Err(Error::unsupported(
                 &self.device,
                 "launching",
@@ -197,7 +197,7 @@ impl StreamBackend for CpuStream {
 }
 
 /// Runs a kernel's body in the pool, with its buffers locked.
-fn run_body(bound: &CpuBound, pool: &ThreadPool, groups: [u32; 3], params: &[u8]) -> Result<()> {
+fn run_body(bound: &CpuBoundKernel, pool: &ThreadPool, groups: [u32; 3], params: &[u8]) -> Result<()> {
     let program = &bound.program;
     let task_error = |message: String| Error::Task {
         device: program.device.clone(),
@@ -239,7 +239,7 @@ enum Lock<'a> {
 /// Gives the arguments in one block their parts of it: exclusive ones to those that are written, which overlap with
 /// nothing, and of what is between these shared ones to the others.
 fn share_out<'a>(
-    bound: &CpuBound,
+    bound: &CpuBoundKernel,
     mut block: &'a mut [u8],
     users: &[usize],
     slots: &mut [Slot<'a>],
@@ -283,7 +283,7 @@ fn share_out<'a>(
 
 /// Locks each buffer of a launch once, in the order of addresses, so that two launches which share buffers
 /// cannot wait for each other.
-fn lock_all(bound: &CpuBound) -> Result<Vec<Lock<'_>>> {
+fn lock_all(bound: &CpuBoundKernel) -> Result<Vec<Lock<'_>>> {
     let device = &bound.program.device;
     let mut users: Vec<(&CpuMemory, Vec<usize>)> = Vec::new();
     for (index, region) in bound.arguments.iter().enumerate() {

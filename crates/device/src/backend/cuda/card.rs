@@ -8,7 +8,7 @@ use std::{
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
 
 use super::{
-    context::Slot,
+    context::ContextSlot,
     driver::{Driver, SUCCESS},
     program::MAX_PARAMS,
 };
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Card {
     pub(super) driver: &'static Driver,
-    pub(super) slot: Arc<Slot>,
+    pub(super) slot: Arc<ContextSlot>,
     /// The driver's own number for it in this process.
     pub(super) ordinal: i32,
     pub(super) capabilities: Capabilities,
@@ -92,7 +92,7 @@ fn card(driver: &'static Driver, ordinal: c_int) -> Result<(Description, Arc<Car
     };
     let card = Card {
         driver,
-        slot: Slot::of(driver, device),
+        slot: ContextSlot::of(driver, device),
         ordinal,
         capabilities: capabilities(bytes as u64, fact)?,
         architecture: format!(

@@ -8,7 +8,7 @@
 //! a folder that belongs to another user, or that others may write to, is neither read nor written.
 
 use super::nvrtc::{self, Nvrtc};
-use crate::{cache::Place, describe::DeviceId, error::Result, module::CudaSource};
+use crate::{describe::DeviceId, disk_cache::CacheFile, error::Result, module::CudaSource};
 
 /// A compiled source.
 pub(super) struct Image {
@@ -50,7 +50,7 @@ pub(super) fn compile(
 }
 
 /// Where the binary for a source is kept. Nothing where there is no such place, or what goes into the binary is not known.
-fn place(nvrtc: &Nvrtc, architecture: &str, source: &CudaSource) -> Option<Place> {
+fn place(nvrtc: &Nvrtc, architecture: &str, source: &CudaSource) -> Option<CacheFile> {
     if !source.is_self_contained() {
         return None;
     }
@@ -62,7 +62,7 @@ fn place(nvrtc: &Nvrtc, architecture: &str, source: &CudaSource) -> Option<Place
     source.hash(&mut hasher);
     let key = hasher.finalize();
     let file = format!("{}-{architecture}-nvrtc{version}.cubin", key.to_hex());
-    Place::new("cubin", &file, *key.as_bytes())
+    CacheFile::new("cubin", &file, *key.as_bytes())
 }
 
 #[cfg(test)]

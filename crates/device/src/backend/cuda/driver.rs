@@ -94,7 +94,7 @@ functions! {
 }
 
 functions! {
-    /// Green contexts: part of a device's multiprocessors. In drivers since CUDA 12.5.
+    /// GreenContext contexts: part of a device's multiprocessors. In drivers since CUDA 12.5.
     GreenFunctions {
         device_get_resource = "cuDeviceGetDevResource"(CUdevice, *mut Resource, c_uint);
         green_get_resource = "cuGreenCtxGetDevResource"(CUgreenCtx, *mut Resource, c_uint);

@@ -19,7 +19,7 @@ pub(super) const NOT_READY: c_int = CUresult::CUDA_ERROR_NOT_READY as c_int;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// There was no room.
-    NoRoom,
+    OutOfMemory,
     /// The context is beyond use: every later call would fail too.
     Lost,
     /// The driver ended a kernel that ran for too long, and the context with it.
@@ -58,7 +58,7 @@ pub(super) fn meaning(code: c_int) -> Meaning {
         Code::CUDA_ERROR_UNKNOWN,
     ];
     if code == Code::CUDA_ERROR_OUT_OF_MEMORY as c_int {
-        Meaning::NoRoom
+        Meaning::OutOfMemory
     } else if code == Code::CUDA_ERROR_LAUNCH_TIMEOUT as c_int {
         Meaning::KernelTimedOut
     } else if LOST.iter().any(|&lost| code == lost as c_int) {
@@ -78,7 +78,7 @@ pub(super) fn error(
     requested: u64,
 ) -> Error {
     match meaning(code) {
-        Meaning::NoRoom => {
+        Meaning::OutOfMemory => {
             let device = device.clone();
             Error::OutOfMemory { device, operation, requested, available: None, detail: text }
         }
@@ -94,7 +94,7 @@ pub(super) fn error(
 }
 
 /// The error for something of another device, or of an earlier hold on this one.
-pub(super) fn foreign<T>(device: &DeviceId, operation: &str, what: &str) -> Result<T> {
+pub(super) fn wrong_device<T>(device: &DeviceId, operation: &str, what: &str) -> Result<T> {
     Err(Error::unsupported(device, operation, format!("the {what} is not of this device as it is open now")))
 }
 
@@ -107,7 +107,7 @@ mod test {
         assert_eq!(meaning(700), Meaning::Lost);
         assert_eq!(meaning(719), Meaning::Lost);
         assert_eq!(meaning(702), Meaning::KernelTimedOut);
-        assert_eq!(meaning(2), Meaning::NoRoom);
+        assert_eq!(meaning(2), Meaning::OutOfMemory);
         assert_eq!(meaning(1), Meaning::Refused);
         assert_eq!(meaning(123_456), Meaning::Refused, "a code of a driver yet to come");
         assert_eq!((NOT_FOUND, NOT_READY), (500, 600));

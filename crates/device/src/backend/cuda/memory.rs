@@ -15,16 +15,16 @@ use std::{
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::{
-    context::{Entered, Hold},
+    context::{ContextGuard, DeviceContext},
     driver::SUCCESS,
     errors::{self, Meaning},
     event::Progress,
-    open::Open,
+    open::OpenDevice,
 };
 use crate::{
     backend::{
         Address, HostMemory, Memory, Region, SharedMemory,
-        shelf::{class_bytes, exact_bytes},
+        block_cache::{class_bytes, exact_bytes},
     },
     error::{Error, Result},
 };
@@ -40,19 +40,19 @@ const PORTABLE: u32 = 1;
 pub(super) struct DeviceBlock(CUdeviceptr);
 
 impl DeviceBlock {
-    fn take(open: &Open, entered: &Entered<'_>, size: u64) -> Result<(u64, Self)> {
+    fn take(open: &OpenDevice, guard: &ContextGuard<'_>, size: u64) -> Result<(u64, Self)> {
         let mut pointer = 0;
         // SAFETY: the context is current; the pointer is to a live integer; a block's size is never 0.
-        let code = unsafe { (entered.driver.mem_alloc)(&mut pointer, size as usize) };
-        entered.check_sized(code, size)?;
-        open.device_shelf.count(size);
+        let code = unsafe { (guard.driver.mem_alloc)(&mut pointer, size as usize) };
+        guard.check_sized(code, size)?;
+        open.device_cache.add_in_use(size);
         Ok((size, DeviceBlock(pointer)))
     }
 
     /// Gives the block back to the driver, which may wait for work in the context first.
-    pub(super) fn free(self, entered: &Entered<'_>) {
+    pub(super) fn free(self, guard: &ContextGuard<'_>) {
         // SAFETY: allocated in this context, and no operation uses it: it came off the shelf.
-        unsafe { (entered.driver.mem_free)(self.0) };
+        unsafe { (guard.driver.mem_free)(self.0) };
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) struct CudaMemory {
     /// The block's size.
     size: u64,
     bytes: u64,
-    open: Arc<Open>,
+    open: Arc<OpenDevice>,
     /// What keeps the memory, where it is another library's.
     owner: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -77,7 +77,7 @@ impl std::fmt::Debug for CudaMemory {
 impl CudaMemory {
     /// Memory that another library has, until `owner` is dropped.
     pub(super) fn adopt(
-        open: &Arc<Open>,
+        open: &Arc<OpenDevice>,
         address: CUdeviceptr,
         bytes: u64,
         owner: Box<dyn Any + Send + Sync>,
@@ -87,18 +87,18 @@ impl CudaMemory {
 
     /// From the shelf, or else from the driver; where that has no room, once more and not a byte too many, with the
     /// shelves cleared of everything that has the card open, its partitions too.
-    pub(super) fn allocate(open: &Arc<Open>, bytes: u64) -> Result<Self> {
+    pub(super) fn allocate(open: &Arc<OpenDevice>, bytes: u64) -> Result<Self> {
         let class = class_bytes(bytes);
-        let (size, block) = match open.device_shelf.take(class) {
+        let (size, block) = match open.device_cache.take(class) {
             Some(found) => found,
             None => {
-                let entered = open.hold.enter("allocating a buffer")?;
-                open.free_excess(&entered);
-                match DeviceBlock::take(open, &entered, class) {
+                let guard = open.context.enter("allocating a buffer")?;
+                open.free_excess(&guard);
+                match DeviceBlock::take(open, &guard, class) {
                     Err(Error::OutOfMemory { .. }) => {
-                        open.clear_all_shelves(&entered);
-                        DeviceBlock::take(open, &entered, exact_bytes(bytes))
-                            .map_err(|why| with_free(&entered, why))?
+                        open.clear_all_caches(&guard);
+                        DeviceBlock::take(open, &guard, exact_bytes(bytes))
+                            .map_err(|why| with_free(&guard, why))?
                     }
                     taken => taken?,
                 }
@@ -108,23 +108,23 @@ impl CudaMemory {
     }
 
     /// The address of a region, which must be of memory in the same context as `open`.
-    pub(super) fn address(region: &Region, open: &Open, operation: &str) -> Result<CUdeviceptr> {
+    pub(super) fn address(region: &Region, open: &OpenDevice, operation: &str) -> Result<CUdeviceptr> {
         let memory = (&*region.memory as &dyn Any).downcast_ref::<CudaMemory>();
-        let Some(memory) = memory.filter(|memory| memory.open.hold.shares_context(&open.hold)) else {
-            return errors::foreign(&open.hold.id, operation, "buffer");
+        let Some(memory) = memory.filter(|memory| memory.open.context.is_same_context(&open.context)) else {
+            return errors::wrong_device(&open.context.id, operation, "buffer");
         };
         if region.offset.checked_add(region.bytes).is_none_or(|end| end > memory.bytes) {
             let Region { offset, bytes, .. } = region;
             let detail = format!("{bytes} bytes at {offset} of a buffer of {}", memory.bytes);
-            return Err(Error::unsupported(&open.hold.id, operation, detail));
+            return Err(Error::unsupported(&open.context.id, operation, detail));
         }
         Ok(memory.block.0 + region.offset)
     }
 }
 
 impl CudaMemory {
-    pub(super) fn hold(&self) -> &Hold {
-        &self.open.hold
+    pub(super) fn context(&self) -> &DeviceContext {
+        &self.open.context
     }
 }
 
@@ -143,20 +143,20 @@ impl Drop for CudaMemory {
     fn drop(&mut self) {
         if self.owner.is_some() {
             // It goes back to its owner, who is dropped with this.
-        } else if self.open.hold.context.is_lost() {
-            self.open.device_shelf.discount(self.size);
+        } else if self.open.context.primary.is_lost() {
+            self.open.device_cache.remove_in_use(self.size);
         } else {
-            self.open.device_shelf.put(self.size, DeviceBlock(self.block.0));
+            self.open.device_cache.put(self.size, DeviceBlock(self.block.0));
         }
     }
 }
 
 /// The same error, with the free memory of this moment in it.
-fn with_free(entered: &Entered<'_>, mut error: Error) -> Error {
+fn with_free(guard: &ContextGuard<'_>, mut error: Error) -> Error {
     if let Error::OutOfMemory { available, .. } = &mut error {
         let (mut free, mut total) = (0, 0);
         // SAFETY: the context is current; both pointers are to live integers.
-        if unsafe { (entered.driver.mem_get_info)(&mut free, &mut total) } == SUCCESS {
+        if unsafe { (guard.driver.mem_get_info)(&mut free, &mut total) } == SUCCESS {
             *available = Some(free as u64);
         }
     }
@@ -181,23 +181,23 @@ impl HostBlock {
         Layout::from_size_align(usize::try_from(class).ok()?, PAGE as usize).ok()
     }
 
-    fn take(open: &Open, entered: &Entered<'_>, class: u64) -> Result<Self> {
-        let no_room = || Error::OutOfMemory {
-            device: open.hold.id.clone(),
+    fn take(open: &OpenDevice, guard: &ContextGuard<'_>, class: u64) -> Result<Self> {
+        let out_of_memory = || Error::OutOfMemory {
+            device: open.context.id.clone(),
             operation: "allocating host memory".into(),
             requested: class,
             available: None,
             detail: "the machine's memory".into(),
         };
-        let layout = Self::layout(class).ok_or_else(no_room)?;
+        let layout = Self::layout(class).ok_or_else(out_of_memory)?;
         // SAFETY: a class is never 0.
-        let pointer = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_room)?;
+        let pointer = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
         // SAFETY: the context is current; the memory is ours, of this size, and pinned nowhere else.
         let code =
-            unsafe { (entered.driver.mem_host_register)(pointer.as_ptr().cast(), class as usize, PORTABLE) };
+            unsafe { (guard.driver.mem_host_register)(pointer.as_ptr().cast(), class as usize, PORTABLE) };
         let pinned = code == SUCCESS;
         if !pinned {
-            let error = entered.check_sized(code, class);
+            let error = guard.check_sized(code, class);
             if errors::meaning(code) != Meaning::Refused {
                 // SAFETY: allocated above with this layout, and pinning it failed.
                 unsafe { dealloc(pointer.as_ptr(), layout) };
@@ -207,19 +207,19 @@ impl HostBlock {
             // memory of its own, while the caller waits.
             static TOLD: Once = Once::new();
             TOLD.call_once(|| {
-                let why = entered.driver.text(code);
-                tracing::warn!("{}: host memory cannot be pinned, copies are slower: {why}", open.hold.id);
+                let why = guard.driver.text(code);
+                tracing::warn!("{}: host memory cannot be pinned, copies are slower: {why}", open.context.id);
             });
         }
-        open.host_shelf.count(class);
+        open.host_cache.add_in_use(class);
         Ok(HostBlock { pointer, class, pinned })
     }
 
     /// Gives the block back to the driver and the system.
-    pub(super) fn free(self, entered: &Entered<'_>) {
+    pub(super) fn free(self, guard: &ContextGuard<'_>) {
         if self.pinned {
             // SAFETY: pinned in this context, and no copy uses it: it came off the shelf.
-            let code = unsafe { (entered.driver.mem_host_unregister)(self.pointer.as_ptr().cast()) };
+            let code = unsafe { (guard.driver.mem_host_unregister)(self.pointer.as_ptr().cast()) };
             if code != SUCCESS {
                 // The driver still has it; then so must we.
                 return;
@@ -234,12 +234,12 @@ impl HostBlock {
 
 /// Host memory in use: by its owner, by copies under way, or by both. Returns to the shelf when neither has it.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct PinnedBlock {
     block: HostBlock,
-    open: Arc<Open>,
+    open: Arc<OpenDevice>,
 }
 
-impl Pinned {
+impl PinnedBlock {
     pub(super) fn class(&self) -> u64 {
         self.block.class
     }
@@ -250,21 +250,21 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedBlock {
     fn drop(&mut self) {
         let HostBlock { pointer, class, pinned } = self.block;
-        if self.open.hold.context.is_lost() {
+        if self.open.context.primary.is_lost() {
             // Nothing tells whether a copy was under way when the device was lost: the memory is left alone.
-            self.open.host_shelf.discount(class);
+            self.open.host_cache.remove_in_use(class);
         } else {
-            self.open.host_shelf.put(class, HostBlock { pointer, class, pinned });
+            self.open.host_cache.put(class, HostBlock { pointer, class, pinned });
         }
     }
 }
 
 /// A copy of a stream: the n-th of its operations.
 #[derive(Debug)]
-struct Copying {
+struct PendingCopy {
     progress: Arc<Progress>,
     operation: u64,
 }
@@ -272,29 +272,29 @@ struct Copying {
 /// Host memory for copies. While a copy is under way it shows no bytes.
 #[derive(Debug)]
 pub(super) struct CudaHostMemory {
-    pinned: Arc<Pinned>,
+    pinned: Arc<PinnedBlock>,
     bytes: u64,
-    copying: Option<Copying>,
+    copying: Option<PendingCopy>,
 }
 
 impl CudaHostMemory {
-    pub(super) fn allocate(open: &Arc<Open>, bytes: u64) -> Result<Self> {
+    pub(super) fn allocate(open: &Arc<OpenDevice>, bytes: u64) -> Result<Self> {
         let class = class_bytes(bytes.max(PAGE));
-        let block = match open.host_shelf.take(class) {
+        let block = match open.host_cache.take(class) {
             Some((_, block)) => block,
             None => {
-                let entered = open.hold.enter("allocating host memory")?;
-                open.free_excess(&entered);
-                match HostBlock::take(open, &entered, class) {
+                let guard = open.context.enter("allocating host memory")?;
+                open.free_excess(&guard);
+                match HostBlock::take(open, &guard, class) {
                     Err(Error::OutOfMemory { .. }) => {
-                        open.clear_all_shelves(&entered);
-                        HostBlock::take(open, &entered, exact_bytes(bytes.max(PAGE)))?
+                        open.clear_all_caches(&guard);
+                        HostBlock::take(open, &guard, exact_bytes(bytes.max(PAGE)))?
                     }
                     taken => taken?,
                 }
             }
         };
-        let pinned = Arc::new(Pinned { block, open: open.clone() });
+        let pinned = Arc::new(PinnedBlock { block, open: open.clone() });
         Ok(CudaHostMemory { pinned, bytes, copying: None })
     }
 
@@ -302,20 +302,20 @@ impl CudaHostMemory {
     /// copy of it is under way.
     pub(super) fn of<'a>(
         memory: &'a mut dyn HostMemory,
-        open: &Open,
+        open: &OpenDevice,
         operation: &str,
         (start, bytes): (u64, u64),
     ) -> Result<&'a mut CudaHostMemory> {
         let Some(memory) = (memory as &mut dyn Any)
             .downcast_mut::<CudaHostMemory>()
-            .filter(|memory| memory.pinned.open.hold.shares_context(&open.hold))
+            .filter(|memory| memory.pinned.open.context.is_same_context(&open.context))
         else {
-            return errors::foreign(&open.hold.id, operation, "host memory");
+            return errors::wrong_device(&open.context.id, operation, "host memory");
         };
         memory.reclaim()?;
         if start.checked_add(bytes).is_none_or(|end| end > memory.bytes) {
             let detail = format!("{bytes} bytes at {start} of host memory of {}", memory.bytes);
-            return Err(Error::unsupported(&open.hold.id, operation, detail));
+            return Err(Error::unsupported(&open.context.id, operation, detail));
         }
         Ok(memory)
     }
@@ -326,12 +326,12 @@ impl CudaHostMemory {
         &mut self,
         progress: &Arc<Progress>,
         operation: u64,
-        copy: impl FnOnce(&Arc<Pinned>) -> Result<()>,
+        copy: impl FnOnce(&Arc<PinnedBlock>) -> Result<()>,
     ) -> Result<()> {
-        self.copying = Some(Copying { progress: progress.clone(), operation });
+        self.copying = Some(PendingCopy { progress: progress.clone(), operation });
         let copied = copy(&self.pinned);
         // One that was refused was not queued. After a loss nothing is sure, and the bytes stay hidden.
-        if copied.is_err() && !self.pinned.open.hold.context.is_lost() {
+        if copied.is_err() && !self.pinned.open.context.primary.is_lost() {
             self.copying = None;
         }
         copied
@@ -356,15 +356,15 @@ impl HostMemory for CudaHostMemory {
 
     fn reclaim(&mut self) -> Result<()> {
         let Some(copying) = &self.copying else { return Ok(()) };
-        if copying.progress.ended() >= copying.operation {
+        if copying.progress.finished() >= copying.operation {
             self.copying = None;
             return Ok(());
         }
-        let hold = &self.pinned.open.hold;
+        let context = &self.pinned.open.context;
         // After a loss this says so.
-        drop(hold.enter("taking host memory back")?);
+        drop(context.enter("taking host memory back")?);
         let detail = "the copy is not known to have ended: wait for its event first";
-        Err(Error::unsupported(&hold.id, "taking host memory back", detail))
+        Err(Error::unsupported(&context.id, "taking host memory back", detail))
     }
 
     fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {
@@ -375,7 +375,7 @@ impl HostMemory for CudaHostMemory {
 /// Host memory that nobody writes any more. It is pinned for every card.
 #[derive(Debug)]
 pub(super) struct CudaSharedMemory {
-    pub(super) pinned: Arc<Pinned>,
+    pub(super) pinned: Arc<PinnedBlock>,
     bytes: usize,
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use libloading::Library;
 
-use super::{driver::Driver, places};
+use super::{driver::Driver, nvrtc_paths};
 use crate::{
     describe::DeviceId,
     error::{Error, Result},
@@ -91,7 +91,7 @@ impl Nvrtc {
         }
         let driver = Driver::get().ok().map(|driver| (driver.version / 1000, driver.version % 1000 / 10));
         let mut found = Vec::new();
-        for library in places::all().filter_map(|name| Self::open(&name).ok()) {
+        for library in nvrtc_paths::all().filter_map(|name| Self::open(&name).ok()) {
             let is_drivers_own = driver == Some(library.version);
             found.push(library);
             if is_drivers_own {
@@ -105,7 +105,7 @@ impl Nvrtc {
     fn open(name: &OsStr) -> Result<Self, String> {
         // Some versions look for their second library where the system looks, and not beside the first. One that
         // is loaded already is found by its name, and stays loaded as the first does.
-        for path in places::builtins_beside(Path::new(name)) {
+        for path in nvrtc_paths::builtins_beside(Path::new(name)) {
             // SAFETY: as below.
             std::mem::forget(unsafe { Library::new(path) });
         }

@@ -7,18 +7,18 @@
 use std::{any::Any, ffi::c_void, ops::Range, sync::Arc, time::Duration};
 
 use super::{
-    context::Entered,
+    context::ContextGuard,
     errors,
     event::{self, CudaEvent, CudaTimestamp, PooledEvent, Progress, Timing},
     graph::CudaGraph,
-    keep::KeepAlive,
-    memory::{CudaHostMemory, CudaMemory, CudaSharedMemory, Pinned},
-    open::{Grave, Open, RawStream},
-    program::CudaBound,
+    keep_alive::KeepAlive,
+    memory::{CudaHostMemory, CudaMemory, CudaSharedMemory, PinnedBlock},
+    open::{OpenDevice, RawStream, UnfinishedWork},
+    program::CudaBoundKernel,
 };
 use crate::{
     backend::{
-        BoundKernel, Event, Graph, HostMemory, Memory, Recorded, Region, SharedMemory, StreamBackend,
+        BoundKernel, Event, Graph, HostMemory, Memory, RecordedLaunch, Region, SharedMemory, StreamBackend,
         Timestamp,
     },
     error::{Error, Result},
@@ -27,56 +27,56 @@ use crate::{
 /// Something that an operation under way uses.
 #[derive(Debug)]
 #[expect(dead_code, reason = "kept only to be dropped later")]
-pub(super) enum Kept {
+pub(super) enum OperationResource {
     BoundKernel(Arc<dyn BoundKernel>),
     Graph(Arc<dyn Graph>),
     Memory(Arc<dyn Memory>),
-    Host(Arc<Pinned>),
+    Host(Arc<PinnedBlock>),
 }
 
 /// What a stream keeps alive.
-pub(super) type KeptAlive = KeepAlive<Kept, Arc<PooledEvent>>;
+pub(super) type StreamResources = KeepAlive<OperationResource, Arc<PooledEvent>>;
 
 #[derive(Debug)]
 pub(super) struct CudaStream {
-    open: Arc<Open>,
+    open: Arc<OpenDevice>,
     raw: RawStream,
     /// The number of the last operation that was queued.
     queued: u64,
     progress: Arc<Progress>,
-    kept: KeptAlive,
+    kept: StreamResources,
 }
 
 impl CudaStream {
-    pub(super) fn new(open: &Arc<Open>) -> Result<Self> {
-        let raw = open.take_stream(&open.hold.enter("making a stream")?)?;
+    pub(super) fn new(open: &Arc<OpenDevice>) -> Result<Self> {
+        let raw = open.take_stream(&open.context.enter("making a stream")?)?;
         Ok(CudaStream {
             open: open.clone(),
             raw,
             queued: 0,
             progress: Arc::default(),
-            kept: KeptAlive::default(),
+            kept: StreamResources::default(),
         })
     }
 
     /// Closes a full batch.
     #[inline]
-    fn tidy(&mut self, entered: &Entered<'_>) -> Result<()> {
-        if self.kept.is_full() { self.close_batch(entered) } else { Ok(()) }
+    fn close_full_batch(&mut self, guard: &ContextGuard<'_>) -> Result<()> {
+        if self.kept.is_full() { self.close_batch(guard) } else { Ok(()) }
     }
 
     #[cold]
-    fn close_batch(&mut self, entered: &Entered<'_>) -> Result<()> {
-        let end = PooledEvent::record(&self.open, entered, Timing::Off, self.raw.0)?;
+    fn close_batch(&mut self, guard: &ContextGuard<'_>) -> Result<()> {
+        let end = PooledEvent::record(&self.open, guard, Timing::Off, self.raw.0)?;
         self.kept.close(self.queued, || Arc::new(end));
-        self.let_go(entered)
+        self.release_finished(guard)
     }
 
     /// Lets go of the batches that have ended.
-    fn let_go(&mut self, entered: &Entered<'_>) -> Result<()> {
-        self.kept.release(self.progress.ended());
+    fn release_finished(&mut self, guard: &ContextGuard<'_>) -> Result<()> {
+        self.kept.release(self.progress.finished());
         while let Some((last, end)) = self.kept.oldest() {
-            if !end.query(entered)? {
+            if !end.query(guard)? {
                 break;
             }
             self.progress.reach(last);
@@ -87,9 +87,9 @@ impl CudaStream {
 
     /// Whether everything queued has ended.
     fn is_empty(&self) -> Result<bool> {
-        let entered = self.open.hold.enter("waiting for a stream")?;
+        let guard = self.open.context.enter("waiting for a stream")?;
         // SAFETY: the stream is alive and of this context.
-        event::ready(&entered, unsafe { (entered.driver.stream_query)(self.raw.0) })
+        event::ready(&guard, unsafe { (guard.driver.stream_query)(self.raw.0) })
     }
 
     /// Queues a copy between host memory and the card, as the next operation.
@@ -98,7 +98,7 @@ impl CudaStream {
         operation: &'static str,
         host: (&mut dyn HostMemory, u64),
         region: &Region,
-        copy: impl FnOnce(&Entered<'_>, *mut u8, u64, usize, &RawStream) -> i32,
+        copy: impl FnOnce(&ContextGuard<'_>, *mut u8, u64, usize, &RawStream) -> i32,
     ) -> Result<()> {
         let (memory, offset) = host;
         let address = CudaMemory::address(region, &self.open, operation)?;
@@ -107,16 +107,16 @@ impl CudaStream {
             return Ok(());
         }
         let open = self.open.clone();
-        let entered = open.hold.enter(operation)?;
+        let guard = open.context.enter(operation)?;
         memory.lend(&self.progress, self.queued + 1, |pinned| {
-            let code = copy(&entered, pinned.at(offset), address, region.bytes as usize, &self.raw);
-            entered.check_sized(code, region.bytes)?;
+            let code = copy(&guard, pinned.at(offset), address, region.bytes as usize, &self.raw);
+            guard.check_sized(code, region.bytes)?;
             self.queued += 1;
-            self.kept.push(Kept::Memory(region.memory.clone()), 0);
-            self.kept.push(Kept::Host(pinned.clone()), pinned.class());
+            self.kept.push(OperationResource::Memory(region.memory.clone()), 0);
+            self.kept.push(OperationResource::Host(pinned.clone()), pinned.class());
             Ok(())
         })?;
-        self.tidy(&entered)
+        self.close_full_batch(&guard)
     }
 }
 
@@ -124,13 +124,13 @@ impl StreamBackend for CudaStream {
     fn upload(&mut self, from: &mut dyn HostMemory, range: Range<u64>, to: &Region) -> Result<()> {
         if range.end.checked_sub(range.start) != Some(to.bytes) {
             let detail = format!("bytes {range:?} of host memory into {} bytes", to.bytes);
-            return Err(Error::unsupported(&self.open.hold.id, "uploading", detail));
+            return Err(Error::unsupported(&self.open.context.id, "uploading", detail));
         }
-        self.transfer("uploading", (from, range.start), to, |entered, host, device, bytes, stream| {
-            // SAFETY: both places were checked to have so many bytes; the stream is alive and of this context;
+        self.transfer("uploading", (from, range.start), to, |guard, host, device, bytes, stream| {
+            // SAFETY: both nvrtc_paths were checked to have so many bytes; the stream is alive and of this context;
             // host memory and device memory are kept until the copy has ended, and the host memory is not
             // written meanwhile.
-            unsafe { (entered.driver.memcpy_to_device)(device, host.cast_const().cast(), bytes, stream.0) }
+            unsafe { (guard.driver.memcpy_to_device)(device, host.cast_const().cast(), bytes, stream.0) }
         })
     }
 
@@ -148,30 +148,30 @@ impl StreamBackend for CudaStream {
                 memory.bytes().len(),
                 to.bytes
             );
-            return Err(Error::unsupported(&self.open.hold.id, "uploading", detail));
+            return Err(Error::unsupported(&self.open.context.id, "uploading", detail));
         }
         if to.bytes == 0 {
             return Ok(true);
         }
         let open = self.open.clone();
-        let entered = open.hold.enter("uploading")?;
+        let guard = open.context.enter("uploading")?;
         let host = memory.pinned.at(range.start).cast_const().cast();
-        // SAFETY: both places were checked to have so many bytes; the stream is alive and of this context; host memory
+        // SAFETY: both nvrtc_paths were checked to have so many bytes; the stream is alive and of this context; host memory
         // and device memory are kept until the copy has ended, and nobody writes shared memory.
-        let code = unsafe { (entered.driver.memcpy_to_device)(address, host, to.bytes as usize, self.raw.0) };
-        entered.check_sized(code, to.bytes)?;
+        let code = unsafe { (guard.driver.memcpy_to_device)(address, host, to.bytes as usize, self.raw.0) };
+        guard.check_sized(code, to.bytes)?;
         self.queued += 1;
-        self.kept.push(Kept::Memory(to.memory.clone()), 0);
+        self.kept.push(OperationResource::Memory(to.memory.clone()), 0);
         // Whoever shares it keeps it anyway, so it does not count as dear.
-        self.kept.push(Kept::Host(memory.pinned.clone()), 0);
-        self.tidy(&entered)?;
+        self.kept.push(OperationResource::Host(memory.pinned.clone()), 0);
+        self.close_full_batch(&guard)?;
         Ok(true)
     }
 
     fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()> {
-        self.transfer("downloading", (to, offset), from, |entered, host, device, bytes, stream| {
+        self.transfer("downloading", (to, offset), from, |guard, host, device, bytes, stream| {
             // SAFETY: as for an upload, and the host memory is not read meanwhile.
-            unsafe { (entered.driver.memcpy_to_host)(host.cast(), device, bytes, stream.0) }
+            unsafe { (guard.driver.memcpy_to_host)(host.cast(), device, bytes, stream.0) }
         })
     }
 
@@ -181,21 +181,21 @@ impl StreamBackend for CudaStream {
             (CudaMemory::address(from, &open, "copying")?, CudaMemory::address(to, &open, "copying")?);
         if from.bytes != to.bytes {
             let detail = format!("{} bytes into {}", from.bytes, to.bytes);
-            return Err(Error::unsupported(&open.hold.id, "copying", detail));
+            return Err(Error::unsupported(&open.context.id, "copying", detail));
         }
         if from.bytes == 0 {
             return Ok(());
         }
-        let entered = open.hold.enter("copying")?;
+        let guard = open.context.enter("copying")?;
         // SAFETY: both regions were checked to have so many bytes and are kept until the copy has ended; the
         // stream is alive and of this context.
         let code =
-            unsafe { (entered.driver.memcpy_on_device)(target, source, from.bytes as usize, self.raw.0) };
-        entered.check_sized(code, from.bytes)?;
+            unsafe { (guard.driver.memcpy_on_device)(target, source, from.bytes as usize, self.raw.0) };
+        guard.check_sized(code, from.bytes)?;
         self.queued += 1;
-        self.kept.push(Kept::Memory(from.memory.clone()), 0);
-        self.kept.push(Kept::Memory(to.memory.clone()), 0);
-        self.tidy(&entered)
+        self.kept.push(OperationResource::Memory(from.memory.clone()), 0);
+        self.kept.push(OperationResource::Memory(to.memory.clone()), 0);
+        self.close_full_batch(&guard)
     }
 
     fn zero(&mut self, region: &Region) -> Result<()> {
@@ -204,14 +204,14 @@ impl StreamBackend for CudaStream {
         if region.bytes == 0 {
             return Ok(());
         }
-        let entered = open.hold.enter("zeroing")?;
+        let guard = open.context.enter("zeroing")?;
         // SAFETY: the region was checked to have so many bytes and is kept until they are zero; the stream is
         // alive and of this context.
-        let code = unsafe { (entered.driver.memset_d8)(address, 0, region.bytes as usize, self.raw.0) };
-        entered.check_sized(code, region.bytes)?;
+        let code = unsafe { (guard.driver.memset_d8)(address, 0, region.bytes as usize, self.raw.0) };
+        guard.check_sized(code, region.bytes)?;
         self.queued += 1;
-        self.kept.push(Kept::Memory(region.memory.clone()), 0);
-        self.tidy(&entered)
+        self.kept.push(OperationResource::Memory(region.memory.clone()), 0);
+        self.close_full_batch(&guard)
     }
 
     fn fill(&mut self, region: &Region, pattern: &[u8]) -> Result<bool> {
@@ -224,8 +224,8 @@ impl StreamBackend for CudaStream {
                 && pattern.chunks_exact(width).all(|part| part == &pattern[..width])
         };
         let Some(width) = [1, 2, 4].into_iter().find(|&width| repeats(width)) else { return Ok(false) };
-        let entered = open.hold.enter("filling")?;
-        let (driver, stream, count) = (entered.driver, self.raw.0, region.bytes as usize / width);
+        let guard = open.context.enter("filling")?;
+        let (driver, stream, count) = (guard.driver, self.raw.0, region.bytes as usize / width);
         // SAFETY: the region was checked to have so many bytes, `count` times `width`, and is kept until they are written;
         // the stream is alive and of this context.
         let code = unsafe {
@@ -240,32 +240,33 @@ impl StreamBackend for CudaStream {
                 _ => return Ok(false),
             }
         };
-        entered.check_sized(code, region.bytes)?;
+        guard.check_sized(code, region.bytes)?;
         self.queued += 1;
-        self.kept.push(Kept::Memory(region.memory.clone()), 0);
-        self.tidy(&entered)?;
+        self.kept.push(OperationResource::Memory(region.memory.clone()), 0);
+        self.close_full_batch(&guard)?;
         Ok(true)
     }
 
     fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         let Some(kernel) = (&**bound as &dyn Any)
-            .downcast_ref::<CudaBound>()
-            .filter(|kernel| kernel.open.hold.shares_context(&self.open.hold))
+            .downcast_ref::<CudaBoundKernel>()
+            .filter(|kernel| kernel.open.context.is_same_context(&self.open.context))
         else {
-            return errors::foreign(&self.open.hold.id, "launching a kernel", "kernel");
+            return errors::wrong_device(&self.open.context.id, "launching a kernel", "kernel");
         };
-        // The bound kernel's hold is on the same context, and unlike the stream's can be borrowed meanwhile.
-        let entered = kernel.open.hold.enter("launching a kernel")?;
-        kernel.launch(&entered, self.raw.0, groups, params)?;
+        // The bound kernel's context is on the same context, and unlike the stream's can be borrowed meanwhile.
+        let guard = kernel.open.context.enter("launching a kernel")?;
+        kernel.launch(&guard, self.raw.0, groups, params)?;
         self.queued += 1;
         // A kernel that is launched again and again is kept once a batch.
-        if !matches!(self.kept.latest(), Some(Kept::BoundKernel(last)) if Arc::ptr_eq(last, bound)) {
-            self.kept.push(Kept::BoundKernel(bound.clone()), 0);
+        if !matches!(self.kept.latest(), Some(OperationResource::BoundKernel(last)) if Arc::ptr_eq(last, bound))
+        {
+            self.kept.push(OperationResource::BoundKernel(bound.clone()), 0);
         }
-        self.tidy(&entered)
+        self.close_full_batch(&guard)
     }
 
-    fn record_graph(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+    fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn Graph>>> {
         let graph = CudaGraph::record(&self.open, launches)?;
         Ok(graph.map(|graph| Arc::new(graph) as Arc<dyn Graph>))
     }
@@ -273,38 +274,38 @@ impl StreamBackend for CudaStream {
     fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
         let recorded = (&**graph as &dyn Any)
             .downcast_ref::<CudaGraph>()
-            .filter(|recorded| recorded.open.hold.shares_context(&self.open.hold));
+            .filter(|recorded| recorded.open.context.is_same_context(&self.open.context));
         let Some(recorded) = recorded else { return Ok(false) };
-        let entered = recorded.open.hold.enter("launching what was recorded")?;
-        recorded.launch(&entered, self.raw.0)?;
+        let guard = recorded.open.context.enter("launching what was recorded")?;
+        recorded.launch(&guard, self.raw.0)?;
         self.queued += 1;
-        if !matches!(self.kept.latest(), Some(Kept::Graph(last)) if Arc::ptr_eq(last, graph)) {
-            self.kept.push(Kept::Graph(graph.clone()), 0);
+        if !matches!(self.kept.latest(), Some(OperationResource::Graph(last)) if Arc::ptr_eq(last, graph)) {
+            self.kept.push(OperationResource::Graph(graph.clone()), 0);
         }
-        self.tidy(&entered)?;
+        self.close_full_batch(&guard)?;
         Ok(true)
     }
 
     fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {
-        let entered = self.open.hold.enter("reading the clock")?;
-        let event = PooledEvent::record(&self.open, &entered, Timing::On, self.raw.0)?;
+        let guard = self.open.context.enter("reading the clock")?;
+        let event = PooledEvent::record(&self.open, &guard, Timing::On, self.raw.0)?;
         self.queued += 1;
         Ok(Arc::new(CudaTimestamp(event)))
     }
 
     fn record_event(&mut self) -> Result<Arc<dyn Event>> {
         let open = self.open.clone();
-        let entered = open.hold.enter("marking a stream")?;
-        let event = Arc::new(PooledEvent::record(&open, &entered, Timing::Off, self.raw.0)?);
+        let guard = open.context.enter("marking a stream")?;
+        let event = Arc::new(PooledEvent::record(&open, &guard, Timing::Off, self.raw.0)?);
         // The event tells the end of the batch so far as well as an event of its own would.
         self.kept.close(self.queued, || event.clone());
-        self.let_go(&entered)?;
+        self.release_finished(&guard)?;
         Ok(Arc::new(CudaEvent { event, progress: self.progress.clone(), operation: self.queued }))
     }
 
     fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
         let event = CudaEvent::of(event, &self.open)?;
-        event.hold_back(&self.open.hold.enter("waiting for an event")?, self.raw.0)?;
+        event.make_stream_wait(&self.open.context.enter("waiting for an event")?, self.raw.0)?;
         self.queued += 1;
         Ok(())
     }
@@ -314,17 +315,17 @@ impl StreamBackend for CudaStream {
     }
 
     unsafe fn wait_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
-        let entered = self.open.hold.enter("waiting for an event")?;
+        let guard = self.open.context.enter("waiting for an event")?;
         // SAFETY: the stream is alive and of this context; that the event is too, the caller says.
-        entered.check(unsafe { (entered.driver.stream_wait_event)(self.raw.0, event.cast(), 0) })?;
+        guard.check(unsafe { (guard.driver.stream_wait_event)(self.raw.0, event.cast(), 0) })?;
         self.queued += 1;
         Ok(true)
     }
 
     unsafe fn record_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
-        let entered = self.open.hold.enter("signalling an event")?;
+        let guard = self.open.context.enter("signalling an event")?;
         // SAFETY: as above.
-        entered.check(unsafe { (entered.driver.event_record)(event.cast(), self.raw.0) })?;
+        guard.check(unsafe { (guard.driver.event_record)(event.cast(), self.raw.0) })?;
         self.queued += 1;
         Ok(true)
     }
@@ -349,21 +350,21 @@ impl Drop for CudaStream {
     fn drop(&mut self) {
         let raw = RawStream(self.raw.0);
         let kept = std::mem::take(&mut self.kept);
-        let ended = self.progress.ended() >= self.queued || matches!(self.is_empty(), Ok(true));
+        let ended = self.progress.finished() >= self.queued || matches!(self.is_empty(), Ok(true));
         if ended {
             self.progress.reach(self.queued);
             self.open.return_stream(raw);
             return;
         }
         // After a loss nothing runs any more, and letting go touches nothing.
-        let Ok(entered) = self.open.hold.enter("closing a stream") else { return };
-        match PooledEvent::record(&self.open, &entered, Timing::Off, raw.0) {
-            Ok(end) => self.open.bury(Grave { end, _kept: kept }),
-            Err(_) if self.open.hold.context.is_lost() => {}
+        let Ok(guard) = self.open.context.enter("closing a stream") else { return };
+        match PooledEvent::record(&self.open, &guard, Timing::Off, raw.0) {
+            Ok(end) => self.open.keep_unfinished(UnfinishedWork { end, _resources: kept }),
+            Err(_) if self.open.context.primary.is_lost() => {}
             // Nothing will tell when its work has ended, so what that uses is never freed.
             Err(_) => std::mem::forget(kept),
         }
         // SAFETY: the stream is of this context, and nobody else has it; the driver finishes its work first.
-        unsafe { (entered.driver.stream_destroy)(raw.0) };
+        unsafe { (guard.driver.stream_destroy)(raw.0) };
     }
 }

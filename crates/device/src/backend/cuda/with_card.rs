@@ -235,13 +235,13 @@ fn memory_and_events_of_another_library_are_used_in_place() {
     let driver = super::Driver::get().unwrap();
     let context = device.buffer::<u8>(1).unwrap().cuda_context().unwrap();
     let (mut address, mut event) = (0, std::ptr::null_mut());
-    let entered = context.enter("testing").unwrap();
+    let guard = context.enter("testing").unwrap();
     // SAFETY: the context is current; the pointers are to live variables.
     unsafe {
-        entered.check((driver.mem_alloc)(&mut address, 4000)).unwrap();
-        entered.check((driver.event_create)(&mut event, 0)).unwrap();
+        guard.check((driver.mem_alloc)(&mut address, 4000)).unwrap();
+        guard.check((driver.event_create)(&mut event, 0)).unwrap();
     }
-    drop(entered);
+    drop(guard);
     let mut stream = device.stream().unwrap();
     let owner = std::sync::Arc::new(());
     // SAFETY: so many bytes were allocated in this device's context, for this test alone, and are freed at its end.
@@ -261,11 +261,11 @@ fn memory_and_events_of_another_library_are_used_in_place() {
     stream.wait().unwrap();
     other.wait().unwrap();
     assert_eq!(std::sync::Arc::strong_count(&owner), 1);
-    let entered = context.enter("testing").unwrap();
+    let guard = context.enter("testing").unwrap();
     // SAFETY: allocated and made above, and used no more.
     unsafe {
-        entered.check((driver.event_destroy)(event)).unwrap();
-        entered.check((driver.mem_free)(address)).unwrap();
+        guard.check((driver.event_destroy)(event)).unwrap();
+        guard.check((driver.mem_free)(address)).unwrap();
     }
 }
 

@@ -92,7 +92,7 @@ fn another_librarys_tensor_is_used_in_place_and_deleted_once() {
     assert_eq!(download.wait().unwrap(), [10, 12]);
     drop(stream);
     assert_eq!(deleted.load(SeqCst), 1);
-    assert_eq!(device.memory().shelved_bytes, 0, "it is not ours to keep");
+    assert_eq!(device.memory().cached_bytes, 0, "it is not ours to keep");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn memory_that_a_consumer_wrote_to_is_zeroed_before_it_is_a_new_buffer() {
     // SAFETY: no operation uses it.
     unsafe { tensor.tensor().data.cast::<u8>().write_bytes(7, 4096) };
     drop(tensor);
-    assert_eq!(device.memory().shelved_bytes, 4096);
+    assert_eq!(device.memory().cached_bytes, 4096);
     let again: Buffer<u8> = device.buffer(4096).unwrap();
     assert_eq!(device.stream().unwrap().download(&again).unwrap().wait().unwrap(), [0; 4096]);
 }

@@ -1,14 +1,14 @@
-//! What an adapter is, in this crate's words.
+//! What an adapter is, in this crate's inner_message.
 
 use wgpu::{Adapter, AdapterInfo, DeviceType, Limits};
 
 use crate::describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features};
 
-/// The facts about an adapter.
+/// The properties about an adapter.
 pub(super) fn describe(id: DeviceId, api: Api, adapter: &Adapter) -> Description {
     let info = adapter.get_info();
     #[cfg(not(target_vendor = "apple"))]
-    let super::vulkan::Facts { memory_bytes, compute_units, uuid } = super::vulkan::facts(adapter);
+    let super::vulkan::Properties { memory_bytes, compute_units, uuid } = super::vulkan::properties(adapter);
     #[cfg(target_vendor = "apple")]
     let (memory_bytes, compute_units, uuid) = (None, None, None);
     Description {
@@ -75,7 +75,7 @@ pub(super) fn features(has: wgpu::Features) -> (Features, wgpu::Features) {
     (means, ask)
 }
 
-/// What a device can do that was opened with these limits.
+/// What a device can do that was raw with these limits.
 pub(super) fn capabilities(
     features: Features,
     asked: wgpu::Features,

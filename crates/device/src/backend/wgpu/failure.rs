@@ -3,8 +3,8 @@
 //! wgpu has three ways to fail. Calls report to a callback, on the thread that made them and before they return:
 //! [`watch`] is told of what happens to the calls in it, at no cost where nothing does (wgpu's own error scopes
 //! would take a microsecond of each submission). The loss of the device goes to another callback, at any time. A
-//! [`Failure`] keeps what nobody watched for, and the loss, until somebody asks. And polling a device that is
-//! being lost panics; [`catch`] turns that into an error.
+//! [`DeviceFailure`] keeps what nobody watched for, and the loss, until somebody asks. And polling a device that is
+//! being lost panics; [`catch_panic`] turns that into an error.
 
 use std::{
     cell::RefCell,
@@ -22,7 +22,7 @@ use crate::{
 
 /// What has gone wrong with an open device, outside of any call that could have said so.
 #[derive(Debug, Default)]
-pub(super) struct Failure {
+pub(super) struct DeviceFailure {
     /// Whether there is anything to look at: all that a launch pays for.
     any: AtomicBool,
     /// Set once, for good.
@@ -31,7 +31,7 @@ pub(super) struct Failure {
     error: Mutex<Option<wgpu::Error>>,
 }
 
-impl Failure {
+impl DeviceFailure {
     /// Notes that the device is lost. The first reason is the one that counts.
     pub(super) fn lose(&self, reason: &str) {
         let reason = reason.trim();
@@ -88,16 +88,16 @@ pub(super) fn translate(error: wgpu::Error, device: &DeviceId, operation: &str, 
             Error::OutOfMemory { device, operation, requested, available: None, detail: source.to_string() }
         }
         wgpu::Error::Validation { description, .. } => {
-            Error::Unsupported { device, operation, detail: words(&description) }
+            Error::Unsupported { device, operation, detail: inner_message(&description) }
         }
         wgpu::Error::Internal { description, .. } => {
-            Error::BadResult { device, operation, detail: words(&description) }
+            Error::BadResult { device, operation, detail: inner_message(&description) }
         }
     }
 }
 
 /// What wgpu says, without the frame around it.
-pub(super) fn words(description: &str) -> String {
+pub(super) fn inner_message(description: &str) -> String {
     let inner = description.split_once("Caused by:").map_or(description, |(_, inner)| inner);
     inner.trim().to_owned()
 }
@@ -129,11 +129,11 @@ pub(super) fn watch<T>(calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
 /// prints a line unless the program has set one that does not. That happens at most once for a device that is lost, and for
 /// a kernel that wgpu's translator cannot take. Nothing but unwinding out of wgpu is caught: no code of the user's runs in
 /// here.
-pub(super) fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+pub(super) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        words(text.unwrap_or("the driver's interface gave up"))
+        inner_message(text.unwrap_or("the driver's interface gave up"))
     })
 }
 
@@ -157,8 +157,8 @@ mod test {
         });
         let programs = address(&hook);
         set_hook(hook);
-        assert_eq!(catch(|| 7), Ok(7));
-        assert_eq!(catch(|| -> () { panic!("gone {}", 1) }), Err("gone 1".into()));
+        assert_eq!(catch_panic(|| 7), Ok(7));
+        assert_eq!(catch_panic(|| -> () { panic!("gone {}", 1) }), Err("gone 1".into()));
         let after = take_hook();
         assert_eq!(address(&after), programs);
         set_hook(after);

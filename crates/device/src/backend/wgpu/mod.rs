@@ -1,29 +1,29 @@
 //! Any GPU, through wgpu: Vulkan, Metal, Direct3D 12 and OpenGL.
 //!
-//! An open device is a [`Hold`](hold::Hold): wgpu's device and its one queue, which runs what it is given in
+//! An open device is a [`OpenDevice`](open_device::OpenDevice): wgpu's device and its one queue, which runs what it is given in
 //! the order of submission. Streams therefore need no synchronisation among themselves: a stream is a
 //! command encoder that is submitted when somebody wants to know that it has run. Through Vulkan, large downloads go to a
 //! queue of their own ([`transfer`]), so that they overlap with kernels.
 //!
 //! wgpu reports most errors through callbacks and panics on the rest. [`failure`] turns both into values.
 
-mod callers;
 mod clock;
 mod describe;
 mod event;
+mod external;
 mod failure;
-mod hold;
 mod host;
 mod idle;
 mod instance;
+#[cfg(not(target_vendor = "apple"))]
+mod mapped_memory;
+#[cfg(target_vendor = "apple")]
+#[path = "no_mapped_memory.rs"]
+mod mapped_memory;
 mod memory;
 mod open;
-#[cfg(not(target_vendor = "apple"))]
-mod pages;
-#[cfg(target_vendor = "apple")]
-#[path = "no_pages.rs"]
-mod pages;
-mod pipelines;
+mod open_device;
+mod pipeline_cache;
 mod program;
 mod stream;
 #[cfg(not(target_vendor = "apple"))]
@@ -38,8 +38,8 @@ mod with_vulkan;
 
 use std::sync::Arc;
 
-pub use self::callers::wgpu_features;
-pub(crate) use self::{callers::source_of, memory::buffer_of};
+pub use self::external::wgpu_features;
+pub(crate) use self::{external::source_of, memory::buffer_of};
 use super::{Backend, Source};
 use crate::{
     describe::{Api, Description, DeviceId},

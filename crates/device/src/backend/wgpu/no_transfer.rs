@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use wgpu::{Adapter, Buffer, BufferUsages, CommandBuffer, Device, DeviceDescriptor, Queue, SubmissionIndex};
 
-use super::{hold::TransferError, host::Block, memory::DeviceBlock};
+use super::{host::Block, memory::DeviceBlock, open_device::TransferError};
 
 /// A queue for downloads, of which there is none.
 #[derive(Debug)]

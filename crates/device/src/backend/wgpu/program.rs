@@ -16,10 +16,10 @@ use wgpu::{
 
 use super::{
     super::{BoundKernel, Contents, Memory, Program, Region},
-    failure::{catch, translate, words},
-    hold::Hold,
+    failure::{catch_panic, inner_message, translate},
     memory::{WgpuMemory, padded},
-    pipelines::Kept,
+    open_device::OpenDevice,
+    pipeline_cache::KernelCache,
 };
 use crate::{
     describe::Features,
@@ -60,7 +60,7 @@ struct Entry {
     /// In `var<immediate>`, which wgpu does not compare with what the layout has room for.
     params_bytes: u64,
     /// The least that must be bound, by binding. Without it, wgpu would look at every launch.
-    least_bytes: HashMap<u32, u64>,
+    min_bytes: HashMap<u32, u64>,
 }
 
 impl fmt::Debug for Module {
@@ -71,28 +71,28 @@ impl fmt::Debug for Module {
 
 impl Module {
     /// The module of a source. The error is what the compiler said.
-    fn of(hold: &Hold, body: &WgslBody) -> Result<Arc<Self>, Refusal> {
+    fn of(open: &OpenDevice, body: &WgslBody) -> Result<Arc<Self>, CompileError> {
         let constants = body.constants.iter().map(|(name, value)| (name.clone(), value.to_bits()));
         let key = (body.source.clone().into_owned(), body.is_checked, constants.collect());
-        if let Some(module) = hold.modules().get(&key) {
+        if let Some(module) = open.modules().get(&key) {
             return Ok(module.clone());
         }
-        let (entries, constants) = entries(&body.source, &body.constants).map_err(Refusal::Compiler)?;
+        let (entries, constants) = entries(&body.source, &body.constants).map_err(CompileError::Compiler)?;
         let source = ShaderSource::Wgsl((&*body.source).into());
         let descriptor = ShaderModuleDescriptor { label: None, source };
-        let (shader, error) = hold.watch(|| match body.is_checked {
-            true => hold.device.create_shader_module(descriptor),
+        let (shader, error) = open.watch(|| match body.is_checked {
+            true => open.device.create_shader_module(descriptor),
             // SAFETY: `Kernel::wgsl_unchecked`, the only way to such a body, asks its caller for what the checks
             // would see to.
             false => unsafe {
-                hold.device.create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked())
+                open.device.create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked())
             },
         });
         if let Some(error) = error {
-            return Err(Refusal::Driver(error));
+            return Err(CompileError::Driver(error));
         }
         let module = Arc::new(Module { shader, entries, constants });
-        hold.modules().insert(key, module.clone());
+        open.modules().insert(key, module.clone());
         Ok(module)
     }
 }
@@ -126,44 +126,38 @@ fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Con
 fn entry_of(module: &naga::Module, info: &ModuleInfo, index: usize) -> Entry {
     let (entry, uses) = (&module.entry_points[index], info.get_entry_point(index));
     let (mut shared_bytes, mut params_bytes) = (0, 0);
-    let mut least_bytes = HashMap::new();
+    let mut min_bytes = HashMap::new();
     for (_, variable) in module.global_variables.iter().filter(|it| !uses[it.0].is_empty()) {
         let bytes = u64::from(module.types[variable.ty].inner.size(module.to_ctx()));
         match (variable.space, variable.binding) {
             (naga::AddressSpace::WorkGroup, _) => shared_bytes += bytes.next_multiple_of(16),
             (naga::AddressSpace::Immediate, _) => params_bytes += bytes,
             (_, Some(naga::ResourceBinding { group: 0, binding })) => {
-                least_bytes.insert(binding, bytes);
+                min_bytes.insert(binding, bytes);
             }
             _ => {}
         }
     }
-    Entry {
-        name: entry.name.clone(),
-        workgroup: entry.workgroup_size,
-        shared_bytes,
-        params_bytes,
-        least_bytes,
-    }
+    Entry { name: entry.name.clone(), workgroup: entry.workgroup_size, shared_bytes, params_bytes, min_bytes }
 }
 
 /// Why a kernel could not be compiled.
-enum Refusal {
+enum CompileError {
     Compiler(String),
     Driver(wgpu::Error),
 }
 
-impl Refusal {
-    fn into_error(self, hold: &Hold, kernel: &Kernel, body: &str) -> Error {
+impl CompileError {
+    fn into_error(self, open: &OpenDevice, kernel: &Kernel, body: &str) -> Error {
         let log = match self {
-            Refusal::Compiler(log) => log,
-            Refusal::Driver(wgpu::Error::Validation { description, .. }) => words(&description),
-            Refusal::Driver(error) => {
-                return translate(error, &hold.id, &format!("compiling kernel `{}`", kernel.name), 0);
+            CompileError::Compiler(log) => log,
+            CompileError::Driver(wgpu::Error::Validation { description, .. }) => inner_message(&description),
+            CompileError::Driver(error) => {
+                return translate(error, &open.id, &format!("compiling kernel `{}`", kernel.name), 0);
             }
         };
         Error::WillNotCompile {
-            device: hold.id.clone(),
+            device: open.id.clone(),
             kernel: kernel.name.to_string(),
             body: body.into(),
             log,
@@ -174,35 +168,36 @@ impl Refusal {
 /// A kernel compiled for one open device.
 #[derive(Debug)]
 pub(super) struct WgpuProgram {
-    hold: Arc<Hold>,
+    open: Arc<OpenDevice>,
     name: String,
     body: String,
     pipeline: ComputePipeline,
     /// None where the kernel works on no buffers.
     layout: Option<BindGroupLayout>,
     /// The fewest bytes that any binding may have.
-    least_bytes: u64,
+    min_bytes: u64,
     /// What the kernel does with each buffer.
     access: Vec<Access>,
 }
 
 impl WgpuProgram {
-    pub(super) fn compile(hold: &Arc<Hold>, kernel: &Kernel) -> Result<Self> {
+    pub(super) fn compile(open: &Arc<OpenDevice>, kernel: &Kernel) -> Result<Self> {
         let operation = format!("compiling kernel `{}`", kernel.name);
-        hold.check(&operation)?;
-        let Some(source) = kernel.wgsl_for(hold.capabilities.features) else {
-            return Err(Error::unsupported(&hold.id, operation, no_body(kernel, hold.capabilities.features)));
+        open.check(&operation)?;
+        let Some(source) = kernel.wgsl_for(open.capabilities.features) else {
+            return Err(Error::unsupported(&open.id, operation, no_body(kernel, open.capabilities.features)));
         };
         let needs = source.needs;
         let body = if needs.is_empty() { "WGSL".to_owned() } else { format!("WGSL with {}", names(needs)) };
         // The translator to the driver's language panics on what it did not expect.
-        let made = catch(|| pipeline(hold, kernel, source)).unwrap_or_else(|why| Err(Refusal::Compiler(why)));
-        let Made { pipeline, layout, least_bytes } =
-            made.map_err(|refusal| refusal.into_error(hold, kernel, &body))?;
-        hold.check(&operation)?;
+        let made = catch_panic(|| pipeline(open, kernel, source))
+            .unwrap_or_else(|why| Err(CompileError::Compiler(why)));
+        let CompiledKernel { pipeline, layout, min_bytes } =
+            made.map_err(|refusal| refusal.into_error(open, kernel, &body))?;
+        open.check(&operation)?;
         let name = kernel.name.to_string();
         let access = kernel.bindings.iter().map(|binding| binding.access).collect();
-        Ok(WgpuProgram { hold: hold.clone(), name, body, pipeline, layout, least_bytes, access })
+        Ok(WgpuProgram { open: open.clone(), name, body, pipeline, layout, min_bytes, access })
     }
 }
 
@@ -219,35 +214,35 @@ fn names(features: Features) -> String {
 }
 
 /// What a kernel is compiled to.
-struct Made {
+struct CompiledKernel {
     pipeline: ComputePipeline,
     layout: Option<BindGroupLayout>,
-    least_bytes: u64,
+    min_bytes: u64,
 }
 
-fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refusal> {
-    let module = Module::of(hold, body)?;
+fn pipeline(open: &OpenDevice, kernel: &Kernel, body: &WgslBody) -> Result<CompiledKernel, CompileError> {
+    let module = Module::of(open, body)?;
     let Some(entry) = module.entries.iter().find(|entry| entry.name == kernel.name) else {
         let there: Vec<_> = module.entries.iter().map(|entry| format!("`{}`", entry.name)).collect();
         let there = if there.is_empty() { "none".into() } else { there.join(", ") };
-        return Err(Refusal::Compiler(format!("no entry point `{}`; there: {there}", kernel.name)));
+        return Err(CompileError::Compiler(format!("no entry point `{}`; there: {there}", kernel.name)));
     };
     if entry.workgroup != kernel.workgroup {
-        return Err(Refusal::Compiler(format!(
+        return Err(CompileError::Compiler(format!(
             "the body declares a workgroup of {:?}, the kernel of {:?}",
             entry.workgroup, kernel.workgroup
         )));
     }
     let params_bytes = kernel.params_bytes.next_multiple_of(4);
     if entry.params_bytes > u64::from(params_bytes) {
-        return Err(Refusal::Compiler(format!(
+        return Err(CompileError::Compiler(format!(
             "the body has {} bytes of parameters (`var<immediate>`), the kernel declares {}",
             entry.params_bytes, kernel.params_bytes
         )));
     }
-    let most = hold.capabilities.max_shared_bytes;
+    let most = open.capabilities.max_shared_bytes;
     if entry.shared_bytes > u64::from(most) {
-        return Err(Refusal::Compiler(format!(
+        return Err(CompileError::Compiler(format!(
             "{} bytes of shared memory (`var<workgroup>`), at most {most} here",
             entry.shared_bytes
         )));
@@ -262,16 +257,16 @@ fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refus
             ty: BindingType::Buffer {
                 ty: BufferBindingType::Storage { read_only: binding.access == Access::Read },
                 has_dynamic_offset: false,
-                min_binding_size: entry.least_bytes.get(&index).copied().and_then(BufferSize::new),
+                min_binding_size: entry.min_bytes.get(&index).copied().and_then(BufferSize::new),
             },
             count: None,
         })
         .collect();
-    let device = &hold.device;
+    let device = &open.device;
     let constants: Vec<_> = module.constants.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     let mut kept = None;
-    let (made, error) = hold.watch(|| {
-        kept = Kept::of(device, hold.pipelines.as_deref(), kernel, body);
+    let (made, error) = open.watch(|| {
+        kept = KernelCache::of(device, open.pipeline_key.as_deref(), kernel, body);
         let descriptor = BindGroupLayoutDescriptor { label: None, entries: &entries };
         let layout = (!entries.is_empty()).then(|| device.create_bind_group_layout(&descriptor));
         let groups: Vec<_> = layout.iter().map(Some).collect();
@@ -288,10 +283,10 @@ fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refus
             compilation_options: PipelineCompilationOptions { constants: &constants, ..Default::default() },
             cache: kept.as_ref().map(|kept| &kept.cache),
         });
-        Made { pipeline, layout, least_bytes: entry.least_bytes.values().copied().max().unwrap_or(0) }
+        CompiledKernel { pipeline, layout, min_bytes: entry.min_bytes.values().copied().max().unwrap_or(0) }
     });
     match (error, kept) {
-        (Some(error), _) => return Err(Refusal::Driver(error)),
+        (Some(error), _) => return Err(CompileError::Driver(error)),
         (None, Some(kept)) => kept.write(),
         (None, None) => {}
     }
@@ -311,28 +306,28 @@ impl Program for WgpuProgram {
             *access == Access::ReadWrite && Arc::ptr_eq(&other.memory, &region.memory)
         };
         for (region, access) in arguments.iter().zip(&self.access) {
-            let memory = WgpuMemory::of(region, &self.hold)?;
+            let memory = WgpuMemory::of(region, &self.open)?;
             // wgpu knows whole buffers only: one cannot be read and written by the same launch. What is only read is
             // copied first.
             if region.bytes > 0
                 && *access == Access::Read
                 && arguments.iter().zip(&self.access).any(|other| writes(other, region))
             {
-                let copy = Arc::new(WgpuMemory::allocate(&self.hold, region.bytes, Contents::Any)?);
+                let copy = Arc::new(WgpuMemory::allocate(&self.open, region.bytes, Contents::Uninit)?);
                 copied.push((region.clone(), copy.clone()));
                 let (buffer, bytes) = (copy.buffer().clone(), padded(region.bytes));
-                memories.push(Place { buffer, offset: 0, bytes, memory: copy });
+                memories.push(BoundBuffer { buffer, offset: 0, bytes, memory: copy });
                 continue;
             }
             // wgpu cannot bind nothing. Any part of the buffer itself that was bound instead would be other elements
             // of it, which a kernel that trusts `arrayLength` overwrites: memory of its own is bound, of zeros.
             memories.push(if region.bytes == 0 {
-                let bytes = self.least_bytes.max(PLACEHOLDER_BYTES);
-                let placeholder = Arc::new(WgpuMemory::allocate(&self.hold, bytes, Contents::Zeroed)?);
-                Place { buffer: placeholder.buffer().clone(), offset: 0, bytes, memory: placeholder }
+                let bytes = self.min_bytes.max(PLACEHOLDER_BYTES);
+                let placeholder = Arc::new(WgpuMemory::allocate(&self.open, bytes, Contents::Zeroed)?);
+                BoundBuffer { buffer: placeholder.buffer().clone(), offset: 0, bytes, memory: placeholder }
             } else {
                 let (buffer, bytes) = (memory.buffer().clone(), padded(region.bytes));
-                Place { buffer, offset: region.offset, bytes, memory: region.memory.clone() }
+                BoundBuffer { buffer, offset: region.offset, bytes, memory: region.memory.clone() }
             });
         }
         let entries: Vec<_> = memories
@@ -349,16 +344,16 @@ impl Program for WgpuProgram {
             .collect();
         let group = match &self.layout {
             None => None,
-            Some(layout) => Some(self.hold.attempt(&operation, || {
-                self.hold.device.create_bind_group(&BindGroupDescriptor {
+            Some(layout) => Some(self.open.attempt(&operation, || {
+                self.open.device.create_bind_group(&BindGroupDescriptor {
                     label: None,
                     layout,
                     entries: &entries,
                 })
             })?),
         };
-        Ok(Arc::new(WgpuBound {
-            hold: self.hold.clone(),
+        Ok(Arc::new(WgpuBoundKernel {
+            open: self.open.clone(),
             pipeline: self.pipeline.clone(),
             group,
             copied,
@@ -368,7 +363,7 @@ impl Program for WgpuProgram {
 }
 
 /// What is bound for an argument.
-struct Place {
+struct BoundBuffer {
     buffer: wgpu::Buffer,
     offset: u64,
     bytes: u64,
@@ -378,8 +373,8 @@ struct Place {
 
 /// A compiled kernel with its buffers, whose memory it keeps.
 #[derive(Debug)]
-pub(super) struct WgpuBound {
-    pub(super) hold: Arc<Hold>,
+pub(super) struct WgpuBoundKernel {
+    pub(super) open: Arc<OpenDevice>,
     pub(super) pipeline: ComputePipeline,
     pub(super) group: Option<BindGroup>,
     /// What is copied before every launch, and where to.
@@ -387,10 +382,10 @@ pub(super) struct WgpuBound {
     _memories: Vec<Arc<dyn Memory>>,
 }
 
-impl BoundKernel for WgpuBound {
+impl BoundKernel for WgpuBoundKernel {
     fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
         let operation = format!("launching kernel `{}`", kernel.name);
         let detail = "WGSL fixes the workgroup's size: give the module a constant for an `override`";
-        Err(Error::unsupported(&self.hold.id, operation, detail))
+        Err(Error::unsupported(&self.open.id, operation, detail))
     }
 }

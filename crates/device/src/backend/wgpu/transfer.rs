@@ -8,7 +8,7 @@
 //! download waits for the number of the submission that it follows. Each download signals its number to `copied`, and
 //! the next submission of its stream waits for that, since it may overwrite what is copied.
 //!
-//! One lock, [`Turn`], is held by every submission to either queue. Vulkan asks for that only where both are the same
+//! One lock, [`QueueState`], is held by every submission to either queue. Vulkan asks for that only where both are the same
 //! queue. NVIDIA's driver needs it always: two queues of one device that are submitted to at once break its internal
 //! synchronisation (ggml-org/llama.cpp#28830, HansKristian-Work/vkd3d-proton#1484).
 //!
@@ -17,7 +17,7 @@
 //! nothing has to be preserved: a download begins at its first byte.
 //!
 //! What Vulkan wants synchronised by the caller is in three places: the command pool and its buffers under the lock of
-//! [`Downloads`], the queues under [`Turn`], and buffers and memory behind the `Arc`s of [`Used`], which a download keeps
+//! [`Downloads`], the queues under [`QueueState`], and buffers and memory behind the `Arc`s of [`DownloadResources`], which a download keeps
 //! until its semaphore says that it has ended. Semaphores, pool and device are never destroyed.
 
 use std::{
@@ -37,7 +37,7 @@ use wgpu::{
     hal::{api::Vulkan, vulkan},
 };
 
-use super::{hold::TransferError, host::Block, memory::DeviceBlock};
+use super::{host::Block, memory::DeviceBlock, open_device::TransferError};
 
 /// The family that wgpu's queue is of.
 const MAIN_FAMILY: u32 = 0;
@@ -49,7 +49,7 @@ pub(super) struct TransferQueue {
     memory_types: Vec<vk::MemoryPropertyFlags>,
     submitted: vk::Semaphore,
     copied: vk::Semaphore,
-    turn: Mutex<Turn>,
+    turn: Mutex<QueueState>,
     /// The last download that is known to have ended.
     known: AtomicU64,
     /// Locked before `turn`, where both are.
@@ -62,7 +62,7 @@ pub(super) struct TransferQueue {
 }
 
 /// What a submission needs, to wgpu's queue or to this one. Each holds it until the driver has the submission.
-struct Turn {
+struct QueueState {
     /// The number of the last submission to wgpu's queue.
     number: u64,
     /// The queue for transfers, which nothing but this gives access to.
@@ -74,11 +74,11 @@ struct Downloads {
     pool: vk::CommandPool,
     idle: Vec<vk::CommandBuffer>,
     /// The oldest first, with what it uses.
-    in_flight: VecDeque<(u64, vk::CommandBuffer, Used)>,
+    in_flight: VecDeque<(u64, vk::CommandBuffer, DownloadResources)>,
 }
 
 /// What a download uses, kept until it has ended.
-struct Used {
+struct DownloadResources {
     _from: Arc<DeviceBlock>,
     _to: Arc<Block>,
 }
@@ -143,17 +143,17 @@ pub(super) fn request(
     let DeviceDescriptor { required_features, required_limits, memory_hints, .. } = descriptor;
     // SAFETY: features and limits are the adapter's own, and the callback adds a queue of a family that it has and that
     // is not wgpu's.
-    let opened = unsafe {
+    let raw = unsafe {
         hal.open_with_callback(*required_features, required_limits, memory_hints, Some(Box::new(add)))
     };
-    Some(opened.map_err(|why| why.to_string()).and_then(|opened| {
+    Some(raw.map_err(|why| why.to_string()).and_then(|raw| {
         // SAFETY: the device was just made from this adapter, with these features and limits.
-        unsafe { adapter.create_device_from_hal::<Vulkan>(opened, descriptor) }.map_err(|why| why.to_string())
+        unsafe { adapter.create_device_from_hal::<Vulkan>(raw, descriptor) }.map_err(|why| why.to_string())
     }))
 }
 
 impl TransferQueue {
-    /// The first queue of a family that the device was opened with; wgpu's own where there is none.
+    /// The first queue of a family that the device was raw with; wgpu's own where there is none.
     pub(super) fn new(adapter: &Adapter, device: &Device, family: Option<u32>) -> Result<Self, vk::Result> {
         let lost = vk::Result::ERROR_INITIALIZATION_FAILED;
         // SAFETY: nothing of either is destroyed here.
@@ -170,7 +170,7 @@ impl TransferQueue {
         let flags = vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER | vk::CommandPoolCreateFlags::TRANSIENT;
         let pool = vk::CommandPoolCreateInfo::default().flags(flags).queue_family_index(families[1]);
         // SAFETY: the physical device belongs to the instance; the device is alive, of version 1.2 with timeline
-        // semaphores, and was opened with a queue of each family.
+        // semaphores, and was raw with a queue of each family.
         unsafe {
             let memory = instance.get_physical_device_memory_properties(physical);
             Ok(TransferQueue {
@@ -178,7 +178,7 @@ impl TransferQueue {
                 memory_types: memory.memory_types_as_slice().iter().map(|it| it.property_flags).collect(),
                 submitted: raw.create_semaphore(&semaphore, None)?,
                 copied: raw.create_semaphore(&semaphore, None)?,
-                turn: Mutex::new(Turn { number: 0, queue: raw.get_device_queue(families[1], 0) }),
+                turn: Mutex::new(QueueState { number: 0, queue: raw.get_device_queue(families[1], 0) }),
                 known: AtomicU64::new(0),
                 downloads: Mutex::new(Downloads {
                     last: 0,
@@ -241,7 +241,7 @@ impl TransferQueue {
             return Err(why.into());
         }
         downloads.last = number;
-        let used = Used { _from: from.clone(), _to: to.clone() };
+        let used = DownloadResources { _from: from.clone(), _to: to.clone() };
         downloads.in_flight.push_back((number, commands, used));
         Ok(number)
     }
@@ -408,7 +408,7 @@ impl TransferQueue {
 struct Staged<'a> {
     transfers: &'a TransferQueue,
     queue: &'a Queue,
-    turn: MutexGuard<'a, Turn>,
+    turn: MutexGuard<'a, QueueState>,
     is_settled: bool,
 }
 

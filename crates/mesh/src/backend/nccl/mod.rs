@@ -5,7 +5,7 @@
 //! made not to block; one whose work does not end in time is aborted, which takes its kernels off the card.
 //!
 //! NCCL and what of the driver goes with it is called inside the card's context as Evener's own calls are
-//! ([`evener_device::cuda::Context`]): not at all once the card is lost, and with the context that the program had current
+//! ([`evener_device::cuda::PrimaryContext`]): not at all once the card is lost, and with the context that the program had current
 //! back afterwards.
 //!
 //! NCCL reduces in an order of its own: every rank gets the same bits, but not those of the other back ends.
@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::cuda::Context;
+use evener_device::cuda::PrimaryContext;
 pub(crate) use library::available;
 use library::{Config, Driver, Libraries, Nccl, Ptr, UniqueId};
 
@@ -46,7 +46,7 @@ pub(crate) struct Communicator {
     driver: &'static Driver,
     /// Nothing once it was aborted.
     comm: Option<Ptr>,
-    context: Context,
+    context: PrimaryContext,
     stream: Ptr,
     ranks: usize,
     rank: usize,
@@ -71,7 +71,7 @@ impl Communicator {
         id: [u8; ID_BYTES],
         ranks: usize,
         rank: usize,
-        context: Context,
+        context: PrimaryContext,
         timeout: Duration,
     ) -> Result<Self, String> {
         let Libraries { nccl, driver, .. } = library::open()?;

@@ -1,8 +1,8 @@
 //! Tests on the Vulkan device that is here, most often Mesa's software. They are ignored unless asked for, and
 //! fail where there is none.
 
-mod callers;
 mod compile;
+mod external;
 mod memory;
 mod transfers;
 mod with_opengl;
@@ -14,7 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{describe::describe, failure::catch, find, hold::Hold, instance::adapters, open::WgpuBackend};
+use super::{
+    describe::describe, failure::catch_panic, find, instance::adapters, open::WgpuBackend,
+    open_device::OpenDevice,
+};
 use crate::{
     Access, Api, Description, Device, DeviceKind, Direction, Error, Features, Kernel, Stream,
     backend::{Backend, Contents, Source},
@@ -26,41 +29,41 @@ fn vulkan() -> Arc<dyn Source> {
     sources.find(|source| source.describe().api == Api::Vulkan).expect("no Vulkan device")
 }
 
-fn open(source: &Arc<dyn Source>) -> (Device, Arc<Hold>) {
+fn open_vulkan(source: &Arc<dyn Source>) -> (Device, Arc<OpenDevice>) {
     open_as(source.describe().id.as_str(), source)
 }
 
 /// Opens a device under an id of a test's own: where one opening has no room, others of the same id give up what they
 /// keep for reuse.
-fn open_as(id: &str, source: &Arc<dyn Source>) -> (Device, Arc<Hold>) {
+fn open_as(id: &str, source: &Arc<dyn Source>) -> (Device, Arc<OpenDevice>) {
     let described = Description { id: id.into(), ..source.describe().clone() };
     let adapter = adapters(Api::Vulkan).unwrap().into_iter().find(|it| it.get_info().name == described.name);
     device_of(WgpuBackend::open(&described, &adapter.unwrap()).unwrap(), &described)
 }
 
-/// A device that is open already, with the hold behind it.
-fn device_of(backend: WgpuBackend, description: &Description) -> (Device, Arc<Hold>) {
+/// A device that is open already, with the open behind it.
+fn device_of(backend: WgpuBackend, description: &Description) -> (Device, Arc<OpenDevice>) {
     #[derive(Debug)]
-    struct Opened(Description, Arc<WgpuBackend>);
-    impl Source for Opened {
+    struct RawDevice(Description, Arc<WgpuBackend>);
+    impl Source for RawDevice {
         fn describe(&self) -> &Description {
             &self.0
         }
-        fn open(&self) -> crate::Result<Arc<dyn Backend>> {
+        fn open_vulkan(&self) -> crate::Result<Arc<dyn Backend>> {
             Ok(self.1.clone())
         }
         fn split(&self, _: &[u32]) -> crate::Result<Vec<Arc<dyn Source>>> {
             Ok(Vec::new())
         }
     }
-    let hold = backend.hold.clone();
-    (Device::from_source(Arc::new(Opened(description.clone(), Arc::new(backend)))), hold)
+    let open = backend.open.clone();
+    (Device::from_source(Arc::new(RawDevice(description.clone(), Arc::new(backend)))), open)
 }
 
-fn lose(hold: &Hold) {
-    hold.device.destroy();
+fn lose(open: &OpenDevice) {
+    open.device.destroy();
     // The callback comes with the next poll.
-    let _ = hold.poll("losing it");
+    let _ = open.poll("losing it");
 }
 
 /// `out[i] = in[i] * factor + addend`.
@@ -128,7 +131,7 @@ fn finding_twice_gives_the_same_ids() {
 #[ignore = "needs a Vulkan device"]
 fn buffers_of_another_device_are_refused() {
     let source = vulkan();
-    let ((one, _), (other, _)) = (open(&source), open(&source));
+    let ((one, _), (other, _)) = (open_vulkan(&source), open_vulkan(&source));
     let (mine, theirs) = (one.buffer::<u32>(4).unwrap(), other.buffer::<u32>(4).unwrap());
     let mut stream = one.stream().unwrap();
     assert!(matches!(stream.copy(&mine, &theirs).unwrap_err(), Error::Unsupported { .. }));
@@ -147,15 +150,15 @@ fn a_closed_device_serves_the_next_opening_unless_it_was_lost() {
     let described = Description { id: "vulkan:kept".into(), ..source.describe().clone() };
     let adapter =
         adapters(Api::Vulkan).unwrap().into_iter().find(|it| it.get_info().name == described.name).unwrap();
-    let opened = || WgpuBackend::open(&described, &adapter).unwrap().hold;
-    let first = opened();
-    let (device, second) = (first.device.clone(), opened());
+    let raw = || WgpuBackend::open(&described, &adapter).unwrap().open;
+    let first = raw();
+    let (device, second) = (first.device.clone(), raw());
     assert_ne!(device, second.device, "what is open is not handed out again");
     drop(first);
-    let third = opened();
+    let third = raw();
     assert_eq!(device, third.device);
     third.device.destroy();
     third.poll("losing it").ok();
     drop(third);
-    assert_ne!(device, opened().device, "a lost one is not kept");
+    assert_ne!(device, raw().device, "a lost one is not kept");
 }

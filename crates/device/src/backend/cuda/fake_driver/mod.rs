@@ -1,4 +1,4 @@
-//! With a library that stands in for the CUDA driver: `fake.c`, which the C compiler makes that also links.
+//! With a library that stands in for the CUDA driver: `driver.c`, which the C compiler makes that also links.
 
 use std::{process::Command, sync::Arc};
 
@@ -23,8 +23,8 @@ fn in_another_process(test: &str) -> Option<()> {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();
-    let (source, driver) = (folder.path().join("fake.c"), folder.path().join("libcuda.so"));
-    std::fs::write(&source, include_str!("fake.c")).unwrap();
+    let (source, driver) = (folder.path().join("driver.c"), folder.path().join("libcuda.so"));
+    std::fs::write(&source, include_str!("driver.c")).unwrap();
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&driver, &source]).status();
     assert!(compiled.unwrap().success());
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -32,7 +32,7 @@ fn in_another_process(test: &str) -> Option<()> {
         "--exact",
         "--nocapture",
         "--include-ignored",
-        &format!("backend::cuda::stand_in::{test}"),
+        &format!("backend::cuda::fake_driver::{test}"),
     ]);
     command.env(INSIDE, "1").env("LD_LIBRARY_PATH", folder.path());
     let output = command.output().unwrap();
@@ -108,14 +108,14 @@ fn a_request_that_fits_is_served_however_large() {
     assert!(matches!(full, Error::OutOfMemory { .. }), "{full}");
     drop((buffer, rest));
     let memory = device.memory();
-    assert_eq!((memory.in_use_bytes, memory.shelved_bytes), (0, 141 << 30), "kept: {memory:?}");
+    assert_eq!((memory.in_use_bytes, memory.cached_bytes), (0, 141 << 30), "kept: {memory:?}");
     // The next block that is asked for is a good moment to give back what is too much.
     let _small = device.buffer_uninit::<u8>(1).unwrap();
-    assert!(device.memory().shelved_bytes <= 141 * GIB as u64 / 4, "{:?}", device.memory());
+    assert!(device.memory().cached_bytes <= 141 * GIB as u64 / 4, "{:?}", device.memory());
     let host = device.host_buffer::<u8>(1 << 20, Direction::Upload).unwrap();
     assert_eq!(device.memory().pinned_bytes, 1 << 20);
     drop(host);
-    assert_eq!(device.memory().pinned_shelved_bytes, 1 << 20);
+    assert_eq!(device.memory().pinned_cached_bytes, 1 << 20);
 }
 
 #[test]
@@ -134,9 +134,9 @@ fn what_a_partition_keeps_is_given_up_for_another() {
     let None = in_another_process("what_a_partition_keeps_is_given_up_for_another") else { return };
     let parts = card().split(&[40, 92]).unwrap();
     drop(parts[0].buffer_uninit::<u8>(96 * GIB).unwrap());
-    assert_eq!(parts[0].memory().shelved_bytes, 96 << 30);
+    assert_eq!(parts[0].memory().cached_bytes, 96 << 30);
     parts[1].buffer_uninit::<u8>(96 * GIB).unwrap();
-    assert_eq!(parts[0].memory().shelved_bytes, 0);
+    assert_eq!(parts[0].memory().cached_bytes, 0);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn memory_of_another_library_is_used_in_place_and_given_back() {
     assert_eq!(Arc::strong_count(&owner), 2, "an operation uses it");
     stream.wait().unwrap();
     assert_eq!(Arc::strong_count(&owner), 1);
-    assert_eq!(device.memory().shelved_bytes, 0, "it is nobody else's to reuse");
+    assert_eq!(device.memory().cached_bytes, 0, "it is nobody else's to reuse");
     assert_eq!(ask("fake_used_mebibytes"), 0);
     ask("fake_fault");
     assert!(device.buffer::<u8>(1 << 20).is_err());
@@ -228,7 +228,7 @@ fn tensors_of_the_card_are_exported_and_imported_in_place() {
     drop((buffer, part));
     assert_eq!(device.memory().in_use_bytes, 4096, "the tensor holds it");
     drop(imported);
-    assert_eq!((device.memory().in_use_bytes, other.memory().shelved_bytes), (0, 0));
+    assert_eq!((device.memory().in_use_bytes, other.memory().cached_bytes), (0, 0));
     // A tensor on another card, on the processor, and one that is not aligned as kernels may rely on.
     let any = device.any_buffer(DType::U8, 64).unwrap();
     tensor = any.to_dlpack(&[64]).unwrap();

@@ -3,7 +3,7 @@
 
 use wgpu::{AdapterInfo, Device, PipelineCache, PipelineCacheDescriptor, util::pipeline_cache_key};
 
-use crate::{cache::Place, kernel::Kernel, module::WgslBody};
+use crate::{disk_cache::CacheFile, kernel::Kernel, module::WgslBody};
 
 /// What the files of a device are named by: the device and its driver. Nothing where it has no such caches.
 pub(super) fn device_key(info: &AdapterInfo, features: wgpu::Features) -> Option<String> {
@@ -12,14 +12,14 @@ pub(super) fn device_key(info: &AdapterInfo, features: wgpu::Features) -> Option
 }
 
 /// The cache of one kernel.
-pub(super) struct Kept {
+pub(super) struct KernelCache {
     pub(super) cache: PipelineCache,
-    place: Place,
+    place: CacheFile,
     /// What the file had.
     data: Option<Vec<u8>>,
 }
 
-impl Kept {
+impl KernelCache {
     /// The cache of a kernel, with what is on disk for it. Nothing where the device has no caches, or there is no folder.
     pub(super) fn of(
         device: &Device,
@@ -33,7 +33,7 @@ impl Kept {
         // SAFETY: the data came from `get_data` of a cache for this device, driver and kernel: `write` wrote it, with a
         // checksum that is keyed with all of these, to a folder that nobody else may write to.
         let cache = unsafe { device.create_pipeline_cache(&descriptor) };
-        Some(Kept { cache, place, data })
+        Some(KernelCache { cache, place, data })
     }
 
     /// Writes what the cache has now, where that is something else than before.
@@ -48,7 +48,7 @@ impl Kept {
 }
 
 #[cfg(test)]
-impl Kept {
+impl KernelCache {
     pub(super) fn was_on_disk(&self) -> bool {
         self.data.is_some()
     }
@@ -58,7 +58,7 @@ impl Kept {
     }
 }
 
-fn place(device_key: &str, kernel: &Kernel, body: &WgslBody) -> Option<Place> {
+fn place(device_key: &str, kernel: &Kernel, body: &WgslBody) -> Option<CacheFile> {
     let mut hasher = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
         hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
@@ -72,5 +72,5 @@ fn place(device_key: &str, kernel: &Kernel, body: &WgslBody) -> Option<Place> {
         part(&value.to_le_bytes());
     }
     let key = hasher.finalize();
-    Place::new("pipelines", &format!("{}.bin", key.to_hex()), *key.as_bytes())
+    CacheFile::new("pipelines", &format!("{}.bin", key.to_hex()), *key.as_bytes())
 }

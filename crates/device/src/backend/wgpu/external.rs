@@ -1,4 +1,4 @@
-//! Devices that the caller has opened.
+//! Devices that the caller has raw.
 
 use std::sync::{
     Arc,
@@ -10,9 +10,9 @@ use wgpu::{Adapter, Device, Queue};
 use super::{
     super::{Backend, Source},
     describe,
-    idle::Opened,
+    idle::RawDevice,
     no_partitions,
-    open::{WgpuBackend, hold_of},
+    open::{WgpuBackend, open_device_from},
 };
 use crate::{
     describe::{Api, Description, DeviceId},
@@ -45,7 +45,7 @@ pub(crate) fn source_of(adapter: &Adapter, device: &Device, queue: &Queue) -> Re
     };
     let id = DeviceId::from(format!("{api}:caller{}", NUMBER.fetch_add(1, Relaxed)));
     let description = describe::describe(id, api, adapter);
-    Ok(Arc::new(CallersSource {
+    Ok(Arc::new(ExternalSource {
         description,
         adapter: adapter.clone(),
         device: device.clone(),
@@ -54,14 +54,14 @@ pub(crate) fn source_of(adapter: &Adapter, device: &Device, queue: &Queue) -> Re
 }
 
 #[derive(Debug)]
-struct CallersSource {
+struct ExternalSource {
     description: Description,
     adapter: Adapter,
     device: Device,
     queue: Queue,
 }
 
-impl Source for CallersSource {
+impl Source for ExternalSource {
     fn describe(&self) -> &Description {
         &self.description
     }
@@ -69,11 +69,11 @@ impl Source for CallersSource {
     fn open(&self) -> Result<Arc<dyn Backend>> {
         let (device, queue) = (self.device.clone(), self.queue.clone());
         // Nothing is told to it but by the calls themselves: the callbacks are the caller's.
-        let opened = Opened { device, queue, failure: Default::default(), transfers: None };
+        let raw = RawDevice { device, queue, failure: Default::default(), transfers: None };
         let (features, limits) = (describe::features(self.device.features()), self.device.limits());
-        let mut hold = hold_of(&self.description, &self.adapter, opened, features, &limits);
-        hold.is_callers = true;
-        Ok(Arc::new(WgpuBackend::of(hold)))
+        let mut open = open_device_from(&self.description, &self.adapter, raw, features, &limits);
+        open.is_external = true;
+        Ok(Arc::new(WgpuBackend::of(open)))
     }
 
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {

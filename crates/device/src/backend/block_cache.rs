@@ -1,12 +1,12 @@
-//! The shelf: blocks of memory that were returned and wait to be used again.
+//! A cache of free memory blocks, by size class.
 //!
-//! Drivers take long to hand out memory (a pinned megabyte costs a millisecond), so blocks are kept by size class. A class
-//! is a power of two below a mebibyte, an eighth of one above, and a multiple of two mebibytes above 256, so that at most
-//! half, an eighth and next to nothing of a block is idle. A large request is also served by a shelved block that is up to
-//! an eighth larger.
+//! Allocating from a driver is slow (a mebibyte of pinned memory takes a millisecond), so freed blocks are kept for reuse.
+//! Size classes are powers of two up to 1 MiB, eighths of a power of two up to 256 MiB, and multiples of 2 MiB above. A block
+//! therefore wastes at most half, an eighth, and next to nothing of its bytes. A request above 256 MiB may also get a cached
+//! block that is up to an eighth larger.
 //!
-//! A shelf has a cap. [`Shelf::excess`] gives the blocks above it, the longest unused first, for the caller to free: some
-//! drivers wait for all work before they free memory, so only the back end knows a good moment for that.
+//! A cache has a cap. [`BlockCache::take_excess`] returns the blocks above it, least recently used first, for the back end to
+//! free: some drivers wait for all work before they free memory, so the back end chooses the moment.
 
 use std::{
     collections::BTreeMap,
@@ -18,21 +18,21 @@ use std::{
 
 use super::MemoryUsage;
 
-/// The smallest block. All blocks have a multiple of it.
-const SMALLEST: u64 = 256;
+/// Bytes of the smallest block. Every block is a multiple of it.
+const MIN_BLOCK: u64 = 256;
 
-/// Classes above this are an eighth of a power of two apart.
+/// Size classes above this many bytes are an eighth of a power of two apart.
 const FINE_FROM: u64 = 1 << 20;
 
-/// Requests above this are rounded up to a multiple of `GRANULE` only.
+/// Requests above this many bytes are rounded up to a multiple of `GRANULE` only.
 const EXACT_FROM: u64 = 256 << 20;
 
-/// What drivers hand out large memory in.
+/// The granularity in which drivers allocate large blocks.
 const GRANULE: u64 = 2 << 20;
 
-/// The size of the block that serves a request of this many bytes.
+/// Returns the size of the block for a request of this many bytes: its size class.
 pub(crate) fn class_bytes(bytes: u64) -> u64 {
-    let bytes = bytes.max(SMALLEST);
+    let bytes = bytes.max(MIN_BLOCK);
     if bytes <= FINE_FROM {
         return bytes.next_power_of_two();
     }
@@ -40,43 +40,43 @@ pub(crate) fn class_bytes(bytes: u64) -> u64 {
     bytes.div_ceil(step).saturating_mul(step)
 }
 
-/// The size of the smallest block that serves a request of this many bytes, for where there is no room for its class.
+/// Returns the size of the smallest block for a request of this many bytes, for when memory is too short for its class.
 pub(crate) fn exact_bytes(bytes: u64) -> u64 {
-    bytes.max(SMALLEST).checked_next_multiple_of(SMALLEST).unwrap_or(u64::MAX)
+    bytes.max(MIN_BLOCK).checked_next_multiple_of(MIN_BLOCK).unwrap_or(u64::MAX)
 }
 
-/// Blocks by size, and the count of what is out.
+/// Free blocks by size, and counts of the bytes in use and cached.
 #[derive(Debug)]
-pub(crate) struct Shelf<B> {
+pub(crate) struct BlockCache<B> {
     blocks: Mutex<Blocks<B>>,
     /// Maximum bytes to keep.
     cap: u64,
     in_use: AtomicU64,
     peak: AtomicU64,
-    shelved: AtomicU64,
+    cached: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Blocks<B> {
-    /// The blocks of each size, with the number of their return, the longest unused first. No list is empty.
+    /// The blocks of each size, least recently returned first, each with its number in `returned`. No list is empty.
     by_size: BTreeMap<u64, Vec<(u64, B)>>,
-    /// How many blocks were ever returned.
+    /// The number of blocks that were ever returned.
     returned: u64,
 }
 
-impl<B> Shelf<B> {
-    /// An empty shelf that keeps so many bytes.
+impl<B> BlockCache<B> {
+    /// Creates an empty cache that keeps at most `cap` bytes.
     pub(crate) fn new(cap: u64) -> Self {
-        Shelf {
+        BlockCache {
             blocks: Mutex::new(Blocks { by_size: BTreeMap::new(), returned: 0 }),
             cap,
             in_use: AtomicU64::new(0),
             peak: AtomicU64::new(0),
-            shelved: AtomicU64::new(0),
+            cached: AtomicU64::new(0),
         }
     }
 
-    /// A block for this class and its size, if one is here. Counts it as in use.
+    /// Takes a block for this size class, and counts it as in use. Returns it with its size.
     pub(crate) fn take(&self, class: u64) -> Option<(u64, B)> {
         let largest = if class > EXACT_FROM { class.saturating_add(class / 8) } else { class };
         let (size, block) = {
@@ -88,40 +88,40 @@ impl<B> Shelf<B> {
             }
             (size, block)
         };
-        self.shelved.fetch_sub(size, Relaxed);
-        self.count(size);
+        self.cached.fetch_sub(size, Relaxed);
+        self.add_in_use(size);
         Some((size, block))
     }
 
-    /// Counts a block of this size as in use that did not come from the shelf.
-    pub(crate) fn count(&self, size: u64) {
+    /// Counts a newly allocated block of this size as in use.
+    pub(crate) fn add_in_use(&self, size: u64) {
         let now = self.in_use.fetch_add(size, Relaxed) + size;
         self.peak.fetch_max(now, Relaxed);
     }
 
-    /// Counts a block of this size as no longer in use, without keeping it.
-    pub(crate) fn discount(&self, size: u64) {
+    /// Counts a block of this size, which is not cached, as no longer in use.
+    pub(crate) fn remove_in_use(&self, size: u64) {
         self.in_use.fetch_sub(size, Relaxed);
     }
 
-    /// Keeps a block that is no longer in use.
+    /// Caches a block that is no longer in use.
     pub(crate) fn put(&self, size: u64, block: B) {
-        self.discount(size);
-        self.shelved.fetch_add(size, Relaxed);
+        self.remove_in_use(size);
+        self.cached.fetch_add(size, Relaxed);
         let mut blocks = self.lock();
         let number = blocks.returned;
         blocks.returned += 1;
         blocks.by_size.entry(size).or_default().push((number, block));
     }
 
-    /// Takes the blocks off the shelf that are more than its cap, the longest unused first, for the caller to free.
-    pub(crate) fn excess(&self) -> Vec<B> {
+    /// Removes the blocks above the cap, least recently used first, for the caller to free.
+    pub(crate) fn take_excess(&self) -> Vec<B> {
         let mut excess = Vec::new();
-        if self.shelved.load(Relaxed) <= self.cap {
+        if self.cached.load(Relaxed) <= self.cap {
             return excess;
         }
         let mut blocks = self.lock();
-        while self.shelved.load(Relaxed) > self.cap {
+        while self.cached.load(Relaxed) > self.cap {
             let oldest = |(_, list): &(&u64, &Vec<(u64, B)>)| list.first().map(|(number, _)| *number);
             let Some((&size, _)) = blocks.by_size.iter().min_by_key(oldest) else { break };
             let Some(list) = blocks.by_size.get_mut(&size) else { break };
@@ -129,34 +129,34 @@ impl<B> Shelf<B> {
             if list.is_empty() {
                 blocks.by_size.remove(&size);
             }
-            self.shelved.fetch_sub(size, Relaxed);
+            self.cached.fetch_sub(size, Relaxed);
         }
         excess
     }
 
-    /// Takes everything off the shelf, for the caller to free.
+    /// Removes all blocks, for the caller to free.
     pub(crate) fn clear(&self) -> Vec<B> {
         let taken = std::mem::take(&mut self.lock().by_size);
         taken
             .into_iter()
             .flat_map(|(size, blocks)| {
-                self.shelved.fetch_sub(size * blocks.len() as u64, Relaxed);
+                self.cached.fetch_sub(size * blocks.len() as u64, Relaxed);
                 blocks.into_iter().map(|(_, block)| block)
             })
             .collect()
     }
 
-    /// What is out and what is here.
-    pub(crate) fn memory_use(&self) -> MemoryUsage {
+    /// Returns the bytes in use, at the peak, and cached.
+    pub(crate) fn usage(&self) -> MemoryUsage {
         MemoryUsage {
             in_use_bytes: self.in_use.load(Relaxed),
             peak_bytes: self.peak.load(Relaxed),
-            shelved_bytes: self.shelved.load(Relaxed),
+            cached_bytes: self.cached.load(Relaxed),
             ..MemoryUsage::default()
         }
     }
 
-    // A panic while the lock was held cannot leave the map half-changed in a way that matters.
+    // No code under this lock can panic between two changes that belong together.
     fn lock(&self) -> MutexGuard<'_, Blocks<B>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,21 +180,21 @@ mod test {
 
     #[test]
     fn a_returned_block_is_used_again_and_counted_once() {
-        let shelf = Shelf::new(u64::MAX);
+        let cache = BlockCache::new(u64::MAX);
         let counted = || {
-            let MemoryUsage { in_use_bytes, peak_bytes, shelved_bytes, .. } = shelf.memory_use();
-            (in_use_bytes, peak_bytes, shelved_bytes)
+            let MemoryUsage { in_use_bytes, peak_bytes, cached_bytes, .. } = cache.usage();
+            (in_use_bytes, peak_bytes, cached_bytes)
         };
-        shelf.count(256);
-        shelf.count(512);
-        shelf.put(256, "block");
+        cache.add_in_use(256);
+        cache.add_in_use(512);
+        cache.put(256, "block");
         assert_eq!(counted(), (512, 768, 256));
-        assert_eq!(shelf.take(512), None);
-        assert_eq!(shelf.take(256), Some((256, "block")));
+        assert_eq!(cache.take(512), None);
+        assert_eq!(cache.take(256), Some((256, "block")));
         assert_eq!(counted(), (768, 768, 0));
-        shelf.put(256, "block");
-        assert_eq!(shelf.clear(), ["block"]);
-        assert_eq!(shelf.memory_use().shelved_bytes, 0);
+        cache.put(256, "block");
+        assert_eq!(cache.clear(), ["block"]);
+        assert_eq!(cache.usage().cached_bytes, 0);
     }
 
     #[test]
@@ -210,27 +210,27 @@ mod test {
     #[test]
     fn a_large_request_is_served_by_a_block_that_is_a_little_larger() {
         const GIB: u64 = 1 << 30;
-        let shelf = Shelf::new(u64::MAX);
-        shelf.count(9 * GIB);
-        shelf.put(9 * GIB, "block");
-        assert_eq!(shelf.take(7 * GIB), None, "too much would be idle");
-        assert_eq!(shelf.take(9 * GIB + (2 << 20)), None, "too small");
-        assert_eq!(shelf.take(8 * GIB), Some((9 * GIB, "block")));
-        assert_eq!(shelf.memory_use().in_use_bytes, 9 * GIB, "counted as what it is");
+        let cache = BlockCache::new(u64::MAX);
+        cache.add_in_use(9 * GIB);
+        cache.put(9 * GIB, "block");
+        assert_eq!(cache.take(7 * GIB), None, "too much would be wasted");
+        assert_eq!(cache.take(9 * GIB + (2 << 20)), None, "too small");
+        assert_eq!(cache.take(8 * GIB), Some((9 * GIB, "block")));
+        assert_eq!(cache.usage().in_use_bytes, 9 * GIB, "counted with its own size");
     }
 
     #[test]
-    fn a_shelf_gives_up_what_is_above_its_cap_longest_unused_first() {
-        let shelf = Shelf::new(1000);
+    fn blocks_above_the_cap_are_removed_least_recently_used_first() {
+        let cache = BlockCache::new(1000);
         for (size, block) in [(256, "first"), (512, "second"), (256, "third"), (256, "fourth")] {
-            shelf.count(size);
-            shelf.put(size, block);
+            cache.add_in_use(size);
+            cache.put(size, block);
         }
-        assert_eq!(shelf.take(256), Some((256, "fourth")), "the latest is used again first");
-        shelf.put(256, "fourth");
-        assert_eq!(shelf.excess(), ["first", "second"]);
-        assert_eq!(shelf.memory_use().shelved_bytes, 512);
-        assert_eq!(shelf.excess(), [""; 0]);
-        assert_eq!(shelf.clear(), ["third", "fourth"]);
+        assert_eq!(cache.take(256), Some((256, "fourth")), "the most recent one is reused first");
+        cache.put(256, "fourth");
+        assert_eq!(cache.take_excess(), ["first", "second"]);
+        assert_eq!(cache.usage().cached_bytes, 512);
+        assert_eq!(cache.take_excess(), [""; 0]);
+        assert_eq!(cache.clear(), ["third", "fourth"]);
     }
 }

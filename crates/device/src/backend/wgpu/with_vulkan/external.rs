@@ -177,7 +177,7 @@ fn a_callers_buffer_that_does_not_fit_is_refused() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn devices_of_our_own_neither_take_buffers_of_the_callers_nor_give_theirs_away() {
-    let (own, caller) = (open(&vulkan()).0, Caller::new());
+    let (own, caller) = (open_vulkan(&vulkan()).0, Caller::new());
     let error = own.buffer_over_wgpu::<u32>(&caller.storage()).unwrap_err();
     assert!(error.to_string().contains("no device of `Device::from_wgpu`"), "{error}");
     assert!(own.buffer::<u32>(LEN).unwrap().wgpu_buffer().is_none());
@@ -191,7 +191,7 @@ fn a_buffer_that_the_caller_was_given_is_not_reused() {
     let buffer = evener.buffer::<u32>(LEN).unwrap();
     let (ours, _) = buffer.wgpu_buffer().unwrap();
     drop(buffer);
-    assert_eq!((evener.memory().in_use_bytes, evener.memory().shelved_bytes), (0, 0));
+    assert_eq!((evener.memory().in_use_bytes, evener.memory().cached_bytes), (0, 0));
     ours.destroy();
     let again = evener.buffer_from(&[1u32; LEN]).unwrap();
     assert_eq!(evener.stream().unwrap().download(&again).unwrap().wait().unwrap(), [1; LEN]);
@@ -215,7 +215,7 @@ fn the_loss_of_a_callers_device_is_told_to_both_and_frees_nothing_that_is_read()
     thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(SeqCst) {
-                let _ = catch(|| caller.device.poll(wgpu::PollType::Poll));
+                let _ = catch_panic(|| caller.device.poll(wgpu::PollType::Poll));
             }
         });
         caller.device.destroy();

@@ -24,7 +24,7 @@ pub fn folder() -> Option<PathBuf> {
 
 /// Writes a file whole or not at all: nobody ever sees a part of it, and two that write do not spoil each other's.
 /// Makes the folder. Fails where that, or the file, cannot be written.
-pub fn write(path: &Path, contents: &[u8]) -> std::io::Result<()> {
+pub fn write_atomically(path: &Path, contents: &[u8]) -> std::io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -76,16 +76,16 @@ pub(crate) fn check_private(_: &Path) -> std::io::Result<()> {
 /// Where something that was compiled is kept: the file is named by what went into it, and ends in a checksum that is keyed
 /// with all of that.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct CacheFile {
     pub(crate) path: PathBuf,
     /// A hash of all that went into it.
     pub(crate) key: [u8; blake3::KEY_LEN],
 }
 
-impl Place {
+impl CacheFile {
     /// A file in a part of the cache folder, where the system has one.
     pub(crate) fn new(part: &str, file: &str, key: [u8; blake3::KEY_LEN]) -> Option<Self> {
-        Some(Place { path: folder()?.join(part).join(file), key })
+        Some(CacheFile { path: folder()?.join(part).join(file), key })
     }
 
     /// The image in the file, if there is one, it is whole, it is for this key, and nobody else may have written it.
@@ -104,7 +104,7 @@ impl Place {
             create_private(folder)?;
         }
         self.check_folder()?;
-        write(&self.path, &[image, blake3::keyed_hash(&self.key, image).as_bytes()].concat())
+        write_atomically(&self.path, &[image, blake3::keyed_hash(&self.key, image).as_bytes()].concat())
     }
 
     /// Fails where another user may have put files into the folder. One that is not there yet will do.
@@ -126,14 +126,14 @@ mod test {
     fn a_file_is_replaced_whole_and_leaves_nothing_beside_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/er/file");
-        write(&path, b"first, and longer").unwrap();
-        write(&path, b"second").unwrap();
+        write_atomically(&path, b"first, and longer").unwrap();
+        write_atomically(&path, b"second").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"second");
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }
 
-    fn place(folder: &Path, name: &str, key: u8) -> Place {
-        Place { path: folder.join("cubin").join(name), key: [key; blake3::KEY_LEN] }
+    fn place(folder: &Path, name: &str, key: u8) -> CacheFile {
+        CacheFile { path: folder.join("cubin").join(name), key: [key; blake3::KEY_LEN] }
     }
 
     #[test]

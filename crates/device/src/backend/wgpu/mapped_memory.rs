@@ -13,17 +13,17 @@ use wgpu::{
     hal::{api::Vulkan, vulkan},
 };
 
-use super::{super::Direction, hold::TransferError};
+use super::{super::Direction, open_device::TransferError};
 
 /// A Vulkan device as the source of host memory.
-pub(super) struct PageSource {
+pub(super) struct HostAllocator {
     /// Keeps the driver's device.
     device: Device,
     raw: ash::Device,
     memory_types: Vec<vk::MemoryPropertyFlags>,
 }
 
-impl PageSource {
+impl HostAllocator {
     /// Nothing where the device is another API's.
     pub(super) fn new(device: &Device) -> Option<Arc<Self>> {
         // SAFETY: nothing of it is destroyed here.
@@ -32,7 +32,7 @@ impl PageSource {
         // SAFETY: the physical device belongs to the instance, and both live as long as the device.
         let memory = unsafe { instance.get_physical_device_memory_properties(hal.raw_physical_device()) };
         let memory_types = memory.memory_types_as_slice().iter().map(|it| it.property_flags).collect();
-        Some(Arc::new(PageSource { device: device.clone(), raw: hal.raw_device().clone(), memory_types }))
+        Some(Arc::new(HostAllocator { device: device.clone(), raw: hal.raw_device().clone(), memory_types }))
     }
 
     /// Makes a buffer in host memory, mapped and all zeros.
@@ -40,7 +40,7 @@ impl PageSource {
         self: &Arc<Self>,
         bytes: u64,
         direction: Direction,
-    ) -> Result<(Buffer, Pages), TransferError> {
+    ) -> Result<(Buffer, MappedMemory), TransferError> {
         // The kinds of memory that wgpu would take.
         let (vulkan_usage, usage, wish) = match direction {
             Direction::Upload => (
@@ -89,7 +89,7 @@ impl PageSource {
         self: &Arc<Self>,
         needs: vk::MemoryRequirements,
         wish: vk::MemoryPropertyFlags,
-    ) -> Result<Pages, vk::Result> {
+    ) -> Result<MappedMemory, vk::Result> {
         let wanted = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT | wish;
         let fits = |&index: &usize| {
             needs.memory_type_bits & 1 << index != 0 && self.memory_types[index].contains(wanted)
@@ -99,12 +99,12 @@ impl PageSource {
         let allocation =
             vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(memory_type);
         // SAFETY: the device is alive and has the type of memory. What is allocated is freed where mapping it fails, and
-        // else when `Pages` is dropped.
+        // else when `MappedMemory` is dropped.
         unsafe {
             let memory = self.raw.allocate_memory(&allocation, None)?;
             let mapped = self.raw.map_memory(memory, 0, vk::WHOLE_SIZE, Default::default());
             match mapped.map(|pointer| NonNull::new(pointer.cast())) {
-                Ok(Some(pointer)) => Ok(Pages { pointer, memory, source: self.clone() }),
+                Ok(Some(pointer)) => Ok(MappedMemory { pointer, memory, source: self.clone() }),
                 failed => {
                     self.raw.free_memory(memory, None);
                     Err(failed.err().unwrap_or(vk::Result::ERROR_MEMORY_MAP_FAILED))
@@ -114,26 +114,26 @@ impl PageSource {
     }
 }
 
-impl fmt::Debug for PageSource {
+impl fmt::Debug for HostAllocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PageSource")
+        f.write_str("HostAllocator")
     }
 }
 
 /// Mapped host memory, which stays where it is until this is dropped.
 #[derive(Debug)]
-pub(super) struct Pages {
+pub(super) struct MappedMemory {
     pointer: NonNull<u8>,
     memory: vk::DeviceMemory,
-    source: Arc<PageSource>,
+    source: Arc<HostAllocator>,
 }
 
 // SAFETY: it is plain memory; those who read and write it take turns by the state of its block.
-unsafe impl Send for Pages {}
+unsafe impl Send for MappedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Pages {}
+unsafe impl Sync for MappedMemory {}
 
-impl Pages {
+impl MappedMemory {
     /// The first so many bytes.
     ///
     /// # Safety
@@ -154,7 +154,7 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for MappedMemory {
     fn drop(&mut self) {
         // SAFETY: allocated on this device, which is kept alive; no copy uses it, and no slice of it is left: both borrow
         // from or keep the block that has this.

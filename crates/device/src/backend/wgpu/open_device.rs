@@ -1,4 +1,4 @@
-//! The hold on an open device, which everything made from it shares.
+//! The open on an open device, which everything made from it shares.
 
 use std::{
     mem::ManuallyDrop,
@@ -9,12 +9,12 @@ use std::{
 use wgpu::{BufferUsages, CommandBuffer, ErrorFilter, PollError, PollStatus, PollType, SubmissionIndex};
 
 use super::{
-    super::shelf::Shelf,
+    super::block_cache::BlockCache,
     clock::Clock,
-    failure::{Failure, catch, translate, watch},
+    failure::{DeviceFailure, catch_panic, translate, watch},
     host::Staging,
-    idle::{self, Opened},
-    pages::PageSource,
+    idle::{self, RawDevice},
+    mapped_memory::HostAllocator,
     program::Modules,
     transfer::TransferQueue,
 };
@@ -28,7 +28,7 @@ use crate::{
 pub(super) const TRANSFER_BYTES: u64 = 1 << 20;
 
 /// How long a wait for a download lasts before the device is asked whether it is lost.
-const GLANCE: Duration = Duration::from_secs(1);
+const LOSS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why the queue for transfers did not do what it was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,31 +42,31 @@ pub(super) enum TransferError {
 
 /// An open device: wgpu's device and queue, its memory, and what has gone wrong with it.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct OpenDevice {
     pub(super) id: DeviceId,
     pub(super) kind: DeviceKind,
     pub(super) capabilities: Capabilities,
     pub(super) device: wgpu::Device,
     /// Whether the device is the caller's, who then submits, polls, listens for errors and destroys as it likes.
-    pub(super) is_callers: bool,
+    pub(super) is_external: bool,
     /// Runs submissions in order, one after the other has its effects. This is the only handle on it, but for a caller's.
     pub(super) queue: wgpu::Queue,
-    pub(super) failure: Arc<Failure>,
-    pub(super) shelf: Arc<Shelf<wgpu::Buffer>>,
+    pub(super) failure: Arc<DeviceFailure>,
+    pub(super) cache: Arc<BlockCache<wgpu::Buffer>>,
     /// Where large downloads go, where the device has a queue for them.
     pub(super) transfers: Option<Arc<TransferQueue>>,
     pub(super) staging: Staging,
     /// Where the host memory of a Vulkan device comes from.
-    pub(super) pages: Option<Arc<PageSource>>,
+    pub(super) pages: Option<Arc<HostAllocator>>,
     /// Held where wgpu may destroy buffers, and where mapped memory of wgpu's is copied from and to.
     pub(super) gate: Mutex<()>,
     pub(super) modules: Mutex<Modules>,
     /// What compiled pipelines are kept under on disk, where the device gives them.
-    pub(super) pipelines: Option<String>,
+    pub(super) pipeline_key: Option<String>,
     pub(super) clock: Clock,
 }
 
-impl Hold {
+impl OpenDevice {
     /// Fails with what has gone wrong since the last call, if anything.
     pub(super) fn check(&self, operation: &str) -> Result<()> {
         self.failure.check(&self.id, operation)
@@ -75,7 +75,7 @@ impl Hold {
     /// Makes calls to wgpu and returns the first error that they reported. A device of the caller's reports to an error
     /// scope, because the callback for errors is the caller's.
     pub(super) fn watch<T>(&self, calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
-        if !self.is_callers {
+        if !self.is_external {
             return watch(calls);
         }
         // They end in the reverse order, also where the calls unwind.
@@ -175,7 +175,9 @@ impl Hold {
         let began = Instant::now();
         loop {
             self.check(operation)?;
-            let left = timeout.map_or(GLANCE, |limit| limit.saturating_sub(began.elapsed()).min(GLANCE));
+            let left = timeout.map_or(LOSS_CHECK_INTERVAL, |limit| {
+                limit.saturating_sub(began.elapsed()).min(LOSS_CHECK_INTERVAL)
+            });
             match transfers.wait(number, left) {
                 Ok(true) => return Ok(true),
                 Ok(false) if timeout.is_some_and(|limit| began.elapsed() >= limit) => return Ok(false),
@@ -203,7 +205,7 @@ impl Hold {
                 Err(PollError::Timeout) if timeout.is_some_and(|limit| began.elapsed() >= limit) => {
                     return Ok(false);
                 }
-                Err(PollError::Timeout) if at_once.is_some() => nap(began.elapsed()),
+                Err(PollError::Timeout) if at_once.is_some() => back_off(began.elapsed()),
                 Err(PollError::Timeout) => {}
                 Err(PollError::WrongSubmissionIndex(..)) => {
                     let detail = "the device did not accept the work";
@@ -214,11 +216,11 @@ impl Hold {
     }
 
     /// Polls, unless the device is known to be lost. Where it is lost and not yet known to be, wgpu destroys all buffers:
-    /// what the host reads is not in them ([`super::pages`]), or is touched under the lock that is held here.
+    /// what the host reads is not in them ([`super::mapped_memory`]), or is touched under the lock that is held here.
     fn ask(&self, operation: &str, how: PollType) -> Result<Result<PollStatus, PollError>> {
         let _turn = self.turn();
         self.check(operation)?;
-        match catch(|| self.device.poll(how)) {
+        match catch_panic(|| self.device.poll(how)) {
             Ok(outcome) => self.check(operation).map(|()| outcome),
             Err(message) => {
                 self.failure.lose(&message);
@@ -229,7 +231,7 @@ impl Hold {
 
     /// Gives memory kept for reuse back to the driver.
     pub(super) fn trim(&self) {
-        drop(self.shelf.clear());
+        drop(self.cache.clear());
         self.staging.clear();
         // wgpu frees a buffer when it next looks at what has ended. Whether that goes well is not asked here.
         let _ = self.poll("trimming");
@@ -238,7 +240,7 @@ impl Hold {
     /// Gives memory kept for reuse back to the driver, that of other openings of this device too.
     pub(super) fn trim_all(&self) {
         self.trim();
-        for other in idle::openings(&self.id).iter().filter(|other| !std::ptr::eq(&***other, self)) {
+        for other in idle::open_handles(&self.id).iter().filter(|other| !std::ptr::eq(&***other, self)) {
             other.trim();
         }
     }
@@ -250,20 +252,20 @@ impl Hold {
 }
 
 /// Gives other threads a turn between two looks at a submission, longer ones the longer it takes.
-fn nap(waited: Duration) {
+fn back_off(waited: Duration) {
     match waited < Duration::from_micros(100) {
         true => std::thread::yield_now(),
         false => std::thread::sleep(Duration::from_micros(50)),
     }
 }
 
-impl Drop for Hold {
+impl Drop for OpenDevice {
     fn drop(&mut self) {
-        if self.is_callers {
+        if self.is_external {
             // wgpu keeps what submitted work uses.
-            return idle::forget(&self.id);
+            return idle::unregister(&self.id);
         }
-        let opened = Opened {
+        let raw = RawDevice {
             device: self.device.clone(),
             queue: self.queue.clone(),
             failure: self.failure.clone(),
@@ -272,24 +274,20 @@ impl Drop for Hold {
         let downloaded =
             |limit| move |transfers: &Arc<TransferQueue>| matches!(transfers.wait_for_all(limit), Ok(true));
         if matches!(self.poll("closing"), Ok(PollStatus::QueueEmpty))
-            && opened.transfers.iter().all(downloaded(Duration::ZERO))
+            && raw.transfers.iter().all(downloaded(Duration::ZERO))
         {
-            return idle::put(&self.id, opened);
+            return idle::put(&self.id, raw);
         }
         if self.failure.is_lost() {
-            return idle::abandon(opened);
+            return idle::abandon(raw);
         }
         // There is work left, which another thread waits for.
-        let (id, opened) = (self.id.clone(), ManuallyDrop::new(opened));
+        let (id, raw) = (self.id.clone(), ManuallyDrop::new(raw));
         let wait = move || {
-            let opened = ManuallyDrop::into_inner(opened);
-            let ended = catch(|| opened.device.poll(PollType::wait_indefinitely()));
-            let downloaded = opened.transfers.iter().all(downloaded(Duration::MAX));
-            if matches!(ended, Ok(Ok(_))) && downloaded {
-                idle::put(&id, opened)
-            } else {
-                idle::abandon(opened)
-            }
+            let raw = ManuallyDrop::into_inner(raw);
+            let ended = catch_panic(|| raw.device.poll(PollType::wait_indefinitely()));
+            let downloaded = raw.transfers.iter().all(downloaded(Duration::MAX));
+            if matches!(ended, Ok(Ok(_))) && downloaded { idle::put(&id, raw) } else { idle::abandon(raw) }
         };
         // Without a thread to be had, the closure is dropped, and the device with it abandoned.
         let _ = std::thread::Builder::new().name(format!("evener-{}-closing", self.id)).spawn(wait);

@@ -4,28 +4,32 @@ use std::sync::Arc;
 
 use wgpu::{Buffer, Device};
 
-use super::{super::Direction, hold::TransferError};
+use super::{super::Direction, open_device::TransferError};
 
 /// A Vulkan device as the source of host memory, of which there is none.
 #[derive(Debug)]
-pub(super) enum PageSource {}
+pub(super) enum HostAllocator {}
 
-impl PageSource {
+impl HostAllocator {
     /// Nothing: the device is not Vulkan's.
     pub(super) fn new(_: &Device) -> Option<Arc<Self>> {
         None
     }
 
-    pub(super) fn make(self: &Arc<Self>, _: u64, _: Direction) -> Result<(Buffer, Pages), TransferError> {
+    pub(super) fn make(
+        self: &Arc<Self>,
+        _: u64,
+        _: Direction,
+    ) -> Result<(Buffer, MappedMemory), TransferError> {
         match **self {}
     }
 }
 
 /// Mapped host memory, of which there is none.
 #[derive(Debug)]
-pub(super) enum Pages {}
+pub(super) enum MappedMemory {}
 
-impl Pages {
+impl MappedMemory {
     /// The bytes, of which there are none.
     ///
     /// # Safety
