@@ -41,7 +41,7 @@ fn a_card_that_a_kernel_broke_is_lost_and_works_again_when_opened_anew() {
     // then the answer is the same error, at once, and what to do about it.
     let again = device.reopened();
     if let Err(error) = again.open() {
-        assert!(matches!(&error, Error::Lost { detail, .. } if detail.contains("start it again")), "{error}");
+        assert!(matches!(&error, Error::Lost { detail, .. } if detail.contains("restart it")), "{error}");
         assert!(host.as_slice().iter().all(|&value| value == 0), "host memory is still there to be read");
         for part in &parts {
             assert!(matches!(part.reopened().open(), Err(Error::Lost { .. })));

@@ -1,17 +1,17 @@
-//! Where an NVRTC library may be: where the system looks, and where toolkits and Python packages put it.
+//! The places where an NVRTC library may be: the system's search path, CUDA toolkits and Python packages.
 
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
 };
 
-/// The libraries to try, in this order: names for the system's own search first, then files.
+/// Returns the libraries to try, in order: names for the system's search path first, then files.
 pub(super) fn all() -> impl Iterator<Item = OsString> {
     let files = folders().into_iter().flat_map(|folder| libraries_in(&folder));
     names().into_iter().map(OsString::from).chain(files.map(PathBuf::into_os_string))
 }
 
-/// The names that the system's own search may know it by, newest version first.
+/// Returns the library's possible names in the system's search path, newest version first.
 fn names() -> Vec<String> {
     if cfg!(windows) {
         let files = (11..=19).rev().map(|major| format!("nvrtc64_{major}0_0.dll"));
@@ -21,7 +21,7 @@ fn names() -> Vec<String> {
     ["libnvrtc.so".into()].into_iter().chain(versioned).chain(["libnvrtc.so.11.2".into()]).collect()
 }
 
-/// The NVRTC libraries of one folder, newest first.
+/// Returns the NVRTC libraries in a folder, newest first.
 fn libraries_in(folder: &Path) -> Vec<PathBuf> {
     let mut files = files_in(folder, |name| match cfg!(windows) {
         true => name.starts_with("nvrtc64_") && name.ends_with("_0.dll"),
@@ -32,7 +32,7 @@ fn libraries_in(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The second libraries in the folder of an NVRTC library that was named with its folder.
+/// Returns the builtins libraries in the folder of an NVRTC library that is named by an absolute path.
 pub(super) fn builtins_beside(library: &Path) -> Vec<PathBuf> {
     match library.parent() {
         Some(folder) if folder.is_absolute() => {
@@ -75,7 +75,7 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// What a folder holds whose name begins so, in the order of names.
+/// Returns the entries of a folder whose names begin with `prefix`, sorted.
 fn below(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<_> = entries

@@ -26,23 +26,23 @@ use crate::{
     module::CudaSource,
 };
 
-/// The most bytes of parameters: the 4096 that every card takes, less room for 64 pointers.
+/// Maximum bytes of parameters: the 4096 that every card takes, minus 64 pointers.
 pub(super) const MAX_PARAMS: usize = 3584;
 
-/// A workgroup has so much shared memory without asking for more.
-const PLAIN_SHARED_BYTES: u32 = 48 << 10;
+/// Bytes of shared memory that a workgroup may use without opting in to more.
+const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 
-/// A driver's module.
+/// The driver's handle of a module.
 #[derive(Debug, Clone, Copy)]
 struct RawModule(CUmodule);
 
-// SAFETY: a module may be used from any thread in whose context it is.
+// SAFETY: the driver allows a module in any thread to which the module's context is current.
 unsafe impl Send for RawModule {}
 
-/// The modules of one opening, by their source, so that kernels which share a source share the module.
+/// The loaded modules of an open device, by source: kernels with the same source share a module.
 #[derive(Debug, Default)]
 pub(super) struct Modules {
-    /// Each has a lock of its own, so that different sources compile at the same time.
+    /// Each module has its own lock, so that different sources compile at the same time.
     loaded: Mutex<HashMap<blake3::Hash, Arc<Mutex<Option<RawModule>>>>>,
 }
 
@@ -51,30 +51,30 @@ impl Modules {
         let mut hasher = blake3::Hasher::new();
         source.hash(&mut hasher);
         let key = hasher.finalize();
-        let place = {
+        let slot = {
             let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
             loaded.entry(key).or_default().clone()
         };
-        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
-        match *place {
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        match *slot {
             Some(module) => Ok(module),
-            None => Ok(*place.insert(build(open, kernel, source)?)),
+            None => Ok(*slot.insert(build(open, kernel, source)?)),
         }
     }
 
-    /// Unloads all of them.
+    /// Unloads all modules.
     pub(super) fn clear(&self, guard: &ContextGuard<'_>) {
-        for place in std::mem::take(&mut *self.loaded.lock().unwrap_or_else(PoisonError::into_inner)).values()
+        for slot in std::mem::take(&mut *self.loaded.lock().unwrap_or_else(PoisonError::into_inner)).values()
         {
-            if let Some(module) = place.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                // SAFETY: loaded in this context; nothing that was made from it is left.
+            if let Some(module) = slot.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                // SAFETY: the module was loaded in this context, and the kernels of it are gone: each holds the `OpenDevice`.
                 unsafe { (guard.driver.module_unload)(module.0) };
             }
         }
     }
 }
 
-/// Compiles a source, or finds it compiled, and loads it.
+/// Compiles a source, or reads it from the disk cache, and loads it.
 fn build(open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModule> {
     let id = &open.context.id;
     let nvrtc = Nvrtc::get()
@@ -85,8 +85,8 @@ fn build(open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModu
     let mut code = 0;
     let mut load = |image: &Image| {
         let mut module = std::ptr::null_mut();
-        // SAFETY: the context is current; the image is a whole cubin, which states its own length; the driver
-        // reads it before it returns.
+        // SAFETY: the guard's context is current; the image is a complete cubin, which states its own length; the driver
+        // reads it before the call returns.
         code = unsafe { (guard.driver.module_load_data)(&mut module, image.bytes.as_ptr().cast()) };
         (code == SUCCESS).then_some(RawModule(module))
     };
@@ -94,7 +94,7 @@ fn build(open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModu
         return Ok(module);
     }
     if image.cached {
-        // Whole, and yet not to the driver's taste: compiled anew it may be.
+        // The cached file is intact, but the driver refuses it: compile it again.
         let image = cubin::compile(nvrtc, id, &architecture, kernel, source)?;
         if let Some(module) = load(&image) {
             return Ok(module);
@@ -105,7 +105,7 @@ fn build(open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModu
         error?;
     }
     let log = format!(
-        "the driver ({}) refuses what {nvrtc} compiled for {architecture}: {}",
+        "the driver ({}) cannot load what {nvrtc} compiled for {architecture}: {}",
         guard.driver.version_text(),
         guard.driver.text(code)
     );
@@ -127,7 +127,7 @@ pub(super) fn compile(open: &Arc<OpenDevice>, kernel: &Kernel) -> Result<Arc<dyn
     };
     let name = CString::new(&*kernel.name).map_err(|_| missing())?;
     let mut function = std::ptr::null_mut();
-    // SAFETY: the module is alive and of this context; the name ends in zero; the pointer is to a live pointer.
+    // SAFETY: the module is alive and of this context; the name is a C string; the pointer is to a live pointer.
     let code = unsafe { (guard.driver.module_get_function)(&mut function, module.0, name.as_ptr()) };
     if code == errors::NOT_FOUND {
         return Err(missing());
@@ -135,9 +135,9 @@ pub(super) fn compile(open: &Arc<OpenDevice>, kernel: &Kernel) -> Result<Arc<dyn
     guard.check(code)?;
     check_parameters(open, &guard, kernel, function)?;
     check_threads(open, &guard, kernel, function)?;
-    allow_shared(open, &guard, kernel, function)?;
-    let launch = Arc::new(LoadedKernel::new(function, kernel));
-    Ok(Arc::new(CudaProgram { open: open.clone(), launch }))
+    allow_shared_memory(open, &guard, kernel, function)?;
+    let loaded = Arc::new(LoadedKernel::new(function, kernel));
+    Ok(Arc::new(CudaProgram { open: open.clone(), loaded }))
 }
 
 fn will_not_compile(open: &OpenDevice, kernel: &str, log: String) -> Error {
@@ -148,8 +148,8 @@ fn refuse(open: &OpenDevice, kernel: &Kernel, detail: String) -> Error {
     Error::unsupported(&open.context.id, format!("compiling kernel `{}`", kernel.name), detail)
 }
 
-/// Checks that the CUDA C takes the parameters that the kernel declares: with others, a launch would read past
-/// the ones it is given. Drivers before CUDA 12.4 do not tell, and are trusted.
+/// Checks that the CUDA C function takes the parameters that the kernel declares: otherwise a launch would read past the
+/// given ones. Drivers before CUDA 12.4 do not report parameters, so nothing is checked there.
 fn check_parameters(
     open: &OpenDevice,
     guard: &ContextGuard<'_>,
@@ -169,14 +169,14 @@ fn check_parameters(
     let detail = (0..=declared).find_map(|index| {
         let expected = if index < buffers { size_of::<CUdeviceptr>() } else { kernel.params_bytes as usize };
         match size_of_parameter(index) {
-            (SUCCESS, _) if index == declared => {
-                Some(format!("it takes more than the {declared} parameters that the kernel declares"))
-            }
+            (SUCCESS, _) if index == declared => Some(format!(
+                "the function takes more than the {declared} parameters that the kernel declares"
+            )),
             (OUT_OF_RANGE, _) if index < declared => {
-                Some(format!("it takes {index} parameters, the kernel declares {declared}"))
+                Some(format!("the function takes {index} parameters, and the kernel declares {declared}"))
             }
             (SUCCESS, bytes) if bytes != expected => Some(format!(
-                "parameter {index} has {bytes} bytes, the kernel declares {expected} ({})",
+                "parameter {index} has {bytes} bytes, and the kernel declares {expected} ({})",
                 if index < buffers { "a pointer to a buffer" } else { "the params, by value" }
             )),
             _ => None,
@@ -188,7 +188,7 @@ fn check_parameters(
     }
 }
 
-/// Checks that a workgroup's registers fit.
+/// Checks that the registers of a workgroup fit a multiprocessor.
 fn check_threads(
     open: &OpenDevice,
     guard: &ContextGuard<'_>,
@@ -202,21 +202,21 @@ fn check_threads(
     }
     let registers = attribute(guard, function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?;
     let detail = format!(
-        "a workgroup of {threads} threads asked for, at most {limit} fit with {registers} registers each: \
-         use a smaller one, or __launch_bounds__"
+        "a workgroup has {threads} threads, and at most {limit} fit with {registers} registers each: \
+         use a smaller workgroup, or __launch_bounds__"
     );
     Err(refuse(open, kernel, detail))
 }
 
-/// Asks for as much dynamic shared memory as the card has, where the kernel needs more than the usual.
-fn allow_shared(
+/// Opts in to all of the card's dynamic shared memory, for a kernel that needs more than the default.
+fn allow_shared_memory(
     open: &OpenDevice,
     guard: &ContextGuard<'_>,
     kernel: &Kernel,
     function: CUfunction,
 ) -> Result<()> {
     let fixed = attribute(guard, function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
-    if fixed.saturating_add(kernel.shared_bytes) <= PLAIN_SHARED_BYTES {
+    if fixed.saturating_add(kernel.shared_bytes) <= DEFAULT_SHARED_BYTES {
         return Ok(());
     }
     let all = open.card.capabilities.max_shared_bytes;
@@ -226,11 +226,13 @@ fn allow_shared(
         return Err(refuse(
             open,
             kernel,
-            format!("{asked} bytes of shared memory beside {fixed} in the body, at most {all} here"),
+            format!(
+                "{asked} bytes of dynamic shared memory and {fixed} static ones, and the device has {all} per workgroup"
+            ),
         ));
     }
     let name = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-    // The limit and not the need: another kernel may share the function and need more.
+    // The limit, not this kernel's need: another kernel may share the function and need more.
     // SAFETY: the function is alive and of this context.
     guard.check(unsafe { (guard.driver.func_set_attribute)(function, name as u32, limit as c_int) })
 }
@@ -242,10 +244,10 @@ fn attribute(guard: &ContextGuard<'_>, function: CUfunction, name: CUfunction_at
     Ok(value.max(0) as u32)
 }
 
-/// What a launch needs to know of a kernel.
+/// A loaded function and the sizes that it is launched with.
 #[derive(Debug)]
 struct LoadedKernel {
-    /// Alive for as long as the opening that it was loaded in.
+    /// Valid while the `OpenDevice` that loaded it lives.
     function: CUfunction,
     name: Box<str>,
     workgroup: [u32; 3],
@@ -263,15 +265,15 @@ impl LoadedKernel {
     }
 }
 
-// SAFETY: a function may be used from any thread in whose context it is.
+// SAFETY: the driver allows a function in any thread to which the function's context is current.
 unsafe impl Send for LoadedKernel {}
-// SAFETY: as above.
+// SAFETY: as for `Send`; nothing is written through a shared reference.
 unsafe impl Sync for LoadedKernel {}
 
 #[derive(Debug)]
 struct CudaProgram {
     open: Arc<OpenDevice>,
-    launch: Arc<LoadedKernel>,
+    loaded: Arc<LoadedKernel>,
 }
 
 impl Program for CudaProgram {
@@ -286,43 +288,43 @@ impl Program for CudaProgram {
             .collect::<Result<_>>()?;
         Ok(Arc::new(CudaBoundKernel {
             open: self.open.clone(),
-            launch: self.launch.clone(),
+            loaded: self.loaded.clone(),
             pointers,
             _memory: arguments.iter().map(|region| region.memory.clone()).collect(),
         }))
     }
 }
 
-/// A kernel with its buffers.
+/// A compiled kernel with its buffers.
 #[derive(Debug)]
 pub(super) struct CudaBoundKernel {
     /// Keeps the function loaded.
     pub(super) open: Arc<OpenDevice>,
-    launch: Arc<LoadedKernel>,
+    loaded: Arc<LoadedKernel>,
     pointers: SmallVec<[CUdeviceptr; 8]>,
     _memory: Vec<Arc<dyn Memory>>,
 }
 
 impl BoundKernel for CudaBoundKernel {
     fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
-        let (open, function) = (&self.open, self.launch.function);
+        let (open, function) = (&self.open, self.loaded.function);
         if let Some(detail) = kernel.exceeds(&open.card.capabilities) {
             return Err(refuse(open, kernel, detail));
         }
         let guard = open.context.enter("sizing a workgroup")?;
         check_threads(open, &guard, kernel, function)?;
-        allow_shared(open, &guard, kernel, function)?;
+        allow_shared_memory(open, &guard, kernel, function)?;
         Ok(Arc::new(CudaBoundKernel {
             open: open.clone(),
-            launch: Arc::new(LoadedKernel::new(function, kernel)),
+            loaded: Arc::new(LoadedKernel::new(function, kernel)),
             pointers: self.pointers.clone(),
             _memory: self._memory.clone(),
         }))
     }
 
     fn occupancy(&self) -> Result<Option<u32>> {
-        let LoadedKernel { function, workgroup, shared_bytes, .. } = *self.launch;
-        let guard = self.open.context.enter("asking for a kernel's occupancy")?;
+        let LoadedKernel { function, workgroup, shared_bytes, .. } = *self.loaded;
+        let guard = self.open.context.enter("querying a kernel's occupancy")?;
         let threads = workgroup.iter().product::<u32>() as c_int;
         let mut groups = 0;
         // SAFETY: the function is alive and of this context; the pointer is to a live integer.
@@ -335,7 +337,7 @@ impl BoundKernel for CudaBoundKernel {
 }
 
 impl CudaBoundKernel {
-    /// Queues the kernel. The caller keeps `self` until it has ended.
+    /// Queues the kernel. The caller keeps `self` until the kernel has finished.
     #[inline]
     pub(super) fn launch(
         &self,
@@ -347,25 +349,26 @@ impl CudaBoundKernel {
         #[repr(align(16))]
         struct Aligned(MaybeUninit<[u8; MAX_PARAMS]>);
 
-        let LoadedKernel { function, workgroup, shared_bytes, .. } = *self.launch;
-        let refused = || format!("launching kernel `{}`", self.launch.name);
+        let LoadedKernel { function, workgroup, shared_bytes, .. } = *self.loaded;
+        let operation = || format!("launching kernel `{}`", self.loaded.name);
         if params.len() > MAX_PARAMS {
-            let detail = format!("{} bytes of parameters, at most {MAX_PARAMS}", params.len());
-            return Err(Error::unsupported(&self.open.context.id, refused(), detail));
+            let detail =
+                format!("{} bytes of parameters, and at most {MAX_PARAMS} are possible", params.len());
+            return Err(Error::unsupported(&self.open.context.id, operation(), detail));
         }
         let address = |pointer: &CUdeviceptr| std::ptr::from_ref(pointer).cast_mut().cast::<c_void>();
         let mut values: SmallVec<[*mut c_void; 16]> = self.pointers.iter().map(address).collect();
         let mut block = Aligned(MaybeUninit::uninit());
         if !params.is_empty() {
-            let place: *mut u8 = block.0.as_mut_ptr().cast();
-            // SAFETY: the block was checked to have room, and is not the caller's slice.
-            unsafe { std::ptr::copy_nonoverlapping(params.as_ptr(), place, params.len()) };
-            values.push(place.cast());
+            let target: *mut u8 = block.0.as_mut_ptr().cast();
+            // SAFETY: the length was checked above, and the block is a local variable, so it does not overlap `params`.
+            unsafe { std::ptr::copy_nonoverlapping(params.as_ptr(), target, params.len()) };
+            values.push(target.cast());
         }
         let [[x, y, z], [width, height, depth]] = [groups, workgroup];
-        // SAFETY: function and stream are alive and of the context that is current. There is a value for each
-        // of the function's parameters, of its size (`check_parameters`); the driver reads them before it
-        // returns. The buffers are kept with `self`; that the kernel stays within them is for its author.
+        // SAFETY: function and stream are alive and of the guard's context. There is a value of the right size for each of the
+        // function's parameters (`check_parameters`), and the driver reads them before the call returns. `self` keeps the
+        // buffers; the caller of `Kernel::cuda` promised that the kernel stays within them.
         let code = unsafe {
             (guard.driver.launch_kernel)(
                 function,
@@ -381,6 +384,6 @@ impl CudaBoundKernel {
                 std::ptr::null_mut(),
             )
         };
-        guard.check_for(code, 0, || format!("{} over {groups:?} workgroups", refused()))
+        guard.check_for(code, 0, || format!("{} over {groups:?} workgroups", operation()))
     }
 }

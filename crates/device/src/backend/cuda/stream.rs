@@ -1,8 +1,8 @@
 //! A stream of a card.
 //!
-//! Its operations are numbered from 1. How many of them have ended is learned from events that were reached,
-//! from batches that were seen to have ended and from waiting, and shared through [`Progress`]: host memory
-//! becomes readable by it, and what operations use is let go by it.
+//! Its operations are numbered from 1. [`Progress`] holds the number of operations that are known to have finished, learned from
+//! events, from closed batches and from waits. It decides when the host may read host memory again, and when the resources of
+//! operations are dropped.
 
 use std::{any::Any, ffi::c_void, ops::Range, sync::Arc, time::Duration};
 
@@ -24,9 +24,9 @@ use crate::{
     error::{Error, Result},
 };
 
-/// Something that an operation under way uses.
+/// A resource that an operation in flight uses.
 #[derive(Debug)]
-#[expect(dead_code, reason = "kept only to be dropped later")]
+#[expect(dead_code, reason = "held only to be dropped later")]
 pub(super) enum OperationResource {
     BoundKernel(Arc<dyn BoundKernel>),
     Graph(Arc<dyn Graph>),
@@ -34,7 +34,7 @@ pub(super) enum OperationResource {
     Host(Arc<PinnedBlock>),
 }
 
-/// What a stream keeps alive.
+/// The resources of a stream's operations in flight.
 pub(super) type StreamResources = KeepAlive<OperationResource, Arc<PooledEvent>>;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) struct CudaStream {
     /// The number of the last operation that was queued.
     queued: u64,
     progress: Arc<Progress>,
-    kept: StreamResources,
+    resources: StreamResources,
 }
 
 impl CudaStream {
@@ -55,44 +55,44 @@ impl CudaStream {
             raw,
             queued: 0,
             progress: Arc::default(),
-            kept: StreamResources::default(),
+            resources: StreamResources::default(),
         })
     }
 
-    /// Closes a full batch.
+    /// Closes the batch of resources if it is full.
     #[inline]
     fn close_full_batch(&mut self, guard: &ContextGuard<'_>) -> Result<()> {
-        if self.kept.is_full() { self.close_batch(guard) } else { Ok(()) }
+        if self.resources.is_full() { self.close_batch(guard) } else { Ok(()) }
     }
 
     #[cold]
     fn close_batch(&mut self, guard: &ContextGuard<'_>) -> Result<()> {
         let end = PooledEvent::record(&self.open, guard, Timing::Off, self.raw.0)?;
-        self.kept.close(self.queued, || Arc::new(end));
+        self.resources.close(self.queued, || Arc::new(end));
         self.release_finished(guard)
     }
 
-    /// Lets go of the batches that have ended.
+    /// Drops the batches of resources whose operations have finished.
     fn release_finished(&mut self, guard: &ContextGuard<'_>) -> Result<()> {
-        self.kept.release(self.progress.finished());
-        while let Some((last, end)) = self.kept.oldest() {
+        self.resources.release(self.progress.finished());
+        while let Some((last, end)) = self.resources.oldest() {
             if !end.query(guard)? {
                 break;
             }
             self.progress.reach(last);
-            self.kept.release(last);
+            self.resources.release(last);
         }
         Ok(())
     }
 
-    /// Whether everything queued has ended.
+    /// Whether all queued operations have finished.
     fn is_empty(&self) -> Result<bool> {
         let guard = self.open.context.enter("waiting for a stream")?;
-        // SAFETY: the stream is alive and of this context.
+        // SAFETY: the stream is alive and was created in this context.
         event::ready(&guard, unsafe { (guard.driver.stream_query)(self.raw.0) })
     }
 
-    /// Queues a copy between host memory and the card, as the next operation.
+    /// Queues a copy between host memory and the card as the next operation.
     fn transfer(
         &mut self,
         operation: &'static str,
@@ -112,8 +112,8 @@ impl CudaStream {
             let code = copy(&guard, pinned.at(offset), address, region.bytes as usize, &self.raw);
             guard.check_sized(code, region.bytes)?;
             self.queued += 1;
-            self.kept.push(OperationResource::Memory(region.memory.clone()), 0);
-            self.kept.push(OperationResource::Host(pinned.clone()), pinned.class());
+            self.resources.push(OperationResource::Memory(region.memory.clone()), 0);
+            self.resources.push(OperationResource::Host(pinned.clone()), pinned.class());
             Ok(())
         })?;
         self.close_full_batch(&guard)
@@ -123,13 +123,13 @@ impl CudaStream {
 impl StreamBackend for CudaStream {
     fn upload(&mut self, from: &mut dyn HostMemory, range: Range<u64>, to: &Region) -> Result<()> {
         if range.end.checked_sub(range.start) != Some(to.bytes) {
-            let detail = format!("bytes {range:?} of host memory into {} bytes", to.bytes);
+            let detail = format!("bytes {range:?} of host memory into a region of {} bytes", to.bytes);
             return Err(Error::unsupported(&self.open.context.id, "uploading", detail));
         }
         self.transfer("uploading", (from, range.start), to, |guard, host, device, bytes, stream| {
-            // SAFETY: both nvrtc_paths were checked to have so many bytes; the stream is alive and of this context;
-            // host memory and device memory are kept until the copy has ended, and the host memory is not
-            // written meanwhile.
+            // SAFETY: `transfer` checked that both sides have this many bytes; the stream is alive and was created in this
+            // context; `resources` keeps both memories until the copy has finished, and `CudaHostMemory::lend` hides the
+            // bytes from the host meanwhile.
             unsafe { (guard.driver.memcpy_to_device)(device, host.cast_const().cast(), bytes, stream.0) }
         })
     }
@@ -144,7 +144,7 @@ impl StreamBackend for CudaStream {
         let address = CudaMemory::address(to, &self.open, "uploading")?;
         if range.end.checked_sub(range.start) != Some(to.bytes) || range.end > memory.bytes().len() as u64 {
             let detail = format!(
-                "bytes {range:?} of shared memory of {} into {} bytes",
+                "bytes {range:?} of {} bytes of shared memory into a region of {} bytes",
                 memory.bytes().len(),
                 to.bytes
             );
@@ -156,21 +156,21 @@ impl StreamBackend for CudaStream {
         let open = self.open.clone();
         let guard = open.context.enter("uploading")?;
         let host = memory.pinned.at(range.start).cast_const().cast();
-        // SAFETY: both nvrtc_paths were checked to have so many bytes; the stream is alive and of this context; host memory
-        // and device memory are kept until the copy has ended, and nobody writes shared memory.
+        // SAFETY: both sides were checked to have this many bytes; the stream is alive and was created in this context;
+        // `resources` keeps both memories until the copy has finished, and shared memory is never written.
         let code = unsafe { (guard.driver.memcpy_to_device)(address, host, to.bytes as usize, self.raw.0) };
         guard.check_sized(code, to.bytes)?;
         self.queued += 1;
-        self.kept.push(OperationResource::Memory(to.memory.clone()), 0);
-        // Whoever shares it keeps it anyway, so it does not count as dear.
-        self.kept.push(OperationResource::Host(memory.pinned.clone()), 0);
+        self.resources.push(OperationResource::Memory(to.memory.clone()), 0);
+        // The caller keeps the shared memory anyway, so releasing it early would free nothing: it counts 0 bytes.
+        self.resources.push(OperationResource::Host(memory.pinned.clone()), 0);
         self.close_full_batch(&guard)?;
         Ok(true)
     }
 
     fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()> {
         self.transfer("downloading", (to, offset), from, |guard, host, device, bytes, stream| {
-            // SAFETY: as for an upload, and the host memory is not read meanwhile.
+            // SAFETY: as for `upload`.
             unsafe { (guard.driver.memcpy_to_host)(host.cast(), device, bytes, stream.0) }
         })
     }
@@ -180,21 +180,21 @@ impl StreamBackend for CudaStream {
         let (source, target) =
             (CudaMemory::address(from, &open, "copying")?, CudaMemory::address(to, &open, "copying")?);
         if from.bytes != to.bytes {
-            let detail = format!("{} bytes into {}", from.bytes, to.bytes);
+            let detail = format!("{} bytes into a region of {}", from.bytes, to.bytes);
             return Err(Error::unsupported(&open.context.id, "copying", detail));
         }
         if from.bytes == 0 {
             return Ok(());
         }
         let guard = open.context.enter("copying")?;
-        // SAFETY: both regions were checked to have so many bytes and are kept until the copy has ended; the
-        // stream is alive and of this context.
+        // SAFETY: `CudaMemory::address` checked both regions; `resources` keeps them until the copy has finished; the stream
+        // is alive and was created in this context.
         let code =
             unsafe { (guard.driver.memcpy_on_device)(target, source, from.bytes as usize, self.raw.0) };
         guard.check_sized(code, from.bytes)?;
         self.queued += 1;
-        self.kept.push(OperationResource::Memory(from.memory.clone()), 0);
-        self.kept.push(OperationResource::Memory(to.memory.clone()), 0);
+        self.resources.push(OperationResource::Memory(from.memory.clone()), 0);
+        self.resources.push(OperationResource::Memory(to.memory.clone()), 0);
         self.close_full_batch(&guard)
     }
 
@@ -205,19 +205,19 @@ impl StreamBackend for CudaStream {
             return Ok(());
         }
         let guard = open.context.enter("zeroing")?;
-        // SAFETY: the region was checked to have so many bytes and is kept until they are zero; the stream is
-        // alive and of this context.
+        // SAFETY: `CudaMemory::address` checked the region; `resources` keeps it until the operation has finished; the stream
+        // is alive and was created in this context.
         let code = unsafe { (guard.driver.memset_d8)(address, 0, region.bytes as usize, self.raw.0) };
         guard.check_sized(code, region.bytes)?;
         self.queued += 1;
-        self.kept.push(OperationResource::Memory(region.memory.clone()), 0);
+        self.resources.push(OperationResource::Memory(region.memory.clone()), 0);
         self.close_full_batch(&guard)
     }
 
     fn fill(&mut self, region: &Region, pattern: &[u8]) -> Result<bool> {
         let open = self.open.clone();
         let address = CudaMemory::address(region, &open, "filling")?;
-        // What the driver repeats by itself: one, two or four bytes, where the region is aligned to as many.
+        // The driver repeats patterns of one, two or four bytes, in regions that are aligned to the pattern's size.
         let repeats = |width: usize| {
             pattern.len().is_multiple_of(width)
                 && address.is_multiple_of(width as u64)
@@ -226,8 +226,8 @@ impl StreamBackend for CudaStream {
         let Some(width) = [1, 2, 4].into_iter().find(|&width| repeats(width)) else { return Ok(false) };
         let guard = open.context.enter("filling")?;
         let (driver, stream, count) = (guard.driver, self.raw.0, region.bytes as usize / width);
-        // SAFETY: the region was checked to have so many bytes, `count` times `width`, and is kept until they are written;
-        // the stream is alive and of this context.
+        // SAFETY: `CudaMemory::address` checked the region, which has `count * width` bytes; `resources` keeps it until the
+        // operation has finished; the stream is alive and was created in this context.
         let code = unsafe {
             match *pattern {
                 [byte, ..] if width == 1 => (driver.memset_d8)(address, byte, count, stream),
@@ -242,7 +242,7 @@ impl StreamBackend for CudaStream {
         };
         guard.check_sized(code, region.bytes)?;
         self.queued += 1;
-        self.kept.push(OperationResource::Memory(region.memory.clone()), 0);
+        self.resources.push(OperationResource::Memory(region.memory.clone()), 0);
         self.close_full_batch(&guard)?;
         Ok(true)
     }
@@ -254,14 +254,14 @@ impl StreamBackend for CudaStream {
         else {
             return errors::wrong_device(&self.open.context.id, "launching a kernel", "kernel");
         };
-        // The bound kernel's context is on the same context, and unlike the stream's can be borrowed meanwhile.
+        // The kernel's context is the same one, and unlike the stream's it can be borrowed while `self` is changed.
         let guard = kernel.open.context.enter("launching a kernel")?;
         kernel.launch(&guard, self.raw.0, groups, params)?;
         self.queued += 1;
-        // A kernel that is launched again and again is kept once a batch.
-        if !matches!(self.kept.latest(), Some(OperationResource::BoundKernel(last)) if Arc::ptr_eq(last, bound))
+        // A kernel that is launched repeatedly is kept once per batch.
+        if !matches!(self.resources.latest(), Some(OperationResource::BoundKernel(last)) if Arc::ptr_eq(last, bound))
         {
-            self.kept.push(OperationResource::BoundKernel(bound.clone()), 0);
+            self.resources.push(OperationResource::BoundKernel(bound.clone()), 0);
         }
         self.close_full_batch(&guard)
     }
@@ -276,11 +276,12 @@ impl StreamBackend for CudaStream {
             .downcast_ref::<CudaGraph>()
             .filter(|recorded| recorded.open.context.is_same_context(&self.open.context));
         let Some(recorded) = recorded else { return Ok(false) };
-        let guard = recorded.open.context.enter("launching what was recorded")?;
+        let guard = recorded.open.context.enter("replaying a graph")?;
         recorded.launch(&guard, self.raw.0)?;
         self.queued += 1;
-        if !matches!(self.kept.latest(), Some(OperationResource::Graph(last)) if Arc::ptr_eq(last, graph)) {
-            self.kept.push(OperationResource::Graph(graph.clone()), 0);
+        if !matches!(self.resources.latest(), Some(OperationResource::Graph(last)) if Arc::ptr_eq(last, graph))
+        {
+            self.resources.push(OperationResource::Graph(graph.clone()), 0);
         }
         self.close_full_batch(&guard)?;
         Ok(true)
@@ -295,10 +296,10 @@ impl StreamBackend for CudaStream {
 
     fn record_event(&mut self) -> Result<Arc<dyn Event>> {
         let open = self.open.clone();
-        let guard = open.context.enter("marking a stream")?;
+        let guard = open.context.enter("recording an event")?;
         let event = Arc::new(PooledEvent::record(&open, &guard, Timing::Off, self.raw.0)?);
-        // The event tells the end of the batch so far as well as an event of its own would.
-        self.kept.close(self.queued, || event.clone());
+        // This event also marks the end of the current batch, which saves one of its own.
+        self.resources.close(self.queued, || event.clone());
         self.release_finished(&guard)?;
         Ok(Arc::new(CudaEvent { event, progress: self.progress.clone(), operation: self.queued }))
     }
@@ -316,7 +317,7 @@ impl StreamBackend for CudaStream {
 
     unsafe fn wait_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
         let guard = self.open.context.enter("waiting for an event")?;
-        // SAFETY: the stream is alive and of this context; that the event is too, the caller says.
+        // SAFETY: the stream is alive and was created in this context; the caller promises the same of the event.
         guard.check(unsafe { (guard.driver.stream_wait_event)(self.raw.0, event.cast(), 0) })?;
         self.queued += 1;
         Ok(true)
@@ -324,14 +325,14 @@ impl StreamBackend for CudaStream {
 
     unsafe fn record_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
         let guard = self.open.context.enter("signalling an event")?;
-        // SAFETY: as above.
+        // SAFETY: as for `wait_cuda_event`.
         guard.check(unsafe { (guard.driver.event_record)(event.cast(), self.raw.0) })?;
         self.queued += 1;
         Ok(true)
     }
 
     fn flush(&mut self) -> Result<()> {
-        // The driver starts what it is given, on Windows when it is asked how far it is.
+        // The driver starts operations by itself; on Windows, a query makes it do so.
         self.is_empty().map(drop)
     }
 
@@ -340,31 +341,31 @@ impl StreamBackend for CudaStream {
             return Err(event::timed_out(&self.open, "waiting for a stream", timeout));
         }
         self.progress.reach(self.queued);
-        self.kept.clear();
+        self.resources.clear();
         Ok(())
     }
 }
 
 impl Drop for CudaStream {
-    // Never waits: what is under way goes on, and what it uses is buried until it has ended.
+    // Never waits: operations in flight go on, and their resources are kept until they have finished.
     fn drop(&mut self) {
         let raw = RawStream(self.raw.0);
-        let kept = std::mem::take(&mut self.kept);
-        let ended = self.progress.finished() >= self.queued || matches!(self.is_empty(), Ok(true));
-        if ended {
+        let resources = std::mem::take(&mut self.resources);
+        let has_finished = self.progress.finished() >= self.queued || matches!(self.is_empty(), Ok(true));
+        if has_finished {
             self.progress.reach(self.queued);
             self.open.return_stream(raw);
             return;
         }
-        // After a loss nothing runs any more, and letting go touches nothing.
+        // After a loss nothing runs, and dropping the resources calls no driver function.
         let Ok(guard) = self.open.context.enter("closing a stream") else { return };
         match PooledEvent::record(&self.open, &guard, Timing::Off, raw.0) {
-            Ok(end) => self.open.keep_unfinished(UnfinishedWork { end, _resources: kept }),
+            Ok(end) => self.open.keep_unfinished(UnfinishedWork { end, _resources: resources }),
             Err(_) if self.open.context.primary.is_lost() => {}
-            // Nothing will tell when its work has ended, so what that uses is never freed.
-            Err(_) => std::mem::forget(kept),
+            // Without an event, the end of the work cannot be known: its resources are leaked.
+            Err(_) => std::mem::forget(resources),
         }
-        // SAFETY: the stream is of this context, and nobody else has it; the driver finishes its work first.
+        // SAFETY: the stream was created in this context, and this was its only owner; the driver finishes its work first.
         unsafe { (guard.driver.stream_destroy)(raw.0) };
     }
 }

@@ -1,7 +1,7 @@
-//! What only a card can show: ignored unless asked for, and failing where there is none.
+//! Tests that need a card. They are ignored by default, and fail if there is none.
 //!
-//! All of a process shares a card's context, so nothing here may break it: losing a card is tested in
-//! `tests/cuda_loss.rs`, which is a process of its own.
+//! All tests of a process share a card's context, so none may break it: `tests/cuda_loss.rs`, a process of its own, tests the
+//! loss of a card.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ extern "C" __global__ void increment(unsigned *out) {
     out[blockIdx.x * blockDim.x + threadIdx.x] += 1;
 }
 
-// Keeps a multiprocessor busy for so many clocks.
+// Keeps a multiprocessor busy for this many clocks.
 extern "C" __global__ void idle(unsigned *out, unsigned long long clocks) {
     long long start = clock64();
     while (clock64() - start < (long long)clocks) {}
@@ -84,7 +84,7 @@ fn a_card_is_described_without_opening_it() {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn thousands_of_launches_run_in_order_and_are_let_go() {
+fn thousands_of_launches_run_in_order_and_their_resources_are_dropped() {
     let device = card();
     let program = device.compile(&increment()).unwrap();
     let buffers = [device.buffer::<u32>(64).unwrap(), device.buffer::<u32>(64).unwrap()];
@@ -100,7 +100,7 @@ fn thousands_of_launches_run_in_order_and_are_let_go() {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn whatever_is_dropped_lives_until_its_work_has_ended() {
+fn dropped_resources_live_until_their_operations_have_finished() {
     let device = card();
     let slow = device.compile(&idle()).unwrap();
     let counter = device.buffer::<u32>(1).unwrap();
@@ -109,7 +109,7 @@ fn whatever_is_dropped_lives_until_its_work_has_ended() {
         let own = device.buffer_from(&[7u32; 1 << 16]).unwrap();
         stream.launch(&slow.bind(&[counter.arg()]).unwrap(), 1, &1_000_000u64).unwrap();
         stream.upload(&[9u32; 1 << 16], &own).unwrap();
-        // Stream, kernel, buffer and staging memory all go here, with everything still under way.
+        // Stream, kernel, buffer and staging memory are dropped here, with everything still in flight.
         drop(stream.download(&own).unwrap());
     }
     let mut stream = device.stream().unwrap();
@@ -205,7 +205,7 @@ fn three_partitions_and_impossible_ones() {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn what_is_current_to_a_thread_is_current_to_it_afterwards() {
+fn the_current_context_of_a_thread_is_restored() {
     let driver = super::Driver::get().unwrap();
     let current = || {
         let mut raw = std::ptr::null_mut();

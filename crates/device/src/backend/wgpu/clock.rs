@@ -1,8 +1,7 @@
-//! The device's own clock.
+//! Timestamps, which a stream writes into the slots of a [`TimestampQueries`].
 //!
-//! A stream writes the clock into the slots of a [`TimestampQueries`]. When it submits, the slots are copied to where the
-//! host can read them, and when that has ended the readings go to the timestamps and the queries to the next
-//! stream that asks.
+//! When the stream submits, the slots are copied to host memory. When that copy has finished, the readings go to the
+//! timestamps, and the `TimestampQueries` is free for the next stream.
 
 use std::{
     any::Any,
@@ -14,7 +13,7 @@ use wgpu::{Buffer, BufferDescriptor, BufferUsages, CommandEncoder, QuerySet, Que
 
 use super::{
     super::{Direction, Timestamp},
-    host::Staged,
+    host::StagingMemory,
     open_device::OpenDevice,
 };
 use crate::{
@@ -24,10 +23,10 @@ use crate::{
 
 const OPERATION: &str = "reading a timestamp";
 
-/// How many times a queries can be written to before it must be submitted.
+/// Number of timestamps in a `TimestampQueries`.
 const SLOTS: u32 = 64;
 
-/// The free_queries that wait to be used again, and what a tick is worth.
+/// The free `TimestampQueries`, and the duration of a tick.
 #[derive(Debug)]
 pub(super) struct Clock {
     free_queries: Arc<Mutex<Vec<TimestampQueries>>>,
@@ -40,12 +39,12 @@ impl Clock {
     }
 }
 
-/// Slots for readings, and the way from there to the host.
+/// Slots for timestamps, and the buffers through which they reach the host.
 #[derive(Debug)]
 struct TimestampQueries {
     slots: QuerySet,
     resolved: Buffer,
-    readable: Staged,
+    readable: StagingMemory,
 }
 
 impl TimestampQueries {
@@ -69,10 +68,10 @@ impl TimestampQueries {
     }
 }
 
-/// The readings of one submission, once they are there.
+/// The readings of one submission, once it has finished.
 type Readings = Arc<OnceLock<Vec<u64>>>;
 
-/// The readings that a stream has written and not yet submitted.
+/// The timestamps that a stream has recorded and not yet submitted.
 #[derive(Debug)]
 pub(super) struct PendingTimestamps {
     queries: TimestampQueries,
@@ -94,32 +93,32 @@ impl PendingTimestamps {
         Ok(PendingTimestamps { queries, used: 0, readings: Readings::default() })
     }
 
-    /// Whether there is no slot left.
+    /// Whether all slots are used.
     pub(super) fn is_full(&self) -> bool {
         self.used == SLOTS
     }
 
-    /// Reads the clock at this point of the encoder.
+    /// Records a timestamp in the encoder.
     pub(super) fn write(&mut self, open: &Arc<OpenDevice>, encoder: &mut CommandEncoder) -> WgpuTimestamp {
         encoder.write_timestamp(&self.queries.slots, self.used);
         self.used += 1;
         WgpuTimestamp { open: open.clone(), readings: self.readings.clone(), slot: self.used as usize - 1 }
     }
 
-    /// The last thing before the encoder is submitted.
+    /// Records the copy of the readings to host memory. Called last, before the encoder is submitted.
     pub(super) fn resolve(&self, encoder: &mut CommandEncoder) {
         let TimestampQueries { slots, resolved, readable } = &self.queries;
         encoder.resolve_query_set(slots, 0..self.used, resolved, 0);
         encoder.copy_buffer_to_buffer(resolved, 0, &readable.buffer, 0, u64::from(self.used) * 8);
     }
 
-    /// The first thing after the encoder was submitted.
+    /// Collects the readings when the submission has finished. Called right after it was made.
     pub(super) fn collect(self, open: &OpenDevice) {
         let PendingTimestamps { queries: TimestampQueries { slots, resolved, readable }, used, readings } =
             self;
         let free_queries = open.clock.free_queries.clone();
         readable.when_idle(&open.queue, Direction::Download, move |readable| {
-            // Where there is none the device is lost, and the timestamps stay without a reading.
+            // `None` means that the device is lost: the timestamps then have no reading.
             let Some(readable) = readable else { return };
             let Some(bytes) = readable.read(used as usize * 8) else { return };
             let _ = readings.set(bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect());

@@ -1,4 +1,4 @@
-//! Points in a stream.
+//! Events: points in a stream.
 
 use std::{
     sync::{
@@ -15,13 +15,13 @@ use crate::error::{Error, Result};
 
 const OPERATION: &str = "waiting for a stream";
 
-/// The end of a submission. Any number of threads may wait for it, each on the driver, at once.
+/// The end of a submission. Any number of threads may wait for it at once.
 #[derive(Debug)]
 pub(super) struct WgpuEvent {
     pub(super) open: Arc<OpenDevice>,
-    /// None where nothing had been submitted.
+    /// `None` if nothing was submitted before it.
     submission: Option<SubmissionIndex>,
-    /// The stream's last download on the queue for transfers; 0 where there was none.
+    /// The stream's last download on the transfer queue, or 0.
     pub(super) download: u64,
     is_done: AtomicBool,
 }
@@ -37,12 +37,12 @@ impl WgpuEvent {
             return self.open.check(OPERATION).map(|()| true);
         }
         let began = Instant::now();
-        if !self.open.downloaded(OPERATION, self.download, timeout)? {
+        if !self.open.wait_download(OPERATION, self.download, timeout)? {
             return Ok(false);
         }
         let left = timeout.map(|limit| limit.saturating_sub(began.elapsed()));
         let is_done = match &self.submission {
-            Some(submission) => self.open.reached(OPERATION, submission, left)?,
+            Some(submission) => self.open.wait_submission(OPERATION, submission, left)?,
             None => true,
         };
         self.is_done.store(is_done, Release);

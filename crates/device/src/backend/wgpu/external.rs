@@ -1,4 +1,4 @@
-//! Devices that the caller has raw.
+//! External devices: a `wgpu::Device` that the caller has created.
 
 use std::sync::{
     Arc,
@@ -19,13 +19,13 @@ use crate::{
     error::{Error, Result},
 };
 
-/// The features of these that Evener has a use for: what to request a `wgpu::Device` with that is given to
+/// Returns those of an adapter's features that Evener uses. Request a `wgpu::Device` with them before you give it to
 /// [`Device::from_wgpu`](crate::Device::from_wgpu).
 pub fn wgpu_features(has: wgpu::Features) -> wgpu::Features {
     describe::features(has).1
 }
 
-/// The source of a device of the caller's.
+/// Returns the source of an external device.
 pub(crate) fn source_of(adapter: &Adapter, device: &Device, queue: &Queue) -> Result<Arc<dyn Source>> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let refuse = |detail: String| {
@@ -68,7 +68,7 @@ impl Source for ExternalSource {
 
     fn open(&self) -> Result<Arc<dyn Backend>> {
         let (device, queue) = (self.device.clone(), self.queue.clone());
-        // Nothing is told to it but by the calls themselves: the callbacks are the caller's.
+        // The callbacks belong to the caller, so errors come from the calls themselves.
         let raw = RawDevice { device, queue, failure: Default::default(), transfers: None };
         let (features, limits) = (describe::features(self.device.features()), self.device.limits());
         let mut open = open_device_from(&self.description, &self.adapter, raw, features, &limits);

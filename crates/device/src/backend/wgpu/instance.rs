@@ -21,14 +21,14 @@ pub(super) const FALLBACK: &[Api] =
 
 /// The turn to ask a driver for an instance, for its adapters or for a device. Vulkan lets several threads do so at once,
 /// but drivers are least used to that: NVIDIA's has crashed (gfx-rs/wgpu#5930, kvark/blade#336).
-pub(super) fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn driver_lock() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The API's adapters that can compute, or why there are none.
 pub(super) fn adapters(api: Api) -> Result<Vec<Adapter>, String> {
-    let _turn = turn();
+    let _lock = driver_lock();
     static VULKAN: LazyLock<Result<Instance, String>> = LazyLock::new(vulkan);
     static METAL: LazyLock<Instance> = LazyLock::new(|| plain(Backends::METAL));
     static DX12: LazyLock<Instance> = LazyLock::new(|| plain(Backends::DX12));

@@ -17,7 +17,7 @@ use super::{
         cpu::too_little_free,
     },
     failure::translate,
-    host::Staged,
+    host::StagingMemory,
     open_device::{OpenDevice, TransferError},
 };
 use crate::{
@@ -167,28 +167,33 @@ impl OpenDevice {
         })
     }
 
-    /// Staging memory for so many bytes.
-    pub(super) fn make_staging(&self, operation: &str, bytes: u64, direction: Direction) -> Result<Staged> {
-        let Some(pages) = &self.pages else {
+    /// StagingCaches memory for so many bytes.
+    pub(super) fn make_staging(
+        &self,
+        operation: &str,
+        bytes: u64,
+        direction: Direction,
+    ) -> Result<StagingMemory> {
+        let Some(allocator) = &self.host_allocator else {
             let (usage, is_mapped) = match direction {
                 Direction::Upload => (BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC, true),
                 Direction::Download => (BufferUsages::MAP_READ | BufferUsages::COPY_DST, false),
             };
             let buffer = self.make_block(operation, bytes, usage, is_mapped, true)?;
-            return Ok(Staged { buffer, pages: None });
+            return Ok(StagingMemory { buffer, mapped: None });
         };
         self.make_fitting(operation, bytes, |size| {
             if let Some(free) = too_little_free(size, || self.trim_all()) {
                 return Err(self.out_of_memory(operation, size, Some(free), "the machine's memory"));
             }
-            let make = || self.attempt(operation, || pages.make(size, direction));
+            let make = || self.attempt(operation, || allocator.make(size, direction));
             let mut made = make()?;
             if let Err(TransferError::OutOfMemory) = made {
                 self.trim_all();
                 made = make()?;
             }
             match made {
-                Ok((buffer, pages)) => Ok(Staged { buffer, pages: Some(pages) }),
+                Ok((buffer, mapped)) => Ok(StagingMemory { buffer, mapped: Some(mapped) }),
                 Err(TransferError::OutOfMemory) => {
                     Err(self.out_of_memory(operation, size, None, "the driver's host memory"))
                 }

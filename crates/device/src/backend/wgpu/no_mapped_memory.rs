@@ -1,4 +1,4 @@
-//! No host memory of our own, where there is no Vulkan.
+//! A stand-in for `mapped_memory` on systems without Vulkan.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use wgpu::{Buffer, Device};
 
 use super::{super::Direction, open_device::TransferError};
 
-/// A Vulkan device as the source of host memory, of which there is none.
+/// Allocates host memory of a Vulkan device. It has no values on this system.
 #[derive(Debug)]
 pub(super) enum HostAllocator {}
 
 impl HostAllocator {
-    /// Nothing: the device is not Vulkan's.
+    /// Returns `None`: the device is not a Vulkan device.
     pub(super) fn new(_: &Device) -> Option<Arc<Self>> {
         None
     }
@@ -25,12 +25,12 @@ impl HostAllocator {
     }
 }
 
-/// Mapped host memory, of which there is none.
+/// Mapped host memory. It has no values on this system.
 #[derive(Debug)]
 pub(super) enum MappedMemory {}
 
 impl MappedMemory {
-    /// The bytes, of which there are none.
+    /// Never called.
     ///
     /// # Safety
     /// None is needed.
@@ -38,7 +38,7 @@ impl MappedMemory {
         match *self {}
     }
 
-    /// The bytes, of which there are none.
+    /// Never called.
     ///
     /// # Safety
     /// None is needed.

@@ -1,21 +1,21 @@
-//! No second queue, where there is no Vulkan.
+//! A stand-in for `transfer` on systems without Vulkan.
 
 use std::{sync::Arc, time::Duration};
 
 use wgpu::{Adapter, Buffer, BufferUsages, CommandBuffer, Device, DeviceDescriptor, Queue, SubmissionIndex};
 
-use super::{host::Block, memory::DeviceBlock, open_device::TransferError};
+use super::{host::StagingBlock, memory::DeviceBlock, open_device::TransferError};
 
-/// A queue for downloads, of which there is none.
+/// A queue for downloads. It has no values on this system.
 #[derive(Debug)]
 pub(super) enum TransferQueue {}
 
-/// The family of queues that copy beside the others: none.
+/// Returns `None`: there is no queue family for transfers.
 pub(super) fn family(_: &Adapter) -> Option<u32> {
     None
 }
 
-/// Opens nothing: the adapter is not Vulkan's.
+/// Returns `None`: the adapter is not a Vulkan adapter.
 pub(super) fn request(
     _: &Adapter,
     _: Option<u32>,
@@ -37,7 +37,7 @@ impl TransferQueue {
         &self,
         _: u64,
         _: (&Arc<DeviceBlock>, u64),
-        _: &Arc<Block>,
+        _: &Arc<StagingBlock>,
         _: u64,
     ) -> Result<u64, TransferError> {
         match *self {}

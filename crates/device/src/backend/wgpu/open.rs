@@ -1,4 +1,4 @@
-//! Opening a device, and what an open one can be asked for.
+//! Opening a device, and the `Backend` of an open one.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{
     clock::Clock,
     describe,
     failure::{DeviceFailure, catch_panic},
-    host::{Staging, WgpuHostMemory},
+    host::{StagingCaches, WgpuHostMemory},
     idle::{self, RawDevice},
     instance,
     mapped_memory::HostAllocator,
@@ -29,10 +29,10 @@ use crate::{
     kernel::Kernel,
 };
 
-/// The cache keeps this part of the device's memory at most.
+/// The cache of device memory keeps at most the device's memory divided by this.
 const CACHE_DIVISOR: u64 = 4;
 
-/// The cache keeps so many bytes at most where the device does not tell how much memory it has.
+/// Maximum bytes in the cache of a device that does not report the size of its memory.
 const DEFAULT_CACHE_BYTES: u64 = 1 << 30;
 
 /// An open device.
@@ -42,12 +42,13 @@ pub(super) struct WgpuBackend {
 }
 
 impl WgpuBackend {
-    /// Takes open of an adapter's device with everything that it can do and that this crate has a use for.
-    pub(super) fn open_device(description: &Description, adapter: &Adapter) -> Result<Self> {
+    /// Opens an adapter's device with all features that the adapter has and this crate uses.
+    pub(super) fn open(description: &Description, adapter: &Adapter) -> Result<Self> {
         Ok(Self::of(open_device(description, adapter)?))
     }
 
-    /// An open device, which gives up what it keeps for reuse where another opening of the same device has no room.
+    /// Wraps an open device, and lists it so that it frees its cached memory when another opening of the device has none
+    /// left.
     pub(super) fn of(open: OpenDevice) -> Self {
         let open = Arc::new(open);
         idle::register(&open);
@@ -55,7 +56,7 @@ impl WgpuBackend {
     }
 }
 
-/// A open on a new or an idle device.
+/// Opens a new device, or takes an idle one.
 pub(super) fn open_device(description: &Description, adapter: &Adapter) -> Result<OpenDevice> {
     let id = description.id.clone();
     let (features, ask) = describe::features(adapter.features());
@@ -67,7 +68,7 @@ pub(super) fn open_device(description: &Description, adapter: &Adapter) -> Resul
     Ok(open_device_from(description, adapter, raw, (features, ask), &limits))
 }
 
-/// A open on a device that was raw with these features and limits.
+/// Builds an open device from a `wgpu::Device` that was requested with these features and limits.
 pub(super) fn open_device_from(
     description: &Description,
     adapter: &Adapter,
@@ -77,8 +78,8 @@ pub(super) fn open_device_from(
 ) -> OpenDevice {
     let RawDevice { device, queue, failure, transfers } = raw;
     OpenDevice {
-        pages: HostAllocator::new(&device),
-        gate: Default::default(),
+        host_allocator: HostAllocator::new(&device),
+        mapping_lock: Default::default(),
         clock: Clock::new(&queue),
         kind: description.kind,
         capabilities: describe::capabilities(features, asked, limits, &adapter.get_info()),
@@ -90,23 +91,23 @@ pub(super) fn open_device_from(
             description.memory_bytes.map_or(DEFAULT_CACHE_BYTES, |bytes| bytes / CACHE_DIVISOR),
         )),
         transfers,
-        staging: Staging::new(),
+        staging: StagingCaches::new(),
         modules: Default::default(),
         pipeline_key: pipeline_cache::device_key(&adapter.get_info(), asked),
         id: description.id.clone(),
     }
 }
 
-/// Asks the driver for a device.
+/// Requests a device from the driver.
 fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::Limits) -> Result<RawDevice> {
     let descriptor = DeviceDescriptor {
         required_features: ask,
         required_limits: limits,
-        // Blocks are kept on the cache, so asking the driver for small pieces costs little.
+        // Blocks are cached, so allocating small ones from the driver is rare.
         memory_hints: MemoryHints::MemoryUsage,
         ..DeviceDescriptor::default()
     };
-    let _turn = instance::turn();
+    let _lock = instance::driver_lock();
     let refused = |why: String| Error::lost(id, "opening it", why);
     let family = transfer::family(adapter);
     let request = || match transfer::request(adapter, family, &descriptor) {
@@ -137,7 +138,8 @@ impl Backend for WgpuBackend {
     }
 
     fn adopt_wgpu(&self, buffer: &wgpu::Buffer) -> Result<Option<Arc<dyn Memory>>> {
-        // A device of Evener's own uses raw handles of its buffers, of which it has to know that they are its own.
+        // Evener's own devices pass raw handles of their buffers to Vulkan, so every buffer of theirs must be Evener's
+        // too.
         if !self.open.is_external {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! The open on an open device, which everything made from it shares.
+//! An open device: the state that its streams, buffers and kernels share.
 
 use std::{
     mem::ManuallyDrop,
@@ -12,7 +12,7 @@ use super::{
     super::block_cache::BlockCache,
     clock::Clock,
     failure::{DeviceFailure, catch_panic, translate, watch},
-    host::Staging,
+    host::StagingCaches,
     idle::{self, RawDevice},
     mapped_memory::HostAllocator,
     program::Modules,
@@ -23,62 +23,63 @@ use crate::{
     error::{Error, Result},
 };
 
-/// Downloads of at least so many bytes go to the queue for transfers: shorter ones are over before two queues have
-/// agreed on whose turn it is. Device memory of at least this size is made for both queues.
+/// Downloads of at least this many bytes use the transfer queue: shorter ones take less time than synchronizing two
+/// queues. Device memory of at least this size is created for both queues.
 pub(super) const TRANSFER_BYTES: u64 = 1 << 20;
 
-/// How long a wait for a download lasts before the device is asked whether it is lost.
+/// How often a wait for a download checks whether the device is lost.
 const LOSS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why the queue for transfers did not do what it was asked for.
+/// Why the transfer queue did not perform an operation.
 #[derive(Debug, PartialEq, Eq)]
 #[cfg_attr(target_vendor = "apple", allow(dead_code, reason = "there is no such queue"))]
 pub(super) enum TransferError {
-    /// There is no memory for it, on the host or on the device. The queue goes on.
+    /// There is not enough memory, on the host or on the device. The queue still works.
     OutOfMemory,
     /// The device is lost, for this reason.
     Lost(String),
 }
 
-/// An open device: wgpu's device and queue, its memory, and what has gone wrong with it.
+/// An open device: wgpu's device and queue, cached memory and compiled modules, and the errors that its callbacks
+/// reported.
 #[derive(Debug)]
 pub(super) struct OpenDevice {
     pub(super) id: DeviceId,
     pub(super) kind: DeviceKind,
     pub(super) capabilities: Capabilities,
     pub(super) device: wgpu::Device,
-    /// Whether the device is the caller's, who then submits, polls, listens for errors and destroys as it likes.
+    /// Whether the `wgpu::Device` is the caller's, who may submit, poll, set callbacks and destroy it at any time.
     pub(super) is_external: bool,
-    /// Runs submissions in order, one after the other has its effects. This is the only handle on it, but for a caller's.
+    /// Runs submissions in order. Apart from the caller of an external device, this is its only user.
     pub(super) queue: wgpu::Queue,
     pub(super) failure: Arc<DeviceFailure>,
     pub(super) cache: Arc<BlockCache<wgpu::Buffer>>,
-    /// Where large downloads go, where the device has a queue for them.
+    /// The queue for large downloads, if the device has one.
     pub(super) transfers: Option<Arc<TransferQueue>>,
-    pub(super) staging: Staging,
-    /// Where the host memory of a Vulkan device comes from.
-    pub(super) pages: Option<Arc<HostAllocator>>,
-    /// Held where wgpu may destroy buffers, and where mapped memory of wgpu's is copied from and to.
-    pub(super) gate: Mutex<()>,
+    pub(super) staging: StagingCaches,
+    /// Allocates the host memory of a Vulkan device; `None` for other APIs.
+    pub(super) host_allocator: Option<Arc<HostAllocator>>,
+    /// Held during calls in which wgpu may destroy buffers, and while the host copies from or to wgpu's mapped memory.
+    pub(super) mapping_lock: Mutex<()>,
     pub(super) modules: Mutex<Modules>,
-    /// What compiled pipelines are kept under on disk, where the device gives them.
+    /// The device's part of the key of compiled pipelines on disk, if the device supports them.
     pub(super) pipeline_key: Option<String>,
     pub(super) clock: Clock,
 }
 
 impl OpenDevice {
-    /// Fails with what has gone wrong since the last call, if anything.
+    /// Returns an error that was reported outside of a call since the last check.
     pub(super) fn check(&self, operation: &str) -> Result<()> {
         self.failure.check(&self.id, operation)
     }
 
-    /// Makes calls to wgpu and returns the first error that they reported. A device of the caller's reports to an error
-    /// scope, because the callback for errors is the caller's.
+    /// Runs calls to wgpu and returns the first error that they reported. An external device uses error scopes, because
+    /// its error callback belongs to the caller.
     pub(super) fn watch<T>(&self, calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
         if !self.is_external {
             return watch(calls);
         }
-        // They end in the reverse order, also where the calls unwind.
+        // Scopes are dropped in reverse order, even if the calls unwind.
         let memory = self.device.push_error_scope(ErrorFilter::OutOfMemory);
         let internal = self.device.push_error_scope(ErrorFilter::Internal);
         let validation = self.device.push_error_scope(ErrorFilter::Validation);
@@ -89,48 +90,51 @@ impl OpenDevice {
         (made, memory.or(validation).or(internal))
     }
 
-    /// Makes calls to wgpu that each succeed or are of no use.
+    /// Runs calls to wgpu, and returns an error if any of them failed.
     pub(super) fn attempt<T>(&self, operation: &str, calls: impl FnOnce() -> T) -> Result<T> {
         self.check(operation)?;
         let (made, error) = self.watch(calls);
         match error {
             Some(error) => Err(translate(error, &self.id, operation, 0)),
-            // The loss of the device is not told to its calls: what was made is then of no use.
+            // wgpu reports no error to calls on a lost device, but their results are unusable.
             None => self.check(operation).map(|()| made),
         }
     }
 
-    /// Takes note of what has ended, so that memory comes free and callbacks run.
+    /// Processes finished work: wgpu frees memory and runs callbacks.
     pub(super) fn poll(&self, operation: &str) -> Result<PollStatus> {
-        match self.ask(operation, PollType::Poll)? {
+        match self.poll_with(operation, PollType::Poll)? {
             Ok(status) => Ok(status),
             Err(why) => Err(Error::lost(&self.id, operation, why.to_string())),
         }
     }
 
-    /// Submits to the queue, behind the download of this number where there is one, and gives the submission its number.
+    /// Submits to wgpu's queue, after the download of the number `after` (0 for none). Returns the submission and its
+    /// number.
     pub(super) fn submit(&self, commands: Option<CommandBuffer>, after: u64) -> (SubmissionIndex, u64) {
         match &self.transfers {
             Some(transfers) => transfers.submit(&self.queue, commands, after),
             None => {
-                let _turn = self.turn();
+                let _lock = self.lock_mappings();
                 (self.queue.submit(commands), 0)
             }
         }
     }
 
-    /// The turn to call what may destroy mapped buffers of a lost device, or to touch one. None is needed where the host
-    /// memory is not wgpu's.
-    pub(super) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
-        self.pages.is_none().then(|| self.gate.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Locks out calls that may destroy mapped buffers of a lost device, for access to such a buffer. Not needed where
+    /// the host memory does not belong to wgpu.
+    pub(super) fn lock_mappings(&self) -> Option<MutexGuard<'_, ()>> {
+        self.host_allocator
+            .is_none()
+            .then(|| self.mapping_lock.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether device memory of this size is made for the queue for transfers too.
+    /// Whether device memory of this size is created for the transfer queue too.
     pub(super) fn is_made_for_transfers(&self, bytes: u64) -> bool {
         self.transfers.is_some() && bytes >= TRANSFER_BYTES
     }
 
-    /// Makes a buffer in device memory that both queues may use. Nothing where there is no room.
+    /// Creates a buffer in device memory that both queues may use. Returns `None` if there is not enough memory.
     pub(super) fn make_shared_buffer(
         &self,
         operation: &str,
@@ -151,7 +155,7 @@ impl OpenDevice {
         }
     }
 
-    /// What the queue for transfers said, as an error.
+    /// Turns an error of the transfer queue into an `Error`.
     pub(super) fn transfer_failed(&self, operation: &str, why: TransferError) -> Error {
         match why {
             TransferError::OutOfMemory => Error::OutOfMemory {
@@ -169,8 +173,13 @@ impl OpenDevice {
         }
     }
 
-    /// Waits for a download on the queue for transfers. False when it had not ended in time.
-    pub(super) fn downloaded(&self, operation: &str, number: u64, timeout: Option<Duration>) -> Result<bool> {
+    /// Waits for a download on the transfer queue. Returns false on timeout.
+    pub(super) fn wait_download(
+        &self,
+        operation: &str,
+        number: u64,
+        timeout: Option<Duration>,
+    ) -> Result<bool> {
         let Some(transfers) = self.transfers.as_ref().filter(|_| number > 0) else { return Ok(true) };
         let began = Instant::now();
         loop {
@@ -187,20 +196,20 @@ impl OpenDevice {
         }
     }
 
-    /// Waits for a submission. False when it had not ended in time.
-    pub(super) fn reached(
+    /// Waits for a submission. Returns false on timeout.
+    pub(super) fn wait_submission(
         &self,
         operation: &str,
         submission: &SubmissionIndex,
         timeout: Option<Duration>,
     ) -> Result<bool> {
         let began = Instant::now();
-        // A wait that needs the turn would keep others from it.
-        let at_once = self.pages.is_none().then_some(Duration::ZERO);
+        // A long wait under the lock would keep other threads from it, so the device is polled instead.
+        let at_once = self.host_allocator.is_none().then_some(Duration::ZERO);
         loop {
             let slice = at_once.or(timeout);
             let wait = PollType::Wait { submission_index: Some(submission.clone()), timeout: slice };
-            match self.ask(operation, wait)? {
+            match self.poll_with(operation, wait)? {
                 Ok(_) => return Ok(true),
                 Err(PollError::Timeout) if timeout.is_some_and(|limit| began.elapsed() >= limit) => {
                     return Ok(false);
@@ -215,10 +224,11 @@ impl OpenDevice {
         }
     }
 
-    /// Polls, unless the device is known to be lost. Where it is lost and not yet known to be, wgpu destroys all buffers:
-    /// what the host reads is not in them ([`super::mapped_memory`]), or is touched under the lock that is held here.
-    fn ask(&self, operation: &str, how: PollType) -> Result<Result<PollStatus, PollError>> {
-        let _turn = self.turn();
+    /// Polls the device, unless it is known to be lost. If it is lost and this is not yet known, wgpu destroys all
+    /// buffers: host memory is either not in them ([`super::mapped_memory`]) or accessed only under the lock that is held
+    /// here.
+    fn poll_with(&self, operation: &str, how: PollType) -> Result<Result<PollStatus, PollError>> {
+        let _lock = self.lock_mappings();
         self.check(operation)?;
         match catch_panic(|| self.device.poll(how)) {
             Ok(outcome) => self.check(operation).map(|()| outcome),
@@ -229,15 +239,15 @@ impl OpenDevice {
         }
     }
 
-    /// Gives memory kept for reuse back to the driver.
+    /// Frees cached memory.
     pub(super) fn trim(&self) {
         drop(self.cache.clear());
         self.staging.clear();
-        // wgpu frees a buffer when it next looks at what has ended. Whether that goes well is not asked here.
+        // wgpu frees the buffers in its next poll, whose errors do not matter here.
         let _ = self.poll("trimming");
     }
 
-    /// Gives memory kept for reuse back to the driver, that of other openings of this device too.
+    /// Frees cached memory, also of the other openings of this device.
     pub(super) fn trim_all(&self) {
         self.trim();
         for other in idle::open_handles(&self.id).iter().filter(|other| !std::ptr::eq(&***other, self)) {
@@ -246,12 +256,12 @@ impl OpenDevice {
     }
 
     pub(super) fn modules(&self) -> MutexGuard<'_, Modules> {
-        // Nothing is left half-done under this lock.
+        // No code under this lock can panic between two changes that belong together.
         self.modules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Gives other threads a turn between two looks at a submission, longer ones the longer it takes.
+/// Yields between two polls for a submission, or sleeps if the wait has been long.
 fn back_off(waited: Duration) {
     match waited < Duration::from_micros(100) {
         true => std::thread::yield_now(),
@@ -262,7 +272,7 @@ fn back_off(waited: Duration) {
 impl Drop for OpenDevice {
     fn drop(&mut self) {
         if self.is_external {
-            // wgpu keeps what submitted work uses.
+            // wgpu keeps the resources of submitted work alive.
             return idle::unregister(&self.id);
         }
         let raw = RawDevice {
@@ -281,7 +291,7 @@ impl Drop for OpenDevice {
         if self.failure.is_lost() {
             return idle::abandon(raw);
         }
-        // There is work left, which another thread waits for.
+        // Work is still in flight: another thread waits for it.
         let (id, raw) = (self.id.clone(), ManuallyDrop::new(raw));
         let wait = move || {
             let raw = ManuallyDrop::into_inner(raw);
@@ -289,7 +299,7 @@ impl Drop for OpenDevice {
             let downloaded = raw.transfers.iter().all(downloaded(Duration::MAX));
             if matches!(ended, Ok(Ok(_))) && downloaded { idle::put(&id, raw) } else { idle::abandon(raw) }
         };
-        // Without a thread to be had, the closure is dropped, and the device with it abandoned.
+        // If no thread can be started, dropping the closure leaks the device.
         let _ = std::thread::Builder::new().name(format!("evener-{}-closing", self.id)).spawn(wait);
     }
 }

@@ -1,26 +1,27 @@
-//! Compiled pipelines on disk, through Vulkan's pipeline caches: the driver compiles a kernel once on a machine and not once
-//! a run. Each kernel has a file of its own, so that none grows with what is no longer used.
+//! The disk cache of compiled pipelines, by means of Vulkan's pipeline caches: the driver compiles a kernel once per
+//! machine, not once per run. Each kernel has its own file, so that no file grows with unused pipelines.
 
 use wgpu::{AdapterInfo, Device, PipelineCache, PipelineCacheDescriptor, util::pipeline_cache_key};
 
 use crate::{disk_cache::CacheFile, kernel::Kernel, module::WgslBody};
 
-/// What the files of a device are named by: the device and its driver. Nothing where it has no such caches.
+/// Returns the device's part of the cache key: the device and its driver. `None` if the device has no pipeline caches.
 pub(super) fn device_key(info: &AdapterInfo, features: wgpu::Features) -> Option<String> {
     let key = pipeline_cache_key(info).filter(|_| features.contains(wgpu::Features::PIPELINE_CACHE))?;
     Some(format!("{key}\0{}\0{}\0{}", info.name, info.driver, info.driver_info))
 }
 
-/// The cache of one kernel.
+/// The pipeline cache of one kernel.
 pub(super) struct KernelCache {
     pub(super) cache: PipelineCache,
     place: CacheFile,
-    /// What the file had.
+    /// The contents of the file, if it was read.
     data: Option<Vec<u8>>,
 }
 
 impl KernelCache {
-    /// The cache of a kernel, with what is on disk for it. Nothing where the device has no caches, or there is no folder.
+    /// Creates a kernel's pipeline cache with its file's contents. Returns `None` if the device has no pipeline caches,
+    /// or there is no cache folder.
     pub(super) fn of(
         device: &Device,
         device_key: Option<&str>,
@@ -30,13 +31,13 @@ impl KernelCache {
         let place = place(device_key?, kernel, body)?;
         let data = place.read();
         let descriptor = PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
-        // SAFETY: the data came from `get_data` of a cache for this device, driver and kernel: `write` wrote it, with a
-        // checksum that is keyed with all of these, to a folder that nobody else may write to.
+        // SAFETY: the data came from `get_data` of a cache for this device, driver and kernel: `CacheFile::read` checks
+        // the checksum, which is keyed with all of these, and that other users cannot write to the folder.
         let cache = unsafe { device.create_pipeline_cache(&descriptor) };
         Some(KernelCache { cache, place, data })
     }
 
-    /// Writes what the cache has now, where that is something else than before.
+    /// Writes the cache to its file if it has changed.
     pub(super) fn write(self) {
         let Some(data) = self.cache.get_data().filter(|data| Some(data) != self.data.as_ref()) else {
             return;

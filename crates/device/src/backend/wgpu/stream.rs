@@ -15,7 +15,7 @@ use super::{
     clock::PendingTimestamps,
     event::WgpuEvent,
     failure::translate,
-    host::{Block, WgpuHostMemory},
+    host::{StagingBlock, WgpuHostMemory},
     memory::{WgpuMemory, padded},
     open_device::{OpenDevice, TRANSFER_BYTES, TransferError},
     program::WgpuBoundKernel,
@@ -43,7 +43,7 @@ pub(super) struct WgpuStream {
     download: u64,
     pending: Option<PendingTimestamps>,
     kept_memories: Vec<Arc<dyn Memory>>,
-    kept_blocks: Vec<Arc<Block>>,
+    kept_blocks: Vec<Arc<StagingBlock>>,
     /// The last of them is the one that the open pass is set to.
     kept_bounds: Vec<Arc<dyn BoundKernel>>,
 }

@@ -37,7 +37,7 @@ use wgpu::{
     hal::{api::Vulkan, vulkan},
 };
 
-use super::{host::Block, memory::DeviceBlock, open_device::TransferError};
+use super::{host::StagingBlock, memory::DeviceBlock, open_device::TransferError};
 
 /// The family that wgpu's queue is of.
 const MAIN_FAMILY: u32 = 0;
@@ -49,9 +49,9 @@ pub(super) struct TransferQueue {
     memory_types: Vec<vk::MemoryPropertyFlags>,
     submitted: vk::Semaphore,
     copied: vk::Semaphore,
-    turn: Mutex<QueueState>,
+    queue_state: Mutex<QueueState>,
     /// The last download that is known to have ended.
-    known: AtomicU64,
+    last_finished: AtomicU64,
     /// Locked before `turn`, where both are.
     downloads: Mutex<Downloads>,
     /// It is wgpu's queue itself: for tests, where a driver has no other.
@@ -80,7 +80,7 @@ struct Downloads {
 /// What a download uses, kept until it has ended.
 struct DownloadResources {
     _from: Arc<DeviceBlock>,
-    _to: Arc<Block>,
+    _to: Arc<StagingBlock>,
 }
 
 impl From<vk::Result> for TransferError {
@@ -178,8 +178,11 @@ impl TransferQueue {
                 memory_types: memory.memory_types_as_slice().iter().map(|it| it.property_flags).collect(),
                 submitted: raw.create_semaphore(&semaphore, None)?,
                 copied: raw.create_semaphore(&semaphore, None)?,
-                turn: Mutex::new(QueueState { number: 0, queue: raw.get_device_queue(families[1], 0) }),
-                known: AtomicU64::new(0),
+                queue_state: Mutex::new(QueueState {
+                    number: 0,
+                    queue: raw.get_device_queue(families[1], 0),
+                }),
+                last_finished: AtomicU64::new(0),
                 downloads: Mutex::new(Downloads {
                     last: 0,
                     pool: raw.create_command_pool(&pool, None)?,
@@ -201,9 +204,9 @@ impl TransferQueue {
         commands: Option<CommandBuffer>,
         after: u64,
     ) -> (SubmissionIndex, u64) {
-        let mut staged = Staged::new(self, queue, after);
+        let mut pending = PendingSubmission::new(self, queue, after);
         let submission = queue.submit(commands);
-        (submission, staged.settle())
+        (submission, pending.finish())
     }
 
     /// Copies from device memory, which must be made for this queue, to the beginning of host memory, once the given
@@ -212,7 +215,7 @@ impl TransferQueue {
         &self,
         after: u64,
         (from, offset): (&Arc<DeviceBlock>, u64),
-        to: &Arc<Block>,
+        to: &Arc<StagingBlock>,
         bytes: u64,
     ) -> Result<u64, TransferError> {
         let lost = vk::Result::ERROR_DEVICE_LOST;
@@ -304,18 +307,18 @@ impl TransferQueue {
             .command_buffers(&buffers)
             .signal_semaphores(&signals)
             .push_next(&mut timeline);
-        let turn = lock(&self.turn);
+        let state = lock(&self.queue_state);
         #[cfg(test)]
         if let Some(fault) = lock(&self.fault).take() {
             return Err(fault);
         }
         // SAFETY: the queue is used by whoever holds the turn; and what the caller promises.
-        unsafe { self.device.queue_submit(turn.queue, &[submit], vk::Fence::null()) }
+        unsafe { self.device.queue_submit(state.queue, &[submit], vk::Fence::null()) }
     }
 
     /// Waits for a download, and lets go of what it used. False when it had not ended in time.
     pub(super) fn wait(&self, number: u64, timeout: Duration) -> Result<bool, TransferError> {
-        if self.known.load(Acquire) < number {
+        if self.last_finished.load(Acquire) < number {
             let (semaphores, values) = ([self.copied], [number]);
             let wait = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
             let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -343,7 +346,7 @@ impl TransferQueue {
         }
         // SAFETY: the semaphore is this device's and is never destroyed.
         let ended = unsafe { self.device.get_semaphore_counter_value(self.copied)? };
-        self.known.fetch_max(ended, AcqRel);
+        self.last_finished.fetch_max(ended, AcqRel);
         while let Some((_, commands, used)) =
             downloads.in_flight.pop_front_if(|(number, ..)| *number <= ended)
         {
@@ -405,45 +408,45 @@ impl TransferQueue {
 
 /// A submission to wgpu's queue that is being made, with the semaphores that it waits for and signals. wgpu takes them
 /// along with the submission; what it leaves, because it refused the submission or unwound, must not stay for the next.
-struct Staged<'a> {
+struct PendingSubmission<'a> {
     transfers: &'a TransferQueue,
     queue: &'a Queue,
-    turn: MutexGuard<'a, QueueState>,
-    is_settled: bool,
+    state: MutexGuard<'a, QueueState>,
+    is_finished: bool,
 }
 
-impl<'a> Staged<'a> {
+impl<'a> PendingSubmission<'a> {
     fn new(transfers: &'a TransferQueue, queue: &'a Queue, after: u64) -> Self {
-        let turn = lock(&transfers.turn);
+        let state = lock(&transfers.queue_state);
         // SAFETY: the queue is not destroyed here.
         let hal = unsafe { queue.as_hal::<Vulkan>() };
         if let Some(hal) = &hal {
-            hal.add_signal_semaphore(transfers.submitted, Some(turn.number + 1));
-            if after > transfers.known.load(Acquire) {
+            hal.add_signal_semaphore(transfers.submitted, Some(state.number + 1));
+            if after > transfers.last_finished.load(Acquire) {
                 let all = vk::PipelineStageFlags::ALL_COMMANDS;
                 hal.add_wait_semaphore(transfers.copied, Some(after), all);
             }
         }
-        Staged { transfers, queue, turn, is_settled: hal.is_none() }
+        PendingSubmission { transfers, queue, state, is_finished: hal.is_none() }
     }
 
     /// Takes back what was not used, and counts the submission if it was made. Gives the number of the last one.
-    fn settle(&mut self) -> u64 {
-        if !std::mem::replace(&mut self.is_settled, true)
+    fn finish(&mut self) -> u64 {
+        if !std::mem::replace(&mut self.is_finished, true)
             // SAFETY: the queue is not destroyed here.
             && let Some(hal) = unsafe { self.queue.as_hal::<Vulkan>() }
         {
             hal.remove_wait_semaphore(self.transfers.copied);
             let was_refused = hal.remove_signal_semaphore(self.transfers.submitted);
-            self.turn.number += u64::from(!was_refused);
+            self.state.number += u64::from(!was_refused);
         }
-        self.turn.number
+        self.state.number
     }
 }
 
-impl Drop for Staged<'_> {
+impl Drop for PendingSubmission<'_> {
     fn drop(&mut self) {
-        self.settle();
+        self.finish();
     }
 }
 

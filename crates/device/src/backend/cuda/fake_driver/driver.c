@@ -1,6 +1,6 @@
-// Stands in for the CUDA driver with one card of 141 GiB and 132 multiprocessors. It computes and copies nothing, and keeps
-// books: which context is current to a thread, who holds the primary context, how much memory is taken, and whether a green
-// context is destroyed before what was made from it.
+// A fake CUDA driver with one card of 141 GiB and 132 multiprocessors. It computes and copies nothing. It tracks the current
+// context of each thread, the references to the primary context, the memory in use, and whether a green context is destroyed
+// before the streams and contexts that were made from it.
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 typedef uintptr_t Handle;
 
 enum { OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, ILLEGAL_ADDRESS = 700 };
-enum { MULTIPROCESSORS = 1, UNITS = 132, STEP = 8, MOST = 4096 };
+enum { MULTIPROCESSORS = 1, UNITS = 132, STEP = 8, MAX_COUNT = 4096 };
 
 static const Handle PROGRAMS_CONTEXT = 0xCAFE, PRIMARY = 0x1000;
 static const uint64_t TOTAL = 141ull << 30;
@@ -20,7 +20,7 @@ static uint64_t used;
 
 static Handle current(void) { return depth ? stack[depth - 1] : PROGRAMS_CONTEXT; }
 
-// What the tests ask.
+// Functions for the tests.
 uintptr_t fake_current(void) { return current(); }
 uintptr_t fake_resets(void) { return resets; }
 uintptr_t fake_retained(void) { return retained; }
@@ -38,10 +38,10 @@ static int enter(void) {
 int cuInit(unsigned flags) { return 0; }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cuGetErrorName(int code, const char **name) { *name = "FAKE"; return 0; }
-int cuGetErrorString(int code, const char **text) { *text = "of the stand-in"; return 0; }
+int cuGetErrorString(int code, const char **text) { *text = "of the fake driver"; return 0; }
 int cuDeviceGetCount(int *count) { *count = 1; return 0; }
 int cuDeviceGet(int *device, int ordinal) { *device = 0; return 0; }
-int cuDeviceGetName(char *name, int length, int device) { strncpy(name, "stand-in", length); return 0; }
+int cuDeviceGetName(char *name, int length, int device) { strncpy(name, "fake card", length); return 0; }
 int cuDeviceGetUuid(void *uuid, int device) { memset(uuid, 7, 16); return 0; }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = TOTAL; return 0; }
 int cuDeviceGetAttribute(int *value, unsigned attribute, int device) {
@@ -65,13 +65,13 @@ int cuCtxPopCurrent_v2(Handle *context) {
     return 0;
 }
 
-static struct { uint64_t address, bytes; } blocks[MOST];
+static struct { uint64_t address, bytes; } blocks[MAX_COUNT];
 static uint64_t next_address = 1ull << 40;
 int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     int code = enter();
     if (code) return code;
     if (bytes > TOTAL - used) return OUT_OF_MEMORY;
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < MAX_COUNT; i++) {
         if (blocks[i].bytes) continue;
         blocks[i].address = *address = next_address;
         blocks[i].bytes = bytes;
@@ -83,7 +83,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
 }
 int cuMemFree_v2(uint64_t address) {
     int code = enter();
-    for (int i = 0; i < MOST && !code; i++)
+    for (int i = 0; i < MAX_COUNT && !code; i++)
         if (blocks[i].bytes && blocks[i].address == address) { used -= blocks[i].bytes; blocks[i].bytes = 0; }
     return code;
 }
@@ -126,8 +126,8 @@ int cuEventElapsedTime(float *milliseconds, Handle one, Handle other) { *millise
 
 // Streams and green contexts. A stream's handle is the green context that it was made on, and 1 000 000.
 typedef struct { uint32_t kind; uint32_t cut_from; char internal[88]; uint32_t units; } Resource;
-static struct { int alive, streams, cut_from; } greens[MOST];
-static Resource described[MOST];
+static struct { int alive, streams, cut_from; } greens[MAX_COUNT];
+static Resource described[MAX_COUNT];
 static int next_green = 1, next_description;
 
 int cuStreamCreate(Handle *stream, unsigned flags) { *stream = 1000000; return enter(); }
@@ -151,8 +151,8 @@ int cuDevSmResourceSplitByCount(Resource *group, unsigned *groups, const Resourc
     return 0;
 }
 int cuDevResourceGenerateDesc(Handle *description, Resource *resource, unsigned count) {
-    described[MOST - 1 - next_description] = *resource;
-    *description = MOST - 1 - next_description++;
+    described[MAX_COUNT - 1 - next_description] = *resource;
+    *description = MAX_COUNT - 1 - next_description++;
     return 0;
 }
 int cuGreenCtxCreate(Handle *green, Handle description, int device, unsigned flags) {

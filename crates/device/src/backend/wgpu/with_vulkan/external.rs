@@ -7,7 +7,7 @@ use std::sync::{
 
 use wgpu::{BufferUsages, DeviceDescriptor};
 
-use super::{super::instance::turn, *};
+use super::{super::instance::driver_lock, *};
 
 const LEN: usize = 1000;
 
@@ -29,7 +29,7 @@ impl Caller {
             ..Default::default()
         };
         let (device, queue) = {
-            let _turn = turn();
+            let _lock = driver_lock();
             pollster::block_on(adapter.request_device(&descriptor)).unwrap()
         };
         let errors = Arc::new(AtomicUsize::new(0));

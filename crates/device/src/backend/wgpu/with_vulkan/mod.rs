@@ -49,7 +49,7 @@ fn device_of(backend: WgpuBackend, description: &Description) -> (Device, Arc<Op
         fn describe(&self) -> &Description {
             &self.0
         }
-        fn open_vulkan(&self) -> crate::Result<Arc<dyn Backend>> {
+        fn open(&self) -> crate::Result<Arc<dyn Backend>> {
             Ok(self.1.clone())
         }
         fn split(&self, _: &[u32]) -> crate::Result<Vec<Arc<dyn Source>>> {
