@@ -1,7 +1,7 @@
 //! Files that Evener keeps between runs: compiled kernels and measured rates.
 //!
-//! A cache is a convenience: when its folder cannot be had, read or written, the answer is computed again.
-//! Files are written whole or not at all, so that two processes cannot spoil each other's.
+//! The cache is optional: if its folder is not available, results are computed again. Files are written atomically, so
+//! that two processes cannot corrupt each other's.
 
 use std::{
     io::Write,
@@ -11,10 +11,10 @@ use std::{
 
 use directories::ProjectDirs;
 
-/// The variable that names the cache folder; the user's own cache folder serves where it is not set.
+/// The environment variable that names the cache folder. The default is the user's cache folder.
 pub const CACHE_VARIABLE: &str = "EVENER_CACHE_DIR";
 
-/// The cache folder, where the system has one.
+/// Returns the cache folder, if the system has one.
 pub fn folder() -> Option<PathBuf> {
     match std::env::var_os(CACHE_VARIABLE) {
         Some(folder) if !folder.is_empty() => Some(folder.into()),
@@ -22,8 +22,8 @@ pub fn folder() -> Option<PathBuf> {
     }
 }
 
-/// Writes a file whole or not at all: nobody ever sees a part of it, and two that write do not spoil each other's.
-/// Makes the folder. Fails where that, or the file, cannot be written.
+/// Writes a file atomically: readers see the old or the new contents, never a part, and concurrent writers do not
+/// interfere. Creates the folder. Fails if the folder or the file cannot be written.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> std::io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -36,7 +36,7 @@ pub fn write_atomically(path: &Path, contents: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Makes a folder, and those above it, that other users may not write to. One that is there stays as it is.
+/// Creates a folder and its parents, writable by this user only. An existing folder is not changed.
 pub(crate) fn create_private(folder: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
@@ -45,12 +45,12 @@ pub(crate) fn create_private(folder: &Path) -> std::io::Result<()> {
     builder.create(folder)
 }
 
-/// Fails where another user owns a folder or may write to it. One that does not exist is nobody's.
+/// Fails if another user owns a folder or may write to it. A folder that does not exist is accepted.
 #[cfg(unix)]
 pub(crate) fn check_private(folder: &Path) -> std::io::Result<()> {
     use std::{io::Error, os::unix::fs::MetadataExt, sync::OnceLock};
 
-    /// The user that this process creates files as.
+    /// The user id of files that this process creates.
     static USER: OnceLock<Option<u32>> = OnceLock::new();
     let user = *USER.get_or_init(|| Some(tempfile::tempfile().ok()?.metadata().ok()?.uid()));
     let found = match std::fs::metadata(folder) {
@@ -67,34 +67,35 @@ pub(crate) fn check_private(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The folders of a user are private on other systems.
+/// On other systems the folders of a user are private.
 #[cfg(not(unix))]
 pub(crate) fn check_private(_: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Where something that was compiled is kept: the file is named by what went into it, and ends in a checksum that is keyed
-/// with all of that.
+/// A file of the disk cache. Its name is a hash of its inputs, and it ends in a checksum that is keyed with the same
+/// hash.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CacheFile {
     pub(crate) path: PathBuf,
-    /// A hash of all that went into it.
+    /// The hash of all inputs.
     pub(crate) key: [u8; blake3::KEY_LEN],
 }
 
 impl CacheFile {
-    /// A file in a part of the cache folder, where the system has one.
-    pub(crate) fn new(part: &str, file: &str, key: [u8; blake3::KEY_LEN]) -> Option<Self> {
-        Some(CacheFile { path: folder()?.join(part).join(file), key })
+    /// Returns a file in a subfolder of the cache folder, if the system has one.
+    pub(crate) fn new(subfolder: &str, file: &str, key: [u8; blake3::KEY_LEN]) -> Option<Self> {
+        Some(CacheFile { path: folder()?.join(subfolder).join(file), key })
     }
 
-    /// The image in the file, if there is one, it is whole, it is for this key, and nobody else may have written it.
+    /// Reads the image, if the file exists, is intact and was written for this key, and other users cannot write to the
+    /// folder.
     pub(crate) fn read(&self) -> Option<Vec<u8>> {
         self.check_folder().inspect_err(|why| warn_once(&self.path, why)).ok()?;
         let mut contents = std::fs::read(&self.path).ok()?;
         let end = contents.len().checked_sub(blake3::OUT_LEN).filter(|&end| end > 0)?;
         let checksum: [u8; blake3::OUT_LEN] = contents[end..].try_into().ok()?;
-        // The checksum follows the image, so that the image begins where the allocation does: aligned.
+        // The checksum follows the image, so that the image keeps the alignment of the allocation.
         contents.truncate(end);
         (blake3::keyed_hash(&self.key, &contents) == checksum).then_some(contents)
     }
@@ -107,15 +108,15 @@ impl CacheFile {
         write_atomically(&self.path, &[image, blake3::keyed_hash(&self.key, image).as_bytes()].concat())
     }
 
-    /// Fails where another user may have put files into the folder. One that is not there yet will do.
+    /// Fails if another user may have put files into the folder. A folder that does not exist is accepted.
     fn check_folder(&self) -> std::io::Result<()> {
         self.path.parent().map_or(Ok(()), check_private)
     }
 }
 
 fn warn_once(path: &Path, why: &std::io::Error) {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| tracing::warn!("{}: compiled kernels are not kept: {why}", path.display()));
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| tracing::warn!("{}: compiled kernels are not cached: {why}", path.display()));
 }
 
 #[cfg(test)]
@@ -123,7 +124,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_and_leaves_nothing_beside_it() {
+    fn a_file_is_replaced_atomically_and_no_temporary_file_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/er/file");
         write_atomically(&path, b"first, and longer").unwrap();
@@ -132,37 +133,37 @@ mod test {
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }
 
-    fn place(folder: &Path, name: &str, key: u8) -> CacheFile {
+    fn cache_file(folder: &Path, name: &str, key: u8) -> CacheFile {
         CacheFile { path: folder.join("cubin").join(name), key: [key; blake3::KEY_LEN] }
     }
 
     #[test]
     fn an_image_is_read_back_and_a_damaged_one_is_not() {
         let folder = tempfile::tempdir().unwrap();
-        let place = place(folder.path(), "one", 1);
-        assert_eq!(place.read(), None, "not there");
+        let file = cache_file(folder.path(), "one", 1);
+        assert_eq!(file.read(), None, "not there");
         let image: Vec<u8> = (0..=255).collect();
-        place.write(&image).unwrap();
-        assert_eq!(place.read().as_deref(), Some(&*image));
-        let whole = std::fs::read(&place.path).unwrap();
+        file.write(&image).unwrap();
+        assert_eq!(file.read().as_deref(), Some(&*image));
+        let whole = std::fs::read(&file.path).unwrap();
         for length in [0, 1, 31, 32, 33, whole.len() - 1] {
-            std::fs::write(&place.path, &whole[..length]).unwrap();
-            assert_eq!(place.read(), None, "cut to {length} bytes");
+            std::fs::write(&file.path, &whole[..length]).unwrap();
+            assert_eq!(file.read(), None, "cut to {length} bytes");
         }
         for at in [0, 100, whole.len() - 1] {
             let mut changed = whole.clone();
             changed[at] ^= 1;
-            std::fs::write(&place.path, changed).unwrap();
-            assert_eq!(place.read(), None, "changed at {at}");
+            std::fs::write(&file.path, changed).unwrap();
+            assert_eq!(file.read(), None, "changed at {at}");
         }
-        place.write(&image).unwrap();
-        assert_eq!(place.read().as_deref(), Some(&*image), "and is written again");
+        file.write(&image).unwrap();
+        assert_eq!(file.read().as_deref(), Some(&*image), "and is written again");
     }
 
     #[test]
     fn an_image_of_another_source_is_not_taken_for_this_ones() {
         let folder = tempfile::tempdir().unwrap();
-        let (one, other) = (place(folder.path(), "one", 1), place(folder.path(), "other", 2));
+        let (one, other) = (cache_file(folder.path(), "one", 1), cache_file(folder.path(), "other", 2));
         one.write(b"image").unwrap();
         std::fs::copy(&one.path, &other.path).unwrap();
         assert_eq!(other.read(), None);
@@ -175,17 +176,17 @@ mod test {
         use std::{fs::Permissions, os::unix::fs::PermissionsExt};
 
         let folder = tempfile::tempdir().unwrap();
-        let place = place(folder.path(), "one", 1);
-        place.write(b"image").unwrap();
-        let parent = place.path.parent().unwrap();
+        let file = cache_file(folder.path(), "one", 1);
+        file.write(b"image").unwrap();
+        let parent = file.path.parent().unwrap();
         let mode = || std::fs::metadata(parent).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(), 0o700, "made for this user alone");
         for mode in [0o777, 0o770, 0o702] {
             std::fs::set_permissions(parent, Permissions::from_mode(mode)).unwrap();
-            assert_eq!(place.read(), None, "{mode:o}");
-            assert!(place.write(b"image").is_err(), "{mode:o}");
+            assert_eq!(file.read(), None, "{mode:o}");
+            assert!(file.write(b"image").is_err(), "{mode:o}");
         }
         std::fs::set_permissions(parent, Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(place.read().as_deref(), Some(&b"image"[..]));
+        assert_eq!(file.read().as_deref(), Some(&b"image"[..]));
     }
 }

@@ -1,4 +1,4 @@
-//! Graphs: launches that are recorded once and queued again as one operation.
+//! Graphs: launches that are recorded once and queued many times.
 
 use bytemuck::Pod;
 
@@ -9,18 +9,17 @@ use crate::{
     stream::Stream,
 };
 
-/// Launches that were recorded once and are queued again as one operation, by [`Stream::replay`].
+/// Recorded launches, which [`Stream::replay`] queues any number of times. [`Stream::record_graph`] makes it.
 ///
-/// On a CUDA device this is one call to the driver however many launches there are; elsewhere, they are queued one by one.
-/// [`Stream::record_graph`] makes one.
+/// On a CUDA device a replay is one call to the driver for all launches; other devices queue them one by one.
 #[derive(Debug)]
 pub struct Graph {
     pub(crate) launches: Vec<RecordedLaunch>,
-    /// What the back end made of them, if it makes something.
+    /// The back end's form of the launches, if it has one.
     pub(crate) inner: Option<std::sync::Arc<dyn backend::Graph>>,
 }
 
-/// Takes the launches of a [`Graph`].
+/// Records the launches of a [`Graph`].
 #[derive(Debug)]
 pub struct GraphRecorder<'a> {
     pub(crate) stream: &'a Stream,
@@ -28,7 +27,7 @@ pub struct GraphRecorder<'a> {
 }
 
 impl GraphRecorder<'_> {
-    /// Records a launch, as [`Stream::launch`] would queue it. The parameters are those of now.
+    /// Records a launch, with the arguments of [`Stream::launch`]. The parameters are copied now.
     pub fn launch<P: Pod>(
         &mut self,
         bound: &BoundKernel,

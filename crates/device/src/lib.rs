@@ -1,17 +1,16 @@
-//! What is there, how strong is it, and how does code run on it?
+//! Devices of a machine: what is there, how fast is it, and how does code run on it?
 //!
-//! The ground floor of Evener: it finds the compute devices of a machine, describes and measures them,
-//! splits them into partitions, and runs kernels on all of them through one interface.
+//! This crate finds the compute devices of a machine, describes and measures them, splits them into partitions, and runs
+//! kernels on all of them through one interface.
 //!
 //! # Cargo features
 //!
-//! Both are on by default, and either can be left out with all that it depends on. Without them the processor is the only
-//! device.
+//! Both are enabled by default. Without them the processor is the only device.
 //!
-//! - `cuda`: NVIDIA cards through the CUDA driver, which is opened at run time.
+//! - `cuda`: NVIDIA cards through the CUDA driver, which is loaded at run time.
 //! - `wgpu`: GPUs through Vulkan, Metal, Direct3D 12 or OpenGL.
 
-// Back ends share more than each needs, and the processor needs little of it.
+// The back ends share code that the processor alone does not use.
 #![cfg_attr(not(all(feature = "cuda", feature = "wgpu")), allow(dead_code))]
 
 mod any_buffer;

@@ -1,4 +1,4 @@
-//! What a device is doing now, from the hardware's own counters.
+//! The current state of a device, from the hardware's counters.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod nvml;
@@ -14,24 +14,23 @@ use crate::{
     device::Device,
 };
 
-/// What a device is doing now. A `None` means that nothing on this machine measures it; nothing here is
-/// ever a guess.
+/// The current state of a device. `None` means that nothing on this machine measures the value; values are never
+/// estimated.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Telemetry {
-    /// How busy it is, by anyone's work, from 0 to 1. Unknown for a partition: the counters are of the whole.
+    /// Utilization by all programs, from 0 to 1. `None` for a partition: the counters are of the whole device.
     pub utilization: Option<f64>,
-    /// Memory that is free now, in bytes. Partitions of a device share it.
+    /// Free memory in bytes. Partitions of a device share it.
     pub memory_free_bytes: Option<u64>,
-    /// Its temperature.
+    /// The temperature.
     pub temperature_celsius: Option<f64>,
-    /// The power that it draws.
+    /// The power draw.
     pub power_watts: Option<f64>,
 }
 
 impl Telemetry {
-    /// Reads what the hardware tells about a device, without opening it. The first read of a processor or an
-    /// Intel GPU takes up to a fifth of a second, because their counters only tell by how much they change;
-    /// later ones tell about the time since the last.
+    /// Reads the hardware's counters for a device, without opening it. The first read of a processor or an Intel GPU
+    /// takes up to 0.2 s, because their counters have to be read twice; later reads cover the time since the last one.
     pub fn read(device: &Description) -> Telemetry {
         let mut telemetry = match device.kind {
             DeviceKind::Cpu => processor::read(),
@@ -59,7 +58,7 @@ fn gpu(device: &Description) -> Telemetry {
 }
 
 impl Device {
-    /// What it is doing now, as [`Telemetry::read`] tells.
+    /// Reads its current state, as [`Telemetry::read`] does.
     pub fn telemetry(&self) -> Telemetry {
         Telemetry::read(self.describe())
     }

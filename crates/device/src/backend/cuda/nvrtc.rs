@@ -346,7 +346,10 @@ pub fn compile_for(architecture: &str, kernel: &str, source: &str) -> Result<Vec
 pub fn compile_kernel(architecture: &str, kernel: &Kernel) -> Result<Vec<u8>> {
     let (device, name) = (DeviceId::from("cuda"), kernel.name());
     let refuse = |why: &str| Error::unsupported(&device, format!("compiling kernel `{name}`"), why);
-    let source = kernel.cuda.as_deref().ok_or_else(|| refuse("it has no CUDA C body"))?;
+    let source = kernel
+        .cuda
+        .as_deref()
+        .ok_or_else(|| refuse("the kernel has no CUDA C body: add one with `Kernel::cuda`"))?;
     Nvrtc::get().map_err(refuse)?.compile(&device, architecture, name, source)
 }
 

@@ -116,7 +116,11 @@ fn build(open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModu
 pub(super) fn compile(open: &Arc<OpenDevice>, kernel: &Kernel) -> Result<Arc<dyn Program>> {
     let Some(source) = &kernel.cuda else {
         let operation = format!("compiling kernel `{}`", kernel.name);
-        return Err(Error::unsupported(&open.context.id, operation, "it has no CUDA C body"));
+        return Err(Error::unsupported(
+            &open.context.id,
+            operation,
+            "the kernel has no CUDA C body: add one with `Kernel::cuda`",
+        ));
     };
     let module = open.modules.get(open, &kernel.name, source)?;
     let guard = open.context.enter("loading a compiled kernel")?;

@@ -82,11 +82,7 @@ pub(super) struct PendingTimestamps {
 impl PendingTimestamps {
     pub(super) fn begin(open: &OpenDevice) -> Result<Self> {
         if !open.capabilities.features.contains(Features::TIMESTAMPS) {
-            return Err(Error::unsupported(
-                &open.id,
-                OPERATION,
-                "its clock cannot be read between operations",
-            ));
+            return Err(Error::unsupported(&open.id, OPERATION, "the device has no timestamps"));
         }
         let shelved = open.clock.free_queries.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let queries = shelved.map_or_else(|| TimestampQueries::make(open), Ok)?;
@@ -150,12 +146,12 @@ impl Timestamp for WgpuTimestamp {
         let earlier = (earlier as &dyn Any).downcast_ref::<WgpuTimestamp>();
         let earlier = earlier.filter(|earlier| Arc::ptr_eq(&earlier.open, &self.open));
         let refuse = |detail: &str| Err(Error::unsupported(&self.open.id, OPERATION, detail));
-        let Some(earlier) = earlier else { return refuse("compare timestamps of one device") };
+        let Some(earlier) = earlier else { return refuse("the timestamps belong to different devices") };
         if self.ticks().is_none() || earlier.ticks().is_none() {
             self.open.poll(OPERATION)?;
         }
         let (Some(from), Some(to)) = (earlier.ticks(), self.ticks()) else {
-            return refuse("wait for the stream first");
+            return refuse("not reached yet: wait for the stream first");
         };
         Ok(Duration::from_nanos((to.saturating_sub(from) as f64 * self.open.clock.ns_per_tick) as u64))
     }

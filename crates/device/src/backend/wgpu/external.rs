@@ -28,12 +28,14 @@ pub fn wgpu_features(has: wgpu::Features) -> wgpu::Features {
 /// Returns the source of an external device.
 pub(crate) fn source_of(adapter: &Adapter, device: &Device, queue: &Queue) -> Result<Arc<dyn Source>> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let refuse = |detail: String| {
-        Err(Error::unsupported(&DeviceId::from("wgpu"), "taking a device of the caller's", detail))
-    };
+    let refuse =
+        |detail: String| Err(Error::unsupported(&DeviceId::from("wgpu"), "using an external device", detail));
     let (info, of_device) = (adapter.get_info(), device.adapter_info());
     if info != of_device {
-        return refuse(format!("it is one of `{}`, and the adapter is `{}`", of_device.name, info.name));
+        return refuse(format!(
+            "the device belongs to `{}`, and the adapter is `{}`",
+            of_device.name, info.name
+        ));
     }
     let backend = info.backend;
     let api = match backend {
@@ -41,7 +43,7 @@ pub(crate) fn source_of(adapter: &Adapter, device: &Device, queue: &Queue) -> Re
         wgpu::Backend::Metal => Api::Metal,
         wgpu::Backend::Dx12 => Api::Dx12,
         wgpu::Backend::Gl => Api::Gl,
-        _ => return refuse(format!("it is driven through {backend:?}")),
+        _ => return refuse(format!("the API {backend:?} is not supported")),
     };
     let id = DeviceId::from(format!("{api}:caller{}", NUMBER.fetch_add(1, Relaxed)));
     let description = describe::describe(id, api, adapter);

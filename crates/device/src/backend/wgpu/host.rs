@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 /// How long mapping a block may take after its copy has finished.
 const MAPPING_TIMEOUT: Duration = Duration::from_secs(1);
 
-const RECLAIMING: &str = "taking host memory back";
+const RECLAIMING: &str = "reclaiming host memory";
 
 /// Cached staging blocks, by direction.
 #[derive(Debug)]
@@ -226,13 +226,13 @@ impl WgpuHostMemory {
     ) -> Result<Arc<StagingBlock>> {
         let refuse = |detail: &str| Err(Error::unsupported(&open.id, "copying", detail));
         let Some(memory) = (memory as &mut dyn Any).downcast_mut::<WgpuHostMemory>() else {
-            return refuse("the host memory was made for another device");
+            return refuse("the host memory belongs to another device");
         };
         if !Arc::ptr_eq(&memory.open, open) {
-            return refuse("the host memory was made for another device");
+            return refuse("the host memory belongs to another device");
         }
         if memory.block.direction != direction {
-            return refuse("the host memory was made for the other direction");
+            return refuse("the host memory was allocated for the other direction");
         }
         if memory.is_host_owned() {
             if let (Some(shadow), Direction::Upload) = (&memory.shadow, direction) {
@@ -266,7 +266,7 @@ impl WgpuHostMemory {
     fn save_overwritten(&mut self, open: &OpenDevice, to: Range<usize>) -> Result<()> {
         let word = wgpu::COPY_BUFFER_ALIGNMENT as usize;
         if to.end > self.bytes {
-            let detail = format!("bytes {to:?} of host memory of {}", self.bytes);
+            let detail = format!("bytes {to:?} of {} bytes of host memory", self.bytes);
             return Err(Error::unsupported(&open.id, "downloading", detail));
         }
         if self.is_host_owned() {
@@ -277,8 +277,9 @@ impl WgpuHostMemory {
         let beside = to.end..to.end.next_multiple_of(word).min(self.bytes);
         if !beside.is_empty() {
             let Some(bytes) = self.bytes().get(beside.clone()) else {
-                let detail =
-                    format!("bytes {to:?} of host memory that another copy uses: not a multiple of {word}");
+                let detail = format!(
+                    "bytes {to:?} of host memory with another copy in flight do not end at a multiple of {word}"
+                );
                 return Err(Error::unsupported(&open.id, "downloading", detail));
             };
             let mut saved = SavedBytes { start: beside.start, bytes: [0; 4], len: bytes.len() };
@@ -298,7 +299,11 @@ impl WgpuHostMemory {
         let mut submissions = self.block.submissions.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(last) = submissions.last() {
             if !self.open.wait_submission(RECLAIMING, last, Some(Duration::ZERO))? {
-                return Err(Error::unsupported(&self.open.id, RECLAIMING, "the copy has not ended"));
+                return Err(Error::unsupported(
+                    &self.open.id,
+                    RECLAIMING,
+                    "the copy is still in flight: wait for it first",
+                ));
             }
             submissions.pop();
         }
@@ -324,15 +329,19 @@ impl WgpuHostMemory {
             1 => Ok(()),
             0 => {
                 self.open.attempt(RECLAIMING, || self.block.buffer.unmap())?;
-                Err(Error::unsupported(&self.open.id, RECLAIMING, "the copy has not ended"))
+                Err(Error::unsupported(
+                    &self.open.id,
+                    RECLAIMING,
+                    "the copy is still in flight: wait for it first",
+                ))
             }
-            _ => Err(Error::lost(&self.open.id, RECLAIMING, "the driver did not map it")),
+            _ => Err(Error::lost(&self.open.id, RECLAIMING, "the driver did not map the memory")),
         }
     }
 }
 
 fn mapping_error(open: &OpenDevice, why: &wgpu::MapRangeError) -> Error {
-    Error::lost(&open.id, "reaching host memory", why.to_string())
+    Error::lost(&open.id, "accessing host memory", why.to_string())
 }
 
 impl HostMemory for WgpuHostMemory {
@@ -363,7 +372,7 @@ impl HostMemory for WgpuHostMemory {
             return Ok(());
         }
         if Arc::strong_count(&self.block) > 1 {
-            let detail = "the copy has not been started";
+            let detail = "the copy is not submitted yet: flush the stream and wait first";
             return Err(Error::unsupported(&self.open.id, RECLAIMING, detail));
         }
         if self.block.mapped.is_some() {

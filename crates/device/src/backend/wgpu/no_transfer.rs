@@ -26,7 +26,7 @@ pub(super) fn request(
 
 impl TransferQueue {
     pub(super) fn new(_: &Adapter, _: &Device, _: Option<u32>) -> Result<Self, String> {
-        Err("there is no queue for transfers".into())
+        Err("there is no transfer queue".into())
     }
 
     pub(super) fn submit(&self, _: &Queue, _: Option<CommandBuffer>, _: u64) -> (SubmissionIndex, u64) {

@@ -117,7 +117,9 @@ fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::
     let (device, queue) = catch_panic(request).map_err(refused)?.map_err(refused)?;
     let transfers = family.and_then(|family| {
         TransferQueue::new(adapter, &device, Some(family))
-            .inspect_err(|why| tracing::warn!("{id}: downloads do not overlap with kernels: {why}"))
+            .inspect_err(|why| {
+                tracing::warn!("{id}: no transfer queue, so downloads do not overlap with kernels: {why}")
+            })
             .ok()
     });
 

@@ -163,10 +163,10 @@ impl OpenDevice {
                 operation: operation.into(),
                 requested: 0,
                 available: None,
-                detail: "the driver's memory for its queue for transfers".into(),
+                detail: "limited by the driver's memory for the transfer queue".into(),
             },
             TransferError::Lost(reason) => {
-                let reason = format!("its queue for transfers failed: {reason}");
+                let reason = format!("the transfer queue failed: {reason}");
                 self.failure.lose(&reason);
                 Error::lost(&self.id, operation, reason)
             }
@@ -217,7 +217,7 @@ impl OpenDevice {
                 Err(PollError::Timeout) if at_once.is_some() => back_off(began.elapsed()),
                 Err(PollError::Timeout) => {}
                 Err(PollError::WrongSubmissionIndex(..)) => {
-                    let detail = "the device did not accept the work";
+                    let detail = "the device did not accept the submission";
                     return Err(Error::lost(&self.id, operation, detail));
                 }
             }

@@ -43,7 +43,7 @@ impl KernelCache {
             return;
         };
         if let Err(why) = self.place.write(&data) {
-            tracing::debug!("{}: compiled kernels are not kept: {why}", self.place.path.display());
+            tracing::debug!("{}: cannot cache a compiled kernel: {why}", self.place.path.display());
         }
     }
 }

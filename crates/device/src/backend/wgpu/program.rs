@@ -28,38 +28,37 @@ use crate::{
     module::WgslBody,
 };
 
-/// Bytes of the memory that is bound in place of an empty buffer, which wgpu cannot bind: as much as the smallest
-/// block has.
+/// Bytes of the memory that is bound in place of an empty buffer, which wgpu cannot bind: the size of the smallest block.
 const PLACEHOLDER_BYTES: u64 = 256;
 
-/// The sources that an open device has compiled so far: kernels that share a source, and what it is compiled with, share a
+/// The modules that an open device has compiled, by source and compile options: kernels that agree in both share a
 /// module.
 pub(super) type Modules = HashMap<Key, Arc<Module>>;
 
-/// What a module is compiled from: the source, whether with run-time checks, and the bits of the constants' values.
+/// The source, whether it has run-time checks, and the names and bits of the constants.
 type Key = (String, bool, Vec<(String, u64)>);
 
 /// A compiled source, with its entry points.
 pub(super) struct Module {
     shader: ShaderModule,
     entries: Vec<Entry>,
-    /// Those that the source has an `override` for.
+    /// The constants that the source has an `override` for.
     constants: Constants,
 }
 
-/// Names of `override` declarations, and their values.
+/// Names and values of `override` declarations.
 type Constants = Vec<(String, f64)>;
 
-/// What an entry point says about itself.
+/// The properties of an entry point.
 #[derive(Debug)]
 struct Entry {
     name: String,
     workgroup: [u32; 3],
-    /// In `var<workgroup>`. wgpu leaves it to the driver to find that this is too much.
+    /// Bytes in `var<workgroup>`. wgpu does not check the limit.
     shared_bytes: u64,
-    /// In `var<immediate>`, which wgpu does not compare with what the layout has room for.
+    /// Bytes in `var<immediate>`. wgpu does not compare them with the pipeline layout.
     params_bytes: u64,
-    /// The least that must be bound, by binding. Without it, wgpu would look at every launch.
+    /// Minimum bytes of each binding. Without these, wgpu would check the size at every launch.
     min_bytes: HashMap<u32, u64>,
 }
 
@@ -70,7 +69,7 @@ impl fmt::Debug for Module {
 }
 
 impl Module {
-    /// The module of a source. The error is what the compiler said.
+    /// Returns the module of a source, and compiles it if necessary.
     fn of(open: &OpenDevice, body: &WgslBody) -> Result<Arc<Self>, CompileError> {
         let constants = body.constants.iter().map(|(name, value)| (name.clone(), value.to_bits()));
         let key = (body.source.clone().into_owned(), body.is_checked, constants.collect());
@@ -82,8 +81,8 @@ impl Module {
         let descriptor = ShaderModuleDescriptor { label: None, source };
         let (shader, error) = open.watch(|| match body.is_checked {
             true => open.device.create_shader_module(descriptor),
-            // SAFETY: `Kernel::wgsl_unchecked`, the only way to such a body, asks its caller for what the checks
-            // would see to.
+            // SAFETY: only `Kernel::wgsl_unchecked` and `Module::wgsl_unchecked` make such a body, and their callers
+            // promise that the source needs no checks.
             false => unsafe {
                 open.device.create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked())
             },
@@ -97,10 +96,11 @@ impl Module {
     }
 }
 
-/// The entry points of a source and those of the constants that it declares, or what is wrong with it and where.
+/// Returns the entry points of a source and those constants that it declares. The error is the compiler's message with
+/// the line.
 fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Constants), String> {
     let module = naga::front::wgsl::parse_str(source).map_err(|error| error.emit_to_string(source))?;
-    // What the device cannot do is found by wgpu, which knows; this is about what the source says.
+    // All capabilities are allowed: wgpu itself checks those of the device.
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(source))?;
     let is_declared = |name: &str| module.overrides.iter().any(|(_, it)| it.name.as_deref() == Some(name));
@@ -113,7 +113,7 @@ fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Con
             entries.push(entry_of(&module, &info, index));
             continue;
         }
-        // An entry point may not need all of them. What it does need has a value from here on.
+        // An entry point may not use all overrides. Those that it uses have a value from here on.
         let point = Some((entry.stage, entry.name.as_str()));
         let (module, info) = process_overrides(&module, &info, point, &values)
             .map_err(|error| format!("entry point `{}`: {error}", entry.name))?;
@@ -122,7 +122,7 @@ fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Con
     Ok((entries, known))
 }
 
-/// What an entry point of a source says about itself.
+/// Returns the properties of an entry point.
 fn entry_of(module: &naga::Module, info: &ModuleInfo, index: usize) -> Entry {
     let (entry, uses) = (&module.entry_points[index], info.get_entry_point(index));
     let (mut shared_bytes, mut params_bytes) = (0, 0);
@@ -172,11 +172,11 @@ pub(super) struct WgpuProgram {
     name: String,
     body: String,
     pipeline: ComputePipeline,
-    /// None where the kernel works on no buffers.
+    /// `None` if the kernel has no buffers.
     layout: Option<BindGroupLayout>,
-    /// The fewest bytes that any binding may have.
+    /// Minimum bytes of the largest binding.
     min_bytes: u64,
-    /// What the kernel does with each buffer.
+    /// The access to each buffer.
     access: Vec<Access>,
 }
 
@@ -189,7 +189,7 @@ impl WgpuProgram {
         };
         let needs = source.needs;
         let body = if needs.is_empty() { "WGSL".to_owned() } else { format!("WGSL with {}", names(needs)) };
-        // The translator to the driver's language panics on what it did not expect.
+        // wgpu's shader translator may panic on unexpected input.
         let made = catch_panic(|| pipeline(open, kernel, source))
             .unwrap_or_else(|why| Err(CompileError::Compiler(why)));
         let CompiledKernel { pipeline, layout, min_bytes } =
@@ -203,17 +203,17 @@ impl WgpuProgram {
 
 fn no_body(kernel: &Kernel, has: Features) -> String {
     if kernel.wgsl.is_empty() {
-        return "it has no WGSL body".into();
+        return "the kernel has no WGSL body: add one with `Kernel::wgsl`".into();
     }
     let missing: Vec<_> = kernel.wgsl.iter().map(|body| names(body.needs.difference(has))).collect();
-    format!("its WGSL bodies need what is missing here: {}", missing.join("; or "))
+    format!("its WGSL bodies need features that the device lacks: {}", missing.join("; or "))
 }
 
 fn names(features: Features) -> String {
     features.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
 }
 
-/// What a kernel is compiled to.
+/// The pipeline of a kernel.
 struct CompiledKernel {
     pipeline: ComputePipeline,
     layout: Option<BindGroupLayout>,
@@ -223,27 +223,30 @@ struct CompiledKernel {
 fn pipeline(open: &OpenDevice, kernel: &Kernel, body: &WgslBody) -> Result<CompiledKernel, CompileError> {
     let module = Module::of(open, body)?;
     let Some(entry) = module.entries.iter().find(|entry| entry.name == kernel.name) else {
-        let there: Vec<_> = module.entries.iter().map(|entry| format!("`{}`", entry.name)).collect();
-        let there = if there.is_empty() { "none".into() } else { there.join(", ") };
-        return Err(CompileError::Compiler(format!("no entry point `{}`; there: {there}", kernel.name)));
+        let names: Vec<_> = module.entries.iter().map(|entry| format!("`{}`", entry.name)).collect();
+        let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+        return Err(CompileError::Compiler(format!(
+            "no entry point `{}`; the source has: {names}",
+            kernel.name
+        )));
     };
     if entry.workgroup != kernel.workgroup {
         return Err(CompileError::Compiler(format!(
-            "the body declares a workgroup of {:?}, the kernel of {:?}",
+            "the body declares a workgroup of {:?}, and the kernel one of {:?}",
             entry.workgroup, kernel.workgroup
         )));
     }
     let params_bytes = kernel.params_bytes.next_multiple_of(4);
     if entry.params_bytes > u64::from(params_bytes) {
         return Err(CompileError::Compiler(format!(
-            "the body has {} bytes of parameters (`var<immediate>`), the kernel declares {}",
+            "the body has {} bytes of parameters (`var<immediate>`), and the kernel declares {}",
             entry.params_bytes, kernel.params_bytes
         )));
     }
-    let most = open.capabilities.max_shared_bytes;
-    if entry.shared_bytes > u64::from(most) {
+    let limit = open.capabilities.max_shared_bytes;
+    if entry.shared_bytes > u64::from(limit) {
         return Err(CompileError::Compiler(format!(
-            "{} bytes of shared memory (`var<workgroup>`), at most {most} here",
+            "{} bytes of shared memory (`var<workgroup>`), and the device allows {limit}",
             entry.shared_bytes
         )));
     }
@@ -307,8 +310,8 @@ impl Program for WgpuProgram {
         };
         for (region, access) in arguments.iter().zip(&self.access) {
             let memory = WgpuMemory::of(region, &self.open)?;
-            // wgpu knows whole buffers only: one cannot be read and written by the same launch. What is only read is
-            // copied first.
+            // wgpu tracks whole buffers, so one launch cannot read and write slices of the same one. A slice that is only
+            // read is copied first.
             if region.bytes > 0
                 && *access == Access::Read
                 && arguments.iter().zip(&self.access).any(|other| writes(other, region))
@@ -319,8 +322,8 @@ impl Program for WgpuProgram {
                 memories.push(BoundBuffer { buffer, offset: 0, bytes, memory: copy });
                 continue;
             }
-            // wgpu cannot bind nothing. Any part of the buffer itself that was bound instead would be other elements
-            // of it, which a kernel that trusts `arrayLength` overwrites: memory of its own is bound, of zeros.
+            // wgpu cannot bind an empty slice. Binding other elements of the buffer instead would let a kernel that uses
+            // `arrayLength` overwrite them, so separate zeroed memory is bound.
             memories.push(if region.bytes == 0 {
                 let bytes = self.min_bytes.max(PLACEHOLDER_BYTES);
                 let placeholder = Arc::new(WgpuMemory::allocate(&self.open, bytes, Contents::Zeroed)?);
@@ -362,12 +365,12 @@ impl Program for WgpuProgram {
     }
 }
 
-/// What is bound for an argument.
+/// The buffer that is bound for an argument.
 struct BoundBuffer {
     buffer: wgpu::Buffer,
     offset: u64,
     bytes: u64,
-    /// Keeps the buffer from being used for something else.
+    /// Keeps the buffer from being reused.
     memory: Arc<dyn Memory>,
 }
 
@@ -377,7 +380,7 @@ pub(super) struct WgpuBoundKernel {
     pub(super) open: Arc<OpenDevice>,
     pub(super) pipeline: ComputePipeline,
     pub(super) group: Option<BindGroup>,
-    /// What is copied before every launch, and where to.
+    /// Slices that are copied before every launch, and their copies.
     pub(super) copied: Vec<(Region, Arc<WgpuMemory>)>,
     _memories: Vec<Arc<dyn Memory>>,
 }
@@ -385,7 +388,7 @@ pub(super) struct WgpuBoundKernel {
 impl BoundKernel for WgpuBoundKernel {
     fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
         let operation = format!("launching kernel `{}`", kernel.name);
-        let detail = "WGSL fixes the workgroup's size: give the module a constant for an `override`";
+        let detail = "WGSL fixes the workgroup size: give the module a constant for an `override`";
         Err(Error::unsupported(&self.open.id, operation, detail))
     }
 }

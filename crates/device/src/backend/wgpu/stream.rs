@@ -1,7 +1,7 @@
 //! A stream: a command encoder that is filled, submitted and replaced.
 //!
-//! Launches that follow one another share a compute pass, in which wgpu orders those that share buffers.
-//! What an operation uses is kept until it is submitted; from then on wgpu keeps it until it has run.
+//! Consecutive launches share a compute pass, in which wgpu orders those that share buffers. The stream keeps the
+//! resources of an operation until it is submitted; from then on wgpu keeps them until it has finished.
 
 use std::{any::Any, ops::Range, sync::Arc, time::Duration};
 
@@ -22,29 +22,29 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// After so many operations they are submitted, so that the device need not wait for the host to finish
-/// recording.
+/// Number of operations after which they are submitted, so that the device starts before the host has recorded
+/// everything.
 const OPERATIONS_PER_SUBMISSION: u32 = 32;
 
-/// A sequence of operations.
+/// A stream of operations.
 #[derive(Debug)]
 pub(super) struct WgpuStream {
     open: Arc<OpenDevice>,
-    /// The open pass, which has the encoder locked: it must end before anything else is recorded.
+    /// The open compute pass. It locks the encoder, so it must end before another operation is recorded.
     pass: Option<ComputePass<'static>>,
     encoder: Option<CommandEncoder>,
     operations: u32,
-    /// Another stream's event was waited for, and no submission of this stream is later than it yet.
+    /// Whether the stream waited for another stream's event and has submitted nothing since.
     follows: bool,
     last: Option<SubmissionIndex>,
     /// The number of the last submission.
     submitted: u64,
-    /// The number of the last download on the queue for transfers, which the next submission waits for.
+    /// The number of the last download on the transfer queue, which the next submission waits for.
     download: u64,
     pending: Option<PendingTimestamps>,
     kept_memories: Vec<Arc<dyn Memory>>,
     kept_blocks: Vec<Arc<StagingBlock>>,
-    /// The last of them is the one that the open pass is set to.
+    /// The last one is set in the open pass.
     kept_bounds: Vec<Arc<dyn BoundKernel>>,
 }
 
@@ -66,7 +66,7 @@ impl WgpuStream {
         }
     }
 
-    /// The encoder, to record something else than a launch.
+    /// Returns the encoder, for an operation other than a launch.
     fn encoder(&mut self) -> &mut CommandEncoder {
         self.pass = None;
         open_encoder(&mut self.encoder, &self.open)
@@ -78,7 +78,7 @@ impl WgpuStream {
         if self.operations < OPERATIONS_PER_SUBMISSION { Ok(()) } else { self.submit("running operations") }
     }
 
-    /// Starts everything that was recorded.
+    /// Submits all recorded operations.
     fn submit(&mut self, operation: &str) -> Result<()> {
         let (pass, pending) = (self.pass.take(), self.pending.take());
         let mut outcome = Ok(());
@@ -94,7 +94,7 @@ impl WgpuStream {
                 });
                 self.open.submit(commands, self.download)
             });
-            // What was refused is not under way, and is not waited for.
+            // A refused submission is not in flight, and is not waited for.
             let mut late = None;
             if error.is_none() {
                 for block in self.kept_blocks.drain(..) {
@@ -109,7 +109,7 @@ impl WgpuStream {
         }
         self.operations = 0;
         self.follows = false;
-        // The queue has them now, and what comes to use them again is submitted later.
+        // wgpu keeps these now, and operations that reuse them are submitted later.
         self.kept_memories.clear();
         self.kept_blocks.clear();
         self.kept_bounds.clear();
@@ -120,13 +120,13 @@ impl WgpuStream {
         self.encoder().copy_buffer_to_buffer(from.0, from.1, to.0, to.1, padded(bytes));
     }
 
-    /// wgpu copies whole inner_message only.
+    /// Checks an offset in host memory: wgpu copies whole words only.
     fn check_offset(&self, operation: &str, offset: u64) -> Result<()> {
         let alignment = wgpu::COPY_BUFFER_ALIGNMENT;
         if offset.is_multiple_of(alignment) {
             return Ok(());
         }
-        let detail = format!("host memory from byte {offset}, which must be a multiple of {alignment}");
+        let detail = format!("the offset {offset} in host memory is not a multiple of {alignment}");
         Err(Error::unsupported(&self.open.id, operation, detail))
     }
 }
@@ -155,7 +155,8 @@ impl StreamBackend for WgpuStream {
         self.check_offset("downloading", offset)?;
         let memory = WgpuMemory::of(from, &self.open)?;
         let block = WgpuHostMemory::lend_for_download(to, &self.open, offset..offset + from.bytes)?;
-        // The queue for transfers preserves nothing of the host memory: it is for copies to its beginning.
+        // The transfer queue does not preserve other bytes of the host memory, so it is used for copies to its beginning
+        // only.
         let is_large = from.bytes >= TRANSFER_BYTES && offset == 0;
         if let Some(transfers) = self.open.transfers.clone().filter(|_| is_large) {
             self.submit("downloading")?;
@@ -167,7 +168,7 @@ impl StreamBackend for WgpuStream {
                 }
                 Err(TransferError::OutOfMemory) => {
                     tracing::warn!(
-                        "{}: no memory for a download beside kernels: it comes after them",
+                        "{}: not enough memory for the transfer queue: this download does not overlap with kernels",
                         self.open.id
                     );
                 }
@@ -189,7 +190,7 @@ impl StreamBackend for WgpuStream {
             return Ok(());
         }
         if Arc::ptr_eq(&source.block, &target.block) {
-            // wgpu copies from a buffer to another one only.
+            // wgpu does not copy within one buffer.
             let between = WgpuMemory::allocate(&self.open, from.bytes, Contents::Uninit)?;
             self.copy_between((source.buffer(), from.offset), (between.buffer(), 0), from.bytes);
             self.copy_between((between.buffer(), 0), (target.buffer(), to.offset), from.bytes);
@@ -216,14 +217,14 @@ impl StreamBackend for WgpuStream {
         self.open.check("launching")?;
         let kernel = (&**bound as &dyn Any).downcast_ref::<WgpuBoundKernel>();
         let Some(kernel) = kernel.filter(|kernel| Arc::ptr_eq(&kernel.open, &self.open)) else {
-            let detail = "the kernel was compiled for another device";
+            let detail = "the kernel belongs to another device";
             return Err(Error::unsupported(&self.open.id, "launching", detail));
         };
         for (from, to) in &kernel.copied {
             let source = WgpuMemory::of(from, &self.open)?;
             self.copy_between((source.buffer(), from.offset), (to.buffer(), 0), from.bytes);
         }
-        // A kernel that is launched again is already set.
+        // A kernel that is launched again is already set in the pass.
         let is_set =
             self.pass.is_some() && self.kept_bounds.last().is_some_and(|set| Arc::ptr_eq(set, bound));
         let pass = self.pass.get_or_insert_with(|| {
@@ -259,7 +260,7 @@ impl StreamBackend for WgpuStream {
     }
 
     fn record_event(&mut self) -> Result<Arc<dyn Event>> {
-        self.submit("marking a stream")?;
+        self.submit("recording an event")?;
         Ok(Arc::new(WgpuEvent::new(self.open.clone(), self.last.clone(), self.download)))
     }
 
@@ -267,18 +268,18 @@ impl StreamBackend for WgpuStream {
         self.open.check("waiting for another stream")?;
         let event = (&**event as &dyn Any).downcast_ref::<WgpuEvent>();
         let Some(event) = event.filter(|event| Arc::ptr_eq(&event.open, &self.open)) else {
-            let detail = "the event is another device's";
+            let detail = "the event belongs to another device";
             return Err(Error::unsupported(&self.open.id, "waiting for another stream", detail));
         };
         self.download = self.download.max(event.download);
-        // What comes before an event has been submitted, and the queue keeps the order. Only an event of this
-        // stream that comes next needs a submission of its own to be later than that one.
+        // Everything before an event has been submitted, and the queue runs submissions in order. Only an event that this
+        // stream records next needs a submission of its own, which comes after.
         self.follows = true;
         Ok(())
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.submit("starting operations")
+        self.submit("flushing a stream")
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
@@ -286,7 +287,7 @@ impl StreamBackend for WgpuStream {
     }
 }
 
-/// Parameters go in whole inner_message.
+/// Sets parameters, padded to whole words.
 fn set_params(pass: &mut ComputePass<'_>, params: &[u8]) {
     if params.len().is_multiple_of(4) {
         return pass.set_immediates(0, params);
@@ -297,7 +298,7 @@ fn set_params(pass: &mut ComputePass<'_>, params: &[u8]) {
 }
 
 impl Drop for WgpuStream {
-    // What was queued still runs. Whether it went well, nobody is left to ask.
+    // Queued operations still run. Their errors are dropped with the stream.
     fn drop(&mut self) {
         if !self.open.failure.is_lost() {
             let _ = self.submit("closing a stream");
