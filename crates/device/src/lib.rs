@@ -48,6 +48,9 @@ pub use any_buffer::AnyBuffer;
 #[doc(hidden)]
 pub use backend::copy::copy_with;
 #[cfg(feature = "wgpu")]
+#[doc(hidden)]
+pub use backend::wgpu::check_wgsl;
+#[cfg(feature = "wgpu")]
 pub use backend::wgpu::wgpu_features;
 pub use backend::{Direction, MemoryUsage, copy::copy_parallel, dlpack};
 pub use buffer::{Argument, Buffer, HostBuffer, SharedBuffer, StagingBuffer};

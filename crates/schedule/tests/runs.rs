@@ -386,7 +386,7 @@ fn a_run_whose_devices_cannot_be_made_ready_ends_and_says_why() {
         ("on purpose", LIMIT, Arc::new(|device| Err(lost(device)))),
         ("panicked: on purpose", LIMIT, Arc::new(|_| panic!("on purpose"))),
         (
-            "no answer after 100ms while being made ready",
+            "timed out after 100ms while being made ready",
             ms(100),
             Arc::new(|_| {
                 std::thread::sleep(ms(1500));

@@ -142,7 +142,7 @@ fn too_much_memory(device: &Device) -> Outcome {
     for bytes in [memory.saturating_mul(2), 1 << 50] {
         let result = device.buffer::<u8>(bytes as usize);
         let text = ensure_error!(Error::OutOfMemory { .. }, result);
-        ensure!(text.contains("bytes asked for"), "no sizes in: {text}");
+        ensure!(text.contains("bytes requested"), "no sizes in: {text}");
     }
     ensure_error!(Error::Unsupported { .. }, device.buffer::<u64>(usize::MAX));
     let Err(error) = device.buffer::<u8>(1 << 50) else { return Err("a pebibyte was had".into()) };

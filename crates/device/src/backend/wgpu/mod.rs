@@ -38,8 +38,8 @@ mod with_vulkan;
 
 use std::sync::Arc;
 
-pub use self::external::wgpu_features;
 pub(crate) use self::{external::source_of, memory::buffer_of};
+pub use self::{external::wgpu_features, program::check_wgsl};
 use super::{Backend, Source};
 use crate::{
     describe::{Api, Description, DeviceId},

@@ -122,6 +122,13 @@ fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Con
     Ok((entries, known))
 }
 
+/// Checks WGSL as a device does before it compiles a kernel, and returns the names of the entry points. Needs no device.
+#[doc(hidden)]
+pub fn check_wgsl(source: &str, constants: &[(String, f64)]) -> Result<Vec<String>, String> {
+    let (entries, _) = entries(source, constants)?;
+    Ok(entries.into_iter().map(|entry| entry.name).collect())
+}
+
 /// Returns the properties of an entry point.
 fn entry_of(module: &naga::Module, info: &ModuleInfo, index: usize) -> Entry {
     let (entry, uses) = (&module.entry_points[index], info.get_entry_point(index));
