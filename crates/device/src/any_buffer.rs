@@ -205,7 +205,7 @@ mod test {
     }
 
     #[test]
-    fn bytes_that_are_no_whole_number_of_elements_are_refused() {
+    fn bytes_that_are_not_a_whole_number_of_elements_are_refused() {
         let device = Device::cpu();
         let bytes = device.buffer::<u8>(16).unwrap();
         refused(AnyBuffer::from_bytes(bytes.slice(0..6).unwrap(), DType::F32));

@@ -166,7 +166,7 @@ mod test {
     }
 
     #[test]
-    fn formats_that_are_no_single_native_number_are_refused() {
+    fn formats_other_than_a_single_native_number_are_refused() {
         let foreign = if cfg!(target_endian = "little") { ">i" } else { "<i" };
         for format in ["", "@", "ii", "2f", "?", "c", "==i", "=@i", "Zf", "T{i:x:}", foreign] {
             assert_eq!(DType::from_buffer_format(format), None, "{format}");

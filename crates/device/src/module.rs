@@ -250,7 +250,7 @@ mod test {
     }
 
     #[test]
-    fn headers_from_elsewhere_are_noticed() {
+    fn headers_outside_of_the_module_are_detected() {
         let with = |option: &str| CudaSource { options: vec![option.into()], ..CudaSource::default() };
         assert!(with("--maxrregcount=64").is_self_contained());
         assert!(!with("-I/usr/include").is_self_contained());

@@ -247,7 +247,7 @@ mod test {
     }
 
     #[test]
-    fn what_is_unknown_is_left_out_and_the_score_is_an_estimate() {
+    fn unknown_properties_are_left_out_and_the_score_is_an_estimate() {
         check(DeviceKind::Discrete, Api::Vulkan, Some(5), None, (40.0 + 18.0 + 10.0) / 0.8, true);
         check(DeviceKind::Discrete, Api::Vulkan, None, Some(100), (40.0 + 18.0 + 1.0) / 0.8, true);
         check(DeviceKind::Integrated, Api::Vulkan, None, None, (20.0 + 18.0) / 0.6, true);
@@ -266,7 +266,7 @@ mod test {
     }
 
     #[test]
-    fn a_table_survives_being_written_and_read() {
+    fn a_table_survives_a_round_trip_through_json() {
         let text = serde_json::to_string(&ScoreTable::default()).unwrap();
         assert_eq!(ScoreTable::from_json(&text).unwrap(), ScoreTable::default());
     }

@@ -198,7 +198,7 @@ mod test {
     }
 
     #[test]
-    fn large_requests_get_no_more_than_they_asked_for() {
+    fn large_requests_are_hardly_rounded_up() {
         const GIB: u64 = 1 << 30;
         assert_eq!(class_bytes(129 * GIB), 129 * GIB);
         assert_eq!(class_bytes(129 * GIB + 1), 129 * GIB + (2 << 20));

@@ -296,7 +296,7 @@ mod test {
     }
 
     #[test]
-    fn rates_survive_their_file() {
+    fn rates_survive_a_round_trip_through_json() {
         let rates = Rates {
             int32_multiplies_per_s: 1.5e12,
             f32_multiply_adds_per_s: 3e13,

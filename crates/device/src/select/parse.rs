@@ -103,7 +103,7 @@ mod test {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_with_the_reason() {
+    fn a_term_that_cannot_be_parsed_is_named_with_the_reason() {
         for (selection, term, says) in [
             ("", "", "empty"),
             ("cpu,,gpu", "cpu,,gpu", "empty"),

@@ -61,7 +61,7 @@ fn ids_come_in_the_order_asked_for_and_once() {
 }
 
 #[test]
-fn apis_and_groups_stand_for_all_of_theirs() {
+fn apis_and_groups_select_all_of_their_devices() {
     assert_eq!(selected("cuda"), "cuda:0 cuda:1");
     assert_eq!(selected("gpu"), "cuda:0 cuda:1 vulkan:2");
     assert_eq!(selected("software"), "vulkan:3");
@@ -145,7 +145,7 @@ fn the_same_hardware_twice_is_an_error() {
 }
 
 #[test]
-fn a_term_that_matches_nothing_is_answered_with_what_there_is() {
+fn a_term_without_a_match_is_refused_with_the_available_devices() {
     let (asked, _, available) = refused("cpu,cuda:7");
     assert_eq!(asked, "cuda:7");
     assert_eq!(available.lines().count(), 7);

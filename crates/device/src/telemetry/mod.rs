@@ -78,14 +78,14 @@ mod test {
     }
 
     #[test]
-    fn a_card_that_nothing_knows_tells_nothing() {
+    fn an_unknown_card_has_no_telemetry() {
         let card =
             Description { pci: Some("ffff:ff:1f.7".into()), api: Api::Cuda, ..fake::description("cuda:0") };
         assert_eq!(Telemetry::read(&card), Telemetry::default());
     }
 
     #[test]
-    fn a_partition_does_not_pass_off_the_whole_as_itself() {
+    fn a_partition_does_not_report_the_utilization_of_the_whole_device() {
         let cpu = Device::cpu();
         let half = Description { part_of: Some(cpu.id().clone()), ..cpu.describe().clone() };
         let telemetry = Telemetry::read(&half);

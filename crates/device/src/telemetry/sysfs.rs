@@ -223,7 +223,7 @@ mod test {
     }
 
     #[test]
-    fn an_amd_card_tells_by_its_own_files() {
+    fn an_amd_card_is_read_from_its_own_files() {
         let root = tree(&[
             ("gpu_busy_percent", "37"),
             ("mem_info_vram_total", "17163091968"),
@@ -270,19 +270,19 @@ mod test {
     }
 
     #[test]
-    fn a_counter_that_cannot_move_tells_nothing() {
+    fn a_disabled_counter_is_ignored() {
         let root = tree(&[("drm/card0/power/rc6_residency_ms", "0"), ("drm/card0/power/rc6_enable", "0")]);
         assert_eq!(read(root.path(), &card(DeviceKind::Integrated)).utilization, None);
     }
 
     #[test]
-    fn a_card_that_is_switched_off_is_idle() {
+    fn a_suspended_card_is_idle() {
         let root = tree(&[("power/runtime_status", "suspended"), ("drm/card0/gt/gt0/rc6_residency_ms", "7")]);
         assert_eq!(read(root.path(), &card(DeviceKind::Discrete)).utilization, Some(0.0));
     }
 
     #[test]
-    fn time_in_which_the_card_was_switched_off_is_not_taken_for_work() {
+    fn suspended_time_does_not_count_as_busy() {
         let start = Instant::now();
         let before =
             Counters { at: start, asleep_ms: Some(10), energy_microjoules: None, suspended_ms: Some(0) };
@@ -291,7 +291,7 @@ mod test {
     }
 
     #[test]
-    fn nonsense_and_absent_files_tell_nothing() {
+    fn invalid_and_missing_files_are_ignored() {
         let root = tree(&[("gpu_busy_percent", "high"), ("mem_info_vram_total", "5"), ("hwmon/other", "1")]);
         assert_eq!(read(root.path(), &card(DeviceKind::Discrete)), Telemetry::default());
         assert_eq!(read(Path::new("/no/such/tree"), &card(DeviceKind::Discrete)), Telemetry::default());

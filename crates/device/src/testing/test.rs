@@ -20,7 +20,7 @@ fn sum_on(device: &Device) -> Result<u32> {
 }
 
 #[test]
-fn a_wrapped_device_without_a_plan_works_as_the_one_under_it() {
+fn a_wrapped_device_without_faults_works_as_the_original_one() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     assert_eq!(sum_on(&device).unwrap(), 10);
     assert!(faults.operations() > 8);
@@ -58,7 +58,7 @@ fn a_hung_device_times_out_and_goes_on_when_released() {
 }
 
 #[test]
-fn a_fault_that_is_to_happen_now_happens_although_others_use_the_device() {
+fn a_fault_is_injected_into_the_next_operation_while_other_threads_use_the_device() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     device.buffer::<u8>(1).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
@@ -88,7 +88,7 @@ fn a_fault_that_is_to_happen_now_happens_although_others_use_the_device() {
 }
 
 #[test]
-fn killing_a_hung_device_wakes_whoever_waits_for_it() {
+fn killing_a_hung_device_wakes_waiting_threads() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     let mut stream = device.stream().unwrap();
     faults.inject_next(Fault::Hang);
@@ -146,7 +146,7 @@ fn a_destroyed_device_fails_however_often_it_is_opened() {
 }
 
 #[test]
-fn a_slowed_device_is_as_slow_in_whatever_order_its_marks_are_waited_for() {
+fn a_slowed_device_is_as_slow_whatever_the_order_of_waits() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     faults.slow_down(40.0);
     let kernel = Kernel::new("sleep").rust(|_| {
@@ -167,7 +167,7 @@ fn a_slowed_device_is_as_slow_in_whatever_order_its_marks_are_waited_for() {
 }
 
 #[test]
-fn a_wait_may_be_as_long_as_a_duration_can_be() {
+fn a_wait_accepts_the_longest_duration() {
     let (device, _faults) = Faults::wrap(&Device::cpu());
     let buffer = device.buffer_from(&[1u32, 2, 3]).unwrap();
     let mut stream = device.stream().unwrap();

@@ -249,7 +249,7 @@ mod test {
     }
 
     #[test]
-    fn a_machine_without_a_driver_is_told_so_in_one_line() {
+    fn a_missing_driver_is_reported_in_one_line() {
         if let Err(reason) = Driver::get() {
             assert!(!reason.is_empty() && !reason.contains('\n'), "{reason}");
         }

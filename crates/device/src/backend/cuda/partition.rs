@@ -306,7 +306,7 @@ mod test {
     }
 
     #[test]
-    fn the_last_partition_takes_the_rest_where_that_is_what_was_asked_for() {
+    fn the_last_partition_takes_the_rest_if_that_is_its_size() {
         assert_eq!(h200(&[40, 92]), Ok(vec![Group(40), Rest]));
         assert_eq!(h200(&[132]), Ok(vec![Rest]));
         assert_eq!(h200(&[16, 32, 84]), Ok(vec![Group(16), Group(32), Rest]));
@@ -322,7 +322,7 @@ mod test {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_the_numbers() {
+    fn sizes_that_do_not_fit_are_refused_with_the_numbers() {
         for sizes in [&[133][..], &[100, 40], &[128, 4, 1], &[u32::MAX, 1]] {
             let detail = h200(sizes).unwrap_err();
             assert!(detail.contains("132") && detail.contains("multiples of 8 from 8"), "{detail}");

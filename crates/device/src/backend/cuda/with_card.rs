@@ -10,7 +10,7 @@ use bytemuck::{Pod, Zeroable};
 use super::find;
 use crate::{Device, Error, Kernel};
 
-/// The first card.
+/// Returns the first card.
 fn card() -> Device {
     assert!(super::compiles_kernels(), "no NVRTC");
     Device::from_source(find().sources.into_iter().next().expect("no CUDA device"))
@@ -236,7 +236,7 @@ fn memory_and_events_of_another_library_are_used_in_place() {
     let context = device.buffer::<u8>(1).unwrap().cuda_context().unwrap();
     let (mut address, mut event) = (0, std::ptr::null_mut());
     let guard = context.enter("testing").unwrap();
-    // SAFETY: the context is current; the pointers are to live variables.
+    // SAFETY: the guard's context is current; the pointers are to live variables.
     unsafe {
         guard.check((driver.mem_alloc)(&mut address, 4000)).unwrap();
         guard.check((driver.event_create)(&mut event, 0)).unwrap();
@@ -244,15 +244,15 @@ fn memory_and_events_of_another_library_are_used_in_place() {
     drop(guard);
     let mut stream = device.stream().unwrap();
     let owner = std::sync::Arc::new(());
-    // SAFETY: so many bytes were allocated in this device's context, for this test alone, and are freed at its end.
+    // SAFETY: these bytes were allocated in this device's context for this test, and are freed at its end.
     let buffer = unsafe { device.buffer_at_cuda_address::<u32>(address, 1000, owner.clone()) }.unwrap();
     let output = device.buffer::<u32>(1000).unwrap();
     let program = device.compile(&scale()).unwrap();
     stream.fill(&buffer, 7).unwrap();
-    // SAFETY: the event is alive, and of this device's context.
+    // SAFETY: the event is alive, and was created in this device's context.
     unsafe { stream.record_cuda_event(event.cast()) }.unwrap();
     let mut other = device.stream().unwrap();
-    // SAFETY: as above.
+    // SAFETY: as for `record_cuda_event`.
     unsafe { other.wait_cuda_event(event.cast()) }.unwrap();
     let bound = program.bind(&[buffer.arg(), output.arg()]).unwrap();
     other.launch(&bound, 8, &Scale { factor: 3, count: 1000, offset: 0 }).unwrap();
@@ -262,7 +262,7 @@ fn memory_and_events_of_another_library_are_used_in_place() {
     other.wait().unwrap();
     assert_eq!(std::sync::Arc::strong_count(&owner), 1);
     let guard = context.enter("testing").unwrap();
-    // SAFETY: allocated and made above, and used no more.
+    // SAFETY: both were created above, and are not used again.
     unsafe {
         guard.check((driver.event_destroy)(event)).unwrap();
         guard.check((driver.mem_free)(address)).unwrap();

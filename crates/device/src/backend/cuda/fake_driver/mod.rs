@@ -120,8 +120,8 @@ fn a_request_that_fits_is_served_however_large() {
 }
 
 #[test]
-fn a_block_is_not_rounded_up_where_there_is_no_room_for_that() {
-    let None = in_another_process("a_block_is_not_rounded_up_where_there_is_no_room_for_that") else {
+fn a_block_is_not_rounded_up_if_memory_is_too_short() {
+    let None = in_another_process("a_block_is_not_rounded_up_if_memory_is_too_short") else {
         return;
     };
     let device = card();
@@ -177,8 +177,8 @@ fn with_nvrtc_recorded_launches_are_one_call() {
 }
 
 #[test]
-fn memory_of_another_library_is_used_in_place_and_given_back() {
-    let None = in_another_process("memory_of_another_library_is_used_in_place_and_given_back") else {
+fn memory_of_another_library_is_used_in_place_and_returned() {
+    let None = in_another_process("memory_of_another_library_is_used_in_place_and_returned") else {
         return;
     };
     let device = card();

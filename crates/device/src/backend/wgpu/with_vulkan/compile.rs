@@ -1,4 +1,4 @@
-//! Kernels: what is compiled, bound and refused.
+//! Kernels: compiling, binding and refusals.
 
 use super::*;
 use crate::Module;
@@ -92,7 +92,7 @@ fn the_body_is_chosen_by_what_the_device_has() {
         let expected = 0x1_0000_0001u64.wrapping_mul(0x1_0000_0001);
         assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), [expected]);
     }
-    // A feature that no device has makes the one without it be used.
+    // With a feature that no device has, the body without it is used.
     let impossible = Features::from_bits_retain(1 << 31);
     assert_eq!(device.compile(&kernel(impossible)).unwrap().body(), "WGSL");
     let only = Kernel::new("square").writes::<u64>().workgroup(1).wgsl_with(impossible, wide);
@@ -110,7 +110,7 @@ fn log_of(device: &Device, kernel: Kernel) -> String {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn what_the_compiler_says_is_passed_on_with_the_line() {
+fn the_compilers_log_is_returned_with_the_line() {
     let (device, _) = open_vulkan(&vulkan());
     let writes = || Kernel::new("wrong").writes::<u32>().workgroup(1);
     let unknown = "@group(0) @binding(0) var<storage, read_write> output: array<u32>;\n\
@@ -137,7 +137,7 @@ fn what_the_compiler_says_is_passed_on_with_the_line() {
 #[ignore = "needs a Vulkan device"]
 fn a_body_that_does_not_fit_its_declaration_is_an_error() {
     let (device, open) = open_vulkan(&vulkan());
-    // Declared as read only, written all the same.
+    // Declared as read-only, but written.
     let access = Kernel::new("wrong").reads::<u32>().workgroup(1).wgsl(
         "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
          @compute @workgroup_size(1) fn wrong() { output[0] = 1u; }",
@@ -150,7 +150,7 @@ fn a_body_that_does_not_fit_its_declaration_is_an_error() {
          @compute @workgroup_size(1) fn wrong() { output[0] = 1u; }",
     );
     log_of(&device, missing);
-    // More shared memory than there is.
+    // More shared memory than the device has.
     let elements = open.capabilities.max_shared_bytes / 4 + 1;
     let shared = Kernel::new("wrong").writes::<u32>().workgroup(1).wgsl(format!(
         "var<workgroup> shared_words: array<u32, {elements}>;
@@ -165,7 +165,7 @@ fn a_body_that_does_not_fit_its_declaration_is_an_error() {
          @compute @workgroup_size(1) fn wrong() { output[0] = value; }",
     );
     log_of(&device, params);
-    // The device is none the worse for it.
+    // The device still works.
     assert!(device.buffer_from(&[1u32]).is_ok());
 }
 
@@ -218,8 +218,8 @@ fn a_source_is_compiled_once() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn compiled_pipelines_are_kept_on_disk_and_used_again() {
-    // The folder is the process's: only files of this test's own kernel are looked at.
+fn compiled_pipelines_are_cached_on_disk_and_reused() {
+    // All tests share the cache folder, so only the file of this test's kernel is checked.
     let folder = crate::cache_folder().unwrap().join("pipelines");
     let files = || {
         let names = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -252,7 +252,7 @@ fn compiled_pipelines_are_kept_on_disk_and_used_again() {
         assert!(kept(&open).is_some_and(|kept| kept.was_on_disk()), "round {round}");
     }
     let own: Vec<_> = files().difference(&before).cloned().collect();
-    // A damaged file is no file.
+    // A damaged file is ignored.
     let place = kept(&open).unwrap().path();
     assert!(own.contains(&place));
     std::fs::write(&place, b"damaged").unwrap();

@@ -1,4 +1,4 @@
-//! Devices and buffers that the caller has made.
+//! External devices and buffers.
 
 use std::sync::{
     Mutex,
@@ -108,7 +108,7 @@ impl Caller {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn the_callers_passes_and_our_launches_take_turns_on_the_same_buffers() {
+fn the_callers_passes_and_evener_launches_use_the_same_buffers_in_order() {
     let caller = Caller::new();
     let evener = caller.evener();
     let theirs = caller.storage();
@@ -117,7 +117,8 @@ fn the_callers_passes_and_our_launches_take_turns_on_the_same_buffers() {
     let output = evener.buffer::<u32>(LEN).unwrap();
     let bound = evener.compile(&affine()).unwrap().bind(&[input.arg(), output.arg()]).unwrap();
     let mut stream = evener.stream().unwrap();
-    // The caller's pass, our kernel, the caller's pass on our buffer, and ours again on theirs: nobody waits between.
+    // The caller's pass, Evener's kernel, the caller's pass on Evener's buffer, and Evener's copy to the caller's buffer,
+    // without a wait between them.
     caller.add(&theirs, 0..4 * LEN as u64);
     stream.launch(&bound, 16, &[3u32, 4]).unwrap();
     stream.flush().unwrap();
@@ -128,14 +129,14 @@ fn the_callers_passes_and_our_launches_take_turns_on_the_same_buffers() {
     let expected: Vec<u32> = (0..LEN as u32).map(|i| 3 * (i + 1) + 5).collect();
     assert_eq!(stream.download(&output).unwrap().wait().unwrap(), expected);
     assert_eq!(caller.read(&theirs), expected);
-    // A slice is where its range says.
+    // The range of a slice.
     let (ours, range) = output.slice(64..128).unwrap().wgpu_buffer().unwrap();
     assert_eq!(range, 256..512);
     caller.add(&ours, range);
     let found = stream.download(&output).unwrap().wait().unwrap();
     let added = |i: usize| u32::from((64..128).contains(&i));
     assert!((0..LEN).all(|i| found[i] == expected[i] + added(i)));
-    // The caller's device is still the caller's.
+    // The caller's device still works.
     drop((evener, input, output, bound, stream));
     caller.add(&theirs, 0..4 * LEN as u64);
     assert_eq!(caller.read(&theirs)[0], expected[0] + 1);
@@ -158,8 +159,8 @@ fn a_callers_buffer_that_does_not_fit_is_refused() {
     refused(&caller.buffer(60, all), "60 bytes");
     let error = Device::cpu().buffer_over_wgpu::<u8>(&caller.storage()).unwrap_err();
     assert!(error.to_string().contains("no device of `Device::from_wgpu`"), "{error}");
-    // Neither is a buffer of another device's of any use, nor one that the caller has destroyed: the calls that use them say
-    // so, and not the caller's callback.
+    // Buffers of another device, and buffers that the caller has destroyed, are refused by the calls that use them, not
+    // by the caller's callback.
     let (other, destroyed) = (Caller::new().storage(), caller.storage());
     let mut stream = evener.stream().unwrap();
     for buffer in [&other, &destroyed] {
@@ -176,7 +177,7 @@ fn a_callers_buffer_that_does_not_fit_is_refused() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn devices_of_our_own_neither_take_buffers_of_the_callers_nor_give_theirs_away() {
+fn internal_devices_neither_adopt_nor_export_wgpu_buffers() {
     let (own, caller) = (open_vulkan(&vulkan()).0, Caller::new());
     let error = own.buffer_over_wgpu::<u32>(&caller.storage()).unwrap_err();
     assert!(error.to_string().contains("no device of `Device::from_wgpu`"), "{error}");
@@ -199,7 +200,7 @@ fn a_buffer_that_the_caller_was_given_is_not_reused() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn the_loss_of_a_callers_device_is_told_to_both_and_frees_nothing_that_is_read() {
+fn the_loss_of_an_external_device_is_reported_to_both_and_frees_no_memory_that_is_read() {
     let caller = Caller::new();
     let evener = caller.evener();
     let reason = Arc::new(Mutex::new(None));
@@ -210,7 +211,7 @@ fn the_loss_of_a_callers_device_is_told_to_both_and_frees_nothing_that_is_read()
     let buffer = evener.buffer_from(&[1u32; 64]).unwrap();
     let mut stream = evener.stream().unwrap();
     stream.zero(&buffer).unwrap();
-    // Another thread of the caller's polls all the time.
+    // Another thread of the caller polls all the time.
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -48,17 +48,17 @@ fn host_memory_of_the_wrong_direction_is_refused() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn more_than_there_is_room_for_is_an_error() {
+fn more_memory_than_the_device_has_is_an_error() {
     let (device, open) = open_as("vulkan:full", &vulkan());
     let most = open.capabilities.max_buffer_bytes;
     let too_long = device.buffer::<u8>(most as usize + 1).unwrap_err();
     assert!(matches!(too_long, Error::OutOfMemory { .. }), "{too_long}");
     let host = device.host_buffer::<u8>(most as usize + 1, Direction::Upload).unwrap_err();
     assert!(matches!(host, Error::OutOfMemory { .. }), "{host}");
-    // Host memory is refused before the system promises what it does not have.
+    // Host memory is refused before the system overcommits.
     let full = open.make_buffer("testing", 1 << 45, wgpu::BufferUsages::STORAGE, false, true).unwrap_err();
     assert!(matches!(full, Error::OutOfMemory { available: Some(_), .. }), "{full}");
-    // And what the driver itself refuses is an error too.
+    // A refusal by the driver itself is an error too.
     let refused =
         open.make_buffer("testing", most + 4, wgpu::BufferUsages::STORAGE, false, false).unwrap_err();
     assert!(matches!(refused, Error::OutOfMemory { .. } | Error::Unsupported { .. }), "{refused}");
@@ -67,7 +67,7 @@ fn more_than_there_is_room_for_is_an_error() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn memory_is_reused_zeroed_and_given_back() {
+fn memory_is_reused_zeroed_and_freed() {
     let (device, _) = open_vulkan(&vulkan());
     drop(device.buffer_from(&[0xffu8; 5000]).unwrap());
     let shelved = device.memory();
@@ -85,7 +85,7 @@ fn memory_is_reused_zeroed_and_given_back() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn memory_is_not_reused_before_what_uses_it_is_submitted() {
+fn memory_is_not_reused_before_its_operations_are_submitted() {
     let (device, open) = open_vulkan(&vulkan());
     let output = device.buffer_from(&[1u32; 64]).unwrap();
     let kept = device.buffer::<u32>(64).unwrap();
@@ -100,13 +100,13 @@ fn memory_is_not_reused_before_what_uses_it_is_submitted() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn staging_memory_is_reused_once_its_copy_has_ended() {
+fn staging_memory_is_reused_once_its_copy_has_finished() {
     let (device, open) = open_vulkan(&vulkan());
     let buffer = device.buffer::<u32>(1 << 16).unwrap();
     let mut stream = device.stream().unwrap();
     let usage = |open: &OpenDevice| open.staging.usage(Direction::Upload);
     for round in 0..50u32 {
-        // Dropped in flight: nobody waits for these.
+        // Dropped in flight, without a wait.
         stream.upload(&vec![round; 1 << 16], &buffer).unwrap();
         stream.wait().unwrap();
     }
@@ -118,7 +118,7 @@ fn staging_memory_is_reused_once_its_copy_has_ended() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn contents_any_is_not_cleared_and_costs_no_submission() {
+fn uninitialized_memory_is_not_cleared_and_needs_no_submission() {
     let (_, open) = open_vulkan(&vulkan());
     let backend = WgpuBackend { open };
     let first = backend.allocate(64, Contents::Uninit).unwrap();
@@ -129,7 +129,7 @@ fn contents_any_is_not_cleared_and_costs_no_submission() {
     assert_eq!(backend.memory().peak_bytes, 256);
 }
 
-/// Writes 7 to every element that it is given.
+/// Writes 7 to every element.
 fn fill() -> Kernel {
     Kernel::new("fill").writes::<u32>().workgroup(64).wgsl(
         "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
@@ -157,7 +157,7 @@ fn a_kernel_that_is_given_an_empty_slice_writes_to_no_other_element() {
     stream.wait().unwrap();
 }
 
-/// Writes 7 at two places, wherever they are, and adds up what it reads there.
+/// Writes 7 at two indices, which may be out of bounds, and adds the values that it reads there.
 fn scatter() -> Kernel {
     Kernel::new("scatter").writes::<u32>().writes::<u32>().params::<[i32; 2]>().workgroup(1).wgsl(
         "var<immediate> places: vec2<i32>;
@@ -211,7 +211,8 @@ fn a_body_without_checks_computes_the_same() {
         let kernel = Kernel::new("gray").writes::<u32>().workgroup(64);
         let kernel = match is_checked {
             true => kernel.wgsl(source),
-            // SAFETY: it is launched with a thread an element; the loop has three turns; no divisor is zero.
+            // SAFETY: the kernel is launched with one thread per element; the loop has three iterations; no divisor is
+            // zero.
             false => unsafe { kernel.wgsl_unchecked(Features::empty(), source) },
         };
         let data = device.buffer_from(&(0..1024).collect::<Vec<u32>>()).unwrap();
@@ -243,7 +244,7 @@ fn a_download_overwrites_nothing_beyond_its_end() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn what_one_opening_keeps_is_given_up_for_another() {
+fn cached_memory_of_one_opening_is_freed_for_another() {
     let source = vulkan();
     let ((one, _), (_, other)) = (open_as("vulkan:shared", &source), open_as("vulkan:shared", &source));
     drop(one.buffer::<u8>(5000).unwrap());
@@ -265,8 +266,7 @@ fn a_poll_in_flight_while_the_device_is_lost_frees_no_host_memory_that_is_read()
     let down = stream.download_host(&buffer, down).unwrap().wait().unwrap();
     let mut up = device.host_buffer::<u8>(LEN, Direction::Upload).unwrap();
     up.as_mut_slice().fill(9);
-    // A poll that asked whether the device is lost before it was: it goes on to the driver all the same, and wgpu
-    // destroys every buffer.
+    // A poll that began before the device was lost still goes on to the driver, and wgpu destroys every buffer.
     open.device.destroy();
     open.device.poll(wgpu::PollType::Poll).unwrap();
     assert!(down.as_slice().iter().all(|byte| *byte == 7));

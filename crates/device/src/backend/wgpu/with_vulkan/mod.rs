@@ -1,5 +1,4 @@
-//! Tests on the Vulkan device that is here, most often Mesa's software. They are ignored unless asked for, and
-//! fail where there is none.
+//! Tests on the machine's Vulkan device, usually Mesa's software. They are ignored by default, and fail if there is none.
 
 mod compile;
 mod external;
@@ -33,15 +32,14 @@ fn open_vulkan(source: &Arc<dyn Source>) -> (Device, Arc<OpenDevice>) {
     open_as(source.describe().id.as_str(), source)
 }
 
-/// Opens a device under an id of a test's own: where one opening has no room, others of the same id give up what they
-/// keep for reuse.
+/// Opens a device under a test's own id: openings of the same id free their cached memory for each other.
 fn open_as(id: &str, source: &Arc<dyn Source>) -> (Device, Arc<OpenDevice>) {
     let described = Description { id: id.into(), ..source.describe().clone() };
     let adapter = adapters(Api::Vulkan).unwrap().into_iter().find(|it| it.get_info().name == described.name);
     device_of(WgpuBackend::open(&described, &adapter.unwrap()).unwrap(), &described)
 }
 
-/// A device that is open already, with the open behind it.
+/// Returns a device that is already open, with its `OpenDevice`.
 fn device_of(backend: WgpuBackend, description: &Description) -> (Device, Arc<OpenDevice>) {
     #[derive(Debug)]
     struct RawDevice(Description, Arc<WgpuBackend>);
@@ -62,7 +60,7 @@ fn device_of(backend: WgpuBackend, description: &Description) -> (Device, Arc<Op
 
 fn lose(open: &OpenDevice) {
     open.device.destroy();
-    // The callback comes with the next poll.
+    // The next poll calls the callback.
     let _ = open.poll("losing it");
 }
 
@@ -80,7 +78,7 @@ fn affine() -> Kernel {
     )
 }
 
-/// Takes long: a dependent chain of the given length in each thread.
+/// A slow kernel: a dependent chain of the given length in each thread.
 fn slow() -> Kernel {
     Kernel::new("slow").writes::<u32>().params::<u32>().workgroup(64).wgsl(
         "var<immediate> turns: u32;
@@ -94,8 +92,8 @@ fn slow() -> Kernel {
     )
 }
 
-/// Queues work that takes a good part of a second. Mesa's software ends every loop after 65535 turns, so
-/// there it is made of many workgroups; elsewhere they would run side by side.
+/// Queues work that takes a good part of a second. Mesa's software ends every loop after 65,535 iterations, so there the
+/// work has many workgroups, which elsewhere would run in parallel.
 fn launch_long(device: &Device, stream: &mut Stream) {
     let (groups, turns) =
         if device.describe().kind == DeviceKind::Software { (2_000u32, 10_000u32) } else { (1, 40_000_000) };
@@ -106,7 +104,7 @@ fn launch_long(device: &Device, stream: &mut Stream) {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn software_says_that_it_is() {
+fn a_software_device_has_the_kind_software() {
     let source = vulkan();
     let described = source.describe();
     assert_eq!(described.id.as_str(), "vulkan:0");
@@ -145,7 +143,7 @@ fn buffers_of_another_device_are_refused() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn a_closed_device_serves_the_next_opening_unless_it_was_lost() {
+fn a_closed_device_is_reused_by_the_next_opening_unless_it_was_lost() {
     let source = vulkan();
     let described = Description { id: "vulkan:kept".into(), ..source.describe().clone() };
     let adapter =

@@ -1,4 +1,5 @@
-//! Large downloads past wgpu's queue. Mesa's software has no other queue: there they go to the same one, past wgpu.
+//! Large downloads on the transfer queue. Mesa's software has only one queue: there they bypass wgpu but use the same
+//! queue.
 
 use ash::vk;
 use wgpu::{BufferDescriptor, BufferUsages, MapMode};
@@ -8,7 +9,7 @@ use super::{
     *,
 };
 
-/// A device whose large downloads go past wgpu.
+/// Opens a device that uses a transfer queue.
 fn open_with_transfers() -> (Device, Arc<OpenDevice>) {
     let source = vulkan();
     let described = Description { id: "vulkan:transfers".into(), ..source.describe().clone() };
@@ -85,7 +86,7 @@ fn launch_long_enough(device: &Device, stream: &mut Stream) {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn memory_is_not_reused_before_a_download_from_it_has_ended() {
+fn memory_is_not_reused_before_a_download_from_it_has_finished() {
     let (device, open) = open_with_transfers();
     let (mut stream, mut other) = (device.stream().unwrap(), device.stream().unwrap());
     for round in 1..10u32 {
@@ -159,7 +160,7 @@ fn a_download_of_a_lost_device_is_an_error_and_its_host_memory_stays() {
     let mut stream = device.stream().unwrap();
     let ready = device.host_buffer::<u32>(LARGE, Direction::Download).unwrap();
     let download = stream.download(&buffer).unwrap();
-    // Destroying a device, which only this test does, frees memory that a copy under way would still write.
+    // Only this test destroys a device, which frees memory that a copy in flight would still write.
     assert_eq!(open.transfers.as_ref().unwrap().wait_for_all(Duration::from_secs(60)), Ok(true));
     lose(&open);
     assert!(matches!(download.wait().unwrap_err(), Error::Lost { .. }));
@@ -167,7 +168,7 @@ fn a_download_of_a_lost_device_is_an_error_and_its_host_memory_stays() {
     assert_eq!(ready.as_slice().len(), LARGE);
 }
 
-/// Has the next download fail with a driver's code.
+/// Makes the next download fail with a driver's code.
 fn fail_next(open: &OpenDevice, code: vk::Result) {
     *open.transfers.as_ref().unwrap().fault.lock().unwrap() = Some(code);
 }
@@ -193,7 +194,7 @@ fn a_download_without_memory_for_its_commands_goes_through_wgpus_queue() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn a_queue_for_transfers_that_is_lost_is_a_lost_device() {
+fn a_lost_transfer_queue_loses_the_device() {
     let (device, open) = open_with_transfers();
     let buffer = device.buffer_from(&vec![7u32; LARGE]).unwrap();
     let mut stream = device.stream().unwrap();
@@ -209,7 +210,7 @@ fn a_submission_that_unwinds_is_counted_and_leaves_no_semaphore_to_the_next() {
     let (_, first) = open.submit(None, 0);
     let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
     let descriptor = BufferDescriptor { label: None, size: 4, usage, mapped_at_creation: false };
-    // wgpu runs callbacks in a submission, after it has given it to the driver.
+    // wgpu runs callbacks during a submission, after the driver has accepted it.
     let mapped = open.device.create_buffer(&descriptor);
     mapped.map_async(MapMode::Read, .., |_| panic!("in a callback"));
     assert_eq!(catch_panic(|| open.submit(None, 0)).unwrap_err(), "in a callback");
@@ -221,7 +222,7 @@ fn a_submission_that_unwinds_is_counted_and_leaves_no_semaphore_to_the_next() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn threads_download_while_others_submit_allocate_and_let_go() {
+fn threads_download_while_others_submit_allocate_and_drop() {
     let (device, open) = open_with_transfers();
     thread::scope(|scope| {
         for number in 0..3u32 {
@@ -231,7 +232,7 @@ fn threads_download_while_others_submit_allocate_and_let_go() {
                     let mut stream = device.stream().unwrap();
                     let buffer = device.buffer_from(&vec![number + round; LARGE]).unwrap();
                     let waited = stream.download(&buffer).unwrap();
-                    // Nothing waits for this one, and its memory is let go while it may be under way.
+                    // Nothing waits for this download, and its memory is dropped while it may be in flight.
                     drop(stream.download(&buffer).unwrap());
                     drop(buffer);
                     assert!(waited.wait().unwrap().iter().all(|value| *value == number + round));
