@@ -107,12 +107,13 @@ pub struct SizePoints {
     /// Number of compute units per point.
     pub units_per_point: f64,
     /// Maximum points of each.
-    pub most: f64,
+    #[serde(alias = "most")]
+    pub max: f64,
 }
 
 impl Default for SizePoints {
     fn default() -> Self {
-        SizePoints { per_gib: 10.0, units_per_point: 20.0, most: 100.0 }
+        SizePoints { per_gib: 10.0, units_per_point: 20.0, max: 100.0 }
     }
 }
 
@@ -136,7 +137,7 @@ impl ScoreTable {
     /// weighted property is known.
     pub fn score(&self, device: &Description) -> Score {
         let Weights { kind, api, memory, units } = self.weights;
-        let capped = |points: f64| points.min(self.size.most);
+        let capped = |points: f64| points.min(self.size.max);
         let parts = [
             (kind, Some(self.kind_points(device.kind))),
             (api, Some(self.api_points(device.api))),
@@ -181,7 +182,7 @@ impl ScoreTable {
         let Weights { kind, api, memory, units } = self.weights;
         let KindPoints { discrete, integrated, r#virtual, software, cpu } = self.kind;
         let ApiPoints { cuda, dx12, vulkan, metal, other } = self.api;
-        let SizePoints { per_gib, units_per_point, most } = self.size;
+        let SizePoints { per_gib, units_per_point, max } = self.size;
         let numbers = [
             ("weights.kind", kind),
             ("weights.api", api),
@@ -199,7 +200,7 @@ impl ScoreTable {
             ("api.other", other),
             ("size.per_gib", per_gib),
             ("size.units_per_point", units_per_point),
-            ("size.most", most),
+            ("size.max", max),
         ];
         if let Some((name, number)) = numbers.into_iter().find(|(_, n)| !n.is_finite() || *n < 0.0) {
             return Err(format!("{name} is {number}: it must be 0 or more"));

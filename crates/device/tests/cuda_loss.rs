@@ -7,7 +7,7 @@ use evener_device::{Direction, Error, Inventory, Kernel};
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn a_card_that_a_kernel_broke_is_lost_and_works_again_when_opened_anew() {
+fn a_card_that_a_kernel_broke_is_lost_and_works_again_when_reopened() {
     let inventory = Inventory::discover_all_apis();
     let found = inventory.devices().iter().find(|device| device.id().as_str() == "cuda:0");
     let device = found.expect("no CUDA device");

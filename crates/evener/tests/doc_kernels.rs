@@ -154,7 +154,7 @@ fn constants(code: &str) -> Vec<(String, f64)> {
 /// Returns the kernel sources of a block: the block itself if it is CUDA C or WGSL, or its string literals if it is Rust.
 fn sources_of(path: &Path, block: &Block) -> Vec<Source> {
     let source = |language, text: String, constants: Vec<_>, strings| Source {
-        location: format!("{}:{}", path.display(), block.line),
+        location: format!("{}:{}", path.strip_prefix(root()).unwrap_or(path).display(), block.line),
         language,
         text,
         constants,
@@ -184,6 +184,11 @@ fn sources_of(path: &Path, block: &Block) -> Vec<Source> {
     kernels.into_iter().filter_map(of_text).collect()
 }
 
+/// The folder of the workspace.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 /// Returns the Rust and Markdown files of the documentation.
 fn files() -> Vec<PathBuf> {
     fn add(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
@@ -196,7 +201,7 @@ fn files() -> Vec<PathBuf> {
             }
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root();
     let mut files = vec![root.join("README.md")];
     add(&root.join("docs"), "md", &mut files);
     for entry in std::fs::read_dir(root.join("crates")).into_iter().flatten().flatten() {

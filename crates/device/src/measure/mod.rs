@@ -53,7 +53,7 @@ const REPEATS: u32 = 4;
 const GROUPS: u32 = 8192;
 
 /// Maximum bytes of a copy: several times the largest cache.
-const MOST_COPIED: u64 = 512 << 20;
+const MAX_COPY_BYTES: u64 = 512 << 20;
 
 /// Measures a device's rates, in under five seconds. The results of the kernels are checked: a device that computes wrong
 /// results fails with `BadResult`.
@@ -123,14 +123,14 @@ fn f32_multiply_adds(device: &Device, stream: &mut Stream) -> Result<f64> {
 
 /// Maximum iterations of one launch: enough that starting it does not matter. Mesa's software Vulkan silently ends any
 /// loop after 65,535 iterations.
-const MOST_ITERATIONS: u32 = 4096;
+const MAX_ITERATIONS: u32 = 4096;
 
 /// Returns the operations per second of a kernel with eight chains per thread, and the iterations of the last launch.
 /// `launch` gets the iterations of a launch and the number of launches.
 fn arithmetic_rate(threads: u32, mut launch: impl FnMut(u32, u32) -> Result<()>) -> Result<(f64, u32)> {
     let mut last = 0;
     let rate = best_rate(16, 1 << 30, |iterations| {
-        last = iterations.min(MOST_ITERATIONS);
+        last = iterations.min(MAX_ITERATIONS);
         launch(last, iterations / last)?;
         Ok(iterations / last * last)
     })?;
@@ -215,31 +215,31 @@ fn copy_rate(bytes: u64, mut copy: impl FnMut() -> Result<()>) -> Result<f64> {
 fn copy_bytes(device: &Device, blocks: u64) -> Result<u64> {
     let has = device.capabilities()?;
     let free = device.telemetry().memory_free_bytes.or(device.describe().memory_bytes).unwrap_or(256 << 20);
-    let most = match device.describe().kind {
+    let max = match device.describe().kind {
         // These use the processor's memory, at a tenth of the rate.
-        DeviceKind::Software | DeviceKind::Cpu => MOST_COPIED / 8,
-        _ => MOST_COPIED,
+        DeviceKind::Software | DeviceKind::Cpu => MAX_COPY_BYTES / 8,
+        _ => MAX_COPY_BYTES,
     };
-    let bytes = most.min(has.max_binding_bytes).min(has.max_buffer_bytes).min(free / (4 * blocks));
+    let bytes = max.min(has.max_binding_bytes).min(has.max_buffer_bytes).min(free / (4 * blocks));
     Ok((bytes / 4096 * 4096).max(4096))
 }
 
 /// Returns the highest rate of `work` per second. `work` gets an amount and returns how much of it was done. The amount
-/// grows from `least`, to `most` at most, until it takes `LONG_ENOUGH`.
-fn best_rate(least: u32, most: u32, mut work: impl FnMut(u32) -> Result<u32>) -> Result<f64> {
-    let mut amount = least.max(1);
+/// grows from `min`, to `max` at most, until it takes `LONG_ENOUGH`.
+fn best_rate(min: u32, max: u32, mut work: impl FnMut(u32) -> Result<u32>) -> Result<f64> {
+    let mut amount = min.max(1);
     let mut best = 0f64;
     let mut repeats = 0;
     while repeats < REPEATS {
         let start = Instant::now();
         let done = work(amount)?;
         let took = start.elapsed().as_secs_f64();
-        if took >= LONG_ENOUGH.as_secs_f64() || amount >= most {
+        if took >= LONG_ENOUGH.as_secs_f64() || amount >= max {
             best = best.max(f64::from(done) / took);
             repeats += 1;
         } else {
             let factor = (LONG_ENOUGH.as_secs_f64() * 1.2 / took.max(1e-6)).clamp(2.0, 16.0);
-            amount = ((f64::from(amount) * factor) as u32).min(most);
+            amount = ((f64::from(amount) * factor) as u32).min(max);
         }
     }
     Ok(best)

@@ -113,8 +113,8 @@ fn keyword(name: &str) -> Option<Meaning> {
 
 /// Parses `0000:01:00.0` or `01:00.0`; the domain may have any number of leading zeros.
 fn address(text: &str) -> Option<PciAddress> {
-    let hexadecimal = |text: &str, most: usize| {
-        let is_number = (1..=most).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let hexadecimal = |text: &str, max: usize| {
+        let is_number = (1..=max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
         is_number.then(|| u32::from_str_radix(text, 16).ok()).flatten()
     };
     let (rest, function) = text.split_once('.')?;

@@ -36,8 +36,8 @@ impl Telemetry {
             DeviceKind::Cpu => processor::read(),
             // It computes on the processor, in the processor's memory, and has no counters of its own.
             DeviceKind::Software => {
-                let most = device.memory_bytes.unwrap_or(u64::MAX);
-                let free = processor::memory_free().map(|free| free.min(most));
+                let max = device.memory_bytes.unwrap_or(u64::MAX);
+                let free = processor::memory_free().map(|free| free.min(max));
                 Telemetry { memory_free_bytes: free, ..Telemetry::default() }
             }
             DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual => gpu(device),

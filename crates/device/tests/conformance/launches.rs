@@ -248,9 +248,9 @@ fn group_limits(device: &Device) -> Outcome {
 
 fn workgroup_limits(device: &Device) -> Outcome {
     let has = device.capabilities()?;
-    let most = has.max_workgroup[0].min(has.max_workgroup_threads).min(1 << 16);
-    let most = most.min(has.max_shared_bytes / 4);
-    for threads in [1, 7, most] {
+    let max = has.max_workgroup[0].min(has.max_workgroup_threads).min(1 << 16);
+    let max = max.min(has.max_shared_bytes / 4);
+    for threads in [1, 7, max] {
         let first: Vec<u32> = (0..threads).collect();
         let data = device.buffer_from(&first)?;
         let bound = device.compile(&sources::reverse(threads))?.bind(&[data.arg()])?;
@@ -268,14 +268,14 @@ fn workgroup_limits(device: &Device) -> Outcome {
 }
 
 fn shared_limits(device: &Device) -> Outcome {
-    let most = device.capabilities()?.max_shared_bytes.min(1 << 20) / 4 * 4;
+    let max = device.capabilities()?.max_shared_bytes.min(1 << 20) / 4 * 4;
     let output = device.buffer::<u32>(1)?;
-    let bound = device.compile(&sources::shared_sum(most))?.bind(&[output.arg()])?;
+    let bound = device.compile(&sources::shared_sum(max))?.bind(&[output.arg()])?;
     let mut stream = device.stream()?;
-    stream.launch(&bound, 1, &(most / 4))?;
+    stream.launch(&bound, 1, &(max / 4))?;
     let found = stream.download(&output)?.wait()?[0];
-    let expected = (0..most / 4).fold(0u32, |sum, i| sum.wrapping_add(i.wrapping_mul(i)));
-    ensure!(found == expected, "{most} bytes: {expected} expected, {found} found");
+    let expected = (0..max / 4).fold(0u32, |sum, i| sum.wrapping_add(i.wrapping_mul(i)));
+    ensure!(found == expected, "{max} bytes: {expected} expected, {found} found");
     if device.capabilities()?.max_shared_bytes < u32::MAX {
         let beyond = sources::shared_sum(device.capabilities()?.max_shared_bytes + 4);
         ensure_error!(Error::Unsupported { .. }, device.compile(&beyond));
@@ -289,8 +289,8 @@ fn params_limits(device: &Device) -> Outcome {
     let one = device.compile(&sources::sum_params::<1>())?.bind(&[output.arg()])?;
     stream.launch(&one, 1, &[41u32])?;
     ensure!(stream.download(&output)?.wait()? == [41], "one parameter did not arrive");
-    let most = device.capabilities()?.max_params_bytes;
-    ensure!(most >= 128, "only {most} bytes of parameters");
+    let max = device.capabilities()?.max_params_bytes;
+    ensure!(max >= 128, "only {max} bytes of parameters");
     let full = device.compile(&sources::sum_params::<32>())?.bind(&[output.arg()])?;
     let params: [u32; 32] = std::array::from_fn(|i| 1 << i);
     stream.launch(&full, 1, &params)?;
@@ -301,17 +301,17 @@ fn params_limits(device: &Device) -> Outcome {
 }
 
 fn binding_limits(device: &Device) -> Outcome {
-    let most = device.capabilities()?.max_bindings;
-    let kernel = sources::gather(most);
-    let buffers: Vec<_> = (0..most).map(|i| device.buffer_from(&[i * i])).collect::<Result<_, _>>()?;
+    let max = device.capabilities()?.max_bindings;
+    let kernel = sources::gather(max);
+    let buffers: Vec<_> = (0..max).map(|i| device.buffer_from(&[i * i])).collect::<Result<_, _>>()?;
     let arguments: Vec<_> = buffers.iter().map(|buffer| buffer.arg()).collect();
     let bound = device.compile(&kernel)?.bind(&arguments)?;
     let mut stream = device.stream()?;
     stream.launch(&bound, 1, &())?;
-    let found = stream.download(&buffers[most as usize - 1])?.wait()?[0];
-    let expected: u32 = (0..most - 1).map(|i| i * i).sum();
-    ensure!(found == expected, "{most} buffers: {expected} expected, {found} found");
-    ensure_error!(Error::Unsupported { .. }, device.compile(&sources::gather(most + 1)));
+    let found = stream.download(&buffers[max as usize - 1])?.wait()?[0];
+    let expected: u32 = (0..max - 1).map(|i| i * i).sum();
+    ensure!(found == expected, "{max} buffers: {expected} expected, {found} found");
+    ensure_error!(Error::Unsupported { .. }, device.compile(&sources::gather(max + 1)));
     Ok(())
 }
 

@@ -67,7 +67,7 @@ fn given_up(device: &Device) -> Outcome {
     let all = other.capabilities()?.max_buffer_bytes as usize;
     ensure_error!(Error::OutOfMemory { .. }, other.buffer_uninit::<u8>(all));
     let kept = one.memory().cached_bytes;
-    ensure!(kept == 0, "{kept} bytes are kept while another opening has no room");
+    ensure!(kept == 0, "{kept} bytes are cached while another opening is out of memory");
     Ok(())
 }
 

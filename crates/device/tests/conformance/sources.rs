@@ -168,19 +168,19 @@ pub(crate) fn count() -> Kernel {
         .params::<u32>()
         .workgroup(1)
         .with_cuda(
-            r#"extern "C" __global__ void count(unsigned *seen, unsigned most) {
+            r#"extern "C" __global__ void count(unsigned *seen, unsigned limit) {
                 unsigned group = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-                if (group < most) seen[group]++;
+                if (group < limit) seen[group]++;
             }"#,
         )
         .wgsl(
             r#"
-            var<immediate> most: u32;
+            var<immediate> limit: u32;
             @group(0) @binding(0) var<storage, read_write> seen: array<u32>;
             @compute @workgroup_size(1)
             fn count(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>) {
                 let group = id.x + n.x * (id.y + n.y * id.z);
-                if (group < most) { seen[group]++; }
+                if (group < limit) { seen[group]++; }
             }"#,
         )
         .rust(|launch| {

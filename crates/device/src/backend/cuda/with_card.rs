@@ -135,17 +135,17 @@ fn kernels_that_do_not_fit_are_refused_with_the_reason() {
     refused(with_body(Kernel::new("idle").writes::<u32>().params::<u32>(), SOURCE), "has 8 bytes");
     refused(scale().workgroup(2048), "2048");
     let heavy = "extern \"C\" __global__ void __launch_bounds__(64) heavy(unsigned *out) { *out = 1; }";
-    refused(with_body(Kernel::new("heavy").writes::<u32>().workgroup(128), heavy), "at most 64");
+    refused(with_body(Kernel::new("heavy").writes::<u32>().workgroup(128), heavy), "at max 64");
 }
 
 #[test]
 #[ignore = "needs a CUDA device"]
 fn a_full_memory_is_an_error_with_the_free_bytes_and_nothing_breaks() {
     let device = card();
-    let most = device.capabilities().unwrap().max_buffer_bytes as usize;
-    let error = device.buffer_uninit::<u8>(most).unwrap_err();
+    let max = device.capabilities().unwrap().max_buffer_bytes as usize;
+    let error = device.buffer_uninit::<u8>(max).unwrap_err();
     let Error::OutOfMemory { available: Some(free), .. } = error else { panic!("{error}") };
-    assert!(free > 0 && (free as usize) < most);
+    assert!(free > 0 && (free as usize) < max);
     assert!(device.buffer::<u8>(1000).is_ok());
 }
 

@@ -84,8 +84,8 @@ impl PendingTimestamps {
         if !open.capabilities.features.contains(Features::TIMESTAMPS) {
             return Err(Error::unsupported(&open.id, OPERATION, "the device has no timestamps"));
         }
-        let shelved = open.clock.free_queries.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let queries = shelved.map_or_else(|| TimestampQueries::make(open), Ok)?;
+        let free = open.clock.free_queries.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let queries = free.map_or_else(|| TimestampQueries::make(open), Ok)?;
         Ok(PendingTimestamps { queries, used: 0, readings: Readings::default() })
     }
 

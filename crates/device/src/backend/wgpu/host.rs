@@ -313,10 +313,10 @@ impl WgpuHostMemory {
     /// Maps wgpu's buffer again. Fails if the copy is still in flight.
     fn map(&self) -> Result<()> {
         let state = Arc::new(AtomicU8::new(0));
-        let told = state.clone();
+        let result = state.clone();
         self.open.attempt(RECLAIMING, || {
             self.block.buffer.map_async(mode(self.block.direction), .., move |outcome| {
-                told.store(if outcome.is_ok() { 1 } else { 2 }, Release);
+                result.store(if outcome.is_ok() { 1 } else { 2 }, Release);
             });
         })?;
         // A poll of another thread may be processing this mapping.

@@ -222,7 +222,7 @@ fn tensors_of_the_card_are_exported_and_imported_in_place() {
     assert_eq!(tensor.tensor().data.addr() as u64, address);
     // Another handle on the same card takes it for another library's.
     let other = device.reopened();
-    // SAFETY: nobody uses the elements.
+    // SAFETY: no operation uses the elements.
     let (imported, shape) = unsafe { other.import_dlpack(tensor) }.unwrap();
     assert_eq!(imported.as_bytes().cuda_address(), Some(address));
     assert_eq!((imported.dtype(), imported.len(), shape), (DType::F32, 768, vec![3, 256]));
@@ -234,7 +234,7 @@ fn tensors_of_the_card_are_exported_and_imported_in_place() {
     let any = device.any_buffer(DType::U8, 64).unwrap();
     tensor = any.to_dlpack(&[64]).unwrap();
     let raw = tensor.into_raw();
-    // SAFETY: nobody else has the tensor; and as above.
+    // SAFETY: the tensor has no other owner, and no operation uses the elements.
     let error = unsafe {
         (*raw).dl_tensor.device.device_id = 1;
         device.import_dlpack(ManagedTensor::from_raw(raw))
@@ -242,16 +242,16 @@ fn tensors_of_the_card_are_exported_and_imported_in_place() {
     let error = error.unwrap_err();
     assert!(error.to_string().contains("CUDA device 1, and this is CUDA device 0"), "{error}");
     tensor = Device::cpu().any_buffer(DType::U8, 64).unwrap().to_dlpack(&[64]).unwrap();
-    // SAFETY: as above.
+    // SAFETY: as for the first import.
     let error = unsafe { device.import_dlpack(tensor) }.unwrap_err();
     assert!(error.to_string().contains("it is not the processor"), "{error}");
     tensor = any.slice(8..).unwrap().to_dlpack(&[56]).unwrap();
-    // SAFETY: as above.
+    // SAFETY: as for the first import.
     let error = unsafe { device.import_dlpack(tensor) }.unwrap_err();
     assert!(error.to_string().contains("not a multiple of 16"), "{error}");
     // And the processor has no use for the card's address.
     tensor = any.to_dlpack(&[64]).unwrap();
-    // SAFETY: as above.
+    // SAFETY: as for the first import.
     let error = unsafe { Device::cpu().import_dlpack(tensor) }.unwrap_err();
     assert!(error.to_string().contains("it is not a CUDA device"), "{error}");
 }

@@ -26,8 +26,8 @@ fn an_override_without_a_value_is_refused_by_its_name() {
 #[ignore = "needs a Vulkan device"]
 fn parameters_of_the_largest_size_arrive() {
     let (device, _) = open_vulkan(&vulkan());
-    let most = device.capabilities().unwrap().max_params_bytes as usize;
-    assert!(most >= 128, "{most}");
+    let max = device.capabilities().unwrap().max_params_bytes as usize;
+    assert!(max >= 128, "{max}");
     let kernel = Kernel::new("echo").writes::<u32>().params::<[u32; 32]>().workgroup(32).wgsl(
         "var<immediate> params: array<vec4<u32>, 8>;
          @group(0) @binding(0) var<storage, read_write> output: array<u32>;

@@ -158,7 +158,7 @@ fn a_callers_buffer_that_does_not_fit_is_refused() {
     refused(&caller.buffer(62, all), "multiple of 4");
     refused(&caller.buffer(60, all), "60 bytes");
     let error = Device::cpu().buffer_over_wgpu::<u8>(&caller.storage()).unwrap_err();
-    assert!(error.to_string().contains("no device of `Device::from_wgpu`"), "{error}");
+    assert!(error.to_string().contains("does not come from `Device::from_wgpu`"), "{error}");
     // Buffers of another device, and buffers that the caller has destroyed, are refused by the calls that use them, not
     // by the caller's callback.
     let (other, destroyed) = (Caller::new().storage(), caller.storage());
@@ -180,7 +180,7 @@ fn a_callers_buffer_that_does_not_fit_is_refused() {
 fn internal_devices_neither_adopt_nor_export_wgpu_buffers() {
     let (own, caller) = (open_vulkan(&vulkan()).0, Caller::new());
     let error = own.buffer_over_wgpu::<u32>(&caller.storage()).unwrap_err();
-    assert!(error.to_string().contains("no device of `Device::from_wgpu`"), "{error}");
+    assert!(error.to_string().contains("does not come from `Device::from_wgpu`"), "{error}");
     assert!(own.buffer::<u32>(LEN).unwrap().wgpu_buffer().is_none());
 }
 
@@ -204,8 +204,8 @@ fn the_loss_of_an_external_device_is_reported_to_both_and_frees_no_memory_that_i
     let caller = Caller::new();
     let evener = caller.evener();
     let reason = Arc::new(Mutex::new(None));
-    let told = reason.clone();
-    caller.device.set_device_lost_callback(move |reason, _| *told.lock().unwrap() = Some(reason));
+    let shared_reason = reason.clone();
+    caller.device.set_device_lost_callback(move |reason, _| *shared_reason.lock().unwrap() = Some(reason));
     let mut host = evener.host_buffer::<u8>(8 << 20, Direction::Upload).unwrap();
     host.as_mut_slice().fill(7);
     let buffer = evener.buffer_from(&[1u32; 64]).unwrap();

@@ -50,17 +50,17 @@ fn host_memory_of_the_wrong_direction_is_refused() {
 #[ignore = "needs a Vulkan device"]
 fn more_memory_than_the_device_has_is_an_error() {
     let (device, open) = open_as("vulkan:full", &vulkan());
-    let most = open.capabilities.max_buffer_bytes;
-    let too_long = device.buffer::<u8>(most as usize + 1).unwrap_err();
+    let max = open.capabilities.max_buffer_bytes;
+    let too_long = device.buffer::<u8>(max as usize + 1).unwrap_err();
     assert!(matches!(too_long, Error::OutOfMemory { .. }), "{too_long}");
-    let host = device.host_buffer::<u8>(most as usize + 1, Direction::Upload).unwrap_err();
+    let host = device.host_buffer::<u8>(max as usize + 1, Direction::Upload).unwrap_err();
     assert!(matches!(host, Error::OutOfMemory { .. }), "{host}");
     // Host memory is refused before the system overcommits.
     let full = open.make_buffer("testing", 1 << 45, wgpu::BufferUsages::STORAGE, false, true).unwrap_err();
     assert!(matches!(full, Error::OutOfMemory { available: Some(_), .. }), "{full}");
     // A refusal by the driver itself is an error too.
     let refused =
-        open.make_buffer("testing", most + 4, wgpu::BufferUsages::STORAGE, false, false).unwrap_err();
+        open.make_buffer("testing", max + 4, wgpu::BufferUsages::STORAGE, false, false).unwrap_err();
     assert!(matches!(refused, Error::OutOfMemory { .. } | Error::Unsupported { .. }), "{refused}");
     assert!(device.buffer_from(&[1u32]).is_ok(), "the device is none the worse for it");
 }
@@ -70,9 +70,9 @@ fn more_memory_than_the_device_has_is_an_error() {
 fn memory_is_reused_zeroed_and_freed() {
     let (device, _) = open_vulkan(&vulkan());
     drop(device.buffer_from(&[0xffu8; 5000]).unwrap());
-    let shelved = device.memory();
-    assert_eq!(shelved.in_use_bytes, 0);
-    assert_eq!(shelved.cached_bytes, 8192);
+    let cached = device.memory();
+    assert_eq!(cached.in_use_bytes, 0);
+    assert_eq!(cached.cached_bytes, 8192);
     let again = device.buffer::<u8>(5001).unwrap();
     let mut stream = device.stream().unwrap();
     assert_eq!(stream.download(&again).unwrap().wait().unwrap(), vec![0; 5001]);
