@@ -65,7 +65,6 @@ struct Blocks<B> {
 }
 
 impl<B> BlockCache<B> {
-    /// Creates an empty cache that keeps at most `cap` bytes.
     pub(crate) fn new(cap: u64) -> Self {
         BlockCache {
             blocks: Mutex::new(Blocks { by_size: BTreeMap::new(), returned: 0 }),
@@ -134,7 +133,6 @@ impl<B> BlockCache<B> {
         excess
     }
 
-    /// Removes all blocks, for the caller to free.
     pub(crate) fn clear(&self) -> Vec<B> {
         let taken = std::mem::take(&mut self.lock().by_size);
         taken
@@ -146,7 +144,6 @@ impl<B> BlockCache<B> {
             .collect()
     }
 
-    /// Returns the bytes in use, at the peak, and cached.
     pub(crate) fn usage(&self) -> MemoryUsage {
         MemoryUsage {
             in_use_bytes: self.in_use.load(Relaxed),

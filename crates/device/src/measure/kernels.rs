@@ -6,7 +6,6 @@ use rayon::prelude::*;
 
 use crate::{describe::Features, kernel::Kernel};
 
-/// Threads in a workgroup.
 pub(super) const WORKGROUP: u32 = 256;
 
 /// Independent chains of arithmetic in a thread.

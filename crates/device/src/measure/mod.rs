@@ -137,7 +137,6 @@ fn arithmetic_rate(threads: u32, mut launch: impl FnMut(u32, u32) -> Result<()>)
     Ok((rate * f64::from(threads) * f64::from(kernels::CHAINS), last))
 }
 
-/// Queues launches, and waits for all of them.
 fn launch_all(
     stream: &mut Stream,
     bound: &BoundKernel,

@@ -1,6 +1,5 @@
 //! Parsing of selections: `gpu,-cuda:1,cpu[8,8]` has three terms.
 
-/// One term of a selection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Term<'a> {
     /// The term as it was written.

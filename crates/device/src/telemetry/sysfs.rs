@@ -46,7 +46,6 @@ fn memory_free(folder: &Path, kind: DeviceKind) -> Option<u64> {
     if kind == DeviceKind::Integrated { own.checked_add(free("gtt")?) } else { Some(own) }
 }
 
-/// A card's sensors.
 struct Sensors {
     folder: Option<PathBuf>,
 }

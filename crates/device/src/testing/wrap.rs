@@ -230,12 +230,12 @@ impl StreamBackend for FaultyStream {
     }
 
     fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn Graph>>> {
-        self.operation("recording launches")?;
+        self.operation("recording a graph")?;
         self.inner.record_graph(launches)
     }
 
     fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
-        self.operation("launching what was recorded")?;
+        self.operation("replaying a graph")?;
         self.inner.replay(graph)
     }
 
@@ -245,7 +245,7 @@ impl StreamBackend for FaultyStream {
     }
 
     fn record_event(&mut self) -> Result<Arc<dyn Event>> {
-        self.operation("marking a stream")?;
+        self.operation("recording an event")?;
         Ok(self.close()?)
     }
 
@@ -276,7 +276,7 @@ fn inner_host<'a>(memory: &'a mut dyn HostMemory, opening: &Opening) -> Result<&
     match (memory as &mut dyn Any).downcast_mut::<FaultyHostMemory>() {
         Some(faulty) => Ok(&mut *faulty.inner),
         None => {
-            let detail = "the host memory was made for another device";
+            let detail = "the host memory belongs to another device";
             Err(Error::unsupported(&opening.state.device, "copying", detail))
         }
     }
@@ -341,7 +341,7 @@ impl FaultyEvent {
 
 impl Event for FaultyEvent {
     fn is_done(&self) -> Result<bool> {
-        self.opening.state.check_lost(self.opening.number, "asking for an event")?;
+        self.opening.state.check_lost(self.opening.number, "querying an event")?;
         if self.opening.state.is_hung() || !self.inner.is_done()? {
             return Ok(false);
         }

@@ -149,7 +149,6 @@ impl Drop for CpuMemory {
     }
 }
 
-/// The byte range of a region in its block.
 pub(super) fn range(region: &Region) -> Range<usize> {
     region.offset as usize..(region.offset + region.bytes) as usize
 }
@@ -171,7 +170,6 @@ impl CpuHostMemory {
         CpuHostMemory { device, block, bytes, lent: None }
     }
 
-    /// Lends the block to a stream.
     pub(super) fn lend(memory: &mut dyn HostMemory, device: &DeviceId) -> Result<(Block, Lent)> {
         let Some(memory) = (memory as &mut dyn Any).downcast_mut::<CpuHostMemory>() else {
             let detail = "the host memory belongs to another device";

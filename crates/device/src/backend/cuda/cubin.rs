@@ -10,7 +10,6 @@
 use super::nvrtc::{self, Nvrtc};
 use crate::{describe::DeviceId, disk_cache::CacheFile, error::Result, module::CudaSource};
 
-/// A compiled source.
 pub(super) struct Image {
     pub(super) bytes: Vec<u8>,
     /// Whether it was read from disk. The driver may refuse it although its checksum is right.
@@ -32,7 +31,6 @@ pub(super) fn obtain(
     }
 }
 
-/// Compiles a source, and writes the binary to disk.
 pub(super) fn compile(
     nvrtc: &Nvrtc,
     device: &DeviceId,

@@ -14,7 +14,6 @@ use cudarc::driver::sys::{
     CUgreenCtx, CUmodule, CUstream, CUuuid,
 };
 
-/// The result code of a call that succeeded.
 pub(super) const SUCCESS: c_int = 0;
 
 /// The name of the driver's library, for messages.

@@ -69,7 +69,6 @@ impl EventPool {
         if timing == Timing::On { &self.timing } else { &self.plain }
     }
 
-    /// Destroys all events of the pool.
     pub(super) fn clear(&self, guard: &ContextGuard<'_>) {
         for pool in [&self.plain, &self.timing] {
             for event in std::mem::take(&mut *pool.lock().unwrap_or_else(PoisonError::into_inner)) {
@@ -116,7 +115,6 @@ impl PooledEvent {
         Ok(event)
     }
 
-    /// Whether the event was reached.
     pub(super) fn query(&self, guard: &ContextGuard<'_>) -> Result<bool> {
         // SAFETY: the event is alive and was created in this context.
         ready(guard, unsafe { (guard.driver.event_query)(self.raw.0) })
@@ -184,7 +182,6 @@ impl CudaEvent {
         }
     }
 
-    /// Queues a wait for this event in the stream.
     pub(super) fn make_stream_wait(&self, guard: &ContextGuard<'_>, stream: CUstream) -> Result<()> {
         // SAFETY: both are alive and were created in this context. The driver captures the event's latest recording now, so
         // the event may be dropped or recorded again afterwards.

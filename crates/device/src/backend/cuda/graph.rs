@@ -59,7 +59,6 @@ impl CudaGraph {
         Ok(Some(CudaGraph { open: open.clone(), functions, graph, _launches }))
     }
 
-    /// Queues all launches.
     pub(super) fn launch(&self, guard: &ContextGuard<'_>, stream: CUstream) -> Result<()> {
         let graph = self.graph.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: graph and stream are alive and of the guard's context; the lock keeps other threads from the graph. The

@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 
-/// Maximum number of resources in a batch.
 const MAX_BATCH: usize = 256;
 
 /// Maximum bytes of pinned host memory in a batch: it is scarce, so it is released early.

@@ -55,7 +55,6 @@ impl DeviceBlock {
     }
 }
 
-/// A buffer on the card.
 pub(super) struct CudaMemory {
     block: DeviceBlock,
     /// The block's size.
@@ -154,7 +153,6 @@ impl Drop for CudaMemory {
     }
 }
 
-/// Adds the card's free memory to an `OutOfMemory` error.
 fn with_free(guard: &ContextGuard<'_>, mut error: Error) -> Error {
     if let Error::OutOfMemory { available, .. } = &mut error {
         let (mut free, mut total) = (0, 0);
@@ -221,7 +219,6 @@ impl HostBlock {
         Ok(HostBlock { pointer, class, is_pinned })
     }
 
-    /// Unregisters the block with the driver and frees it.
     pub(super) fn free(self, guard: &ContextGuard<'_>) {
         if self.is_pinned {
             // SAFETY: the block was registered in this context, and no copy uses it: it came from the cache.
@@ -250,7 +247,6 @@ impl PinnedBlock {
         self.block.class
     }
 
-    /// Returns a pointer to the byte `offset`.
     pub(super) fn at(&self, offset: u64) -> *mut u8 {
         self.block.pointer.as_ptr().wrapping_add(offset as usize)
     }

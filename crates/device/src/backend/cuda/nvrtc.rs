@@ -35,7 +35,6 @@ const COMPILATION_FAILED: c_int = 6;
 
 type RawProgram = *mut c_void;
 
-/// The library's functions.
 struct Functions {
     create: unsafe extern "C" fn(
         *mut RawProgram,
@@ -54,7 +53,6 @@ struct Functions {
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
 }
 
-/// The loaded library.
 pub(super) struct Nvrtc {
     functions: Functions,
     /// Major and minor.
@@ -222,7 +220,6 @@ pub(super) fn options(architecture: &str) -> [String; 3] {
     [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "-default-device".into()]
 }
 
-/// One compilation of a source.
 struct Compilation<'a> {
     nvrtc: &'a Nvrtc,
     raw: RawProgram,
@@ -277,7 +274,6 @@ impl<'a> Compilation<'a> {
         Ok(image)
     }
 
-    /// Returns the compiler's log.
     fn log(&self) -> String {
         let Functions { log_size, log, .. } = self.nvrtc.functions;
         let mut bytes = 0;

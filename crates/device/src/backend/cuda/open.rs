@@ -72,7 +72,6 @@ pub(super) struct UnfinishedWork {
 }
 
 impl OpenDevice {
-    /// Takes an idle stream, or creates one.
     pub(super) fn take_stream(&self, guard: &ContextGuard<'_>) -> Result<RawStream> {
         if let Some(stream) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(stream);
@@ -146,7 +145,6 @@ impl OpenDevice {
         }
     }
 
-    /// Frees the cached memory.
     pub(super) fn clear_caches(&self, guard: &ContextGuard<'_>) {
         self.release_finished();
         if self.context.primary.has_unfinished_work() {
@@ -174,7 +172,6 @@ impl Drop for OpenDevice {
     }
 }
 
-/// An open card or partition.
 #[derive(Debug)]
 pub(super) struct CudaBackend {
     open: Arc<OpenDevice>,
@@ -209,7 +206,6 @@ impl CudaBackend {
         Ok(CudaBackend { open })
     }
 
-    /// Fills a new buffer with zeros, and waits for that.
     fn zero(&self, memory: Arc<dyn Memory>) -> Result<Arc<dyn Memory>> {
         let bytes = memory.bytes();
         if bytes == 0 {

@@ -65,7 +65,6 @@ impl GreenContext {
         Ok(GreenContext { context, functions, raw, units, _cut_from: cut_from.cloned() })
     }
 
-    /// Creates a stream on these multiprocessors.
     pub(super) fn stream(&self, guard: &ContextGuard<'_>, flags: u32, stream: &mut CUstream) -> Result<()> {
         const PRIORITY: c_int = 0;
         // SAFETY: the green context is alive; the pointer is to a live pointer.
@@ -156,7 +155,6 @@ impl Split {
         Ok(split)
     }
 
-    /// The number of multiprocessors in each partition.
     pub(super) fn units(&self) -> Vec<u32> {
         let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
         contexts.iter().flat_map(|contexts| &contexts.partitions).map(|green| green.units).collect()
@@ -244,7 +242,6 @@ impl Split {
         Ok(GreenContexts { context, partitions })
     }
 
-    /// Returns all multiprocessors of the card.
     fn all(
         &self,
         context: &DeviceContext,

@@ -62,7 +62,6 @@ impl Modules {
         }
     }
 
-    /// Unloads all modules.
     pub(super) fn clear(&self, guard: &ContextGuard<'_>) {
         for slot in std::mem::take(&mut *self.loaded.lock().unwrap_or_else(PoisonError::into_inner)).values()
         {
@@ -299,7 +298,6 @@ impl Program for CudaProgram {
     }
 }
 
-/// A compiled kernel with its buffers.
 #[derive(Debug)]
 pub(super) struct CudaBoundKernel {
     /// Keeps the function loaded.

@@ -85,7 +85,6 @@ impl CudaStream {
         Ok(())
     }
 
-    /// Whether all queued operations have finished.
     fn is_empty(&self) -> Result<bool> {
         let guard = self.open.context.enter("waiting for a stream")?;
         // SAFETY: the stream is alive and was created in this context.

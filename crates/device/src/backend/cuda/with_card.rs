@@ -10,7 +10,6 @@ use bytemuck::{Pod, Zeroable};
 use super::find;
 use crate::{Device, Error, Kernel};
 
-/// Returns the first card.
 fn card() -> Device {
     assert!(super::compiles_kernels(), "no NVRTC");
     Device::from_source(find().sources.into_iter().next().expect("no CUDA device"))

@@ -60,7 +60,6 @@ fn produce<T: WithDType>(
     }
 }
 
-/// Imports a tensor on the processor.
 fn import<M: TensorFormat>(tensor: ManagedTensor<M>) -> Result<(AnyBuffer, Vec<i64>)> {
     // SAFETY: the tensors of these tests own their memory, which no other code uses during operations.
     unsafe { Device::cpu().import_dlpack(tensor) }

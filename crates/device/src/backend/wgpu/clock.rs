@@ -89,12 +89,10 @@ impl PendingTimestamps {
         Ok(PendingTimestamps { queries, used: 0, readings: Readings::default() })
     }
 
-    /// Whether all slots are used.
     pub(super) fn is_full(&self) -> bool {
         self.used == SLOTS
     }
 
-    /// Records a timestamp in the encoder.
     pub(super) fn write(&mut self, open: &Arc<OpenDevice>, encoder: &mut CommandEncoder) -> WgpuTimestamp {
         encoder.write_timestamp(&self.queries.slots, self.used);
         self.used += 1;

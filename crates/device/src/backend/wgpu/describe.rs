@@ -4,7 +4,6 @@ use wgpu::{Adapter, AdapterInfo, DeviceType, Limits};
 
 use crate::describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features};
 
-/// Describes an adapter.
 pub(super) fn describe(id: DeviceId, api: Api, adapter: &Adapter) -> Description {
     let info = adapter.get_info();
     #[cfg(not(target_vendor = "apple"))]

@@ -25,7 +25,6 @@ pub fn wgpu_features(has: wgpu::Features) -> wgpu::Features {
     describe::features(has).1
 }
 
-/// Returns the source of an external device.
 pub(crate) fn source_of(adapter: &Adapter, device: &Device, queue: &Queue) -> Result<Arc<dyn Source>> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let refuse =

@@ -79,7 +79,6 @@ impl DeviceFailure {
     }
 }
 
-/// Turns an error of wgpu into an `Error`.
 pub(super) fn translate(error: wgpu::Error, device: &DeviceId, operation: &str, requested: u64) -> Error {
     let (device, operation) = (device.clone(), operation.to_owned());
     match error {

@@ -60,7 +60,6 @@ impl StagingCaches {
         self.cache(direction).usage()
     }
 
-    /// Frees all cached blocks.
     pub(super) fn clear(&self) {
         drop((self.upload.clear(), self.download.clear()));
     }

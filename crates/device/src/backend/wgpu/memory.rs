@@ -25,7 +25,6 @@ use crate::{
     error::{Error, Result},
 };
 
-/// The usages of device memory.
 const BUFFER_USAGES: BufferUsages =
     BufferUsages::STORAGE.union(BufferUsages::COPY_SRC).union(BufferUsages::COPY_DST);
 
@@ -51,7 +50,6 @@ impl Drop for DeviceBlock {
     }
 }
 
-/// Device memory.
 #[derive(Debug)]
 pub(super) struct WgpuMemory {
     open: Arc<OpenDevice>,
@@ -169,7 +167,6 @@ impl OpenDevice {
         })
     }
 
-    /// Creates staging memory for a request.
     pub(super) fn make_staging(
         &self,
         operation: &str,

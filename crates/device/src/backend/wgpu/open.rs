@@ -35,7 +35,6 @@ const CACHE_DIVISOR: u64 = 4;
 /// Maximum bytes in the cache of a device that does not report the size of its memory.
 const DEFAULT_CACHE_BYTES: u64 = 1 << 30;
 
-/// An open device.
 #[derive(Debug)]
 pub(super) struct WgpuBackend {
     pub(super) open: Arc<OpenDevice>,
@@ -98,7 +97,6 @@ pub(super) fn open_device_from(
     }
 }
 
-/// Requests a device from the driver.
 fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::Limits) -> Result<RawDevice> {
     let descriptor = DeviceDescriptor {
         required_features: ask,

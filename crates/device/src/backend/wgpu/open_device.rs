@@ -239,7 +239,6 @@ impl OpenDevice {
         }
     }
 
-    /// Frees cached memory.
     pub(super) fn trim(&self) {
         drop(self.cache.clear());
         self.staging.clear();

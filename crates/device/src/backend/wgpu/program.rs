@@ -129,7 +129,6 @@ pub fn check_wgsl(source: &str, constants: &[(String, f64)]) -> Result<Vec<Strin
     Ok(entries.into_iter().map(|entry| entry.name).collect())
 }
 
-/// Returns the properties of an entry point.
 fn entry_of(module: &naga::Module, info: &ModuleInfo, index: usize) -> Entry {
     let (entry, uses) = (&module.entry_points[index], info.get_entry_point(index));
     let (mut shared_bytes, mut params_bytes) = (0, 0);
@@ -172,7 +171,6 @@ impl CompileError {
     }
 }
 
-/// A kernel compiled for one open device.
 #[derive(Debug)]
 pub(super) struct WgpuProgram {
     open: Arc<OpenDevice>,

@@ -26,7 +26,6 @@ use crate::error::{Error, Result};
 /// everything.
 const OPERATIONS_PER_SUBMISSION: u32 = 32;
 
-/// A stream of operations.
 #[derive(Debug)]
 pub(super) struct WgpuStream {
     open: Arc<OpenDevice>,
@@ -78,7 +77,6 @@ impl WgpuStream {
         if self.operations < OPERATIONS_PER_SUBMISSION { Ok(()) } else { self.submit("running operations") }
     }
 
-    /// Submits all recorded operations.
     fn submit(&mut self, operation: &str) -> Result<()> {
         let (pass, pending) = (self.pass.take(), self.pending.take());
         let mut outcome = Ok(());

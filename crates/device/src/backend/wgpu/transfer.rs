@@ -253,7 +253,6 @@ impl TransferQueue {
         Ok(number)
     }
 
-    /// Returns a command buffer that is not in flight.
     fn take_commands(&self, downloads: &mut Downloads) -> Result<vk::CommandBuffer, vk::Result> {
         if let Some(commands) = downloads.idle.pop() {
             return Ok(commands);
@@ -337,7 +336,6 @@ impl TransferQueue {
         Ok(true)
     }
 
-    /// Waits for all downloads.
     pub(super) fn wait_for_all(&self, timeout: Duration) -> Result<bool, TransferError> {
         let last = lock(&self.downloads).last;
         self.wait(last, timeout)

@@ -200,7 +200,11 @@ impl<'a, T: Element> Up<'a, T> {
             }
         };
         host.as_mut_slice()[..part.len()].copy_from_slice(part);
-        self.under_way.push_back(self.stream.upload_host_prefix(host, part.len(), &self.buffer.slice(range)?)?);
+        self.under_way.push_back(self.stream.upload_host_prefix(
+            host,
+            part.len(),
+            &self.buffer.slice(range)?,
+        )?);
         Ok(())
     }
 

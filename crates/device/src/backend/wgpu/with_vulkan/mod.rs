@@ -148,15 +148,15 @@ fn a_closed_device_is_reused_by_the_next_opening_unless_it_was_lost() {
     let described = Description { id: "vulkan:kept".into(), ..source.describe().clone() };
     let adapter =
         adapters(Api::Vulkan).unwrap().into_iter().find(|it| it.get_info().name == described.name).unwrap();
-    let raw = || WgpuBackend::open(&described, &adapter).unwrap().open;
-    let first = raw();
-    let (device, second) = (first.device.clone(), raw());
+    let open = || WgpuBackend::open(&described, &adapter).unwrap().open;
+    let first = open();
+    let (device, second) = (first.device.clone(), open());
     assert_ne!(device, second.device, "what is open is not handed out again");
     drop(first);
-    let third = raw();
+    let third = open();
     assert_eq!(device, third.device);
     third.device.destroy();
     third.poll("losing it").ok();
     drop(third);
-    assert_ne!(device, raw().device, "a lost one is not kept");
+    assert_ne!(device, open().device, "a lost one is not kept");
 }
