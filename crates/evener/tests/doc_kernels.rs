@@ -86,8 +86,8 @@ fn string_literals(code: &str) -> Vec<String> {
         let (before, found) = rest.split_at(at);
         if let Some(comment) = found.strip_prefix("//") {
             rest = comment.split_once('\n').map_or("", |(_, next)| next);
-        } else if found.starts_with("'\"'") {
-            rest = &found[3..];
+        } else if let Some(next) = found.strip_prefix("'\"'") {
+            rest = next;
         } else if found.starts_with('"') {
             let hashes = before.len() - before.trim_end_matches('#').len();
             let is_raw = before[..before.len() - hashes].ends_with('r');

@@ -590,7 +590,7 @@ fn a_run_past_its_deadline_returns_at_once_and_says_what_was_done() {
 fn a_deadline_ends_a_run_whose_devices_all_hang() {
     within(LIMIT, "everything hangs", || {
         let faulty = Faulty::new(&two());
-        faulty.faults.iter().for_each(|faults| faults.inject_at(8, Fault::Hang));
+        faulty.faults.iter().for_each(|faults| faults.at(8, Fault::Hang));
         let job = faulty.job(&Scramble::new()).deadline(ms(300)).prepare_limit(Duration::from_secs(60));
         let start = Instant::now();
         let error = job.map(&numbers(400)).unwrap_err();
@@ -1017,9 +1017,9 @@ fn devices_that_were_left_out_are_used_where_those_that_were_chosen_fail_or_are_
     let breaks: [(&str, Break); 5] = [
         ("destroyed", |faults| faults.destroy()),
         ("killed", |faults| faults.kill()),
-        ("not able", |faults| faults.inject_next(Fault::Fail(Failure::Unsupported))),
-        ("out of memory", |faults| faults.inject_next(Fault::Fail(Failure::OutOfMemory))),
-        ("hung", |faults| faults.inject_next(Fault::Hang)),
+        ("not able", |faults| faults.at_next(Fault::Fail(Failure::Unsupported))),
+        ("out of memory", |faults| faults.at_next(Fault::Fail(Failure::OutOfMemory))),
+        ("hung", |faults| faults.at_next(Fault::Hang)),
     ];
     within(ms(120_000), "one device chosen, which fails", move || {
         let mut used_alone = 0;
@@ -1060,7 +1060,7 @@ fn a_device_that_hangs_is_not_chosen_alone_again_and_again() {
         let hung = usize::from(last.as_deref() == Some("cpu"));
         let start = Instant::now();
         for _ in 0..20 {
-            faulty.faults[hung].inject_next(Fault::Hang);
+            faulty.faults[hung].at_next(Fault::Hang);
             assert_eq!(faulty.pool.map(&Scramble::new(), &items).unwrap().results(), plain(&items));
             faulty.settle();
         }

@@ -14,7 +14,7 @@
 //!
 //! for n in 1..=operations {
 //!     let (device, faults) = Faults::wrap(&Device::cpu());
-//!     faults.inject_at(n, Fault::Fail(Failure::Lost));
+//!     faults.at(n, Fault::Fail(Failure::Lost));
 //!     assert!(matches!(device.buffer_from(&[1u8, 2, 3]), Err(Error::Lost { .. })));
 //!     device.reopened().buffer_from(&[1u8, 2, 3])?; // the same hardware, opened again
 //! }
@@ -138,12 +138,12 @@ impl Faults {
     }
 
     /// Plans a fault for the operation of this number, counted from 1 since the wrapping.
-    pub fn inject_at(&self, operation: u64, fault: Fault) {
+    pub fn at(&self, operation: u64, fault: Fault) {
         lock(&self.state.plan).insert(operation, fault);
     }
 
     /// Injects a fault into the next operation.
-    pub fn inject_next(&self, fault: Fault) {
+    pub fn at_next(&self, fault: Fault) {
         // Operations are counted under the same lock, so none can come in between.
         let mut plan = lock(&self.state.plan);
         plan.insert(self.operations() + 1, fault);

@@ -33,7 +33,7 @@ fn every_operation_can_fail_with_every_error() {
     for n in 1..=faults.operations() {
         for failure in Failure::ALL {
             let (device, faults) = Faults::wrap(&Device::cpu());
-            faults.inject_at(n, Fault::Fail(failure));
+            faults.at(n, Fault::Fail(failure));
             let error = sum_on(&device).unwrap_err();
             let wanted = failure.error(device.id(), "");
             assert_eq!(std::mem::discriminant(&error), std::mem::discriminant(&wanted), "{n}: {error}");
@@ -49,7 +49,7 @@ fn every_operation_can_fail_with_every_error() {
 fn a_hung_device_times_out_and_goes_on_when_released() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     let mut stream = device.stream().unwrap();
-    faults.inject_next(Fault::Hang);
+    faults.at_next(Fault::Hang);
     let event = stream.record_event().unwrap();
     assert!(!event.is_done().unwrap());
     assert!(matches!(event.wait_timeout(Duration::from_millis(20)), Err(Error::TimedOut { .. })));
@@ -72,7 +72,7 @@ fn a_fault_is_injected_into_the_next_operation_while_other_threads_use_the_devic
             });
         }
         for round in 0..2_000 {
-            faults.inject_next(Fault::Fail(Failure::Task));
+            faults.at_next(Fault::Fail(Failure::Task));
             let start = Instant::now();
             while failed.load(SeqCst) == round {
                 if start.elapsed() > Duration::from_secs(10) {
@@ -91,7 +91,7 @@ fn a_fault_is_injected_into_the_next_operation_while_other_threads_use_the_devic
 fn killing_a_hung_device_wakes_waiting_threads() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     let mut stream = device.stream().unwrap();
-    faults.inject_next(Fault::Hang);
+    faults.at_next(Fault::Hang);
     let event = stream.record_event().unwrap();
     let waiting = std::thread::spawn(move || event.wait());
     std::thread::sleep(Duration::from_millis(20));
@@ -104,7 +104,7 @@ fn a_corrupted_download_differs_in_one_bit() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     let sent = [7u8; 100];
     let buffer = device.buffer_from(&sent).unwrap();
-    faults.inject_next(Fault::Corrupt);
+    faults.at_next(Fault::Corrupt);
     let received = device.stream().unwrap().download(&buffer).unwrap().wait().unwrap();
     let flipped: u32 = sent.iter().zip(&received).map(|(a, b)| (a ^ b).count_ones()).sum();
     assert_eq!(flipped, 1);

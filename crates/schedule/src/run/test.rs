@@ -416,7 +416,7 @@ fn every_error_of_a_device_decides_what_comes_next() {
     };
     for injected in Injected::ALL {
         let (device, faults) = Faults::wrap(&Device::cpu());
-        faults.inject_at(1, Fault::Fail(injected));
+        faults.at(1, Fault::Fail(injected));
         let error = device.compile(&Kernel::new("nothing").rust(|_| Ok(()))).unwrap_err();
         assert_eq!(Failure::from(&error), expected(injected), "{error}");
     }

@@ -41,7 +41,7 @@ fn round(seed: u64) {
     let (mut broken, mut task_fails) = (0, false);
     for faults in &faulty.faults {
         let planned: Vec<Fault> = (0..dice.under(5)).map(|_| all[dice.under(all.len())]).collect();
-        planned.iter().for_each(|&fault| faults.inject_at(1 + dice.roll() % 120, fault));
+        planned.iter().for_each(|&fault| faults.at(1 + dice.roll() % 120, fault));
         broken += usize::from(!planned.is_empty());
         task_fails |= planned.contains(&Fault::Fail(Failure::Task));
         // What is slowed down takes many times as long over its hang, too.

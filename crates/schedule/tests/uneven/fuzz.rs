@@ -171,7 +171,7 @@ fn round(seed: u64) {
     if plan.kind == Kind::Kernel && dice.under(2) == 0 {
         for faults in &faults {
             for _ in 0..dice.under(3) {
-                faults.inject_at(1 + dice.roll() % 80, PASSING[dice.under(PASSING.len())]);
+                faults.at(1 + dice.roll() % 80, PASSING[dice.under(PASSING.len())]);
                 plan.errors += 1;
             }
         }

@@ -150,10 +150,10 @@ fn run_with(devices: &[Device], plan: &[Fall]) {
         for (device, when, fault) in plan {
             let faults = faults[device].clone();
             match when {
-                When::Operation(operation) => faults.inject_at(operation, fault),
+                When::Operation(operation) => faults.at(operation, fault),
                 When::After(time) => timers.push(std::thread::spawn(move || {
                     std::thread::sleep(time);
-                    faults.now(fault);
+                    faults.at_next(fault);
                 })),
             }
         }

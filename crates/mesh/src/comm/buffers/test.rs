@@ -255,7 +255,7 @@ fn a_device_that_fails_is_an_error_on_every_rank() {
                 let buffers = buffers(&device, PIECE_BYTES / 4 + 100);
                 let mut stream = device.stream().unwrap();
                 if comm.rank() == 1 {
-                    faults.inject_at(faults.operations() + operation, Fault::Fail(Failure::Lost));
+                    faults.at(faults.operations() + operation, Fault::Fail(Failure::Lost));
                 }
                 call(comm.world(), &device, &mut stream, &buffers)
             });
