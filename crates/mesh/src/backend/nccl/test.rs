@@ -19,7 +19,7 @@ fn in_another_process(test: &str) -> Option<()> {
     }
     let folder = tempfile::tempdir().unwrap();
     let (source, driver) = (folder.path().join("fake.c"), folder.path().join("libcuda.so.1"));
-    let stand_in = include_str!("../../../../device/src/backend/cuda/stand_in/fake.c");
+    let stand_in = include_str!("../../../../device/src/backend/cuda/fake_driver/driver.c");
     let text = ["#define cuStreamQuery stand_in_stream_query\n", stand_in, include_str!("fake.c")].concat();
     std::fs::write(&source, text).unwrap();
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&driver, &source]).status();
