@@ -180,7 +180,7 @@ impl Driver {
     fn load() -> Result<Self, String> {
         // SAFETY: loading the driver's library runs its initialisers, which are safe to run at any time.
         if !unsafe { sys::is_culib_present() } {
-            return Err(format!("no driver found ({LIBRARY})"));
+            return Err(format!("no driver library found ({LIBRARY})"));
         }
         let functions = Functions::load()
             .map_err(|missing| format!("the driver is too old: it has no function {missing}"))?;
