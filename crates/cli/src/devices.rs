@@ -52,10 +52,12 @@ pub(crate) struct Arguments {
     /// Compute scores by the table in this JSON file
     ///
     /// Omitted keys keep their defaults:
-    ///   { "weights": { "kind": 0.4, "api": 0.2, "memory": 0.2, "units": 0.2 },
+    ///   { "weights": { "kind": 0.4, "api": 0.2, "memory": 0.2,
+    ///                  "units": 0.2 },
     ///     "kind": { "discrete": 100, "integrated": 50, "virtual": 30,
     ///               "software": 10, "cpu": 10 },
-    ///     "api": { "cuda": 100, "dx12": 100, "vulkan": 90, "metal": 85, "other": 50 },
+    ///     "api": { "cuda": 100, "dx12": 100, "vulkan": 90, "metal": 85,
+    ///              "other": 50 },
     ///     "size": { "per_gib": 10, "units_per_point": 20, "most": 100 } }
     #[arg(verbatim_doc_comment, long, value_name = "FILE", env = "EVENER_SCORE_TABLE", value_parser = read_score_table)]
     score_table: Option<ScoreTable>,

@@ -126,7 +126,8 @@ Topics:
   evener help environment   list the environment variables";
 
 fn main() -> ExitCode {
-    let command = Cli::command().color(ColorChoice::from_arguments(std::env::args_os()).into());
+    let command =
+        topics::refer(Cli::command()).color(ColorChoice::from_arguments(std::env::args_os()).into());
     let parsed = command.try_get_matches().and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
     let Cli { verbosity, color, command } = match parsed {
         Ok(cli) => cli,

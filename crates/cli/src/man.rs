@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
 const AFTER_HELP: &str = "\
 Examples:
   evener man | man -l -                        read it now
-  evener man --folder ~/.local/share/man/man1  install it; then: man evener-merkle";
+  evener man --folder ~/.local/share/man/man1  install pages: man evener-demo";
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, command: clap::Command) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Help topics that concern all commands: exit codes and environment variables.
 
+use clap::Command;
+
 /// The exit codes and their meanings.
 pub(crate) const EXIT_CODES: [(&str, &str); 4] = [
     ("0", "The command succeeded."),
@@ -42,6 +44,23 @@ pub(crate) const VARIABLES: [(&str, &str); 14] = [
         "Set by srun, with the same effect if there is more than one task.",
     ),
 ];
+
+/// The last lines of the help of every command.
+const REFERENCE: &str = "\
+See also:
+  evener help exit-codes, evener help environment";
+
+/// Refers to the topics in the help of every command below this one.
+pub(crate) fn refer(command: Command) -> Command {
+    command.mut_subcommands(|command| match command.get_after_long_help() {
+        Some(text) => {
+            let text = format!("{text}\n\n{REFERENCE}");
+            refer(command.after_long_help(text))
+        }
+        // The topics themselves.
+        None => command,
+    })
+}
 
 /// The width of help texts.
 const WIDTH: usize = 78;

@@ -174,6 +174,12 @@ fn help_texts_begin_with_a_verb_and_fit_80_columns() {
         assert!(verbs.contains(&first), "{command:?}: {first}");
         let long = stdout(&output).lines().find(|line| line.chars().count() > 80);
         assert_eq!(long, None, "{command:?}");
+        // Exit codes are listed once, in their topic.
+        assert!(
+            stdout(&output).ends_with("  evener help exit-codes, evener help environment\n"),
+            "{command:?}"
+        );
+        assert!(!stdout(&output).contains("exit code "), "{command:?}");
         if let [name] = command {
             let line = stdout(&root).lines().find(|line| line.starts_with(&format!("  {name} "))).unwrap();
             assert!(verbs.contains(&line.split_whitespace().nth(1).unwrap()), "{line}");

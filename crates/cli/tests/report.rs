@@ -90,6 +90,22 @@ fn traces_come_from_real_runs_and_through_pipes() {
 }
 
 #[test]
+fn the_lanes_of_a_run_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, picture) = (trace(&folder, "adaptive"), folder.path().join("lanes.svg"));
+    let output = report(&[&path, "--svg", picture.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let svg = fs::read_to_string(&picture).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("class=\"work\""), "{svg}");
+    let json: Value = serde_json::from_slice(&report(&[&path, "--json"]).stdout).unwrap();
+    for device in json["devices"].as_array().unwrap() {
+        assert!(svg.contains(&format!(">{}<", device["id"].as_str().unwrap())), "{svg}");
+    }
+    assert_eq!(report(&[&path, "--svg", &path]).status.code(), Some(2), "the trace would be lost");
+    assert!(fs::read_to_string(&path).unwrap().contains("traceEvents"));
+}
+
+#[test]
 fn other_files_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other");

@@ -58,7 +58,7 @@ fn field(@builtin(global_invocation_id) id: vec3<u32>) {
     fields[3 * i + 2] = field.z * charges[i];
 }"#;
 
-/// What the kernel is told.
+/// The parameters of the kernel.
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 struct Params {
@@ -67,7 +67,7 @@ struct Params {
     sources: i32,
 }
 
-/// The potential and the field of one body.
+/// Returns the potential and the field of one body.
 fn of_body(place: &[i32], charge: i32, sources: &[i32], strength: i32) -> (i32, [i32; 3]) {
     let (mut potential, mut field) = (0, [0; 3]);
     for source in sources.chunks_exact(3) {

@@ -1,7 +1,7 @@
 //! One load, shared by every device of this machine: `cargo run --release -p evener --example share [-- ITEMS]`.
 //!
 //! Each item goes through many rounds of integer arithmetic, in CUDA C, in WGSL or in Rust. The result is the same
-//! whoever did what, and is checked against a plain loop.
+//! on every device, and is checked against a plain loop.
 #![allow(clippy::print_stdout, clippy::print_stderr, unsafe_code)]
 
 use evener::prelude::*;

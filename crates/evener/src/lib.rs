@@ -1,8 +1,8 @@
-//! Evener makes unlike compute devices pull one load together, each by its measured strength: NVIDIA GPUs through
-//! CUDA, any GPU through Vulkan, Metal or DX12, and the processor's cores.
+//! Evener lets all compute devices of a machine share one load, each by its measured speed: NVIDIA GPUs through CUDA,
+//! other GPUs through Vulkan, Metal or DX12, and the processor's cores.
 //!
-//! An *evener* is the bar in a harness that lets horses of unequal strength pull one load. This crate is the
-//! front door: it re-exports what users need from the crates behind it.
+//! This crate re-exports what users need from the crates behind it. The guide in the folder `docs` of the repository
+//! explains the same in five chapters.
 //!
 //! # Find the devices
 //!
@@ -11,8 +11,8 @@
 //!
 //! let inventory = Inventory::discover();
 //! for device in inventory.devices() {
-//!     let it = device.describe();
-//!     println!("{}: {} ({}, {:?} units)", it.id, it.name, it.kind, it.compute_units);
+//!     let description = device.describe();
+//!     println!("{}: {} ({})", description.id, description.name, description.kind);
 //! }
 //! for absent in inventory.absent() {
 //!     println!("{absent}"); // for example: cuda: no driver library found (libcuda.so.1)
@@ -23,8 +23,8 @@
 //!
 //! # Run a kernel on any of them
 //!
-//! A [`Kernel`] has up to three bodies (CUDA C, WGSL and a Rust function) and runs on whichever devices it has a
-//! body for. See [`Kernel`] for one with all three; on the processor alone, Rust suffices:
+//! A [`Kernel`] has up to three bodies (CUDA C, WGSL and a Rust function) and runs on every device that it has a body
+//! for. [`Kernel`] shows one with all three. On the processor alone, Rust suffices:
 //!
 //! ```
 //! use evener::prelude::*;
@@ -48,8 +48,9 @@
 //!
 //! # Let all of them share a load
 //!
-//! A [`Pool`] is devices that work together. It hands out the items of a [`Task`] to them as they can take them, and
-//! gives the results in the items' order; a device that fails, hangs or is wrong loses nothing but its turn.
+//! A [`Pool`] is a set of devices that work together. Devices take chunks of the items of a [`Task`] as fast as they can
+//! compute them, and the results are in the order of the items. If a device fails, hangs or gives a wrong result, other
+//! devices compute its items.
 //!
 //! ```
 //! use evener::prelude::*;
@@ -58,22 +59,25 @@
 //! let square = Closure::new("square", |&number: &u64| number * number);
 //! let run = pool.map(&square, &[1, 2, 3, 4])?;
 //! assert_eq!(run.results(), [1, 4, 9, 16]);
-//! println!("{}", run.report()); // who did what, how close to ideal
+//! println!("{}", run.report()); // what each device did, and how close to ideal
 //! # Ok::<(), evener::RunError>(())
 //! ```
 //!
-//! [`Pool::job`] has the options (strategy, deadline, cancelling, progress, trace), [`KernelTask`] puts a kernel to
-//! work, also one with several inputs and outputs ([`Pool::map_arrays`]), [`Pool::map_into`] writes the results to
-//! where you want them, [`Pool::map_reduce`], [`Pool::for_each`] and [`Pool::map_stream`] are the other ways to run, and
-//! [`Pool::queue`] is a service that takes work one piece at a time: the first device that can take a piece does it.
+//! | item | what it is for |
+//! | --- | --- |
+//! | [`Pool::job`] | options: strategy, deadline, cancelling, progress, trace |
+//! | [`KernelTask`] | a kernel as a task |
+//! | [`Pool::map_arrays`] | a kernel with several inputs and outputs |
+//! | [`Pool::map_into`] | results in memory of your own |
+//! | [`Pool::map_reduce`], [`Pool::for_each`], [`Pool::map_stream`] | other ways to run |
+//! | [`Pool::queue`] | a service that takes one item at a time |
 //!
 //! ```
 //! use evener::prelude::*;
 //!
-//! /// What a server keeps for its requests.
 //! fn answer<T: Task<Input = u64, Output = u64>>(queue: &Queue<T>) -> Result<u64, evener::QueueError> {
 //!     let urgent: Handle<u64> = queue.submit_with(4, 10)?; // a priority; 0 is usual
-//!     urgent.wait() // or `.await`; dropping it cancels the piece
+//!     urgent.wait() // or `.await`; dropping the handle cancels the piece
 //! }
 //!
 //! let pool = Pool::new([Device::cpu()])?;
@@ -84,9 +88,9 @@
 //!
 //! # Arrange them as a mesh
 //!
-//! A [`Mesh`](mesh::Mesh) gives each device a rank and arranges the ranks by named axes. A layout that does not fit is
-//! refused with what would; groups have names that follow from the axes. [`mesh::placement`] says which device should
-//! be where, and how well that would go.
+//! A [`Mesh`](mesh::Mesh) gives each device a rank and arranges the ranks along named axes. A layout that does not fit is
+//! an error that names the sizes that would. The names of groups follow from the axes. [`mesh::placement`] proposes which
+//! device should be where, and predicts the balance.
 //!
 //! ```
 //! use evener::{DeviceKind, mesh::{Member, Mesh}};
@@ -112,11 +116,11 @@
 //!
 //! # Test what happens when a device fails
 //!
-//! [`testing`] wraps any device so that it fails, hangs, slows down or gives a wrong result when told to.
+//! [`testing`] wraps any device so that it fails, hangs, slows down or gives a wrong result on demand.
 //!
 //! # Cargo features
 //!
-//! All are on by default; `default-features = false` leaves the processor as the only device and the scheduler.
+//! All are on by default. `default-features = false` leaves the scheduler, with the processor as the only device.
 //!
 //! | feature | what it adds |
 //! | --- | --- |
@@ -129,17 +133,17 @@ pub use evener_device::*;
 /// Merkle trees over a pool: roots, trees and proofs.
 #[cfg(feature = "merkle")]
 pub use evener_merkle as merkle;
-/// Who talks to whom: meshes of devices, their groups, and where which device should be.
+/// Meshes of devices, their groups, placement and collectives.
 #[cfg(feature = "mesh")]
 pub use evener_mesh as mesh;
-/// All of the scheduler: its settings, decisions, reports and simulator.
+/// The whole scheduler: its settings, decisions, reports and simulator.
 pub use evener_schedule as schedule;
 pub use evener_schedule::{
     Arrays, BoxClosure, Cancel, Chunk, Closure, Handle, Job, KernelParams, KernelTask, MapStream, Mapped,
     Pool, Progress, Queue, QueueError, Reduced, Report, Resident, Results, RunError, Strategy, Task,
 };
 
-/// What most programs need: `use evener::prelude::*`.
+/// The types that most programs need: `use evener::prelude::*`.
 pub mod prelude {
     pub use bytemuck::Pod;
     pub use evener_device::{Buffer, Device, Direction, Error, HostBuffer, Inventory, Kernel, Stream};
@@ -147,4 +151,23 @@ pub mod prelude {
         Arrays, Cancel, Chunk, Closure, Handle, KernelParams, KernelTask, Pool, Queue, Results, RunError,
         Strategy, Task,
     };
+}
+
+/// Compiles and runs the programs of the guide and of the README as documentation tests.
+#[cfg(doctest)]
+mod guide {
+    macro_rules! chapters {
+        ($($name:ident: $path:literal),* $(,)?) => {
+            $(#[doc = include_str!(concat!("../../../", $path))] mod $name {})*
+        };
+    }
+
+    chapters! {
+        readme: "README.md",
+        devices: "docs/devices.md",
+        first_kernel: "docs/first-kernel.md",
+        sharing_a_load: "docs/sharing-a-load.md",
+        failure: "docs/failure.md",
+        mesh: "docs/mesh.md",
+    }
 }

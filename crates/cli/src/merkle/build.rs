@@ -91,7 +91,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     tree: Option<PathBuf>,
 
-    /// Fail with exit code 3 if the root is not this one
+    /// Fail if the root is not this one
     #[arg(long, value_name = "HEX")]
     expect: Option<Digest>,
 

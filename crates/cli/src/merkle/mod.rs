@@ -42,7 +42,7 @@ enum Command {
 
 const AFTER_HELP: &str = "\
 Examples:
-  evener merkle -q disk.img                print only the root, of 32-byte leaves
+  evener merkle -q disk.img                print only the root (32-byte leaves)
   evener merkle disk.img --leaf-size 4096 --hash blake3
                                            use leaves of 4096 bytes and BLAKE3
   evener merkle disk.img --leaf-size 1MiB --last pad
@@ -52,7 +52,7 @@ Examples:
   evener merkle verify proofs.json --root HEX
                                            verify them
   evener merkle --files *.tar --tree backups.tree
-                                           use files as leaves, and store the tree
+                                           use files as leaves; store the tree
   evener merkle prove backups.tree 3       write a proof without the files
   zcat dump.gz | evener merkle -           read standard input
   evener merkle --leaves 10000000 --trace trace.json
@@ -63,8 +63,8 @@ Rules (H is the hash function):
              unchanged; the root of no leaves is H()
   bitcoin    leaf H(H(leaf)), node H(H(left right)); an odd node is paired with
              itself; SHA-256 only
-  rs-merkle  leaf H(leaf), node H(left right); an odd node is promoted unchanged,
-             as in the crate rs_merkle";
+  rs-merkle  leaf H(leaf), node H(left right); an odd node is promoted
+             unchanged, as in the crate rs_merkle";
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {

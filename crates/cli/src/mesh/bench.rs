@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
 
 const AFTER_HELP: &str = "\
 Examples:
-  evener mesh bench                         measure an all-reduce between threads
+  evener mesh bench                         measure all-reduce between threads
   evener mesh bench --op all_gather --sizes 4KiB..1MiB
                                             measure another collective
   mpirun -n 4 evener mesh bench             measure between processes";

@@ -90,7 +90,7 @@ Examples:
   evener mesh plan                                        propose a layout
   evener mesh plan --devices 'cuda:0[40,92],cpu' --pp 3   use three stages
   evener mesh plan --devices 'cpu[1,1]' --axes dp=1,ep=2  use other axes
-  evener mesh plan meshes/two-machines.toml               plan for other machines
+  evener mesh plan meshes/two-machines.toml               use other machines
   evener mesh plan meshes/mixed-cards.toml --tp 2 --pp 2 --dp 2
   evener mesh plan meshes/mixed-cards.toml --tp 2 --pp 2 --dp 2 --as-listed";
 

@@ -1,7 +1,8 @@
-//! `evener report`: explains where the time of a run went, from its trace.
+//! `evener report`: explains where the time of a run went, from its trace, and draws it.
 
 mod advice;
 mod analysis;
+mod svg;
 mod trace;
 
 use std::path::PathBuf;
@@ -18,7 +19,8 @@ use self::{
 use crate::{
     escape,
     input::{display_input, read_text},
-    output::{format_count, format_time, write_json, write_out},
+    options::check_outputs,
+    output::{format_count, format_time, write_file, write_json, write_out},
     table::{Heading, table},
     verbosity::Verbosity,
 };
@@ -37,6 +39,10 @@ pub(crate) struct Arguments {
     /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
+
+    /// Draw the lanes of the run as an SVG picture to this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 const AFTER_HELP: &str = "\
@@ -45,6 +51,8 @@ Examples:
       explain a run on this machine
   evener sim scenarios/unlike.toml -q --trace t.json && evener report t.json
       explain a simulated run
+  evener report trace.json --svg lanes.svg
+      draw what each device did when
   evener report trace.json --json | jq '.findings[].advice'
       print the advice only
 
@@ -67,6 +75,7 @@ struct RunReport<'a> {
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
+    check_outputs([arguments.trace.as_path()], [arguments.svg.as_deref()])?;
     let name = display_input(&arguments.trace);
     let text = read_text(&arguments.trace)?;
     let escaped = |error: anyhow::Error| anyhow!("{}", escape::single_line(&format!("{error:#}")));
@@ -76,11 +85,15 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let analysis = Analysis::new(&trace);
     let findings = findings(&analysis);
     if arguments.json {
-        write_json(&RunReport { trace: name, analysis: &analysis, findings: &findings })
+        write_json(&RunReport { trace: name, analysis: &analysis, findings: &findings })?;
     } else if verbosity.is_quiet() {
-        Ok(write_out(&format!("{:.4}\n", analysis.total.busy))?)
+        write_out(&format!("{:.4}\n", analysis.total.busy))?;
     } else {
-        Ok(write_out(&print(&name, &analysis, &findings))?)
+        write_out(&print(&name, &analysis, &findings))?;
+    }
+    match arguments.svg {
+        Some(path) => write_file(&path, svg::draw(&trace, &analysis).as_bytes()),
+        None => Ok(()),
     }
 }
 

@@ -29,7 +29,7 @@ impl Activity {
     fn from_name(name: &str) -> Activity {
         match name.to_ascii_lowercase().as_str() {
             "work" => Activity::Work,
-            "rescue" => Activity::Rescue,
+            "rescue" | "speculative" => Activity::Rescue,
             "dropped" => Activity::Dropped,
             "failure" => Activity::Failure,
             "copy" | "upload" | "download" => Activity::Copy,

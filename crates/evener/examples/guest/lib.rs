@@ -80,7 +80,7 @@ pub unsafe extern "C" fn guest_map(items: *const u32, results: *mut u32, count: 
 /// Takes the tensor, and returns another one with the results; or null, with the reason on standard error.
 ///
 /// # Safety
-/// `device` is a C string. `tensor` is a managed tensor that nobody else uses, whose producer's work on it has ended.
+/// `device` is a C string. `tensor` is a managed tensor that no other code uses, whose producer has finished its work on it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guest_dlpack(
     device: *const c_char,
@@ -119,13 +119,13 @@ pub extern "C" fn guest_lose() {
     }
 }
 
-/// How many chunks have failed on the GPU so far.
+/// Returns the number of chunks that have failed on the GPU so far.
 #[unsafe(no_mangle)]
 pub extern "C" fn guest_failures() -> u64 {
     GUEST.get().map_or(0, |guest| guest.pool.statistics()[0].failed)
 }
 
-/// Runs something that may fail or panic, for callers that know neither.
+/// Turns an error or a panic into a value that C understands, with the reason on standard error.
 #[allow(clippy::print_stderr)]
 fn tell(run: impl FnOnce() -> Result<(), Box<dyn std::error::Error>>) -> i32 {
     match catch_unwind(std::panic::AssertUnwindSafe(run)) {

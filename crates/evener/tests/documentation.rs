@@ -1,0 +1,152 @@
+//! Compiles the CUDA C and WGSL of all examples in the documentation: of the README, of the guide and of every crate.
+//!
+//! The examples themselves run as documentation tests, on the devices of the machine. Their WGSL is compiled here by naga
+//! and their CUDA C by NVRTC, so that it is checked where no such device is present.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A kernel body in an example.
+struct Body {
+    /// The file, for messages.
+    file: PathBuf,
+    /// The name that the example declares, if it declares the kernel before the body.
+    kernel: Option<String>,
+    /// The constants of the module, as macros.
+    constants: String,
+    source: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Calls a function with every file of a folder and of the folders in it.
+fn visit(folder: &Path, file: &mut dyn FnMut(&Path)) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { visit(&path, file) } else { file(&path) }
+    }
+}
+
+/// Returns the code blocks of all documentation. Those of Rust sources are in their comments.
+fn examples() -> Vec<(PathBuf, String)> {
+    let mut files = vec![root().join("README.md")];
+    let mut add = |path: &Path| files.push(path.to_owned());
+    visit(&root().join("docs"), &mut add);
+    for krate in ["device", "schedule", "mesh", "merkle", "evener"] {
+        visit(&root().join("crates").join(krate).join("src"), &mut add);
+    }
+    let mut examples = Vec::new();
+    for file in files {
+        let text = match file.extension().and_then(|it| it.to_str()) {
+            Some("md") => fs::read_to_string(&file).unwrap(),
+            Some("rs") => comments(&fs::read_to_string(&file).unwrap()),
+            _ => continue,
+        };
+        // Every other piece is between two fences.
+        examples
+            .extend(text.split("```").skip(1).step_by(2).map(|example| (file.clone(), example.to_owned())));
+    }
+    examples
+}
+
+fn comments(source: &str) -> String {
+    let lines = source.lines().map(str::trim_start);
+    let lines = lines.filter_map(|line| line.strip_prefix("///").or_else(|| line.strip_prefix("//!")));
+    lines.flat_map(|line| [line, "\n"]).collect()
+}
+
+/// Returns the string literals of an example, each with its position.
+fn literals(example: &str) -> Vec<(usize, String)> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(quote) = example[at..].find('"').map(|offset| at + offset) {
+        let is_raw = example[..quote].ends_with("r#");
+        let text = &example[quote + 1..];
+        let is_escaped = |end: usize| text[..end].ends_with('\\');
+        let end = match is_raw {
+            true => text.find("\"#"),
+            false => text.match_indices('"').map(|(end, _)| end).find(|end| !is_escaped(*end)),
+        };
+        let Some(end) = end else { break };
+        let text = &text[..end];
+        let literal = if is_raw { text.to_owned() } else { text.replace("\\\"", "\"").replace("\\n", "\n") };
+        found.push((quote, literal));
+        at = quote + 1 + end + 1;
+    }
+    found
+}
+
+/// Returns the string literals that contain a mark.
+fn bodies(mark: &str) -> Vec<Body> {
+    let mut bodies = Vec::new();
+    for (file, example) in examples() {
+        let all = literals(&example);
+        let is_after = |position: usize, call: &str| example[..position].ends_with(call);
+        let names: Vec<&(usize, String)> =
+            all.iter().filter(|(position, _)| is_after(*position, "Kernel::new(")).collect();
+        let constants = all.iter().filter(|(position, _)| is_after(*position, ".constant("));
+        let constants: String = constants
+            .map(|(position, name)| {
+                let value = example[position + name.len() + 2..].split([',', ')']).nth(1).unwrap();
+                format!("#define {name} {value}\n")
+            })
+            .collect();
+        for (position, source) in all.iter().filter(|(_, literal)| literal.contains(mark)) {
+            // A constant may come before the declaration of its kernel: then there is one kernel only.
+            let name = match &names[..] {
+                [only] => Some(only),
+                _ => names.iter().rfind(|(name, _)| name < position),
+            };
+            bodies.push(Body {
+                file: file.clone(),
+                kernel: name.map(|(_, name)| name.clone()),
+                constants: constants.clone(),
+                source: source.clone(),
+            });
+        }
+    }
+    bodies
+}
+
+#[test]
+fn the_wgsl_of_every_example_is_valid() {
+    use naga::valid::{Capabilities, ValidationFlags, Validator};
+
+    let bodies = bodies("@compute");
+    assert!(bodies.len() >= 4, "{}", bodies.len());
+    for Body { file, kernel, source, .. } in bodies {
+        let module = naga::front::wgsl::parse_str(&source);
+        let module = module.unwrap_or_else(|error| panic!("{file:?}: {}", error.emit_to_string(&source)));
+        let validated = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&module);
+        assert!(validated.is_ok(), "{file:?}: {:?}\n{source}", validated.err());
+        if let Some(kernel) = kernel {
+            let has_name = module.entry_points.iter().any(|entry| entry.name == kernel);
+            assert!(has_name, "{file:?}: no entry point `{kernel}`\n{source}");
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod with_nvrtc {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs NVRTC"]
+    fn the_cuda_c_of_every_example_compiles() {
+        let bodies = bodies("__global__");
+        assert!(bodies.len() >= 4, "{}", bodies.len());
+        for Body { file, kernel, constants, source } in bodies {
+            let name = kernel.as_deref().unwrap_or("example");
+            let compiled = evener::cuda::compile_for("sm_75", name, &(constants + &source));
+            assert!(compiled.is_ok(), "{file:?}: {}\n{source}", compiled.unwrap_err());
+            if let Some(kernel) = kernel {
+                assert!(source.contains(&format!("void {kernel}(")), "{file:?}: no entry point `{kernel}`");
+            }
+        }
+    }
+}
