@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use evener_mesh::comm::{Comm, DEFAULT_TIMEOUT, Operation};
+use evener_mesh::comm::{DEFAULT_TIMEOUT, ReduceOp, World};
 use libloading::os::unix::Library;
 
 use super::{mpirun, rounds};
@@ -88,15 +88,15 @@ fn direct(open_mpi: bool) -> Reduce {
 /// One of two processes. Prints `bytes` and four times a turn, in nanoseconds: of vectors that are reduced again and again,
 /// Evener's and MPI's, and of vectors just written.
 pub(super) fn as_process() {
-    let comm = Comm::mpi(DEFAULT_TIMEOUT).unwrap();
-    let group = comm.world();
-    let evener = |data: &mut [f32]| group.all_reduce(data, Operation::Sum).unwrap();
-    let direct = direct(comm.backend().contains("Open MPI"));
+    let world = World::mpi(DEFAULT_TIMEOUT).unwrap();
+    let group = world.communicator();
+    let evener = |data: &mut [f32]| group.all_reduce(data, ReduceOp::Sum).unwrap();
+    let direct = direct(world.backend().contains("Open MPI"));
     // One of the sizes alone, for a profiler.
     let only = std::env::var("EVENER_BENCH_BYTES").ok().and_then(|it| it.parse::<usize>().ok());
     for (bytes, iterations) in SIZES.into_iter().filter(|(bytes, _)| only.is_none_or(|only| only == *bytes)) {
         let iterations = (iterations / TURNS).max(1);
-        let mut data = vec![comm.rank() as f32 + 1.0; bytes / 4];
+        let mut data = vec![world.rank() as f32 + 1.0; bytes / 4];
         evener(&mut data);
         direct(&mut data);
         assert!(data.iter().all(|value| *value == 6.0));
@@ -130,7 +130,7 @@ pub(super) fn as_process() {
                 fresh(&mut data, &evener),
                 fresh(&mut data, &direct),
             ];
-            if comm.rank() == 0 {
+            if world.rank() == 0 {
                 println!("{bytes} {} {} {} {}", times[0], times[1], times[2], times[3]);
             }
         }

@@ -23,7 +23,7 @@ use std::{
 };
 
 use evener_device::Device;
-use evener_mesh::comm::{Comm, DEFAULT_TIMEOUT, Group, Operation};
+use evener_mesh::comm::{Communicator, DEFAULT_TIMEOUT, ReduceOp, World};
 
 const RANKS: usize = 2;
 /// Bytes and iterations.
@@ -43,7 +43,7 @@ struct Way {
 
 fn main() {
     let direct = std::env::args().any(|argument| argument == "direct");
-    if Comm::was_launched_by_mpi() {
+    if World::was_launched_by_mpi() {
         return if direct { direct::as_process() } else { as_process() };
     }
     if direct {
@@ -132,10 +132,10 @@ fn sizes(fewer: usize) -> Vec<String> {
 
 /// One of two processes through `mpi`.
 fn as_process() {
-    let comm = Comm::mpi(DEFAULT_TIMEOUT).unwrap();
+    let world = World::mpi(DEFAULT_TIMEOUT).unwrap();
     for (bytes, iterations) in SIZES {
-        let [again, fresh] = time(comm.world(), bytes, iterations);
-        if comm.rank() == 0 {
+        let [again, fresh] = time(world.communicator(), bytes, iterations);
+        if world.rank() == 0 {
             println!("{bytes} {again:.9} {fresh:.9}");
         }
     }
@@ -143,11 +143,11 @@ fn as_process() {
 
 /// Two threads through `local`.
 fn local() -> Vec<Measured> {
-    let ranks: Vec<_> = Comm::local(RANKS)
+    let ranks: Vec<_> = World::local(RANKS)
         .into_iter()
-        .map(|comm| {
+        .map(|world| {
             std::thread::spawn(move || {
-                SIZES.map(|(bytes, iterations)| (bytes, time(comm.world(), bytes, iterations)))
+                SIZES.map(|(bytes, iterations)| (bytes, time(world.communicator(), bytes, iterations)))
             })
         })
         .collect();
@@ -155,10 +155,10 @@ fn local() -> Vec<Measured> {
     times[0].to_vec()
 }
 
-fn time(group: &Group, bytes: usize, iterations: usize) -> [f64; 2] {
+fn time(group: &Communicator, bytes: usize, iterations: usize) -> [f64; 2] {
     let rank = group.rank().unwrap();
     let mut data = vec![(rank + 1) as f32; bytes / 4];
-    group.all_reduce(&mut data, Operation::Sum).unwrap();
+    group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
     assert!(data.iter().all(|value| *value == (group.size() * (group.size() + 1)) as f32 / 2.0));
     data.fill(0.0);
     let mut start = Instant::now();
@@ -167,7 +167,7 @@ fn time(group: &Group, bytes: usize, iterations: usize) -> [f64; 2] {
             group.barrier().unwrap();
             start = Instant::now();
         }
-        group.all_reduce(&mut data, Operation::Sum).unwrap();
+        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
     }
     let again = start.elapsed().as_secs_f64() / iterations as f64;
     let mut fresh = Duration::ZERO;
@@ -175,7 +175,7 @@ fn time(group: &Group, bytes: usize, iterations: usize) -> [f64; 2] {
         data.fill(iteration as f32);
         group.barrier().unwrap();
         let start = Instant::now();
-        group.all_reduce(&mut data, Operation::Sum).unwrap();
+        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
         fresh += start.elapsed();
     }
     [again, fresh.as_secs_f64() / iterations as f64]

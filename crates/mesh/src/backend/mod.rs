@@ -5,7 +5,7 @@
 //! [`comm`](crate::comm), so that the same mistake gives the same error everywhere.
 //!
 //! Rules for every implementation:
-//! - A call gives the right answer on every member, or a failure on every member within the timeout. Members that
+//! - A call gives the right answer on every member, or a failure on every member within the timeout. GroupSpec that
 //!   disagree about the call are all told so.
 //! - Reductions go by rank, ((x₀ ∘ x₁) ∘ x₂) ∘ …, in the arithmetic of [`reduce`].
 //! - No memory of the caller is touched after the call has returned, whatever happened.
@@ -41,25 +41,25 @@ pub(crate) trait Transport: Send + Sync + Debug {
     fn leave(&self, panicked: bool);
 }
 
-/// One rank's place in one group. After a failure other than [`Failure::NoWeight`] it is not used again.
+/// One rank's place in one group. After a failure other than [`Failure::ZeroWeights`] it is not used again.
 pub(crate) trait Endpoint: Send + Debug {
     /// Takes part in a collective of all members.
     fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure>;
     /// Sends to, or receives from, another member; both are in the group, and differ.
     fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure>;
     /// What tells the others that this rank takes no further part, also while a call is under way.
-    fn farewell(&self) -> Arc<dyn Farewell>;
+    fn leave_notifier(&self) -> Arc<dyn LeaveNotifier>;
 }
 
 /// Tells the others that a rank takes no further part.
-pub(crate) trait Farewell: Send + Sync + Debug {
+pub(crate) trait LeaveNotifier: Send + Sync + Debug {
     /// Says so, once; what comes later changes nothing.
-    fn say(&self, why: &Parting);
+    fn notify(&self, why: &LeaveReason);
 }
 
 /// Why a rank takes no further part.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Parting {
+pub(crate) enum LeaveReason {
     /// It dropped its handle.
     Left,
     /// It panicked.
@@ -68,19 +68,19 @@ pub(crate) enum Parting {
     Failed { why: String, blame: Vec<usize> },
 }
 
-/// Why a call failed. Members are places in the group.
+/// Why a call failed. GroupSpec are places in the group.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
     /// What each member called, where it was heard.
-    Disagree(Vec<Option<Signature>>),
+    Mismatch(Vec<Option<Signature>>),
     /// These were not heard of in time.
     TimedOut(Vec<usize>),
     /// The others gave up on this rank before it came.
     TooLate,
     /// A member left or failed.
-    Parted(usize, Parting),
+    MemberLeft(usize, LeaveReason),
     /// All weights were 0; the endpoint stays usable.
-    NoWeight,
+    ZeroWeights,
     /// A library said no.
     Library { library: &'static str, operation: String, detail: String },
 }

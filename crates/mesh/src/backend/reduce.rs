@@ -7,7 +7,7 @@ use std::{mem::MaybeUninit, ops::Range};
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use crate::comm::{ElementType, Operation, Signature};
+use crate::comm::{ElementType, ReduceOp, Signature};
 
 /// Elements in a block.
 const BLOCK: usize = 1024;
@@ -47,7 +47,7 @@ pub(crate) unsafe fn called(
 /// else for the duration of the call. There is at least one input.
 pub(crate) unsafe fn reduce(
     element: ElementType,
-    operation: Operation,
+    operation: ReduceOp,
     vectors: Vectors<'_>,
     range: Range<usize>,
 ) {
@@ -56,11 +56,11 @@ pub(crate) unsafe fn reduce(
             // SAFETY: the caller promises it.
             unsafe {
                 match operation {
-                    Operation::Sum => fold::<$element, $plain>(vectors, range, Number::sum, None),
-                    Operation::Product => fold::<$element, $plain>(vectors, range, Number::product, None),
-                    Operation::Min => fold::<$element, $plain>(vectors, range, Number::least, None),
-                    Operation::Max => fold::<$element, $plain>(vectors, range, Number::greatest, None),
-                    Operation::Average => {
+                    ReduceOp::Sum => fold::<$element, $plain>(vectors, range, Number::sum, None),
+                    ReduceOp::Product => fold::<$element, $plain>(vectors, range, Number::product, None),
+                    ReduceOp::Min => fold::<$element, $plain>(vectors, range, Number::least, None),
+                    ReduceOp::Max => fold::<$element, $plain>(vectors, range, Number::greatest, None),
+                    ReduceOp::Average => {
                         let count = vectors.inputs.len() as u32;
                         fold::<$element, $mean>(vectors, range, Number::sum, Some(count))
                     }
@@ -332,7 +332,7 @@ mod test {
     use super::*;
     use crate::comm::Element;
 
-    fn reduced<T: Element>(operation: Operation, inputs: &[&[T]]) -> Vec<T> {
+    fn reduced<T: Element>(operation: ReduceOp, inputs: &[&[T]]) -> Vec<T> {
         let mut output = vec![T::zeroed(); inputs[0].len()];
         let pointers: Vec<_> = inputs.iter().map(|input| input.as_ptr().cast()).collect();
         let vectors = Vectors { inputs: &pointers, outputs: &[output.as_mut_ptr().cast()] };
@@ -343,17 +343,17 @@ mod test {
 
     #[test]
     fn sums_of_integers_wrap_and_their_averages_do_not() {
-        assert_eq!(reduced(Operation::Sum, &[&[200u8, 1], &[100, 2]]), [44, 3]);
-        assert_eq!(reduced(Operation::Product, &[&[i32::MAX], &[2]]), [-2]);
-        assert_eq!(reduced(Operation::Average, &[&[200u8], &[101], &[255]]), [185]);
-        assert_eq!(reduced(Operation::Average, &[&[u64::MAX], &[u64::MAX - 2]]), [u64::MAX - 1]);
-        assert_eq!(reduced(Operation::Average, &[&[-3i64, i64::MIN], &[-4, i64::MIN]]), [-3, i64::MIN]);
+        assert_eq!(reduced(ReduceOp::Sum, &[&[200u8, 1], &[100, 2]]), [44, 3]);
+        assert_eq!(reduced(ReduceOp::Product, &[&[i32::MAX], &[2]]), [-2]);
+        assert_eq!(reduced(ReduceOp::Average, &[&[200u8], &[101], &[255]]), [185]);
+        assert_eq!(reduced(ReduceOp::Average, &[&[u64::MAX], &[u64::MAX - 2]]), [u64::MAX - 1]);
+        assert_eq!(reduced(ReduceOp::Average, &[&[-3i64, i64::MIN], &[-4, i64::MIN]]), [-3, i64::MIN]);
     }
 
     #[test]
     fn nan_wins_and_zeros_of_both_signs_go_by_rank() {
         let (nan, a, b) = (f32::NAN, 1.0, 2.0);
-        for operation in [Operation::Min, Operation::Max] {
+        for operation in [ReduceOp::Min, ReduceOp::Max] {
             let result = reduced(operation, &[&[nan, a, a], &[b, nan, b], &[a, b, nan]]);
             assert!(result.iter().all(|it| it.is_nan()), "{operation}: {result:?}");
             let result = reduced(operation, &[&[-0.0f64, 0.0], &[0.0, -0.0]]);
@@ -365,9 +365,9 @@ mod test {
     fn halves_are_rounded_once() {
         // 2048 + 1 is not an f16: rounded after each step, the ones would be lost.
         let (big, one) = (f16::from_f32(2048.0), f16::ONE);
-        assert_eq!(reduced(Operation::Sum, &[&[big], &[one], &[one]]), [f16::from_f32(2050.0)]);
+        assert_eq!(reduced(ReduceOp::Sum, &[&[big], &[one], &[one]]), [f16::from_f32(2050.0)]);
         let (big, one) = (bf16::from_f32(256.0), bf16::ONE);
-        assert_eq!(reduced(Operation::Sum, &[&[big], &[one], &[one]]), [bf16::from_f32(258.0)]);
+        assert_eq!(reduced(ReduceOp::Sum, &[&[big], &[one], &[one]]), [bf16::from_f32(258.0)]);
     }
 
     #[test]

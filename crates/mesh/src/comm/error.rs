@@ -10,13 +10,13 @@ use crate::topology::LayoutError;
 pub type Result<T, E = CommError> = std::result::Result<T, E>;
 
 /// Why a collective gave no result. Except where stated otherwise the group is beyond use afterwards: every rank
-/// gets an error, and [`Group::rebuild`](super::Group::rebuild) makes a new group of those that are left.
+/// gets an error, and [`Communicator::rebuild`](super::Communicator::rebuild) makes a new group of those that are left.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
     /// Ranks called different collectives, or the same with different sizes, types, operations or roots.
     #[error("group `{group}`: the ranks do not agree: {detail}")]
-    Disagree {
+    Mismatch {
         /// The group.
         group: String,
         /// The ranks that differ from most others.
@@ -102,7 +102,7 @@ pub enum CommError {
     },
     /// A group cannot be made of these ranks. Nothing else is harmed.
     #[error("group `{group}` cannot be made: {detail}")]
-    BadGroup {
+    InvalidGroup {
         /// The group.
         group: String,
         /// What is wrong, and what would be right.
@@ -113,7 +113,7 @@ pub enum CommError {
     Layout(#[from] LayoutError),
     /// An argument of the call cannot be right. The other ranks get an error too.
     #[error("group `{group}`: {call}: {detail}")]
-    Argument {
+    InvalidArgument {
         /// The group.
         group: String,
         /// What was called.
@@ -123,7 +123,7 @@ pub enum CommError {
     },
     /// Every rank gave the weight 0, so there is no mean. Every rank gets this error, and the group stays usable.
     #[error("group `{group}`: the weights of all ranks are 0: a weighted mean needs at least one above")]
-    NoWeight {
+    ZeroWeights {
         /// The group.
         group: String,
     },
@@ -164,7 +164,7 @@ impl CommError {
     /// is rebuilt. Empty where the error does not say.
     pub fn ranks(&self) -> &[usize] {
         match self {
-            CommError::Disagree { ranks, .. }
+            CommError::Mismatch { ranks, .. }
             | CommError::TimedOut { ranks, .. }
             | CommError::Failed { ranks, .. } => ranks,
             CommError::TooLate { rank, .. }

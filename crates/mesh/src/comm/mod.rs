@@ -1,18 +1,18 @@
 //! Collectives: groups of ranks that agree on a result, or fail together, and never hang.
 //!
-//! A [`Comm`] is one rank's place in a world of ranks: a thread of this process, or a process under `mpirun`. A
-//! [`Group`] is that rank's place in a named group, and has the collectives. Each either gives the right answer on
+//! A [`World`] is one rank's place in a world of ranks: a thread of this process, or a process under `mpirun`. A
+//! [`Communicator`] is that rank's place in a named group, and has the collectives. Each either gives the right answer on
 //! every rank of the group, or an error on every rank within the group's timeout.
 //!
 //! ```
-//! use evener_mesh::comm::{Comm, Operation};
+//! use evener_mesh::comm::{World, ReduceOp};
 //!
-//! let ranks: Vec<_> = Comm::local(4)
+//! let ranks: Vec<_> = World::local(4)
 //!     .into_iter()
-//!     .map(|comm| {
+//!     .map(|world| {
 //!         std::thread::spawn(move || {
-//!             let mut gradient = [comm.rank() as f32, 1.0];
-//!             comm.world().all_reduce(&mut gradient, Operation::Sum)?;
+//!             let mut gradient = [world.rank() as f32, 1.0];
+//!             world.communicator().all_reduce(&mut gradient, ReduceOp::Sum)?;
 //!             Ok::<_, evener_mesh::comm::CommError>(gradient)
 //!         })
 //!     })
@@ -24,43 +24,43 @@
 //! ```
 //!
 //! # What is promised
-//! - The order of reduction is fixed by rank (see [`Operation`]): every rank and every run gets the same bits.
+//! - The order of reduction is fixed by rank (see [`ReduceOp`]): every rank and every run gets the same bits.
 //! - Ranks that call different collectives, or with different sizes, types, operations or roots, all get an error that
 //!   says who called what. So they do when a rank is late, hangs, panics, leaves or dies.
-//! - After such an error the group is beyond use. [`Group::rebuild`] makes one of those that are left.
+//! - After such an error the group is beyond use. [`Communicator::rebuild`] makes one of those that are left.
 //! - Every collective is also a barrier: when it has succeeded on one rank, all ranks have called it.
 
 mod buffers;
 mod call;
-mod core;
+mod collective;
+mod communicator;
 mod describe;
-mod device_group;
+mod device_communicator;
 mod element;
 mod error;
-mod group;
-mod members;
+mod generation;
+mod group_spec;
+mod inner;
+mod methods;
 mod named;
-mod operation;
 mod pending;
-mod request;
-mod short;
+mod reduce_op;
 mod start;
-mod term;
 mod uneven;
 
 use std::{sync::Arc, time::Duration};
 
-pub(crate) use call::{Blocks, Call, Collective, Signature};
-pub use device_group::DeviceGroup;
+pub(crate) use call::{Blocks, Call, CollectiveKind, Signature};
+pub use collective::Collective;
+pub use communicator::Communicator;
+pub use device_communicator::DeviceCommunicator;
 pub use element::{Element, ElementType, FloatElement};
 pub(crate) use error::join;
 pub use error::{CommError, Result};
-pub use group::Group;
-pub use members::Members;
-pub use operation::Operation;
-pub use pending::Pending;
-pub use request::Request;
-pub use term::Term;
+pub use generation::Generation;
+pub use group_spec::GroupSpec;
+pub use pending::PendingCollective;
+pub use reduce_op::ReduceOp;
 
 use crate::backend::{Transport, local};
 
@@ -69,22 +69,22 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One rank's place in a world of ranks. Dropping it tells the others that this rank makes no further groups.
 #[derive(Debug)]
-pub struct Comm {
+pub struct World {
     transport: Arc<dyn Transport>,
-    world: Group,
+    world: Communicator,
 }
 
-impl Comm {
+impl World {
     /// A world of so many ranks that are threads of this process, a place each, with the default timeout.
-    pub fn local(size: usize) -> Vec<Comm> {
-        Comm::local_with_timeout(size, DEFAULT_TIMEOUT)
+    pub fn local(size: usize) -> Vec<World> {
+        World::local_with_timeout(size, DEFAULT_TIMEOUT)
     }
 
     /// A world of so many ranks that are threads of this process, a place each. Groups made from it have this timeout
     /// unless they are given another.
-    pub fn local_with_timeout(size: usize, timeout: Duration) -> Vec<Comm> {
+    pub fn local_with_timeout(size: usize, timeout: Duration) -> Vec<World> {
         // Joining fails on no account where nothing was joined before.
-        local::world(size).into_iter().filter_map(|transport| Comm::new(transport, timeout).ok()).collect()
+        local::world(size).into_iter().filter_map(|transport| World::new(transport, timeout).ok()).collect()
     }
 
     /// This process's place in the world of whatever MPI is on the machine: started by `mpirun -n 4`, `srun` and the
@@ -104,12 +104,12 @@ impl Comm {
     /// An MPI that is started here is this crate's: errors on its world are returned from then on, not fatal. For MPICH,
     /// whose launcher tells processes by `SIGUSR1` that another has died, the signal does what the program wants as
     /// before; where it would have ended the process, a handler that does nothing stands in for that until MPI is ended.
-    pub fn mpi(timeout: Duration) -> Result<Comm> {
+    pub fn mpi(timeout: Duration) -> Result<World> {
         #[cfg(unix)]
         let world = crate::backend::mpi::world(timeout);
         #[cfg(not(unix))]
         let world = Err("only on Unix so far".to_owned());
-        Comm::new(world.map_err(|detail| CommError::Unavailable { backend: "mpi", detail })?, timeout)
+        World::new(world.map_err(|detail| CommError::Unavailable { backend: "mpi", detail })?, timeout)
     }
 
     /// Whether a launcher of MPI programs started this process: `mpirun`, `mpiexec` or `srun`.
@@ -120,10 +120,10 @@ impl Comm {
         return false;
     }
 
-    pub(crate) fn new(transport: Arc<dyn Transport>, timeout: Duration) -> Result<Comm> {
+    pub(crate) fn new(transport: Arc<dyn Transport>, timeout: Duration) -> Result<World> {
         let ranks: Vec<_> = (0..transport.size()).collect();
-        let world = Group::join(&transport, Members::new("world", ranks), timeout)?;
-        Ok(Comm { transport, world })
+        let world = Communicator::join(&transport, GroupSpec::new("world", ranks), timeout)?;
+        Ok(World { transport, world })
     }
 
     /// This rank's number in the world.
@@ -142,7 +142,7 @@ impl Comm {
     }
 
     /// The group of all ranks.
-    pub fn world(&self) -> &Group {
+    pub fn communicator(&self) -> &Communicator {
         &self.world
     }
 
@@ -152,16 +152,16 @@ impl Comm {
     ///
     /// Groups of the same name and ranks are matched in the order in which each rank makes them. Fails where the group
     /// is empty, names a rank twice or one that is not there, or is called `world`.
-    pub fn group(&self, members: Members) -> Result<Group> {
-        if members.name == "world" {
+    pub fn new_group(&self, spec: GroupSpec) -> Result<Communicator> {
+        if spec.name == "world" {
             let detail = "`world` is the group of all ranks: give it another name".into();
-            return Err(CommError::BadGroup { group: members.name, detail });
+            return Err(CommError::InvalidGroup { group: spec.name, detail });
         }
-        Group::join(&self.transport, members, self.world.timeout())
+        Communicator::join(&self.transport, spec, self.world.timeout())
     }
 }
 
-impl Drop for Comm {
+impl Drop for World {
     fn drop(&mut self) {
         self.transport.leave(std::thread::panicking());
     }

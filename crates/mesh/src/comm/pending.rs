@@ -15,26 +15,26 @@ use std::{
 use super::error::{CommError, Result};
 
 /// What runs on the thread.
-type Work = Box<dyn FnOnce() + Send>;
+type QueuedCall = Box<dyn FnOnce() + Send>;
 
 /// The thread that runs a group's calls in the order in which they were started. It begins with the first.
 #[derive(Debug)]
-pub(super) struct Worker {
-    queue: Option<Sender<Work>>,
+pub(super) struct CallThread {
+    queue: Option<Sender<QueuedCall>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Worker {
+impl CallThread {
     pub(super) fn begin(name: &str) -> std::io::Result<Self> {
-        let (queue, work) = mpsc::channel::<Work>();
+        let (queue, work) = mpsc::channel::<QueuedCall>();
         let thread = thread::Builder::new()
             .name(format!("group {name}"))
             // A call that panics is an error to those who wait for it, and the next ones run.
             .spawn(move || work.into_iter().for_each(|it| drop(panic::catch_unwind(AssertUnwindSafe(it)))))?;
-        Ok(Worker { queue: Some(queue), thread: Some(thread) })
+        Ok(CallThread { queue: Some(queue), thread: Some(thread) })
     }
 
-    pub(super) fn run(&self, work: Work) {
+    pub(super) fn run(&self, work: QueuedCall) {
         if let Some(queue) = &self.queue {
             // The thread takes work until the queue is dropped.
             let _ = queue.send(work);
@@ -42,7 +42,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for CallThread {
     // Each call ends within its timeout, so this does too.
     fn drop(&mut self) {
         drop(self.queue.take());
@@ -53,26 +53,26 @@ impl Drop for Worker {
 }
 
 /// A collective under way. It is a [`Future`] that needs no particular runtime; or block on it with
-/// [`wait`](Pending::wait). The buffers that were given to it come back when it has ended.
+/// [`wait`](PendingCollective::wait). The buffers that were given to it come back when it has ended.
 ///
 /// Dropping it does not stop the collective, of which this rank is a part: it goes on, and its result is lost.
 #[must_use = "the result is lost unless it is waited for"]
-pub struct Pending<T>(Arc<Answer<T>>);
+pub struct PendingCollective<T>(Arc<ResultSlot<T>>);
 
 /// What the handle and the thread share.
-struct Answer<T> {
+struct ResultSlot<T> {
     group: Arc<str>,
     state: Mutex<State<T>>,
-    given: Condvar,
+    ready: Condvar,
 }
 
 enum State<T> {
     Waiting(Option<Waker>),
-    Given(Result<T>),
+    Ready(Result<T>),
     Taken,
 }
 
-impl<T> Answer<T> {
+impl<T> ResultSlot<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
         // Replaced as a whole, so never left half-done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -81,7 +81,7 @@ impl<T> Answer<T> {
     /// The result, once it is there.
     fn take(&self, state: &mut State<T>) -> Option<Result<T>> {
         match mem::replace(state, State::Taken) {
-            State::Given(result) => Some(result),
+            State::Ready(result) => Some(result),
             State::Taken => Some(Err(self.lost("its result was taken before"))),
             waiting => {
                 *state = waiting;
@@ -95,14 +95,14 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> Pending<T> {
+impl<T> PendingCollective<T> {
     /// Waits until it has ended, which it does within the group's timeout once those started before it have.
     pub fn wait(self) -> Result<T> {
         let mut state = self.0.state();
         loop {
             match self.0.take(&mut state) {
                 Some(result) => return result,
-                None => state = self.0.given.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => state = self.0.ready.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
@@ -114,7 +114,7 @@ impl<T> Pending<T> {
     }
 }
 
-impl<T> Future for Pending<T> {
+impl<T> Future for PendingCollective<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -131,39 +131,39 @@ impl<T> Future for Pending<T> {
     }
 }
 
-impl<T> fmt::Debug for Pending<T> {
+impl<T> fmt::Debug for PendingCollective<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pending(group `{}`)", self.0.group)
+        write!(f, "PendingCollective(group `{}`)", self.0.group)
     }
 }
 
-/// The duty to give a [`Pending`] its result. Dropping it without is an error there.
-pub(super) struct Promise<T>(Arc<Answer<T>>);
+/// The duty to give a [`PendingCollective`] its result. Dropping it without is an error there.
+pub(super) struct ResultSender<T>(Arc<ResultSlot<T>>);
 
-impl<T> Promise<T> {
-    pub(super) fn new(group: &Arc<str>) -> (Self, Pending<T>) {
+impl<T> ResultSender<T> {
+    pub(super) fn new(group: &Arc<str>) -> (Self, PendingCollective<T>) {
         let state = Mutex::new(State::Waiting(None));
-        let answer = Arc::new(Answer { group: group.clone(), state, given: Condvar::new() });
-        (Promise(answer.clone()), Pending(answer))
+        let slot = Arc::new(ResultSlot { group: group.clone(), state, ready: Condvar::new() });
+        (ResultSender(slot.clone()), PendingCollective(slot))
     }
 
     /// Gives the result, where none was given before.
-    pub(super) fn keep(&self, result: Result<T>) {
+    pub(super) fn send(&self, result: Result<T>) {
         let mut state = self.0.state();
         let State::Waiting(waker) = &mut *state else { return };
         let waker = waker.take();
-        *state = State::Given(result);
+        *state = State::Ready(result);
         drop(state);
-        self.0.given.notify_all();
+        self.0.ready.notify_all();
         // A waker is the program's code. Where it panics, the group's thread goes on.
         let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake)));
     }
 }
 
-impl<T> Drop for Promise<T> {
+impl<T> Drop for ResultSender<T> {
     fn drop(&mut self) {
         if matches!(*self.0.state(), State::Waiting(_)) {
-            self.keep(Err(self.0.lost("its thread failed")));
+            self.send(Err(self.0.lost("its thread failed")));
         }
     }
 }

@@ -14,7 +14,7 @@ pub enum PlacementError {
     Workload(String),
     /// A device's rate, score or bandwidth makes no sense.
     #[error("{device}: {what} is {value}: it must be a number above 0")]
-    Figure {
+    InvalidNumber {
         /// The device, or the link.
         device: String,
         /// Which figure.
@@ -44,7 +44,7 @@ pub enum PlacementError {
     },
     /// A link is between things that are not there.
     #[error("a link is between {from} and {to}, and there is no device or machine called {}", .missing.join(" or "))]
-    UnknownEnd {
+    UnknownLinkEnd {
         /// One end.
         from: String,
         /// The other.

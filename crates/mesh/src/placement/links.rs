@@ -18,7 +18,7 @@ use crate::topology::Member;
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Links {
-    said: Vec<Link>,
+    given: Vec<Link>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -37,14 +37,14 @@ impl Links {
     /// stands for all its devices. A machine twice is for the devices within it. A link between devices counts before
     /// one between a device and a machine, and that before one between machines; of two for the same, the last.
     pub fn between(mut self, one: impl Into<String>, other: impl Into<String>, bytes_per_s: f64) -> Self {
-        self.said.push(Link { ends: [one.into(), other.into()], bytes_per_s });
+        self.given.push(Link { ends: [one.into(), other.into()], bytes_per_s });
         self
     }
 
     /// Bytes a second between two devices, where that is known.
     pub fn bandwidth(&self, one: &Member, other: &Member) -> Option<f64> {
         let closest =
-            self.said.iter().filter_map(|link| Some((link.closeness(one, other)?, link.bytes_per_s)));
+            self.given.iter().filter_map(|link| Some((link.closeness(one, other)?, link.bytes_per_s)));
         if let Some((_, bytes_per_s)) = closest.max_by_key(|(closeness, _)| *closeness) {
             return Some(bytes_per_s);
         }
@@ -56,15 +56,19 @@ impl Links {
 
     /// Every end must be there: a link that nobody uses is a slip of the pen.
     pub(super) fn check(&self, members: &[Member]) -> Result<(), PlacementError> {
-        for Link { ends: [from, to], bytes_per_s } in &self.said {
+        for Link { ends: [from, to], bytes_per_s } in &self.given {
             let is_there = |end: &String| members.iter().any(|member| closeness(end, member).is_some());
             let missing: Vec<String> = [from, to].into_iter().filter(|end| !is_there(end)).cloned().collect();
             if !missing.is_empty() {
-                return Err(PlacementError::UnknownEnd { from: from.clone(), to: to.clone(), missing });
+                return Err(PlacementError::UnknownLinkEnd { from: from.clone(), to: to.clone(), missing });
             }
             if !bytes_per_s.is_finite() || *bytes_per_s <= 0.0 {
                 let device = format!("the link between {from} and {to}");
-                return Err(PlacementError::Figure { device, what: "its bandwidth", value: *bytes_per_s });
+                return Err(PlacementError::InvalidNumber {
+                    device,
+                    what: "its bandwidth",
+                    value: *bytes_per_s,
+                });
             }
         }
         Ok(())

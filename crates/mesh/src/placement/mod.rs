@@ -43,23 +43,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod blueprint;
-mod cut;
+mod cluster_spec;
 mod error;
 mod links;
 mod planner;
 mod predict;
 mod search;
+mod split;
 #[cfg(test)]
 mod test;
 mod workload;
 
 pub use self::{
-    blueprint::Blueprint,
-    cut::{Cut, StageStrength, cut},
+    cluster_spec::ClusterSpec,
     error::PlacementError,
     links::Links,
-    planner::{Planner, Proposal, RatedBy, Search},
+    planner::{Planner, Proposal, RateSource, SearchMethod},
     predict::{ReplicaPlan, StagePlan},
+    split::{LayerSplit, StageCapacity, split},
     workload::{Layer, Workload},
 };

@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use super::{
-    cut::why_not,
     error::PlacementError,
     links::Links,
-    predict::{Figures, ReplicaPlan, StagePlan},
-    search::{Found, Searcher, best},
-    workload::{Sums, Workload},
+    predict::{DeviceProperties, ReplicaPlan, StagePlan},
+    search::{Candidate, Searcher, best},
+    split::why_none_fits,
+    workload::{PrefixSums, Workload},
 };
 use crate::topology::{Axis, LayoutError, Member, Mesh, Parallelism};
 
@@ -29,7 +29,7 @@ pub struct Planner {
 /// What the devices' strengths were taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RatedBy {
+pub enum RateSource {
     /// Every device's measured rate.
     Rate,
     /// Every device's static score, because not all were measured: times then only compare.
@@ -39,11 +39,11 @@ pub enum RatedBy {
 /// How a proposal was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Search {
+pub enum SearchMethod {
     /// Every way to put the devices on ranks was tried: by the cost model, none is better.
-    Everything,
+    Exhaustive,
     /// There were too many ways: it began with good ones, and went on for as long as a change of places helped.
-    Improved,
+    LocalSearch,
     /// The devices kept the ranks that their order gives them.
     AsListed,
 }
@@ -74,9 +74,9 @@ pub struct Proposal {
     /// How evenly the devices are busy: the mean over the most, so 1 is even. Filling the pipeline does not count.
     pub balance: f64,
     /// What the devices' strengths were taken from.
-    pub rated_by: RatedBy,
+    pub rated_by: RateSource,
     /// How it was found.
-    pub search: Search,
+    pub search: SearchMethod,
 }
 
 impl Proposal {
@@ -121,16 +121,16 @@ impl Planner {
     /// The layout that would take the least time.
     pub fn propose(&self) -> Result<Proposal, PlacementError> {
         self.plan(|searcher, sizes| {
-            let everything = sizes.iter().all(|&sizes| searcher.tries_everything(sizes));
-            let mut found: Vec<Found> = sizes.iter().filter_map(|&sizes| searcher.begin(sizes)).collect();
-            found.sort_by(|one, other| one.prediction.step_s.total_cmp(&other.prediction.step_s));
-            let improved = found
-                .into_iter()
-                .enumerate()
-                .map(|(place, found)| if place < IMPROVED { searcher.improve(found) } else { found });
+            let everything = sizes.iter().all(|&sizes| searcher.is_exhaustive(sizes));
+            let mut candidate: Vec<Candidate> =
+                sizes.iter().filter_map(|&sizes| searcher.begin(sizes)).collect();
+            candidate.sort_by(|one, other| one.prediction.step_s.total_cmp(&other.prediction.step_s));
+            let improved = candidate.into_iter().enumerate().map(|(place, candidate)| {
+                if place < IMPROVED { searcher.improve(candidate) } else { candidate }
+            });
             let mut best = best(improved)?;
             // Of these sizes every way may have been tried, and of others not.
-            best.search = if everything { Search::Everything } else { Search::Improved };
+            best.search = if everything { SearchMethod::Exhaustive } else { SearchMethod::LocalSearch };
             Some(best)
         })
     }
@@ -142,28 +142,28 @@ impl Planner {
 
     fn plan(
         &self,
-        search: impl FnOnce(&Searcher<'_>, &[[usize; 3]]) -> Option<Found>,
+        search: impl FnOnce(&Searcher<'_>, &[[usize; 3]]) -> Option<Candidate>,
     ) -> Result<Proposal, PlacementError> {
         // Devices that cannot make any mesh cannot make this one.
         Mesh::new(&self.members).axes(Parallelism::DataParallel)?;
         self.workload.check()?;
         self.links.check(&self.members)?;
-        let (figures, rated_by) = self.figures()?;
-        let sums = Sums::of(&self.workload.layers);
+        let (properties, rated_by) = self.properties()?;
+        let sums = PrefixSums::of(&self.workload.layers);
         let sizes = self.sizes()?;
         let machines = self
             .members
             .iter()
             .map(|member| self.members.iter().position(|first| first.machine == member.machine).unwrap_or(0));
-        let searcher = Searcher::new(&figures, &self.workload, &sums, &machines.collect::<Vec<_>>());
-        let Some(found) = search(&searcher, &sizes) else {
-            return Err(self.no_room(&sums, &sizes));
+        let searcher = Searcher::new(&properties, &self.workload, &sums, &machines.collect::<Vec<_>>());
+        let Some(candidate) = search(&searcher, &sizes) else {
+            return Err(self.no_memory(&sums, &sizes));
         };
-        Ok(self.proposal(found, rated_by))
+        Ok(self.proposal(candidate, rated_by))
     }
 
-    fn proposal(&self, found: Found, rated_by: RatedBy) -> Proposal {
-        let Found { arrangement, prediction, search } = found;
+    fn proposal(&self, candidate: Candidate, rated_by: RateSource) -> Proposal {
+        let Candidate { arrangement, prediction, search } = candidate;
         Proposal {
             tp: arrangement.tp,
             pp: arrangement.pp,
@@ -203,17 +203,17 @@ impl Planner {
             .collect();
         let fewest = sizes.iter().map(|sizes| sizes[1]).min();
         match fewest {
-            None => Err(LayoutError::NotTheWorld { axes, world }.into()),
+            None => Err(LayoutError::SizeMismatch { axes, world }.into()),
             Some(stages) if stages > layers => Err(PlacementError::TooFewLayers { layers, stages }),
             Some(_) => Ok(sizes.into_iter().filter(|sizes| sizes[1] <= layers).collect()),
         }
     }
 
-    fn figures(&self) -> Result<(Figures, RatedBy), PlacementError> {
+    fn properties(&self) -> Result<(DeviceProperties, RateSource), PlacementError> {
         let unmeasured = self.members.iter().filter(|member| member.rate_per_s.is_none());
         let unmeasured: Vec<String> = unmeasured.map(ToString::to_string).collect();
-        let rated_by = if unmeasured.is_empty() { RatedBy::Rate } else { RatedBy::Score };
-        if rated_by == RatedBy::Score {
+        let rated_by = if unmeasured.is_empty() { RateSource::Rate } else { RateSource::Score };
+        if rated_by == RateSource::Score {
             if self.members.iter().any(|member| member.score.is_none()) {
                 return Err(PlacementError::NotRated(unmeasured));
             }
@@ -222,23 +222,23 @@ impl Planner {
             }
         }
         let (what, strength): (_, fn(&Member) -> Option<f64>) = match rated_by {
-            RatedBy::Rate => ("its rate", |member| member.rate_per_s),
-            RatedBy::Score => ("its score", |member| member.score),
+            RateSource::Rate => ("its rate", |member| member.rate_per_s),
+            RateSource::Score => ("its score", |member| member.score),
         };
         let mut rates = Vec::new();
         for member in &self.members {
             let value = strength(member).unwrap_or(f64::NAN);
             if !value.is_finite() || value <= 0.0 {
-                return Err(PlacementError::Figure { device: member.to_string(), what, value });
+                return Err(PlacementError::InvalidNumber { device: member.to_string(), what, value });
             }
             rates.push(value);
         }
-        let memory = self.members.iter().map(|member| self.room(member)).collect();
-        Ok((Figures { rates, memory, bandwidth: self.bandwidths()? }, rated_by))
+        let memory = self.members.iter().map(|member| self.capacity(member)).collect();
+        Ok((DeviceProperties { rates, memory, bandwidth: self.bandwidths()? }, rated_by))
     }
 
     /// A device's memory; its part of it where partitions share it.
-    fn room(&self, member: &Member) -> Option<u64> {
+    fn capacity(&self, member: &Member) -> Option<u64> {
         let sharing = self.members.iter().filter(|other| other.memory_key() == member.memory_key());
         Some(member.memory_bytes? / sharing.count().max(1) as u64)
     }
@@ -258,7 +258,11 @@ impl Planner {
                     }
                     Some(value) if !value.is_finite() || value <= 0.0 => {
                         let device = if one.host_bytes_per_s == bandwidth { one } else { other }.to_string();
-                        return Err(PlacementError::Figure { device, what: "its host's bandwidth", value });
+                        return Err(PlacementError::InvalidNumber {
+                            device,
+                            what: "its host's bandwidth",
+                            value,
+                        });
                     }
                     _ => {}
                 }
@@ -270,16 +274,16 @@ impl Planner {
     }
 
     /// Why nothing fits, said for the layout that has most room for a layer.
-    fn no_room(&self, sums: &Sums, sizes: &[[usize; 3]]) -> PlacementError {
+    fn no_memory(&self, sums: &PrefixSums, sizes: &[[usize; 3]]) -> PlacementError {
         let [tp, pp, dp] = sizes.iter().copied().max_by_key(|sizes| sizes[0] * sizes[1]).unwrap_or([1; 3]);
         // The most that stages can have: the largest devices together.
-        let mut memory: Vec<Option<u64>> = self.members.iter().map(|member| self.room(member)).collect();
-        memory.sort_unstable_by_key(|room| std::cmp::Reverse(room.unwrap_or(u64::MAX)));
-        let rooms: Vec<Option<u128>> = memory
+        let mut memory: Vec<Option<u64>> = self.members.iter().map(|member| self.capacity(member)).collect();
+        memory.sort_unstable_by_key(|capacity| std::cmp::Reverse(capacity.unwrap_or(u64::MAX)));
+        let capacities: Vec<Option<u128>> = memory
             .chunks(tp * dp)
             .map(|devices| Some(u128::from(devices.iter().copied().flatten().min()?) * tp as u128))
             .collect();
-        let why = why_not(sums, &self.workload.layers, rooms.into_iter());
+        let why = why_none_fits(sums, &self.workload.layers, capacities.into_iter());
         PlacementError::Memory(format!("with tp {tp}, pp {pp} and dp {dp}, {why}"))
     }
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::{
-    cut::{Cut, cut_by},
-    workload::{Sums, Workload},
+    split::{LayerSplit, split_by},
+    workload::{PrefixSums, Workload},
 };
 
 /// One stage of a plan.
@@ -19,7 +19,7 @@ pub struct StagePlan {
     /// What each of its devices needs for them, in bytes.
     pub memory_bytes: u64,
     /// The least memory that one of its devices has, in bytes, of those where it is known.
-    pub room_bytes: Option<u64>,
+    pub capacity_bytes: Option<u64>,
     /// How long it takes for a micro-batch, as its replicas do together.
     pub seconds: f64,
 }
@@ -37,7 +37,7 @@ pub struct ReplicaPlan {
 
 /// What is known of the devices, by their place in the list that was given.
 #[derive(Debug)]
-pub(super) struct Figures {
+pub(super) struct DeviceProperties {
     pub(super) rates: Vec<f64>,
     pub(super) memory: Vec<Option<u64>>,
     /// Bytes a second between each two; nothing where not known, and then there is no traffic.
@@ -68,7 +68,7 @@ pub(super) struct Prediction {
 
 /// How long a tensor-parallel group takes: for work, for a byte reduced, for a byte handed on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Pace {
+struct UnitTimes {
     per_cost: f64,
     per_tensor_byte: f64,
     per_output_byte: f64,
@@ -95,7 +95,7 @@ impl Arrangement {
     }
 }
 
-impl Figures {
+impl DeviceProperties {
     /// The slowest link within a group; endless where it is one device alone.
     fn slowest_within(&self, group: impl Iterator<Item = usize> + Clone) -> f64 {
         let pairs = group.clone().flat_map(|one| group.clone().map(move |other| (one, other)));
@@ -121,15 +121,15 @@ impl Figures {
     }
 
     /// The memory that each device of a stage has, as far as it is known.
-    pub(super) fn room(&self, arrangement: &Arrangement, stage: usize) -> Option<u64> {
+    pub(super) fn capacity(&self, arrangement: &Arrangement, stage: usize) -> Option<u64> {
         arrangement.stage(stage).filter_map(|device| self.memory[device]).min()
     }
 
-    fn pace(&self, arrangement: &Arrangement, replica: usize, stage: usize) -> Pace {
+    fn unit_time(&self, arrangement: &Arrangement, replica: usize, stage: usize) -> UnitTimes {
         let group = arrangement.group(replica, stage);
         let slowest = group.iter().map(|&device| self.rates[device]).fold(f64::INFINITY, f64::min);
         let last = stage + 1 == arrangement.pp;
-        Pace {
+        UnitTimes {
             per_cost: 1.0 / (slowest * arrangement.tp as f64),
             per_tensor_byte: reduce(arrangement.tp) / self.slowest_within(group.iter().copied()),
             per_output_byte: if last { 0.0 } else { 1.0 / self.slowest_onwards(arrangement, replica, stage) },
@@ -149,76 +149,84 @@ fn sending(bytes: f64, per_byte: f64) -> f64 {
 
 /// What an arrangement would take, with the best cut for it; nothing where no cut fits its memory.
 pub(super) fn predict(
-    figures: &Figures,
+    properties: &DeviceProperties,
     workload: &Workload,
-    sums: &Sums,
+    sums: &PrefixSums,
     arrangement: &Arrangement,
 ) -> Option<Prediction> {
     let &Arrangement { tp, pp, dp, .. } = arrangement;
     let layers = &workload.layers;
-    let paces: Vec<Vec<Pace>> = (0..dp)
-        .map(|replica| (0..pp).map(|stage| figures.pace(arrangement, replica, stage)).collect())
+    let unit_times: Vec<Vec<UnitTimes>> = (0..dp)
+        .map(|replica| (0..pp).map(|stage| properties.unit_time(arrangement, replica, stage)).collect())
         .collect();
-    let time = |pace: Pace, from: usize, until: usize| {
-        sums.cost(from, until) * pace.per_cost
-            + sending(sums.tensor(from, until), pace.per_tensor_byte)
-            + sending(layers[until - 1].output_bytes as f64, pace.per_output_byte)
+    let time = |unit_time: UnitTimes, from: usize, until: usize| {
+        sums.cost(from, until) * unit_time.per_cost
+            + sending(sums.tensor(from, until), unit_time.per_tensor_byte)
+            + sending(layers[until - 1].output_bytes as f64, unit_time.per_output_byte)
     };
     // Replicas that go at one pace are counted rather than asked one by one.
-    let counted: Vec<Vec<(Pace, f64)>> =
-        (0..pp).map(|stage| count(paces.iter().map(|replica| replica[stage]))).collect();
+    let counted: Vec<Vec<(UnitTimes, f64)>> =
+        (0..pp).map(|stage| count(unit_times.iter().map(|replica| replica[stage]))).collect();
     let together = |stage: usize, from: usize, until: usize| match counted[stage][..] {
-        [(pace, _)] => time(pace, from, until),
-        ref paces => {
-            dp as f64 / paces.iter().map(|&(pace, count)| count / time(pace, from, until)).sum::<f64>()
+        [(unit_time, _)] => time(unit_time, from, until),
+        ref unit_times => {
+            dp as f64
+                / unit_times
+                    .iter()
+                    .map(|&(unit_time, count)| count / time(unit_time, from, until))
+                    .sum::<f64>()
         }
     };
-    let rooms: Vec<Option<u64>> = (0..pp).map(|stage| figures.room(arrangement, stage)).collect();
+    let capacities: Vec<Option<u64>> = (0..pp).map(|stage| properties.capacity(arrangement, stage)).collect();
     let needs = |from: usize, until: usize| sums.memory(from, until).div_ceil(tp as u128);
     let fits = |stage: usize, from: usize, until: usize| {
-        rooms[stage].is_none_or(|room| needs(from, until) <= u128::from(room))
+        capacities[stage].is_none_or(|capacity| needs(from, until) <= u128::from(capacity))
     };
-    let Cut { stages: cut, .. } = cut_by(layers.len(), pp, together, fits)?;
+    let LayerSplit { stages: split, .. } = split_by(layers.len(), pp, together, fits)?;
 
-    let stage_s: Vec<Vec<f64>> = paces
+    let stage_s: Vec<Vec<f64>> = unit_times
         .iter()
-        .map(|paces| {
-            paces.iter().zip(&cut).map(|(&pace, range)| time(pace, range.start, range.end)).collect()
+        .map(|unit_times| {
+            unit_times
+                .iter()
+                .zip(&split)
+                .map(|(&unit_time, range)| time(unit_time, range.start, range.end))
+                .collect()
         })
         .collect();
     let replicas = share(&stage_s, workload.micro_batches);
     let gradients_s = (0..pp)
         .map(|stage| {
-            let bytes = sums.gradient(cut[stage].start, cut[stage].end) / tp as f64;
-            sending(bytes, reduce(dp) / slowest_between_replicas(figures, arrangement, stage))
+            let bytes = sums.gradient(split[stage].start, split[stage].end) / tp as f64;
+            sending(bytes, reduce(dp) / slowest_between_replicas(properties, arrangement, stage))
         })
         .fold(0.0, f64::max);
     let slowest = replicas.iter().map(|replica| replica.seconds).fold(0.0, f64::max);
     let work = sums.cost(0, layers.len()) * workload.micro_batches as f64;
-    let stages = cut.iter().enumerate().map(|(stage, range)| StagePlan {
+    let stages = split.iter().enumerate().map(|(stage, range)| StagePlan {
         layers: range.clone(),
         cost: sums.cost(range.start, range.end),
         memory_bytes: needs(range.start, range.end).try_into().unwrap_or(u64::MAX),
-        room_bytes: rooms[stage],
+        capacity_bytes: capacities[stage],
         seconds: together(stage, range.start, range.end),
     });
     Some(Prediction {
-        balance: balance(figures, arrangement, sums, &cut, &replicas, &paces),
+        balance: balance(properties, arrangement, sums, &split, &replicas, &unit_times),
         stages: stages.collect(),
         replicas,
         gradients_s,
         step_s: slowest + gradients_s,
-        ideal_s: work / figures.rates.iter().sum::<f64>(),
-        links: slowest_links(figures, arrangement),
+        ideal_s: work / properties.rates.iter().sum::<f64>(),
+        links: slowest_links(properties, arrangement),
     })
 }
 
-fn count(paces: impl Iterator<Item = Pace>) -> Vec<(Pace, f64)> {
-    let mut counted: Vec<(Pace, f64)> = Vec::new();
-    for pace in paces {
-        match counted.iter_mut().find(|(known, _)| *known == pace) {
+fn count(unit_times: impl Iterator<Item = UnitTimes>) -> Vec<(UnitTimes, f64)> {
+    let mut counted: Vec<(UnitTimes, f64)> = Vec::new();
+    for unit_time in unit_times {
+        match counted.iter_mut().find(|(known, _)| *known == unit_time) {
             Some((_, count)) => *count += 1.0,
-            None => counted.push((pace, 1.0)),
+            None => counted.push((unit_time, 1.0)),
         }
     }
     counted
@@ -242,49 +250,49 @@ fn share(stage_s: &[Vec<f64>], micro_batches: u64) -> Vec<ReplicaPlan> {
     plans.collect()
 }
 
-fn slowest_between_replicas(figures: &Figures, arrangement: &Arrangement, stage: usize) -> f64 {
+fn slowest_between_replicas(properties: &DeviceProperties, arrangement: &Arrangement, stage: usize) -> f64 {
     (0..arrangement.tp)
         .map(|shard| {
             let group = (0..arrangement.dp).map(move |replica| arrangement.device(replica, stage, shard));
-            figures.slowest_within(group)
+            properties.slowest_within(group)
         })
         .fold(f64::INFINITY, f64::min)
 }
 
-fn slowest_links(figures: &Figures, arrangement: &Arrangement) -> [f64; 3] {
+fn slowest_links(properties: &DeviceProperties, arrangement: &Arrangement) -> [f64; 3] {
     let &Arrangement { pp, dp, .. } = arrangement;
     let least = |links: &mut dyn Iterator<Item = f64>| links.fold(f64::INFINITY, f64::min);
     let places = || (0..dp).flat_map(|replica| (0..pp).map(move |stage| (replica, stage)));
     [
         least(&mut places().map(|(replica, stage)| {
-            figures.slowest_within(arrangement.group(replica, stage).iter().copied())
+            properties.slowest_within(arrangement.group(replica, stage).iter().copied())
         })),
         least(
             &mut places()
                 .filter(|(_, stage)| stage + 1 < pp)
-                .map(|(replica, stage)| figures.slowest_onwards(arrangement, replica, stage)),
+                .map(|(replica, stage)| properties.slowest_onwards(arrangement, replica, stage)),
         ),
-        least(&mut (0..pp).map(|stage| slowest_between_replicas(figures, arrangement, stage))),
+        least(&mut (0..pp).map(|stage| slowest_between_replicas(properties, arrangement, stage))),
     ]
 }
 
 /// How evenly devices are busy in a step: the mean over the most. A device is busy while it computes its own part, and
 /// while it sends; not while it waits for a slower one.
 fn balance(
-    figures: &Figures,
+    properties: &DeviceProperties,
     arrangement: &Arrangement,
-    sums: &Sums,
-    cut: &[Range<usize>],
+    sums: &PrefixSums,
+    split: &[Range<usize>],
     replicas: &[ReplicaPlan],
-    paces: &[Vec<Pace>],
+    unit_times: &[Vec<UnitTimes>],
 ) -> f64 {
     let (mut all, mut most) = (0.0, 0.0f64);
     for (replica, plan) in replicas.iter().enumerate() {
-        for (stage, range) in cut.iter().enumerate() {
+        for (stage, range) in split.iter().enumerate() {
             let cost = sums.cost(range.start, range.end);
-            let sent = plan.stage_s[stage] - cost * paces[replica][stage].per_cost;
+            let sent = plan.stage_s[stage] - cost * unit_times[replica][stage].per_cost;
             for &device in arrangement.group(replica, stage) {
-                let own = cost / (figures.rates[device] * arrangement.tp as f64);
+                let own = cost / (properties.rates[device] * arrangement.tp as f64);
                 let busy = plan.micro_batches as f64 * (own + sent);
                 all += busy;
                 most = most.max(busy);

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::error::PlacementError;
 
 /// More micro-batches than this in a step are taken to be a slip of the pen.
-const MOST_MICRO_BATCHES: u64 = 100_000;
+const MAX_MICRO_BATCHES: u64 = 100_000;
 
 /// One layer of a model. What it costs and sends is for one micro-batch, there and back where it is trained.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
@@ -64,9 +64,9 @@ impl Workload {
         if !self.layers.iter().any(|layer| layer.cost > 0.0) {
             return wrong("no layer costs anything: at least one must".into());
         }
-        if !(1..=MOST_MICRO_BATCHES).contains(&self.micro_batches) {
+        if !(1..=MAX_MICRO_BATCHES).contains(&self.micro_batches) {
             let count = self.micro_batches;
-            return wrong(format!("{count} micro-batches a step: it must be 1 to {MOST_MICRO_BATCHES}"));
+            return wrong(format!("{count} micro-batches a step: it must be 1 to {MAX_MICRO_BATCHES}"));
         }
         Ok(())
     }
@@ -85,16 +85,17 @@ pub(super) fn check_costs(layers: &[Layer]) -> Result<(), PlacementError> {
 
 /// Sums over ranges of layers in constant time.
 #[derive(Debug)]
-pub(super) struct Sums {
+pub(super) struct PrefixSums {
     cost: Vec<f64>,
     memory: Vec<u128>,
     tensor: Vec<f64>,
     gradient: Vec<f64>,
 }
 
-impl Sums {
+impl PrefixSums {
     pub(super) fn of(layers: &[Layer]) -> Self {
-        let mut sums = Sums { cost: vec![0.0], memory: vec![0], tensor: vec![0.0], gradient: vec![0.0] };
+        let mut sums =
+            PrefixSums { cost: vec![0.0], memory: vec![0], tensor: vec![0.0], gradient: vec![0.0] };
         for (index, layer) in layers.iter().enumerate() {
             sums.cost.push(sums.cost[index] + layer.cost);
             sums.memory.push(sums.memory[index] + u128::from(layer.memory_bytes));

@@ -42,17 +42,17 @@ pub enum Parallelism {
 
 /// What a mesh is to look like: axes with their sizes, innermost last, or one of the usual ways.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shape(Wanted);
+pub struct Shape(ShapeKind);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Wanted {
+enum ShapeKind {
     Axes(Vec<(String, usize)>),
-    Usual(Parallelism),
+    Preset(Parallelism),
 }
 
 impl From<Parallelism> for Shape {
     fn from(parallelism: Parallelism) -> Self {
-        Shape(Wanted::Usual(parallelism))
+        Shape(ShapeKind::Preset(parallelism))
     }
 }
 
@@ -64,7 +64,7 @@ impl<Name: Into<String>, const N: usize> From<[(Name, usize); N]> for Shape {
 
 impl<Name: Into<String>> From<Vec<(Name, usize)>> for Shape {
     fn from(axes: Vec<(Name, usize)>) -> Self {
-        Shape(Wanted::Axes(axes.into_iter().map(|(name, size)| (name.into(), size)).collect()))
+        Shape(ShapeKind::Axes(axes.into_iter().map(|(name, size)| (name.into(), size)).collect()))
     }
 }
 
@@ -72,11 +72,11 @@ impl Shape {
     /// The axes for so many ranks.
     fn axes(self, world: usize) -> Vec<Axis> {
         let axes = match self.0 {
-            Wanted::Axes(axes) => axes,
-            Wanted::Usual(Parallelism::DataParallel) => vec![("dp".into(), world)],
-            Wanted::Usual(Parallelism::TensorParallel { degree }) => vec![("tp".into(), degree)],
-            Wanted::Usual(Parallelism::PipelineParallel { stages }) => vec![("pp".into(), stages)],
-            Wanted::Usual(Parallelism::Mixed { tp, pp, dp }) => {
+            ShapeKind::Axes(axes) => axes,
+            ShapeKind::Preset(Parallelism::DataParallel) => vec![("dp".into(), world)],
+            ShapeKind::Preset(Parallelism::TensorParallel { degree }) => vec![("tp".into(), degree)],
+            ShapeKind::Preset(Parallelism::PipelineParallel { stages }) => vec![("pp".into(), stages)],
+            ShapeKind::Preset(Parallelism::Mixed { tp, pp, dp }) => {
                 vec![("dp".into(), dp), ("pp".into(), pp), ("tp".into(), tp)]
             }
         };
@@ -107,7 +107,7 @@ impl Axes {
         }
         let product = axes.iter().try_fold(1usize, |product, axis| product.checked_mul(axis.size));
         if product != Some(world) {
-            return Err(LayoutError::NotTheWorld { axes, world });
+            return Err(LayoutError::SizeMismatch { axes, world });
         }
         Ok(Axes(axes))
     }

@@ -15,7 +15,7 @@ pub enum LayoutError {
         "ranks {first} and {second} are both {device}: give each rank a device of its own, which may be a part of one \
          (as `cpu[1,1]`)"
     )]
-    SameDevice {
+    DuplicateDevice {
         /// The device.
         device: String,
         /// The first rank that it is.
@@ -52,8 +52,8 @@ pub enum LayoutError {
         world: usize,
     },
     /// The sizes do not multiply to the number of ranks.
-    #[error("{}", not_the_world(.axes, *.world))]
-    NotTheWorld {
+    #[error("{}", size_mismatch(.axes, *.world))]
+    SizeMismatch {
         /// What was asked for.
         axes: Vec<Axis>,
         /// How many ranks there are.
@@ -93,7 +93,7 @@ pub enum LayoutError {
     },
     /// `world` is every rank, and stays it.
     #[error("`world` is the group of all ranks and cannot be replaced: choose another name")]
-    World,
+    ReservedName,
     /// A group cannot be called so.
     #[error("a group cannot be called `{name}`: it needs a name without blanks")]
     GroupName {
@@ -110,7 +110,7 @@ pub enum LayoutError {
     },
     /// The name is an axis's, by which a rank's group of that axis is asked for.
     #[error("an axis is called `{name}`: a group needs another name")]
-    GroupIsAxis {
+    GroupNamedAsAxis {
         /// Its name.
         name: String,
     },
@@ -134,7 +134,7 @@ pub enum LayoutError {
     },
     /// A group has a rank twice.
     #[error("group `{name}` has rank {rank} twice: each rank can be in a group once")]
-    RankTwice {
+    DuplicateRank {
         /// What it was to be called.
         name: String,
         /// The rank.
@@ -152,16 +152,16 @@ pub enum LayoutError {
     },
     /// The mesh was reshaped after this handle was made: what it stood for is gone.
     #[error(
-        "group `{group}` is from before the mesh was reshaped (its arrangement {made}, now {now}): ask the mesh for its \
+        "group `{group}` is from before the mesh was reshaped (its arrangement {generation}, now {current}): ask the mesh for its \
          groups again"
     )]
     Stale {
         /// The group.
         group: String,
         /// The arrangement that it belonged to, counted from 0.
-        made: u64,
+        generation: u64,
         /// The arrangement that the mesh has now.
-        now: u64,
+        current: u64,
     },
 }
 
@@ -186,7 +186,7 @@ fn axes_text(axes: &[Axis]) -> String {
 }
 
 /// How sizes and ranks fail to agree: who would be left over or missing, and which sizes would fit.
-fn not_the_world(axes: &[Axis], world: usize) -> String {
+fn size_mismatch(axes: &[Axis], world: usize) -> String {
     let product = axes.iter().fold(1u128, |product, axis| product.saturating_mul(axis.size as u128));
     let asked = axes_text(axes);
     let wrong = if product < world as u128 {
@@ -251,7 +251,7 @@ mod test {
     #[test]
     fn what_is_left_over_and_what_would_fit_is_said() {
         let text = |sizes: &[(&str, usize)], world| {
-            LayoutError::NotTheWorld { axes: axes(sizes), world }.to_string()
+            LayoutError::SizeMismatch { axes: axes(sizes), world }.to_string()
         };
         assert_eq!(
             text(&[("dp", 2), ("tp", 3)], 8),

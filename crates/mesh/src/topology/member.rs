@@ -44,7 +44,7 @@ pub struct Member {
 }
 
 /// Writes methods that set what is known of a member.
-macro_rules! known {
+macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident $field:ident: $type:ty;)*) => {
         impl Member {$(
             $(#[$doc])*
@@ -56,7 +56,7 @@ macro_rules! known {
     };
 }
 
-known! {
+setters! {
     /// With this rate, in work a second.
     with_rate rate_per_s: f64;
     /// With this score.
@@ -134,7 +134,7 @@ impl Member {
     }
 }
 
-/// Members are equal where what is known of them is, whether the devices are at hand or not.
+/// GroupSpec are equal where what is known of them is, whether the devices are at hand or not.
 impl PartialEq for Member {
     fn eq(&self, other: &Self) -> bool {
         self.is_same(other)

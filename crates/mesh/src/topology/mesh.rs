@@ -13,11 +13,11 @@ use serde::Serialize;
 use super::{
     axes::{Axes, Axis, Shape},
     error::LayoutError,
-    group::{Facts, Group, WORLD},
     member::Member,
-    statistics::{AxisStatistics, Statistics, Totals},
+    rank_set::{GroupInfo, RankSet, WORLD},
+    statistics::{AxisStatistics, MeshStatistics, ResourceTotals},
 };
-use crate::comm::Term;
+use crate::comm::Generation;
 
 /// Devices arranged by named axes, each with a rank. [The module](super) says how groups are made and named.
 ///
@@ -46,10 +46,10 @@ pub struct Mesh {
     pub(super) members: Arc<[Member]>,
     axes: Axes,
     groups: Groups,
-    /// Which arrangement this is. Group handles share it, and so know when they are out of date.
-    now: Arc<AtomicU64>,
+    /// Which arrangement this is. RankSet handles share it, and so know when they are out of date.
+    current_generation: Arc<AtomicU64>,
     /// How long this arrangement lasts. Communicators of its groups have it.
-    pub(super) term: Term,
+    pub(super) generation: Generation,
 }
 
 /// Devices that are not arranged yet: see [`Mesh::new`].
@@ -107,12 +107,18 @@ impl MeshBuilder {
         let mut seen = HashMap::new();
         for (second, member) in members.iter().enumerate() {
             if let Some(first) = seen.insert((&member.machine, &member.id), second) {
-                return Err(LayoutError::SameDevice { device: member.to_string(), first, second });
+                return Err(LayoutError::DuplicateDevice { device: member.to_string(), first, second });
             }
         }
         let axes = Axes::new(shape.into(), members.len())?;
         let groups = Groups::of(&axes, members.len());
-        Ok(Mesh { members: members.into(), axes, groups, now: Arc::default(), term: Term::new(0) })
+        Ok(Mesh {
+            members: members.into(),
+            axes,
+            groups,
+            current_generation: Arc::default(),
+            generation: Generation::new(0),
+        })
     }
 }
 
@@ -139,8 +145,8 @@ impl Mesh {
     pub(super) fn arrange(&mut self, members: Arc<[Member]>, axes: Axes) {
         self.groups = Groups::of(&axes, members.len());
         (self.members, self.axes) = (members, axes);
-        let now = self.now.fetch_add(1, Ordering::AcqRel) + 1;
-        std::mem::replace(&mut self.term, Term::new(now)).end();
+        let now = self.current_generation.fetch_add(1, Ordering::AcqRel) + 1;
+        std::mem::replace(&mut self.generation, Generation::new(now)).end();
     }
 
     /// How many ranks there are.
@@ -206,7 +212,7 @@ impl Mesh {
     }
 
     /// The group with this name.
-    pub fn group(&self, name: &str) -> Result<Group, LayoutError> {
+    pub fn group(&self, name: &str) -> Result<RankSet, LayoutError> {
         match self.groups.by_name.get(name) {
             Some(&index) => Ok(self.handle(&self.groups.list[index])),
             None => Err(LayoutError::UnknownGroup {
@@ -217,7 +223,7 @@ impl Mesh {
     }
 
     /// The group of this axis that a rank is in.
-    pub fn group_of(&self, rank: usize, axis: &str) -> Result<Group, LayoutError> {
+    pub fn group_of(&self, rank: usize, axis: &str) -> Result<RankSet, LayoutError> {
         let at = self.coordinate(rank, axis)?;
         let axis = self.axes.index(axis)?;
         let first = rank - at * self.axes.stride(axis);
@@ -225,12 +231,12 @@ impl Mesh {
     }
 
     /// All groups: `world`, those of the axes, outermost axis first, and the custom ones in the order they were made.
-    pub fn groups(&self) -> impl ExactSizeIterator<Item = Group> + '_ {
-        self.groups.list.iter().map(|facts| self.handle(facts))
+    pub fn groups(&self) -> impl ExactSizeIterator<Item = RankSet> + '_ {
+        self.groups.list.iter().map(|info| self.handle(info))
     }
 
     /// The groups of one axis, in the order of their first ranks.
-    pub fn groups_of_axis(&self, axis: &str) -> Result<Vec<Group>, LayoutError> {
+    pub fn groups_of_axis(&self, axis: &str) -> Result<Vec<RankSet>, LayoutError> {
         let groups = &self.groups.of_axes[self.axes.index(axis)?];
         Ok(groups.values().map(|&index| self.handle(&self.groups.list[index])).collect())
     }
@@ -241,17 +247,17 @@ impl Mesh {
         &mut self,
         name: impl Into<String>,
         ranks: impl IntoIterator<Item = usize>,
-    ) -> Result<Group, LayoutError> {
+    ) -> Result<RankSet, LayoutError> {
         let (name, ranks) = (name.into(), ranks.into_iter().collect::<Vec<_>>());
         let world = self.world_size();
         if name == WORLD {
-            return Err(LayoutError::World);
+            return Err(LayoutError::ReservedName);
         }
         if name.is_empty() || name.contains(char::is_whitespace) {
             return Err(LayoutError::GroupName { name });
         }
         if self.axes.index(&name).is_ok() {
-            return Err(LayoutError::GroupIsAxis { name });
+            return Err(LayoutError::GroupNamedAsAxis { name });
         }
         if let Some(&taken) = self.groups.by_name.get(&name) {
             return Err(LayoutError::DuplicateGroup { name, ranks: self.groups.list[taken].ranks.clone() });
@@ -263,7 +269,7 @@ impl Mesh {
         for &rank in &ranks {
             match seen.get_mut(rank) {
                 None => return Err(LayoutError::GroupOutOfRange { name, rank, world }),
-                Some(true) => return Err(LayoutError::RankTwice { name, rank }),
+                Some(true) => return Err(LayoutError::DuplicateRank { name, rank }),
                 Some(seen) => *seen = true,
             }
         }
@@ -272,12 +278,12 @@ impl Mesh {
     }
 
     /// What all devices have together.
-    pub fn totals(&self) -> Totals {
-        Totals::of(&*self.members)
+    pub fn totals(&self) -> ResourceTotals {
+        ResourceTotals::of(&*self.members)
     }
 
     /// The mesh in numbers.
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> MeshStatistics {
         let mut kinds = BTreeMap::new();
         for member in &*self.members {
             *kinds.entry(member.kind).or_insert(0) += 1;
@@ -290,16 +296,16 @@ impl Mesh {
         let axes: Vec<_> = axes.collect();
         let groups = self.groups.list.len();
         let custom_groups = groups - 1 - axes.iter().map(|axis| axis.groups).sum::<usize>();
-        let reshapes = self.now.load(Ordering::Acquire);
-        Statistics { totals: self.totals(), kinds, axes, groups, custom_groups, reshapes }
+        let reshapes = self.current_generation.load(Ordering::Acquire);
+        MeshStatistics { totals: self.totals(), kinds, axes, groups, custom_groups, reshapes }
     }
 
-    fn handle(&self, facts: &Arc<Facts>) -> Group {
-        Group {
-            facts: facts.clone(),
+    fn handle(&self, info: &Arc<GroupInfo>) -> RankSet {
+        RankSet {
+            info: info.clone(),
             members: self.members.clone(),
-            term: self.term.clone(),
-            now: self.now.clone(),
+            generation: self.generation.clone(),
+            current_generation: self.current_generation.clone(),
         }
     }
 }
@@ -307,7 +313,7 @@ impl Mesh {
 /// Every group of an arrangement.
 #[derive(Debug)]
 struct Groups {
-    list: Vec<Arc<Facts>>,
+    list: Vec<Arc<GroupInfo>>,
     by_name: HashMap<String, usize>,
     /// For each axis, where its groups are in the list, by their first rank.
     of_axes: Vec<BTreeMap<usize, usize>>,
@@ -331,7 +337,7 @@ impl Groups {
     fn add(&mut self, name: String, axis: Option<String>, ranks: Vec<usize>) -> usize {
         let index = self.list.len();
         self.by_name.insert(name.clone(), index);
-        self.list.push(Arc::new(Facts { name, axis, ranks }));
+        self.list.push(Arc::new(GroupInfo { name, axis, ranks }));
         index
     }
 }

@@ -34,9 +34,9 @@
 mod axes;
 mod connect;
 mod error;
-mod group;
 mod member;
 mod mesh;
+mod rank_set;
 mod statistics;
 #[cfg(test)]
 mod test;
@@ -44,8 +44,8 @@ mod test;
 pub use self::{
     axes::{Axis, Parallelism, Shape},
     error::LayoutError,
-    group::Group,
     member::Member,
     mesh::{Mesh, MeshBuilder, Neighbours, Stage},
-    statistics::{AxisStatistics, Statistics, Totals},
+    rank_set::RankSet,
+    statistics::{AxisStatistics, MeshStatistics, ResourceTotals},
 };

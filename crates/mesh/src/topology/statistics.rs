@@ -9,7 +9,7 @@ use super::member::Member;
 
 /// What devices have together. What is not known of one is left out, never made up, and counted.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Totals {
+pub struct ResourceTotals {
     /// How many devices there are.
     pub devices: usize,
     /// Their memory, in bytes; what partitions of one device share counts once.
@@ -26,10 +26,10 @@ pub struct Totals {
     pub rate_unknown: usize,
 }
 
-impl Totals {
+impl ResourceTotals {
     pub(super) fn of<'a>(members: impl IntoIterator<Item = &'a Member>) -> Self {
         let mut seen = HashSet::new();
-        members.into_iter().fold(Totals::default(), |all, member| Totals {
+        members.into_iter().fold(ResourceTotals::default(), |all, member| ResourceTotals {
             devices: all.devices + 1,
             memory_bytes: match member.memory_bytes {
                 Some(bytes) if seen.insert(member.memory_key()) => all.memory_bytes.saturating_add(bytes),
@@ -46,9 +46,9 @@ impl Totals {
 
 /// A mesh in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Statistics {
+pub struct MeshStatistics {
     /// What all devices have together.
-    pub totals: Totals,
+    pub totals: ResourceTotals,
     /// How many devices there are of each kind.
     pub kinds: BTreeMap<DeviceKind, usize>,
     /// The axes, outermost first.

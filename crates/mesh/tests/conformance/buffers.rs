@@ -1,7 +1,7 @@
 //! Collectives on device buffers, which give what they give in host memory.
 
 use evener_device::{Buffer, Device, Stream};
-use evener_mesh::comm::{Group, Members, Operation};
+use evener_mesh::comm::{Communicator, GroupSpec, ReduceOp};
 
 use crate::{
     Rank,
@@ -12,8 +12,8 @@ use crate::{
 const LENGTHS: [usize; 3] = [0, 7, 300_001];
 
 pub fn buffers_give_what_host_memory_gives(rank: &Rank) {
-    let ranks: Vec<_> = (0..rank.comm.size()).collect();
-    let group = rank.comm.group(Members::new("buffers", ranks)).unwrap();
+    let ranks: Vec<_> = (0..rank.world.size()).collect();
+    let group = rank.world.new_group(GroupSpec::new("buffers", ranks)).unwrap();
     let device = Device::cpu();
     let mut one = One { group: &group, device: &device, stream: device.stream().unwrap() };
     for len in LENGTHS {
@@ -27,7 +27,7 @@ pub fn buffers_give_what_host_memory_gives(rank: &Rank) {
 }
 
 struct One<'a> {
-    group: &'a Group,
+    group: &'a Communicator,
     device: &'a Device,
     stream: Stream,
 }
@@ -57,9 +57,9 @@ impl One<'_> {
         group.all_to_all_buffer(device, &mut self.stream, &many, &into_many).unwrap();
         let crossed: Vec<_> = (0..size).map(|from| block(from, me)).collect();
         self.holds("all_to_all", &into_many, &crossed.concat());
-        group.reduce_scatter_buffer(device, &mut self.stream, &many, &into, Operation::Sum).unwrap();
+        group.reduce_scatter_buffer(device, &mut self.stream, &many, &into, ReduceOp::Sum).unwrap();
         let parts: Vec<_> = crossed.iter().map(|it| it.to_vec()).collect();
-        self.holds("reduce_scatter", &into, &reduced(Operation::Sum, &parts));
+        self.holds("reduce_scatter", &into, &reduced(ReduceOp::Sum, &parts));
         group.scatter_buffer(device, &mut self.stream, (me == root).then_some(&many), &into, root).unwrap();
         self.holds("scatter", &into, block(root, me));
         let at_root = (me == root).then_some(&into_many);
@@ -71,13 +71,13 @@ impl One<'_> {
             group.recv_buffer(device, &mut self.stream, &into, 0).unwrap();
             self.holds("recv", &into, &ones[0]);
         }
-        group.reduce_buffer(device, &mut self.stream, &one, Operation::Max, root).unwrap();
-        let all = reduced(Operation::Max, &ones);
+        group.reduce_buffer(device, &mut self.stream, &one, ReduceOp::Max, root).unwrap();
+        let all = reduced(ReduceOp::Max, &ones);
         self.holds("reduce", &one, if me == root { &all } else { &ones[me] });
         group.broadcast_buffer(device, &mut self.stream, &one, root).unwrap();
         self.holds("broadcast", &one, &all);
         let mine = self.there(&ones[me]);
-        group.all_reduce_buffer(device, &mut self.stream, &mine, Operation::Sum).unwrap();
-        self.holds("all_reduce", &mine, &reduced(Operation::Sum, &ones));
+        group.all_reduce_buffer(device, &mut self.stream, &mine, ReduceOp::Sum).unwrap();
+        self.holds("all_reduce", &mine, &reduced(ReduceOp::Sum, &ones));
     }
 }

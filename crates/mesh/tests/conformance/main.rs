@@ -24,21 +24,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_mesh::comm::{Comm, Group, Members};
+use evener_mesh::comm::{Communicator, GroupSpec, World};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// One rank of a world that runs the suite.
 pub struct Rank {
-    comm: Comm,
+    world: World,
 }
 
 impl Rank {
     /// A group of the first ranks, where this rank is one of them.
-    fn first(&self, size: usize) -> Option<Group> {
-        let members = Members::new(format!("first{size}"), (0..size).collect::<Vec<_>>());
+    fn first(&self, size: usize) -> Option<Communicator> {
+        let spec = GroupSpec::new(format!("first{size}"), (0..size).collect::<Vec<_>>());
         // The last ranks wait for the first, which have the smaller groups to do before.
-        let members = if is_full() { members.timeout(TIMEOUT * 30) } else { members };
-        Some(self.comm.group(members).unwrap()).filter(|group| group.rank().is_some())
+        let spec = if is_full() { spec.timeout(TIMEOUT * 30) } else { spec };
+        Some(self.world.new_group(spec).unwrap()).filter(|group| group.rank().is_some())
     }
 }
 
@@ -55,9 +55,9 @@ type Behaviour = (&'static str, fn(&Rank));
 /// What every back end must do, in a world of any size.
 const EVERYWHERE: &[Behaviour] = &[
     ("everything_in_groups_of_every_size", |rank| {
-        (1..=rank.comm.size()).for_each(|size| collectives::everything(rank, size));
+        (1..=rank.world.size()).for_each(|size| collectives::everything(rank, size));
     }),
-    ("long_vectors", |rank| (1..=rank.comm.size()).for_each(|size| collectives::long(rank, size))),
+    ("long_vectors", |rank| (1..=rank.world.size()).for_each(|size| collectives::long(rank, size))),
     ("a_thousand_rounds_with_delays", rounds::a_thousand),
     ("two_groups_that_share_ranks_at_once", rounds::two_groups_at_once),
     ("started_calls_run_in_order", rounds::started_calls_run_in_order),
@@ -78,7 +78,10 @@ const EVERYWHERE: &[Behaviour] = &[
     ),
     ("only_members_take_part", agreement::only_members_take_part),
     ("groups_that_cannot_be_are_refused", agreement::groups_that_cannot_be_are_refused),
-    ("derived_groups_inherit_timeout_and_term", agreement::derived_groups_inherit_timeout_and_term),
+    (
+        "derived_groups_inherit_timeout_and_generation",
+        agreement::derived_groups_inherit_timeout_and_generation,
+    ),
     ("uneven_batches_train_as_one", gradients::uneven_batches_train_as_one),
     ("uneven_vectors_arrive_whole_and_in_order", uneven::uneven_vectors_arrive_whole_and_in_order),
     ("uneven_buffers_arrive_whole_and_in_order", uneven::uneven_buffers_arrive_whole_and_in_order),
@@ -117,7 +120,7 @@ const WAYS: [&str; 2] = ["memory", MESSAGES];
 const MESSAGES: &str = "messages";
 
 fn main() {
-    if Comm::was_launched_by_mpi() {
+    if World::was_launched_by_mpi() {
         return as_process();
     }
     let mut arguments = Arguments::from_args();
@@ -142,14 +145,14 @@ fn main() {
 
 /// Runs every behaviour as one process of several.
 fn as_process() {
-    let rank = Rank { comm: Comm::mpi(TIMEOUT).unwrap() };
-    let first = rank.comm.rank() == 0;
+    let rank = Rank { world: World::mpi(TIMEOUT).unwrap() };
+    let first = rank.world.rank() == 0;
     if first {
         println!(
             "\nrunning {} tests on {} ranks of {}",
             WAYS.len() * EVERYWHERE.len(),
-            rank.comm.size(),
-            rank.comm.backend()
+            rank.world.size(),
+            rank.world.backend()
         );
     }
     for way in WAYS {
@@ -161,7 +164,7 @@ fn as_process() {
             // A panic ends this process, and so the others.
             let start = Instant::now();
             behaviour(&rank);
-            rank.comm.world().barrier().unwrap();
+            rank.world.communicator().barrier().unwrap();
             if first {
                 println!("test mpi::{way}::{name} ... ok ({:.1} s)", start.elapsed().as_secs_f64());
             }
@@ -177,9 +180,9 @@ fn as_process() {
 
 /// Runs a behaviour on so many threads, each a rank.
 fn on_threads(size: usize, behaviour: fn(&Rank)) -> Result<(), Failed> {
-    let ranks: Vec<_> = Comm::local_with_timeout(size, TIMEOUT)
+    let ranks: Vec<_> = World::local_with_timeout(size, TIMEOUT)
         .into_iter()
-        .map(|comm| thread::spawn(move || behaviour(&Rank { comm })))
+        .map(|world| thread::spawn(move || behaviour(&Rank { world })))
         .collect();
     let failed = ranks.into_iter().enumerate().filter_map(|(rank, thread)| {
         let panic = thread.join().err()?;

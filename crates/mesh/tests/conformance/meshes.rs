@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use evener_device::DeviceKind;
 use evener_mesh::{
     Member, Mesh,
-    comm::{CommError, Group, Operation},
+    comm::{CommError, Communicator, ReduceOp},
 };
 
 use crate::Rank;
@@ -15,7 +15,7 @@ const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// A mesh of all ranks, by as many axes as there is room for.
 fn mesh(rank: &Rank) -> Mesh {
-    let size = rank.comm.size();
+    let size = rank.world.size();
     let devices = (0..size).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete));
     let half = if size.is_multiple_of(2) { 2 } else { 1 };
     let quarter = if size.is_multiple_of(4) { 2 } else { 1 };
@@ -24,27 +24,27 @@ fn mesh(rank: &Rank) -> Mesh {
 }
 
 /// Whether the members of a group, and no others, add up what they have.
-fn adds_up(group: &Group, rank: &Rank) {
-    let mut sum = [1u64 << rank.comm.rank()];
-    group.all_reduce(&mut sum, Operation::Sum).unwrap();
+fn adds_up(group: &Communicator, rank: &Rank) {
+    let mut sum = [1u64 << rank.world.rank()];
+    group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     assert_eq!(sum, [group.ranks().iter().map(|rank| 1 << rank).sum::<u64>()], "{}", group.name());
 }
 
-fn is_stale(group: &Group, generation: u64) {
+fn is_stale(group: &Communicator, generation: u64) {
     let mut data = [0u8];
-    for done in [group.barrier(), group.all_reduce(&mut data, Operation::Sum)] {
+    for done in [group.barrier(), group.all_reduce(&mut data, ReduceOp::Sum)] {
         let error = done.unwrap_err();
         let CommError::Stale { generation: found, .. } = error else { panic!("{error}") };
         assert_eq!(found, generation);
         assert!(error.to_string().contains("which has been reshaped since: ask for it again"), "{error}");
     }
-    assert!(matches!(group.derive("part", group.ranks()), Err(CommError::Stale { .. })));
+    assert!(matches!(group.new_group("part", group.ranks()), Err(CommError::Stale { .. })));
 }
 
 pub fn every_axis_hands_over_its_group(rank: &Rank) {
-    let (world, me) = (rank.comm.world(), rank.comm.rank());
+    let (world, me) = (rank.world.communicator(), rank.world.rank());
     let mut mesh = mesh(rank);
-    let even: Vec<_> = (0..rank.comm.size()).filter(|rank| rank % 2 == 0).rev().collect();
+    let even: Vec<_> = (0..rank.world.size()).filter(|rank| rank % 2 == 0).rev().collect();
     mesh.add_group("even", even.clone()).unwrap();
     for axis in ["dp", "pp", "tp"] {
         let expected = mesh.group_of(me, axis).unwrap();
@@ -67,15 +67,15 @@ pub fn every_axis_hands_over_its_group(rank: &Rank) {
     }
     let error = mesh.connect(world, "ep").unwrap_err();
     assert!(error.to_string().starts_with("there is no group `ep`: this mesh has world"), "{error}");
-    if rank.comm.size() > 1 {
+    if rank.world.size() > 1 {
         let few = Mesh::new([Member::new("d0", DeviceKind::Discrete)]).axes([("dp", 1)]).unwrap();
         let error = few.connect(world, "dp").unwrap_err();
-        assert!(matches!(error, CommError::BadGroup { .. }), "{error}");
+        assert!(matches!(error, CommError::InvalidGroup { .. }), "{error}");
     }
 }
 
 pub fn after_a_reshape_old_groups_fail_and_new_ones_work(rank: &Rank) {
-    let (world, size) = (rank.comm.world(), rank.comm.size());
+    let (world, size) = (rank.world.communicator(), rank.world.size());
     let mut mesh = mesh(rank);
     let (dp, tp) = (mesh.connect(world, "dp").unwrap(), mesh.connect(world, "tp").unwrap());
     // A mesh on a group of a mesh ends with that too.
@@ -87,7 +87,7 @@ pub fn after_a_reshape_old_groups_fail_and_new_ones_work(rank: &Rank) {
     }
     // Some ask for a group that the others do not: those of the next arrangement are not taken for it.
     let own = mesh.add_group("own", 0..size).unwrap();
-    let unmet = (rank.comm.rank() == 0).then(|| own.connect(world).unwrap());
+    let unmet = (rank.world.rank() == 0).then(|| own.connect(world).unwrap());
     world.barrier().unwrap();
     let handle = mesh.group("world").unwrap();
     assert!(mesh.reshape([("dp", size + 1)]).is_err());
@@ -114,7 +114,7 @@ pub fn after_a_reshape_old_groups_fail_and_new_ones_work(rank: &Rank) {
 }
 
 pub fn whoever_waits_for_one_that_has_reshaped_is_told(rank: &Rank) {
-    let (world, size) = (rank.comm.world(), rank.comm.size());
+    let (world, size) = (rank.world.communicator(), rank.world.size());
     if size < 2 {
         return;
     }
@@ -122,11 +122,11 @@ pub fn whoever_waits_for_one_that_has_reshaped_is_told(rank: &Rank) {
     let all = mesh.connect(world, "world").unwrap();
     let second = mesh.connect(world, "world").unwrap();
     all.barrier().unwrap();
-    if rank.comm.rank() == size - 1 {
+    if rank.world.rank() == size - 1 {
         mesh.reshape([("tp", size)]).unwrap();
     } else {
         let start = Instant::now();
-        let error = all.all_reduce(&mut vec![0.0f32; 5000], Operation::Sum).unwrap_err();
+        let error = all.all_reduce(&mut vec![0.0f32; 5000], ReduceOp::Sum).unwrap_err();
         assert!(start.elapsed() < AT_ONCE, "{error}");
         assert_eq!(error.ranks(), [size - 1], "{error}");
         assert!(error.to_string().contains("which has been reshaped since"), "{error}");
@@ -142,15 +142,15 @@ pub fn whoever_waits_for_one_that_has_reshaped_is_told(rank: &Rank) {
 
 /// A call that is under way when its mesh is reshaped succeeds on all ranks, or fails on all.
 pub fn a_reshape_amid_a_call_leaves_no_doubt(rank: &Rank) {
-    let (world, size) = (rank.comm.world(), rank.comm.size());
+    let (world, size) = (rank.world.communicator(), rank.world.size());
     let mut mesh = mesh(rank);
     for round in 0..40 {
         let group = mesh.connect(world, "world").unwrap();
         // Now the others are there before, now after.
         let pause = Duration::from_micros(if round % 2 == 0 { 300 } else { 0 });
-        let last = rank.comm.rank() == size - 1;
+        let last = rank.world.rank() == size - 1;
         std::thread::sleep(if last { Duration::ZERO } else { pause });
-        let call = group.start_all_reduce(vec![1u32; 2000], Operation::Sum);
+        let call = group.start_all_reduce(vec![1u32; 2000], ReduceOp::Sum);
         if last {
             std::thread::sleep(Duration::from_micros(round * 10));
             mesh.reshape([("dp", size)]).unwrap();
@@ -168,37 +168,37 @@ pub fn a_reshape_amid_a_call_leaves_no_doubt(rank: &Rank) {
 
 /// The last rank goes, and then the first: both times the others go on, with new ranks in the mesh.
 pub fn a_mesh_goes_on_without_ranks_that_are_gone(rank: &Rank) {
-    let (size, me) = (rank.comm.size(), rank.comm.rank());
+    let (size, me) = (rank.world.size(), rank.world.rank());
     if size < 4 {
         return;
     }
     let mut mesh = mesh(rank);
     let all: Vec<_> = (0..size).collect();
-    let mut carrier = rank.comm.world().derive("carrier", all).unwrap();
+    let mut parent = rank.world.communicator().new_group("carrier", all).unwrap();
     for (gone, left) in [(size - 1, size - 1), (0, size - 2)] {
-        let group = mesh.connect(&carrier, "world").unwrap();
+        let group = mesh.connect(&parent, "world").unwrap();
         group.barrier().unwrap();
         if me == gone {
             return;
         }
         let error = group.barrier().unwrap_err();
         assert_eq!(error.ranks(), [gone], "{error}");
-        let refused = mesh.rebuild(&carrier, error.ranks(), [("dp", left + 1)]).unwrap_err();
+        let refused = mesh.rebuild(&parent, error.ranks(), [("dp", left + 1)]).unwrap_err();
         assert!(refused.to_string().contains("would be missing"), "{refused}");
-        carrier = mesh.rebuild(&carrier, error.ranks(), [("dp", left), ("tp", 1)]).unwrap();
+        parent = mesh.rebuild(&parent, error.ranks(), [("dp", left), ("tp", 1)]).unwrap();
         assert_eq!(mesh.world_size(), left);
-        let (dp, tp) = (mesh.connect(&carrier, "dp").unwrap(), mesh.connect(&carrier, "tp").unwrap());
+        let (dp, tp) = (mesh.connect(&parent, "dp").unwrap(), mesh.connect(&parent, "tp").unwrap());
         assert!(!dp.ranks().contains(&gone) && dp.ranks().contains(&me));
-        let my_rank = carrier.rank().unwrap();
+        let my_rank = parent.rank().unwrap();
         assert_eq!(mesh.member(my_rank).unwrap().id.to_string(), format!("d{me}"));
         adds_up(&dp, rank);
         adds_up(&tp, rank);
         dp.barrier().unwrap();
     }
     // A carrier that was itself a group of the mesh outlasts the arrangement it came from.
-    let own = mesh.connect(&carrier, "dp").unwrap();
-    let carrier = mesh.rebuild(&own, &[], [("tp", size - 2)]).unwrap();
+    let own = mesh.connect(&parent, "dp").unwrap();
+    let parent = mesh.rebuild(&own, &[], [("tp", size - 2)]).unwrap();
     is_stale(&own, 2);
-    adds_up(&mesh.connect(&carrier, "tp").unwrap(), rank);
-    carrier.barrier().unwrap();
+    adds_up(&mesh.connect(&parent, "tp").unwrap(), rank);
+    parent.barrier().unwrap();
 }

@@ -1,6 +1,6 @@
 //! What collectives should give, worked out plainly: one element after another, one rank after another.
 
-use evener_mesh::comm::{Element, Operation};
+use evener_mesh::comm::{Element, ReduceOp};
 use half::{bf16, f16};
 
 /// An element whose reductions the suite can work out by itself.
@@ -8,21 +8,21 @@ pub trait Sample: Element + Default {
     /// Any value that is good to reduce, from any number.
     fn from_noise(noise: u64) -> Self;
     /// One value of each rank, in the order of ranks, reduced.
-    fn reduced(operation: Operation, values: &[Self]) -> Self;
+    fn reduced(operation: ReduceOp, values: &[Self]) -> Self;
 }
 
 macro_rules! integers {
     ($($number:ty),*) => {$(
         impl Sample for $number {
             fn from_noise(noise: u64) -> Self { noise as $number }
-            fn reduced(operation: Operation, values: &[Self]) -> Self {
+            fn reduced(operation: ReduceOp, values: &[Self]) -> Self {
                 let fold = |step: fn($number, $number) -> $number| values[1..].iter().fold(values[0], |a, b| step(a, *b));
                 match operation {
-                    Operation::Sum => fold(<$number>::wrapping_add),
-                    Operation::Product => fold(<$number>::wrapping_mul),
-                    Operation::Min => fold(Ord::min),
-                    Operation::Max => fold(Ord::max),
-                    Operation::Average => {
+                    ReduceOp::Sum => fold(<$number>::wrapping_add),
+                    ReduceOp::Product => fold(<$number>::wrapping_mul),
+                    ReduceOp::Min => fold(Ord::min),
+                    ReduceOp::Max => fold(Ord::max),
+                    ReduceOp::Average => {
                         (values.iter().map(|it| *it as i128).sum::<i128>() / values.len() as i128) as $number
                     }
                 }
@@ -43,16 +43,16 @@ macro_rules! floats {
                     _ => ((noise >> 40) as $wide / (1u64 << 21) as $wide) - 4.0,
                 })
             }
-            fn reduced(operation: Operation, values: &[Self]) -> Self {
+            fn reduced(operation: ReduceOp, values: &[Self]) -> Self {
                 let values: Vec<$wide> = values.iter().map(|it| $widen(*it)).collect();
                 let fold = |step: fn($wide, $wide) -> $wide| values[1..].iter().fold(values[0], |a, b| step(a, *b));
                 $narrow(match operation {
-                    Operation::Sum => fold(|a, b| a + b),
-                    Operation::Product => fold(|a, b| a * b),
-                    Operation::Min | Operation::Max if values.iter().any(|it| it.is_nan()) => <$wide>::NAN,
-                    Operation::Min => fold(|a, b| if b < a { b } else { a }),
-                    Operation::Max => fold(|a, b| if b > a { b } else { a }),
-                    Operation::Average => fold(|a, b| a + b) / values.len() as $wide,
+                    ReduceOp::Sum => fold(|a, b| a + b),
+                    ReduceOp::Product => fold(|a, b| a * b),
+                    ReduceOp::Min | ReduceOp::Max if values.iter().any(|it| it.is_nan()) => <$wide>::NAN,
+                    ReduceOp::Min => fold(|a, b| if b < a { b } else { a }),
+                    ReduceOp::Max => fold(|a, b| if b > a { b } else { a }),
+                    ReduceOp::Average => fold(|a, b| a + b) / values.len() as $wide,
                 })
             }
         }
@@ -78,7 +78,7 @@ pub fn next(state: &mut u64) -> u64 {
 }
 
 /// Everybody's vectors reduced.
-pub fn reduced<T: Sample>(operation: Operation, inputs: &[Vec<T>]) -> Vec<T> {
+pub fn reduced<T: Sample>(operation: ReduceOp, inputs: &[Vec<T>]) -> Vec<T> {
     let mut values = Vec::new();
     (0..inputs[0].len())
         .map(|index| {

@@ -1,15 +1,15 @@
 //! Gathers and all-to-alls of which every rank gives as much as it has.
 
 use evener_device::{Buffer, Device};
-use evener_mesh::comm::{CommError, Group, Members};
+use evener_mesh::comm::{CommError, Communicator, GroupSpec};
 
 use crate::{
     Rank,
     reference::{Sample, assert_same, given, next},
 };
 
-fn group(rank: &Rank, name: &str) -> Group {
-    rank.comm.group(Members::new(name, (0..rank.comm.size()).collect::<Vec<_>>())).unwrap()
+fn group(rank: &Rank, name: &str) -> Communicator {
+    rank.world.new_group(GroupSpec::new(name, (0..rank.world.size()).collect::<Vec<_>>())).unwrap()
 }
 
 /// Lengths from nothing to several pieces, by a seed that all ranks have.
@@ -33,7 +33,7 @@ pub fn uneven_vectors_arrive_whole_and_in_order(rank: &Rank) {
     assert_eq!(output, vec![7; 100_000]);
 }
 
-fn of_type<T: Sample>(group: &Group, most: u64, dice: &mut u64) {
+fn of_type<T: Sample>(group: &Communicator, most: u64, dice: &mut u64) {
     let (me, size) = (group.rank().unwrap(), group.size());
     let seed = next(dice);
     let lengths: Vec<usize> = (0..size).map(|_| (next(dice) % most) as usize).collect();
@@ -56,7 +56,7 @@ fn of_type<T: Sample>(group: &Group, most: u64, dice: &mut u64) {
 /// How much each rank gives each, what it gives, and what this rank takes.
 type AllToAll<T> = (Vec<Vec<usize>>, Vec<Vec<T>>, Vec<T>);
 
-fn all_to_all<T: Sample>(group: &Group, most: u64, seed: u64, dice: &mut u64) -> AllToAll<T> {
+fn all_to_all<T: Sample>(group: &Communicator, most: u64, seed: u64, dice: &mut u64) -> AllToAll<T> {
     let (me, size) = (group.rank().unwrap(), group.size());
     let parts: Vec<Vec<usize>> =
         (0..size).map(|_| (0..size).map(|_| (next(dice) % most) as usize / size).collect()).collect();
@@ -81,7 +81,7 @@ pub fn uneven_buffers_arrive_whole_and_in_order(rank: &Rank) {
     }
 }
 
-fn of_buffers<T: Sample>(group: &Group, most: u64, dice: &mut u64) {
+fn of_buffers<T: Sample>(group: &Communicator, most: u64, dice: &mut u64) {
     let (me, size) = (group.rank().unwrap(), group.size());
     let device = Device::cpu();
     let (on_devices, mut stream) = (group.with_device(&device).unwrap(), device.stream().unwrap());
@@ -177,7 +177,7 @@ pub fn a_buffer_that_does_not_fit_uneven_blocks_fails_everybody(rank: &Rank) {
         }
         .unwrap_err();
         if me == wrong {
-            assert!(matches!(error, CommError::Argument { .. }), "{index}: {error}");
+            assert!(matches!(error, CommError::InvalidArgument { .. }), "{index}: {error}");
         } else {
             assert_eq!(error.ranks(), [wrong], "{index}: {error}");
         }
@@ -193,7 +193,7 @@ pub fn lengths_that_do_not_add_up_fail_everybody(rank: &Rank) {
         lengths[0] = 1;
     }
     let error = group.all_to_all_uneven(&vec![1u8; 2 * size], &lengths, &mut Vec::new()).unwrap_err();
-    assert_eq!(matches!(error, CommError::Argument { .. }), me == size - 1, "{error}");
+    assert_eq!(matches!(error, CommError::InvalidArgument { .. }), me == size - 1, "{error}");
     assert!(group.barrier().is_err());
 }
 
@@ -208,6 +208,6 @@ pub fn an_uneven_call_is_not_taken_for_an_even_one(rank: &Rank) {
         0 => group.all_gather_uneven(&[5u64], &mut Vec::new()).map(drop).unwrap_err(),
         _ => group.all_gather(&[5u64], &mut vec![0; size]).unwrap_err(),
     };
-    assert!(matches!(error, CommError::Disagree { .. }), "{error}");
+    assert!(matches!(error, CommError::Mismatch { .. }), "{error}");
     assert!(error.to_string().contains("all_gather of buffers or of uneven lengths"), "{error}");
 }

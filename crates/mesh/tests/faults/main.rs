@@ -22,7 +22,7 @@ use std::{
 use evener_device::DeviceKind;
 use evener_mesh::{
     Member, Mesh,
-    comm::{Comm, CommError, Members, Operation},
+    comm::{CommError, GroupSpec, ReduceOp, World},
 };
 use script::{DEADLINE, Fault, STEPS, TIMEOUT, run, step};
 
@@ -30,9 +30,9 @@ use script::{DEADLINE, Fault, STEPS, TIMEOUT, run, step};
 fn at_every_step(fault: Fault, size: usize) {
     for at in 0..STEPS {
         for len in [5, 3000] {
-            let ranks: Vec<_> = Comm::local(size)
+            let ranks: Vec<_> = World::local(size)
                 .into_iter()
-                .map(|comm| thread::spawn(move || run(&comm, "run", fault, at, len)))
+                .map(|world| thread::spawn(move || run(&world, "run", fault, at, len)))
                 .collect();
             for (rank, thread) in ranks.into_iter().enumerate() {
                 let joined = thread.join();
@@ -75,12 +75,12 @@ fn another_collective_fails_everybody() {
 }
 
 /// Runs each rank of a world in a thread.
-fn ranks<R: Send + 'static>(size: usize, rank: impl Fn(Comm) -> R + Send + Clone + 'static) -> Vec<R> {
-    let threads: Vec<_> = Comm::local_with_timeout(size, TIMEOUT)
+fn ranks<R: Send + 'static>(size: usize, rank: impl Fn(World) -> R + Send + Clone + 'static) -> Vec<R> {
+    let threads: Vec<_> = World::local_with_timeout(size, TIMEOUT)
         .into_iter()
-        .map(|comm| {
+        .map(|world| {
             let rank = rank.clone();
-            thread::spawn(move || rank(comm))
+            thread::spawn(move || rank(world))
         })
         .collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -88,12 +88,12 @@ fn ranks<R: Send + 'static>(size: usize, rank: impl Fn(Comm) -> R + Send + Clone
 
 #[test]
 fn sending_to_one_that_does_not_receive_ends_in_time() {
-    ranks(3, |comm| {
+    ranks(3, |world| {
         let start = Instant::now();
-        let error = match comm.rank() {
-            0 => comm.world().send(&[1u8; 2000], 1).unwrap_err(),
+        let error = match world.rank() {
+            0 => world.communicator().send(&[1u8; 2000], 1).unwrap_err(),
             // Waits for the third, who is waiting for nobody.
-            1 => comm.world().recv(&mut [0u8; 9], 2).unwrap_err(),
+            1 => world.communicator().recv(&mut [0u8; 9], 2).unwrap_err(),
             _ => return thread::sleep(TIMEOUT * 2),
         };
         assert!(start.elapsed() < DEADLINE, "{error}");
@@ -102,9 +102,9 @@ fn sending_to_one_that_does_not_receive_ends_in_time() {
 
 #[test]
 fn a_failed_exchange_fails_whoever_meets_those_two_next() {
-    ranks(3, |comm| {
-        let group = comm.world();
-        match comm.rank() {
+    ranks(3, |world| {
+        let group = world.communicator();
+        match world.rank() {
             0 => drop(group.send(&[1u8; 3], 1).unwrap_err()),
             1 => drop(group.recv(&mut [0u8; 4], 0).unwrap_err()),
             _ => {
@@ -118,26 +118,25 @@ fn a_failed_exchange_fails_whoever_meets_those_two_next() {
 
 #[test]
 fn a_group_that_a_rank_never_joins_fails_in_time() {
-    ranks(3, |comm| {
-        if comm.rank() == 2 {
+    ranks(3, |world| {
+        if world.rank() == 2 {
             return;
         }
-        let group = comm.group(Members::new("late", [0, 1, 2])).unwrap();
+        let group = world.new_group(GroupSpec::new("late", [0, 1, 2])).unwrap();
         let start = Instant::now();
-        let error = group.all_reduce(&mut [1.0f32], Operation::Sum).unwrap_err();
+        let error = group.all_reduce(&mut [1.0f32], ReduceOp::Sum).unwrap_err();
         assert!(start.elapsed() < DEADLINE && error.ranks() == [2], "{error}");
     });
 }
 
 #[test]
 fn what_was_started_fails_too_and_is_given_back_an_error() {
-    ranks(2, |comm| {
-        let group = comm.world();
-        if comm.rank() == 1 {
+    ranks(2, |world| {
+        let group = world.communicator();
+        if world.rank() == 1 {
             return thread::sleep(TIMEOUT * 3);
         }
-        let (first, second) =
-            (group.start_barrier(), group.start_all_reduce(vec![1u8; 9000], Operation::Sum));
+        let (first, second) = (group.start_barrier(), group.start_all_reduce(vec![1u8; 9000], ReduceOp::Sum));
         assert!(matches!(first.wait(), Err(CommError::TimedOut { .. })));
         assert!(matches!(second.wait(), Err(CommError::Poisoned { .. })));
     });
@@ -146,17 +145,17 @@ fn what_was_started_fails_too_and_is_given_back_an_error() {
 /// A timeout of any length, on host memory and on device buffers.
 #[test]
 fn the_longest_timeout_is_none() {
-    let threads: Vec<_> = Comm::local_with_timeout(2, Duration::MAX)
+    let threads: Vec<_> = World::local_with_timeout(2, Duration::MAX)
         .into_iter()
-        .map(|comm| {
+        .map(|world| {
             thread::spawn(move || {
                 // One waits long enough to sleep.
-                thread::sleep(Duration::from_millis(comm.rank() as u64 * 50));
-                (0..STEPS).for_each(|index| step(comm.world(), index, 3000).unwrap());
+                thread::sleep(Duration::from_millis(world.rank() as u64 * 50));
+                (0..STEPS).for_each(|index| step(world.communicator(), index, 3000).unwrap());
                 let device = evener_device::Device::cpu();
                 let (mut stream, buffer) = (device.stream().unwrap(), device.buffer_from(&[1.0f32]).unwrap());
-                let group = comm.world().with_device(&device).unwrap();
-                group.all_reduce(&mut stream, &buffer, Operation::Sum).unwrap();
+                let group = world.communicator().with_device(&device).unwrap();
+                group.all_reduce(&mut stream, &buffer, ReduceOp::Sum).unwrap();
             })
         })
         .collect();
@@ -165,11 +164,11 @@ fn the_longest_timeout_is_none() {
 
 #[test]
 fn poison_reaches_everybody() {
-    ranks(4, |comm| {
-        if comm.rank() == 3 {
-            comm.world().poison("the loss is no number");
+    ranks(4, |world| {
+        if world.rank() == 3 {
+            world.communicator().poison("the loss is no number");
         }
-        let error = comm.world().barrier().unwrap_err();
+        let error = world.communicator().barrier().unwrap_err();
         assert!(error.to_string().contains("the loss is no number"), "{error}");
     });
 }
@@ -191,22 +190,22 @@ fn a_group_poisoned_amid_a_call_gives_no_wrong_result() {
         })
         .collect();
     for round in 0..60 {
-        let mut comms = Comm::local(2).into_iter();
-        let (one, other) = (comms.next().unwrap(), comms.next().unwrap());
+        let mut worlds = World::local(2).into_iter();
+        let (one, other) = (worlds.next().unwrap(), worlds.next().unwrap());
         let other = thread::spawn(move || {
             let mut data = vec![2.0f32; LEN];
-            let result = other.world().all_reduce(&mut data, Operation::Sum);
+            let result = other.communicator().all_reduce(&mut data, ReduceOp::Sum);
             result.map(|()| data.iter().filter(|it| **it != 3.0).count())
         });
-        let pending = one.world().start_all_reduce(vec![1.0f32; LEN], Operation::Sum);
+        let pending = one.communicator().start_all_reduce(vec![1.0f32; LEN], ReduceOp::Sum);
         thread::sleep(Duration::from_millis(round % 20));
-        one.world().poison("on purpose");
+        one.communicator().poison("on purpose");
         let wrong = |data: Vec<f32>| data.iter().filter(|it| **it != 3.0).count();
         let results = [pending.wait().map(wrong), other.join().unwrap()];
         let right = results.iter().filter(|it| matches!(it, Ok(0))).count();
         let failed = results.iter().filter(|it| it.is_err()).count();
         assert!(right == 2 || failed == 2, "round {round}, elements that are wrong: {results:?}");
-        one.world().barrier().unwrap_err();
+        one.communicator().barrier().unwrap_err();
     }
     done.store(true, Relaxed);
     spinning.into_iter().for_each(|thread| thread.join().unwrap());
@@ -218,15 +217,15 @@ fn a_group_poisoned_amid_a_call_gives_no_wrong_result() {
 fn late_ranks_and_timeouts_never_disagree() {
     for round in 0..150u64 {
         let timeout = Duration::from_micros(300);
-        let threads: Vec<_> = Comm::local_with_timeout(3, timeout)
+        let threads: Vec<_> = World::local_with_timeout(3, timeout)
             .into_iter()
-            .map(|comm| {
+            .map(|world| {
                 thread::spawn(move || {
                     // Around the timeout, so that it is open who gives up on whom.
-                    let delay = (round * 37 + comm.rank() as u64 * 101) % 450;
+                    let delay = (round * 37 + world.rank() as u64 * 101) % 450;
                     thread::sleep(Duration::from_micros(delay));
-                    let mut data = vec![comm.rank() as f32 + 1.0; 20_000];
-                    comm.world().all_reduce(&mut data, Operation::Sum).map(|()| data[19_999])
+                    let mut data = vec![world.rank() as f32 + 1.0; 20_000];
+                    world.communicator().all_reduce(&mut data, ReduceOp::Sum).map(|()| data[19_999])
                 })
             })
             .collect();
@@ -243,15 +242,15 @@ fn late_ranks_and_timeouts_never_disagree() {
 fn a_shared_mesh_that_is_reshaped_wakes_whoever_waits() {
     let devices = (0..3).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete));
     let mesh = Arc::new(RwLock::new(Mesh::new(devices).axes([("dp", 3)]).unwrap()));
-    let threads: Vec<_> = Comm::local(3)
+    let threads: Vec<_> = World::local(3)
         .into_iter()
-        .map(|comm| {
+        .map(|world| {
             let mesh = mesh.clone();
             thread::spawn(move || {
-                let connected = mesh.read().unwrap().connect(comm.world(), "dp").unwrap();
+                let connected = mesh.read().unwrap().connect(world.communicator(), "dp").unwrap();
                 connected.barrier().unwrap();
                 let start = Instant::now();
-                if comm.rank() == 2 {
+                if world.rank() == 2 {
                     // The others are waiting by then.
                     thread::sleep(Duration::from_millis(50));
                     mesh.write().unwrap().reshape([("tp", 3)]).unwrap();

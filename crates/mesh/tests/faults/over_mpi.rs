@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_mesh::comm::{Comm, Members, Operation};
+use evener_mesh::comm::{GroupSpec, ReduceOp, World};
 
 use crate::script::{DEADLINE, Fault, STEPS, TIMEOUT, run, step};
 
@@ -57,13 +57,13 @@ fn one_of_several_processes() {
         "Killed" => Fault::Killed,
         other => panic!("no fault is called {other}"),
     };
-    let comm = Comm::mpi(TIMEOUT * 20).unwrap();
+    let world = World::mpi(TIMEOUT * 20).unwrap();
     let wanted = std::env::var(LIBRARY).expect("started by the tests below");
-    assert!(comm.backend().contains(&wanted), "{} is not {wanted}", comm.backend());
+    assert!(world.backend().contains(&wanted), "{} is not {wanted}", world.backend());
     let steps = if at == "all" { 0..STEPS } else { at.parse().unwrap()..at.parse::<usize>().unwrap() + 1 };
     for at in steps {
         for len in if at % 2 == 0 { [5, 40_000] } else { [40_000, 5] } {
-            let there = run(&comm, &format!("{fault:?} at {at} of {len}"), fault, at, len);
+            let there = run(&world, &format!("{fault:?} at {at} of {len}"), fault, at, len);
             if !there {
                 std::process::exit(0);
             }
@@ -71,13 +71,13 @@ fn one_of_several_processes() {
                 break;
             }
             // The wrong rank may be late for the next.
-            comm.world().barrier().unwrap();
+            world.communicator().barrier().unwrap();
         }
     }
-    leave_a_file(comm.rank(), 0);
+    leave_a_file(world.rank(), 0);
     if !comes_back(fault) {
         // Nobody waits for the one that is gone.
-        std::mem::forget(comm);
+        std::mem::forget(world);
         std::process::exit(0);
     }
 }
@@ -91,10 +91,10 @@ pub fn leave_a_file(rank: usize, succeeded: usize) {
 /// Makes calls until one rank is killed, wherever in a call it is. What succeeds is right, and what does not fails in
 /// time.
 fn until_killed(len: usize) {
-    let comm = Comm::mpi(TIMEOUT * 20).unwrap();
-    let (rank, size, wrong) = (comm.rank(), comm.size(), comm.size() - 1);
-    let group = Members::new("until killed", (0..size).collect::<Vec<_>>()).timeout(TIMEOUT);
-    let group = comm.group(group).unwrap();
+    let world = World::mpi(TIMEOUT * 20).unwrap();
+    let (rank, size, wrong) = (world.rank(), world.size(), world.size() - 1);
+    let group = GroupSpec::new("until killed", (0..size).collect::<Vec<_>>()).timeout(TIMEOUT);
+    let group = world.new_group(group).unwrap();
     for round in 0..1_000_000 {
         if rank == wrong && round == 20 {
             std::thread::spawn(|| {
@@ -106,7 +106,7 @@ fn until_killed(len: usize) {
         let mut data = vec![value * (rank + 1) as f32; len];
         let mut error = None;
         let start = Instant::now();
-        if let Err(why) = group.all_reduce(&mut data, Operation::Sum) {
+        if let Err(why) = group.all_reduce(&mut data, ReduceOp::Sum) {
             error = Some(why);
         }
         assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
@@ -118,8 +118,8 @@ fn until_killed(len: usize) {
         assert_eq!(error.ranks(), [wrong], "{error}");
         let rest = group.rebuild(error.ranks()).unwrap();
         (0..STEPS).for_each(|index| step(&rest, index, 1000).unwrap());
-        leave_a_file(comm.rank(), round);
-        std::mem::forget(comm);
+        leave_a_file(world.rank(), round);
+        std::mem::forget(world);
         std::process::exit(0);
     }
     panic!("nobody was killed");

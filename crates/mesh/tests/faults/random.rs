@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_mesh::comm::{Comm, CommError, Group, Members, Operation};
+use evener_mesh::comm::{CommError, Communicator, GroupSpec, ReduceOp, World};
 
 /// Unless `EVENER_SOAK_SECONDS` says otherwise.
 const SECONDS: u64 = 5;
@@ -49,16 +49,16 @@ const WRONGS: [Wrong; 7] = [
 ];
 
 /// One call of a kind, of so many elements: whether its result is right.
-fn call(group: &Group, kind: u64, len: usize, started: bool) -> Result<bool, CommError> {
+fn call(group: &Communicator, kind: u64, len: usize, started: bool) -> Result<bool, CommError> {
     let (me, size) = (group.rank().unwrap_or(0), group.size());
     let mine: Vec<u32> = (0..len).map(|index| (index * (me + 1)) as u32).collect();
     let sum = |index: usize| (index * size * (size + 1) / 2) as u32;
     let right = |data: &[u32]| data.len() == len && data.iter().enumerate().all(|(at, it)| *it == sum(at));
     match kind {
-        0 if started => group.start_all_reduce(mine, Operation::Sum).wait().map(|data| right(&data)),
+        0 if started => group.start_all_reduce(mine, ReduceOp::Sum).wait().map(|data| right(&data)),
         0 => {
             let mut data = mine;
-            group.all_reduce(&mut data, Operation::Sum).map(|()| right(&data))
+            group.all_reduce(&mut data, ReduceOp::Sum).map(|()| right(&data))
         }
         1 => {
             let mut all = vec![0; len * size];
@@ -81,19 +81,19 @@ fn call(group: &Group, kind: u64, len: usize, started: bool) -> Result<bool, Com
 }
 
 /// One rank's life: for each round until it ended, whether its call gave the right result, or failed.
-fn live(comm: &Comm, seed: u64) -> Vec<Option<bool>> {
+fn live(world: &World, seed: u64) -> Vec<Option<bool>> {
     let mut dice = seed;
-    let group = comm.group(Members::new("random", (0..comm.size()).collect::<Vec<_>>())).unwrap();
-    let (bad_round, bad_rank) = (next(&mut dice) % ROUNDS, next(&mut dice) as usize % comm.size());
+    let group = world.new_group(GroupSpec::new("random", (0..world.size()).collect::<Vec<_>>())).unwrap();
+    let (bad_round, bad_rank) = (next(&mut dice) % ROUNDS, next(&mut dice) as usize % world.size());
     let wrong = WRONGS[next(&mut dice) as usize % WRONGS.len()];
     let mut results = Vec::new();
     for round in 0..ROUNDS {
         let (kind, len) = (next(&mut dice) % 5, [1, 40, 700, 30_000][next(&mut dice) as usize % 4]);
         let started = next(&mut dice).is_multiple_of(2);
         // Each at a moment of its own.
-        let mut own = seed ^ (round << 8 | comm.rank() as u64);
+        let mut own = seed ^ (round << 8 | world.rank() as u64);
         thread::sleep(Duration::from_micros(next(&mut own) % 200));
-        let wrong = if (round, comm.rank()) == (bad_round, bad_rank) { wrong } else { Wrong::Nothing };
+        let wrong = if (round, world.rank()) == (bad_round, bad_rank) { wrong } else { Wrong::Nothing };
         let start = Instant::now();
         let result = match wrong {
             Wrong::Nothing => call(&group, kind, len, started),
@@ -102,10 +102,10 @@ fn live(comm: &Comm, seed: u64) -> Vec<Option<bool>> {
                 call(&group, kind, len, started)
             }
             Wrong::CallsSomethingElse => {
-                group.scatter(&vec![1u8; comm.size()], &mut [0], comm.rank()).map(|()| true)
+                group.scatter(&vec![1u8; world.size()], &mut [0], world.rank()).map(|()| true)
             }
             Wrong::HasAnotherLength => {
-                group.all_reduce(&mut vec![1u32; len + 1], Operation::Sum).map(|()| true)
+                group.all_reduce(&mut vec![1u32; len + 1], ReduceOp::Sum).map(|()| true)
             }
             Wrong::Poisons => thread::scope(|scope| {
                 let other = scope.spawn(|| {
@@ -141,9 +141,9 @@ fn random_calls_and_faults_leave_no_two_ranks_in_disagreement() {
         let seed = only.unwrap_or(seeds * 1_000_003 + 17);
         seeds += 1;
         let size = 2 + (seed % 3) as usize;
-        let threads: Vec<_> = Comm::local_with_timeout(size, TIMEOUT)
+        let threads: Vec<_> = World::local_with_timeout(size, TIMEOUT)
             .into_iter()
-            .map(|comm| thread::spawn(move || live(&comm, seed)))
+            .map(|world| thread::spawn(move || live(&world, seed)))
             .collect();
         // Nothing of one that panicked.
         let lives: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();

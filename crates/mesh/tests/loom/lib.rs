@@ -5,13 +5,13 @@
 #![allow(dead_code, unreachable_pub, unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-#[path = "../../src/backend/local/meeting.rs"]
+#[path = "../../src/backend/local/barrier.rs"]
 #[cfg(not(loom))]
-mod meeting;
+mod barrier;
 #[path = "../../src/backend/local/slots.rs"]
 mod slots;
-#[path = "../../src/backend/local/standing.rs"]
-mod standing;
+#[path = "../../src/backend/local/arrival.rs"]
+mod arrival;
 #[path = "../../src/backend/wait.rs"]
 #[cfg(not(loom))]
 mod wait;

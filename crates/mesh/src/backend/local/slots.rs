@@ -5,7 +5,7 @@ use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::standing::{Closed, Standing, Standings};
+use super::arrival::{Arrival, Arrivals, Closed};
 
 /// The slots of all members.
 #[derive(Debug)]
@@ -15,16 +15,16 @@ pub(crate) struct Slots(Box<[Slot]>);
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot {
-    standing: Standing,
+    arrival: Arrival,
     /// What the member says with its arrival, by the parity of the call.
-    says: [[AtomicU64; 2]; 2],
+    announced: [[AtomicU64; 2]; 2],
 }
 
 impl Slots {
     pub(crate) fn new(members: usize) -> Self {
         let slot = |_| Slot {
-            standing: Standing::new(),
-            says: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+            arrival: Arrival::new(),
+            announced: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
         };
         Slots((0..members).map(slot).collect())
     }
@@ -34,8 +34,8 @@ impl Slots {
     /// There are two places, used in turn: a member that is still reading what was said at the last call has not
     /// arrived at this one, and nobody gets to the next call, where the place is used again, before it has.
     #[inline]
-    pub(crate) fn say(&self, member: usize, call: u64, words: [u64; 2]) {
-        let places = &self.0[member].says[(call & 1) as usize];
+    pub(crate) fn announce(&self, member: usize, call: u64, words: [u64; 2]) {
+        let places = &self.0[member].announced[(call & 1) as usize];
         // Arriving, which comes next, publishes them.
         places[0].store(words[0], Relaxed);
         places[1].store(words[1], Relaxed);
@@ -43,8 +43,8 @@ impl Slots {
 
     /// What a member said at a call at which it has arrived.
     #[inline]
-    pub(crate) fn said(&self, member: usize, call: u64) -> [u64; 2] {
-        let places = &self.0[member].says[(call & 1) as usize];
+    pub(crate) fn announced(&self, member: usize, call: u64) -> [u64; 2] {
+        let places = &self.0[member].announced[(call & 1) as usize];
         [places[0].load(Relaxed), places[1].load(Relaxed)]
     }
 
@@ -65,15 +65,15 @@ impl Slots {
     }
 }
 
-impl Standings for Slots {
+impl Arrivals for Slots {
     #[inline]
     fn len(&self) -> usize {
         self.0.len()
     }
 
     #[inline]
-    fn of(&self, member: usize) -> &Standing {
-        &self.0[member].standing
+    fn of(&self, member: usize) -> &Arrival {
+        &self.0[member].arrival
     }
 }
 
@@ -81,7 +81,7 @@ impl Standings for Slots {
 mod with_loom {
     use loom::{cell::UnsafeCell, sync::Arc, thread};
 
-    use super::{super::standing::Look, *};
+    use super::{super::arrival::StepState, *};
 
     /// What members lend one another.
     struct Lent(UnsafeCell<u64>);
@@ -94,31 +94,31 @@ mod with_loom {
     /// Whether it succeeded.
     fn take_part(slots: &Slots, lent: &[Lent], member: usize, hasty: bool) -> bool {
         lent[member].0.with_mut(|it| unsafe { *it = 7 });
-        slots.say(member, 1, [member as u64, 1]);
+        slots.announce(member, 1, [member as u64, 1]);
         if slots.arrive(member, 1).is_err() {
             return false;
         }
-        let mut there = 0;
+        let mut arrived = 0;
         loop {
-            match slots.look(1, &mut there) {
-                Look::All => break,
-                Look::Never(..) => return take_back(lent, member, false),
-                Look::Waiting if hasty => {
+            match slots.step_state(1, &mut arrived) {
+                StepState::AllArrived => break,
+                StepState::NeverArrives(..) => return take_back(lent, member, false),
+                StepState::Waiting if hasty => {
                     if !slots.give_up(1).is_empty() {
                         return take_back(lent, member, false);
                     }
                     thread::yield_now();
                 }
-                Look::Waiting => thread::yield_now(),
+                StepState::Waiting => thread::yield_now(),
             }
         }
         for other in 0..slots.len() {
-            assert_eq!(slots.said(other, 1), [other as u64, 1]);
+            assert_eq!(slots.announced(other, 1), [other as u64, 1]);
             lent[other].0.with(|it| assert_eq!(unsafe { *it }, 7));
         }
         slots.finish(member);
-        let mut there = 0;
-        while !slots.have_finished(2, &mut there) {
+        let mut arrived = 0;
+        while !slots.have_finished(2, &mut arrived) {
             thread::yield_now();
         }
         take_back(lent, member, true)
@@ -156,7 +156,7 @@ mod with_loom {
         model.check(|| meet(&[true, false, false]));
     }
 
-    /// Another thread of a member closes its slot at any point of the call, as `Group::poison` may.
+    /// Another thread of a member closes its slot at any point of the call, as `Communicator::poison` may.
     fn close_amid_a_call() {
         let slots = Arc::new(Slots::new(2));
         let lent: Arc<Vec<Lent>> = Arc::new((0..2).map(|_| Lent(UnsafeCell::new(0))).collect());
@@ -182,26 +182,26 @@ mod with_loom {
             let slots = Arc::new(Slots::new(2));
             let other = slots.clone();
             let leaver = thread::spawn(move || {
-                let there = other.arrive(1, 1).is_ok();
+                let arrived = other.arrive(1, 1).is_ok();
                 other.close(1, Closed::Left);
-                there
+                arrived
             });
             slots.arrive(0, 1).unwrap();
-            let mut there = 0;
+            let mut arrived = 0;
             let seen = loop {
-                match slots.look(1, &mut there) {
-                    Look::Waiting => thread::yield_now(),
+                match slots.step_state(1, &mut arrived) {
+                    StepState::Waiting => thread::yield_now(),
                     seen => break seen,
                 }
             };
-            assert_eq!((seen, leaver.join().unwrap()), (Look::All, true));
+            assert_eq!((seen, leaver.join().unwrap()), (StepState::AllArrived, true));
         });
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod test {
-    use super::{super::standing::Look, *};
+    use super::{super::arrival::StepState, *};
 
     #[test]
     fn a_slot_closed_below_a_step_never_reaches_it_and_one_that_was_there_counts() {
@@ -209,12 +209,12 @@ mod test {
         slots.arrive(0, 1).unwrap();
         slots.arrive(1, 1).unwrap();
         slots.close(1, Closed::Left);
-        assert_eq!(slots.look(1, &mut 0), Look::Waiting);
-        assert_eq!(slots.never(1), None);
+        assert_eq!(slots.step_state(1, &mut 0), StepState::Waiting);
+        assert_eq!(slots.never_arriving(1), None);
         assert_eq!(slots.give_up(1), [2]);
         assert_eq!(slots.arrive(2, 1), Err(Closed::TimedOut));
-        assert_eq!(slots.look(1, &mut 0), Look::Never(2, Closed::TimedOut));
-        assert_eq!(slots.never(2), Some((1, Closed::Left)));
+        assert_eq!(slots.step_state(1, &mut 0), StepState::NeverArrives(2, Closed::TimedOut));
+        assert_eq!(slots.never_arriving(2), Some((1, Closed::Left)));
     }
 
     #[test]
@@ -223,6 +223,6 @@ mod test {
         slots.arrive(0, 1).unwrap();
         slots.arrive(1, 1).unwrap();
         assert!(slots.give_up(1).is_empty());
-        assert_eq!(slots.look(1, &mut 0), Look::All);
+        assert_eq!(slots.step_state(1, &mut 0), StepState::AllArrived);
     }
 }

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::{
+    arrival::{Arrivals, Closed, StepState},
     slots::Slots,
-    standing::{Closed, Look, Standings},
 };
 
 const MEMBERS: usize = 3;
@@ -70,13 +70,13 @@ proptest! {
                         Err(_) => decide(at[member], Verdict::Failed, &mut settled[member], &mut gone[member])?,
                     }
                 }
-                Action::Look(member) if !settled[member] => match slots.look(at[member], &mut 0) {
-                    Look::All => decide(at[member], Verdict::All, &mut settled[member], &mut gone[member])?,
-                    Look::Never(other, _) => {
+                Action::Look(member) if !settled[member] => match slots.step_state(at[member], &mut 0) {
+                    StepState::AllArrived => decide(at[member], Verdict::All, &mut settled[member], &mut gone[member])?,
+                    StepState::NeverArrives(other, _) => {
                         prop_assert!(slots.closed(other).is_some() && at[other] <= at[member]);
                         decide(at[member], Verdict::Failed, &mut settled[member], &mut gone[member])?;
                     }
-                    Look::Waiting => {}
+                    StepState::Waiting => {}
                 },
                 Action::GiveUp(member) if !settled[member] => {
                     let missing = slots.give_up(at[member]);

@@ -14,19 +14,19 @@ use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW}
 use crate::backend::symbols::symbols;
 
 /// A library of one's own choice.
-pub(crate) const VARIABLE: &str = "EVENER_MPI";
+pub(crate) const LIBRARY_VARIABLE: &str = "EVENER_MPI";
 
 /// What Open MPI calls itself.
 const OPEN_MPI: &str = "Open MPI";
 
 /// A handle, as one family of libraries has it.
-pub(super) trait Handle: Copy + Send + Sync + Debug + PartialEq + 'static {
+pub(super) trait MpiHandle: Copy + Send + Sync + Debug + PartialEq + 'static {
     fn of(number: usize) -> Self;
     fn number(self) -> usize;
 }
 macro_rules! handles {
     ($($handle:ty),*) => {$(
-        impl Handle for $handle {
+        impl MpiHandle for $handle {
             fn of(number: usize) -> Self { number as $handle }
             fn number(self) -> usize { self as usize }
         }
@@ -82,7 +82,7 @@ pub(super) struct Library<H> {
     _opened: std::mem::ManuallyDrop<Opened>,
 }
 
-impl<H: Handle> Library<H> {
+impl<H: MpiHandle> Library<H> {
     fn new(
         opened: std::mem::ManuallyDrop<Opened>,
         constants: Constants<H>,
@@ -97,7 +97,7 @@ impl<H: Handle> Library<H> {
 
 /// A library of either width of handles.
 #[derive(Debug)]
-pub(super) enum Either {
+pub(super) enum AnyLibrary {
     Wide(Library<usize>),
     Narrow(Library<c_int>),
 }
@@ -105,7 +105,7 @@ pub(super) enum Either {
 /// The names to try: first what the program has loaded itself, then the standard ABI, Open MPI and MPICH in this order.
 /// Where a launcher says whose it is, a library of another family would not know the other ranks.
 fn names() -> Vec<String> {
-    if let Some(own) = env::var_os(VARIABLE).filter(|it| !it.is_empty()) {
+    if let Some(own) = env::var_os(LIBRARY_VARIABLE).filter(|it| !it.is_empty()) {
         return vec![own.to_string_lossy().into_owned()];
     }
     let abi = ["libmpi_abi.so.1", "libmpi_abi.so", "libmpi_abi.1.dylib", "libmpi_abi.dylib"];
@@ -146,7 +146,7 @@ enum Family {
 }
 
 /// Opens the first library that fits, or says what was tried.
-pub(super) fn open() -> Result<Either, String> {
+pub(super) fn open() -> Result<AnyLibrary, String> {
     let mut tried = Vec::new();
     for name in names() {
         // For itself at first: one that is not used must not lend its symbols to the one that is.
@@ -156,7 +156,7 @@ pub(super) fn open() -> Result<Either, String> {
         };
         let version = version(&opened).unwrap_or_default();
         let family = if version.contains(OPEN_MPI) { Family::OpenMpi } else { Family::Mpich };
-        if launcher().is_some_and(|launcher| launcher != family) && env::var_os(VARIABLE).is_none() {
+        if launcher().is_some_and(|launcher| launcher != family) && env::var_os(LIBRARY_VARIABLE).is_none() {
             tried.push(format!("{name} (it is {version}, which did not launch this)"));
             continue;
         }
@@ -164,7 +164,7 @@ pub(super) fn open() -> Result<Either, String> {
         let used = open_as(&name, RTLD_GLOBAL).and_then(|opened| library(opened, &name, version));
         return used.map_err(|why| format!("{name}: {why}"));
     }
-    Err(format!("none of {} could be used; {VARIABLE} names another", tried.join(", ")))
+    Err(format!("none of {} could be used; {LIBRARY_VARIABLE} names another", tried.join(", ")))
 }
 
 fn open_as(name: &str, scope: c_int) -> Result<std::mem::ManuallyDrop<Opened>, String> {
@@ -173,7 +173,11 @@ fn open_as(name: &str, scope: c_int) -> Result<std::mem::ManuallyDrop<Opened>, S
     opened.map(std::mem::ManuallyDrop::new).map_err(|why| why.to_string())
 }
 
-fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) -> Result<Either, String> {
+fn library(
+    opened: std::mem::ManuallyDrop<Opened>,
+    name: &str,
+    version: String,
+) -> Result<AnyLibrary, String> {
     // SAFETY: only the addresses of these variables are taken.
     let address =
         |symbol: &[u8]| unsafe { opened.get::<*const c_void>(symbol) }.map(|it| it.as_raw_ptr() as usize);
@@ -191,7 +195,7 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
             tag_upper_bound: 501,
             thread_serialized: 2048,
         };
-        return Library::new(opened, constants, version, takes_signals).map(Either::Wide);
+        return Library::new(opened, constants, version, takes_signals).map(AnyLibrary::Wide);
     }
     if let Ok(world) = address(b"ompi_mpi_comm_world") {
         let of = |symbol: &str| address(symbol.as_bytes()).map_err(|why| why.to_string());
@@ -205,7 +209,7 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
             tag_upper_bound: 0,
             thread_serialized: 2,
         };
-        return Library::new(opened, constants, version, false).map(Either::Wide);
+        return Library::new(opened, constants, version, false).map(AnyLibrary::Wide);
     }
     let constants = Constants {
         world: 0x4400_0000,
@@ -217,7 +221,7 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
         tag_upper_bound: 0x6440_0001,
         thread_serialized: 2,
     };
-    Library::new(opened, constants, version, true).map(Either::Narrow)
+    Library::new(opened, constants, version, true).map(AnyLibrary::Narrow)
 }
 
 /// Fails unless the library has the ABI that the standard fixed: drafts of it had other numbers.

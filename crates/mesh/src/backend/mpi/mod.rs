@@ -9,17 +9,17 @@
 //!
 //! How many messages a call takes grows with the square of the members: this is for tens of ranks, not for thousands.
 
+mod call;
+mod endpoint;
 mod header;
 #[cfg(target_os = "linux")]
 mod host;
 pub(crate) mod library;
-mod member;
-mod part;
+mod messenger;
+mod nontemporal;
+mod notice;
 mod session;
 mod signal;
-mod stream;
-mod wire;
-mod word;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,46 +31,47 @@ use std::{
     time::Duration,
 };
 
-use library::Either;
-use member::Member;
-use wire::Wire;
-use word::Ear;
+use endpoint::MpiEndpoint;
+use library::AnyLibrary;
+use messenger::Messenger;
+use notice::NoticeReceiver;
 
-use super::{Endpoint, Failure, Transport, wait::Wait};
+use super::{Endpoint, Failure, Transport, wait::Backoff};
 
 /// The world of this process's MPI. It is opened once: MPI cannot be started again after it has ended.
 /// Ending it waits so long for the other ranks.
-pub(crate) fn world(goodbye: Duration) -> Result<Arc<dyn Transport>, String> {
+pub(crate) fn world(finalize_timeout: Duration) -> Result<Arc<dyn Transport>, String> {
     static OPENED: OnceLock<()> = OnceLock::new();
     if OPENED.set(()).is_err() {
         return Err("it has been opened before in this process".into());
     }
-    let mut wire = match library::open()? {
-        Either::Wide(library) => wire::start(library)?,
-        Either::Narrow(library) => wire::start(library)?,
+    let mut messenger = match library::open()? {
+        AnyLibrary::Wide(library) => messenger::start(library)?,
+        AnyLibrary::Narrow(library) => messenger::start(library)?,
     };
-    let (rank, size, version, highest_tag) = (wire.rank, wire.size, wire.version.clone(), wire.highest_tag);
-    let ear = Ear::new(&mut wire).map_err(|why| format!("{why:?}"))?;
+    let (rank, size, version, highest_tag) =
+        (messenger.rank, messenger.size, messenger.version.clone(), messenger.highest_tag);
+    let notices = NoticeReceiver::new(&mut messenger).map_err(|why| format!("{why:?}"))?;
     let shared = Shared {
-        line: Mutex::new(Line { wire, ear }),
-        wanted: AtomicUsize::new(0),
+        connection: Mutex::new(Connection { messenger, notices }),
+        waiting_threads: AtomicUsize::new(0),
         groups: Mutex::default(),
-        goodbye,
+        finalize_timeout,
         panicked: AtomicBool::new(false),
     };
-    Ok(Arc::new(Place { shared: Arc::new(shared), rank, size, version, highest_tag }))
+    Ok(Arc::new(MpiTransport { shared: Arc::new(shared), rank, size, version, highest_tag }))
 }
 
 /// What all groups of this process share.
 #[derive(Debug)]
 struct Shared {
     /// One thread at a time calls MPI.
-    line: Mutex<Line>,
+    connection: Mutex<Connection>,
     /// How many threads want to.
-    wanted: AtomicUsize,
+    waiting_threads: AtomicUsize,
     groups: Mutex<Groups>,
     /// How long the end waits for the other ranks.
-    goodbye: Duration,
+    finalize_timeout: Duration,
     /// This rank panicked: it is not to wait for anybody.
     panicked: AtomicBool,
 }
@@ -85,72 +86,76 @@ struct Groups {
 
 /// The wire, and what is heard on it.
 #[derive(Debug)]
-struct Line {
-    wire: Wire,
-    ear: Ear,
+struct Connection {
+    messenger: Messenger,
+    notices: NoticeReceiver,
 }
 
-impl Line {
+impl Connection {
     /// Hears what there is to hear.
-    fn listen(&mut self) -> Result<(), Failure> {
-        self.ear.listen(&mut self.wire)
+    fn receive_notices(&mut self) -> Result<(), Failure> {
+        self.notices.receive_notices(&mut self.messenger)
     }
 }
 
 impl Shared {
     #[inline]
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.try_lock().unwrap_or_else(|_| self.wait_for_line())
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.try_lock().unwrap_or_else(|_| self.wait_for_connection())
     }
 
     #[cold]
-    fn wait_for_line(&self) -> MutexGuard<'_, Line> {
+    fn wait_for_connection(&self) -> MutexGuard<'_, Connection> {
         // A line is never left half-done: tickets that were being used stay where they are.
-        self.wanted.fetch_add(1, SeqCst);
-        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        self.wanted.fetch_sub(1, SeqCst);
-        line
+        self.waiting_threads.fetch_add(1, SeqCst);
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting_threads.fetch_sub(1, SeqCst);
+        connection
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let Line { wire, ear } = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if *self.panicked.get_mut() || wire.messages.has_ended() {
+        let Connection { messenger, notices } =
+            self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if *self.panicked.get_mut() || messenger.library.has_ended() {
             return;
         }
         // Ending MPI waits for all ranks, for ever where one of them is gone. So each tells all that it is about to, and
         // hears meanwhile what others said before.
-        let (rank, size) = (wire.rank, wire.size);
+        let (rank, size) = (messenger.rank, messenger.size);
         let mut awaited = Vec::new();
         for other in (0..size).filter(|other| *other != rank) {
-            let (goodbye, answer) = (wire.take(), wire.take());
-            if wire.receive(answer, Some(other), GOODBYES).is_ok() {
+            let (finalize_timeout, answer) = (messenger.take(), messenger.take());
+            if messenger.receive(answer, Some(other), FINALIZE_TAG).is_ok() {
                 awaited.push((other, answer));
             }
-            let _ = wire.send(goodbye, 0, other, GOODBYES);
+            let _ = messenger.send(finalize_timeout, 0, other, FINALIZE_TAG);
         }
-        let wait = Wait::begin();
+        let wait = Backoff::new();
         loop {
-            awaited.retain(|(_, answer)| !wire.is_done(*answer).unwrap_or(false));
-            let _ = ear.listen(wire);
+            awaited.retain(|(_, answer)| !messenger.is_done(*answer).unwrap_or(false));
+            let _ = notices.receive_notices(messenger);
             if awaited.is_empty() {
                 break;
             }
-            if wait.has_taken(self.goodbye) {
+            if wait.has_exceeded(self.finalize_timeout) {
                 let missing: Vec<_> = awaited.iter().map(|(rank, _)| *rank).collect();
-                tracing::warn!("MPI is not ended: ranks {missing:?} still use it after {:?}", self.goodbye);
+                tracing::warn!(
+                    "MPI is not ended: ranks {missing:?} still use it after {:?}",
+                    self.finalize_timeout
+                );
                 return;
             }
             wait.pause();
         }
-        ear.close(wire);
-        wire.messages.finish();
+        notices.close(messenger);
+        messenger.library.finish();
     }
 }
 
 #[derive(Debug)]
-struct Place {
+struct MpiTransport {
     shared: Arc<Shared>,
     rank: usize,
     size: usize,
@@ -159,12 +164,12 @@ struct Place {
 }
 
 /// Tags that a group has.
-const TAGS: c_int = 3;
+const TAGS_PER_GROUP: c_int = 3;
 /// Tags that are no group's.
-const GOODBYES: c_int = 0;
-const WORDS: c_int = 1;
+const FINALIZE_TAG: c_int = 0;
+const NOTICE_TAG: c_int = 1;
 
-impl Transport for Place {
+impl Transport for MpiTransport {
     fn name(&self) -> String {
         format!("mpi ({})", self.version)
     }
@@ -183,14 +188,14 @@ impl Transport for Place {
         *count += 1;
         // All members find the same number without asking one another.
         let identity = identity(name, ranks, *count);
-        let places = (self.highest_tag / TAGS - 1).max(1) as u64;
-        let tag = TAGS + (identity % places) as c_int * TAGS;
+        let tag_ranges = (self.highest_tag / TAGS_PER_GROUP - 1).max(1) as u64;
+        let tag = TAGS_PER_GROUP + (identity % tag_ranges) as c_int * TAGS_PER_GROUP;
         if !groups.tags.insert(tag) {
             let detail = "its messages could not be told from another group's: give it another name".into();
             return Err(Failure::Library { library: "MPI", operation: "choosing a tag".into(), detail });
         }
         drop(groups);
-        Ok(Box::new(Member::join(self.shared.clone(), ranks.to_vec(), member, tag, identity)))
+        Ok(Box::new(MpiEndpoint::join(self.shared.clone(), ranks.to_vec(), member, tag, identity)))
     }
 
     fn leave(&self, panicked: bool) {

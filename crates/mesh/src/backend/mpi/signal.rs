@@ -8,36 +8,37 @@
 use std::ffi::c_int;
 
 /// What `SIGUSR1` did before.
-pub(super) struct Before(libc::sigaction);
+pub(super) struct SavedAction(libc::sigaction);
 
-extern "C" fn hear(_: c_int) {}
+extern "C" fn ignore_signal(_: c_int) {}
 
-fn hearing() -> usize {
-    hear as extern "C" fn(c_int) as usize
+fn ignoring_handler() -> usize {
+    ignore_signal as extern "C" fn(c_int) as usize
 }
 
-impl Before {
+impl SavedAction {
     /// Asks what the signal does.
     pub(super) fn ask() -> Option<Self> {
         // SAFETY: a zeroed action is a valid place for the answer.
         unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
-            (libc::sigaction(libc::SIGUSR1, std::ptr::null(), &mut before) == 0).then_some(Before(before))
+            (libc::sigaction(libc::SIGUSR1, std::ptr::null(), &mut before) == 0)
+                .then_some(SavedAction(before))
         }
     }
 
     /// Takes the signal from MPI: it does what it did before, or nothing where it would have ended the process.
-    pub(super) fn take_from_mpi(&self) {
+    pub(super) fn override_mpi(&self) {
         let mut action = self.0;
         if action.sa_sigaction == libc::SIG_DFL {
-            (action.sa_sigaction, action.sa_flags) = (hearing(), libc::SA_RESTART);
+            (action.sa_sigaction, action.sa_flags) = (ignoring_handler(), libc::SA_RESTART);
         }
         set(&action);
     }
 
     /// Has the signal do what it did before, unless the program has said otherwise meanwhile.
     pub(super) fn restore(self) {
-        if Before::ask().is_some_and(|now| now.0.sa_sigaction == hearing()) {
+        if SavedAction::ask().is_some_and(|now| now.0.sa_sigaction == ignoring_handler()) {
             set(&self.0);
         }
     }

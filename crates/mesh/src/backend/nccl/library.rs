@@ -12,7 +12,7 @@ use libloading::Library;
 use crate::backend::symbols::symbols;
 
 /// A library of one's own choice.
-const VARIABLE: &str = "EVENER_NCCL";
+const LIBRARY_VARIABLE: &str = "EVENER_NCCL";
 
 pub(super) const ID_BYTES: usize = 128;
 
@@ -89,11 +89,11 @@ pub(super) fn open() -> Result<&'static Libraries, String> {
 fn load() -> Result<Libraries, String> {
     // SAFETY: the driver library runs nothing but its own constructors when it is opened.
     let driver = unsafe { Library::new("libcuda.so.1") }.map_err(|_| "no CUDA driver (libcuda.so.1)")?;
-    let (nccl, name) = places()
+    let (nccl, name) = candidates()
         .into_iter()
         // SAFETY: as above.
-        .find_map(|place| unsafe { Library::new(&place) }.ok().map(|library| (library, place)))
-        .ok_or_else(|| format!("no NCCL (libnccl.so.2; {VARIABLE} names another)"))?;
+        .find_map(|path| unsafe { Library::new(&path) }.ok().map(|library| (library, path)))
+        .ok_or_else(|| format!("no NCCL (libnccl.so.2; {LIBRARY_VARIABLE} names another)"))?;
     let of = |why: String| format!("{}: {why}", name.display());
     // SAFETY: NCCL's and the driver's headers declare the functions so, and the pointer is to a live variable.
     let found = unsafe {
@@ -108,11 +108,11 @@ fn load() -> Result<Libraries, String> {
 }
 
 /// Where it may be: where the system looks, and where Python packages put it.
-fn places() -> Vec<PathBuf> {
-    if let Some(own) = env::var_os(VARIABLE).filter(|it| !it.is_empty()) {
+fn candidates() -> Vec<PathBuf> {
+    if let Some(own) = env::var_os(LIBRARY_VARIABLE).filter(|it| !it.is_empty()) {
         return vec![own.into()];
     }
-    let mut places: Vec<PathBuf> = vec!["libnccl.so.2".into(), "libnccl.so".into()];
+    let mut blocks: Vec<PathBuf> = vec!["libnccl.so.2".into(), "libnccl.so".into()];
     let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".local"));
     let roots =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os).map(PathBuf::from).chain(home);
@@ -121,11 +121,11 @@ fn places() -> Vec<PathBuf> {
         for entry in entries.flatten().filter(|it| it.file_name().to_string_lossy().starts_with("python3")) {
             for packages in ["site-packages", "dist-packages"] {
                 let library = entry.path().join(packages).join("nvidia/nccl/lib/libnccl.so.2");
-                places.extend(Some(library).filter(|it| it.exists()));
+                blocks.extend(Some(library).filter(|it| it.exists()));
             }
         }
     }
-    places
+    blocks
 }
 
 impl Nccl {

@@ -24,8 +24,8 @@ use evener_device::cuda::Context;
 pub(crate) use library::available;
 use library::{Config, Driver, Libraries, Nccl, Ptr, UniqueId};
 
-use super::wait::Wait;
-use crate::comm::{Blocks, ElementType, Operation, Request, Signature};
+use super::wait::Backoff;
+use crate::comm::{Blocks, Collective, ElementType, ReduceOp, Signature};
 
 /// What a communicator's first member gives the others so that they find it.
 pub(crate) const ID_BYTES: usize = library::ID_BYTES;
@@ -41,7 +41,7 @@ pub(crate) fn new_id() -> Result<[u8; ID_BYTES], String> {
 
 /// One rank's communicator, on one card.
 #[derive(Debug)]
-pub(crate) struct Communicator {
+pub(crate) struct NcclComm {
     nccl: &'static Nccl,
     driver: &'static Driver,
     /// Nothing once it was aborted.
@@ -53,7 +53,7 @@ pub(crate) struct Communicator {
 }
 
 // SAFETY: NCCL and CUDA take calls from any thread, one at a time; this is used by one at a time.
-unsafe impl Send for Communicator {}
+unsafe impl Send for NcclComm {}
 
 /// What is asked for is done with this: addresses on the card, of so many elements, or of a block for every member. An
 /// address that is not used is 0.
@@ -62,10 +62,10 @@ pub(crate) struct Operands<'a> {
     pub(crate) input: u64,
     pub(crate) output: u64,
     pub(crate) signature: Signature,
-    pub(crate) places: Blocks<'a>,
+    pub(crate) blocks: Blocks<'a>,
 }
 
-impl Communicator {
+impl NcclComm {
     /// Joins the others, on the card whose context it is.
     pub(crate) fn join(
         id: [u8; ID_BYTES],
@@ -76,7 +76,7 @@ impl Communicator {
     ) -> Result<Self, String> {
         let Libraries { nccl, driver, .. } = library::open()?;
         let stream = std::ptr::null_mut();
-        let mut this = Communicator { nccl, driver, comm: None, context, stream, ranks, rank };
+        let mut this = NcclComm { nccl, driver, comm: None, context, stream, ranks, rank };
         let code = {
             let inside = this.context.enter(JOINING).map_err(text)?;
             let mut comm = std::ptr::null_mut();
@@ -90,18 +90,18 @@ impl Communicator {
             this.comm = Some(comm).filter(|comm| !comm.is_null());
             code
         };
-        this.settle(code, "ncclCommInitRankConfig", &Wait::begin(), timeout)?;
+        this.wait_accepted(code, "ncclCommInitRankConfig", &Backoff::new(), timeout)?;
         Ok(this)
     }
 
     /// Does the work, and waits until it is done. The memory at the addresses is kept until then.
     pub(crate) fn run(
         &mut self,
-        request: Request,
+        collective: Collective,
         operands: Operands<'_>,
         timeout: Duration,
     ) -> Result<(), String> {
-        let wait = Wait::begin();
+        let wait = Backoff::new();
         let (driver, stream) = (self.driver, self.stream);
         let Some(comm) = self.comm else { return Err("the communicator was aborted".into()) };
         // The same for all members.
@@ -110,9 +110,9 @@ impl Communicator {
         }
         let (code, name) = {
             let _inside = self.context.enter(COLLECTIVE).map_err(text)?;
-            self.begin(request, operands, comm)
+            self.begin(collective, operands, comm)
         };
-        self.settle(code, name, &wait, timeout)?;
+        self.wait_accepted(code, name, &wait, timeout)?;
         loop {
             let ended = {
                 let inside = self.context.enter(COLLECTIVE).map_err(text)?;
@@ -125,14 +125,14 @@ impl Communicator {
             if let Some(ended) = ended {
                 return ended.inspect_err(|_| self.abort());
             }
-            self.settle(IN_PROGRESS, name, &wait, timeout)?;
+            self.wait_accepted(IN_PROGRESS, name, &wait, timeout)?;
             wait.pause();
         }
     }
 
     /// Puts the work in the stream, and gives what NCCL says of it.
-    fn begin(&self, request: Request, operands: Operands<'_>, comm: Ptr) -> (c_int, &'static str) {
-        let (nccl, stream, Operands { signature, places, .. }) = (self.nccl, self.stream, operands);
+    fn begin(&self, collective: Collective, operands: Operands<'_>, comm: Ptr) -> (c_int, &'static str) {
+        let (nccl, stream, Operands { signature, blocks, .. }) = (self.nccl, self.stream, operands);
         let (input, output) = (operands.input as *mut c_void, operands.output as *mut c_void);
         let (count, kind) = (signature.count as usize, type_number(signature.element));
         macro_rules! ask {
@@ -144,24 +144,26 @@ impl Communicator {
         // until the work is done; the communicator and the stream are of the current context. Every group that is started
         // is ended.
         unsafe {
-            match request {
-                Request::AllReduce(by) => ask!(all_reduce(input, output, count, kind, operation_number(by))),
-                Request::Reduce(by, root) => {
+            match collective {
+                Collective::AllReduce(by) => {
+                    ask!(all_reduce(input, output, count, kind, operation_number(by)))
+                }
+                Collective::Reduce(by, root) => {
                     ask!(reduce(input, output, count, kind, operation_number(by), root as c_int))
                 }
-                Request::Broadcast(root) => ask!(broadcast(input, output, count, kind, root as c_int)),
-                Request::AllGather if places.are_even() => ask!(all_gather(input, output, count, kind)),
-                Request::ReduceScatter(by) => {
+                Collective::Broadcast(root) => ask!(broadcast(input, output, count, kind, root as c_int)),
+                Collective::AllGather if blocks.are_even() => ask!(all_gather(input, output, count, kind)),
+                Collective::ReduceScatter(by) => {
                     ask!(reduce_scatter(input, output, count, kind, operation_number(by)))
                 }
-                Request::Send(to) => ask!(send(input, count, kind, to as c_int)),
-                Request::Recv(from) => ask!(recv(output, count, kind, from as c_int)),
+                Collective::Send(to) => ask!(send(input, count, kind, to as c_int)),
+                Collective::Recv(from) => ask!(recv(output, count, kind, from as c_int)),
                 _ => {
                     let mut code = (nccl.group_start)();
                     let taken = |code: c_int| [SUCCESS, IN_PROGRESS].contains(&code);
                     for member in 0..self.ranks {
                         let (gives, takes) =
-                            (places.gives(self.rank, member), places.takes(self.rank, member));
+                            (blocks.send_range(self.rank, member), blocks.recv_range(self.rank, member));
                         let count = |place: &Range<usize>| place.len() / signature.element.bytes();
                         let (other, from) = (member as c_int, input.wrapping_byte_add(gives.start));
                         if taken(code) && !gives.is_empty() {
@@ -180,10 +182,16 @@ impl Communicator {
     }
 
     /// Waits until a call that does not block has been taken; aborts what fails or takes too long.
-    fn settle(&mut self, mut code: c_int, name: &str, wait: &Wait, timeout: Duration) -> Result<(), String> {
+    fn wait_accepted(
+        &mut self,
+        mut code: c_int,
+        name: &str,
+        wait: &Backoff,
+        timeout: Duration,
+    ) -> Result<(), String> {
         while code == IN_PROGRESS {
             let Some(comm) = self.comm else { return Err(format!("{name}: no communicator")) };
-            if wait.has_taken(timeout) {
+            if wait.has_exceeded(timeout) {
                 self.abort();
                 return Err(format!("{name} did not end within {timeout:?}"));
             }
@@ -211,7 +219,7 @@ impl Communicator {
     }
 }
 
-impl Drop for Communicator {
+impl Drop for NcclComm {
     fn drop(&mut self) {
         // Aborting does not wait for the others, as destroying would; nothing is under way.
         self.abort();
@@ -251,12 +259,12 @@ fn type_number(element: ElementType) -> c_int {
     }
 }
 
-fn operation_number(operation: Operation) -> c_int {
+fn operation_number(operation: ReduceOp) -> c_int {
     match operation {
-        Operation::Sum => 0,
-        Operation::Product => 1,
-        Operation::Max => 2,
-        Operation::Min => 3,
-        Operation::Average => 4,
+        ReduceOp::Sum => 0,
+        ReduceOp::Product => 1,
+        ReduceOp::Max => 2,
+        ReduceOp::Min => 3,
+        ReduceOp::Average => 4,
     }
 }

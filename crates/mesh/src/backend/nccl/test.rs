@@ -7,7 +7,7 @@ use evener_device::{Api, Device, Error, Inventory};
 use libloading::os::unix::Library;
 
 use super::*;
-use crate::comm::Collective;
+use crate::comm::CollectiveKind;
 
 /// Set in the process that finds the library.
 const INSIDE: &str = "EVENER_TEST_INSIDE";
@@ -54,18 +54,18 @@ fn busy_time() -> Duration {
 }
 
 const PROGRAMS_CONTEXT: usize = 0xCAFE;
-const SUM: Request = Request::AllReduce(Operation::Sum);
+const SUM: Collective = Collective::AllReduce(ReduceOp::Sum);
 
 fn operands() -> Operands<'static> {
     let signature = Signature {
-        collective: Collective::AllReduce,
+        kind: CollectiveKind::AllReduce,
         element: ElementType::F32,
-        operation: Some(Operation::Sum),
+        operation: Some(ReduceOp::Sum),
         root: None,
         count: 4,
         before: None,
     };
-    Operands { input: 64, output: 64, signature, places: Blocks::of(&signature, &[], 1) }
+    Operands { input: 64, output: 64, signature, blocks: Blocks::of(&signature, &[], 1) }
 }
 
 fn card() -> Device {
@@ -74,9 +74,9 @@ fn card() -> Device {
     card.expect("the stand-in has a card").clone()
 }
 
-fn join(card: &Device, timeout: Duration) -> Communicator {
+fn join(card: &Device, timeout: Duration) -> NcclComm {
     let context = card.buffer::<u8>(256).unwrap().cuda_context().unwrap();
-    Communicator::join([0; ID_BYTES], 1, 0, context, timeout).unwrap()
+    NcclComm::join([0; ID_BYTES], 1, 0, context, timeout).unwrap()
 }
 
 #[test]

@@ -37,8 +37,8 @@ impl Layout {
         };
         let blocks: Vec<_> = lengths.iter().map(block).collect();
         let alignment = device.capabilities()?.copy_alignment;
-        let apart = blocks.iter().all(|it| ((it.start * size_of::<T>()) as u64).is_multiple_of(alignment));
-        Ok((Layout { blocks, each }, apart))
+        let aligned = blocks.iter().all(|it| ((it.start * size_of::<T>()) as u64).is_multiple_of(alignment));
+        Ok((Layout { blocks, each }, aligned))
     }
 
     /// The same elements as one block.
@@ -60,13 +60,13 @@ impl Layout {
 }
 
 /// What comes down.
-pub(super) enum Down<'a, T> {
-    Pieces(Coming<'a, T>),
+pub(super) enum Download<'a, T> {
+    Pieces(PieceDownload<'a, T>),
     /// Blocks that the device cannot copy by themselves are here all at once.
     Whole(Layout, Vec<T>),
 }
 
-impl<'a, T: Element> Down<'a, T> {
+impl<'a, T: Element> Download<'a, T> {
     pub(super) fn new(
         device: &'a Device,
         stream: &'a mut Stream,
@@ -74,30 +74,30 @@ impl<'a, T: Element> Down<'a, T> {
         (lengths, each): (&[usize], usize),
         timeout: Duration,
     ) -> Result<Self> {
-        let (layout, apart) = Layout::of::<T>(lengths, each, device)?;
-        let mut coming = Coming {
+        let (layout, aligned) = Layout::of::<T>(lengths, each, device)?;
+        let mut pieces = PieceDownload {
             device,
             stream,
             buffer,
-            layout: if apart { layout.clone() } else { layout.joined::<T>() },
+            layout: if aligned { layout.clone() } else { layout.joined::<T>() },
             next: 0,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             spare: Vec::new(),
         };
-        if apart {
-            return Ok(Down::Pieces(coming));
+        if aligned {
+            return Ok(Download::Pieces(pieces));
         }
         let mut all = Vec::with_capacity(buffer.len());
-        while coming.take(&mut all, timeout)? {}
-        Ok(Down::Whole(layout, all))
+        while pieces.take(&mut all, timeout)? {}
+        Ok(Download::Whole(layout, all))
     }
 
     /// Puts the piece that begins here in the place of what is there.
     pub(super) fn next(&mut self, start: usize, piece: &mut Vec<T>, timeout: Duration) -> Result<()> {
         piece.clear();
         match self {
-            Down::Pieces(coming) => coming.take(piece, timeout).map(drop),
-            Down::Whole(layout, all) => {
+            Download::Pieces(pieces) => pieces.take(piece, timeout).map(drop),
+            Download::Whole(layout, all) => {
                 layout.ranges(start).for_each(|range| piece.extend_from_slice(&all[range]));
                 Ok(())
             }
@@ -105,7 +105,7 @@ impl<'a, T: Element> Down<'a, T> {
     }
 }
 
-pub(super) struct Coming<'a, T> {
+pub(super) struct PieceDownload<'a, T> {
     device: &'a Device,
     stream: &'a mut Stream,
     buffer: &'a Buffer<T>,
@@ -113,15 +113,15 @@ pub(super) struct Coming<'a, T> {
     /// Where the next piece to be asked for begins.
     next: usize,
     /// Pieces on their way: their ranges, and how long each is.
-    under_way: VecDeque<Vec<(usize, Transfer<T>)>>,
+    in_flight: VecDeque<Vec<(usize, Transfer<T>)>>,
     spare: Vec<HostBuffer<T>>,
 }
 
-impl<T: Element> Coming<'_, T> {
+impl<T: Element> PieceDownload<'_, T> {
     /// Adds the next piece, with those after it on their way; says whether there was one.
     fn take(&mut self, piece: &mut Vec<T>, timeout: Duration) -> Result<bool> {
         let longest = self.layout.longest();
-        while self.next < longest && self.under_way.len() <= PIECES_IN_FLIGHT {
+        while self.next < longest && self.in_flight.len() <= PIECES_IN_FLIGHT {
             let mut ranges = Vec::with_capacity(self.layout.blocks.len());
             for range in self.layout.ranges(self.next).filter(|range| !range.is_empty()) {
                 let host = match self.spare.pop() {
@@ -131,10 +131,10 @@ impl<T: Element> Coming<'_, T> {
                 let len = range.len();
                 ranges.push((len, self.stream.download_host(&self.buffer.slice(range)?, host)?));
             }
-            self.under_way.push_back(ranges);
+            self.in_flight.push_back(ranges);
             self.next += self.layout.each;
         }
-        let Some(ranges) = self.under_way.pop_front() else { return Ok(false) };
+        let Some(ranges) = self.in_flight.pop_front() else { return Ok(false) };
         for (len, transfer) in ranges {
             let host = transfer.wait_timeout(timeout)?;
             piece.extend_from_slice(&host.as_slice()[..len]);
@@ -145,18 +145,18 @@ impl<T: Element> Coming<'_, T> {
 }
 
 /// What goes up.
-pub(super) struct Up<'a, T> {
+pub(super) struct Upload<'a, T> {
     device: &'a Device,
     buffer: &'a Buffer<T>,
     stream: Stream,
     layout: Layout,
-    under_way: VecDeque<Transfer<T>>,
+    in_flight: VecDeque<Transfer<T>>,
     spare: Vec<HostBuffer<T>>,
     /// Blocks that the device cannot copy by themselves, until all are here.
     whole: Option<Vec<T>>,
 }
 
-impl<'a, T: Element> Up<'a, T> {
+impl<'a, T: Element> Upload<'a, T> {
     /// What is queued in `after` comes before anything goes up.
     pub(super) fn new(
         device: &'a Device,
@@ -164,12 +164,12 @@ impl<'a, T: Element> Up<'a, T> {
         buffer: &'a Buffer<T>,
         (lengths, each): (&[usize], usize),
     ) -> Result<Self> {
-        let (layout, apart) = Layout::of::<T>(lengths, each, device)?;
+        let (layout, aligned) = Layout::of::<T>(lengths, each, device)?;
         let mut stream = device.stream()?;
         stream.wait_event(&after.record_event()?)?;
-        let whole = (!apart).then(|| vec![T::zeroed(); buffer.len()]);
-        let (under_way, spare) = (VecDeque::new(), Vec::new());
-        Ok(Up { device, buffer, stream, layout, under_way, spare, whole })
+        let whole = (!aligned).then(|| vec![T::zeroed(); buffer.len()]);
+        let (in_flight, spare) = (VecDeque::new(), Vec::new());
+        Ok(Upload { device, buffer, stream, layout, in_flight, spare, whole })
     }
 
     /// Sends up the piece that begins here.
@@ -187,8 +187,8 @@ impl<'a, T: Element> Up<'a, T> {
     }
 
     fn put_range(&mut self, range: Range<usize>, part: &[T], timeout: Duration) -> Result<()> {
-        while self.under_way.len() >= PIECES_IN_FLIGHT * self.layout.blocks.len()
-            && let Some(oldest) = self.under_way.pop_front()
+        while self.in_flight.len() >= PIECES_IN_FLIGHT * self.layout.blocks.len()
+            && let Some(oldest) = self.in_flight.pop_front()
         {
             self.spare.push(oldest.wait_timeout(timeout)?);
         }
@@ -200,7 +200,7 @@ impl<'a, T: Element> Up<'a, T> {
             }
         };
         host.as_mut_slice()[..part.len()].copy_from_slice(part);
-        self.under_way.push_back(self.stream.upload_first(host, part.len(), &self.buffer.slice(range)?)?);
+        self.in_flight.push_back(self.stream.upload_first(host, part.len(), &self.buffer.slice(range)?)?);
         Ok(())
     }
 
@@ -212,6 +212,6 @@ impl<'a, T: Element> Up<'a, T> {
                 self.put(start, &whole[start..whole.len().min(start + self.layout.each)], timeout)?;
             }
         }
-        self.under_way.into_iter().try_for_each(|transfer| transfer.wait_timeout(timeout).map(drop))
+        self.in_flight.into_iter().try_for_each(|transfer| transfer.wait_timeout(timeout).map(drop))
     }
 }

@@ -7,19 +7,19 @@ use evener_device::{
 use half::f16;
 
 use super::{pieces::PIECE_BYTES, *};
-use crate::comm::{Comm, Operation};
+use crate::comm::{ReduceOp, World};
 
 /// Runs each rank in a thread, with a device of its own.
 fn ranks<R: Send + 'static>(
     devices: Vec<Device>,
-    rank: impl Fn(&Comm, &Device, &mut Stream) -> R + Send + Clone + 'static,
+    rank: impl Fn(&World, &Device, &mut Stream) -> R + Send + Clone + 'static,
 ) -> Vec<R> {
-    let threads: Vec<_> = Comm::local(devices.len())
+    let threads: Vec<_> = World::local(devices.len())
         .into_iter()
         .zip(devices)
-        .map(|(comm, device)| {
+        .map(|(world, device)| {
             let rank = rank.clone();
-            std::thread::spawn(move || rank(&comm, &device, &mut device.stream().unwrap()))
+            std::thread::spawn(move || rank(&world, &device, &mut device.stream().unwrap()))
         })
         .collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -27,7 +27,7 @@ fn ranks<R: Send + 'static>(
 
 /// One rank, which has what it does with device buffers done with host memory as well, and compares.
 struct Both<'a> {
-    group: &'a Group,
+    group: &'a Communicator,
     device: &'a Device,
     stream: &'a mut Stream,
 }
@@ -65,7 +65,7 @@ impl Both<'_> {
         group.all_to_all(&blocks, &mut host_many).unwrap();
         self.same("all_to_all", &into_many, &host_many);
 
-        for operation in [Operation::Sum, Operation::Max] {
+        for operation in [ReduceOp::Sum, ReduceOp::Max] {
             group.reduce_scatter_buffer(device, self.stream, &many, &into, operation).unwrap();
             group.reduce_scatter(&blocks, &mut host, operation).unwrap();
             self.same("reduce_scatter", &into, &host);
@@ -94,11 +94,11 @@ impl Both<'_> {
         self.same("send and recv", &into, &host);
 
         let mut data = mine.clone();
-        group.reduce_buffer(device, self.stream, &one, Operation::Sum, root).unwrap();
-        group.reduce(&mut data, Operation::Sum, root).unwrap();
+        group.reduce_buffer(device, self.stream, &one, ReduceOp::Sum, root).unwrap();
+        group.reduce(&mut data, ReduceOp::Sum, root).unwrap();
         self.same("reduce", &one, &data);
-        group.all_reduce_buffer(device, self.stream, &one, Operation::Average).unwrap();
-        group.all_reduce(&mut data, Operation::Average).unwrap();
+        group.all_reduce_buffer(device, self.stream, &one, ReduceOp::Average).unwrap();
+        group.all_reduce(&mut data, ReduceOp::Average).unwrap();
         self.same("all_reduce", &one, &data);
         let mut data = mine.clone();
         let one = self.there(&mine);
@@ -110,8 +110,8 @@ impl Both<'_> {
         let (mine_of_many, expected) = (me * len..(me + 1) * len, blocks.clone());
         if (len * size_of::<T>()).is_multiple_of(8) {
             let part = many.slice(mine_of_many.clone()).unwrap();
-            group.reduce_scatter_buffer(device, self.stream, &many, &part, Operation::Max).unwrap();
-            group.reduce_scatter(&blocks, &mut host, Operation::Max).unwrap();
+            group.reduce_scatter_buffer(device, self.stream, &many, &part, ReduceOp::Max).unwrap();
+            group.reduce_scatter(&blocks, &mut host, ReduceOp::Max).unwrap();
             let expected: Vec<T> = [&expected[..me * len], &host, &expected[(me + 1) * len..]].concat();
             self.same("reduce_scatter in place", &many, &expected);
             group.all_gather_buffer(device, self.stream, &part, &many).unwrap();
@@ -162,8 +162,8 @@ impl Both<'_> {
 /// Each rank has a device of its own, and what it gets is what host memory gets.
 fn every_collective_on(devices: Vec<Device>) {
     let long = 2 * PIECE_BYTES / 4 / devices.len();
-    ranks(devices, move |comm, device, stream| {
-        let mut both = Both { group: comm.world(), device, stream };
+    ranks(devices, move |world, device, stream| {
+        let mut both = Both { group: world.communicator(), device, stream };
         // Blocks that end where any device can copy, and such that do not.
         for len in [0, 1, 3, 7, 1000, 1001] {
             both.every::<f32>(len, |index| (index % 4093) as f32 / 8.0);
@@ -211,7 +211,7 @@ fn with_card_every_collective_gives_what_it_gives_in_host_memory() {
 }
 
 /// What a rank does with its buffers: one of a block, and two of a block for each rank.
-type Call = fn(&Group, &Device, &mut Stream, &[Buffer<f32>; 3]) -> Result<()>;
+type Call = fn(&Communicator, &Device, &mut Stream, &[Buffer<f32>; 3]) -> Result<()>;
 
 fn buffers(device: &Device, len: usize) -> [Buffer<f32>; 3] {
     [len, 2 * len, 2 * len].map(|len| device.buffer(len).unwrap())
@@ -219,14 +219,14 @@ fn buffers(device: &Device, len: usize) -> [Buffer<f32>; 3] {
 
 const CALLS: [(&str, Call); 8] = [
     ("all_reduce", |group, device, stream, [one, ..]| {
-        group.all_reduce_buffer(device, stream, one, Operation::Sum)
+        group.all_reduce_buffer(device, stream, one, ReduceOp::Sum)
     }),
     ("broadcast", |group, device, stream, [one, ..]| group.broadcast_buffer(device, stream, one, 0)),
     ("all_gather", |group, device, stream, [one, many, _]| {
         group.all_gather_buffer(device, stream, one, many)
     }),
     ("reduce_scatter", |group, device, stream, [one, many, _]| {
-        group.reduce_scatter_buffer(device, stream, many, one, Operation::Sum)
+        group.reduce_scatter_buffer(device, stream, many, one, ReduceOp::Sum)
     }),
     ("gather", |group, device, stream, [one, many, _]| {
         group.gather_buffer(device, stream, one, (group.rank() == Some(1)).then_some(many), 1)
@@ -250,14 +250,14 @@ fn a_device_that_fails_is_an_error_on_every_rank() {
         let mut succeeded = 0;
         const MOST: u64 = 200;
         for operation in 1..=MOST {
-            let results = ranks(vec![Device::cpu(), Device::cpu()], move |comm, _, _| {
+            let results = ranks(vec![Device::cpu(), Device::cpu()], move |world, _, _| {
                 let (device, faults) = Faults::wrap(&Device::cpu());
                 let buffers = buffers(&device, PIECE_BYTES / 4 + 100);
                 let mut stream = device.stream().unwrap();
-                if comm.rank() == 1 {
+                if world.rank() == 1 {
                     faults.at(faults.operations() + operation, Fault::Fail(Failure::Lost));
                 }
-                call(comm.world(), &device, &mut stream, &buffers)
+                call(world.communicator(), &device, &mut stream, &buffers)
             });
             if results.iter().all(Result::is_ok) {
                 succeeded += 1;
@@ -279,10 +279,10 @@ fn a_device_that_fails_is_an_error_on_every_rank() {
 #[test]
 fn buffers_of_different_lengths_fail_on_every_rank() {
     for (name, call) in CALLS {
-        let errors = ranks(vec![Device::cpu(), Device::cpu()], move |comm, device, stream| {
-            call(comm.world(), device, stream, &buffers(device, 10 + comm.rank())).unwrap_err()
+        let errors = ranks(vec![Device::cpu(), Device::cpu()], move |world, device, stream| {
+            call(world.communicator(), device, stream, &buffers(device, 10 + world.rank())).unwrap_err()
         });
-        let disagree = errors.iter().filter(|error| matches!(error, CommError::Disagree { .. })).count();
+        let disagree = errors.iter().filter(|error| matches!(error, CommError::Mismatch { .. })).count();
         // Of two that exchange, one finds out and tells the other. Uneven ones need not agree: both outputs are wrong.
         let expected = match name {
             "send and recv" => 1,
@@ -295,7 +295,7 @@ fn buffers_of_different_lengths_fail_on_every_rank() {
 
 #[test]
 fn buffers_that_cannot_be_right_fail_on_every_rank() {
-    type Wrong = fn(&Group, &Device, &mut Stream, &Buffer<u8>) -> Result<()>;
+    type Wrong = fn(&Communicator, &Device, &mut Stream, &Buffer<u8>) -> Result<()>;
     let wrong: [(&str, Wrong); 5] = [
         ("no output at the root", |group, device, stream, one| {
             group.gather_buffer(device, stream, one, None, 1)
@@ -314,14 +314,14 @@ fn buffers_that_cannot_be_right_fail_on_every_rank() {
         }),
     ];
     for (says, wrong) in wrong {
-        let errors = ranks(vec![Device::cpu(), Device::cpu()], move |comm, device, stream| {
+        let errors = ranks(vec![Device::cpu(), Device::cpu()], move |world, device, stream| {
             let one = device.buffer::<u8>(5).unwrap();
-            match comm.rank() {
-                0 => comm.world().all_reduce_buffer(device, stream, &one, Operation::Sum).unwrap_err(),
-                _ => wrong(comm.world(), device, stream, &one).unwrap_err(),
+            match world.rank() {
+                0 => world.communicator().all_reduce_buffer(device, stream, &one, ReduceOp::Sum).unwrap_err(),
+                _ => wrong(world.communicator(), device, stream, &one).unwrap_err(),
             }
         });
-        assert!(matches!(errors[1], CommError::Argument { .. }), "{}", errors[1]);
+        assert!(matches!(errors[1], CommError::InvalidArgument { .. }), "{}", errors[1]);
         assert!(errors[1].to_string().contains(says), "{}", errors[1]);
         assert_eq!(errors[0].ranks(), [1], "{}", errors[0]);
     }
@@ -331,19 +331,19 @@ fn buffers_that_cannot_be_right_fail_on_every_rank() {
 /// what comes, after something slow.
 #[test]
 fn what_is_queued_in_the_stream_comes_first() {
-    ranks(vec![Device::cpu(), Device::cpu()], |comm, device, stream| {
+    ranks(vec![Device::cpu(), Device::cpu()], |world, device, stream| {
         let slow = Kernel::new("slow").writes::<u32>().rust(|launch| {
             std::thread::sleep(Duration::from_millis(100));
             launch.write::<u32>(0).map(drop)
         });
-        let buffer = device.buffer_from(&[comm.rank() as u32; 100]).unwrap();
-        if comm.rank() == 1 {
+        let buffer = device.buffer_from(&[world.rank() as u32; 100]).unwrap();
+        if world.rank() == 1 {
             let program = device.compile(&slow).unwrap();
             let other = device.buffer::<u32>(1).unwrap();
             stream.launch(&program.bind(&[other.arg()]).unwrap(), 1, &()).unwrap();
             stream.upload(&[9; 100], &buffer).unwrap();
         }
-        comm.world().broadcast_buffer(device, stream, &buffer, 0).unwrap();
+        world.communicator().broadcast_buffer(device, stream, &buffer, 0).unwrap();
         assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), [0; 100]);
     });
 }

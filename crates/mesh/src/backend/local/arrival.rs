@@ -1,7 +1,7 @@
 //! How far each member has come, in one word a member.
 //!
 //! # The protocol
-//! Members go through the same steps, 1, 2, 3 …. A member *arrives* at a step by raising the number in its own word
+//! GroupSpec go through the same steps, 1, 2, 3 …. A member *arrives* at a step by raising the number in its own word
 //! from the step before. All are there once every word has reached the step.
 //!
 //! A word can be *closed*, with a reason, by its member when it leaves or by another that has waited too long. The
@@ -19,7 +19,7 @@
 //! the second step look at the numbers alone ([`Standings::have_finished`]). A word closed there says nothing about the
 //! work, which goes on.
 //!
-//! Members may be threads, or processes that share the memory of the words. loom tries it in every order in
+//! GroupSpec may be threads, or processes that share the memory of the words. loom tries it in every order in
 //! `tests/loom`.
 
 #[cfg(loom)]
@@ -49,11 +49,11 @@ pub(crate) enum Closed {
 
 /// What there is to see at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum StepState {
     /// All are there.
-    All,
+    AllArrived,
     /// This member will never come.
-    Never(usize, Closed),
+    NeverArrives(usize, Closed),
     /// Somebody is yet to come.
     Waiting,
 }
@@ -61,24 +61,24 @@ pub(crate) enum Look {
 /// How far one member has come. Zeros are one that has reached no step.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct Standing(AtomicU64);
+pub(crate) struct Arrival(AtomicU64);
 
-impl Standing {
+impl Arrival {
     pub(crate) fn new() -> Self {
-        Standing(AtomicU64::new(0))
+        Arrival(AtomicU64::new(0))
     }
 
     /// The word at this moment.
     #[cfg(not(loom))]
     #[inline]
-    fn seen(&self) -> u64 {
+    fn load_latest(&self) -> u64 {
         self.0.load(SeqCst)
     }
 
     /// The newest word, by an operation that changes nothing: with a mere load, loom would also try never seeing
     /// anything new, forever.
     #[cfg(loom)]
-    fn seen(&self) -> u64 {
+    fn load_latest(&self) -> u64 {
         self.0.fetch_or(0, loom::sync::atomic::Ordering::Acquire)
     }
 
@@ -137,13 +137,13 @@ fn closed(state: u64) -> Option<Closed> {
     })
 }
 
-/// Members that meet.
-pub(crate) trait Standings {
+/// GroupSpec that meet.
+pub(crate) trait Arrivals {
     /// How many there are.
     fn len(&self) -> usize;
 
     /// How far one of them has come.
-    fn of(&self, member: usize) -> &Standing;
+    fn of(&self, member: usize) -> &Arrival;
 
     /// One of them arrives at a step, unless it was closed.
     #[inline]
@@ -153,29 +153,30 @@ pub(crate) trait Standings {
 
     /// Looks whether all have reached a step. `there` is how many were seen to be there, for the next look.
     #[inline]
-    fn look(&self, step: u64, there: &mut usize) -> Look {
-        while *there < self.len() {
-            let state = self.of(*there).seen();
+    fn step_state(&self, step: u64, arrived: &mut usize) -> StepState {
+        while *arrived < self.len() {
+            let state = self.of(*arrived).load_latest();
             if state & STEP < step {
-                return closed(state).map_or(Look::Waiting, |why| Look::Never(*there, why));
+                return closed(state)
+                    .map_or(StepState::Waiting, |why| StepState::NeverArrives(*arrived, why));
             }
-            *there += 1;
+            *arrived += 1;
         }
-        Look::All
+        StepState::AllArrived
     }
 
     /// Whether all have finished, after a step at which all have arrived; as [`look`](Self::look), but a closed word
     /// counts by its number alone, since its member is still at work.
     #[inline]
-    fn have_finished(&self, step: u64, there: &mut usize) -> bool {
-        while *there < self.len() && self.of(*there).seen() & STEP >= step {
-            *there += 1;
+    fn have_finished(&self, step: u64, arrived: &mut usize) -> bool {
+        while *arrived < self.len() && self.of(*arrived).load_latest() & STEP >= step {
+            *arrived += 1;
         }
-        *there == self.len()
+        *arrived == self.len()
     }
 
     /// Looks for a member that will never reach a step, among all of them.
-    fn never(&self, step: u64) -> Option<(usize, Closed)> {
+    fn never_arriving(&self, step: u64) -> Option<(usize, Closed)> {
         (0..self.len()).find_map(|member| {
             let state = self.of(member).0.load(SeqCst);
             closed(state).filter(|_| state & STEP < step).map(|why| (member, why))

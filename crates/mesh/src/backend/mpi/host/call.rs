@@ -6,36 +6,36 @@ use smallvec::SmallVec;
 
 use super::{
     super::session::others,
-    meeting::{Meeting, Patience},
+    barrier::{CallDeadline, HostBarrier},
 };
 use crate::{
     backend::{
         Failure,
-        local::standing::Standings,
+        local::arrival::Arrivals,
         reduce::{self, Vectors},
     },
-    comm::{Blocks, Call, Collective, Signature},
+    comm::{Blocks, Call, CollectiveKind, Signature},
 };
 
 /// Where all others' vectors together are no longer than this, everybody reduces them all: one meeting and not two.
 const WHOLE_BYTES: usize = 8 << 10;
 
 /// Parts of this size and above are given past the caches, in which they would not stay.
-const FAR_BYTES: usize = 32 << 20;
+const NONTEMPORAL_BYTES: usize = 32 << 20;
 /// So much of a result is given past the caches at once, while it is still in the nearest.
-const NEAR_BYTES: usize = 16 << 10;
+const CACHED_BYTES: usize = 16 << 10;
 
 /// One rank's part of one collective.
-pub(super) struct Part<'a> {
-    meeting: &'a mut Meeting,
-    patience: Patience<'a>,
+pub(super) struct SharedMemoryCall<'a> {
+    barrier: &'a mut HostBarrier,
+    deadline: CallDeadline<'a>,
     signature: Signature,
     weight: f64,
     weights: SmallVec<[f64; 8]>,
     /// All were heard to call the same.
-    open: bool,
+    agreed_to_call: bool,
     /// What is given would not stay in a cache anyway.
-    far: bool,
+    nontemporal: bool,
 }
 
 /// The range of one piece of so many bytes; empty past the end.
@@ -43,37 +43,47 @@ fn piece(total: usize, bytes: usize, index: usize) -> Range<usize> {
     (index * bytes).min(total)..((index + 1) * bytes).min(total)
 }
 
-impl<'a> Part<'a> {
-    pub(super) fn new(meeting: &'a mut Meeting, patience: Patience<'a>, call: &Call<'_>) -> Self {
+impl<'a> SharedMemoryCall<'a> {
+    pub(super) fn new(barrier: &'a mut HostBarrier, deadline: CallDeadline<'a>, call: &Call<'_>) -> Self {
         let (signature, weight) = (call.signature, call.weight);
-        let far = signature.part_bytes() >= FAR_BYTES;
-        Part { meeting, patience, signature, weight, weights: SmallVec::new(), open: false, far }
+        let nontemporal = signature.block_bytes() >= NONTEMPORAL_BYTES;
+        SharedMemoryCall {
+            barrier,
+            deadline,
+            signature,
+            weight,
+            weights: SmallVec::new(),
+            agreed_to_call: false,
+            nontemporal,
+        }
     }
 
     pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
-        let (members, me) = (self.meeting.seats.len(), self.meeting.me);
-        let places = Blocks::of(&call.signature, call.lengths, members);
+        let (members, me) = (self.barrier.slots.len(), self.barrier.me);
+        let blocks = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, input, ref mut output, .. } = *call;
-        let part = signature.part_bytes();
+        let block_bytes = signature.block_bytes();
         let is_root = |member: usize| signature.root.is_none_or(|root| root as usize == member);
-        match signature.collective {
-            Collective::Barrier => self.meet(),
-            Collective::AllReduce | Collective::WeightedAllReduce | Collective::Reduce => {
-                if part * (members - 1) <= WHOLE_BYTES {
+        match signature.kind {
+            CollectiveKind::Barrier => self.arrive_and_wait(),
+            CollectiveKind::AllReduce | CollectiveKind::WeightedAllReduce | CollectiveKind::Reduce => {
+                if block_bytes * (members - 1) <= WHOLE_BYTES {
                     self.reduce_whole(output, is_root(me))
                 } else {
                     self.reduce_slices(output, is_root(me))
                 }
             }
-            Collective::ReduceScatter => self.reduce_blocks(input, output),
-            Collective::Broadcast if is_root(me) => self.share(output, None, &mut [], |_| 0..0),
-            collective => {
-                output[places.takes(me, me)].copy_from_slice(&input[places.gives(me, me)]);
-                let (to, from) = (|it| places.gives(me, it), |it| places.takes(me, it));
-                match collective {
-                    Collective::Scatter | Collective::AllToAll => self.share(input, Some(&to), output, from),
+            CollectiveKind::ReduceScatter => self.reduce_blocks(input, output),
+            CollectiveKind::Broadcast if is_root(me) => self.share(output, None, &mut [], |_| 0..0),
+            kind => {
+                output[blocks.recv_range(me, me)].copy_from_slice(&input[blocks.send_range(me, me)]);
+                let (to, from) = (|it| blocks.send_range(me, it), |it| blocks.recv_range(me, it));
+                match kind {
+                    CollectiveKind::Scatter | CollectiveKind::AllToAll => {
+                        self.share(input, Some(&to), output, from)
+                    }
                     // A root gathers from the others alone.
-                    Collective::Gather if is_root(me) => self.share(&[], None, output, from),
+                    CollectiveKind::Gather if is_root(me) => self.share(&[], None, output, from),
                     _ => self.share(input, None, output, from),
                 }
             }
@@ -82,36 +92,36 @@ impl<'a> Part<'a> {
 
     /// What a member can give each other member at once, where it gives each something else: whole cache lines.
     fn share_bytes(&self) -> usize {
-        self.meeting.seats.data / self.meeting.seats.len() / 64 * 64
+        self.barrier.slots.data / self.barrier.slots.len() / 64 * 64
     }
 
     /// Meets the others. At the first meeting all say what they call, and hear it.
     #[inline]
-    fn meet(&mut self) -> Result<(), Failure> {
-        if self.open {
-            return self.meeting.meet(&mut self.patience);
+    fn arrive_and_wait(&mut self) -> Result<(), Failure> {
+        if self.agreed_to_call {
+            return self.barrier.arrive_and_wait(&mut self.deadline);
         }
-        self.open = true;
+        self.agreed_to_call = true;
         let [what, count] = self.signature.pack();
-        self.meeting.meet_and_say([what, count, self.weight.to_bits()], &mut self.patience)?;
+        self.barrier.announce_and_wait([what, count, self.weight.to_bits()], &mut self.deadline)?;
         // All are there, and all see the same: whatever is decided from here on, all decide.
         let mut agreed = true;
-        for member in 0..self.meeting.seats.len() {
-            let [other, other_count, weight] = self.meeting.seats.said(member, self.meeting.step);
+        for member in 0..self.barrier.slots.len() {
+            let [other, other_count, weight] = self.barrier.slots.announced(member, self.barrier.step);
             agreed &= [other, other_count] == [what, count];
             self.weights.push(f64::from_bits(weight));
         }
         if !agreed {
             let said = |member| {
-                let [what, count, _] = self.meeting.seats.said(member, self.meeting.step);
+                let [what, count, _] = self.barrier.slots.announced(member, self.barrier.step);
                 Signature::unpack([what, count])
             };
-            return Err(Failure::Disagree((0..self.meeting.seats.len()).map(said).collect()));
+            return Err(Failure::Mismatch((0..self.barrier.slots.len()).map(said).collect()));
         }
-        if self.signature.collective == Collective::WeightedAllReduce
+        if self.signature.kind == CollectiveKind::WeightedAllReduce
             && self.weights.iter().all(|weight| *weight == 0.0)
         {
-            return Err(Failure::NoWeight);
+            return Err(Failure::ZeroWeights);
         }
         Ok(())
     }
@@ -125,21 +135,22 @@ impl<'a> Part<'a> {
         taken: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
-        let (members, me, part) = (self.meeting.seats.len(), self.meeting.me, self.signature.part_bytes());
+        let (members, me, block_bytes) =
+            (self.barrier.slots.len(), self.barrier.me, self.signature.block_bytes());
         let (bytes, at) = match to {
             Some(_) => (self.share_bytes(), me * self.share_bytes()),
-            None => (self.meeting.seats.data, 0),
+            None => (self.barrier.slots.data, 0),
         };
-        for index in 0..part.div_ceil(bytes).max(1) {
+        for index in 0..block_bytes.div_ceil(bytes).max(1) {
             match to {
                 Some(to) => self.give_each(given, to, index),
-                None => self.meeting.give(0, &given[piece(given.len(), bytes, index)], self.far),
+                None => self.barrier.write(0, &given[piece(given.len(), bytes, index)], self.nontemporal),
             }
-            self.meet()?;
+            self.arrive_and_wait()?;
             for member in others(members, me) {
                 let into = &mut taken[from(member)];
                 let range = piece(into.len(), bytes, index);
-                into[range.clone()].copy_from_slice(self.meeting.given(member, at, range.len()));
+                into[range.clone()].copy_from_slice(self.barrier.read_area(member, at, range.len()));
             }
         }
         Ok(())
@@ -150,18 +161,18 @@ impl<'a> Part<'a> {
         if given.is_empty() {
             return;
         }
-        let (members, me) = (self.meeting.seats.len(), self.meeting.me);
+        let (members, me) = (self.barrier.slots.len(), self.barrier.me);
         let bytes = self.share_bytes();
         for member in others(members, me) {
             let slice = &given[slice(member)];
-            self.meeting.give(member * bytes, &slice[piece(slice.len(), bytes, index)], self.far);
+            self.barrier.write(member * bytes, &slice[piece(slice.len(), bytes, index)], self.nontemporal);
         }
     }
 
     /// Reduces everybody's whole vector, where this member takes the result.
     fn reduce_whole(&mut self, data: &mut [u8], takes: bool) -> Result<(), Failure> {
-        self.meeting.give(0, data, false);
-        self.meet()?;
+        self.barrier.write(0, data, false);
+        self.arrive_and_wait()?;
         if takes {
             let data_pointer = data.as_mut_ptr();
             self.reduce(0, data_pointer.cast_const(), &[data_pointer], data.len());
@@ -171,23 +182,23 @@ impl<'a> Part<'a> {
 
     /// Everybody reduces its slice of the vector, piece by piece, and gives each piece that is done to those who take it.
     fn reduce_slices(&mut self, data: &mut [u8], takes: bool) -> Result<(), Failure> {
-        let (members, me, total) = (self.meeting.seats.len(), self.meeting.me, data.len());
+        let (members, me, total) = (self.barrier.slots.len(), self.barrier.me, data.len());
         // Slices are whole elements, and begin at cache lines where the vector does.
         let each = total.div_ceil(members).next_multiple_of(64);
         let slice = |member: usize| (member * each).min(total)..((member + 1) * each).min(total);
-        let (bytes, results) = (self.share_bytes(), self.meeting.seats.data);
+        let (bytes, results) = (self.share_bytes(), self.barrier.slots.data);
         let rounds = each.div_ceil(bytes);
         // A meeting is for the pieces to reduce and for the results of those before.
         for index in 0..=rounds {
             if index < rounds {
                 self.give_each(data, slice, index);
             }
-            self.meet()?;
+            self.arrive_and_wait()?;
             if index > 0 && takes {
                 for member in others(members, me) {
                     let into = &mut data[slice(member)];
                     let range = piece(into.len(), bytes, index - 1);
-                    into[range.clone()].copy_from_slice(self.meeting.given(member, results, range.len()));
+                    into[range.clone()].copy_from_slice(self.barrier.read_area(member, results, range.len()));
                 }
             }
             if index < rounds {
@@ -201,30 +212,30 @@ impl<'a> Part<'a> {
 
     /// Reduces a piece of this member's slice, and gives the result; it also takes it, or leaves the piece as it is.
     fn reduce_piece(&mut self, mine: &mut [u8], at: usize, takes: bool) {
-        let results = self.meeting.seats.data;
-        if self.far && takes {
-            for (index, mine) in mine.chunks_mut(NEAR_BYTES).enumerate() {
-                let (offset, own) = (index * NEAR_BYTES, mine.as_mut_ptr());
+        let results = self.barrier.slots.data;
+        if self.nontemporal && takes {
+            for (index, mine) in mine.chunks_mut(CACHED_BYTES).enumerate() {
+                let (offset, own) = (index * CACHED_BYTES, mine.as_mut_ptr());
                 self.reduce(at + offset, own.cast_const(), &[own], mine.len());
-                self.meeting.give(results + offset, mine, true);
+                self.barrier.write(results + offset, mine, true);
             }
             return;
         }
         let (own, len) = (mine.as_mut_ptr(), mine.len());
-        let result = self.meeting.room(results, len).as_mut_ptr();
+        let result = self.barrier.write_area(results, len).as_mut_ptr();
         let outputs = if takes { &[result, own][..] } else { &[result] };
         self.reduce(at, own.cast_const(), outputs, len);
     }
 
     /// Everybody reduces its block of what all give.
     fn reduce_blocks(&mut self, given: &[u8], result: &mut [u8]) -> Result<(), Failure> {
-        let (me, part) = (self.meeting.me, self.signature.part_bytes());
-        let block = |member: usize| member * part..(member + 1) * part;
+        let (me, block_bytes) = (self.barrier.me, self.signature.block_bytes());
+        let block = |member: usize| member * block_bytes..(member + 1) * block_bytes;
         let bytes = self.share_bytes();
-        for index in 0..part.div_ceil(bytes).max(1) {
+        for index in 0..block_bytes.div_ceil(bytes).max(1) {
             self.give_each(given, block, index);
-            self.meet()?;
-            let range = piece(part, bytes, index);
+            self.arrive_and_wait()?;
+            let range = piece(block_bytes, bytes, index);
             let own = given[block(me)][range.clone()].as_ptr();
             let result = &mut result[range];
             self.reduce(me * bytes, own, &[result.as_mut_ptr()], result.len());
@@ -237,9 +248,9 @@ impl<'a> Part<'a> {
         if bytes == 0 {
             return;
         }
-        let me = self.meeting.me;
-        let inputs: SmallVec<[*const u8; 8]> = (0..self.meeting.seats.len())
-            .map(|member| if member == me { own } else { self.meeting.given(member, at, bytes).as_ptr() })
+        let me = self.barrier.me;
+        let inputs: SmallVec<[*const u8; 8]> = (0..self.barrier.slots.len())
+            .map(|member| if member == me { own } else { self.barrier.read_area(member, at, bytes).as_ptr() })
             .collect();
         let vectors = Vectors { inputs: &inputs, outputs };
         let range = 0..bytes / self.signature.element.bytes();

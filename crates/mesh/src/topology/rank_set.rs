@@ -8,15 +8,15 @@ use std::{
     },
 };
 
-use super::{error::LayoutError, member::Member, statistics::Totals};
-use crate::comm::Term;
+use super::{error::LayoutError, member::Member, statistics::ResourceTotals};
+use crate::comm::Generation;
 
 /// The name of the group of all ranks.
 pub(super) const WORLD: &str = "world";
 
 /// What a group is, for as long as its mesh keeps its shape.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct GroupInfo {
     pub(super) name: String,
     /// The axis that it belongs to; nothing for `world` and custom groups.
     pub(super) axis: Option<String>,
@@ -26,45 +26,46 @@ pub(super) struct Facts {
 
 /// A handle on a named subset of a mesh's ranks. Clones are cheap.
 ///
-/// Members have a number within the group, their *group rank*, in the order of [`ranks`](Group::ranks). Once the mesh is
-/// reshaped, every call but [`name`](Group::name) fails with [`LayoutError::Stale`]: whoever kept the handle would
+/// GroupSpec have a number within the group, their *group rank*, in the order of [`ranks`](RankSet::ranks). Once the mesh is
+/// reshaped, every call but [`name`](RankSet::name) fails with [`LayoutError::Stale`]: whoever kept the handle would
 /// otherwise talk to the wrong devices.
 #[derive(Clone)]
-pub struct Group {
-    pub(super) facts: Arc<Facts>,
+pub struct RankSet {
+    pub(super) info: Arc<GroupInfo>,
     pub(super) members: Arc<[Member]>,
     /// The arrangement that this belongs to: it ends when the mesh gets another.
-    pub(super) term: Term,
+    pub(super) generation: Generation,
     /// The arrangement that the mesh has now.
-    pub(super) now: Arc<AtomicU64>,
+    pub(super) current_generation: Arc<AtomicU64>,
 }
 
-impl Group {
+impl RankSet {
     /// What it is called.
     pub fn name(&self) -> &str {
-        &self.facts.name
+        &self.info.name
     }
 
     /// Fails where the mesh was reshaped after this handle was made.
     pub fn check(&self) -> Result<(), LayoutError> {
         // What the handle reads was complete before it was made, and is never changed: the number alone counts.
-        let (made, now) = (self.term.generation(), self.now.load(Ordering::Acquire));
-        if now == made {
+        let (generation, current) =
+            (self.generation.number(), self.current_generation.load(Ordering::Acquire));
+        if current == generation {
             return Ok(());
         }
-        Err(LayoutError::Stale { group: self.facts.name.clone(), made, now })
+        Err(LayoutError::Stale { group: self.info.name.clone(), generation, current })
     }
 
     /// The axis that it belongs to; nothing for `world` and for custom groups.
     pub fn axis(&self) -> Result<Option<&str>, LayoutError> {
         self.check()?;
-        Ok(self.facts.axis.as_deref())
+        Ok(self.info.axis.as_deref())
     }
 
     /// The mesh's ranks in it, in the order of their group ranks.
     pub fn ranks(&self) -> Result<&[usize], LayoutError> {
         self.check()?;
-        Ok(&self.facts.ranks)
+        Ok(&self.info.ranks)
     }
 
     /// How many members it has: at least one.
@@ -95,18 +96,21 @@ impl Group {
     }
 
     /// What its devices have together.
-    pub fn totals(&self) -> Result<Totals, LayoutError> {
-        Ok(Totals::of(self.members()?))
+    pub fn totals(&self) -> Result<ResourceTotals, LayoutError> {
+        Ok(ResourceTotals::of(self.members()?))
     }
 
     fn not_in_group(&self, asked: String) -> LayoutError {
-        let Facts { name, ranks, .. } = &*self.facts;
+        let GroupInfo { name, ranks, .. } = &*self.info;
         LayoutError::NotInGroup { asked, group: name.clone(), ranks: ranks.clone() }
     }
 }
 
-impl fmt::Debug for Group {
+impl fmt::Debug for RankSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group").field("facts", &self.facts).field("term", &self.term).finish_non_exhaustive()
+        f.debug_struct("RankSet")
+            .field("info", &self.info)
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
     }
 }

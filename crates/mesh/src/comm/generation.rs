@@ -8,24 +8,24 @@ use std::{
     },
 };
 
-use super::core::Core;
+use super::inner::Inner;
 
 /// For how long groups are valid: until a [mesh](crate::topology::Mesh) is reshaped, say. All clones are the same term.
 ///
 /// ```
-/// use evener_mesh::comm::{Comm, CommError, Members, Operation, Term};
+/// use evener_mesh::comm::{World, CommError, GroupSpec, ReduceOp, Generation};
 ///
-/// let term = Term::new(4);
-/// let comm = Comm::local(1).remove(0);
-/// let group = comm.group(Members::new("tp_0", [0]).term(&term))?;
-/// group.all_reduce(&mut [1.0f32], Operation::Sum)?;
+/// let term = Generation::new(4);
+/// let world = World::local(1).remove(0);
+/// let group = world.new_group(GroupSpec::new("tp_0", [0]).term(&term))?;
+/// group.all_reduce(&mut [1.0f32], ReduceOp::Sum)?;
 /// term.end();
 /// assert!(matches!(group.barrier(), Err(CommError::Stale { generation: 4, .. })));
 /// # Ok::<(), CommError>(())
 /// ```
 #[derive(Clone, Default)]
-pub struct Term {
-    generation: u64,
+pub struct Generation {
+    number: u64,
     shared: Arc<Shared>,
 }
 
@@ -33,22 +33,22 @@ pub struct Term {
 struct Shared {
     ended: AtomicBool,
     /// This process's places in groups of this term, of which the others are told when it ends.
-    groups: Mutex<Vec<Weak<Core>>>,
+    groups: Mutex<Vec<Weak<Inner>>>,
 }
 
-impl Term {
+impl Generation {
     /// A term of a mesh's generation of this number.
-    pub fn new(generation: u64) -> Self {
-        Term { generation, ..Term::default() }
+    pub fn new(number: u64) -> Self {
+        Generation { number, ..Generation::default() }
     }
 
-    /// Ends it: every group of this term fails from now on with [`Stale`](super::CommError::Stale), and ranks that wait
+    /// CheckedBuffers it: every group of this term fails from now on with [`Stale`](super::CommError::Stale), and ranks that wait
     /// for this one in such a group get an error at once that says why. A call that is under way on this rank ends first,
     /// as it would have.
     pub fn end(&self) {
         self.shared.ended.store(true, SeqCst);
         let groups = std::mem::take(&mut *self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner));
-        groups.iter().filter_map(Weak::upgrade).for_each(|core| core.part());
+        groups.iter().filter_map(Weak::upgrade).for_each(|inner| inner.leave_if_unusable());
     }
 
     /// Whether it has ended.
@@ -58,26 +58,26 @@ impl Term {
     }
 
     /// The number of the generation.
-    pub fn generation(&self) -> u64 {
-        self.generation
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Whether both are the same term.
-    pub(crate) fn is(&self, other: &Term) -> bool {
+    pub(crate) fn is(&self, other: &Generation) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Remembers a group, to tell its others when this ends.
-    pub(super) fn watch(&self, core: &Arc<Core>) {
+    pub(super) fn watch(&self, inner: &Arc<Inner>) {
         let mut groups = self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner);
         groups.retain(|it| it.strong_count() > 0);
-        groups.push(Arc::downgrade(core));
+        groups.push(Arc::downgrade(inner));
     }
 }
 
-impl fmt::Debug for Term {
+impl fmt::Debug for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ended = if self.has_ended() { ", ended" } else { "" };
-        write!(f, "Term({}{ended})", self.generation)
+        write!(f, "Generation({}{ended})", self.number)
     }
 }

@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-use super::term::Term;
+use super::generation::Generation;
 
 /// Who is in a group. Every member makes the group from an equal description.
 ///
 /// ```
 /// use std::time::Duration;
-/// use evener_mesh::comm::Members;
+/// use evener_mesh::comm::GroupSpec;
 ///
-/// let members = Members::new("tp_0", [2, 3]).timeout(Duration::from_secs(5));
+/// let members = GroupSpec::new("tp_0", [2, 3]).timeout(Duration::from_secs(5));
 /// assert_eq!(members.ranks(), [2, 3]);
 /// ```
 #[derive(Debug, Clone)]
-pub struct Members {
+pub struct GroupSpec {
     pub(super) name: String,
     pub(super) ranks: Vec<usize>,
     pub(super) timeout: Option<Duration>,
     /// The group is valid until any of these ends.
-    pub(super) terms: Vec<Term>,
+    pub(super) generations: Vec<Generation>,
 }
 
-impl Members {
+impl GroupSpec {
     /// A group of this name with these ranks of the world, in this order.
     pub fn new(name: impl Into<String>, ranks: impl Into<Vec<usize>>) -> Self {
-        Members { name: name.into(), ranks: ranks.into(), timeout: None, terms: Vec::new() }
+        GroupSpec { name: name.into(), ranks: ranks.into(), timeout: None, generations: Vec::new() }
     }
 
     /// How long a call waits for the others. Otherwise the group has the timeout of the one it is made from.
@@ -35,14 +35,14 @@ impl Members {
     }
 
     /// Makes the group valid only until this term ends, or one that it was given before.
-    pub fn term(self, term: &Term) -> Self {
-        self.all_terms(std::slice::from_ref(term))
+    pub fn generation(self, generation: &Generation) -> Self {
+        self.all_generations(std::slice::from_ref(generation))
     }
 
-    pub(crate) fn all_terms(mut self, terms: &[Term]) -> Self {
-        for term in terms {
-            if !self.terms.iter().any(|it| it.is(term)) {
-                self.terms.push(term.clone());
+    pub(crate) fn all_generations(mut self, generations: &[Generation]) -> Self {
+        for generation in generations {
+            if !self.generations.iter().any(|it| it.is(generation)) {
+                self.generations.push(generation.clone());
             }
         }
         self
@@ -50,7 +50,7 @@ impl Members {
 
     /// What the back end calls the group, so that those of one name before and after a reshape are two.
     pub(super) fn key(&self) -> String {
-        let generations = self.terms.iter().map(|term| format!("#{}", term.generation()));
+        let generations = self.generations.iter().map(|generation| format!("#{}", generation.number()));
         std::iter::once(self.name.clone()).chain(generations).collect()
     }
 

@@ -3,7 +3,7 @@
 /// Copies to memory that another core reads next, without leaving it in this one's cache: where cores share no cache,
 /// what is dirty in one gets to another several times as slowly as from memory.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn stream(into: &mut [u8], from: &[u8]) {
+pub(super) fn copy_nontemporal(into: &mut [u8], from: &[u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 
     let (to, rest) = into.as_chunks_mut::<16>();
@@ -23,7 +23,7 @@ pub(super) fn stream(into: &mut [u8], from: &[u8]) {
 
 /// Copies.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn stream(into: &mut [u8], from: &[u8]) {
+pub(super) fn copy_nontemporal(into: &mut [u8], from: &[u8]) {
     into.copy_from_slice(from);
 }
 
@@ -37,7 +37,7 @@ mod test {
         for (start, end) in [(0, 0), (0, 1000), (1, 1000), (3, 20), (16, 144), (5, 6)] {
             for shift in 0..17 {
                 let mut into = vec![1; 1100];
-                stream(&mut into[shift..][..end - start], &from[start..end]);
+                copy_nontemporal(&mut into[shift..][..end - start], &from[start..end]);
                 assert_eq!(into[shift..][..end - start], from[start..end]);
                 assert!(into[..shift].iter().chain(&into[shift + end - start..]).all(|it| *it == 1));
             }

@@ -5,28 +5,28 @@ use std::{ffi::c_int, ops::Range};
 use smallvec::SmallVec;
 
 use super::{
-    session::{Openings, Session, others},
-    wire::{HEADER_BYTES, PIECE_BYTES},
+    messenger::{HEADER_BYTES, PIECE_BYTES},
+    session::{MemberMessages, Session, others},
 };
 use crate::{
     backend::{
         Failure,
         reduce::{self, Vectors},
     },
-    comm::{Blocks, Call, Collective, Signature},
+    comm::{Blocks, Call, CollectiveKind, Signature},
 };
 
 /// Where all others' vectors together are no longer than this, everybody gets them whole and reduces them all.
 const WHOLE_BYTES: usize = 64 << 10;
 /// Parts from this size on are sent past the caches: from a core that is far away, what is dirty in one comes slowly.
-const FAR_BYTES: usize = 8 << 20;
+const NONTEMPORAL_BYTES: usize = 8 << 20;
 /// Parts up to this size go in pieces so short that the library sends them at once, without asking the receiver first.
 const SHORT_BYTES: usize = 32 << 10;
 
 // What each of a group's tags is for.
-pub(super) const PIECES: c_int = 0;
-const RESULTS: c_int = 1;
-pub(super) const EXCHANGES: c_int = 2;
+pub(super) const PIECE_TAG: c_int = 0;
+const RESULT_TAG: c_int = 1;
+pub(super) const EXCHANGE_TAG: c_int = 2;
 
 /// The ranges of a vector's pieces; none where it is empty.
 pub(super) fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
@@ -34,7 +34,7 @@ pub(super) fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// One rank's part of one collective.
-pub(super) struct Part<'a, 'b> {
+pub(super) struct MessageCall<'a, 'b> {
     session: &'b mut Session<'a>,
     signature: Signature,
     me: usize,
@@ -44,16 +44,19 @@ pub(super) struct Part<'a, 'b> {
     weights: SmallVec<[f64; 8]>,
 }
 
-impl<'a, 'b> Part<'a, 'b> {
+impl<'a, 'b> MessageCall<'a, 'b> {
     pub(super) fn new(session: &'b mut Session<'a>, signature: Signature, me: usize, tag: c_int) -> Self {
-        let (part, eager) = (signature.part_bytes(), (session.wire().eager_bytes - HEADER_BYTES) / 64 * 64);
-        let piece_bytes = match part {
-            part if part <= eager => eager,
-            part if part <= SHORT_BYTES => part.div_ceil(part.div_ceil(eager)).next_multiple_of(64),
+        let (block_bytes, eager) =
+            (signature.block_bytes(), (session.messenger().eager_bytes - HEADER_BYTES) / 64 * 64);
+        let piece_bytes = match block_bytes {
+            block_bytes if block_bytes <= eager => eager,
+            block_bytes if block_bytes <= SHORT_BYTES => {
+                block_bytes.div_ceil(block_bytes.div_ceil(eager)).next_multiple_of(64)
+            }
             _ => PIECE_BYTES,
         };
-        session.far = part >= FAR_BYTES;
-        Part { session, signature, me, tag, piece_bytes, weights: SmallVec::new() }
+        session.nontemporal = block_bytes >= NONTEMPORAL_BYTES;
+        MessageCall { session, signature, me, tag, piece_bytes, weights: SmallVec::new() }
     }
 
     /// How many pieces a vector has.
@@ -70,54 +73,58 @@ impl<'a, 'b> Part<'a, 'b> {
 
     #[inline]
     pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
-        let (part, others) = (call.signature.part_bytes(), self.session.ranks.len() - 1);
-        let is_short = part <= 2 * self.piece_bytes && part * others <= WHOLE_BYTES;
-        match call.signature.collective {
-            Collective::AllReduce if is_short => self.all_reduce_short(call.output),
+        let (block_bytes, others) = (call.signature.block_bytes(), self.session.ranks.len() - 1);
+        let is_short = block_bytes <= 2 * self.piece_bytes && block_bytes * others <= WHOLE_BYTES;
+        match call.signature.kind {
+            CollectiveKind::AllReduce if is_short => self.all_reduce_short(call.output),
             _ => self.run_any(call),
         }
     }
 
     fn run_any(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
         let (members, me) = (self.session.ranks.len(), self.me);
-        let places = Blocks::of(&call.signature, call.lengths, members);
+        let blocks = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, weight, input, ref mut output, .. } = *call;
-        let part = signature.part_bytes();
+        let block_bytes = signature.block_bytes();
         let root = signature.root.map(|root| root as usize);
-        if signature.collective == Collective::WeightedAllReduce {
+        if signature.kind == CollectiveKind::WeightedAllReduce {
             self.weights.resize(members, weight);
         }
-        match signature.collective {
-            Collective::AllReduce | Collective::WeightedAllReduce => {
-                if part * (members - 1) <= WHOLE_BYTES {
-                    self.reduce_slices(None, output, |_| 0..part, 0)?;
+        match signature.kind {
+            CollectiveKind::AllReduce | CollectiveKind::WeightedAllReduce => {
+                if block_bytes * (members - 1) <= WHOLE_BYTES {
+                    self.reduce_slices(None, output, |_| 0..block_bytes, 0)?;
                 } else {
                     self.all_reduce(output)?;
                 }
             }
-            Collective::Reduce => {
-                let slice = |member| if Some(member) == root { 0..part } else { 0..0 };
+            CollectiveKind::Reduce => {
+                let slice = |member| if Some(member) == root { 0..block_bytes } else { 0..0 };
                 self.reduce_slices(None, output, slice, 0)?;
             }
-            Collective::ReduceScatter => {
-                self.reduce_slices(Some(input), output, |it| places.given(me, it), me * part)?;
+            CollectiveKind::ReduceScatter => {
+                self.reduce_slices(Some(input), output, |it| blocks.input_block(me, it), me * block_bytes)?;
             }
-            Collective::Broadcast if Some(me) == root => {
-                self.swap(output, |member| places.gives(me, member), &mut [], |_| 0..0)?;
+            CollectiveKind::Broadcast if Some(me) == root => {
+                self.exchange(output, |member| blocks.send_range(me, member), &mut [], |_| 0..0)?;
             }
             _ => {
-                output[places.takes(me, me)].copy_from_slice(&input[places.gives(me, me)]);
-                let (to, from) = (|it| places.gives(me, it), |it| places.takes(me, it));
-                self.swap(input, to, output, from)?;
+                output[blocks.recv_range(me, me)].copy_from_slice(&input[blocks.send_range(me, me)]);
+                let (to, from) = (|it| blocks.send_range(me, it), |it| blocks.recv_range(me, it));
+                self.exchange(input, to, output, from)?;
             }
         }
         self.session.finish()
     }
 
     /// Tells everybody what is called, with the first piece of what each is to get.
-    fn begin(&mut self, to: impl Fn(usize) -> Range<usize>, from: &[u8]) -> Result<Openings, Failure> {
-        let (piece, tag) = (self.piece_bytes, self.tag + PIECES);
-        self.session.tell(self.me, tag, |member| {
+    fn send_first(
+        &mut self,
+        to: impl Fn(usize) -> Range<usize>,
+        from: &[u8],
+    ) -> Result<MemberMessages, Failure> {
+        let (piece, tag) = (self.piece_bytes, self.tag + PIECE_TAG);
+        self.session.send_to_all(self.me, tag, |member| {
             let given = &from[to(member)];
             &given[..given.len().min(piece)]
         })
@@ -125,31 +132,31 @@ impl<'a, 'b> Part<'a, 'b> {
 
     /// As `begin`, and sends the second piece too before anybody is heard; with that of this rank's slice on its way.
     #[inline]
-    fn begin_two(
+    fn send_first_two(
         &mut self,
         slice: impl Fn(usize) -> Range<usize> + Copy,
         from: &[u8],
         rounds: usize,
-        second: &mut Option<Openings>,
-    ) -> Result<Openings, Failure> {
-        let (openings, me) = (self.begin(slice, from)?, self.me);
+        second: &mut Option<MemberMessages>,
+    ) -> Result<MemberMessages, Failure> {
+        let (messages, me) = (self.send_first(slice, from)?, self.me);
         // Where all weights are 0 the group stays in use, so nothing may be left on its way.
-        if rounds > 1 && self.signature.collective != Collective::WeightedAllReduce {
-            *second = Some(self.trade(from, slice, |_| slice(me).len(), 1)?);
+        if rounds > 1 && self.signature.kind != CollectiveKind::WeightedAllReduce {
+            *second = Some(self.exchange_piece(from, slice, |_| slice(me).len(), 1)?);
         }
-        self.agree(&openings)?;
-        Ok(openings)
+        self.agree(&messages)?;
+        Ok(messages)
     }
 
     /// Hears from everybody what is called.
-    fn agree(&mut self, openings: &Openings) -> Result<(), Failure> {
+    fn agree(&mut self, messages: &MemberMessages) -> Result<(), Failure> {
         let (members, me) = (self.session.ranks.len(), self.me);
-        self.session.hear(me, openings)?;
+        self.session.wait_all(me, messages)?;
         let mine = self.signature.pack();
         let (mut agreed, mut late) = (true, false);
         for member in others(members, me) {
-            let Some(ticket) = openings[member] else { continue };
-            let header = self.session.header_of(ticket);
+            let Some(message) = messages[member] else { continue };
+            let header = self.session.header_of(message);
             agreed &= header.signature == mine;
             late |= header.call != self.session.header.call;
             if let Some(weight) = self.weights.get_mut(member) {
@@ -157,62 +164,62 @@ impl<'a, 'b> Part<'a, 'b> {
             }
         }
         if !agreed || late {
-            let called = (0..members).map(|member| match openings[member] {
-                Some(ticket) => Signature::unpack(self.session.header_of(ticket).signature),
+            let called = (0..members).map(|member| match messages[member] {
+                Some(message) => Signature::unpack(self.session.header_of(message).signature),
                 None => Some(self.signature),
             });
-            return Err(Failure::Disagree(called.collect()));
+            return Err(Failure::Mismatch(called.collect()));
         }
         if !self.weights.is_empty() && self.weights.iter().all(|it| *it == 0.0) {
-            self.close(openings);
+            self.release_all(messages);
             self.session.finish()?;
-            return Err(Failure::NoWeight);
+            return Err(Failure::ZeroWeights);
         }
         Ok(())
     }
 
     /// Lets go of the openings.
     #[inline(always)]
-    fn close(&mut self, openings: &Openings) {
-        openings.iter().flatten().for_each(|ticket| self.session.release(*ticket));
+    fn release_all(&mut self, messages: &MemberMessages) {
+        messages.iter().flatten().for_each(|message| self.session.release(*message));
     }
 
     /// Sends everybody a part of what this rank has, and receives a part from everybody.
-    fn swap(
+    fn exchange(
         &mut self,
         given: &[u8],
         to: impl Fn(usize) -> Range<usize>,
         taken: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
-        let openings = self.begin(&to, given)?;
-        self.agree(&openings)?;
-        self.take(&openings, taken, &from, 0)?;
+        let messages = self.send_first(&to, given)?;
+        self.agree(&messages)?;
+        self.receive_piece(&messages, taken, &from, 0)?;
         let longest = others(self.session.ranks.len(), self.me).map(|it| to(it).len().max(from(it).len()));
         for index in 1..self.rounds(longest.max().unwrap_or(0)) {
-            let expected = self.trade(given, &to, |member| from(member).len(), index)?;
-            self.take(&expected, taken, &from, index)?;
+            let expected = self.exchange_piece(given, &to, |member| from(member).len(), index)?;
+            self.receive_piece(&expected, taken, &from, index)?;
         }
         Ok(())
     }
 
     /// Waits for a piece of what each gives, and takes it to its place.
-    fn take(
+    fn receive_piece(
         &mut self,
-        pieces: &Openings,
+        pieces: &MemberMessages,
         taken: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
         index: usize,
     ) -> Result<(), Failure> {
-        self.session.hear(self.me, pieces)?;
-        for (member, ticket) in pieces.iter().enumerate() {
-            let Some(ticket) = *ticket else { continue };
+        self.session.wait_all(self.me, pieces)?;
+        for (member, message) in pieces.iter().enumerate() {
+            let Some(message) = *message else { continue };
             let into = &mut taken[from(member)];
             let range = self.piece(into.len(), index);
             let len = range.len();
-            into[range].copy_from_slice(&self.session.data_of(ticket)[..len]);
+            into[range].copy_from_slice(&self.session.data_of(message)[..len]);
         }
-        self.close(pieces);
+        self.release_all(pieces);
         Ok(())
     }
 
@@ -220,7 +227,7 @@ impl<'a, 'b> Part<'a, 'b> {
     // By itself: with all the others in one function, it would save and restore for them.
     #[inline(never)]
     fn all_reduce_short(&mut self, data: &mut [u8]) -> Result<(), Failure> {
-        let (members, me, tag, len) = (self.session.ranks.len(), self.me, self.tag + PIECES, data.len());
+        let (members, me, tag, len) = (self.session.ranks.len(), self.me, self.tag + PIECE_TAG, data.len());
         let (first, second) = (self.piece(len, 0), self.piece(len, 1));
         // Everything that can wait comes after sending: the others wait for that.
         for member in others(members, me) {
@@ -229,17 +236,17 @@ impl<'a, 'b> Part<'a, 'b> {
                 self.session.send(member, tag, &data[second.clone()])?;
             }
         }
-        let mut pieces = self.session.expect_all(me, tag)?;
-        let next = if second.is_empty() { None } else { Some(self.session.expect_all(me, tag)?) };
-        self.session.settle()?;
+        let mut pieces = self.session.start_recv_all(me, tag)?;
+        let next = if second.is_empty() { None } else { Some(self.session.start_recv_all(me, tag)?) };
+        self.session.release_sent()?;
         // Most are here soon, and of the same call.
-        if !self.session.hear_soon(&pieces)? {
+        if !self.session.poll_all(&pieces)? {
             self.agree(&pieces)?;
         }
         self.reduce_in_place(&pieces, &mut data[first]);
         if let Some(next) = next {
             pieces = next;
-            self.session.hear(me, &pieces)?;
+            self.session.wait_all(me, &pieces)?;
             self.reduce_in_place(&pieces, &mut data[second]);
         }
         self.session.finish()
@@ -247,10 +254,10 @@ impl<'a, 'b> Part<'a, 'b> {
 
     /// Reduces a piece of everybody's into this rank's own, and lets go of the others'.
     #[inline]
-    fn reduce_in_place(&mut self, pieces: &Openings, here: &mut [u8]) {
+    fn reduce_in_place(&mut self, pieces: &MemberMessages, here: &mut [u8]) {
         let own = here.as_mut_ptr();
         self.reduce(pieces, own, &[own], here.len());
-        self.close(pieces);
+        self.release_all(pieces);
     }
 
     /// Everybody reduces its slice of the vector piece by piece, and gives the others each piece that is done.
@@ -262,49 +269,54 @@ impl<'a, 'b> Part<'a, 'b> {
         let total = data.len();
         let slice = |member: usize| (member * each).min(total)..((member + 1) * each).min(total);
         let rounds = self.rounds(slice(0).len());
-        let (results, mine) = (self.tag + RESULTS, slice(me));
+        let (results, mine) = (self.tag + RESULT_TAG, slice(me));
         let mut second = None;
-        let mut pieces = Some(self.begin_two(slice, data, rounds, &mut second)?);
-        let mut reduced: Openings = Openings::from_elem(None, members);
+        let mut pieces = Some(self.send_first_two(slice, data, rounds, &mut second)?);
+        let mut reduced: MemberMessages = MemberMessages::from_elem(None, members);
         for index in 0..=rounds {
-            let (mut next_pieces, mut next_reduced) = (None, Openings::from_elem(None, members));
+            let (mut next_pieces, mut next_reduced) = (None, MemberMessages::from_elem(None, members));
             if index < rounds {
                 for member in others(members, me) {
                     if !self.piece(slice(member).len(), index).is_empty() {
-                        next_reduced[member] = Some(self.session.expect(member, results)?);
+                        next_reduced[member] = Some(self.session.start_recv(member, results)?);
                     }
                 }
                 if index + 1 < rounds {
                     next_pieces = Some(match second.take() {
                         Some(second) => second,
-                        None => self.trade(data, slice, |_| mine.len(), index + 1)?,
+                        None => self.exchange_piece(data, slice, |_| mine.len(), index + 1)?,
                     });
                 }
                 let here = &mut data[mine.clone()][self.piece(mine.len(), index)];
                 if let Some(pieces) = pieces.take() {
-                    self.session.hear(self.me, &pieces)?;
+                    self.session.wait_all(self.me, &pieces)?;
                     self.reduce_and_send(&pieces, here, results)?;
-                    self.close(&pieces);
+                    self.release_all(&pieces);
                 }
             }
-            self.take(&reduced, data, slice, index.saturating_sub(1))?;
+            self.receive_piece(&reduced, data, slice, index.saturating_sub(1))?;
             (pieces, reduced) = (next_pieces, next_reduced);
         }
         Ok(())
     }
 
     /// Reduces a piece of everybody's in place, and sends the result to everybody.
-    fn reduce_and_send(&mut self, pieces: &Openings, here: &mut [u8], tag: c_int) -> Result<(), Failure> {
+    fn reduce_and_send(
+        &mut self,
+        pieces: &MemberMessages,
+        here: &mut [u8],
+        tag: c_int,
+    ) -> Result<(), Failure> {
         if here.is_empty() {
             return Ok(());
         }
         let mut members = others(self.session.ranks.len(), self.me);
         // The first message is written while the result is in the nearest cache.
         if let Some(member) = members.next() {
-            let ticket = self.session.prepare()?;
-            let room = self.session.room(ticket)[..here.len()].as_mut_ptr();
-            self.reduce(pieces, here.as_ptr(), &[here.as_mut_ptr(), room], here.len());
-            self.session.post(ticket, member, tag, here.len())?;
+            let message = self.session.prepare()?;
+            let data = self.session.data_mut(message)[..here.len()].as_mut_ptr();
+            self.reduce(pieces, here.as_ptr(), &[here.as_mut_ptr(), data], here.len());
+            self.session.post(message, member, tag, here.len())?;
         }
         members.try_for_each(|member| self.session.send(member, tag, here))
     }
@@ -322,10 +334,11 @@ impl<'a, 'b> Part<'a, 'b> {
         let longest = (0..members).map(|member| slice(member).len()).max().unwrap_or(0);
         let rounds = self.rounds(longest);
         let mut next = None;
-        let mut pieces = self.begin_two(slice, given.unwrap_or(result), rounds, &mut next)?;
+        let mut pieces = self.send_first_two(slice, given.unwrap_or(result), rounds, &mut next)?;
         for index in 0.. {
             if index + 1 < rounds && next.is_none() {
-                next = Some(self.trade(given.unwrap_or(result), slice, |_| mine.len(), index + 1)?);
+                next =
+                    Some(self.exchange_piece(given.unwrap_or(result), slice, |_| mine.len(), index + 1)?);
             }
             let range = self.piece(mine.len(), index);
             let output = result[range.clone()].as_mut_ptr();
@@ -334,27 +347,27 @@ impl<'a, 'b> Part<'a, 'b> {
                 None => output.cast_const(),
             };
             self.reduce(&pieces, own, &[output], range.len());
-            self.close(&pieces);
+            self.release_all(&pieces);
             let Some(more) = next.take() else { break };
             pieces = more;
-            self.session.hear(self.me, &pieces)?;
+            self.session.wait_all(self.me, &pieces)?;
         }
         Ok(())
     }
 
     /// Sends everybody a piece of what it is given, and expects the same piece from everybody who gives so much.
-    fn trade(
+    fn exchange_piece(
         &mut self,
         given: &[u8],
         to: impl Fn(usize) -> Range<usize>,
         gives: impl Fn(usize) -> usize,
         index: usize,
-    ) -> Result<Openings, Failure> {
-        let (members, me, tag) = (self.session.ranks.len(), self.me, self.tag + PIECES);
-        let mut expected = Openings::from_elem(None, members);
+    ) -> Result<MemberMessages, Failure> {
+        let (members, me, tag) = (self.session.ranks.len(), self.me, self.tag + PIECE_TAG);
+        let mut expected = MemberMessages::from_elem(None, members);
         for member in others(members, me) {
             if !self.piece(gives(member), index).is_empty() {
-                expected[member] = Some(self.session.expect(member, tag)?);
+                expected[member] = Some(self.session.start_recv(member, tag)?);
             }
         }
         for member in others(members, me) {
@@ -367,14 +380,14 @@ impl<'a, 'b> Part<'a, 'b> {
     }
 
     /// Reduces a piece of everybody's, this rank's own at its place, in the order of ranks.
-    fn reduce(&mut self, pieces: &Openings, own: *const u8, outputs: &[*mut u8], bytes: usize) {
+    fn reduce(&mut self, pieces: &MemberMessages, own: *const u8, outputs: &[*mut u8], bytes: usize) {
         if bytes == 0 {
             return;
         }
         // Not collected: that would move them before they are all written.
         let mut inputs = SmallVec::<[*const u8; 8]>::new();
-        for ticket in pieces {
-            inputs.push(ticket.map_or(own, |ticket| self.session.data_of(ticket).as_ptr()));
+        for message in pieces {
+            inputs.push(message.map_or(own, |message| self.session.data_of(message).as_ptr()));
         }
         let vectors = Vectors { inputs: &inputs, outputs };
         let range = 0..bytes / self.signature.element.bytes();

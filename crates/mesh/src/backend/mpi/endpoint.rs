@@ -11,22 +11,22 @@ use std::{
 };
 
 #[cfg(target_os = "linux")]
-use super::host::{self, Attendance};
+use super::host::{self, SharedMemoryMember};
 use super::{
     Shared,
-    part::{EXCHANGES, Part, pieces},
+    call::{EXCHANGE_TAG, MessageCall, pieces},
+    messenger::PIECE_BYTES,
+    notice::NoticeSender,
     session::{Session, clock},
-    wire::PIECE_BYTES,
-    word::Speaker,
 };
 use crate::{
-    backend::{Endpoint, Failure, Farewell},
-    comm::{Call, Collective, Signature},
+    backend::{Endpoint, Failure, LeaveNotifier},
+    comm::{Call, CollectiveKind, Signature},
 };
 
 /// One rank's place in a group.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct MpiEndpoint {
     shared: Arc<Shared>,
     ranks: Vec<usize>,
     me: usize,
@@ -39,33 +39,33 @@ pub(super) struct Member {
     exchanged: HashMap<usize, u64>,
     /// When the last call began.
     last: Duration,
-    speaker: Arc<Speaker>,
+    notice_sender: Arc<NoticeSender>,
     #[cfg(target_os = "linux")]
-    way: Way,
+    route: Route,
 }
 
 /// How a group's calls go.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
-enum Way {
+enum Route {
     /// That is found out at the first.
     Unknown,
     Messages,
-    Memory(Attendance),
+    SharedMemory(SharedMemoryMember),
 }
 
-impl Member {
+impl MpiEndpoint {
     pub(super) fn join(shared: Arc<Shared>, ranks: Vec<usize>, me: usize, tag: c_int, identity: u64) -> Self {
         let ended = Arc::new(AtomicU64::new(0));
-        let speaker = Speaker {
+        let notice_sender = NoticeSender {
             shared: shared.clone(),
             ranks: ranks.clone(),
             me,
             identity,
             ended: ended.clone(),
-            spoken: Mutex::default(),
+            sent: Mutex::default(),
         };
-        Member {
+        MpiEndpoint {
             shared,
             ranks,
             me,
@@ -75,28 +75,28 @@ impl Member {
             ended,
             exchanged: HashMap::new(),
             last: clock(Duration::ZERO),
-            speaker: Arc::new(speaker),
+            notice_sender: Arc::new(notice_sender),
             #[cfg(target_os = "linux")]
-            way: Way::Unknown,
+            route: Route::Unknown,
         }
     }
 
     /// Takes part in a call by messages.
     fn run_by_messages(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
-        let (which, says) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
+        let (which, announced) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
         let last = Some(&mut self.last);
-        let mut session = Session::new(&self.shared, &self.ranks, which, says, timeout, last);
-        Part::new(&mut session, call.signature, self.me, self.tag).run(call)
+        let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, last);
+        MessageCall::new(&mut session, call.signature, self.me, self.tag).run(call)
     }
 
     /// Finds out how the group's calls go, together with the other members.
     #[cfg(target_os = "linux")]
-    fn find_way(&mut self, call: &Call<'_>, timeout: Duration) -> Result<(), Failure> {
-        let (which, says) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
-        let mut session = Session::new(&self.shared, &self.ranks, which, says, timeout, None);
-        let attendance = host::connect(&mut session, self.me, self.tag, &self.speaker)?;
+    fn choose_route(&mut self, call: &Call<'_>, timeout: Duration) -> Result<(), Failure> {
+        let (which, announced) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
+        let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, None);
+        let member = host::connect(&mut session, self.me, self.tag, &self.notice_sender)?;
         drop(session);
-        self.way = attendance.map_or(Way::Messages, Way::Memory);
+        self.route = member.map_or(Route::Messages, Route::SharedMemory);
         Ok(())
     }
 
@@ -104,32 +104,32 @@ impl Member {
     fn take_part(&mut self, call: &mut Call<'_>, mut timeout: Duration) -> Result<(), Failure> {
         #[cfg(target_os = "linux")]
         {
-            if matches!(self.way, Way::Unknown) && self.ranks.len() > 1 {
+            if matches!(self.route, Route::Unknown) && self.ranks.len() > 1 {
                 let start = Instant::now();
-                self.find_way(call, timeout)?;
+                self.choose_route(call, timeout)?;
                 timeout = timeout.saturating_sub(start.elapsed());
             }
-            if let Way::Memory(attendance) = &mut self.way {
-                return attendance.run(&self.shared, call, timeout);
+            if let Route::SharedMemory(member) = &mut self.route {
+                return member.run(&self.shared, call, timeout);
             }
         }
         self.run_by_messages(call, timeout)
     }
 }
 
-impl Drop for Member {
+impl Drop for MpiEndpoint {
     fn drop(&mut self) {
-        let mut line = self.shared.line();
-        line.ear.forget(self.identity, self.ranks.len() - 1);
+        let mut connection = self.shared.connection();
+        connection.notices.forget(self.identity, self.ranks.len() - 1);
         // Groups that meet in memory do not ask MPI for what has come.
-        let _ = line.listen();
-        drop(line);
+        let _ = connection.receive_notices();
+        drop(connection);
         // What is left of a failed group's messages is told from another group's by its identity.
         self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner).tags.remove(&self.tag);
     }
 }
 
-impl Endpoint for Member {
+impl Endpoint for MpiEndpoint {
     fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
         let done = self.take_part(call, timeout);
         self.calls += 1;
@@ -141,7 +141,7 @@ impl Endpoint for Member {
                 Ok(())
             }
             Err(failure) => {
-                matches!(failure, Failure::NoWeight).then(end);
+                matches!(failure, Failure::ZeroWeights).then(end);
                 Err(failure)
             }
         }
@@ -150,40 +150,40 @@ impl Endpoint for Member {
     fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure> {
         let count = self.exchanged.entry(peer).or_default();
         *count += 1;
-        let sends = call.signature.collective == Collective::Send;
+        let sends = call.signature.kind == CollectiveKind::Send;
         let mut signature = call.signature;
-        let (which, says) = ((self.identity, *count), (signature.pack(), 1.0));
+        let (which, announced) = ((self.identity, *count), (signature.pack(), 1.0));
         // Words are numbered by calls of all; whoever has said one takes no part in exchanges either.
-        let mut session = Session::new(&self.shared, &self.ranks, which, says, timeout, None);
-        session.any_word = true;
-        let tag = self.tag + EXCHANGES;
+        let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, None);
+        session.any_notice = true;
+        let tag = self.tag + EXCHANGE_TAG;
         let mut run = || {
-            let opening = session.expect(peer, tag)?;
+            let message = session.start_recv(peer, tag)?;
             let total = if sends { call.input.len() } else { call.output.len() };
             let first = ..total.min(PIECE_BYTES);
             session.send(peer, tag, if sends { &call.input[first] } else { &[] })?;
-            session.wait(opening, peer, |_| vec![peer])?;
-            let found = session.header_of(opening);
-            signature.collective = if sends { Collective::Receive } else { Collective::Send };
+            session.wait(message, peer, |_| vec![peer])?;
+            let found = session.header_of(message);
+            signature.kind = if sends { CollectiveKind::Receive } else { CollectiveKind::Send };
             if found.signature != signature.pack() || found.call != session.header.call {
                 let mut called = vec![None; self.ranks.len()];
                 called[self.me] = Some(call.signature);
                 called[peer] = Signature::unpack(found.signature);
-                return Err(Failure::Disagree(called));
+                return Err(Failure::Mismatch(called));
             }
             if !sends {
-                call.output[first].copy_from_slice(&session.data_of(opening)[first]);
+                call.output[first].copy_from_slice(&session.data_of(message)[first]);
             }
-            session.release(opening);
+            session.release(message);
             for range in pieces(total).skip(1) {
                 if sends {
                     session.send(peer, tag, &call.input[range])?;
                 } else {
-                    let ticket = session.expect(peer, tag)?;
-                    session.wait(ticket, peer, |_| vec![peer])?;
+                    let message = session.start_recv(peer, tag)?;
+                    session.wait(message, peer, |_| vec![peer])?;
                     let len = range.len();
-                    call.output[range].copy_from_slice(&session.data_of(ticket)[..len]);
-                    session.release(ticket);
+                    call.output[range].copy_from_slice(&session.data_of(message)[..len]);
+                    session.release(message);
                 }
             }
             session.finish()
@@ -191,7 +191,7 @@ impl Endpoint for Member {
         run()
     }
 
-    fn farewell(&self) -> Arc<dyn Farewell> {
-        self.speaker.clone()
+    fn leave_notifier(&self) -> Arc<dyn LeaveNotifier> {
+        self.notice_sender.clone()
     }
 }

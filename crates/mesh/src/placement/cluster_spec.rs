@@ -12,9 +12,9 @@ use crate::topology::Member;
 /// Devices, links and layers to plan for, any of which may be left out.
 ///
 /// ```
-/// use evener_mesh::placement::Blueprint;
+/// use evener_mesh::placement::ClusterSpec;
 ///
-/// let blueprint = Blueprint::from_toml(
+/// let blueprint = ClusterSpec::from_toml(
 ///     r#"
 ///     about = "Two pairs of cards, a machine each."
 ///
@@ -47,7 +47,7 @@ use crate::topology::Member;
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Blueprint {
+pub struct ClusterSpec {
     /// What it is, for people.
     pub about: String,
     /// The devices, in order.
@@ -65,16 +65,16 @@ struct File {
     about: String,
     micro_batches: Option<u64>,
     #[serde(default, rename = "device")]
-    devices: Vec<Device>,
+    devices: Vec<DeviceEntry>,
     #[serde(default, rename = "link")]
-    links: Vec<Link>,
+    links: Vec<LinkEntry>,
     #[serde(default, rename = "layer")]
-    layers: Vec<Several>,
+    layers: Vec<LayerEntry>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Device {
+struct DeviceEntry {
     /// Of several, the id is followed by a number.
     id: String,
     #[serde(default = "one")]
@@ -91,7 +91,7 @@ struct Device {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Link {
+struct LinkEntry {
     between: [String; 2],
     bytes_per_s: f64,
 }
@@ -99,7 +99,7 @@ struct Link {
 /// Layers of a kind.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Several {
+struct LayerEntry {
     #[serde(default = "one")]
     count: usize,
     cost: f64,
@@ -122,9 +122,9 @@ fn discrete() -> DeviceKind {
 }
 
 /// More devices or layers than this are taken to be a slip of the pen.
-const MOST: usize = 4096;
+const MAX_ENTRIES: usize = 4096;
 
-impl Blueprint {
+impl ClusterSpec {
     /// Reads a blueprint. The error says what is wrong and where.
     pub fn from_toml(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|why| why.to_string())?;
@@ -132,8 +132,8 @@ impl Blueprint {
         let devices = counts(&mut file.devices.iter().map(|device| device.count));
         let layers = counts(&mut file.layers.iter().map(|layer| layer.count));
         for (what, count) in [("devices", devices), ("layers", layers)] {
-            if count > MOST {
-                return Err(format!("{count} {what}: {MOST} are the most"));
+            if count > MAX_ENTRIES {
+                return Err(format!("{count} {what}: {MAX_ENTRIES} are the most"));
             }
         }
         if file.layers.is_empty() && file.micro_batches.is_some() {
@@ -142,19 +142,19 @@ impl Blueprint {
         let links = file
             .links
             .into_iter()
-            .fold(Links::new(), |links, Link { between: [one, other], bytes_per_s }| {
+            .fold(Links::new(), |links, LinkEntry { between: [one, other], bytes_per_s }| {
                 links.between(one, other, bytes_per_s)
             });
-        let layers: Vec<Layer> = file.layers.iter().flat_map(Several::layers).collect();
+        let layers: Vec<Layer> = file.layers.iter().flat_map(LayerEntry::layers).collect();
         let workload = (!file.layers.is_empty()).then(|| {
             Workload::new(layers).with_micro_batches(file.micro_batches.unwrap_or(Workload::MICRO_BATCHES))
         });
-        let members = file.devices.iter().flat_map(Device::members).collect();
-        Ok(Blueprint { about: file.about, members, links, workload })
+        let members = file.devices.iter().flat_map(DeviceEntry::members).collect();
+        Ok(ClusterSpec { about: file.about, members, links, workload })
     }
 }
 
-impl Device {
+impl DeviceEntry {
     fn members(&self) -> impl Iterator<Item = Member> + '_ {
         (0..self.count).map(|index| {
             let id = if self.count == 1 { self.id.clone() } else { format!("{}-{index}", self.id) };
@@ -170,9 +170,9 @@ impl Device {
     }
 }
 
-impl Several {
+impl LayerEntry {
     fn layers(&self) -> impl Iterator<Item = Layer> {
-        let &Several { count, cost, memory_bytes, tensor_bytes, output_bytes, gradient_bytes } = self;
+        let &LayerEntry { count, cost, memory_bytes, tensor_bytes, output_bytes, gradient_bytes } = self;
         std::iter::repeat_n(Layer { cost, memory_bytes, tensor_bytes, output_bytes, gradient_bytes }, count)
     }
 }

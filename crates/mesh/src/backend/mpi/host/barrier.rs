@@ -7,28 +7,28 @@ use std::{
 };
 
 use super::{
-    super::stream::stream,
-    seats::{Says, Seats},
+    super::nontemporal::copy_nontemporal,
+    slots::{Announcement, SharedSlots},
 };
 use crate::backend::{
     Failure,
-    local::standing::{Closed, Look, Standings},
-    wait::{nap, spin},
+    local::arrival::{Arrivals, Closed, StepState},
+    wait::{sleep_time, spin},
 };
 
 /// A member's place among those who meet, and how far it has come.
 #[derive(Debug)]
-pub(super) struct Meeting {
-    pub(super) seats: Arc<Seats>,
+pub(super) struct HostBarrier {
+    pub(super) slots: Arc<SharedSlots>,
     pub(super) me: usize,
     /// The last step that all have reached.
     pub(super) step: u64,
     /// There are more members than cores: whoever waits gives its core away.
-    crowded: bool,
+    oversubscribed: bool,
 }
 
 /// How long a call waits, in all.
-pub(super) struct Patience<'a> {
+pub(super) struct CallDeadline<'a> {
     timeout: Duration,
     /// When it began to, which is not asked before it takes long.
     since: Option<Instant>,
@@ -36,38 +36,38 @@ pub(super) struct Patience<'a> {
     meanwhile: &'a dyn Fn(),
 }
 
-impl<'a> Patience<'a> {
+impl<'a> CallDeadline<'a> {
     pub(super) fn new(timeout: Duration, meanwhile: &'a dyn Fn()) -> Self {
-        Patience { timeout, since: None, meanwhile }
+        CallDeadline { timeout, since: None, meanwhile }
     }
 }
 
-impl Meeting {
-    pub(super) fn new(seats: Arc<Seats>, me: usize, crowded: bool) -> Self {
-        Meeting { seats, me, step: 0, crowded }
+impl HostBarrier {
+    pub(super) fn new(slots: Arc<SharedSlots>, me: usize, oversubscribed: bool) -> Self {
+        HostBarrier { slots, me, step: 0, oversubscribed }
     }
 
     /// A part of a page, cut where the page ends.
     #[inline]
     fn within_page(&self, at: usize, bytes: usize) -> (usize, usize) {
-        let page = 2 * self.seats.data;
+        let page = 2 * self.slots.data;
         debug_assert!(at + bytes <= page, "past the end of a page");
         (at.min(page), bytes.min(page - at.min(page)))
     }
 
     /// Writes to this member's page for the next meeting, as far as there is room; where `far`, past the caches.
     #[inline]
-    pub(super) fn give(&mut self, at: usize, bytes: &[u8], far: bool) {
-        let room = self.room(at, bytes.len());
+    pub(super) fn write(&mut self, at: usize, bytes: &[u8], nontemporal: bool) {
+        let room = self.write_area(at, bytes.len());
         let bytes = &bytes[..room.len()];
-        if far { stream(room, bytes) } else { room.copy_from_slice(bytes) }
+        if nontemporal { copy_nontemporal(room, bytes) } else { room.copy_from_slice(bytes) }
     }
 
     /// A part of this member's page for the next meeting, to write to.
     #[inline]
-    pub(super) fn room(&mut self, at: usize, bytes: usize) -> &mut [u8] {
+    pub(super) fn write_area(&mut self, at: usize, bytes: usize) -> &mut [u8] {
         let (at, bytes) = self.within_page(at, bytes);
-        let page = self.seats.page(self.me, self.step + 1);
+        let page = self.slots.page(self.me, self.step + 1);
         // SAFETY: within the page, which only this member writes; and nobody reads it, as all have arrived at the last
         // step and so are done with what was in it at the step before. They read it again once this member has arrived
         // at the next, which it cannot while this is borrowed.
@@ -76,9 +76,9 @@ impl Meeting {
 
     /// A part of what a member wrote to its page for the last meeting.
     #[inline]
-    pub(super) fn given(&self, member: usize, at: usize, bytes: usize) -> &[u8] {
+    pub(super) fn read_area(&self, member: usize, at: usize, bytes: usize) -> &[u8] {
         let (at, bytes) = self.within_page(at, bytes);
-        let page = self.seats.page(member, self.step);
+        let page = self.slots.page(member, self.step);
         // SAFETY: within the page, which its member writes again only once all have arrived at the next step. This one
         // cannot while this is borrowed.
         unsafe { std::slice::from_raw_parts(page.add(at), bytes) }
@@ -86,57 +86,61 @@ impl Meeting {
 
     /// Meets the others, with something to say.
     #[inline]
-    pub(super) fn meet_and_say(&mut self, says: Says, patience: &mut Patience<'_>) -> Result<(), Failure> {
+    pub(super) fn announce_and_wait(
+        &mut self,
+        announced: Announcement,
+        deadline: &mut CallDeadline<'_>,
+    ) -> Result<(), Failure> {
         // Last: the others keep looking at this line, and take it away again and again.
-        self.seats.say(self.me, self.step + 1, says);
-        self.meet(patience)
+        self.slots.announce(self.me, self.step + 1, announced);
+        self.arrive_and_wait(deadline)
     }
 
     /// Meets the others: all of them come to this, or all of those that are still there fail.
     #[inline]
-    pub(super) fn meet(&mut self, patience: &mut Patience<'_>) -> Result<(), Failure> {
+    pub(super) fn arrive_and_wait(&mut self, deadline: &mut CallDeadline<'_>) -> Result<(), Failure> {
         let step = self.step + 1;
-        if let Err(why) = self.seats.arrive(self.me, step) {
-            return Err(match self.seats.parting(self.me, why) {
+        if let Err(why) = self.slots.arrive(self.me, step) {
+            return Err(match self.slots.reason(self.me, why) {
                 None => Failure::TooLate,
-                Some(parting) => Failure::Parted(self.me, parting),
+                Some(reason) => Failure::MemberLeft(self.me, reason),
             });
         }
-        let mut there = 0;
-        let seats = &*self.seats;
-        let look = || match seats.look(step, &mut there) {
-            Look::All => Some(Ok(())),
-            Look::Never(member, why) => Some(Err(self.never(member, why))),
-            Look::Waiting => None,
+        let mut arrived = 0;
+        let slots = &*self.slots;
+        let poll = || match slots.step_state(step, &mut arrived) {
+            StepState::AllArrived => Some(Ok(())),
+            StepState::NeverArrives(member, why) => Some(Err(self.never_arrives(member, why))),
+            StepState::Waiting => None,
         };
-        let met = spin(self.crowded, look, |waited| {
-            if let Some((member, why)) = seats.never(step) {
-                return Some(Err(self.never(member, why)));
+        let result = spin(self.oversubscribed, poll, |waited| {
+            if let Some((member, why)) = slots.never_arriving(step) {
+                return Some(Err(self.never_arrives(member, why)));
             }
-            let since = patience.since.get_or_insert_with(Instant::now);
-            let left = patience.timeout.saturating_sub(since.elapsed());
+            let since = deadline.since.get_or_insert_with(Instant::now);
+            let left = deadline.timeout.saturating_sub(since.elapsed());
             if left.is_zero() {
-                let missing = seats.give_up(step);
+                let missing = slots.give_up(step);
                 return (!missing.is_empty()).then_some(Err(Failure::TimedOut(missing)));
             }
-            if let Some(nap) = nap(waited) {
-                (patience.meanwhile)();
-                thread::sleep(nap.min(left));
+            if let Some(sleep_time) = sleep_time(waited) {
+                (deadline.meanwhile)();
+                thread::sleep(sleep_time.min(left));
             }
             None
         });
-        if met.is_ok() {
+        if result.is_ok() {
             self.step = step;
         }
-        met
+        result
     }
 
     /// What it means that a member will never come.
     #[cold]
-    fn never(&self, member: usize, why: Closed) -> Failure {
-        match self.seats.parting(member, why) {
+    fn never_arrives(&self, member: usize, why: Closed) -> Failure {
+        match self.slots.reason(member, why) {
             None => Failure::TimedOut(vec![member]),
-            Some(parting) => Failure::Parted(member, parting),
+            Some(reason) => Failure::MemberLeft(member, reason),
         }
     }
 }

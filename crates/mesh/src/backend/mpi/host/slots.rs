@@ -19,41 +19,41 @@ use std::{
 };
 
 use super::{
-    super::word::{WORD_BYTES, Word},
+    super::notice::{LeaveNotice, NOTICE_BYTES},
     segment::Segment,
 };
 use crate::backend::{
-    Parting,
-    local::standing::{Closed, Standing, Standings},
+    LeaveReason,
+    local::arrival::{Arrival, Arrivals, Closed},
 };
 
 /// What a member can give the others at once, at most and at least. More than a core keeps to itself: what has left its
 /// cache for the one that all share gets to another core several times as fast.
-const MOST_DATA: usize = 1 << 20;
-const LEAST_DATA: usize = 64 << 10;
+const MAX_DATA_BYTES: usize = 1 << 20;
+const MIN_DATA_BYTES: usize = 64 << 10;
 /// What all members can give together, as far as each can give the least.
-const ALL_DATA: usize = 8 << 20;
+const GROUP_DATA_BYTES: usize = 8 << 20;
 /// Every member of a group of this size can give every other a cache line at once.
-pub(super) const MOST_MEMBERS: usize = LEAST_DATA / 64;
+pub(super) const MAX_MEMBERS: usize = MIN_DATA_BYTES / 64;
 
 /// What members say at the first step of a call: their signature and their weight.
-pub(super) type Says = [u64; 3];
+pub(super) type Announcement = [u64; 3];
 
 /// One member's, on cache lines that nobody else writes to, except to close it.
 #[repr(C, align(128))]
-struct Seat {
-    standing: Standing,
+struct ProcessSlot {
+    arrival: Arrival,
     /// By the parity of the step.
-    says: [[AtomicU64; 3]; 2],
+    announced: [[AtomicU64; 3]; 2],
     /// The group of whose segment it is, written by whoever makes it.
     identity: AtomicU64,
     /// Its member's last word. Written once, before the member closes the seat for it.
-    word: UnsafeCell<[u8; WORD_BYTES]>,
+    notice: UnsafeCell<[u8; NOTICE_BYTES]>,
 }
 
 /// A group's seats and pages.
 #[derive(Debug)]
-pub(in super::super) struct Seats {
+pub(in super::super) struct SharedSlots {
     segment: Segment,
     members: usize,
     /// What a member can give at once. A page is that, and as much for results.
@@ -66,33 +66,33 @@ pub(super) fn bytes(members: usize) -> usize {
 }
 
 fn data_bytes(members: usize) -> usize {
-    (ALL_DATA / members / 4096 * 4096).clamp(LEAST_DATA, MOST_DATA)
+    (GROUP_DATA_BYTES / members / 4096 * 4096).clamp(MIN_DATA_BYTES, MAX_DATA_BYTES)
 }
 
 fn first_page(members: usize) -> usize {
-    (members * size_of::<Seat>()).next_multiple_of(4096)
+    (members * size_of::<ProcessSlot>()).next_multiple_of(4096)
 }
 
-impl Seats {
+impl SharedSlots {
     /// Those of a new segment, of [`bytes`] bytes.
     pub(super) fn new(segment: Segment, members: usize, identity: u64) -> Self {
-        let seats = Seats { segment, members, data: data_bytes(members) };
-        (0..members).for_each(|member| seats.seat(member).identity.store(identity, Relaxed));
-        seats
+        let slots = SharedSlots { segment, members, data: data_bytes(members) };
+        (0..members).for_each(|member| slots.slot(member).identity.store(identity, Relaxed));
+        slots
     }
 
     /// Those of a segment that another member has made; nothing where it is another group's.
     pub(super) fn of(segment: Segment, members: usize, identity: u64) -> Option<Self> {
-        let seats = Seats { segment, members, data: data_bytes(members) };
-        (0..members).all(|member| seats.seat(member).identity.load(SeqCst) == identity).then_some(seats)
+        let slots = SharedSlots { segment, members, data: data_bytes(members) };
+        (0..members).all(|member| slots.slot(member).identity.load(SeqCst) == identity).then_some(slots)
     }
 
     #[inline]
-    fn seat(&self, member: usize) -> &Seat {
+    fn slot(&self, member: usize) -> &ProcessSlot {
         debug_assert!(member < self.members, "no such member");
         // SAFETY: seats lie one after another from the beginning, aligned since that is a page. Any bytes are a seat,
         // all of it can be changed through a shared reference, and it is there as long as the segment.
-        unsafe { &*self.segment.at(member * size_of::<Seat>()).cast::<Seat>() }
+        unsafe { &*self.segment.at(member * size_of::<ProcessSlot>()).cast::<ProcessSlot>() }
     }
 
     /// A member's page for a step: bytes to give, and as many for results.
@@ -104,104 +104,104 @@ impl Seats {
 
     /// Writes what a member says at a step, before it arrives there.
     #[inline]
-    pub(super) fn say(&self, member: usize, step: u64, says: Says) {
-        for (place, word) in self.seat(member).says[(step & 1) as usize].iter().zip(says) {
+    pub(super) fn announce(&self, member: usize, step: u64, announced: Announcement) {
+        for (slot_word, word) in self.slot(member).announced[(step & 1) as usize].iter().zip(announced) {
             // Arriving, which comes next, publishes it.
-            place.store(word, Relaxed);
+            slot_word.store(word, Relaxed);
         }
     }
 
     /// What a member said at a step at which it has arrived.
     #[inline]
-    pub(super) fn said(&self, member: usize, step: u64) -> Says {
-        let places = &self.seat(member).says[(step & 1) as usize];
-        std::array::from_fn(|index| places[index].load(Relaxed))
+    pub(super) fn announced(&self, member: usize, step: u64) -> Announcement {
+        let words = &self.slot(member).announced[(step & 1) as usize];
+        std::array::from_fn(|index| words[index].load(Relaxed))
     }
 
     /// Closes a member's own seat, with its word. A member does so once.
-    pub(in super::super) fn part(&self, member: usize, why: &Parting, word: &[u8]) {
+    pub(in super::super) fn close_own(&self, member: usize, why: &LeaveReason, notice: &[u8]) {
         let why = match why {
-            Parting::Left => Closed::Left,
-            Parting::Panicked => Closed::Panicked,
-            Parting::Failed { .. } => Closed::Failed,
+            LeaveReason::Left => Closed::Left,
+            LeaveReason::Panicked => Closed::Panicked,
+            LeaveReason::Failed { .. } => Closed::Failed,
         };
-        let place = self.seat(member).word.get().cast::<u8>();
+        let slot_word = self.slot(member).notice.get().cast::<u8>();
         // SAFETY: it has room, and nobody reads it before the seat is closed for it, below, nor is it written again.
-        unsafe { std::ptr::copy_nonoverlapping(word.as_ptr(), place, word.len().min(WORD_BYTES)) };
+        unsafe { std::ptr::copy_nonoverlapping(notice.as_ptr(), slot_word, notice.len().min(NOTICE_BYTES)) };
         self.of(member).close(why);
     }
 
     /// Why a member whose seat is closed takes no further part; nothing where it was given up.
-    pub(super) fn parting(&self, member: usize, why: Closed) -> Option<Parting> {
+    pub(super) fn reason(&self, member: usize, why: Closed) -> Option<LeaveReason> {
         match why {
             Closed::TimedOut => None,
-            Closed::Left => Some(Parting::Left),
-            Closed::Panicked => Some(Parting::Panicked),
+            Closed::Left => Some(LeaveReason::Left),
+            Closed::Panicked => Some(LeaveReason::Panicked),
             Closed::Failed => {
                 // SAFETY: only the member itself closes its seat for this, after it has written its word for good.
-                let word = unsafe { &*self.seat(member).word.get() };
-                Some(Word::read(word).1.parting)
+                let notice = unsafe { &*self.slot(member).notice.get() };
+                Some(LeaveNotice::read(notice).1.reason)
             }
         }
     }
 }
 
-impl Standings for Seats {
+impl Arrivals for SharedSlots {
     #[inline]
     fn len(&self) -> usize {
         self.members
     }
 
     #[inline]
-    fn of(&self, member: usize) -> &Standing {
-        &self.seat(member).standing
+    fn of(&self, member: usize) -> &Arrival {
+        &self.slot(member).arrival
     }
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::backend::local::standing::Look;
+    use crate::backend::local::arrival::StepState;
 
-    fn seats(members: usize) -> Seats {
+    fn slots(members: usize) -> SharedSlots {
         let (segment, _) = Segment::make(bytes(members)).unwrap();
-        Seats::new(segment, members, 77)
+        SharedSlots::new(segment, members, 77)
     }
 
     #[test]
     fn a_seat_closed_below_a_step_never_reaches_it_and_one_that_was_there_counts() {
-        let seats = seats(3);
-        seats.arrive(0, 1).unwrap();
-        seats.arrive(1, 1).unwrap();
-        seats.part(1, &Parting::Left, &[]);
-        assert_eq!(seats.look(1, &mut 0), Look::Waiting);
-        assert_eq!(seats.never(1), None);
-        assert_eq!(seats.give_up(1), [2]);
-        assert_eq!(seats.arrive(2, 1), Err(Closed::TimedOut));
-        assert_eq!(seats.look(1, &mut 0), Look::Never(2, Closed::TimedOut));
-        assert_eq!(seats.never(2), Some((1, Closed::Left)));
-        assert_eq!(seats.arrive(1, 2), Err(Closed::Left));
+        let slots = slots(3);
+        slots.arrive(0, 1).unwrap();
+        slots.arrive(1, 1).unwrap();
+        slots.close_own(1, &LeaveReason::Left, &[]);
+        assert_eq!(slots.step_state(1, &mut 0), StepState::Waiting);
+        assert_eq!(slots.never_arriving(1), None);
+        assert_eq!(slots.give_up(1), [2]);
+        assert_eq!(slots.arrive(2, 1), Err(Closed::TimedOut));
+        assert_eq!(slots.step_state(1, &mut 0), StepState::NeverArrives(2, Closed::TimedOut));
+        assert_eq!(slots.never_arriving(2), Some((1, Closed::Left)));
+        assert_eq!(slots.arrive(1, 2), Err(Closed::Left));
     }
 
     #[test]
     fn nobody_is_given_up_who_came_in_the_meantime() {
-        let seats = seats(2);
-        seats.arrive(0, 1).unwrap();
-        seats.arrive(1, 1).unwrap();
-        assert!(seats.give_up(1).is_empty());
-        assert_eq!(seats.look(1, &mut 0), Look::All);
+        let slots = slots(2);
+        slots.arrive(0, 1).unwrap();
+        slots.arrive(1, 1).unwrap();
+        assert!(slots.give_up(1).is_empty());
+        assert_eq!(slots.step_state(1, &mut 0), StepState::AllArrived);
     }
 
     #[test]
     fn no_two_pages_and_no_page_and_seat_overlap() {
-        let seats = seats(5);
+        let slots = slots(5);
         let mut starts: Vec<_> = (0..5)
-            .flat_map(|member| [seats.page(member, 0) as usize, seats.page(member, 1) as usize])
+            .flat_map(|member| [slots.page(member, 0) as usize, slots.page(member, 1) as usize])
             .collect();
         starts.sort_unstable();
         assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 2 * data_bytes(5)));
-        let start = seats.segment.at(0) as usize;
-        assert!(starts[0] >= start + 5 * size_of::<Seat>());
+        let start = slots.segment.at(0) as usize;
+        assert!(starts[0] >= start + 5 * size_of::<ProcessSlot>());
         assert!(starts[9] + 2 * data_bytes(5) <= start + bytes(5));
     }
 
@@ -209,13 +209,13 @@ mod test {
     fn a_segment_of_another_group_is_refused() {
         use std::os::fd::AsRawFd;
         let (segment, file) = Segment::make(bytes(2)).unwrap();
-        let made = Seats::new(segment, 2, 77);
+        let made = SharedSlots::new(segment, 2, 77);
         let open = || Segment::open(std::process::id(), file.as_raw_fd() as u32, bytes(2)).unwrap();
-        assert!(Seats::of(open(), 2, 78).is_none());
-        let other = Seats::of(open(), 2, 77).unwrap();
+        assert!(SharedSlots::of(open(), 2, 78).is_none());
+        let other = SharedSlots::of(open(), 2, 77).unwrap();
         made.arrive(0, 1).unwrap();
-        made.say(1, 1, [1, 2, 3]);
+        made.announce(1, 1, [1, 2, 3]);
         made.arrive(1, 1).unwrap();
-        assert_eq!((other.look(1, &mut 0), other.said(1, 1)), (Look::All, [1, 2, 3]));
+        assert_eq!((other.step_state(1, &mut 0), other.announced(1, 1)), (StepState::AllArrived, [1, 2, 3]));
     }
 }

@@ -7,7 +7,7 @@ named! {
     /// gets the same bits and every run gives the same bits; f16 and bf16 are reduced in f32 and rounded once.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
     #[serde(rename_all = "lowercase")]
-    pub enum Operation {
+    pub enum ReduceOp {
         /// Their sum. Integers wrap around on overflow.
         Sum = "sum",
         /// Their product. Integers wrap around on overflow.

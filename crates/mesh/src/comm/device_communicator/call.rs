@@ -4,48 +4,49 @@ use evener_device::{Buffer, Device, Event, Stream};
 
 use super::{
     super::{
-        buffers::Asked, core::Core, element::Element, error::Result, pending::Pending, request::Request,
+        buffers::BufferArgs, collective::Collective, element::Element, error::Result, inner::Inner,
+        pending::PendingCollective,
     },
-    DeviceGroup, Way,
+    DeviceCommunicator, Route,
 };
 
 /// Input and output do not overlap. Through NCCL, reductions go in an order of its own.
-impl DeviceGroup {
+impl DeviceCommunicator {
     /// Does what is asked for: what all other collectives here are short for. There is no input, or no output, where the
     /// request has none on this rank. Whatever is queued in the stream comes first; when the call returns, the result is
     /// in the buffer.
     pub fn call<T: Element>(
         &self,
         stream: &mut Stream,
-        request: Request,
+        collective: Collective,
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
     ) -> Result<()> {
-        self.call_any(stream, Asked { request, input, output, lengths: None }).map(drop)
+        self.call_any(stream, BufferArgs { collective, input, output, lengths: None }).map(drop)
     }
 
     pub(in crate::comm) fn call_any<T: Element>(
         &self,
         stream: &mut Stream,
-        asked: Asked<'_, T>,
+        args: BufferArgs<'_, T>,
     ) -> Result<Vec<usize>> {
-        self.group.core().settle();
-        self.way.call(self.group.core(), stream, asked)
+        self.group.inner().wait_for_started();
+        self.route.call(self.group.inner(), stream, args)
     }
 
-    /// Starts a [`call`](DeviceGroup::call) that comes after whatever is queued in the stream so far. Copies go through
+    /// Starts a [`call`](DeviceCommunicator::call) that comes after whatever is queued in the stream so far. Copies go through
     /// streams of its own: what is queued in this one afterwards runs meanwhile, and must not use the buffers until the
     /// call has ended. Calls run in the order in which they were started, after one another.
     ///
     /// ```
     /// use evener_device::Device;
-    /// use evener_mesh::comm::{Comm, Operation, Request};
+    /// use evener_mesh::comm::{World, ReduceOp, Collective};
     ///
-    /// let comm = Comm::local(1).remove(0);
+    /// let world = World::local(1).remove(0);
     /// let device = Device::cpu();
-    /// let group = comm.world().with_device(&device)?;
+    /// let group = world.communicator().with_device(&device)?;
     /// let (mut stream, gradient) = (device.stream()?, device.buffer_from(&[1.0f32, 2.0])?);
-    /// let pending = group.start(&mut stream, Request::AllReduce(Operation::Sum), None, Some(&gradient));
+    /// let pending = group.start(&mut stream, Collective::AllReduce(ReduceOp::Sum), None, Some(&gradient));
     /// // … kernels of the layer before, in the same stream …
     /// pending.wait()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -53,31 +54,31 @@ impl DeviceGroup {
     pub fn start<T: Element>(
         &self,
         stream: &mut Stream,
-        request: Request,
+        collective: Collective,
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
-    ) -> Pending<()> {
-        self.start_any(stream, Asked { request, input, output, lengths: None }, drop)
+    ) -> PendingCollective<()> {
+        self.start_any(stream, BufferArgs { collective, input, output, lengths: None }, drop)
     }
 
     /// Starts a call of which the caller gets what `made` makes of how much each rank gave.
     pub(in crate::comm) fn start_any<T: Element, R: Send + 'static>(
         &self,
         stream: &mut Stream,
-        Asked { request, input, output, lengths }: Asked<'_, T>,
+        BufferArgs { collective, input, output, lengths }: BufferArgs<'_, T>,
         made: fn(Vec<usize>) -> R,
-    ) -> Pending<R> {
-        let (way, input, output) = (self.way.clone(), input.cloned(), output.cloned());
+    ) -> PendingCollective<R> {
+        let (route, input, output) = (self.route.clone(), input.cloned(), output.cloned());
         let lengths = lengths.map(|it| it.map(<[usize]>::to_vec));
         // An event that could not be had is an error in the call's own turn.
         let event = stream.record_event();
-        self.group.later(move |core| {
+        self.group.start_call(move |inner| {
             let mut stream = event
-                .and_then(|event| stream_after(&way.device, &event))
-                .map_err(|error| core.device_failed(error))?;
+                .and_then(|event| stream_after(&route.device, &event))
+                .map_err(|error| inner.device_failed(error))?;
             let lengths = lengths.as_ref().map(Option::as_deref);
-            let asked = Asked { request, input: input.as_ref(), output: output.as_ref(), lengths };
-            way.call(core, &mut stream, asked).map(made)
+            let args = BufferArgs { collective, input: input.as_ref(), output: output.as_ref(), lengths };
+            route.call(inner, &mut stream, args).map(made)
         })
     }
 }
@@ -89,14 +90,19 @@ fn stream_after(device: &Device, event: &Event) -> evener_device::Result<Stream>
     Ok(stream)
 }
 
-impl Way {
-    fn call<T: Element>(&self, core: &Core, stream: &mut Stream, asked: Asked<'_, T>) -> Result<Vec<usize>> {
+impl Route {
+    fn call<T: Element>(
+        &self,
+        inner: &Inner,
+        stream: &mut Stream,
+        args: BufferArgs<'_, T>,
+    ) -> Result<Vec<usize>> {
         #[cfg(unix)]
         if let Some(direct) = &self.direct
-            && !matches!(asked.request, Request::WeightedAllReduce(_) | Request::Barrier)
+            && !matches!(args.collective, Collective::WeightedAllReduce(_) | Collective::Barrier)
         {
-            return super::direct::call(direct, core, stream, asked);
+            return super::direct::call(direct, inner, stream, args);
         }
-        core.call_buffers(&self.device, stream, asked)
+        inner.call_buffers(&self.device, stream, args)
     }
 }

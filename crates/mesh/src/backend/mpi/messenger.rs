@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    library::{Handle, Library},
-    signal::Before,
+    library::{Library, MpiHandle},
+    signal::SavedAction,
 };
 use crate::backend::Failure;
 
@@ -23,25 +23,35 @@ const BUFFER_BYTES: usize = HEADER_BYTES + PIECE_BYTES;
 const BEFORE: usize = 64 - HEADER_BYTES;
 
 /// A message's place on the wire.
-pub(super) type Ticket = usize;
+pub(super) type MessageId = usize;
 /// A request of a library: the number of its handle.
-pub(super) type Request = usize;
+pub(super) type RequestHandle = usize;
 
 /// What a library does with messages, whatever its handles are.
 ///
 /// # Safety
 /// Of what is unsafe: a buffer has so many bytes, or where nothing is said as many as a message can have, stays where it
 /// is and is left alone until its request has ended. Requests are such as were given here, and have not ended.
-pub(super) trait Messages: Send {
+pub(super) trait MessageLibrary: Send {
     /// Begins to send.
-    unsafe fn send(&self, buffer: *const u8, bytes: usize, to: usize, tag: c_int)
-    -> Result<Request, Failure>;
+    unsafe fn send(
+        &self,
+        buffer: *const u8,
+        bytes: usize,
+        to: usize,
+        tag: c_int,
+    ) -> Result<RequestHandle, Failure>;
     /// Begins to receive, from a rank or from whichever sends first.
-    unsafe fn receive(&self, buffer: *mut u8, from: Option<usize>, tag: c_int) -> Result<Request, Failure>;
+    unsafe fn receive(
+        &self,
+        buffer: *mut u8,
+        from: Option<usize>,
+        tag: c_int,
+    ) -> Result<RequestHandle, Failure>;
     /// Whether a request has ended. Once it has, it is replaced by the one that is none.
-    unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure>;
+    unsafe fn test(&self, request: &mut RequestHandle) -> Result<bool, Failure>;
     /// Ends a receive that nothing has matched; otherwise it changes nothing.
-    unsafe fn cancel(&self, request: Request);
+    unsafe fn cancel(&self, request: RequestHandle);
     /// Ends the use of MPI, together with all other ranks.
     fn finish(&mut self);
     /// Whether the program has ended MPI: nothing of it may be called any more.
@@ -52,14 +62,14 @@ pub(super) trait Messages: Send {
 const CHUNK_BYTES: usize = 2 << 20;
 
 #[repr(C, align(64))]
-struct Aligned {
+struct AlignedBuffer {
     before: [u8; BEFORE],
     message: [u8; BUFFER_BYTES],
 }
 
 /// Buffers in large pages, where the system has them.
-fn chunk() -> &'static mut [Aligned] {
-    let buffers = CHUNK_BYTES / size_of::<Aligned>();
+fn allocate_buffers() -> &'static mut [AlignedBuffer] {
+    let buffers = CHUNK_BYTES / size_of::<AlignedBuffer>();
     let Ok(layout) = std::alloc::Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES) else { return &mut [] };
     // SAFETY: the layout is not empty. The memory is never freed, holds so many buffers, is aligned for them, and all of
     // them are zeros before anything else is made of it.
@@ -75,18 +85,18 @@ fn chunk() -> &'static mut [Aligned] {
     }
 }
 
-struct Place {
+struct MessageBuffer {
     /// Never freed: MPI may read or write it as long as the process lives.
-    buffer: &'static mut Aligned,
-    request: Request,
+    buffer: &'static mut AlignedBuffer,
+    request: RequestHandle,
     receives: bool,
 }
 
 /// Messages between ranks, each in a buffer of the wire's own.
-pub(super) struct Wire {
-    pub(super) messages: Box<dyn Messages>,
+pub(super) struct Messenger {
+    pub(super) library: Box<dyn MessageLibrary>,
     /// The request that is none.
-    pub(super) none: Request,
+    pub(super) none: RequestHandle,
     pub(super) rank: usize,
     pub(super) size: usize,
     /// The library's, for people.
@@ -96,118 +106,127 @@ pub(super) struct Wire {
     /// How long a message may be that is sent without asking the receiver first, on one host. Above, it takes several
     /// times as long.
     pub(super) eager_bytes: usize,
-    pub(super) shelf: Shelf,
+    pub(super) buffers: BufferCache,
 }
 
 /// All buffers, and which of them are free or left to MPI.
 #[derive(Default)]
-pub(super) struct Shelf {
-    places: Vec<Place>,
-    free: Vec<Ticket>,
-    abandoned: Vec<Ticket>,
+pub(super) struct BufferCache {
+    all: Vec<MessageBuffer>,
+    free: Vec<MessageId>,
+    abandoned: Vec<MessageId>,
 }
 
-impl Wire {
+impl Messenger {
     /// A buffer, to be filled and sent, or to be received into.
     #[inline]
-    pub(super) fn take(&mut self) -> Ticket {
-        self.shelf.free.pop().unwrap_or_else(|| self.take_another())
+    pub(super) fn take(&mut self) -> MessageId {
+        self.buffers.free.pop().unwrap_or_else(|| self.take_or_allocate())
     }
 
     #[cold]
-    fn take_another(&mut self) -> Ticket {
+    fn take_or_allocate(&mut self) -> MessageId {
         // What was abandoned may have ended since.
-        if let Some(ticket) = self.shelf.abandoned.pop() {
-            if self.is_done(ticket).unwrap_or(false) {
-                return ticket;
+        if let Some(message) = self.buffers.abandoned.pop() {
+            if self.is_done(message).unwrap_or(false) {
+                return message;
             }
-            self.shelf.abandoned.insert(0, ticket);
+            self.buffers.abandoned.insert(0, message);
         }
-        let (request, first) = (self.none, self.shelf.places.len());
-        self.shelf.places.extend(chunk().iter_mut().map(|buffer| Place { buffer, request, receives: false }));
-        self.shelf.free.extend(first + 1..self.shelf.places.len());
+        let (request, first) = (self.none, self.buffers.all.len());
+        self.buffers.all.extend(allocate_buffers().iter_mut().map(|buffer| MessageBuffer {
+            buffer,
+            request,
+            receives: false,
+        }));
+        self.buffers.free.extend(first + 1..self.buffers.all.len());
         first
     }
 
     /// What is in a buffer.
     #[inline]
-    pub(super) fn buffer(&mut self, ticket: Ticket) -> &mut [u8; BUFFER_BYTES] {
-        let place = &mut self.shelf.places[ticket];
-        debug_assert!(place.request == self.none, "a message is under way in this buffer");
-        &mut place.buffer.message
+    pub(super) fn buffer(&mut self, message: MessageId) -> &mut [u8; BUFFER_BYTES] {
+        let buffer = &mut self.buffers.all[message];
+        debug_assert!(buffer.request == self.none, "a message is under way in this buffer");
+        &mut buffer.buffer.message
     }
 
     /// Begins to send the first bytes of a buffer.
     #[inline]
     pub(super) fn send(
         &mut self,
-        ticket: Ticket,
+        message: MessageId,
         bytes: usize,
         to: usize,
         tag: c_int,
     ) -> Result<(), Failure> {
-        let place = &mut self.shelf.places[ticket];
-        place.receives = false;
+        let buffer = &mut self.buffers.all[message];
+        buffer.receives = false;
         // SAFETY: the buffer has so many bytes and stays where it is until the message has ended: `buffer` is not called
         // before, and places are never freed.
-        place.request =
-            unsafe { self.messages.send(place.buffer.message.as_ptr(), bytes.min(BUFFER_BYTES), to, tag) }?;
+        buffer.request =
+            unsafe { self.library.send(buffer.buffer.message.as_ptr(), bytes.min(BUFFER_BYTES), to, tag) }?;
         Ok(())
     }
 
     /// Begins to receive into a buffer, from a rank or from whichever sends first.
     #[inline]
-    pub(super) fn receive(&mut self, ticket: Ticket, from: Option<usize>, tag: c_int) -> Result<(), Failure> {
-        let place = &mut self.shelf.places[ticket];
-        place.receives = true;
+    pub(super) fn receive(
+        &mut self,
+        message: MessageId,
+        from: Option<usize>,
+        tag: c_int,
+    ) -> Result<(), Failure> {
+        let buffer = &mut self.buffers.all[message];
+        buffer.receives = true;
         // SAFETY: as for sending. Nobody sends more than a buffer holds.
-        place.request = unsafe { self.messages.receive(place.buffer.message.as_mut_ptr(), from, tag) }?;
+        buffer.request = unsafe { self.library.receive(buffer.buffer.message.as_mut_ptr(), from, tag) }?;
         Ok(())
     }
 
     /// Whether a message has ended. Once it has, its buffer is the caller's again.
     #[inline]
-    pub(super) fn is_done(&mut self, ticket: Ticket) -> Result<bool, Failure> {
-        let place = &mut self.shelf.places[ticket];
-        if place.request == self.none {
+    pub(super) fn is_done(&mut self, message: MessageId) -> Result<bool, Failure> {
+        let buffer = &mut self.buffers.all[message];
+        if buffer.request == self.none {
             return Ok(true);
         }
         // SAFETY: the request is one that a call above gave.
-        unsafe { self.messages.test(&mut place.request) }
+        unsafe { self.library.test(&mut buffer.request) }
     }
 
     /// Gives a buffer back whose message has ended, or which had none.
     #[inline]
-    pub(super) fn give_back(&mut self, ticket: Ticket) {
-        self.shelf.free.push(ticket);
+    pub(super) fn give_back(&mut self, message: MessageId) {
+        self.buffers.free.push(message);
     }
 
     /// Leaves a message and its buffer to MPI.
-    pub(super) fn abandon(&mut self, ticket: Ticket) {
-        let Place { request, receives, .. } = self.shelf.places[ticket];
+    pub(super) fn abandon(&mut self, message: MessageId) {
+        let MessageBuffer { request, receives, .. } = self.buffers.all[message];
         if request != self.none && receives {
             // SAFETY: the request is under way.
-            unsafe { self.messages.cancel(request) };
+            unsafe { self.library.cancel(request) };
         }
-        match self.is_done(ticket) {
-            Ok(true) => self.give_back(ticket),
-            _ => self.shelf.abandoned.push(ticket),
+        match self.is_done(message) {
+            Ok(true) => self.give_back(message),
+            _ => self.buffers.abandoned.push(message),
         }
     }
 }
 
 /// An MPI that was started.
-struct Mpi<H: Handle> {
+struct Mpi<H: MpiHandle> {
     library: Library<H>,
     comm: H,
     /// MPI was started here, and not by the program.
     ours: bool,
     /// What was done with the launcher's signal before MPI was started here.
-    signal: Option<Before>,
+    signal: Option<SavedAction>,
 }
 
 /// Starts MPI, unless the program has, and makes a communicator of its own, together with all other ranks.
-pub(super) fn start<H: Handle>(library: Library<H>) -> Result<Wire, String> {
+pub(super) fn start<H: MpiHandle>(library: Library<H>) -> Result<Messenger, String> {
     let (none, version) = (library.constants.null_request.number(), library.version.clone());
     // Found by measuring; with room for the library's own header. MPICH is the one that takes signals.
     let eager_bytes = if library.takes_signals { 8192 - 64 } else { 4096 - 64 };
@@ -216,11 +235,11 @@ pub(super) fn start<H: Handle>(library: Library<H>) -> Result<Wire, String> {
     let (rank, size, highest_tag) = begun.inspect_err(|_| mpi.finish())?;
     // Every library must allow tags up to this.
     let highest_tag = highest_tag.unwrap_or(32_767);
-    let (messages, shelf) = (Box::new(mpi), Shelf::default());
-    Ok(Wire { messages, none, rank, size, version, highest_tag, eager_bytes, shelf })
+    let (library, buffers) = (Box::new(mpi), BufferCache::default());
+    Ok(Messenger { library, none, rank, size, version, highest_tag, eager_bytes, buffers })
 }
 
-impl<H: Handle> Mpi<H> {
+impl<H: MpiHandle> Mpi<H> {
     /// Gives this rank's number, how many there are, and the highest tag where the library says.
     fn begin(&mut self) -> Result<(usize, usize, Option<c_int>), String> {
         let (calls, constants) = (self.library.calls, self.library.constants);
@@ -237,12 +256,15 @@ impl<H: Handle> Mpi<H> {
         unsafe {
             check((calls.initialized)(&mut running), "MPI_Initialized")?;
             if running == 0 {
-                let before = library.takes_signals.then(Before::ask).flatten();
+                let before = library.takes_signals.then(SavedAction::ask).flatten();
                 let (none, none_either) = (std::ptr::null_mut(), std::ptr::null_mut());
-                let wanted = constants.thread_serialized;
-                check((calls.init_thread)(none, none_either, wanted, &mut threads), "MPI_Init_thread")?;
+                let waiting_threads = constants.thread_serialized;
+                check(
+                    (calls.init_thread)(none, none_either, waiting_threads, &mut threads),
+                    "MPI_Init_thread",
+                )?;
                 self.ours = true;
-                before.iter().for_each(Before::take_from_mpi);
+                before.iter().for_each(SavedAction::override_mpi);
                 self.signal = before;
                 // In an MPI of the program's own, what becomes of errors on its communicators is for the program to say.
                 let code = (calls.comm_set_errhandler)(constants.world, constants.errors_return);
@@ -284,21 +306,21 @@ impl<H: Handle> Mpi<H> {
     }
 }
 
-fn error_text<H: Handle>(library: &Library<H>, code: c_int) -> String {
+fn error_text<H: MpiHandle>(library: &Library<H>, code: c_int) -> String {
     let (mut text, mut len) = ([0u8; 1024], 0);
     // SAFETY: no library says more than 512 bytes.
     unsafe { (library.calls.error_string)(code, text.as_mut_ptr().cast::<c_char>(), &mut len) };
     String::from_utf8_lossy(&text[..len.clamp(0, 1024) as usize]).into_owned()
 }
 
-impl<H: Handle> Messages for Mpi<H> {
+impl<H: MpiHandle> MessageLibrary for Mpi<H> {
     unsafe fn send(
         &self,
         buffer: *const u8,
         bytes: usize,
         to: usize,
         tag: c_int,
-    ) -> Result<Request, Failure> {
+    ) -> Result<RequestHandle, Failure> {
         let Library { calls, constants, .. } = &self.library;
         let (bytes, to, mut request) = (bytes as c_int, to as c_int, constants.null_request);
         // SAFETY: the caller promises it.
@@ -307,7 +329,12 @@ impl<H: Handle> Messages for Mpi<H> {
         self.check(code, "MPI_Isend", request.number())
     }
 
-    unsafe fn receive(&self, buffer: *mut u8, from: Option<usize>, tag: c_int) -> Result<Request, Failure> {
+    unsafe fn receive(
+        &self,
+        buffer: *mut u8,
+        from: Option<usize>,
+        tag: c_int,
+    ) -> Result<RequestHandle, Failure> {
         let Library { calls, constants, .. } = &self.library;
         let (from, mut request) =
             (from.map_or(constants.any_source, |rank| rank as c_int), constants.null_request);
@@ -317,7 +344,7 @@ impl<H: Handle> Messages for Mpi<H> {
         self.check(code, "MPI_Irecv", request.number())
     }
 
-    unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure> {
+    unsafe fn test(&self, request: &mut RequestHandle) -> Result<bool, Failure> {
         let (mut handle, mut done) = (H::of(*request), 0);
         let status = self.library.constants.status_ignore;
         // SAFETY: the caller promises it; the status is the one to be ignored.
@@ -326,7 +353,7 @@ impl<H: Handle> Messages for Mpi<H> {
         self.check(code, "MPI_Test", done != 0)
     }
 
-    unsafe fn cancel(&self, request: Request) {
+    unsafe fn cancel(&self, request: RequestHandle) {
         // SAFETY: the caller promises it.
         unsafe { (self.library.calls.cancel)(&mut H::of(request)) };
     }
@@ -340,7 +367,7 @@ impl<H: Handle> Messages for Mpi<H> {
             unsafe { (self.library.calls.comm_free)(&mut self.comm) };
         }
         self.ours = false;
-        self.signal.take().into_iter().for_each(Before::restore);
+        self.signal.take().into_iter().for_each(SavedAction::restore);
     }
 
     fn has_ended(&self) -> bool {
@@ -351,7 +378,7 @@ impl<H: Handle> Messages for Mpi<H> {
     }
 }
 
-impl Debug for Wire {
+impl Debug for Messenger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Wire({}, rank {} of {})", self.version, self.rank, self.size)
     }

@@ -3,13 +3,14 @@
 use evener_device::Buffer;
 
 use super::super::{
-    call::Signature, core::Turn, element::Element, error::Result, request::Request, uneven::Told,
+    call::Signature, collective::Collective, element::Element, error::Result, inner::CallGuard,
+    uneven::AgreedLengths,
 };
 
 /// What a rank asks for, with its buffers.
 #[derive(Debug)]
-pub(in crate::comm) struct Asked<'a, T> {
-    pub(in crate::comm) request: Request,
+pub(in crate::comm) struct BufferArgs<'a, T> {
+    pub(in crate::comm) collective: Collective,
     pub(in crate::comm) input: Option<&'a Buffer<T>>,
     pub(in crate::comm) output: Option<&'a Buffer<T>>,
     /// Where blocks are uneven, how many elements this rank gives each rank; or that it gives all the same.
@@ -18,8 +19,8 @@ pub(in crate::comm) struct Asked<'a, T> {
 
 /// A rank's buffers in a collective, each with the lengths of its blocks.
 #[derive(Debug)]
-pub(in crate::comm) struct Ends<'a, T> {
-    pub(in crate::comm) request: Request,
+pub(in crate::comm) struct CheckedBuffers<'a, T> {
+    pub(in crate::comm) collective: Collective,
     pub(in crate::comm) signature: Signature,
     /// What this rank gives.
     pub(in crate::comm) input: Option<(&'a Buffer<T>, Vec<usize>)>,
@@ -33,38 +34,41 @@ pub(in crate::comm) struct Ends<'a, T> {
     pub(in crate::comm) blocks: usize,
 }
 
-impl Turn<'_> {
+impl CallGuard<'_> {
     /// The buffers of a collective, which are one where it is in place. Fails where they are not as long as they must be,
     /// and where a rank has one that only the root has, or the root has none.
-    pub(in crate::comm) fn ends<'a, T: Element>(&mut self, asked: &Asked<'a, T>) -> Result<Ends<'a, T>> {
-        let Asked { request, input, output, lengths } = *asked;
+    pub(in crate::comm) fn check_buffers<'a, T: Element>(
+        &mut self,
+        args: &BufferArgs<'a, T>,
+    ) -> Result<CheckedBuffers<'a, T>> {
+        let BufferArgs { collective, input, output, lengths } = *args;
         let len = |buffer: Option<&Buffer<T>>| buffer.map_or(0, Buffer::len);
-        let (size, is_root) = (self.core.size(), request.root() == self.core.member);
-        let told = match lengths {
-            Some(lengths) => self.tell_lengths(request, T::TYPE, len(input), lengths)?,
+        let (size, is_root) = (self.inner.size(), collective.root() == self.inner.member);
+        let agreed = match lengths {
+            Some(lengths) => self.exchange_lengths(collective, T::TYPE, len(input), lengths)?,
             None => {
-                let signature = self.signature(request, T::TYPE, len(input), len(output))?;
-                let (gives, takes) = request.blocks(size, is_root);
+                let signature = self.signature(collective, T::TYPE, len(input), len(output))?;
+                let (gives, takes) = collective.blocks(size, is_root);
                 let [mine, given] = [gives, takes].map(|blocks| vec![signature.count as usize; blocks]);
-                Told { signature, lengths: Vec::new(), mine, given, total: len(output) }
+                AgreedLengths { signature, lengths: Vec::new(), mine, given, total: len(output) }
             }
         };
-        let Told { signature, lengths, mine, given, total } = told;
+        let AgreedLengths { signature, lengths, mine, given, total } = agreed;
         if len(output) != total {
-            return Err(self.wrong(request, T::TYPE, [(0, 0), (len(output), total)]));
+            return Err(self.invalid_call(collective, T::TYPE, [(0, 0), (len(output), total)]));
         }
         let end = |buffer: Option<&'a Buffer<T>>, blocks| Some((buffer.filter(|it| !it.is_empty())?, blocks));
         let (mut input, mut output) = (end(input, mine), end(output, given.clone()));
-        if request.is_in_place() {
+        if collective.is_in_place() {
             input = output.clone();
         }
-        match request {
-            Request::Reduce(..) if !is_root => output = None,
-            Request::Broadcast(_) if is_root => output = None,
-            Request::Broadcast(_) => input = None,
+        match collective {
+            Collective::Reduce(..) if !is_root => output = None,
+            Collective::Broadcast(_) if is_root => output = None,
+            Collective::Broadcast(_) => input = None,
             _ => {}
         }
-        let (gives, takes) = signature.collective.blocks(size);
-        Ok(Ends { request, signature, input, output, lengths, given, blocks: gives.max(takes) })
+        let (gives, takes) = signature.kind.blocks(size);
+        Ok(CheckedBuffers { collective, signature, input, output, lengths, given, blocks: gives.max(takes) })
     }
 }
