@@ -1,7 +1,7 @@
-//! Functions of libraries that are opened at run time.
+//! Functions of libraries that are loaded at run time.
 
-/// Defines such functions, each with its symbol, and how to find them all, which is safe where the library declares them
-/// so.
+/// Defines a struct of library functions and an unsafe `find`, whose caller promises that the library declares the
+/// functions with these types.
 macro_rules! symbols {
     ($(#[$about:meta])* $kind:ident $(<$handle:ident>)? of $library:ty {
         $($field:ident $symbol:literal ($($taken:ty),*) -> $given:ty;)*
@@ -14,7 +14,7 @@ macro_rules! symbols {
 
         impl $(<$handle: Copy>)? $kind $(<$handle>)? {
             unsafe fn find(library: &$library) -> Result<Self, String> {
-                // SAFETY: the caller promises it.
+                // SAFETY: the caller promises that the symbol has this type.
                 Ok($kind {$($field: *unsafe { library.get($symbol) }.map_err(|why| why.to_string())?),*})
             }
         }

@@ -1,33 +1,30 @@
-//! How a thread waits for what it has to look at again and again: words in shared memory, messages, cards.
+//! Waiting by polling (shared memory, messages, CUDA streams): spin, then yield, then sleep.
 
 use std::{
     hint, thread,
     time::{Duration, Instant},
 };
 
-/// So many looks without a pause, which takes longer than a cache line takes to come.
+/// Polls without a pause, longer than a cache line takes to arrive.
 const BUSY_POLLS: u32 = 100;
-/// So many looks before the clock is asked; and where there are more members than cores.
+/// Polls before the clock is read; and the same if there are more members than cores.
 const SPIN_POLLS: u32 = 2000;
 const OVERSUBSCRIBED_POLLS: u32 = 100;
-/// So many looks between two questions to the clock.
 const POLLS_PER_CLOCK_READ: u32 = 64;
-/// Looking without giving the core away ends after this.
+/// A thread spins without yielding for this long.
 const SPIN_TIME: Duration = Duration::from_micros(100);
-/// A thread yields its core for so long before it begins to sleep.
+/// A thread yields for this long before it sleeps.
 const YIELD_TIME: Duration = Duration::from_millis(2);
-/// The longest sleep.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
-/// How long a thread that has waited so long sleeps before it looks again: a small part of that. Nothing while it is to
-/// stay awake.
+/// Returns how long a thread that has waited for `waited` sleeps between two polls, or `None` if it does not sleep yet.
 pub(crate) fn sleep_time(waited: Duration) -> Option<Duration> {
     (waited > YIELD_TIME).then(|| (waited / 16).min(MAX_SLEEP))
 }
 
-/// Spins until `look` gives something: at full speed, then between pauses of the processor, then yielding the core, at once
-/// where it is `crowded` (more members than cores). Between some looks `meanwhile` is told how long it has taken: it ends
-/// the wait by giving something, and sleeps where [`nap`] says so.
+/// Polls until `poll` returns a result: without pauses, then with pauses of the processor, then yielding the core, at
+/// once if `oversubscribed` (more members than cores). Between some polls `on_wait` gets the time waited: it can end
+/// the wait with a result, and sleeps as [`sleep_time`] says.
 #[inline]
 pub(crate) fn spin<R>(
     oversubscribed: bool,
@@ -69,27 +66,25 @@ fn spin_and_yield<R>(
     }
 }
 
-/// One wait, which looks less often the longer it takes.
+/// A wait that polls less often the longer it takes.
 #[derive(Debug)]
 pub(crate) struct Backoff(Instant);
 
 impl Backoff {
-    /// Begins to wait.
     pub(crate) fn new() -> Self {
         Backoff(Instant::now())
     }
 
-    /// Whether it has taken so long.
     pub(crate) fn has_exceeded(&self, timeout: Duration) -> bool {
         self.0.elapsed() >= timeout
     }
 
-    /// Whether [`pause`](Self::pause) sleeps by now.
+    /// Returns whether [`pause`](Self::pause) sleeps by now.
     pub(crate) fn sleeps(&self) -> bool {
         self.0.elapsed() > YIELD_TIME
     }
 
-    /// Between two looks: yields the core, and later sleeps.
+    /// Yields the core between two polls, and later sleeps.
     pub(crate) fn pause(&self) {
         sleep_time(self.0.elapsed()).map_or_else(thread::yield_now, thread::sleep);
     }

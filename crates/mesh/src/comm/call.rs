@@ -1,11 +1,11 @@
-//! What a rank asks of a group: which collective, of what, with which buffers.
+//! One rank's call of a collective: its signature, its buffers and the layout of their blocks.
 
 use std::{fmt, ops::Range};
 
 use super::{element::ElementType, named::named, reduce_op::ReduceOp};
 
 named! {
-    /// Which collective.
+    /// The kind of a collective, without its arguments.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub(crate) enum CollectiveKind {
         AllReduce = "all_reduce",
@@ -24,7 +24,7 @@ named! {
 }
 
 impl CollectiveKind {
-    /// How many blocks a rank gives and takes at most, in a group of so many ranks.
+    /// Returns the maximum number of input and output blocks of a rank in a group of `ranks`.
     pub(crate) fn blocks(self, ranks: usize) -> (usize, usize) {
         match self {
             CollectiveKind::AllGather | CollectiveKind::Gather => (1, ranks),
@@ -35,24 +35,22 @@ impl CollectiveKind {
     }
 }
 
-/// What ranks must agree on. Two ranks call the same if and only if their signatures are equal.
+/// What all ranks of a call must agree on: a call runs only if the signatures of all ranks are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signature {
     pub(crate) kind: CollectiveKind,
     pub(crate) element: ElementType,
-    /// Where the collective reduces.
     pub(crate) operation: Option<ReduceOp>,
-    /// The root's number in the group, where the collective has one.
     pub(crate) root: Option<u32>,
-    /// Elements of one rank's part: of the whole vector for reductions and broadcasts, of one block otherwise, of the
-    /// longest where blocks are uneven.
+    /// Elements of the vector for reductions and broadcasts, of one block otherwise; of the longest block if blocks are
+    /// uneven.
     pub(crate) count: u64,
-    /// The collective that an all-gather comes before, in which ranks tell one another what it needs to know.
+    /// Set for an internal all-gather that prepares this collective, for example one of block lengths.
     pub(crate) before: Option<CollectiveKind>,
 }
 
 impl Signature {
-    /// As two words, for ranks to compare.
+    /// Encodes the signature in two words, which ranks compare.
     #[inline]
     pub(crate) fn pack(&self) -> [u64; 2] {
         let operation = self.operation.map_or(0, |it| it as u8);
@@ -62,7 +60,7 @@ impl Signature {
         [u64::from(u32::from_le_bytes(what)) | root << 32, self.count]
     }
 
-    /// From two words; nothing where they are none that [`pack`](Self::pack) gives.
+    /// Decodes the result of [`pack`](Self::pack), or returns `None` if the words are not a signature.
     pub(crate) fn unpack([what, count]: [u64; 2]) -> Option<Self> {
         let [kind, element, operation, before] = (what as u32).to_le_bytes();
         Some(Signature {
@@ -75,7 +73,7 @@ impl Signature {
         })
     }
 
-    /// How many bytes one part is.
+    /// Bytes of one block (see [`count`](Self::count)).
     #[inline]
     pub(crate) fn block_bytes(&self) -> usize {
         self.count as usize * self.element.bytes()
@@ -102,23 +100,23 @@ impl fmt::Display for Signature {
     }
 }
 
-/// A rank's own view of one collective: what is called, and the bytes that it gives and takes. Lengths were checked
-/// against the signature, and both slices are aligned for the element type.
+/// One rank's arguments of one collective. The lengths were checked against the signature, and both slices are aligned
+/// for the element type.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) signature: Signature,
-    /// This rank's weight, where the collective is weighted; otherwise 1.
+    /// This rank's weight in a weighted collective; otherwise 1.
     pub(crate) weight: f64,
-    /// What this rank gives; empty where it gives what is in `output`, or nothing.
+    /// This rank's input; empty if the collective is in place or this rank has no input.
     pub(crate) input: &'a [u8],
-    /// What this rank takes, and for reductions and broadcasts also what it gives; empty where it takes nothing.
+    /// This rank's output, which in-place collectives also read; empty if this rank has no output.
     pub(crate) output: &'a mut [u8],
-    /// How many bytes blocks have where they are uneven: by the rank that gives, and for an all-to-all by the rank that
-    /// takes within that. All ranks have agreed on them.
+    /// Block lengths in bytes if blocks are uneven: by sending rank, and for an all-to-all by sending and receiving
+    /// rank. All ranks agreed on them.
     pub(crate) lengths: &'a [usize],
 }
 
-/// Where the blocks of a call lie in the ranks' inputs and outputs.
+/// The layout of a call's blocks in the inputs and outputs of all ranks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Blocks<'a> {
     kind: CollectiveKind,
@@ -129,13 +127,13 @@ pub(crate) struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// Of a call of so many ranks; where blocks are uneven, of these lengths in bytes.
+    /// Returns the layout for a group of `ranks`; `lengths` is empty, or has the bytes of uneven blocks.
     pub(crate) fn of(signature: &Signature, lengths: &'a [usize], ranks: usize) -> Self {
         let (root, block_bytes) = (signature.root.map(|root| root as usize), signature.block_bytes());
         Blocks { kind: signature.kind, root, block_bytes, ranks, lengths }
     }
 
-    /// What of its vector a rank gives another, or keeps, where nothing is reduced.
+    /// Returns the range of rank `from`'s input that rank `to` receives, if nothing is reduced.
     pub(crate) fn send_range(&self, from: usize, to: usize) -> Range<usize> {
         let at_root = |rank| self.root == Some(rank);
         match self.kind {
@@ -150,7 +148,7 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Where a rank takes what another [gives](Self::gives) it.
+    /// Returns the range of rank `to`'s output that receives rank `from`'s [`send_range`](Self::send_range).
     pub(crate) fn recv_range(&self, to: usize, from: usize) -> Range<usize> {
         match self.kind {
             CollectiveKind::AllGather | CollectiveKind::AllToAll => self.output_block(to, from),
@@ -159,12 +157,10 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Whether all are of one length.
     pub(crate) fn are_even(&self) -> bool {
         self.lengths.is_empty()
     }
 
-    /// How many bytes one rank gives another.
     #[inline]
     fn bytes(&self, from: usize, to: usize) -> usize {
         match self.lengths {
@@ -174,19 +170,19 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Where in its input a rank has its block for another, where it has one for each.
+    /// Returns the range of rank `from`'s input block for rank `to`, if it has one block per rank.
     #[inline]
     pub(crate) fn input_block(&self, from: usize, to: usize) -> Range<usize> {
         self.block_at(to, self.bytes(from, to), |before| self.bytes(from, before))
     }
 
-    /// Where in its output a rank takes the block of another, where it takes one of each.
+    /// Returns the range of rank `to`'s output block from rank `from`, if it has one block per rank.
     #[inline]
     pub(crate) fn output_block(&self, to: usize, from: usize) -> Range<usize> {
         self.block_at(from, self.bytes(from, to), |before| self.bytes(before, to))
     }
 
-    /// The place of a block behind so many others.
+    /// Returns the range of a block after `count` other blocks.
     #[inline]
     fn block_at(&self, count: usize, bytes: usize, before: impl Fn(usize) -> usize) -> Range<usize> {
         let start =

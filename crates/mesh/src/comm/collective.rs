@@ -1,13 +1,12 @@
-//! What a rank can ask of a group.
+//! The collectives, with their arguments.
 
 use super::{call::CollectiveKind, reduce_op::ReduceOp};
 
-/// A collective with everything that it needs beside the vectors. Each method of [`Communicator`](super::Communicator) that is named
-/// after one is short for [`Communicator::call`](super::Communicator::call) with one of these, and each method of
+/// A collective with its arguments except the buffers. Each method of [`Communicator`](super::Communicator) that is
+/// named after one is short for [`Communicator::call`](super::Communicator::call), and each method of
 /// [`DeviceCommunicator`](super::DeviceCommunicator) for [`DeviceCommunicator::call`](super::DeviceCommunicator::call).
 ///
-/// Roots and peers are numbers in the group. All-reduce, reduce and broadcast are *in place*: they have an output and no
-/// input.
+/// Roots and peers are group ranks. All-reduce, reduce and broadcast are *in place*: they have an output and no input.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Collective {
@@ -38,7 +37,6 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// Which collective, by which operation, at which root.
     #[inline]
     pub(super) fn parts(self) -> (CollectiveKind, Option<ReduceOp>, Option<usize>) {
         match self {
@@ -66,7 +64,6 @@ impl Collective {
         self.parts().2
     }
 
-    /// The other of the two ranks that exchange.
     #[inline]
     pub(super) fn peer(self) -> Option<usize> {
         if let Collective::Send(peer) | Collective::Recv(peer) = self { Some(peer) } else { None }
@@ -81,7 +78,7 @@ impl Collective {
         self.peer().is_none() && self.blocks(1, true) == (0, 1)
     }
 
-    /// How many elements of a block there are, where this rank gives and takes so many elements in a group of so many.
+    /// Returns the elements of a block, given the lengths of this rank's input and output.
     #[inline]
     pub(super) fn count(self, ranks: usize, given: usize, taken: usize) -> usize {
         match self {
@@ -92,7 +89,7 @@ impl Collective {
         }
     }
 
-    /// How many blocks a rank gives and takes, in a group of so many ranks.
+    /// Returns the number of this rank's input and output blocks.
     #[inline]
     pub(super) fn blocks(self, ranks: usize, is_root: bool) -> (usize, usize) {
         let at_root = if is_root { ranks } else { 0 };

@@ -1,4 +1,4 @@
-//! A rank's place in a group, and its collectives.
+//! Communicators: what a rank calls collectives on.
 
 use std::{
     fmt,
@@ -18,24 +18,24 @@ use super::{
 };
 use crate::backend::{Failure, LeaveReason, Transport};
 
-/// A rank's place in a group.
+/// One rank's communicator of a group of ranks. It has the collectives.
 ///
-/// Every member calls the same collectives in the same order; a call returns when all have. Roots, and the other end
-/// of [`send`](Communicator::send) and [`recv`](Communicator::recv), are numbers in the group, from 0; errors speak of numbers in
-/// the world. Calls of one rank on one group go one at a time, those that were [started](Communicator::start_all_reduce)
-/// before first; different groups are independent of one another, also where they share ranks.
+/// Every member calls the same collectives in the same order; a call returns when all members have joined it. Roots and
+/// peers are group ranks, from 0; errors name world ranks. Calls of one rank on one communicator run one at a time,
+/// after the calls that it [started](Communicator::start_all_reduce) earlier. Different groups are independent, even if
+/// they share ranks.
 ///
-/// Clones are the same place. Dropping the last one tells the others that this rank takes no further part: what they call
-/// then fails at once.
+/// Clones share one endpoint. Dropping the last clone notifies the other members that this rank has left: their calls
+/// then fail at once.
 #[derive(Clone)]
 pub struct Communicator {
     shared: Arc<Shared>,
 }
 
-/// What all clones share.
+/// The state that all clones share.
 struct Shared {
     inner: Arc<Inner>,
-    /// Runs started calls. It has the core, and never the place, which is dropped on another thread.
+    /// Runs started calls. It holds `Inner` and never `Shared`, whose drop joins it.
     call_thread: OnceLock<Option<CallThread>>,
 }
 
@@ -91,7 +91,8 @@ impl Communicator {
             ended: Condvar::new(),
         });
         inner.spec.generations.iter().for_each(|generation| generation.watch(&inner));
-        // Looked at after it is watched, so that no end is missed. The others may be waiting for this rank.
+        // Checked after registering, so that no end of a generation is missed: other ranks may already wait for this
+        // one.
         inner.leave_if_unusable();
         inner.stale().map_or(
             Ok(Communicator { shared: Arc::new(Shared { inner, call_thread: OnceLock::new() }) }),
@@ -99,48 +100,48 @@ impl Communicator {
         )
     }
 
-    /// Its name.
+    /// Returns the group's name.
     pub fn name(&self) -> &str {
         &self.inner().name
     }
 
-    /// Its ranks, by their numbers in the world, in the order of their numbers in the group.
+    /// Returns the members' world ranks, in the order of their group ranks.
     pub fn ranks(&self) -> &[usize] {
         &self.inner().spec.ranks
     }
 
-    /// How many ranks it has.
+    /// Returns the number of members.
     pub fn size(&self) -> usize {
         self.ranks().len()
     }
 
-    /// This rank's number in the group, where it is in it.
+    /// Returns this rank's group rank, or `None` if it is not a member.
     pub fn rank(&self) -> Option<usize> {
         self.inner().member
     }
 
-    /// How long a call waits for the others.
+    /// Returns how long a call waits for the other ranks.
     pub fn timeout(&self) -> Duration {
         self.inner().timeout
     }
 
-    /// What carries its collectives: `local`, or `mpi` with the library's name and version.
+    /// Returns the back end: `local`, or `mpi` with the library's name and version.
     pub fn backend(&self) -> String {
         self.inner().transport.name()
     }
 
-    /// The error that put the group beyond use, where one did.
+    /// Returns the error that poisoned the group, if any.
     pub fn failure(&self) -> Option<&CommError> {
         self.inner().failed.get()
     }
 
-    /// Makes a group of some of this group's ranks, in the order given, as [`World::group`](super::World::group) does.
-    /// It has this group's timeout and term.
+    /// Creates a group of some of this group's ranks, in the given order, as
+    /// [`World::new_group`](super::World::new_group) does. It inherits this group's timeout and generations.
     pub fn new_group(&self, name: impl Into<String>, ranks: impl Into<Vec<usize>>) -> Result<Communicator> {
         self.make(GroupSpec::new(name, ranks).all_generations(&self.inner().spec.generations))
     }
 
-    /// Makes a group of some of this group's ranks, with its timeout.
+    /// Creates a group of some of this group's ranks, with this group's timeout.
     pub(crate) fn make(&self, spec: GroupSpec) -> Result<Communicator> {
         if let Some(other) = spec.ranks.iter().find(|rank| !self.ranks().contains(rank)) {
             let detail = format!("rank {other} is not in `{}`, which has {:?}", self.name(), self.ranks());
@@ -149,8 +150,8 @@ impl Communicator {
         Communicator::join(&self.inner().transport, spec, self.timeout())
     }
 
-    /// Makes the group anew without some of its ranks, with the same name, timeout and term. Every rank that is left
-    /// does so, with the same ranks left out: [`CommError::ranks`] says who was the reason of a failure.
+    /// Creates the group again without some of its ranks, with the same name, timeout and generations. Every remaining
+    /// rank calls this with the same ranks left out: [`CommError::ranks`] has the ranks that caused a failure.
     pub fn rebuild(&self, without: &[usize]) -> Result<Communicator> {
         let left: Vec<_> = self.ranks().iter().copied().filter(|rank| !without.contains(rank)).collect();
         self.new_group(self.name(), left)
@@ -164,13 +165,12 @@ impl Communicator {
         self.generations().iter().filter(|it| !it.is(generation)).cloned().collect()
     }
 
-    /// The error of a rank that is not in the group.
     pub(crate) fn not_a_member(&self) -> CommError {
         self.inner().not_a_member()
     }
 
-    /// Puts the group beyond use on every rank, with this reason: for a program that finds out by other means that it
-    /// cannot go on. A call that is under way on this rank ends first, as it would have.
+    /// Poisons the group on every rank, for example because the program cannot continue. A call in flight on this rank
+    /// ends first, with its own result.
     pub fn poison(&self, why: &str) {
         let detail = why.to_owned();
         let group = self.name().to_owned();
@@ -182,20 +182,19 @@ impl Communicator {
         &self.shared.inner
     }
 
-    /// The thread that runs what is started, where the system has one to give.
     pub(super) fn call_thread(&self) -> Option<&CallThread> {
         self.shared.call_thread.get_or_init(|| CallThread::begin(self.name()).ok()).as_ref()
     }
 
-    /// Does what is asked for: what all other collectives on host memory are short for. `input` and `output` are empty
-    /// where the request has none on this rank.
+    /// Runs a collective on host memory; the methods named after collectives are short for it. `input` and `output` are
+    /// empty if the collective has none on this rank.
     #[inline]
     pub fn call<T: Element>(&self, collective: Collective, input: &[T], output: &mut [T]) -> Result<()> {
         self.inner().wait_for_started();
         self.inner().call(collective, input, output)
     }
 
-    /// Waits until everybody is here.
+    /// Waits until all members have called this.
     pub fn barrier(&self) -> Result<()> {
         self.call::<u8>(Collective::Barrier, &[], &mut [])
     }
@@ -203,7 +202,7 @@ impl Communicator {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // What was started ends first: others may be working with it.
+        // Started calls end first: other ranks may depend on them.
         drop(self.call_thread.take());
         let why = if thread::panicking() { LeaveReason::Panicked } else { LeaveReason::Left };
         if let Some(leave_notifier) = &self.inner.leave_notifier {

@@ -1,4 +1,4 @@
-//! What a back end's failure means, in the words that users see.
+//! Turns failures of a back end into errors.
 
 use std::time::Duration;
 
@@ -8,19 +8,17 @@ use super::{
 };
 use crate::backend::{Failure, LeaveReason};
 
-/// Where a failure happened.
+/// The call that failed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FailureContext<'a> {
     pub(super) group: &'a str,
-    /// The group's ranks, by member.
+    /// The world ranks of the group's members.
     pub(super) ranks: &'a [usize],
-    /// The calling rank.
     pub(super) rank: usize,
     pub(super) call: &'a Signature,
     pub(super) timeout: Duration,
 }
 
-/// A failure as an error.
 pub(super) fn error(failure: Failure, context: FailureContext<'_>) -> CommError {
     let FailureContext { group, ranks, rank, call, timeout } = context;
     let (group, call) = (group.to_owned(), call.kind.to_string());
@@ -52,7 +50,7 @@ pub(super) fn error(failure: Failure, context: FailureContext<'_>) -> CommError 
     }
 }
 
-/// Who differs from most others, and what each called.
+/// Returns the ranks whose call differs from the most common one, and a text with each call.
 fn mismatch(called: &[Option<Signature>], ranks: &[usize]) -> (Vec<usize>, String) {
     let mut kinds: Vec<(Signature, Vec<usize>)> = Vec::new();
     for (member, signature) in called.iter().enumerate() {
@@ -62,14 +60,14 @@ fn mismatch(called: &[Option<Signature>], ranks: &[usize]) -> (Vec<usize>, Strin
             None => kinds.push((*signature, vec![ranks[member]])),
         }
     }
-    // Those that most called, and of equally many those of the lowest member, are what the rest is measured by.
+    // The most common call, or of several the lowest member's, is the one that the others are compared with.
     let Some(most) = kinds.iter().map(|(_, members)| members.len()).max() else {
         return (Vec::new(), "what they called is not known".into());
     };
     let usual = kinds.iter().position(|(_, members)| members.len() == most).unwrap_or(0);
     let (usual, usual_ranks) = kinds.remove(usual);
-    // Where the collectives differ, their names say it; otherwise the sizes, types and operations do. Sending and
-    // receiving belong together.
+    // If all kinds differ from the usual one, the names are enough; otherwise sizes, types and operations are shown. A
+    // send and a receive belong together.
     let names = kinds.iter().all(|(kind, _)| kind.kind != usual.kind)
         && !matches!(usual.kind, CollectiveKind::Send | CollectiveKind::Receive);
     let name = |signature: &Signature| {

@@ -1,4 +1,4 @@
-//! For how long groups are valid, and how those that wait in one learn that it is no longer.
+//! Generations: how long groups are valid, and how waiting ranks learn that a generation has ended.
 
 use std::{
     fmt,
@@ -10,7 +10,8 @@ use std::{
 
 use super::inner::Inner;
 
-/// For how long groups are valid: until a [mesh](crate::topology::Mesh) is reshaped, say. All clones are the same term.
+/// How long groups are valid, for example until a [mesh](crate::topology::Mesh) is reshaped. Clones are the same
+/// generation.
 ///
 /// ```
 /// use evener_mesh::comm::{World, CommError, GroupSpec, ReduceOp, Generation};
@@ -32,42 +33,41 @@ pub struct Generation {
 #[derive(Default)]
 struct Shared {
     ended: AtomicBool,
-    /// This process's places in groups of this term, of which the others are told when it ends.
+    /// This process's communicators of this generation, whose other ranks are notified when it ends.
     groups: Mutex<Vec<Weak<Inner>>>,
 }
 
 impl Generation {
-    /// A term of a mesh's generation of this number.
+    /// Creates a generation with this number.
     pub fn new(number: u64) -> Self {
         Generation { number, ..Generation::default() }
     }
 
-    /// CheckedBuffers it: every group of this term fails from now on with [`Stale`](super::CommError::Stale), and ranks that wait
-    /// for this one in such a group get an error at once that says why. A call that is under way on this rank ends first,
-    /// as it would have.
+    /// Ends the generation: its groups fail from now on with [`Stale`](super::CommError::Stale), and ranks that wait
+    /// for this one in such a group get an error at once. A call in flight on this rank ends first, with its own
+    /// result.
     pub fn end(&self) {
         self.shared.ended.store(true, SeqCst);
         let groups = std::mem::take(&mut *self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner));
         groups.iter().filter_map(Weak::upgrade).for_each(|inner| inner.leave_if_unusable());
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     #[inline]
     pub fn has_ended(&self) -> bool {
         self.shared.ended.load(SeqCst)
     }
 
-    /// The number of the generation.
+    /// Returns its number.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether both are the same term.
     pub(crate) fn is(&self, other: &Generation) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Remembers a group, to tell its others when this ends.
+    /// Registers a communicator whose other ranks are notified when this ends.
     pub(super) fn watch(&self, inner: &Arc<Inner>) {
         let mut groups = self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner);
         groups.retain(|it| it.strong_count() > 0);

@@ -1,10 +1,10 @@
-//! Who is in a group: its name, its ranks in order, its timeout, and how long it is valid.
+//! The description of a group: its name, ranks, timeout and generations.
 
 use std::time::Duration;
 
 use super::generation::Generation;
 
-/// Who is in a group. Every member makes the group from an equal description.
+/// Describes a group to create. Every member creates the group from an equal description.
 ///
 /// ```
 /// use std::time::Duration;
@@ -18,23 +18,23 @@ pub struct GroupSpec {
     pub(super) name: String,
     pub(super) ranks: Vec<usize>,
     pub(super) timeout: Option<Duration>,
-    /// The group is valid until any of these ends.
+    /// The group is valid until any of these generations ends.
     pub(super) generations: Vec<Generation>,
 }
 
 impl GroupSpec {
-    /// A group of this name with these ranks of the world, in this order.
+    /// Describes a group of these world ranks, in this order.
     pub fn new(name: impl Into<String>, ranks: impl Into<Vec<usize>>) -> Self {
         GroupSpec { name: name.into(), ranks: ranks.into(), timeout: None, generations: Vec::new() }
     }
 
-    /// How long a call waits for the others. Otherwise the group has the timeout of the one it is made from.
+    /// Sets how long a call waits for the other ranks. The default is the timeout of the world or the parent.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Makes the group valid only until this term ends, or one that it was given before.
+    /// Makes the group valid only until this generation ends, or one that was set before.
     pub fn generation(self, generation: &Generation) -> Self {
         self.all_generations(std::slice::from_ref(generation))
     }
@@ -48,18 +48,18 @@ impl GroupSpec {
         self
     }
 
-    /// What the back end calls the group, so that those of one name before and after a reshape are two.
+    /// The back end's name of the group, which differs before and after a reshape.
     pub(super) fn key(&self) -> String {
         let generations = self.generations.iter().map(|generation| format!("#{}", generation.number()));
         std::iter::once(self.name.clone()).chain(generations).collect()
     }
 
-    /// Its name.
+    /// Returns the group's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its ranks, in order.
+    /// Returns the group's world ranks, in order.
     pub fn ranks(&self) -> &[usize] {
         &self.ranks
     }

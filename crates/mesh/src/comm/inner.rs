@@ -1,4 +1,4 @@
-//! What a rank and its group's thread share: checking a call, running it, and what its failure means.
+//! The state of a communicator: checks calls, runs them, and turns failures into errors.
 
 use std::{
     sync::{
@@ -19,11 +19,11 @@ use super::{
 };
 use crate::backend::{Endpoint, Failure, LeaveNotifier, LeaveReason, Transport};
 
-/// What the rank and its thread share.
+/// The state that a communicator shares with the thread that runs its started calls.
 pub(super) struct Inner {
     pub(super) name: Arc<str>,
     pub(super) spec: GroupSpec,
-    /// The rank's number in the world, and in the group where it is in it.
+    /// This rank's number in the world, and its group rank if it is a member.
     pub(super) rank: usize,
     pub(super) member: Option<usize>,
     pub(super) timeout: Duration,
@@ -31,19 +31,17 @@ pub(super) struct Inner {
     pub(super) endpoint: Option<Mutex<Box<dyn Endpoint>>>,
     pub(super) leave_notifier: Option<Arc<dyn LeaveNotifier>>,
     pub(super) failed: OnceLock<CommError>,
-    /// How many started calls have not ended.
     pub(super) started: AtomicUsize,
     pub(super) ending: Mutex<()>,
     pub(super) ended: Condvar,
 }
 
-/// What is behind these locks is never left half-done.
+/// Ignores poisoning: no panic leaves the data behind these locks inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inner {
-    /// Waits until what was started has ended.
     #[inline]
     pub(super) fn wait_for_started(&self) {
         if self.started.load(SeqCst) > 0 {
@@ -59,13 +57,13 @@ impl Inner {
         }
     }
 
-    /// Counts a started call until what this gives is dropped.
+    /// Counts a started call until the returned guard is dropped.
     pub(super) fn count_started_call(self: &Arc<Self>) -> StartedCall {
         self.started.fetch_add(1, SeqCst);
         StartedCall(self.clone())
     }
 
-    /// Does what is asked for, without waiting for what was started.
+    /// Runs a collective without waiting for started calls.
     #[inline]
     pub(super) fn call<T: Element>(
         &self,
@@ -82,13 +80,13 @@ impl Inner {
         self.spec.ranks.len()
     }
 
-    /// This rank's turn, which is to [`begin`](CallGuard::begin).
+    /// Locks the endpoint. The caller must then [`begin`](CallGuard::begin).
     #[inline]
     pub(super) fn lock_calls(&self) -> CallGuard<'_> {
         CallGuard { inner: self, endpoint: self.endpoint.as_ref().map(lock) }
     }
 
-    /// Whether the group has not failed, and is of a term that has not ended.
+    /// Returns whether the group has not failed and none of its generations has ended.
     #[inline]
     fn is_usable(&self) -> bool {
         self.failed.get().is_none() && !self.spec.generations.iter().any(Generation::has_ended)
@@ -105,21 +103,19 @@ impl Inner {
         }
     }
 
-    /// The error of a rank that is not in the group.
     pub(super) fn not_a_member(&self) -> CommError {
         let (rank, ranks) = (self.rank, self.spec.ranks.clone());
         CommError::NotAMember { group: self.name.to_string(), rank, ranks }
     }
 
-    /// The error of a group whose term has ended.
     pub(super) fn stale(&self) -> Option<CommError> {
         let generation = self.spec.generations.iter().find(|generation| generation.has_ended())?;
         Some(CommError::Stale { group: self.name.to_string(), generation: generation.number() })
     }
 
-    /// Tells the others that this rank takes no further part, where the group has failed or its term has ended. While a
-    /// call of this rank is under way the thread that runs it does so once the call has ended: the others may count on
-    /// this rank in that call, which succeeds for all or fails for all.
+    /// Sends the other ranks a leave notice if the group has failed or its generation has ended. If a call of this rank
+    /// is in flight, the thread that runs it sends the notice afterwards: that call must succeed on all ranks or fail
+    /// on all.
     pub(super) fn leave_if_unusable(&self) {
         fence(SeqCst);
         match self.endpoint.as_ref().map(Mutex::try_lock) {
@@ -138,10 +134,10 @@ impl Inner {
         }
     }
 
-    /// What a failure of the back end means. The others are told when the turn ends.
+    /// Turns a back end's failure into an error. The other ranks are notified when the call guard is dropped.
     #[cold]
     pub(super) fn failed(&self, failure: Failure, signature: &Signature) -> CommError {
-        // A rank parted because the mesh was reshaped, of which this rank knows as well.
+        // The other rank left because the mesh was reshaped, and so it was on this rank.
         if let (Failure::MemberLeft(..), Some(stale)) = (&failure, self.stale()) {
             return stale;
         }
@@ -159,7 +155,7 @@ impl Inner {
         error
     }
 
-    /// Puts the group beyond use, and tells the others once no call of this rank is under way.
+    /// Poisons the group, and notifies the other ranks once no call of this rank is in flight.
     pub(super) fn fail(&self, error: CommError) -> CommError {
         self.failed.get_or_init(|| error.clone());
         self.leave_if_unusable();
@@ -167,7 +163,6 @@ impl Inner {
     }
 }
 
-/// A started call that has not ended.
 pub(super) struct StartedCall(pub(super) Arc<Inner>);
 
 impl Drop for StartedCall {
@@ -178,23 +173,22 @@ impl Drop for StartedCall {
     }
 }
 
-/// A rank's turn in its group: one call, or several that belong together. No other thread of the rank comes between, and
-/// what the others are to be told of a failure they are told when it ends.
+/// Exclusive use of a rank's endpoint, for one call or several that belong together. Dropping the guard notifies the
+/// other ranks if the group has failed meanwhile.
 pub(super) struct CallGuard<'a> {
     pub(super) inner: &'a Inner,
-    /// There until the turn ends.
+    /// `Some` until the guard is dropped, if this rank is a member.
     endpoint: Option<MutexGuard<'a, Box<dyn Endpoint>>>,
 }
 
 impl CallGuard<'_> {
-    /// Fails where the group cannot be used by this rank any more.
     #[inline]
     pub(super) fn begin(&self) -> Result<()> {
-        // Under the lock: a term that ends, or a group that fails, from now on leaves it to this turn to tell the others.
+        // Checked under the lock: if the generation ends or the group fails later, this guard notifies the other ranks.
         if self.endpoint.is_some() && self.inner.is_usable() { Ok(()) } else { Err(self.inner.unusable()) }
     }
 
-    /// Checks a request's vectors, of which this rank gives and takes so many elements: what the ranks must agree on.
+    /// Checks the lengths of a collective's input and output, and returns the signature that all ranks must have.
     #[inline(always)]
     pub(super) fn signature(
         &self,
@@ -224,7 +218,8 @@ impl CallGuard<'_> {
         Ok(Signature { kind, element, operation, root, count: count as u64, before: None })
     }
 
-    /// What is wrong with a request: its input and its output have so many elements, and need so many.
+    /// Returns the error of an invalid call. `lengths` has the actual and the required length of the input and of the
+    /// output.
     #[cold]
     pub(super) fn invalid_call(
         &self,
@@ -263,7 +258,6 @@ impl CallGuard<'_> {
         self.argument_error(kind, detail.unwrap_or_default())
     }
 
-    /// Does what is asked for.
     #[inline]
     pub(super) fn call<T: Element>(
         &mut self,
@@ -290,7 +284,7 @@ impl CallGuard<'_> {
         done.map_err(|failure| inner.failed(failure, &call.signature))
     }
 
-    /// Tells everybody some words that it needs to know before a collective, and hears everybody's.
+    /// Gathers words from all ranks before a collective of this kind.
     pub(super) fn all_gather_words(&mut self, before: CollectiveKind, mine: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0u64; mine.len() * self.inner.size()];
         let signature = self.signature(Collective::AllGather, ElementType::U64, mine.len(), all.len())?;
@@ -300,7 +294,6 @@ impl CallGuard<'_> {
         Ok(all)
     }
 
-    /// An error of this rank's own making.
     #[cold]
     pub(super) fn argument_error(&self, kind: CollectiveKind, detail: String) -> CommError {
         let group = self.inner.name.to_string();
@@ -313,7 +306,8 @@ impl CallGuard<'_> {
 impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         drop(self.endpoint.take());
-        // Pairs with the one in `part`: either the other thread finds the endpoint unlocked, or this one sees why it came.
+        // Pairs with the fence in `leave_if_unusable`: either the other thread finds the endpoint unlocked, or this
+        // thread sees why the group is unusable.
         fence(SeqCst);
         if !self.inner.is_usable() {
             self.inner.notify_leaving();

@@ -1,4 +1,4 @@
-//! The collectives by their names: on host memory, started, and on buffers, all from one table.
+//! The methods named after collectives (blocking, started, and on device buffers), generated from one table.
 
 use evener_device::{Buffer, Device, Stream};
 
@@ -12,8 +12,8 @@ use super::{
     reduce_op::ReduceOp,
 };
 
-/// Writes the short forms of collectives. A row has the vectors that a collective takes, its name on host memory, when
-/// started and on a group's buffers, and its arguments after the vectors, with the request that they make.
+/// Generates the methods of all collectives. A row has the kind of buffers that a collective takes, the names of its
+/// methods, its other arguments, and the [`Collective`] that they make.
 macro_rules! collective_methods {
     ($($(#[$doc:meta])* $vectors:ident $host:ident $start:ident $buffer:ident<$element:ident> $arguments:tt $collective:expr;)*) => {
         /// Short for [`call`](Communicator::call).
@@ -21,19 +21,20 @@ macro_rules! collective_methods {
             $(on_host! { $(#[$doc])* $vectors $host<$element> $arguments $collective })*
         }
 
-        /// Vectors move into the collective and come back from [`PendingCollective`]: nothing can be changed under way. Calls run in
-        /// the order in which they were started, on a thread of the group's own.
+        /// Vectors move into the collective and come back from [`PendingCollective`]. Calls run in the order in which
+        /// they were started, on a thread of the communicator.
         impl Communicator {
             $(started! { $vectors $host $start<$element> $arguments $collective })*
         }
 
-        /// Short for [`call_buffers`](Communicator::call_buffers). A root has a buffer that the other ranks have not.
+        /// Short for [`call_buffers`](Communicator::call_buffers). Buffers that only the root has are `None` on other
+        /// ranks.
         impl Communicator {
             $(buffers! { $vectors on_group $host $buffer<$element> $arguments $collective })*
         }
 
-        /// Short for [`call`](DeviceCommunicator::call). A root has a buffer that the other ranks have not. A weighted mean always
-        /// goes through the host: what a rank of weight 0 has is not to be looked at.
+        /// Short for [`call`](DeviceCommunicator::call). Buffers that only the root has are `None` on other ranks. A
+        /// weighted mean always goes through the host, because the data of a rank with weight 0 must not be read.
         impl DeviceCommunicator {
             $(buffers! { $vectors on_devices $host $host<$element> $arguments $collective })*
         }
@@ -82,7 +83,7 @@ macro_rules! started {
     };
 }
 
-/// By the vectors, the buffers that are taken, and the input and output that they are.
+/// Maps the kind of buffers to parameters, and to the input and output that they are.
 macro_rules! buffers {
     (data $form:ident $($rest:tt)*) => { $form! { (buffer: &Buffer<T>) (None, Some(buffer)) $($rest)* } };
     (sent $form:ident $($rest:tt)*) => { $form! { (buffer: &Buffer<T>) (Some(buffer), None) $($rest)* } };
@@ -124,35 +125,36 @@ macro_rules! on_devices {
 }
 
 collective_methods! {
-    /// Reduces everybody's vector to one, which everybody gets in its place.
+    /// Reduces the vectors of all ranks, and replaces each by the result.
     data all_reduce start_all_reduce all_reduce_buffer<Element>(operation: ReduceOp) Collective::AllReduce(operation);
-    /// Replaces everybody's vector by Σ wᵢ·xᵢ / Σ wᵢ. What a rank of weight 0 has is not looked at, so it may be
-    /// anything. f16 and bf16 are reduced in f32, f32 and f64 in f64. Where all weights are 0 every rank gets
-    /// [`ZeroWeights`](super::CommError::ZeroWeights) and its vector back unchanged; a weight below 0, infinite or NaN is an error.
+    /// Replaces the vectors of all ranks by Σ wᵢ·xᵢ / Σ wᵢ. The data of a rank with weight 0 is not read. f16 and bf16
+    /// are reduced in f32, f32 and f64 in f64. If all weights are 0, every rank gets
+    /// [`ZeroWeights`](super::CommError::ZeroWeights) and its vector is unchanged; a negative, infinite or NaN weight
+    /// is an error.
     data weighted_all_reduce start_weighted_all_reduce weighted_all_reduce_buffer<FloatElement>(weight: f64)
         Collective::WeightedAllReduce(weight);
-    /// Reduces everybody's vector to one, which the root gets in its place. The others' vectors stay as they are.
+    /// Reduces the vectors of all ranks, and replaces the root's by the result. The others are unchanged.
     data reduce start_reduce reduce_buffer<Element>(operation: ReduceOp, root: usize) Collective::Reduce(operation, root);
-    /// Gives everybody the root's vector.
+    /// Copies the root's vector to all ranks.
     data broadcast start_broadcast broadcast_buffer<Element>(root: usize) Collective::Broadcast(root);
-    /// Gives everybody everybody's vector, one after another in the order of ranks. `output` is as long as all of them.
+    /// Concatenates the vectors of all ranks in rank order, on every rank. `output` has the length of all of them.
     both all_gather start_all_gather all_gather_buffer<Element>() Collective::AllGather;
-    /// Reduces everybody's vector to one, and gives each rank its part of it, in the order of ranks. `input` is as long
-    /// as all parts.
+    /// Reduces the vectors of all ranks, and gives each rank its block of the result, in rank order. `input` has the
+    /// length of all blocks.
     both reduce_scatter start_reduce_scatter reduce_scatter_buffer<Element>(operation: ReduceOp)
         Collective::ReduceScatter(operation);
-    /// Gives the root everybody's vector, one after another in the order of ranks. `output` is as long as all of them
-    /// at the root, and empty elsewhere.
+    /// Concatenates the vectors of all ranks in rank order, on the root. `output` has the length of all of them on the
+    /// root, and is empty on other ranks.
     gathered gather start_gather gather_buffer<Element>(root: usize) Collective::Gather(root);
-    /// Gives each rank its part of the root's vector, in the order of ranks. `input` is as long as all parts at the
-    /// root, and empty elsewhere.
+    /// Splits the root's vector into one block per rank, in rank order. `input` has the length of all blocks on the
+    /// root, and is empty on other ranks.
     scattered scatter start_scatter scatter_buffer<Element>(root: usize) Collective::Scatter(root);
-    /// Gives each rank a part of everybody's vector: part `j` of rank `i`'s input becomes part `i` of rank `j`'s output.
+    /// Sends a block to every rank: block `j` of rank `i`'s input becomes block `i` of rank `j`'s output.
     both all_to_all start_all_to_all all_to_all_buffer<Element>() Collective::AllToAll;
-    /// Sends a vector to another rank of the group, and returns once that has called [`recv`](Communicator::recv) for as many
-    /// of the same type and the vector can be changed. Between threads the other has it by then. Between processes the
-    /// last of it may still be on its way: that the other dies just then is found out by the next call only.
+    /// Sends a vector to another rank, and returns once that rank has called [`recv`](Communicator::recv) for the same
+    /// type and length and the vector may be changed. Between threads the data has arrived by then. Between processes
+    /// the end of it may still be in flight: if the receiver dies just then, only the next call reports it.
     sent send start_send send_buffer<Element>(to: usize) Collective::Send(to);
-    /// Receives a vector that another rank of the group sends, which must be of this type and length.
+    /// Receives a vector of this type and length from another rank.
     data recv start_recv recv_buffer<Element>(from: usize) Collective::Recv(from);
 }

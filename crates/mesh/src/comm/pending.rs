@@ -1,4 +1,4 @@
-//! Collectives under way: a thread of the group's own runs them, one after another, while the caller goes on.
+//! Started collectives: a thread per communicator runs them in order, while the caller continues.
 
 use std::{
     fmt, mem,
@@ -14,10 +14,9 @@ use std::{
 
 use super::error::{CommError, Result};
 
-/// What runs on the thread.
 type QueuedCall = Box<dyn FnOnce() + Send>;
 
-/// The thread that runs a group's calls in the order in which they were started. It begins with the first.
+/// The thread that runs the started calls of a communicator in order. The first started call spawns it.
 #[derive(Debug)]
 pub(super) struct CallThread {
     queue: Option<Sender<QueuedCall>>,
@@ -29,21 +28,21 @@ impl CallThread {
         let (queue, work) = mpsc::channel::<QueuedCall>();
         let thread = thread::Builder::new()
             .name(format!("group {name}"))
-            // A call that panics is an error to those who wait for it, and the next ones run.
+            // A call that panics is an error of its handle, and the next calls run.
             .spawn(move || work.into_iter().for_each(|it| drop(panic::catch_unwind(AssertUnwindSafe(it)))))?;
         Ok(CallThread { queue: Some(queue), thread: Some(thread) })
     }
 
     pub(super) fn run(&self, work: QueuedCall) {
         if let Some(queue) = &self.queue {
-            // The thread takes work until the queue is dropped.
+            // The thread runs until the queue is dropped.
             let _ = queue.send(work);
         }
     }
 }
 
 impl Drop for CallThread {
-    // Each call ends within its timeout, so this does too.
+    // Joining is bounded: each call ends within its timeout.
     fn drop(&mut self) {
         drop(self.queue.take());
         if let Some(thread) = self.thread.take() {
@@ -52,14 +51,14 @@ impl Drop for CallThread {
     }
 }
 
-/// A collective under way. It is a [`Future`] that needs no particular runtime; or block on it with
-/// [`wait`](PendingCollective::wait). The buffers that were given to it come back when it has ended.
+/// A started collective. It is a [`Future`] for any runtime; [`wait`](PendingCollective::wait) blocks instead. The
+/// result returns the buffers that were moved into the call.
 ///
-/// Dropping it does not stop the collective, of which this rank is a part: it goes on, and its result is lost.
+/// Dropping it does not stop the collective, which other ranks take part in: only the result is lost.
 #[must_use = "the result is lost unless it is waited for"]
 pub struct PendingCollective<T>(Arc<ResultSlot<T>>);
 
-/// What the handle and the thread share.
+/// The result that the handle and the thread share.
 struct ResultSlot<T> {
     group: Arc<str>,
     state: Mutex<State<T>>,
@@ -74,11 +73,11 @@ enum State<T> {
 
 impl<T> ResultSlot<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        // Replaced as a whole, so never left half-done.
+        // Ignores poisoning: the state is only replaced as a whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The result, once it is there.
+    /// Takes the result, or returns `None` if the call has not ended.
     fn take(&self, state: &mut State<T>) -> Option<Result<T>> {
         match mem::replace(state, State::Taken) {
             State::Ready(result) => Some(result),
@@ -96,7 +95,7 @@ impl<T> ResultSlot<T> {
 }
 
 impl<T> PendingCollective<T> {
-    /// Waits until it has ended, which it does within the group's timeout once those started before it have.
+    /// Waits for the result, which is there within the group's timeout after the earlier calls have ended.
     pub fn wait(self) -> Result<T> {
         let mut state = self.0.state();
         loop {
@@ -107,7 +106,7 @@ impl<T> PendingCollective<T> {
         }
     }
 
-    /// The result where it has ended; otherwise the handle again.
+    /// Returns the result, or the handle if the call has not ended.
     pub fn try_wait(self) -> std::result::Result<Result<T>, Self> {
         let result = self.0.take(&mut self.0.state());
         result.ok_or(self)
@@ -122,8 +121,8 @@ impl<T> Future for PendingCollective<T> {
         if let Some(result) = self.0.take(&mut state) {
             return Poll::Ready(result);
         }
-        // The last task to poll is the one to wake. The waker before it, whose code is the program's, is dropped without
-        // the lock.
+        // Only the last task that polled is woken. The previous waker is dropped outside the lock, because it is the
+        // program's code.
         let before = mem::replace(&mut *state, State::Waiting(Some(context.waker().clone())));
         drop(state);
         drop(before);
@@ -137,7 +136,7 @@ impl<T> fmt::Debug for PendingCollective<T> {
     }
 }
 
-/// The duty to give a [`PendingCollective`] its result. Dropping it without is an error there.
+/// Sets the result of a [`PendingCollective`]. Dropping it without a result is an error of the handle.
 pub(super) struct ResultSender<T>(Arc<ResultSlot<T>>);
 
 impl<T> ResultSender<T> {
@@ -147,7 +146,6 @@ impl<T> ResultSender<T> {
         (ResultSender(slot.clone()), PendingCollective(slot))
     }
 
-    /// Gives the result, where none was given before.
     pub(super) fn send(&self, result: Result<T>) {
         let mut state = self.0.state();
         let State::Waiting(waker) = &mut *state else { return };
@@ -155,7 +153,7 @@ impl<T> ResultSender<T> {
         *state = State::Ready(result);
         drop(state);
         self.0.ready.notify_all();
-        // A waker is the program's code. Where it panics, the group's thread goes on.
+        // A waker is the program's code: if it panics, the thread continues.
         let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake)));
     }
 }

@@ -1,4 +1,4 @@
-//! Starting collectives without waiting for them.
+//! Collectives that are started without waiting.
 
 use super::{
     collective::Collective,
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Communicator {
-    /// Starts a [`call`](Communicator::call); gives input and output back.
+    /// Starts a [`call`](Communicator::call). The result has the input and the output.
     ///
     /// ```
     /// use evener_mesh::comm::{World, ReduceOp, Collective};
@@ -32,7 +32,6 @@ impl Communicator {
         self.start_call(move |inner| inner.call(collective, &input, &mut output).map(|()| (input, output)))
     }
 
-    /// Starts a call that has one vector.
     pub(super) fn start_one_vector<T: Element>(
         &self,
         collective: Collective,
@@ -52,13 +51,13 @@ impl Communicator {
         self.start_call(|inner| inner.call::<u8>(Collective::Barrier, &[], &mut []))
     }
 
-    /// Has the group's thread make a call, after those that were started before.
+    /// Queues a call on the communicator's thread, after the calls that were started before.
     pub(super) fn start_call<R: Send + 'static>(
         &self,
         call: impl FnOnce(&Inner) -> Result<R> + Send + 'static,
     ) -> PendingCollective<R> {
         let (sender, pending) = ResultSender::new(&self.inner().name);
-        // A system that has no thread to give is an error of this rank's own.
+        // If the system cannot start a thread, this rank's call fails.
         let Some(call_thread) = self.call_thread() else {
             sender.send(Err(self.inner().fail(CommError::InvalidArgument {
                 group: self.name().to_owned(),

@@ -1,4 +1,4 @@
-//! Gathers, and an all-to-all, of which every rank gives as much as it has.
+//! Gathers and an all-to-all with blocks of different lengths (MPI's `Allgatherv`, `Gatherv` and `Alltoallv`).
 
 use evener_device::{Buffer, Stream};
 
@@ -14,13 +14,13 @@ use super::{
     pending::PendingCollective,
 };
 
-/// Writes the forms of uneven collectives. A row has a collective's name, called and started, the output that it takes
-/// where that is a buffer, its arguments before and after the output, and the request and the lengths that they make.
+/// Generates the methods of uneven collectives. A row has the names of the blocking and the started method, the type of
+/// a buffer output, the arguments before and after the output, and the collective and the lengths that they make.
 macro_rules! uneven_forms {
     ($($(#[$doc:meta])* $name:ident $start:ident $output:ty, ($($before:ident: $before_type:ty)?)
         ($($after:ident: $after_type:ty)?) $collective:expr, $lengths:expr;)*) => {
-        /// The ranks first tell one another how much each gives; no rank needs to know it before. The output is made as
-        /// long as what comes, in the order of ranks, and the result says how many elements each rank gave.
+        /// The ranks first exchange the lengths of their blocks; no rank needs to know the others' lengths. The output
+        /// is resized to hold the blocks in rank order. Returns the number of elements from each rank.
         impl Communicator {$(
             $(#[$doc])*
             pub fn $name<T: Element>(
@@ -42,8 +42,8 @@ macro_rules! uneven_forms {
             }
         )*}
 
-        /// The ranks first tell one another how much each gives, and the result says it. The output is as long as what
-        /// comes, in the order of ranks; where one rank's is not, all fail.
+        /// The ranks first exchange the lengths of their blocks. The output must hold exactly the blocks, in rank
+        /// order; if it does not on one rank, all fail. Returns the number of elements from each rank.
         impl DeviceCommunicator {$(
             #[doc = concat!("As [`Communicator::", stringify!($name), "`], of buffers. A root has one that the other ranks have not.")]
             pub fn $name<T: Element>(
@@ -69,7 +69,7 @@ macro_rules! uneven_forms {
 }
 
 uneven_forms! {
-    /// Gives everybody everybody's vector, each as long as it is.
+    /// Concatenates the vectors of all ranks, of any lengths, on every rank.
     ///
     /// ```
     /// use evener_mesh::comm::World;
@@ -84,23 +84,23 @@ uneven_forms! {
     /// ranks.collect::<Vec<_>>().into_iter().for_each(|rank| rank.join().unwrap());
     /// ```
     all_gather_uneven start_all_gather_uneven &Buffer<T>, () () Collective::AllGather, None;
-    /// Gives the root everybody's vector, each as long as it is. Elsewhere the output becomes empty.
+    /// Concatenates the vectors of all ranks, of any lengths, on the root. On other ranks the output becomes empty.
     gather_uneven start_gather_uneven Option<&Buffer<T>>, () (root: usize) Collective::Gather(root), None;
-    /// Gives each rank a part of everybody's vector: the first `lengths[0]` elements to the first rank, and so on. The
-    /// lengths are as many as the ranks, and the vector is as long as all of them.
+    /// Sends a block to every rank: the first `lengths[0]` elements to the first rank, and so on. There is one length
+    /// per rank, and `input` has their sum.
     all_to_all_uneven start_all_to_all_uneven &Buffer<T>, (lengths: &[usize]) () Collective::AllToAll, Some(lengths);
 }
 
-/// What the ranks have told one another before an uneven call. Lengths are in elements.
+/// The lengths of an uneven call that all ranks know, in elements.
 pub(super) struct AgreedLengths {
     pub(super) signature: Signature,
-    /// What each rank gives, and for an all-to-all to each rank within that.
+    /// What each rank sends, and for an all-to-all to each rank.
     pub(super) lengths: Vec<usize>,
-    /// What this rank gives: once, or to each rank.
+    /// What this rank sends: once, or to each rank.
     pub(super) mine: Vec<usize>,
-    /// What this rank would take from each.
+    /// What this rank receives from each rank.
     pub(super) given: Vec<usize>,
-    /// What it takes.
+    /// The length of this rank's output.
     pub(super) total: usize,
 }
 
@@ -109,7 +109,7 @@ fn sum(lengths: &[usize]) -> usize {
 }
 
 impl CallGuard<'_> {
-    /// Tells everybody the lengths of what this rank gives, which is so many elements, and hears everybody's.
+    /// Exchanges block lengths with all ranks. This rank's input has `input_len` elements.
     pub(super) fn exchange_lengths(
         &mut self,
         collective: Collective,

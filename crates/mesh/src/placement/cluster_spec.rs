@@ -1,4 +1,4 @@
-//! Machines and a model that are not at hand, as a small TOML file says them.
+//! A cluster and a model described by a TOML file.
 
 use evener_device::DeviceKind;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::topology::Member;
 
-/// Devices, links and layers to plan for, any of which may be left out.
+/// Devices, links and layers to plan for, each optional.
 ///
 /// ```
 /// use evener_mesh::placement::ClusterSpec;
@@ -48,13 +48,13 @@ use crate::topology::Member;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterSpec {
-    /// What it is, for people.
+    /// A description to display.
     pub about: String,
     /// The devices, in order.
     pub members: Vec<Member>,
-    /// What is said of their links.
+    /// The bandwidths of their links.
     pub links: Links,
-    /// The model, where there are layers.
+    /// The model, if there are layers.
     pub workload: Option<Workload>,
 }
 
@@ -75,7 +75,7 @@ struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeviceEntry {
-    /// Of several, the id is followed by a number.
+    /// If `count` is above 1, a number is appended.
     id: String,
     #[serde(default = "one")]
     count: usize,
@@ -96,7 +96,7 @@ struct LinkEntry {
     bytes_per_s: f64,
 }
 
-/// Layers of a kind.
+/// `count` equal layers.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LayerEntry {
@@ -121,11 +121,11 @@ fn discrete() -> DeviceKind {
     DeviceKind::Discrete
 }
 
-/// More devices or layers than this are taken to be a slip of the pen.
+/// Maximum number of devices and of layers: more are taken for a typing error.
 const MAX_ENTRIES: usize = 4096;
 
 impl ClusterSpec {
-    /// Reads a blueprint. The error says what is wrong and where.
+    /// Reads a cluster from TOML. The error says what is wrong and where.
     pub fn from_toml(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|why| why.to_string())?;
         let counts = |counts: &mut dyn Iterator<Item = usize>| counts.fold(0, usize::saturating_add);

@@ -1,4 +1,4 @@
-//! Proposing a layout: sizes, ranks, cut, and what it would take.
+//! The planner: proposes sizes, ranks and a split, with a prediction.
 
 use serde::Serialize;
 
@@ -12,10 +12,10 @@ use super::{
 };
 use crate::topology::{Axis, LayoutError, Member, Mesh, Parallelism};
 
-/// So many of the layouts that begin best are improved.
+/// Number of layouts with the best start that are improved.
 const IMPROVED: usize = 4;
 
-/// Proposes which device takes which rank and which layers, by [the cost model](super). It never leaves a device out.
+/// Proposes which device takes which rank and which layers, by [the cost model](super). It uses every device.
 #[derive(Debug, Clone)]
 pub struct Planner {
     members: Vec<Member>,
@@ -26,36 +26,36 @@ pub struct Planner {
     dp: Option<usize>,
 }
 
-/// What the devices' strengths were taken from.
+/// What the devices' rates were taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RateSource {
     /// Every device's measured rate.
     Rate,
-    /// Every device's static score, because not all were measured: times then only compare.
+    /// Every device's static score, because not all were measured: then only ratios of times have a meaning.
     Score,
 }
 
-/// How a proposal was found.
+/// How an assignment of devices to ranks was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SearchMethod {
-    /// Every way to put the devices on ranks was tried: by the cost model, none is better.
+    /// All assignments of devices to ranks were tried: by the cost model, none is better.
     Exhaustive,
-    /// There were too many ways: it began with good ones, and went on for as long as a change of places helped.
+    /// Too many assignments to try all: good ones were improved by swaps until none helped.
     LocalSearch,
-    /// The devices kept the ranks that their order gives them.
+    /// The devices are on ranks in their listed order.
     AsListed,
 }
 
-/// A layout, and what it would take. Times are in seconds where layers' costs are in the unit of the devices' rates.
+/// A layout and its predicted times, in seconds if layers' costs are in the unit of the devices' rates.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Proposal {
-    /// How many devices share a layer.
+    /// Number of devices that share a layer.
     pub tp: usize,
-    /// How many stages there are.
+    /// Number of stages.
     pub pp: usize,
-    /// How many replicas there are.
+    /// Number of replicas.
     pub dp: usize,
     /// The devices, in the order of their ranks.
     pub members: Vec<Member>,
@@ -63,24 +63,24 @@ pub struct Proposal {
     pub stages: Vec<StagePlan>,
     /// The replicas, in order.
     pub replicas: Vec<ReplicaPlan>,
-    /// How long reducing the gradients takes.
+    /// The time to reduce the gradients.
     pub gradients_s: f64,
-    /// How long a step takes in all.
+    /// The total time of a step.
     pub step_s: f64,
-    /// How long it would take were no device ever idle and no link ever used.
+    /// The time of a step if no device were ever idle and no link used.
     pub ideal_s: f64,
-    /// The ideal over the predicted time.
+    /// The ideal time over the predicted time.
     pub efficiency: f64,
-    /// How evenly the devices are busy: the mean over the most, so 1 is even. Filling the pipeline does not count.
+    /// How evenly the devices are busy: the mean over the maximum, without filling the pipeline.
     pub balance: f64,
-    /// What the devices' strengths were taken from.
+    /// What the devices' rates were taken from.
     pub rated_by: RateSource,
-    /// How it was found.
+    /// How the assignment was found.
     pub search: SearchMethod,
 }
 
 impl Proposal {
-    /// The mesh that it proposes, with axes `dp`, `pp` and `tp`.
+    /// Returns the proposed mesh, with axes `dp`, `pp` and `tp`.
     pub fn mesh(&self) -> Result<Mesh, LayoutError> {
         let &Proposal { tp, pp, dp, .. } = self;
         Mesh::new(&self.members).axes(Parallelism::Mixed { tp, pp, dp })
@@ -88,37 +88,37 @@ impl Proposal {
 }
 
 impl Planner {
-    /// For these devices and this work. Sizes that are not given are proposed.
+    /// Creates a planner for these devices and this workload. Sizes that are not set are proposed.
     pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>, workload: Workload) -> Self {
         let members = members.into_iter().map(Into::into).collect();
         Planner { members, workload, links: Links::new(), tp: None, pp: None, dp: None }
     }
 
-    /// With these links.
+    /// Sets the links.
     pub fn links(mut self, links: Links) -> Self {
         self.links = links;
         self
     }
 
-    /// With so many devices to a layer.
+    /// Sets the number of devices that share a layer.
     pub fn tp(mut self, tp: impl Into<Option<usize>>) -> Self {
         self.tp = tp.into();
         self
     }
 
-    /// With so many stages.
+    /// Sets the number of stages.
     pub fn pp(mut self, pp: impl Into<Option<usize>>) -> Self {
         self.pp = pp.into();
         self
     }
 
-    /// With so many replicas.
+    /// Sets the number of replicas.
     pub fn dp(mut self, dp: impl Into<Option<usize>>) -> Self {
         self.dp = dp.into();
         self
     }
 
-    /// The layout that would take the least time.
+    /// Returns the layout with the least predicted time.
     pub fn propose(&self) -> Result<Proposal, PlacementError> {
         self.plan(|searcher, sizes| {
             let everything = sizes.iter().all(|&sizes| searcher.is_exhaustive(sizes));
@@ -129,13 +129,13 @@ impl Planner {
                 if place < IMPROVED { searcher.improve(candidate) } else { candidate }
             });
             let mut best = best(improved)?;
-            // Of these sizes every way may have been tried, and of others not.
+            // The search of the best sizes may have been exhaustive, and of others not.
             best.search = if everything { SearchMethod::Exhaustive } else { SearchMethod::LocalSearch };
             Some(best)
         })
     }
 
-    /// The same with the devices on the ranks that their order gives them: only sizes that are not given are proposed.
+    /// Returns the layout with the devices on ranks in their listed order; proposes only the sizes that are not set.
     pub fn as_listed(&self) -> Result<Proposal, PlacementError> {
         self.plan(|searcher, sizes| best(sizes.iter().filter_map(|&sizes| searcher.as_listed(sizes))))
     }
@@ -144,7 +144,7 @@ impl Planner {
         &self,
         search: impl FnOnce(&Searcher<'_>, &[[usize; 3]]) -> Option<Candidate>,
     ) -> Result<Proposal, PlacementError> {
-        // Devices that cannot make any mesh cannot make this one.
+        // Fails if the devices cannot form any mesh.
         Mesh::new(&self.members).axes(Parallelism::DataParallel)?;
         self.workload.check()?;
         self.links.check(&self.members)?;
@@ -181,7 +181,8 @@ impl Planner {
         }
     }
 
-    /// Every way to make up the number of devices with the sizes that are given, and a layer for each stage.
+    /// Returns all sizes whose product is the number of devices, with the sizes that are set and at least one layer per
+    /// stage.
     fn sizes(&self) -> Result<Vec<[usize; 3]>, PlacementError> {
         let (world, layers) = (self.members.len(), self.workload.layers.len());
         let given = [("dp", self.dp), ("pp", self.pp), ("tp", self.tp)];
@@ -237,7 +238,6 @@ impl Planner {
         Ok((DeviceProperties { rates, memory, bandwidth: self.bandwidths()? }, rated_by))
     }
 
-    /// A device's memory; its part of it where partitions share it.
     fn capacity(&self, member: &Member) -> Option<u64> {
         let sharing = self.members.iter().filter(|other| other.memory_key() == member.memory_key());
         Some(member.memory_bytes? / sharing.count().max(1) as u64)
@@ -273,10 +273,10 @@ impl Planner {
         Ok(all)
     }
 
-    /// Why nothing fits, said for the layout that has most room for a layer.
+    /// Explains why nothing fits, for the layout with the most memory per layer.
     fn no_memory(&self, sums: &PrefixSums, sizes: &[[usize; 3]]) -> PlacementError {
         let [tp, pp, dp] = sizes.iter().copied().max_by_key(|sizes| sizes[0] * sizes[1]).unwrap_or([1; 3]);
-        // The most that stages can have: the largest devices together.
+        // The maximum for the stages: the largest devices together.
         let mut memory: Vec<Option<u64>> = self.members.iter().map(|member| self.capacity(member)).collect();
         memory.sort_unstable_by_key(|capacity| std::cmp::Reverse(capacity.unwrap_or(u64::MAX)));
         let capacities: Vec<Option<u128>> = memory

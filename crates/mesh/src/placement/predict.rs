@@ -1,4 +1,4 @@
-//! What an arrangement would take, by the cost model.
+//! The cost model's prediction for an arrangement.
 
 use std::ops::Range;
 
@@ -14,37 +14,37 @@ use super::{
 pub struct StagePlan {
     /// Its layers.
     pub layers: Range<usize>,
-    /// What they cost.
+    /// Their total cost.
     pub cost: f64,
-    /// What each of its devices needs for them, in bytes.
+    /// The bytes that each of its devices needs.
     pub memory_bytes: u64,
-    /// The least memory that one of its devices has, in bytes, of those where it is known.
+    /// The least known memory of its devices, in bytes.
     pub capacity_bytes: Option<u64>,
-    /// How long it takes for a micro-batch, as its replicas do together.
+    /// The time of a micro-batch, over all replicas together.
     pub seconds: f64,
 }
 
 /// One replica of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReplicaPlan {
-    /// How many of a step's micro-batches it does.
+    /// Its number of micro-batches in a step.
     pub micro_batches: u64,
-    /// How long each of its stages takes for one.
+    /// The time of one micro-batch in each stage.
     pub stage_s: Vec<f64>,
-    /// How long it takes for all of them, the filling of the pipeline included.
+    /// The time of all of them, including filling the pipeline.
     pub seconds: f64,
 }
 
-/// What is known of the devices, by their place in the list that was given.
+/// The devices' numbers, by their index in the given list.
 #[derive(Debug)]
 pub(super) struct DeviceProperties {
     pub(super) rates: Vec<f64>,
     pub(super) memory: Vec<Option<u64>>,
-    /// Bytes a second between each two; nothing where not known, and then there is no traffic.
+    /// Bytes per second between each two; `None` if unknown, and then there is no traffic.
     pub(super) bandwidth: Vec<Vec<Option<f64>>>,
 }
 
-/// Devices on ranks: which device each rank is, `tp` innermost and `dp` outermost.
+/// An assignment of devices to ranks, `tp` innermost and `dp` outermost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Arrangement {
     pub(super) tp: usize,
@@ -53,7 +53,7 @@ pub(super) struct Arrangement {
     pub(super) order: Vec<usize>,
 }
 
-/// What it would take.
+/// The predicted times of an arrangement.
 #[derive(Debug, Clone)]
 pub(super) struct Prediction {
     pub(super) stages: Vec<StagePlan>,
@@ -66,7 +66,7 @@ pub(super) struct Prediction {
     pub(super) links: [f64; 3],
 }
 
-/// How long a tensor-parallel group takes: for work, for a byte reduced, for a byte handed on.
+/// The seconds of a tensor-parallel group per unit of work, per byte reduced and per byte passed on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct UnitTimes {
     per_cost: f64,
@@ -83,20 +83,18 @@ impl Arrangement {
         self.order[self.rank(replica, stage, shard)]
     }
 
-    /// The devices of a tensor-parallel group.
     fn group(&self, replica: usize, stage: usize) -> &[usize] {
         let first = self.rank(replica, stage, 0);
         &self.order[first..first + self.tp]
     }
 
-    /// The devices of a stage, in all replicas.
     fn stage(&self, stage: usize) -> impl Iterator<Item = usize> + Clone + '_ {
         (0..self.dp).flat_map(move |replica| self.group(replica, stage).iter().copied())
     }
 }
 
 impl DeviceProperties {
-    /// The slowest link within a group; endless where it is one device alone.
+    /// Returns the slowest link within a group; infinite for one device.
     fn slowest_within(&self, group: impl Iterator<Item = usize> + Clone) -> f64 {
         let pairs = group.clone().flat_map(|one| group.clone().map(move |other| (one, other)));
         pairs
@@ -105,12 +103,12 @@ impl DeviceProperties {
             .fold(f64::INFINITY, f64::min)
     }
 
-    /// A link that nobody knows is taken to be worse than any: it only counts where all else is equal.
+    /// Treats an unknown link as the worst: it only counts if all else is equal.
     fn link(&self, one: usize, other: usize) -> f64 {
         self.bandwidth[one][other].unwrap_or(0.0)
     }
 
-    /// The slowest link from a stage to the next, over a replica's shards.
+    /// Returns the slowest link from a stage to the next, over a replica's shards.
     fn slowest_onwards(&self, arrangement: &Arrangement, replica: usize, stage: usize) -> f64 {
         (0..arrangement.tp)
             .map(|shard| {
@@ -120,7 +118,7 @@ impl DeviceProperties {
             .fold(f64::INFINITY, f64::min)
     }
 
-    /// The memory that each device of a stage has, as far as it is known.
+    /// Returns the least known memory of a stage's devices.
     pub(super) fn capacity(&self, arrangement: &Arrangement, stage: usize) -> Option<u64> {
         arrangement.stage(stage).filter_map(|device| self.memory[device]).min()
     }
@@ -137,17 +135,17 @@ impl DeviceProperties {
     }
 }
 
-/// What each member of a group sends of every byte that is reduced among them, by the ring.
+/// Returns the bytes that each member sends per byte reduced, in a ring all-reduce.
 fn reduce(members: usize) -> f64 {
     2.0 * (members - 1) as f64 / members as f64
 }
 
-/// Bytes at a pace; none take no time, even where the pace is not known.
+/// Returns the time of sending bytes; 0 for none, even if the bandwidth is unknown.
 fn sending(bytes: f64, per_byte: f64) -> f64 {
     if bytes > 0.0 { bytes * per_byte } else { 0.0 }
 }
 
-/// What an arrangement would take, with the best cut for it; nothing where no cut fits its memory.
+/// Predicts an arrangement with its best split. Returns `None` if no split fits its memory.
 pub(super) fn predict(
     properties: &DeviceProperties,
     workload: &Workload,
@@ -164,7 +162,7 @@ pub(super) fn predict(
             + sending(sums.tensor(from, until), unit_time.per_tensor_byte)
             + sending(layers[until - 1].output_bytes as f64, unit_time.per_output_byte)
     };
-    // Replicas that go at one pace are counted rather than asked one by one.
+    // Replicas with equal times are counted, not evaluated one by one.
     let counted: Vec<Vec<(UnitTimes, f64)>> =
         (0..pp).map(|stage| count(unit_times.iter().map(|replica| replica[stage]))).collect();
     let together = |stage: usize, from: usize, until: usize| match counted[stage][..] {
@@ -232,7 +230,7 @@ fn count(unit_times: impl Iterator<Item = UnitTimes>) -> Vec<(UnitTimes, f64)> {
     counted
 }
 
-/// Hands each micro-batch to the replica that would be done with it first, which no other way of sharing beats.
+/// Assigns each micro-batch to the replica that would complete it first, which is optimal.
 fn share(stage_s: &[Vec<f64>], micro_batches: u64) -> Vec<ReplicaPlan> {
     let fill: Vec<f64> = stage_s.iter().map(|stages| stages.iter().sum()).collect();
     let each: Vec<f64> = stage_s.iter().map(|stages| stages.iter().copied().fold(0.0, f64::max)).collect();
@@ -276,8 +274,8 @@ fn slowest_links(properties: &DeviceProperties, arrangement: &Arrangement) -> [f
     ]
 }
 
-/// How evenly devices are busy in a step: the mean over the most. A device is busy while it computes its own part, and
-/// while it sends; not while it waits for a slower one.
+/// Returns how evenly devices are busy in a step: the mean over the maximum. A device is busy while it computes its own
+/// part and while it sends, not while it waits for a slower one.
 fn balance(
     properties: &DeviceProperties,
     arrangement: &Arrangement,

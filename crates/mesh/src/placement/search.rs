@@ -1,5 +1,5 @@
-//! Which device takes which rank: every way where there are few, and steps that help from good beginnings where there
-//! are many.
+//! The search for an assignment of devices to ranks: exhaustive if there are few, otherwise local search from good
+//! starts.
 
 use std::cmp::Reverse;
 
@@ -9,19 +9,18 @@ use super::{
     workload::{PrefixSums, Workload},
 };
 
-/// So many ways to put devices on ranks are all tried.
+/// Maximum number of assignments for an exhaustive search.
 const MAX_EXHAUSTIVE: f64 = 5040.0;
 
-/// Time to decide, in steps of cutting layers: about a second of one core.
+/// The search's budget, in steps of splitting layers: about a second of one core.
 const STEP_BUDGET: f64 = 3e8;
 
-/// Numbers to shuffle by: always the same, so that a plan is.
+/// Fixed distances to shuffle by, so that plans are reproducible.
 const SHUFFLES: [usize; 4] = [7, 31, 101, 1009];
 
-/// Predictions that differ by less than this part are alike.
+/// Predictions that differ by less than this fraction are equal.
 const TOLERANCE: f64 = 1e-9;
 
-/// An arrangement, and what it would take.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) arrangement: Arrangement,
@@ -30,7 +29,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Whether this is better: faster, or as fast with faster links where they are needed most.
+    /// Returns whether this is better: faster, or as fast with faster links, `tp` first.
     pub(super) fn is_better_than(&self, other: &Candidate) -> bool {
         let (own, others) = (&self.prediction, &other.prediction);
         if (own.step_s - others.step_s).abs() > TOLERANCE * others.step_s {
@@ -44,14 +43,14 @@ pub(super) struct Searcher<'a> {
     properties: &'a DeviceProperties,
     workload: &'a Workload,
     sums: &'a PrefixSums,
-    /// Devices that could change places without any difference have the same number.
+    /// Equivalence classes: devices that could be swapped without any difference have the same number.
     classes: Vec<usize>,
-    /// Orders of devices to begin with, the listed one first.
+    /// Orders of devices to start with, the listed one first.
     starting_orders: Vec<Vec<usize>>,
 }
 
 impl<'a> Searcher<'a> {
-    /// `machines` says which devices are in one machine, by a number each.
+    /// Devices with the same number in `machines` are in one machine.
     pub(super) fn new(
         properties: &'a DeviceProperties,
         workload: &'a Workload,
@@ -76,29 +75,26 @@ impl<'a> Searcher<'a> {
         Searcher { classes: classes(properties), starting_orders, properties, workload, sums }
     }
 
-    /// The devices on the ranks as they are listed.
     pub(super) fn as_listed(&self, [tp, pp, dp]: [usize; 3]) -> Option<Candidate> {
         let arrangement = Arrangement { tp, pp, dp, order: self.starting_orders[0].clone() };
         self.candidate(arrangement, SearchMethod::AsListed)
     }
 
-    /// The best of all ways where they are few, or else of some good beginnings.
+    /// Returns the best of all assignments if there are few, or else of some good starts.
     pub(super) fn begin(&self, sizes: [usize; 3]) -> Option<Candidate> {
         if self.is_exhaustive(sizes) { self.exhaustive(sizes) } else { self.best_start(sizes) }
     }
 
-    /// Whether there are few enough ways to try all.
     pub(super) fn is_exhaustive(&self, [_, pp, _]: [usize; 3]) -> bool {
         let permutations = self.permutations();
         permutations <= MAX_EXHAUSTIVE && permutations * self.effort(pp) <= STEP_BUDGET
     }
 
-    /// The best of some orders.
     fn best_start(&self, sizes: [usize; 3]) -> Option<Candidate> {
         best(self.arrangements(sizes).filter_map(|it| self.candidate(it, SearchMethod::LocalSearch)))
     }
 
-    /// The orders to begin with, filled in replica by replica and stage by stage.
+    /// Returns the orders to start with, assigned replica by replica and stage by stage.
     fn arrangements(&self, [tp, pp, dp]: [usize; 3]) -> impl Iterator<Item = Arrangement> + '_ {
         self.starting_orders.iter().flat_map(move |order| {
             let replica_by_replica = Arrangement { tp, pp, dp, order: order.clone() };
@@ -112,8 +108,8 @@ impl<'a> Searcher<'a> {
         })
     }
 
-    /// Changes places for as long as that helps and there is time; from every beginning, because where one gets stuck
-    /// another may not.
+    /// Swaps devices as long as that helps and the budget lasts, from every start, because one may get stuck where
+    /// another does not.
     pub(super) fn improve(&self, begun: Candidate) -> Candidate {
         if begun.search != SearchMethod::LocalSearch {
             return begun;
@@ -153,7 +149,7 @@ impl<'a> Searcher<'a> {
         }
     }
 
-    /// As for devices too many to try every way.
+    /// Runs the local search even if an exhaustive search were possible.
     #[cfg(test)]
     pub(super) fn without_exhaustive(&self, sizes: [usize; 3]) -> Option<Candidate> {
         Some(self.improve(self.best_start(sizes)?))
@@ -182,7 +178,7 @@ impl<'a> Searcher<'a> {
         )
     }
 
-    /// Devices of these kinds, those of a kind in the order that they are listed.
+    /// Returns devices of these classes, in listed order within a class.
     fn devices_of(&self, kinds: &[usize]) -> Vec<usize> {
         let mut taken = vec![0; self.classes.len()];
         let device = |kind: usize| {
@@ -195,7 +191,7 @@ impl<'a> Searcher<'a> {
         kinds.iter().copied().map(device).collect()
     }
 
-    /// In how many ways devices can be put on ranks, alike ones not told apart.
+    /// Returns the number of assignments, devices of one class not told apart.
     fn permutations(&self) -> f64 {
         let mut seen = vec![0.0; self.classes.len()];
         let permutations = self.classes.iter().enumerate().fold(1.0, |permutations, (index, &kind)| {
@@ -205,12 +201,12 @@ impl<'a> Searcher<'a> {
         f64::round(permutations)
     }
 
-    /// Steps of cutting in one prediction, at most.
+    /// Returns the maximum number of splitting steps in one prediction.
     fn effort(&self, pp: usize) -> f64 {
         (pp * self.workload.layers.len().pow(2)) as f64
     }
 
-    /// The arrangement after a step; nothing where only alike devices would change places.
+    /// Returns the arrangement after some swaps, or `None` if they only swap devices of one class.
     fn take(&self, step: &[(usize, usize)], arrangement: &Arrangement) -> Option<Arrangement> {
         let order = &arrangement.order;
         let changes = |&(one, other): &(usize, usize)| self.classes[order[one]] != self.classes[order[other]];
@@ -224,7 +220,7 @@ impl<'a> Searcher<'a> {
     }
 }
 
-/// The first of the best.
+/// Returns the first of the best candidates.
 pub(super) fn best(candidate: impl Iterator<Item = Candidate>) -> Option<Candidate> {
     candidate.fold(None, |best, candidate| match best {
         Some(best) if !candidate.is_better_than(&best) => Some(best),
@@ -232,8 +228,7 @@ pub(super) fn best(candidate: impl Iterator<Item = Candidate>) -> Option<Candida
     })
 }
 
-/// Everything that can be tried: pairs of ranks that change places, for two devices, two tensor-parallel groups and two
-/// stages.
+/// Returns all moves: pairs of ranks to swap, for two devices, two tensor-parallel groups or two stages.
 fn swaps(arrangement: &Arrangement) -> Vec<Vec<(usize, usize)>> {
     let &Arrangement { tp, pp, dp, .. } = arrangement;
     let groups = pp * dp;
@@ -247,7 +242,7 @@ fn swaps(arrangement: &Arrangement) -> Vec<Vec<(usize, usize)>> {
     let whole_groups = pairs(groups)
         .map(|(one, other)| (0..tp).map(|shard| (one * tp + shard, other * tp + shard)).collect());
     let devices = pairs(groups * tp).filter(|(one, other)| one / tp != other / tp).map(|pair| vec![pair]);
-    // A stage of one group is that group, and a group of one device that device.
+    // A stage with one group is that group, and a group with one device that device.
     let mut steps = Vec::new();
     if dp > 1 {
         steps.extend(stages);
@@ -259,7 +254,7 @@ fn swaps(arrangement: &Arrangement) -> Vec<Vec<(usize, usize)>> {
     steps
 }
 
-/// A number for each device, the same for devices that no link and no figure tells apart.
+/// Returns each device's equivalence class: devices with equal numbers and equal links.
 fn classes(properties: &DeviceProperties) -> Vec<usize> {
     let count = properties.rates.len();
     let alike = |one: usize, other: usize| {
@@ -280,7 +275,7 @@ fn classes(properties: &DeviceProperties) -> Vec<usize> {
     kinds
 }
 
-/// Takes devices out at distances of so many, until none is left.
+/// Takes devices out at a distance until none is left.
 fn shuffle(mut devices: Vec<usize>, distance: usize) -> Vec<usize> {
     let mut shuffled = Vec::with_capacity(devices.len());
     let mut place = 0;
@@ -291,7 +286,7 @@ fn shuffle(mut devices: Vec<usize>, distance: usize) -> Vec<usize> {
     shuffled
 }
 
-/// The next order of numbers of which some are equal; nothing after the last.
+/// Returns the next permutation of numbers, or `None` after the last.
 fn next_permutation(mut kinds: Vec<usize>) -> Option<Vec<usize>> {
     let pivot = kinds.windows(2).rposition(|pair| pair[0] < pair[1])?;
     let larger = kinds.iter().rposition(|&kind| kind > kinds[pivot])?;

@@ -1,4 +1,4 @@
-//! Cutting layers into stages: contiguous, none empty, the slowest as fast as it can be, and all within memory.
+//! Splitting layers into pipeline stages: contiguous, none empty, within memory, with the fastest slowest stage.
 
 use std::ops::Range;
 
@@ -7,29 +7,29 @@ use super::{
     workload::{Layer, PrefixSums, check_costs},
 };
 
-/// Rounding, as a factor.
+/// Tolerance for rounding, as a factor.
 const ROUNDING: f64 = 1.0 + 1e-12;
 
 /// What a stage's devices can do together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StageCapacity {
-    /// Work a second.
+    /// Work per second.
     pub rate_per_s: f64,
-    /// The most memory that its layers can have; nothing where that is not known, and then it is not checked.
+    /// The maximum memory of its layers; `None` if unknown, and then it is not checked.
     pub memory_bytes: Option<u64>,
 }
 
-/// Layers cut into stages.
+/// Layers split into stages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerSplit {
-    /// Which layers each stage has.
+    /// The layers of each stage.
     pub stages: Vec<Range<usize>>,
-    /// How long the slowest stage takes.
+    /// The time of the slowest stage.
     pub slowest_s: f64,
 }
 
-/// Cuts layers into stages, in this order: each gets at least one, the slowest is as fast as any cut can make it, and
-/// among such cuts all stages together take the least time. It is exact, whatever the layers cost.
+/// Splits layers into stages, in order: each stage gets at least one layer, the slowest stage is as fast as possible,
+/// and of such splits the sum of all stages' times is the least. The result is exact.
 ///
 /// ```
 /// use evener_mesh::placement::{Layer, StageCapacity, cut};
@@ -66,7 +66,6 @@ pub fn split(layers: &[Layer], stages: &[StageCapacity]) -> Result<LayerSplit, P
         .ok_or_else(|| PlacementError::Memory(why_none_fits(&sums, layers, (0..stages.len()).map(capacity))))
 }
 
-/// What is needed and what there is, where no cut fits.
 pub(super) fn why_none_fits(
     sums: &PrefixSums,
     layers: &[Layer],
@@ -107,8 +106,8 @@ fn bytes(count: u128) -> String {
     if count < GIB { format!("{count} bytes") } else { format!("{:.1} GiB", count as f64 / GIB as f64) }
 }
 
-/// The same for any notion of time and room. `seconds` must not shrink, and `fits` not become true again, when layers
-/// are added in front. Nothing where no cut fits.
+/// Splits by any cost of time and memory. `seconds` must not decrease, and `fits` must not become true again, when
+/// layers are added in front. Returns `None` if no split fits.
 pub(super) fn split_by(
     layers: usize,
     stages: usize,
@@ -119,7 +118,7 @@ pub(super) fn split_by(
     if !slowest_s.is_finite() {
         return None;
     }
-    // Among the cuts that are as good, the one that takes the least time in all: it fills the pipeline soonest.
+    // Of the splits with this slowest stage, takes the one with the least total time, which fills the pipeline soonest.
     let most = slowest_s * ROUNDING;
     let mut least = vec![f64::INFINITY; layers + 1];
     least[0] = 0.0;
@@ -149,8 +148,8 @@ pub(super) fn split_by(
     Some(LayerSplit { stages: ranges, slowest_s })
 }
 
-/// The time of the slowest stage in the best cut: over all places to begin the last stage, the slower of it and of the
-/// best cut of what is before.
+/// Returns the time of the slowest stage in the best split: over all starts of the last stage, the slower of it and of
+/// the best split of the layers before.
 fn fastest_slowest(
     layers: usize,
     stages: usize,

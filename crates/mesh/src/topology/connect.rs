@@ -1,20 +1,19 @@
-//! A mesh's groups as groups that can talk: where topology meets collectives.
+//! Communicators for the groups of a mesh.
 
 use super::{axes::Axes, mesh::Mesh, rank_set::RankSet};
 use crate::comm::{self, CommError, GroupSpec};
 
 impl Mesh {
-    /// This rank's communicator of a group: of `tp`, `pp` or any other axis, its own group along it; of any other name,
-    /// the group of that name, as `world`, `dp_pp0_tp1` or a custom one. It has the group's name, and the carrier's
-    /// timeout.
+    /// Returns this rank's communicator of a group. If `group` is an axis, for example `tp`, that is this rank's group
+    /// along it; otherwise the group of that name: `world`, `dp_pp0_tp1` or a custom one. It has the group's name, and
+    /// the parent's timeout.
     ///
-    /// The carrier is what the mesh's ranks are on: the mesh's rank 0 is its first, and so on. Usually that is
-    /// [`World::world`](comm::World::world). Every member connects, without waiting for the others; where one connects to
-    /// a group more than once, or to several meshes, the others do so in the same order.
+    /// The parent communicator connects all ranks of the mesh, in order; usually it is
+    /// [`World::communicator`](comm::World::communicator). Every member connects, without waiting for the others; if a
+    /// rank connects to a group more than once, or to several meshes, the others do so in the same order.
     ///
-    /// Once the mesh is reshaped, everything that the communicator is asked fails with [`CommError::Stale`]. Fails where
-    /// the mesh has no such group, where this rank is not in it, and where the carrier has more or fewer ranks than the
-    /// mesh.
+    /// Once the mesh is reshaped, all calls of the communicator fail with [`CommError::Stale`]. Fails if the mesh has
+    /// no such group, if this rank is not in it, or if the parent and the mesh have different numbers of ranks.
     ///
     /// ```
     /// use evener_device::DeviceKind;
@@ -52,11 +51,11 @@ impl Mesh {
         group.connect(parent)
     }
 
-    /// Goes on without some ranks, which died, say: takes them out of the carrier and their devices out of the mesh, and
-    /// arranges the others by this shape. Gives the new carrier; groups from before fail. Ranks are numbers in the world,
-    /// as [`CommError::ranks`] gives them. In the mesh those that are left have new ranks, from 0 without a gap.
+    /// Removes ranks, for example dead ones, from the parent communicator and their devices from the mesh, and arranges
+    /// the other devices by `shape`. Returns the new parent communicator; older groups fail. `without` has world ranks,
+    /// as [`CommError::ranks`] returns them. The remaining devices get new mesh ranks, from 0 without a gap.
     ///
-    /// Every rank that is left does so, with the same ranks left out. Where the shape does not fit, nothing changes.
+    /// Every remaining rank calls this with the same ranks left out. If the shape does not fit, nothing changes.
     ///
     /// ```
     /// use evener_device::DeviceKind;
@@ -95,7 +94,7 @@ impl Mesh {
             return Err(super::LayoutError::NoDevices.into());
         }
         let axes = Axes::new(shape.into(), members.len())?;
-        // Where the carrier is a group of this mesh, its successor is not: it outlasts this arrangement.
+        // If the parent is a group of this mesh, the new one must outlive the mesh's current generation.
         let rest = parent.make(
             GroupSpec::new(parent.name(), ranks)
                 .all_generations(&parent.generations_except(&self.generation)),
@@ -104,7 +103,6 @@ impl Mesh {
         Ok(rest)
     }
 
-    /// The mesh's rank that this process, or thread, is.
     fn rank_in(&self, parent: &comm::Communicator) -> comm::Result<usize> {
         self.check_parent(parent)?;
         parent.rank().ok_or_else(|| parent.not_a_member())
@@ -116,7 +114,7 @@ impl Mesh {
 }
 
 impl RankSet {
-    /// This rank's communicator of the group: see [`Mesh::connect`].
+    /// Returns this rank's communicator of the group: see [`Mesh::connect`].
     pub fn connect(&self, parent: &comm::Communicator) -> comm::Result<comm::Communicator> {
         let Ok(ranks) = self.ranks() else {
             let (group, generation) = (self.name().to_owned(), self.generation.number());

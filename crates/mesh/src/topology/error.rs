@@ -1,16 +1,16 @@
-//! Why a mesh cannot be arranged so, or has no answer.
+//! Errors of meshes.
 
 use super::axes::Axis;
 use crate::comm::join;
 
-/// Why a mesh cannot be arranged so, or has no answer. A message says what would fit.
+/// Why a shape does not fit, or a query of a mesh fails. The message says what would fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// There is nothing to arrange.
+    /// There are no devices.
     #[error("a mesh needs at least one device")]
     NoDevices,
-    /// One device cannot be two ranks.
+    /// Two ranks have the same device.
     #[error(
         "ranks {first} and {second} are both {device}: give each rank a device of its own, which may be a part of one \
          (as `cpu[1,1]`)"
@@ -18,32 +18,32 @@ pub enum LayoutError {
     DuplicateDevice {
         /// The device.
         device: String,
-        /// The first rank that it is.
+        /// The first rank.
         first: usize,
-        /// The second.
+        /// The second rank.
         second: usize,
     },
-    /// No axis was named.
+    /// There are no axes.
     #[error("a mesh needs at least one axis: `dp` of size {world} would be one")]
     NoAxes {
         /// How many ranks there are.
         world: usize,
     },
-    /// An axis cannot be called so, because group names are made of axis names, numbers and underscores.
+    /// The name of an axis is invalid. Group names are made of axis names, numbers and underscores.
     #[error(
         "an axis cannot be called `{name}`: small letters and hyphens, beginning with a letter, and not `world`"
     )]
     AxisName {
-        /// What it was called.
+        /// The name.
         name: String,
     },
-    /// Two axes have one name.
+    /// Two axes have the same name.
     #[error("two axes are called `{name}`: each needs a name of its own")]
     DuplicateAxis {
-        /// What they are called.
+        /// The name.
         name: String,
     },
-    /// An axis of size 0 has no room for any rank.
+    /// An axis has size 0.
     #[error("axis `{axis}` has size 0: {} would divide {world} ranks", join(&divisors(*.world), "or"))]
     ZeroSize {
         /// The axis.
@@ -51,10 +51,10 @@ pub enum LayoutError {
         /// How many ranks there are.
         world: usize,
     },
-    /// The sizes do not multiply to the number of ranks.
+    /// The product of the sizes is not the number of ranks.
     #[error("{}", size_mismatch(.axes, *.world))]
     SizeMismatch {
-        /// What was asked for.
+        /// The requested axes.
         axes: Vec<Axis>,
         /// How many ranks there are.
         world: usize,
@@ -75,7 +75,7 @@ pub enum LayoutError {
         /// How many ranks there are.
         world: usize,
     },
-    /// Nothing is at these coordinates.
+    /// There is no rank at these coordinates.
     #[error("nothing is at {coordinates:?}: the axes, outermost first, are {}", axes_text(.axes))]
     UnknownCoordinates {
         /// What was asked for.
@@ -91,16 +91,16 @@ pub enum LayoutError {
         /// What there is.
         groups: Vec<String>,
     },
-    /// `world` is every rank, and stays it.
+    /// `world` is reserved for the group of all ranks.
     #[error("`world` is the group of all ranks and cannot be replaced: choose another name")]
     ReservedName,
-    /// A group cannot be called so.
+    /// The name of a group is invalid.
     #[error("a group cannot be called `{name}`: it needs a name without blanks")]
     GroupName {
-        /// What it was called.
+        /// The name.
         name: String,
     },
-    /// The name is taken.
+    /// A group of this name exists.
     #[error("there is a group `{name}` already, of ranks {ranks:?}: choose another name")]
     DuplicateGroup {
         /// Its name.
@@ -108,24 +108,24 @@ pub enum LayoutError {
         /// Its ranks.
         ranks: Vec<usize>,
     },
-    /// The name is an axis's, by which a rank's group of that axis is asked for.
+    /// The name is an axis's, which stands for a rank's group along it.
     #[error("an axis is called `{name}`: a group needs another name")]
     GroupNamedAsAxis {
         /// Its name.
         name: String,
     },
-    /// A group of nobody.
+    /// A group has no ranks.
     #[error("group `{name}` is empty: it needs at least one rank, and {}", ranks_text(0, *.world))]
     EmptyGroup {
-        /// What it was to be called.
+        /// The group.
         name: String,
         /// How many ranks there are.
         world: usize,
     },
-    /// A group has a rank that the mesh has not.
+    /// A group has a rank that is not in the mesh.
     #[error("group `{name}` has rank {rank}, which there is not: {}", ranks_text(0, *.world))]
     GroupOutOfRange {
-        /// What it was to be called.
+        /// The group.
         name: String,
         /// The rank.
         rank: usize,
@@ -135,12 +135,12 @@ pub enum LayoutError {
     /// A group has a rank twice.
     #[error("group `{name}` has rank {rank} twice: each rank can be in a group once")]
     DuplicateRank {
-        /// What it was to be called.
+        /// The group.
         name: String,
         /// The rank.
         rank: usize,
     },
-    /// The rank, or the number of a member, is not in this group.
+    /// The rank or group rank is not in this group.
     #[error("{asked} is not in group `{group}`, which has ranks {ranks:?}")]
     NotInGroup {
         /// What was asked for.
@@ -150,7 +150,7 @@ pub enum LayoutError {
         /// Its ranks.
         ranks: Vec<usize>,
     },
-    /// The mesh was reshaped after this handle was made: what it stood for is gone.
+    /// The mesh was reshaped after this rank set was returned.
     #[error(
         "group `{group}` is from before the mesh was reshaped (its arrangement {generation}, now {current}): ask the mesh for its \
          groups again"
@@ -158,14 +158,14 @@ pub enum LayoutError {
     Stale {
         /// The group.
         group: String,
-        /// The arrangement that it belonged to, counted from 0.
+        /// The generation of the mesh that the group belongs to, from 0.
         generation: u64,
-        /// The arrangement that the mesh has now.
+        /// The current generation of the mesh.
         current: u64,
     },
 }
 
-/// Which ranks there are: `there are ranks 0 to 7`, `there is rank 0`.
+/// Lists the ranks: `there are ranks 0 to 7`, `there is rank 0`.
 fn ranks_text(from: usize, until: usize) -> String {
     match until.saturating_sub(from) {
         0 => "there is no rank".into(),
@@ -174,7 +174,6 @@ fn ranks_text(from: usize, until: usize) -> String {
     }
 }
 
-/// Numbers that divide a number, in order.
 pub(super) fn divisors(number: usize) -> Vec<usize> {
     let low: Vec<usize> = (1..=number.isqrt()).filter(|size| number.is_multiple_of(*size)).collect();
     let high = low.iter().rev().map(|size| number / size).filter(|size| !low.contains(size));
@@ -185,7 +184,7 @@ fn axes_text(axes: &[Axis]) -> String {
     axes.iter().map(|axis| format!("{} {}", axis.name, axis.size)).collect::<Vec<_>>().join(" × ")
 }
 
-/// How sizes and ranks fail to agree: who would be left over or missing, and which sizes would fit.
+/// Explains a size mismatch: which ranks would be left over or missing, and which sizes would fit.
 fn size_mismatch(axes: &[Axis], world: usize) -> String {
     let product = axes.iter().fold(1u128, |product, axis| product.saturating_mul(axis.size as u128));
     let asked = axes_text(axes);
@@ -201,7 +200,7 @@ fn size_mismatch(axes: &[Axis], world: usize) -> String {
     format!("{wrong}; {}", what_fits(axes, world))
 }
 
-/// Sizes of single axes that would make it fit, the others kept; or else what divides at all.
+/// Lists the sizes of single axes that would fit, the others unchanged; or else the divisors.
 fn what_fits(axes: &[Axis], world: usize) -> String {
     let fits: Vec<String> = (0..axes.len())
         .filter_map(|index| {
@@ -222,7 +221,6 @@ fn what_fits(axes: &[Axis], world: usize) -> String {
     }
 }
 
-/// Some names, and how many more there are.
 fn some_of(names: &[String]) -> String {
     const LISTED: usize = 8;
     let listed = names.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! What a mesh, or a group of it, is in numbers.
+//! Statistics of a mesh, and sums over its devices.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,20 +7,20 @@ use serde::Serialize;
 
 use super::member::Member;
 
-/// What devices have together. What is not known of one is left out, never made up, and counted.
+/// Sums over devices. Devices with an unknown value are left out and counted.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct ResourceTotals {
-    /// How many devices there are.
+    /// Number of devices.
     pub devices: usize,
-    /// Their memory, in bytes; what partitions of one device share counts once.
+    /// Their memory in bytes; memory that partitions share counts once.
     pub memory_bytes: u64,
-    /// Devices whose memory is not known.
+    /// Devices with unknown memory.
     pub memory_unknown: usize,
     /// Their compute units.
     pub compute_units: u64,
-    /// Devices whose compute units are not known.
+    /// Devices with unknown compute units.
     pub compute_units_unknown: usize,
-    /// Their measured rates, in work a second.
+    /// Their measured rates, in work per second.
     pub rate_per_s: f64,
     /// Devices that were not measured.
     pub rate_unknown: usize,
@@ -44,30 +44,30 @@ impl ResourceTotals {
     }
 }
 
-/// A mesh in numbers.
+/// Statistics of a mesh.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MeshStatistics {
-    /// What all devices have together.
+    /// The sums over all devices.
     pub totals: ResourceTotals,
-    /// How many devices there are of each kind.
+    /// Number of devices of each kind.
     pub kinds: BTreeMap<DeviceKind, usize>,
     /// The axes, outermost first.
     pub axes: Vec<AxisStatistics>,
-    /// How many groups there are: `world`, those of the axes and the custom ones.
+    /// Number of groups: `world`, those of the axes and the custom ones.
     pub groups: usize,
-    /// How many of them are custom.
+    /// Number of custom groups.
     pub custom_groups: usize,
-    /// How often the mesh was reshaped.
+    /// Number of reshapes.
     pub reshapes: u64,
 }
 
-/// An axis in numbers.
+/// Statistics of an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AxisStatistics {
     /// Its name.
     pub name: String,
-    /// How many ranks each of its groups has.
+    /// Number of ranks of each of its groups.
     pub size: usize,
-    /// How many groups it has.
+    /// Number of its groups.
     pub groups: usize,
 }

@@ -1,4 +1,4 @@
-//! GroupSpec that meet in shared memory: slots, what they lend one another, and how they wait.
+//! A barrier of threads with the memory that they lend one another.
 
 use std::{
     cell::UnsafeCell,
@@ -19,34 +19,33 @@ use super::{
     wait::{self, spin},
 };
 
-/// What a member gives is copied to the meeting's own memory where it is no larger than this: then one step suffices,
-/// since nobody's own memory is lent.
+/// Inputs up to this size are copied to the barrier's memory: then one step suffices, because no member lends memory.
 pub(crate) const SMALL_BYTES: usize = 512;
 
-/// A sleeper looks by itself this often, whatever wakes it.
+/// A parked thread polls this often, even if nothing unparks it.
 const PARK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// GroupSpec that meet.
+/// A barrier of the members of a group, which are threads.
 #[derive(Debug)]
 pub(crate) struct SharedBarrier {
     pub(super) slots: Slots,
     data: Box<[MemberData]>,
-    /// There are more members than cores: whoever waits gives its core away.
+    /// There are more members than cores: waiting threads yield at once.
     oversubscribed: bool,
 }
 
-/// What belongs to one member beside its slot.
+/// One member's memory beside its slot.
 #[derive(Debug)]
 #[repr(align(128))]
 struct MemberData {
-    /// Lent memory and weights, by the parity of the call.
+    /// Lent memory and weights, by parity of the call.
     lent: [Lent; 2],
-    /// Copies of what is small, by the parity of the call.
+    /// Copies of small inputs, by parity of the call.
     copies: [SmallCopy; 2],
     parker: Parker,
 }
 
-/// What a member lends the others for one call.
+/// The memory that a member lends the others for one call, and its weight.
 #[derive(Debug)]
 struct Lent {
     input: AtomicPtr<u8>,
@@ -54,8 +53,8 @@ struct Lent {
     weight: AtomicU64,
 }
 
-/// Memory of the meeting's own. Written by its member before it arrives at a call, read by the others after that and
-/// before they arrive at the next; the member writes it again only at the call after the next, at which they all have.
+/// A copy of a small input. Its member writes it before arriving at a call; the others read it after that and before
+/// arriving at the next call. The member writes it again at the call after the next, at which all have arrived.
 #[derive(Debug)]
 #[repr(align(128))]
 struct SmallCopy(UnsafeCell<[u8; SMALL_BYTES]>);
@@ -67,15 +66,13 @@ struct Parker {
     thread: Mutex<Option<Thread>>,
 }
 
-// SAFETY: the only thing that is not `Sync` is `Copy`, and the steps of the slots order who touches it: see there.
+// SAFETY: only `SmallCopy` is not `Sync`, and the slots' steps order its accesses as it describes.
 unsafe impl Sync for SharedBarrier {}
 
-/// Why waiting ended without all being there.
+/// Why a wait ended before all members arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WaitError {
-    /// This member will never come.
     NeverArrives(usize, Closed),
-    /// These did not come in time.
     TimedOut(Vec<usize>),
 }
 
@@ -98,25 +95,25 @@ impl SharedBarrier {
         }
     }
 
-    /// Copies what a member gives at a call to the meeting's own memory.
+    /// Copies a member's input of a call to the barrier's memory.
     ///
     /// # Safety
-    /// Called by the member itself, after it has seen all arrive at the call before this one, and before it arrives at
-    /// this one. `given` is at most [`SMALL_BYTES`].
+    /// Called by the member itself, after it has seen all arrive at the previous call and before it arrives at this
+    /// one. `given` has at most [`SMALL_BYTES`].
     #[inline]
     pub(super) unsafe fn copy_in(&self, member: usize, call: u64, given: &[u8]) {
         let copy = self.data[member].copies[(call & 1) as usize].0.get().cast::<u8>();
-        // SAFETY: nobody reads it now, see `Copy`; it has room, and is not the caller's.
+        // SAFETY: no member reads the copy now, see `SmallCopy`; it holds `SMALL_BYTES`, and is not the caller's
+        // memory.
         unsafe { std::ptr::copy_nonoverlapping(given.as_ptr(), copy, given.len()) };
     }
 
-    /// Where the copy of what a member gave at a call is.
     #[inline]
     pub(super) fn copied(&self, member: usize, call: u64) -> *const u8 {
         self.data[member].copies[(call & 1) as usize].0.get().cast::<u8>().cast_const()
     }
 
-    /// Writes what a member lends at a call, to be seen by whoever sees it arrive.
+    /// Publishes the memory that a member lends at a call, with its arrival.
     #[inline]
     pub(super) fn lend(&self, member: usize, call: u64, input: *mut u8, output: *mut u8) {
         let lent = &self.data[member].lent[(call & 1) as usize];
@@ -124,37 +121,35 @@ impl SharedBarrier {
         lent.output.store(output, Relaxed);
     }
 
-    /// What a member lends at a call at which it has arrived.
+    /// Returns the memory that a member lends at a call at which it has arrived.
     #[inline]
     pub(super) fn lent(&self, member: usize, call: u64) -> (*mut u8, *mut u8) {
         let lent = &self.data[member].lent[(call & 1) as usize];
         (lent.input.load(Relaxed), lent.output.load(Relaxed))
     }
 
-    /// Writes a member's weight.
     pub(super) fn set_weight(&self, member: usize, call: u64, weight: f64) {
         self.data[member].lent[(call & 1) as usize].weight.store(weight.to_bits(), Relaxed);
     }
 
-    /// A member's weight.
     pub(super) fn weight(&self, member: usize, call: u64) -> f64 {
         f64::from_bits(self.data[member].lent[(call & 1) as usize].weight.load(Relaxed))
     }
 
-    /// Wakes whoever sleeps. To be called after arriving, finishing or closing.
+    /// Unparks the other members. Called after arriving, finishing or closing.
     #[inline]
     pub(super) fn wake(&self, me: usize) {
         for (member, data) in self.data.iter().enumerate() {
-            // Whoever goes to sleep says so first and looks then; whoever arrives does so first and asks then.
-            // Whichever comes second sees the other.
+            // A parking thread sets its flag and then polls; an arriving thread arrives and then reads the flag: one of
+            // them sees the other.
             if member != me && data.parker.parked.load(SeqCst) {
                 data.parker.unpark();
             }
         }
     }
 
-    /// Waits until all have reached a step; for so long, when it ends for every member or for none. `hopeless` is asked
-    /// now and then for a member that is known by other means to be gone.
+    /// Waits until all members have reached a step. A timeout ends the wait for every member or for none. `known_gone`
+    /// is polled for a member that is known by other means to have left.
     #[inline]
     pub(super) fn wait(
         &self,
@@ -171,7 +166,7 @@ impl SharedBarrier {
         };
         spin(self.oversubscribed, poll, |waited| {
             if let Some((member, why)) = known_gone() {
-                // Unless it came first. From here on it cannot come any more.
+                // Unless it arrived before. From now on it cannot arrive.
                 self.slots.of(member).close_below(step, why);
             }
             if let Some((member, why)) = self.slots.never_arriving(step) {
@@ -187,8 +182,8 @@ impl SharedBarrier {
         })
     }
 
-    /// Waits until all have finished what they began at the step before, at which all were. Neither a timeout nor a slot
-    /// that is closed meanwhile ends it: every member touches memory that others have lent until it has finished.
+    /// Waits until all members have finished the step before, at which all arrived. Neither a timeout nor a slot that
+    /// is closed meanwhile ends the wait: members access lent memory until they have finished.
     #[inline]
     pub(super) fn wait_until_finished(&self, me: usize, step: u64) {
         let mut arrived = 0;
@@ -197,7 +192,7 @@ impl SharedBarrier {
         spin(self.oversubscribed, poll, |waited| self.park(me, waited, PARK_INTERVAL, is_done));
     }
 
-    /// A member that has waited long enough sleeps until another wakes it, or for a nap.
+    /// Parks a member that has waited long enough, until another unparks it or for `interval`.
     fn park<R>(
         &self,
         me: usize,
@@ -211,7 +206,6 @@ impl SharedBarrier {
         None
     }
 
-    /// Closes a member's slot.
     pub(super) fn close(&self, member: usize, why: Closed) {
         self.slots.close(member, why);
         self.wake(usize::MAX);
@@ -219,7 +213,7 @@ impl SharedBarrier {
 }
 
 impl Parker {
-    /// Sleeps until roused, or so long, unless `awake` says that there is no need.
+    /// Parks the thread for at most `interval`, unless `is_done`.
     fn park(&self, interval: Duration, is_done: impl FnOnce() -> bool) {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
         self.parked.store(true, SeqCst);

@@ -1,4 +1,4 @@
-//! One member's part in a meeting, call after call.
+//! How a member takes part in the collectives of a group of threads.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -13,11 +13,10 @@ use crate::{
     comm::{Blocks, Call, CollectiveKind, Signature},
 };
 
-/// Ranges that members work on begin at multiples of this many elements, so that no two write to the same cache line
-/// of vectors that begin at one.
+/// Members reduce ranges that start at multiples of this many elements, so that no two write to the same cache line.
 const GRAIN: usize = 128;
 
-/// A member's place in a meeting, and how far it has come.
+/// One member of a shared barrier, and the step that it has reached.
 #[derive(Debug)]
 pub(super) struct LocalMember {
     pub(super) barrier: Arc<SharedBarrier>,
@@ -26,20 +25,17 @@ pub(super) struct LocalMember {
     call: u64,
 }
 
-/// Why a member's part ended without a result.
+/// Why a member's call failed.
 #[derive(Debug)]
 pub(super) enum CallError {
-    /// GroupSpec called different things, by member.
+    /// The members called different collectives: each member's signature.
     Mismatch(Vec<Option<Signature>>),
-    /// All weights were 0. The meeting goes on.
+    /// All weights were 0. The group stays usable.
     ZeroWeights,
-    /// Somebody did not come.
     Wait(WaitError),
-    /// This member's own slot was closed.
     Closed(Closed),
 }
 
-/// Pointers, one a member.
 type Pointers<P> = SmallVec<[P; 8]>;
 
 impl LocalMember {
@@ -47,7 +43,6 @@ impl LocalMember {
         LocalMember { barrier, me, step: 0, call: 0 }
     }
 
-    /// Takes part in a call.
     pub(super) fn run(
         &mut self,
         call: &mut Call<'_>,
@@ -66,27 +61,27 @@ impl LocalMember {
         if signature.kind == CollectiveKind::WeightedAllReduce {
             barrier.set_weight(self.me, self.call, weight);
         }
-        // In place, what is taken is what is given.
+        // An in-place collective reads its output.
         if small {
             let given: &[u8] = if input.is_empty() { output } else { input };
-            // SAFETY: all have arrived at the call before, or this would not be reached: a failed member runs no more.
+            // SAFETY: all members have arrived at the previous call: a member whose call failed makes no other.
             unsafe { barrier.copy_in(self.me, self.call, &given[..given.len().min(SMALL_BYTES)]) };
         }
-        // From here on the caller's memory is touched through these pointers alone, also by this member.
+        // From here on the caller's memory is accessed only through these pointers, also by this member.
         let output_pointer = output.as_mut_ptr();
         let input_pointer = if input.is_empty() { output_pointer } else { input.as_ptr().cast_mut() };
         if !small {
             barrier.lend(self.me, self.call, input_pointer, output_pointer);
         }
-        // Last: the others keep looking at this line, and take it away again and again.
+        // Last, because the other members poll this cache line.
         barrier.slots.announce(self.me, self.call, words);
         barrier.slots.arrive(self.me, self.step).map_err(CallError::Closed)?;
         barrier.wake(self.me);
-        // An error from here means that no member ever sees all of them at this step, so nobody touches what this one
-        // has lent.
+        // If this fails, no member ever sees all members at this step, so no member accesses the memory that this one
+        // lent.
         barrier.wait(self.me, self.step, timeout, known_gone).map_err(CallError::Wait)?;
 
-        // All are there, and all see the same: whatever is decided from here on, all decide.
+        // All members have arrived and see the same signatures, so all take the same decision.
         if (0..members).any(|member| barrier.slots.announced(member, self.call) != words) {
             let said = |member| Signature::unpack(barrier.slots.announced(member, self.call));
             return Err(CallError::Mismatch((0..members).map(said).collect()));
@@ -101,30 +96,30 @@ impl LocalMember {
         let agreed = AgreedCall { signature, me: self.me, members, weights: &weights, blocks };
         if small {
             let inputs: Pointers<_> = (0..members).map(|member| barrier.copied(member, self.call)).collect();
-            // SAFETY: the copies are left alone until this member arrives at the next call; the output is this member's
-            // own, of the length that the signature says.
+            // SAFETY: the copies are not written until this member arrives at the next call; the output is this
+            // member's own, of the length that the signature says.
             unsafe { agreed.compute_own(&inputs, output_pointer) };
             return Ok(());
         }
         let lent = |member| barrier.lent(member, self.call);
         let inputs: Pointers<_> = (0..members).map(|member| lent(member).0.cast_const()).collect();
         let outputs: Pointers<_> = (0..members).map(|member| lent(member).1).collect();
-        // The others wait for this member below without a timeout: it must not leave by another way.
+        // The other members wait for this one without a timeout: it must reach `finish` below.
         let abort_on_unwind = AbortOnDrop;
         // SAFETY: all members lend memory of the lengths that their equal signatures say, and keep it until all have
-        // finished; each part touches what no other does.
+        // finished; the members' shares do not overlap.
         unsafe { agreed.compute_share(&inputs, &outputs) };
         self.step += 1;
         barrier.slots.finish(self.me);
         barrier.wake(self.me);
-        // Every member's part is bounded work that cannot fail, so this ends. Only then may what was lent be taken back.
+        // Every member's share is bounded work that cannot fail, so this ends. Only then may lent memory be used again.
         barrier.wait_until_finished(self.me, self.step);
         std::mem::forget(abort_on_unwind);
         Ok(())
     }
 }
 
-/// Ends the process when dropped: unwinding from here would free memory that others still use.
+/// Aborts the process when dropped: unwinding would free memory that other members still access.
 struct AbortOnDrop;
 
 impl Drop for AbortOnDrop {
@@ -133,7 +128,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// One member's part of a call that all agree on.
+/// One member's view of a call whose signatures are equal.
 struct AgreedCall<'a> {
     signature: Signature,
     me: usize,
@@ -143,16 +138,16 @@ struct AgreedCall<'a> {
 }
 
 impl AgreedCall<'_> {
-    /// Works out this member's own result from what all have given.
+    /// Computes this member's result from the inputs of all members.
     ///
     /// # Safety
-    /// Every input holds what the signature says that its member gives, and is left alone; so does the output, which
-    /// has room for what this member takes and overlaps no input.
+    /// Every input has the length that the signature says for its member, and is not written; the output has the length
+    /// of this member's output, and overlaps no input.
     unsafe fn compute_own(&self, inputs: &[*const u8], output: *mut u8) {
         let AgreedCall { signature, me, .. } = *self;
         let is_root = signature.root == Some(me as u32);
         let count = signature.count as usize;
-        // SAFETY: the caller promises it, for each of the accesses below.
+        // SAFETY: the caller promises the lengths and that nothing overlaps, for each access below.
         unsafe {
             match signature.kind {
                 CollectiveKind::AllReduce | CollectiveKind::WeightedAllReduce => {
@@ -167,16 +162,16 @@ impl AgreedCall<'_> {
         }
     }
 
-    /// Does this member's share of the work for all, on the memory that all lend.
+    /// Does this member's share of the work, on the memory that all members lend.
     ///
     /// # Safety
-    /// Every input and output is as long as the signature says for its member. Nobody touches them but members in
-    /// this same call.
+    /// Every input and output has the length that the signature says for its member. Only members in this same call
+    /// access them.
     unsafe fn compute_share(&self, inputs: &[*const u8], outputs: &[*mut u8]) {
         let AgreedCall { signature, me, blocks, .. } = *self;
         let root = signature.root.unwrap_or(0) as usize;
-        // SAFETY: the caller promises it. GroupSpec reduce ranges that do not overlap, into all outputs; or they write to
-        // their own output alone; or each writes its own block of the root's.
+        // SAFETY: the caller promises the lengths. Members reduce ranges that do not overlap, into all outputs; or
+        // write to their own output; or each writes its own block of the root's output.
         unsafe {
             match signature.kind {
                 CollectiveKind::AllReduce | CollectiveKind::WeightedAllReduce => {
@@ -194,14 +189,14 @@ impl AgreedCall<'_> {
         }
     }
 
-    /// Fetches what this member takes from where it was given.
+    /// Copies this member's blocks from the inputs of all members.
     ///
     /// # Safety
-    /// As for [`alone`](Self::alone), but the output may be this member's own input where nothing is fetched.
+    /// As for [`compute_own`](Self::compute_own), but the output may be this member's own input if nothing is copied.
     unsafe fn fetch(&self, inputs: &[*const u8], output: *mut u8) {
         let AgreedCall { signature, me, blocks, .. } = *self;
         if signature.kind == CollectiveKind::ReduceScatter {
-            // SAFETY: the caller promises it, of each member's block for this one.
+            // SAFETY: the caller promises that each input has a block for this member.
             unsafe {
                 let block = |input: &*const u8| input.add(me * signature.block_bytes());
                 let inputs: Pointers<_> = inputs.iter().map(block).collect();
@@ -223,7 +218,7 @@ impl AgreedCall<'_> {
         unsafe { reduce::called(&self.signature, self.weights, vectors, range) };
     }
 
-    /// The elements that this member reduces for all.
+    /// Returns the elements that this member reduces for all members.
     fn element_share(&self) -> Range<usize> {
         let count = self.signature.count as usize;
         let each = count.div_ceil(self.members).next_multiple_of(GRAIN);
@@ -232,7 +227,7 @@ impl AgreedCall<'_> {
 }
 
 /// # Safety
-/// Both are of this length, and do not overlap.
+/// Both are valid for `bytes`, and do not overlap.
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: the caller promises it.
     unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };

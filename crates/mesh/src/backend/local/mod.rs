@@ -1,9 +1,9 @@
-//! Ranks that are threads of one process, and meet in shared memory.
+//! The back end for ranks that are threads of one process.
 //!
-//! What is small is copied to memory of the meeting's own, and every member works out its result from the copies: one
-//! step. What is large is lent: every member does its share of the work directly in the others' memory, so that each
-//! vector is read once and written once; two steps. `standing` has the protocol and says why lent memory is safe whatever
-//! goes wrong; `attend` does the work. Nobody takes a lock, except to go to sleep after waiting for long.
+//! Small inputs are copied to the barrier's memory, and every member computes its result from the copies: one step.
+//! Large inputs are lent: every member does its share of the work directly in the others' memory, so that each vector
+//! is read once and written once: two steps. `arrival` has the protocol and explains why lent memory is safe; `member`
+//! does the work. No lock is taken, except to park after a long wait.
 
 pub(crate) mod arrival;
 pub(crate) mod barrier;
@@ -25,7 +25,7 @@ use member::{CallError, LocalMember};
 use super::{Endpoint, Failure, LeaveNotifier, LeaveReason, Transport, wait};
 use crate::comm::{Call, CollectiveKind, Signature};
 
-/// A world of threads: one place each.
+/// Creates a world of threads: one transport per rank.
 pub(crate) fn world(size: usize) -> Vec<Arc<dyn Transport>> {
     let world = Arc::new(LocalWorld {
         size,
@@ -44,24 +44,22 @@ struct LocalWorld {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Groups that some have joined and some have not, by who they are.
+    /// Groups that some members have joined and some have not.
     open: HashMap<Key, (Arc<Channel>, Vec<bool>)>,
     /// How often each rank has joined groups of this name and these ranks.
     joined: HashMap<(usize, String, Vec<usize>), u64>,
-    /// Ranks that join no further group.
+    /// Why a rank joins no further group, if so.
     gone: Vec<Option<Closed>>,
 }
 
-/// A group: its name, its ranks, and the how-manieth of that name and those ranks it is.
+/// A group's name, its ranks, and how many groups of that name and those ranks came before, plus one.
 type Key = (String, Vec<usize>, u64);
 
-/// What the members of a group share.
 #[derive(Debug)]
 struct Channel {
     barrier: Arc<SharedBarrier>,
-    /// Meetings of two, by sender and receiver.
     pairs: Mutex<HashMap<(usize, usize), Arc<SharedBarrier>>>,
-    /// What members that failed said, and whom they blame.
+    /// The errors of members that failed, and the ranks that they blame.
     failures: Mutex<HashMap<usize, (String, Vec<usize>)>>,
 }
 
@@ -77,7 +75,7 @@ impl LocalWorld {
     }
 }
 
-// Nothing under these locks is left half-done: entries are inserted and removed whole.
+// Ignores poisoning: entries are inserted and removed whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -143,13 +141,13 @@ impl Transport for LocalTransport {
     }
 }
 
-/// One rank's place in a group.
+/// One rank's connection to a group.
 #[derive(Debug)]
 struct LocalEndpoint {
     channel: Arc<Channel>,
     me: usize,
     group: LocalMember,
-    /// By sender and receiver, of which this member is one.
+    /// Barriers of two, by sender and receiver, of which this member is one.
     pairs: HashMap<(usize, usize), LocalMember>,
 }
 
@@ -190,7 +188,7 @@ impl Endpoint for LocalEndpoint {
 
     fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure> {
         let sends = call.signature.kind == CollectiveKind::Send;
-        // Of two, the sender is the first; both call the same for the comparison, and the sender is the root.
+        // The sender is the first of the two and the root; both announce a send, for the comparison.
         let ends = if sends { (self.me, peer) } else { (peer, self.me) };
         let (me, other) = if sends { (0, 1) } else { (1, 0) };
         let signature = Signature { kind: CollectiveKind::Send, root: Some(0), ..call.signature };
@@ -243,7 +241,7 @@ impl LeaveNotifier for LocalLeaveNotifier {
             LeaveReason::Left => Closed::Left,
             LeaveReason::Panicked => Closed::Panicked,
             LeaveReason::Failed { why, blame } => {
-                // Before the slot is closed, so that whoever sees that finds it.
+                // Before the slot is closed, so that members that see it closed find the error.
                 lock(&self.channel.failures).entry(self.me).or_insert_with(|| (why.clone(), blame.clone()));
                 Closed::Failed
             }

@@ -1,4 +1,4 @@
-//! Where threads meet: a slot each, with how far the member has come and what it says.
+//! A slot per thread, with the step that it has reached and the call that it announces.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,16 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::arrival::{Arrival, Arrivals, Closed};
 
-/// The slots of all members.
 #[derive(Debug)]
 pub(crate) struct Slots(Box<[Slot]>);
 
-/// One member's, on cache lines that nobody else writes to: neighbouring lines are fetched in pairs.
+/// One member's slot, on cache lines that no other member writes to: neighbouring lines are fetched in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot {
     arrival: Arrival,
-    /// What the member says with its arrival, by the parity of the call.
+    /// The signature that the member announces, by parity of the call.
     announced: [[AtomicU64; 2]; 2],
 }
 
@@ -29,37 +28,34 @@ impl Slots {
         Slots((0..members).map(slot).collect())
     }
 
-    /// Writes what the member says at a call. To be heard by whoever sees it arrive.
+    /// Announces a member's signature of a call, before it arrives.
     ///
-    /// There are two places, used in turn: a member that is still reading what was said at the last call has not
-    /// arrived at this one, and nobody gets to the next call, where the place is used again, before it has.
+    /// There are two copies, used in turn: a member that still reads the last call's has not arrived at this call, and
+    /// no member gets to the next call, which reuses the copy, before it has.
     #[inline]
     pub(crate) fn announce(&self, member: usize, call: u64, words: [u64; 2]) {
         let places = &self.0[member].announced[(call & 1) as usize];
-        // Arriving, which comes next, publishes them.
+        // The arrival that follows publishes them.
         places[0].store(words[0], Relaxed);
         places[1].store(words[1], Relaxed);
     }
 
-    /// What a member said at a call at which it has arrived.
+    /// Returns the signature of a member that has arrived at a call.
     #[inline]
     pub(crate) fn announced(&self, member: usize, call: u64) -> [u64; 2] {
         let places = &self.0[member].announced[(call & 1) as usize];
         [places[0].load(Relaxed), places[1].load(Relaxed)]
     }
 
-    /// Arrives at the step after one at which all were, where nothing can go wrong any more.
     #[inline]
     pub(crate) fn finish(&self, member: usize) {
         self.of(member).finish();
     }
 
-    /// Whether a member's slot is closed, wherever it stands.
     pub(crate) fn closed(&self, member: usize) -> Option<Closed> {
         self.of(member).closed()
     }
 
-    /// Closes a member's slot, unless it is closed already.
     pub(crate) fn close(&self, member: usize, why: Closed) {
         self.of(member).close(why);
     }
@@ -83,15 +79,15 @@ mod with_loom {
 
     use super::{super::arrival::StepState, *};
 
-    /// What members lend one another.
+    /// Memory that a member lends.
     struct Lent(UnsafeCell<u64>);
-    // SAFETY: this is what loom is to find out.
+    // SAFETY: loom checks that no two threads access it at once.
     unsafe impl Sync for Lent {}
     // SAFETY: the same.
     unsafe impl Send for Lent {}
 
-    /// One member's part in a call: lend, arrive, wait or give up, read what the others lent, finish, take back.
-    /// Whether it succeeded.
+    /// Runs one member's call: lend, arrive, wait or give up, read what the others lent, finish, take back. Returns
+    /// whether it succeeded.
     fn take_part(slots: &Slots, lent: &[Lent], member: usize, hasty: bool) -> bool {
         lent[member].0.with_mut(|it| unsafe { *it = 7 });
         slots.announce(member, 1, [member as u64, 1]);
@@ -124,7 +120,7 @@ mod with_loom {
         take_back(lent, member, true)
     }
 
-    /// Takes back what was lent: nobody may be looking at it.
+    /// Takes back lent memory, which no member may be reading.
     fn take_back(lent: &[Lent], member: usize, success: bool) -> bool {
         lent[member].0.with_mut(|it| unsafe { *it = 0 });
         success

@@ -1,4 +1,4 @@
-//! One rank's part of one collective: how each goes by messages.
+//! How each collective runs by messages.
 
 use std::{ffi::c_int, ops::Range};
 
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     messenger::{HEADER_BYTES, PIECE_BYTES},
-    session::{MemberMessages, Session, others},
+    session::{Messages, Session, others},
 };
 use crate::{
     backend::{
@@ -16,65 +16,64 @@ use crate::{
     comm::{Blocks, Call, CollectiveKind, Signature},
 };
 
-/// Where all others' vectors together are no longer than this, everybody gets them whole and reduces them all.
+/// If all other members' vectors together are at most this long, every member receives them whole and reduces them all.
 const WHOLE_BYTES: usize = 64 << 10;
-/// Parts from this size on are sent past the caches: from a core that is far away, what is dirty in one comes slowly.
+/// Blocks of at least this size are written with non-temporal stores: other cores read them faster from memory than
+/// from this core's cache.
 const NONTEMPORAL_BYTES: usize = 8 << 20;
-/// Parts up to this size go in pieces so short that the library sends them at once, without asking the receiver first.
+/// Blocks up to this size go in pieces that the library sends eagerly, without a rendezvous.
 const SHORT_BYTES: usize = 32 << 10;
 
-// What each of a group's tags is for.
+// Offsets of a group's tags.
 pub(super) const PIECE_TAG: c_int = 0;
 const RESULT_TAG: c_int = 1;
 pub(super) const EXCHANGE_TAG: c_int = 2;
 
-/// The ranges of a vector's pieces; none where it is empty.
+/// Returns the ranges of a vector's pieces; none if it is empty.
 pub(super) fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..bytes).step_by(PIECE_BYTES).map(move |start| start..(start + PIECE_BYTES).min(bytes))
 }
 
-/// One rank's part of one collective.
+/// One rank's call of one collective, by messages.
 pub(super) struct MessageCall<'a, 'b> {
     session: &'b mut Session<'a>,
     signature: Signature,
     me: usize,
     tag: c_int,
-    /// How long pieces are.
     piece_bytes: usize,
     weights: SmallVec<[f64; 8]>,
 }
 
 impl<'a, 'b> MessageCall<'a, 'b> {
     pub(super) fn new(session: &'b mut Session<'a>, signature: Signature, me: usize, tag: c_int) -> Self {
-        let (block_bytes, eager) =
+        let (block_len, eager) =
             (signature.block_bytes(), (session.messenger().eager_bytes - HEADER_BYTES) / 64 * 64);
-        let piece_bytes = match block_bytes {
-            block_bytes if block_bytes <= eager => eager,
-            block_bytes if block_bytes <= SHORT_BYTES => {
-                block_bytes.div_ceil(block_bytes.div_ceil(eager)).next_multiple_of(64)
+        let piece_bytes = match block_len {
+            block_len if block_len <= eager => eager,
+            block_len if block_len <= SHORT_BYTES => {
+                block_len.div_ceil(block_len.div_ceil(eager)).next_multiple_of(64)
             }
             _ => PIECE_BYTES,
         };
-        session.nontemporal = block_bytes >= NONTEMPORAL_BYTES;
+        session.nontemporal = block_len >= NONTEMPORAL_BYTES;
         MessageCall { session, signature, me, tag, piece_bytes, weights: SmallVec::new() }
     }
 
-    /// How many pieces a vector has.
+    /// Returns the number of pieces of a vector.
     #[inline]
     fn rounds(&self, bytes: usize) -> usize {
-        // Most have one, which needs no division.
+        // The common case, without a division.
         if bytes <= self.piece_bytes { 1 } else { bytes.div_ceil(self.piece_bytes) }
     }
 
-    /// The range of one piece; empty past the end.
     fn piece(&self, bytes: usize, index: usize) -> Range<usize> {
         (index * self.piece_bytes).min(bytes)..((index + 1) * self.piece_bytes).min(bytes)
     }
 
     #[inline]
     pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
-        let (block_bytes, others) = (call.signature.block_bytes(), self.session.ranks.len() - 1);
-        let is_short = block_bytes <= 2 * self.piece_bytes && block_bytes * others <= WHOLE_BYTES;
+        let (block_len, others) = (call.signature.block_bytes(), self.session.ranks.len() - 1);
+        let is_short = block_len <= 2 * self.piece_bytes && block_len * others <= WHOLE_BYTES;
         match call.signature.kind {
             CollectiveKind::AllReduce if is_short => self.all_reduce_short(call.output),
             _ => self.run_any(call),
@@ -85,25 +84,25 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         let (members, me) = (self.session.ranks.len(), self.me);
         let blocks = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, weight, input, ref mut output, .. } = *call;
-        let block_bytes = signature.block_bytes();
+        let block_len = signature.block_bytes();
         let root = signature.root.map(|root| root as usize);
         if signature.kind == CollectiveKind::WeightedAllReduce {
             self.weights.resize(members, weight);
         }
         match signature.kind {
             CollectiveKind::AllReduce | CollectiveKind::WeightedAllReduce => {
-                if block_bytes * (members - 1) <= WHOLE_BYTES {
-                    self.reduce_slices(None, output, |_| 0..block_bytes, 0)?;
+                if block_len * (members - 1) <= WHOLE_BYTES {
+                    self.reduce_slices(None, output, |_| 0..block_len, 0)?;
                 } else {
                     self.all_reduce(output)?;
                 }
             }
             CollectiveKind::Reduce => {
-                let slice = |member| if Some(member) == root { 0..block_bytes } else { 0..0 };
+                let slice = |member| if Some(member) == root { 0..block_len } else { 0..0 };
                 self.reduce_slices(None, output, slice, 0)?;
             }
             CollectiveKind::ReduceScatter => {
-                self.reduce_slices(Some(input), output, |it| blocks.input_block(me, it), me * block_bytes)?;
+                self.reduce_slices(Some(input), output, |it| blocks.input_block(me, it), me * block_len)?;
             }
             CollectiveKind::Broadcast if Some(me) == root => {
                 self.exchange(output, |member| blocks.send_range(me, member), &mut [], |_| 0..0)?;
@@ -117,12 +116,8 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         self.session.finish()
     }
 
-    /// Tells everybody what is called, with the first piece of what each is to get.
-    fn send_first(
-        &mut self,
-        to: impl Fn(usize) -> Range<usize>,
-        from: &[u8],
-    ) -> Result<MemberMessages, Failure> {
+    /// Sends all members the header, with the first piece of the data for each.
+    fn send_first(&mut self, to: impl Fn(usize) -> Range<usize>, from: &[u8]) -> Result<Messages, Failure> {
         let (piece, tag) = (self.piece_bytes, self.tag + PIECE_TAG);
         self.session.send_to_all(self.me, tag, |member| {
             let given = &from[to(member)];
@@ -130,17 +125,18 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         })
     }
 
-    /// As `begin`, and sends the second piece too before anybody is heard; with that of this rank's slice on its way.
+    /// As `send_first`, but also sends the second piece before waiting for any member, and starts to receive the
+    /// second.
     #[inline]
     fn send_first_two(
         &mut self,
         slice: impl Fn(usize) -> Range<usize> + Copy,
         from: &[u8],
         rounds: usize,
-        second: &mut Option<MemberMessages>,
-    ) -> Result<MemberMessages, Failure> {
+        second: &mut Option<Messages>,
+    ) -> Result<Messages, Failure> {
         let (messages, me) = (self.send_first(slice, from)?, self.me);
-        // Where all weights are 0 the group stays in use, so nothing may be left on its way.
+        // If all weights are 0 the group stays usable, so no message may be left in flight.
         if rounds > 1 && self.signature.kind != CollectiveKind::WeightedAllReduce {
             *second = Some(self.exchange_piece(from, slice, |_| slice(me).len(), 1)?);
         }
@@ -148,8 +144,8 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         Ok(messages)
     }
 
-    /// Hears from everybody what is called.
-    fn agree(&mut self, messages: &MemberMessages) -> Result<(), Failure> {
+    /// Waits for the first message of all members, and checks that the signatures are equal.
+    fn agree(&mut self, messages: &Messages) -> Result<(), Failure> {
         let (members, me) = (self.session.ranks.len(), self.me);
         self.session.wait_all(me, messages)?;
         let mine = self.signature.pack();
@@ -178,13 +174,12 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         Ok(())
     }
 
-    /// Lets go of the openings.
     #[inline(always)]
-    fn release_all(&mut self, messages: &MemberMessages) {
+    fn release_all(&mut self, messages: &Messages) {
         messages.iter().flatten().for_each(|message| self.session.release(*message));
     }
 
-    /// Sends everybody a part of what this rank has, and receives a part from everybody.
+    /// Sends each member a range of `given`, and receives a range of `taken` from each.
     fn exchange(
         &mut self,
         given: &[u8],
@@ -203,10 +198,10 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         Ok(())
     }
 
-    /// Waits for a piece of what each gives, and takes it to its place.
+    /// Waits for a piece from each member, and copies it to the output.
     fn receive_piece(
         &mut self,
-        pieces: &MemberMessages,
+        pieces: &Messages,
         taken: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
         index: usize,
@@ -223,13 +218,13 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         Ok(())
     }
 
-    /// Everybody gives everybody its vector, which is one piece or two, and reduces them all.
-    // By itself: with all the others in one function, it would save and restore for them.
+    /// Every member sends all members its vector of one or two pieces, and reduces them all.
+    // Not inlined: as part of a larger function it would save and restore more registers.
     #[inline(never)]
     fn all_reduce_short(&mut self, data: &mut [u8]) -> Result<(), Failure> {
         let (members, me, tag, len) = (self.session.ranks.len(), self.me, self.tag + PIECE_TAG, data.len());
         let (first, second) = (self.piece(len, 0), self.piece(len, 1));
-        // Everything that can wait comes after sending: the others wait for that.
+        // Sends first: the other members wait for that.
         for member in others(members, me) {
             self.session.send(member, tag, &data[first.clone()])?;
             if !second.is_empty() {
@@ -239,7 +234,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         let mut pieces = self.session.start_recv_all(me, tag)?;
         let next = if second.is_empty() { None } else { Some(self.session.start_recv_all(me, tag)?) };
         self.session.release_sent()?;
-        // Most are here soon, and of the same call.
+        // Usually all messages arrive soon, and are of this call.
         if !self.session.poll_all(&pieces)? {
             self.agree(&pieces)?;
         }
@@ -252,19 +247,19 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         self.session.finish()
     }
 
-    /// Reduces a piece of everybody's into this rank's own, and lets go of the others'.
+    /// Reduces a piece of all members into this rank's own, and releases the messages.
     #[inline]
-    fn reduce_in_place(&mut self, pieces: &MemberMessages, here: &mut [u8]) {
+    fn reduce_in_place(&mut self, pieces: &Messages, here: &mut [u8]) {
         let own = here.as_mut_ptr();
         self.reduce(pieces, own, &[own], here.len());
         self.release_all(pieces);
     }
 
-    /// Everybody reduces its slice of the vector piece by piece, and gives the others each piece that is done.
+    /// Every member reduces its slice of the vector piece by piece, and sends each reduced piece to the others.
     fn all_reduce(&mut self, data: &mut [u8]) -> Result<(), Failure> {
         let (members, me) = (self.session.ranks.len(), self.me);
         let element = self.signature.element.bytes();
-        // Slices are whole elements, and begin at cache lines.
+        // Slices are whole elements, and start at cache lines.
         let each = data.len().div_ceil(members).next_multiple_of(element.max(64));
         let total = data.len();
         let slice = |member: usize| (member * each).min(total)..((member + 1) * each).min(total);
@@ -272,9 +267,9 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         let (results, mine) = (self.tag + RESULT_TAG, slice(me));
         let mut second = None;
         let mut pieces = Some(self.send_first_two(slice, data, rounds, &mut second)?);
-        let mut reduced: MemberMessages = MemberMessages::from_elem(None, members);
+        let mut reduced: Messages = Messages::from_elem(None, members);
         for index in 0..=rounds {
-            let (mut next_pieces, mut next_reduced) = (None, MemberMessages::from_elem(None, members));
+            let (mut next_pieces, mut next_reduced) = (None, Messages::from_elem(None, members));
             if index < rounds {
                 for member in others(members, me) {
                     if !self.piece(slice(member).len(), index).is_empty() {
@@ -300,18 +295,12 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         Ok(())
     }
 
-    /// Reduces a piece of everybody's in place, and sends the result to everybody.
-    fn reduce_and_send(
-        &mut self,
-        pieces: &MemberMessages,
-        here: &mut [u8],
-        tag: c_int,
-    ) -> Result<(), Failure> {
+    fn reduce_and_send(&mut self, pieces: &Messages, here: &mut [u8], tag: c_int) -> Result<(), Failure> {
         if here.is_empty() {
             return Ok(());
         }
         let mut members = others(self.session.ranks.len(), self.me);
-        // The first message is written while the result is in the nearest cache.
+        // Writes the first message while the result is in the first-level cache.
         if let Some(member) = members.next() {
             let message = self.session.prepare()?;
             let data = self.session.data_mut(message)[..here.len()].as_mut_ptr();
@@ -321,7 +310,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         members.try_for_each(|member| self.session.send(member, tag, here))
     }
 
-    /// Everybody reduces its slice of what all give, into `result`. `given` is nothing where that is given too.
+    /// Every member reduces its slice of all inputs into `result`. `given` is `None` if `result` is also the input.
     fn reduce_slices(
         &mut self,
         given: Option<&[u8]>,
@@ -355,16 +344,16 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         Ok(())
     }
 
-    /// Sends everybody a piece of what it is given, and expects the same piece from everybody who gives so much.
+    /// Sends each member its piece, and starts to receive the same piece from each member that sends one.
     fn exchange_piece(
         &mut self,
         given: &[u8],
         to: impl Fn(usize) -> Range<usize>,
         gives: impl Fn(usize) -> usize,
         index: usize,
-    ) -> Result<MemberMessages, Failure> {
+    ) -> Result<Messages, Failure> {
         let (members, me, tag) = (self.session.ranks.len(), self.me, self.tag + PIECE_TAG);
-        let mut expected = MemberMessages::from_elem(None, members);
+        let mut expected = Messages::from_elem(None, members);
         for member in others(members, me) {
             if !self.piece(gives(member), index).is_empty() {
                 expected[member] = Some(self.session.start_recv(member, tag)?);
@@ -379,21 +368,21 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         Ok(expected)
     }
 
-    /// Reduces a piece of everybody's, this rank's own at its place, in the order of ranks.
-    fn reduce(&mut self, pieces: &MemberMessages, own: *const u8, outputs: &[*mut u8], bytes: usize) {
+    /// Reduces a piece of all members in rank order, including this rank's own.
+    fn reduce(&mut self, pieces: &Messages, own: *const u8, outputs: &[*mut u8], bytes: usize) {
         if bytes == 0 {
             return;
         }
-        // Not collected: that would move them before they are all written.
+        // Not collected: that would copy the array.
         let mut inputs = SmallVec::<[*const u8; 8]>::new();
         for message in pieces {
             inputs.push(message.map_or(own, |message| self.session.data_of(message).as_ptr()));
         }
         let vectors = Vectors { inputs: &inputs, outputs };
         let range = 0..bytes / self.signature.element.bytes();
-        // SAFETY: each piece has so many bytes, in a buffer that begins at a cache line, and is left alone until it is
-        // let go; so does this rank's own, which is an output or does not overlap one. Both are aligned as the caller's
-        // elements are. Another output is a buffer of as many bytes that is about to be sent.
+        // SAFETY: each message holds `bytes` at a cache line, and is not written until it is released; this rank's own
+        // piece is as long, and is an output or does not overlap one. Both are aligned as the caller's elements are.
+        // Another output is the data of a message that is not sent yet.
         unsafe { reduce::called(&self.signature, &self.weights, vectors, range) };
     }
 }

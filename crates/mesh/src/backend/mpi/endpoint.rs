@@ -1,4 +1,4 @@
-//! One rank's place in a group.
+//! One rank's connection to a group.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,7 @@ use crate::{
     comm::{Call, CollectiveKind, Signature},
 };
 
-/// One rank's place in a group.
+/// One rank's connection to a group.
 #[derive(Debug)]
 pub(super) struct MpiEndpoint {
     shared: Arc<Shared>,
@@ -32,23 +32,21 @@ pub(super) struct MpiEndpoint {
     me: usize,
     tag: c_int,
     identity: u64,
-    /// How many calls there were.
     calls: u64,
     ended: Arc<AtomicU64>,
-    /// How often it has exchanged with each member.
+    /// Number of sends and receives with each member.
     exchanged: HashMap<usize, u64>,
-    /// When the last call began.
     last: Duration,
     notice_sender: Arc<NoticeSender>,
     #[cfg(target_os = "linux")]
     route: Route,
 }
 
-/// How a group's calls go.
+/// The route of a group's calls.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
 enum Route {
-    /// That is found out at the first.
+    /// Chosen at the first call.
     Unknown,
     Messages,
     SharedMemory(SharedMemoryMember),
@@ -81,7 +79,6 @@ impl MpiEndpoint {
         }
     }
 
-    /// Takes part in a call by messages.
     fn run_by_messages(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
         let (which, announced) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
         let last = Some(&mut self.last);
@@ -89,7 +86,7 @@ impl MpiEndpoint {
         MessageCall::new(&mut session, call.signature, self.me, self.tag).run(call)
     }
 
-    /// Finds out how the group's calls go, together with the other members.
+    /// Chooses the route, together with the other members.
     #[cfg(target_os = "linux")]
     fn choose_route(&mut self, call: &Call<'_>, timeout: Duration) -> Result<(), Failure> {
         let (which, announced) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
@@ -100,7 +97,6 @@ impl MpiEndpoint {
         Ok(())
     }
 
-    /// Takes part in a call.
     fn take_part(&mut self, call: &mut Call<'_>, mut timeout: Duration) -> Result<(), Failure> {
         #[cfg(target_os = "linux")]
         {
@@ -121,10 +117,10 @@ impl Drop for MpiEndpoint {
     fn drop(&mut self) {
         let mut connection = self.shared.connection();
         connection.notices.forget(self.identity, self.ranks.len() - 1);
-        // Groups that meet in memory do not ask MPI for what has come.
+        // Groups in shared memory do not poll MPI otherwise.
         let _ = connection.receive_notices();
         drop(connection);
-        // What is left of a failed group's messages is told from another group's by its identity.
+        // Messages that a failed group left behind are recognized by its identity.
         self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner).tags.remove(&self.tag);
     }
 }
@@ -133,7 +129,7 @@ impl Endpoint for MpiEndpoint {
     fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
         let done = self.take_part(call, timeout);
         self.calls += 1;
-        // Read by this rank alone.
+        // Only this rank reads it.
         let end = || self.ended.store(self.calls, Relaxed);
         match done {
             Ok(()) => {
@@ -153,7 +149,8 @@ impl Endpoint for MpiEndpoint {
         let sends = call.signature.kind == CollectiveKind::Send;
         let mut signature = call.signature;
         let (which, announced) = ((self.identity, *count), (signature.pack(), 1.0));
-        // Words are numbered by calls of all; whoever has said one takes no part in exchanges either.
+        // Notices have the number of a call of all members; a member that has sent one takes part in no exchange
+        // either.
         let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, None);
         session.any_notice = true;
         let tag = self.tag + EXCHANGE_TAG;

@@ -1,13 +1,13 @@
-//! Ranks that are processes, and exchange messages through whatever MPI is on the machine.
+//! The back end for ranks that are processes, connected by an MPI library.
 //!
-//! A group whose ranks are all on one host meets in memory that they share (`host`). All other groups go by messages
-//! between two ranks, and by none of MPI's own collectives: those cannot be given a deadline, do not say who called
-//! something else, and are free to reduce in any order. Every collective then begins with a message from every
-//! member to every other, which says what is called and carries the first piece of data; so all know who called what
-//! before anybody goes on, and where the data is small that is all there is. What is longer follows in pieces, whose
-//! reduction overlaps with their transport (`part`). A member that fails says so in a message of its own (`word`).
+//! A group whose ranks are all on one host uses shared memory (`host`). All other groups use point-to-point messages,
+//! and none of MPI's collectives: those have no timeout, do not report which rank called something else, and may reduce
+//! in any order. Every collective starts with a message from every member to every other, with the signature and the
+//! first piece of data; so all members know every call before they continue, and small data needs no other message.
+//! Longer data follows in pieces, whose reduction overlaps with their transfer (`call`). A member that fails sends a
+//! leave notice (`notice`).
 //!
-//! How many messages a call takes grows with the square of the members: this is for tens of ranks, not for thousands.
+//! The number of messages grows with the square of the members: this is for tens of ranks, not for thousands.
 
 mod call;
 mod endpoint;
@@ -38,8 +38,8 @@ use notice::NoticeReceiver;
 
 use super::{Endpoint, Failure, Transport, wait::Backoff};
 
-/// The world of this process's MPI. It is opened once: MPI cannot be started again after it has ended.
-/// Ending it waits so long for the other ranks.
+/// Opens the MPI world of this process, once: MPI cannot be initialized again after it was finalized. Finalizing waits
+/// at most `finalize_timeout` for the other ranks.
 pub(crate) fn world(finalize_timeout: Duration) -> Result<Arc<dyn Transport>, String> {
     static OPENED: OnceLock<()> = OnceLock::new();
     if OPENED.set(()).is_err() {
@@ -62,29 +62,27 @@ pub(crate) fn world(finalize_timeout: Duration) -> Result<Arc<dyn Transport>, St
     Ok(Arc::new(MpiTransport { shared: Arc::new(shared), rank, size, version, highest_tag }))
 }
 
-/// What all groups of this process share.
+/// The state that all groups of this process share.
 #[derive(Debug)]
 struct Shared {
-    /// One thread at a time calls MPI.
+    /// Only the thread that holds the lock calls MPI.
     connection: Mutex<Connection>,
-    /// How many threads want to.
+    /// Number of threads that wait for the lock.
     waiting_threads: AtomicUsize,
     groups: Mutex<Groups>,
-    /// How long the end waits for the other ranks.
     finalize_timeout: Duration,
-    /// This rank panicked: it is not to wait for anybody.
+    /// This rank panicked: finalizing does not wait for other ranks.
     panicked: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Groups {
-    /// How often groups of this name and these ranks were joined.
+    /// Number of groups of this name and these ranks that were joined.
     joined: HashMap<(String, Vec<usize>), u64>,
-    /// The first tags of the groups that there are.
     tags: HashSet<c_int>,
 }
 
-/// The wire, and what is heard on it.
+/// The messenger, and the leave notices received by it.
 #[derive(Debug)]
 struct Connection {
     messenger: Messenger,
@@ -92,7 +90,6 @@ struct Connection {
 }
 
 impl Connection {
-    /// Hears what there is to hear.
     fn receive_notices(&mut self) -> Result<(), Failure> {
         self.notices.receive_notices(&mut self.messenger)
     }
@@ -106,7 +103,7 @@ impl Shared {
 
     #[cold]
     fn wait_for_connection(&self) -> MutexGuard<'_, Connection> {
-        // A line is never left half-done: tickets that were being used stay where they are.
+        // Ignores poisoning: messages that were in use stay where they are.
         self.waiting_threads.fetch_add(1, SeqCst);
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting_threads.fetch_sub(1, SeqCst);
@@ -121,8 +118,8 @@ impl Drop for Shared {
         if *self.panicked.get_mut() || messenger.library.has_ended() {
             return;
         }
-        // Ending MPI waits for all ranks, for ever where one of them is gone. So each tells all that it is about to, and
-        // hears meanwhile what others said before.
+        // Finalizing MPI waits for all ranks, for ever if one of them is gone. So each rank first announces it to all
+        // others, and meanwhile receives their notices.
         let (rank, size) = (messenger.rank, messenger.size);
         let mut awaited = Vec::new();
         for other in (0..size).filter(|other| *other != rank) {
@@ -163,9 +160,8 @@ struct MpiTransport {
     highest_tag: c_int,
 }
 
-/// Tags that a group has.
 const TAGS_PER_GROUP: c_int = 3;
-/// Tags that are no group's.
+/// Tags that belong to no group.
 const FINALIZE_TAG: c_int = 0;
 const NOTICE_TAG: c_int = 1;
 
@@ -186,7 +182,7 @@ impl Transport for MpiTransport {
         let mut groups = self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let count = groups.joined.entry((name.to_owned(), ranks.to_vec())).or_default();
         *count += 1;
-        // All members find the same number without asking one another.
+        // All members compute the same number without communication.
         let identity = identity(name, ranks, *count);
         let tag_ranges = (self.highest_tag / TAGS_PER_GROUP - 1).max(1) as u64;
         let tag = TAGS_PER_GROUP + (identity % tag_ranges) as c_int * TAGS_PER_GROUP;
@@ -205,13 +201,12 @@ impl Transport for MpiTransport {
     }
 }
 
-/// A number for a group.
 fn identity(name: &str, ranks: &[usize], count: u64) -> u64 {
     let numbers = ranks.iter().map(|rank| *rank as u64).chain([count]).flat_map(u64::to_le_bytes);
     hash(name.bytes().chain([0]).chain(numbers))
 }
 
-/// A number for some bytes (FNV-1a).
+/// Hashes bytes (FNV-1a).
 fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)

@@ -1,4 +1,4 @@
-//! A member's word that it takes no further part, and why.
+//! Leave notices: a member's message that it leaves a group, and why.
 
 use std::{
     collections::HashMap,
@@ -17,35 +17,33 @@ use super::{
 };
 use crate::backend::{Failure, LeaveNotifier, LeaveReason};
 
-/// How much of a reason is passed on.
+/// Maximum bytes of an error text, and maximum number of blamed ranks.
 const MAX_TEXT_BYTES: usize = 2000;
 const MAX_BLAMED: usize = 1000;
-/// How many bytes a word has at most, and before its text.
+/// Maximum bytes of a notice, and the offset of its text.
 pub(super) const NOTICE_BYTES: usize = TEXT_OFFSET + MAX_TEXT_BYTES + 4 * MAX_BLAMED;
 const TEXT_OFFSET: usize = 64;
 
-/// What was heard from a member.
+/// A member's notice that it has left.
 #[derive(Debug, Clone)]
 pub(super) struct LeaveNotice {
     pub(super) member: usize,
-    /// The first call that it does not take part in to the end.
+    /// The first call that the member does not complete.
     pub(super) call: u64,
     pub(super) reason: LeaveReason,
 }
 
-/// Where words are heard, of all groups.
+/// Receives the notices of all groups.
 #[derive(Debug)]
 pub(super) struct NoticeReceiver {
     message: MessageId,
-    /// By group.
     groups: HashMap<u64, GroupNotices>,
 }
 
-/// What was heard of a group.
 #[derive(Debug)]
 enum GroupNotices {
     Received(Vec<LeaveNotice>),
-    /// This rank has left it: so many words are yet to come, and are of no interest.
+    /// This rank has left the group: this many notices are still to come, and are dropped.
     Left(usize),
 }
 
@@ -56,11 +54,10 @@ impl NoticeReceiver {
         Ok(NoticeReceiver { message, groups: HashMap::new() })
     }
 
-    /// Hears what there is to hear.
     pub(super) fn receive_notices(&mut self, messenger: &mut Messenger) -> Result<(), Failure> {
         while messenger.is_done(self.message)? {
             let (identity, notice) = LeaveNotice::read(messenger.buffer(self.message));
-            // Also of groups that this rank has yet to join.
+            // The group may be one that this rank has not joined yet.
             match self.groups.entry(identity).or_insert_with(|| GroupNotices::Received(Vec::new())) {
                 GroupNotices::Received(notices) => notices.push(notice),
                 GroupNotices::Left(0 | 1) => drop(self.groups.remove(&identity)),
@@ -71,7 +68,6 @@ impl NoticeReceiver {
         Ok(())
     }
 
-    /// What was heard of a group.
     pub(super) fn of(&self, identity: u64) -> &[LeaveNotice] {
         match self.groups.get(&identity) {
             Some(GroupNotices::Received(notices)) => notices,
@@ -79,7 +75,7 @@ impl NoticeReceiver {
         }
     }
 
-    /// Listens no more to what is said in a group of so many others, each of which says one word.
+    /// Drops the notices of a group with `others` other members, each of which sends one.
     pub(super) fn forget(&mut self, identity: u64, others: usize) {
         let left = others.saturating_sub(self.of(identity).len());
         self.groups.remove(&identity);
@@ -94,7 +90,6 @@ impl NoticeReceiver {
 }
 
 impl LeaveNotice {
-    /// Reads a word, and of which group it is.
     pub(super) fn read(buffer: &[u8]) -> (u64, LeaveNotice) {
         let [identity, member, call, kind, text, blame] = read_words(buffer);
         let (text, blame) = ((text as usize).min(MAX_TEXT_BYTES), (blame as usize).min(MAX_BLAMED));
@@ -111,29 +106,28 @@ impl LeaveNotice {
     }
 }
 
-/// Says a member's word, once.
+/// Sends a member's notice, once.
 #[derive(Debug)]
 pub(super) struct NoticeSender {
     pub(super) shared: Arc<Shared>,
     pub(super) ranks: Vec<usize>,
     pub(super) me: usize,
     pub(super) identity: u64,
-    /// How many calls have ended well.
     pub(super) ended: Arc<AtomicU64>,
     pub(super) sent: Mutex<SentNotice>,
 }
 
-/// What a member has said, and where else than by messages it is to be read.
+/// The notice that a member has sent, and the shared slots that it is also written to.
 #[derive(Debug, Default)]
 pub(super) struct SentNotice {
     notice: Option<(LeaveReason, Vec<u8>)>,
-    /// Where the members meet, once they do.
+    /// Set if the group uses shared memory.
     #[cfg(target_os = "linux")]
     slots: Option<Arc<SharedSlots>>,
 }
 
 impl SentNotice {
-    /// Leaves what was said at the member's seat, once there are both.
+    /// Writes the notice to the member's slot, once both exist.
     fn write_to_slot(&self, me: usize) {
         #[cfg(target_os = "linux")]
         if let (Some((why, notice)), Some(slots)) = (&self.notice, &self.slots) {
@@ -146,11 +140,11 @@ impl SentNotice {
 
 impl NoticeSender {
     fn sent(&self) -> MutexGuard<'_, SentNotice> {
-        // Each part of it is set once, and whole.
+        // Ignores poisoning: each field is set once, and whole.
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the others look at this member's seat for its word, which may have been said already.
+    /// Sets the shared slots, where the other members look for the notice from now on. It may have been sent already.
     #[cfg(target_os = "linux")]
     pub(super) fn set_slots(&self, slots: Arc<SharedSlots>) {
         let mut sent = self.sent();
@@ -188,13 +182,13 @@ impl LeaveNotifier for NoticeSender {
         for (_, rank) in self.ranks.iter().enumerate().filter(|(member, _)| *member != self.me) {
             let message = messenger.take();
             messenger.buffer(message)[..notice.len()].copy_from_slice(&notice);
-            // Whoever cannot be told finds out by its timeout.
+            // A member that cannot be notified times out.
             match messenger.send(message, notice.len(), *rank, NOTICE_TAG) {
                 Ok(()) => in_flight.push(message),
                 Err(_) => messenger.give_back(message),
             }
         }
-        // Small messages are gone at once; what is not is left to MPI.
+        // Small messages are sent at once; others are abandoned to MPI.
         finish_sends(messenger, in_flight);
     }
 }

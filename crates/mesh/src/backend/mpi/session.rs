@@ -1,4 +1,4 @@
-//! One call's messages: sent, received, waited for with a deadline, and left behind when it fails.
+//! The messages of one call: sent, received, waited for with a timeout, and abandoned if the call fails.
 
 use std::{
     ffi::c_int,
@@ -17,28 +17,27 @@ use super::{
 };
 use crate::backend::{Failure, wait::Backoff};
 
-/// So many questions to MPI before the clock is asked, and another thread is let in.
+/// Polls of MPI between two reads of the clock, at which other threads may get the lock.
 const POLLS_PER_CLOCK_READ: u32 = 64;
-/// So many before the core is given away too.
+/// Polls before the thread also yields or sleeps.
 const POLLS_BEFORE_PAUSE: u32 = 1024;
-/// So many messages a rank may be under way.
 const MAX_IN_FLIGHT: usize = 4;
-/// How long to listen for words after having been elsewhere.
+/// How long to poll for notices after a long time without a call.
 const CATCH_UP: Duration = Duration::from_millis(5);
-/// Timeouts under this are measured exactly, others to some hundredths of a second.
+/// Shorter timeouts are measured exactly, others to some hundredths of a second.
 const EXACT: Duration = Duration::from_secs(1);
-/// A message that was sent before its sender's word can be read after it, but not by much.
+/// A message that was sent before its sender's notice may arrive after it, but not by much.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// Messages by member; nothing for this one.
-pub(super) type MemberMessages = SmallVec<[Option<MessageId>; 8]>;
+/// Messages by member; `None` for this rank.
+pub(super) type Messages = SmallVec<[Option<MessageId>; 8]>;
 
-/// All members but this one, the next first, so that not everybody begins with the same.
+/// Returns all other members, starting after this one, so that members do not all start with the same.
 pub(super) fn others(members: usize, me: usize) -> impl Iterator<Item = usize> {
     (me + 1..members).chain(0..me)
 }
 
-/// The time, as exactly as it matters to those who wait so long: asking a clock can take as long as a message.
+/// Returns the time, coarse for long timeouts: reading the exact clock can take as long as a message.
 #[inline]
 pub(super) fn clock(timeout: Duration) -> Duration {
     #[cfg(target_os = "linux")]
@@ -52,32 +51,30 @@ pub(super) fn clock(timeout: Duration) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// One call's messages.
+/// The messages of one call.
 pub(super) struct Session<'a> {
     shared: &'a Shared,
     connection: Option<MutexGuard<'a, Connection>>,
     pub(super) ranks: &'a [usize],
-    /// Which group it is of, and which call of the group, or of the two that exchange.
+    /// The group's identity, and the number of the call, or of the exchange between two members.
     identity: u64,
     call: u64,
     pub(super) header: Header,
-    /// When the call began, once the clock was asked.
+    /// When the call started, once the clock was read.
     start: Option<Instant>,
     timeout: Duration,
-    /// When the last call began by the [`clock`], until this one is under way.
+    /// When the last call started by the [`clock`]; taken once this call has checked it.
     last: Option<&'a mut Duration>,
-    /// Messages on their way out and whom each is to.
     outgoing: SmallVec<[(MessageId, usize); 8]>,
-    /// Messages that are awaited, or were received and are still being read, and their tags.
+    /// Messages being received or read, and their tags.
     incoming: SmallVec<[(MessageId, c_int); 16]>,
     polls: u32,
-    /// Since a message ended last, once that is long ago.
+    /// The wait since the last message ended, once that is long ago.
     wait: Option<Backoff>,
-    /// How long what was sent before a word may still come.
+    /// Until when messages sent before a notice may still arrive.
     grace: Option<Duration>,
-    /// Whoever has said a word, at whichever call, takes no part: for exchanges, which have numbers of their own.
+    /// A notice of any call fails this one: for exchanges, which have numbers of their own.
     pub(super) any_notice: bool,
-    /// What is sent would not stay in a cache anyway.
     pub(super) nontemporal: bool,
 }
 
@@ -126,8 +123,8 @@ impl<'a> Session<'a> {
         &mut self.connection().messenger
     }
 
-    /// Hears words that came while this rank was elsewhere. The others may have given up meanwhile: then what they sent
-    /// before is here, and would look like success.
+    /// Receives notices that arrived between calls. The other members may have given up meanwhile: their earlier
+    /// messages would look like success.
     #[inline(always)]
     fn check_missed_notices(&mut self) -> Result<(), Failure> {
         let Some(last) = self.last.take() else { return Ok(()) };
@@ -138,7 +135,7 @@ impl<'a> Session<'a> {
 
     #[cold]
     fn poll_notices(&mut self) -> Result<(), Failure> {
-        // Each question brings in a little of what has come.
+        // Each poll makes only a little progress.
         let start = Instant::now();
         while start.elapsed() < CATCH_UP {
             self.connection().receive_notices()?;
@@ -149,7 +146,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Who will not take part in this call to the end, of those that were heard of.
+    /// Returns the failure if a member has left before the end of this call.
     fn member_left(&mut self) -> Option<Failure> {
         let (any, identity, call) = (self.any_notice, self.identity, self.call);
         let notice =
@@ -157,7 +154,6 @@ impl<'a> Session<'a> {
         Some(Failure::MemberLeft(notice.member, notice.reason.clone()))
     }
 
-    /// Begins to receive a message.
     #[inline(always)]
     pub(super) fn start_recv(&mut self, from: usize, tag: c_int) -> Result<MessageId, Failure> {
         let rank = self.ranks[from];
@@ -168,7 +164,7 @@ impl<'a> Session<'a> {
         Ok(message)
     }
 
-    /// Sends a piece, once there are not too many on their way.
+    /// Sends a piece, once few enough messages are in flight.
     #[inline(always)]
     pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), Failure> {
         let message = self.prepare()?;
@@ -181,7 +177,7 @@ impl<'a> Session<'a> {
         self.post(message, to, tag, piece.len())
     }
 
-    /// Begins a message, once there are not too many on their way.
+    /// Creates a message, once few enough messages are in flight.
     #[inline(always)]
     pub(super) fn prepare(&mut self) -> Result<MessageId, Failure> {
         if self.outgoing.len() >= MAX_IN_FLIGHT * self.ranks.len() {
@@ -194,13 +190,11 @@ impl<'a> Session<'a> {
         Ok(message)
     }
 
-    /// The room for data in a message that was begun.
     #[inline(always)]
     pub(super) fn data_mut(&mut self, message: MessageId) -> &mut [u8] {
         &mut self.messenger().buffer(message)[HEADER_BYTES..]
     }
 
-    /// Sends a message that was begun, with so many bytes of data.
     #[inline(always)]
     pub(super) fn post(
         &mut self,
@@ -215,17 +209,14 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// What came with a message that has been waited for.
     pub(super) fn header_of(&mut self, message: MessageId) -> Header {
         Header::read(self.messenger().buffer(message))
     }
 
-    /// The data of a message that has been waited for.
     pub(super) fn data_of(&mut self, message: MessageId) -> &[u8] {
         &self.messenger().buffer(message)[HEADER_BYTES..][..PIECE_BYTES]
     }
 
-    /// Lets go of a message that has been read.
     #[inline(always)]
     pub(super) fn release(&mut self, message: MessageId) {
         if let Some(index) = self.incoming.iter().position(|(it, _)| *it == message) {
@@ -234,15 +225,15 @@ impl<'a> Session<'a> {
         self.messenger().give_back(message);
     }
 
-    /// Sends every other member a piece, and begins to receive one from each.
+    /// Sends every other member a piece, and starts to receive one from each.
     #[inline]
     pub(super) fn send_to_all<'b>(
         &mut self,
         me: usize,
         tag: c_int,
         piece: impl Fn(usize) -> &'b [u8],
-    ) -> Result<MemberMessages, Failure> {
-        // Everything that can wait comes after sending: the others wait for that.
+    ) -> Result<Messages, Failure> {
+        // Sends first: the other members wait for that.
         for member in others(self.ranks.len(), me) {
             self.send(member, tag, piece(member))?;
         }
@@ -251,18 +242,16 @@ impl<'a> Session<'a> {
         Ok(messages)
     }
 
-    /// Begins to receive a piece from every other member.
     #[inline(always)]
-    pub(super) fn start_recv_all(&mut self, me: usize, tag: c_int) -> Result<MemberMessages, Failure> {
-        let mut messages = MemberMessages::from_elem(None, self.ranks.len());
+    pub(super) fn start_recv_all(&mut self, me: usize, tag: c_int) -> Result<Messages, Failure> {
+        let mut messages = Messages::from_elem(None, self.ranks.len());
         for member in others(self.ranks.len(), me) {
             messages[member] = Some(self.start_recv(member, tag)?);
         }
         Ok(messages)
     }
 
-    /// Waits for what every other member sends.
-    pub(super) fn wait_all(&mut self, me: usize, messages: &MemberMessages) -> Result<(), Failure> {
+    pub(super) fn wait_all(&mut self, me: usize, messages: &Messages) -> Result<(), Failure> {
         let members = self.ranks.len();
         for member in others(members, me) {
             let Some(message) = messages[member] else { continue };
@@ -276,9 +265,9 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Whether a message of this very call has come from everybody, or does before the clock has to be asked.
+    /// Returns whether a message of this call arrives from every member before the clock has to be read.
     #[inline(always)]
-    pub(super) fn poll_all(&mut self, messages: &MemberMessages) -> Result<bool, Failure> {
+    pub(super) fn poll_all(&mut self, messages: &Messages) -> Result<bool, Failure> {
         let header = self.header;
         for message in messages.iter().flatten() {
             while !self.messenger().is_done(*message)? {
@@ -294,7 +283,7 @@ impl<'a> Session<'a> {
         Ok(true)
     }
 
-    /// Waits for a message from a member. `missing` says, at the end, who else was not heard of.
+    /// Waits for a message from a member. After a timeout, `missing` returns the members without a message.
     pub(super) fn wait(
         &mut self,
         message: MessageId,
@@ -306,7 +295,7 @@ impl<'a> Session<'a> {
                 if self.header_of(message).identity == self.header.identity {
                     return Ok(());
                 }
-                // Of a group that failed, and whose tag this one has since.
+                // The message is of a failed group, whose tag this group has since.
                 let tag = self.incoming.iter().find(|(it, _)| *it == message).map_or(0, |(_, tag)| *tag);
                 let rank = self.ranks[from];
                 self.messenger().receive(message, Some(rank), tag)?;
@@ -332,7 +321,6 @@ impl<'a> Session<'a> {
         Ok(done)
     }
 
-    /// Waits until one of the messages on their way out is sent.
     fn wait_sent(&mut self, index: usize) -> Result<(), Failure> {
         let (message, to) = self.outgoing[index];
         while !self.is_done(message)? {
@@ -345,7 +333,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// While messages are on their way: lets go of those that are sent, and hears what this rank has missed.
+    /// Releases messages that are sent, and receives missed notices.
     #[inline(always)]
     pub(super) fn release_sent(&mut self) -> Result<(), Failure> {
         for index in (0..self.outgoing.len()).rev() {
@@ -358,7 +346,7 @@ impl<'a> Session<'a> {
         self.check_missed_notices()
     }
 
-    /// Waits until everything is sent: a rank that goes away from MPI for long would hold up the others.
+    /// Waits until all messages are sent: a rank that does not call MPI for long would delay the others.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         while !self.outgoing.is_empty() {
             self.wait_sent(self.outgoing.len() - 1)?;
@@ -366,8 +354,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Between two looks at what is awaited from a member. Now and then the clock is asked and words are heard. Gives
-    /// why there is no more waiting.
+    /// Called between two polls for a member's message. Sometimes reads the clock and receives notices. Returns why
+    /// waiting must end.
     #[inline]
     fn pause(&mut self, member: usize) -> Result<Option<Failure>, Failure> {
         self.polls += 1;
@@ -382,7 +370,7 @@ impl<'a> Session<'a> {
         self.connection().receive_notices()?;
         let waited = self.start.get_or_insert_with(Instant::now).elapsed();
         if let Some(failure) = self.member_left() {
-            // What was sent before the word is about to be here.
+            // Messages sent before the notice may still arrive.
             if self.grace_is_over() {
                 return Ok(Some(failure));
             }
@@ -392,7 +380,7 @@ impl<'a> Session<'a> {
         let wait = self.wait.get_or_insert_with(Backoff::new);
         let waiting_threads = self.shared.waiting_threads.load(SeqCst) > 0;
         if waiting_threads || wait.sleeps() {
-            // Other threads of this rank may call MPI meanwhile.
+            // Lets other threads of this rank call MPI.
             self.connection = None;
         }
         if waiting_threads {
@@ -405,7 +393,7 @@ impl<'a> Session<'a> {
 
     fn grace_is_over(&mut self) -> bool {
         let now = self.start.get_or_insert_with(Instant::now).elapsed();
-        // From the first time it is asked.
+        // Counted from the first call.
         let until = self.grace.get_or_insert(now + GRACE);
         now >= *until
     }
@@ -435,30 +423,25 @@ mod test {
 
     use super::{
         super::{
-            messenger::{BufferCache, MessageLibrary, RequestHandle},
+            messenger::{BufferCache, MessageLibrary, Request},
             notice::NoticeReceiver,
         },
         *,
     };
 
-    /// Messages that lie ready, by tag.
+    /// Messages that have arrived, by tag.
     struct Ready(Mutex<HashMap<c_int, VecDeque<Vec<u8>>>>);
 
-    /// A request is its buffer's address and the tag.
+    /// A request handle is its buffer's address plus the tag.
     impl MessageLibrary for Ready {
-        unsafe fn send(&self, _: *const u8, _: usize, _: usize, _: c_int) -> Result<RequestHandle, Failure> {
+        unsafe fn send(&self, _: *const u8, _: usize, _: usize, _: c_int) -> Result<Request, Failure> {
             Ok(0)
         }
-        unsafe fn receive(
-            &self,
-            buffer: *mut u8,
-            _: Option<usize>,
-            tag: c_int,
-        ) -> Result<RequestHandle, Failure> {
+        unsafe fn receive(&self, buffer: *mut u8, _: Option<usize>, tag: c_int) -> Result<Request, Failure> {
             Ok(buffer as usize + tag as usize)
         }
-        unsafe fn test(&self, request: &mut RequestHandle) -> Result<bool, Failure> {
-            // Messages begin at multiples of this, and tags are smaller.
+        unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure> {
+            // Messages start at multiples of 32, and tags are smaller.
             let (tag, buffer) = ((*request % 32) as c_int, (*request / 32 * 32) as *mut u8);
             let message = self.0.lock().unwrap().get_mut(&tag).and_then(VecDeque::pop_front);
             let Some(message) = message else { return Ok(false) };
@@ -467,7 +450,7 @@ mod test {
             *request = 0;
             Ok(true)
         }
-        unsafe fn cancel(&self, _: RequestHandle) {}
+        unsafe fn cancel(&self, _: Request) {}
         fn finish(&mut self) {}
         fn has_ended(&self) -> bool {
             false

@@ -1,4 +1,4 @@
-//! NCCL and the few functions of the CUDA driver that go with it, opened at run time.
+//! NCCL and some functions of the CUDA driver, loaded at run time.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use libloading::Library;
 
 use crate::backend::symbols::symbols;
 
-/// A library of one's own choice.
+/// Names the library to use.
 const LIBRARY_VARIABLE: &str = "EVENER_NCCL";
 
 pub(super) const ID_BYTES: usize = 128;
@@ -23,7 +23,7 @@ pub(super) type Ptr = *mut c_void;
 #[repr(C)]
 pub(super) struct UniqueId(pub(super) [u8; ID_BYTES]);
 
-/// The beginning of `ncclConfig_t`, as of version 2.14: later versions read as much as it says that it has.
+/// The first fields of `ncclConfig_t`, as of version 2.14: later versions read only `size` bytes.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -60,7 +60,7 @@ symbols! {
 }
 
 symbols! {
-    /// Those of the driver, likewise.
+    /// The CUDA driver's functions, each as its header declares it.
     Driver of Library {
         stream_create b"cuStreamCreate" (*mut Ptr, u32) -> c_int;
         stream_query b"cuStreamQuery" (Ptr) -> c_int;
@@ -68,7 +68,6 @@ symbols! {
     }
 }
 
-/// Both libraries.
 #[derive(Debug)]
 pub(super) struct Libraries {
     pub(super) version: String,
@@ -76,7 +75,6 @@ pub(super) struct Libraries {
     pub(super) driver: Driver,
 }
 
-/// NCCL's version where it can be used, or why it cannot.
 pub(crate) fn available() -> Result<String, String> {
     open().map(|found| found.version.clone())
 }
@@ -95,19 +93,20 @@ fn load() -> Result<Libraries, String> {
         .find_map(|path| unsafe { Library::new(&path) }.ok().map(|library| (library, path)))
         .ok_or_else(|| format!("no NCCL (libnccl.so.2; {LIBRARY_VARIABLE} names another)"))?;
     let of = |why: String| format!("{}: {why}", name.display());
-    // SAFETY: NCCL's and the driver's headers declare the functions so, and the pointer is to a live variable.
+    // SAFETY: NCCL's and the driver's headers declare the functions with these types, and the pointer is to a live
+    // variable.
     let found = unsafe {
         let (found, mut version) = (Nccl::find(&nccl).map_err(of)?, 0);
         (found.get_version)(&mut version);
         let version = format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100);
         Libraries { version, nccl: found, driver: Driver::find(&driver)? }
     };
-    // Never closed: what was found in them is used until the process ends.
+    // Never closed: the function pointers are used until the process ends.
     std::mem::forget((driver, nccl));
     Ok(found)
 }
 
-/// Where it may be: where the system looks, and where Python packages put it.
+/// Returns the paths to try: the system's, and those of Python packages.
 fn candidates() -> Vec<PathBuf> {
     if let Some(own) = env::var_os(LIBRARY_VARIABLE).filter(|it| !it.is_empty()) {
         return vec![own.into()];
@@ -133,7 +132,7 @@ impl Nccl {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: NCCL gives a static text for every number.
+        // SAFETY: NCCL returns a static string for every code.
         let text = unsafe { CStr::from_ptr((self.get_error_string)(code)) };
         Err(format!("{name}: {}", text.to_string_lossy()))
     }

@@ -1,14 +1,13 @@
-//! NCCL, opened at run time: collectives on the memory of CUDA devices without a copy through the host.
+//! NCCL, loaded at run time: collectives on the memory of CUDA devices without a copy through the host.
 //!
-//! The ranks agree on what is called through their group on the host, before NCCL is asked, and whether it went well
-//! afterwards; so whoever calls something else, is late or fails is an error on every rank here too. Communicators are
-//! made not to block; one whose work does not end in time is aborted, which takes its kernels off the card.
+//! The ranks agree on the call through their host communicator before NCCL runs it, and on its success afterwards; so a
+//! mismatch, a timeout or a failure of one rank is an error on every rank. NCCL communicators are non-blocking; one
+//! whose work does not end in time is aborted, which removes its kernels from the card.
 //!
-//! NCCL and what of the driver goes with it is called inside the card's context as Evener's own calls are
-//! ([`evener_device::cuda::Context`]): not at all once the card is lost, and with the context that the program had current
-//! back afterwards.
+//! NCCL and the driver are called inside the card's context ([`evener_device::cuda::Context`]): not at all once the
+//! card is lost, and with the program's current context restored afterwards.
 //!
-//! NCCL reduces in an order of its own: every rank gets the same bits, but not those of the other back ends.
+//! NCCL reduces in its own order: every rank gets the same bits, but not those of the other back ends.
 
 mod library;
 #[cfg(test)]
@@ -27,10 +26,9 @@ use library::{Config, Driver, Libraries, Nccl, Ptr, UniqueId};
 use super::wait::Backoff;
 use crate::comm::{Blocks, Collective, ElementType, ReduceOp, Signature};
 
-/// What a communicator's first member gives the others so that they find it.
+/// Bytes of the unique id by which ranks find a communicator.
 pub(crate) const ID_BYTES: usize = library::ID_BYTES;
 
-/// A new such thing.
 pub(crate) fn new_id() -> Result<[u8; ID_BYTES], String> {
     let nccl = &library::open()?.nccl;
     let mut id = UniqueId([0; ID_BYTES]);
@@ -39,12 +37,12 @@ pub(crate) fn new_id() -> Result<[u8; ID_BYTES], String> {
     Ok(id.0)
 }
 
-/// One rank's communicator, on one card.
+/// One rank's NCCL communicator, on one card.
 #[derive(Debug)]
 pub(crate) struct NcclComm {
     nccl: &'static Nccl,
     driver: &'static Driver,
-    /// Nothing once it was aborted.
+    /// `None` once it was aborted.
     comm: Option<Ptr>,
     context: Context,
     stream: Ptr,
@@ -52,11 +50,11 @@ pub(crate) struct NcclComm {
     rank: usize,
 }
 
-// SAFETY: NCCL and CUDA take calls from any thread, one at a time; this is used by one at a time.
+// SAFETY: NCCL and CUDA accept calls from any thread, one at a time; methods that call them take `&mut self`, or
+// `&self` under such a call.
 unsafe impl Send for NcclComm {}
 
-/// What is asked for is done with this: addresses on the card, of so many elements, or of a block for every member. An
-/// address that is not used is 0.
+/// The operands of a collective: addresses on the card, or 0 if unused, and the layout of their blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operands<'a> {
     pub(crate) input: u64,
@@ -66,7 +64,7 @@ pub(crate) struct Operands<'a> {
 }
 
 impl NcclComm {
-    /// Joins the others, on the card whose context it is.
+    /// Joins the other ranks, on the card of the context.
     pub(crate) fn join(
         id: [u8; ID_BYTES],
         ranks: usize,
@@ -94,7 +92,7 @@ impl NcclComm {
         Ok(this)
     }
 
-    /// Does the work, and waits until it is done. The memory at the addresses is kept until then.
+    /// Runs a collective, and waits until it has ended. The caller keeps the memory at the addresses until then.
     pub(crate) fn run(
         &mut self,
         collective: Collective,
@@ -104,7 +102,7 @@ impl NcclComm {
         let wait = Backoff::new();
         let (driver, stream) = (self.driver, self.stream);
         let Some(comm) = self.comm else { return Err("the communicator was aborted".into()) };
-        // The same for all members.
+        // All members return here: they have equal signatures.
         if operands.signature.count == 0 {
             return Ok(());
         }
@@ -116,7 +114,7 @@ impl NcclComm {
         loop {
             let ended = {
                 let inside = self.context.enter(COLLECTIVE).map_err(text)?;
-                // SAFETY: the stream is of the current context.
+                // SAFETY: the stream belongs to the context that is current.
                 match unsafe { (driver.stream_query)(stream) } {
                     DRIVER_NOT_READY => None,
                     code => Some(inside.check(code).map_err(text)),
@@ -130,7 +128,7 @@ impl NcclComm {
         }
     }
 
-    /// Puts the work in the stream, and gives what NCCL says of it.
+    /// Enqueues the collective in the stream. Returns NCCL's code and the function's name.
     fn begin(&self, collective: Collective, operands: Operands<'_>, comm: Ptr) -> (c_int, &'static str) {
         let (nccl, stream, Operands { signature, blocks, .. }) = (self.nccl, self.stream, operands);
         let (input, output) = (operands.input as *mut c_void, operands.output as *mut c_void);
@@ -140,9 +138,9 @@ impl NcclComm {
                 ((nccl.$function)($($argument,)* comm, stream), concat!("NCCL's ", stringify!($function)))
             };
         }
-        // SAFETY: the caller's buffers have so many elements, or the blocks of them that there are places for, and are kept
-        // until the work is done; the communicator and the stream are of the current context. Every group that is started
-        // is ended.
+        // SAFETY: the caller's buffers have `count` elements, or the blocks of `blocks`, and are kept until the work is
+        // done (see `run`); the communicator and the stream belong to the current context. Every NCCL group that is
+        // started is ended.
         unsafe {
             match collective {
                 Collective::AllReduce(by) => {
@@ -181,7 +179,7 @@ impl NcclComm {
         }
     }
 
-    /// Waits until a call that does not block has been taken; aborts what fails or takes too long.
+    /// Waits until NCCL has accepted a non-blocking call; aborts if that fails or takes too long.
     fn wait_accepted(
         &mut self,
         mut code: c_int,
@@ -209,11 +207,11 @@ impl NcclComm {
         self.nccl.check(code, name).inspect_err(|_| self.abort())
     }
 
-    /// Gives up on whatever is under way. The communicator of a lost card is left to the driver.
+    /// Aborts the work in flight. The communicator of a lost card is left to the driver.
     pub(crate) fn abort(&mut self) {
         if let (Some(comm), Ok(_inside)) = (self.comm.take(), self.context.enter("aborting NCCL")) {
-            // SAFETY: taken, so never used again. NCCL makes the card that it works on current to the thread: the context
-            // that was current before is so again when the one entered here is left.
+            // SAFETY: `take` makes this the last use. NCCL changes the thread's current context; leaving the context
+            // entered here restores the previous one.
             unsafe { (self.nccl.comm_abort)(comm) };
         }
     }
@@ -221,12 +219,12 @@ impl NcclComm {
 
 impl Drop for NcclComm {
     fn drop(&mut self) {
-        // Aborting does not wait for the others, as destroying would; nothing is under way.
+        // Aborting does not wait for the other ranks, as destroying would; no work is in flight.
         self.abort();
         if let Ok(_inside) = self.context.enter("leaving NCCL")
             && !self.stream.is_null()
         {
-            // SAFETY: of this context, and never used again.
+            // SAFETY: the stream belongs to this context, and is not used after the drop.
             unsafe { (self.driver.stream_destroy)(self.stream) };
         }
     }
@@ -236,7 +234,6 @@ fn text(error: evener_device::Error) -> String {
     error.to_string()
 }
 
-/// What is done inside the context, for messages.
 const JOINING: &str = "joining by NCCL";
 const COLLECTIVE: &str = "a collective by NCCL";
 

@@ -1,4 +1,4 @@
-//! Which of a rank's buffers take part in a collective, and whether they are as long as they must be.
+//! Checks which buffers a rank has in a collective, and their lengths.
 
 use evener_device::Buffer;
 
@@ -7,36 +7,34 @@ use super::super::{
     uneven::AgreedLengths,
 };
 
-/// What a rank asks for, with its buffers.
+/// A collective with this rank's device buffers, not checked.
 #[derive(Debug)]
 pub(in crate::comm) struct BufferArgs<'a, T> {
     pub(in crate::comm) collective: Collective,
     pub(in crate::comm) input: Option<&'a Buffer<T>>,
     pub(in crate::comm) output: Option<&'a Buffer<T>>,
-    /// Where blocks are uneven, how many elements this rank gives each rank; or that it gives all the same.
+    /// Set if blocks are uneven: this rank's lengths for each rank, or `None` if it sends all the same block.
     pub(in crate::comm) lengths: Option<Option<&'a [usize]>>,
 }
 
-/// A rank's buffers in a collective, each with the lengths of its blocks.
+/// A collective with this rank's device buffers and the lengths of their blocks, checked.
 #[derive(Debug)]
 pub(in crate::comm) struct CheckedBuffers<'a, T> {
     pub(in crate::comm) collective: Collective,
     pub(in crate::comm) signature: Signature,
-    /// What this rank gives.
     pub(in crate::comm) input: Option<(&'a Buffer<T>, Vec<usize>)>,
-    /// Where it takes what it gets.
     pub(in crate::comm) output: Option<(&'a Buffer<T>, Vec<usize>)>,
-    /// Where blocks are uneven, how many elements each rank gives, and for an all-to-all to each rank within that.
+    /// If blocks are uneven, the elements of each rank, and for an all-to-all to each rank.
     pub(in crate::comm) lengths: Vec<usize>,
-    /// And how many this rank would take from each.
+    /// The elements that this rank receives from each rank.
     pub(in crate::comm) given: Vec<usize>,
-    /// Blocks of whichever buffer of whichever rank has most.
+    /// The maximum number of blocks in a buffer of any rank.
     pub(in crate::comm) blocks: usize,
 }
 
 impl CallGuard<'_> {
-    /// The buffers of a collective, which are one where it is in place. Fails where they are not as long as they must be,
-    /// and where a rank has one that only the root has, or the root has none.
+    /// Checks the buffers of a collective. Fails if a length is wrong, if a rank has a buffer that only the root may
+    /// have, or if the root has none.
     pub(in crate::comm) fn check_buffers<'a, T: Element>(
         &mut self,
         args: &BufferArgs<'a, T>,

@@ -1,4 +1,4 @@
-//! Collectives on device buffers, through the host: between devices of any make, as each is.
+//! Collectives on device buffers of any kind of device, staged through the host.
 
 mod checked;
 mod pieces;
@@ -19,19 +19,19 @@ use super::{
 };
 use crate::backend::Failure;
 
-/// Buffers may lie on any device, also of another make on every rank. Pieces go down to the host through memory that the
-/// device can copy to, travel and are reduced there, and go up again; while one does, the next come down and the last
-/// goes up.
+/// Each rank's buffers may be on any kind of device. Pieces are downloaded to staging buffers, exchanged and reduced on
+/// the host, and uploaded; the three steps overlap.
 ///
-/// Whatever is queued in the stream comes first; when the call returns, the result is in the buffer. A device that fails
-/// is an error on every rank. Blocks whose bytes are no multiple of what a device can copy go down, or up, as a whole.
+/// The call runs after the work that is already queued in the stream; when it returns, the result is in the buffer. A
+/// device failure is an error on every rank. Blocks that do not start at the device's copy alignment are copied as a
+/// whole.
 ///
-/// Where there is an input and an output, they may be the same memory only in this way: the output of an `all_gather` or
-/// a `gather` has this rank's input in its place, the input of a `reduce_scatter` or a `scatter` has the output in its
-/// place, and that of an `all_to_all` is the output.
+/// The input and the output may overlap only as follows: the output of an `all_gather` or a `gather` contains this
+/// rank's input at its block, the input of a `reduce_scatter` or a `scatter` contains the output at this rank's block,
+/// and the input of an `all_to_all` is the output.
 impl Communicator {
-    /// Does what is asked for: what all other collectives on buffers are short for. There is no input, or no output, where
-    /// the request has none on this rank.
+    /// Runs a collective on device buffers; the methods named after collectives are short for it. `input` or `output`
+    /// is `None` if the collective has none on this rank.
     ///
     /// ```
     /// use evener_device::Device;
@@ -67,7 +67,7 @@ impl Communicator {
 }
 
 impl Inner {
-    /// As [`Communicator::call_buffers`], without waiting for what was started.
+    /// Runs [`Communicator::call_buffers`] without waiting for started calls.
     pub(super) fn call_buffers<T: Element>(
         &self,
         device: &Device,
@@ -81,7 +81,7 @@ impl Inner {
         Ok(checked.given)
     }
 
-    /// An error of this rank's device, of which the others are told.
+    /// Poisons the group with an error of this rank's device.
     #[cold]
     pub(super) fn device_failed(&self, error: evener_device::Error) -> CommError {
         let (group, rank) = (self.name.to_string(), self.rank);
@@ -90,8 +90,8 @@ impl Inner {
 }
 
 impl CallGuard<'_> {
-    /// Moves buffers once all who take part have said that they call the same. It succeeds on all of them or on none: a
-    /// rank with fewer pieces would be done before the others find out.
+    /// Runs `transfer` once all ranks agree on the call. It succeeds on all ranks or on none: a rank with fewer pieces
+    /// would otherwise end before the others find a failure.
     pub(super) fn run_agreed<T: Element>(
         &mut self,
         checked: &CheckedBuffers<'_, T>,
@@ -100,12 +100,12 @@ impl CallGuard<'_> {
         let Some(peer) = checked.collective.peer() else {
             self.agree(&checked.signature)?;
             transfer(self)?;
-            // The last piece has gone up everywhere, or somebody says that it has not.
+            // Succeeds only if the last piece was uploaded on every rank.
             return self.call::<u8>(Collective::Barrier, &[], &mut []);
         };
         let (to, from) = (Collective::Send(peer), Collective::Recv(peer));
         if checked.collective == to {
-            // Says what is about to be sent, and hears that it is wanted; and then that it is there.
+            // Sends the signature, waits until the receiver accepts it, and after the transfer until it has the data.
             self.call(to, &checked.signature.pack(), &mut [])?;
             self.call(from, &[], &mut [0u8])?;
             transfer(self)?;
@@ -124,7 +124,7 @@ impl CallGuard<'_> {
         self.call(to, &[1u8], &mut [])
     }
 
-    /// Fails on every rank unless all call the same.
+    /// Fails on every rank unless all signatures are equal.
     fn agree(&mut self, signature: &Signature) -> Result<()> {
         let mine = signature.pack();
         let called = self.all_gather_words(signature.kind, &mine)?;
@@ -136,7 +136,7 @@ impl CallGuard<'_> {
         Err(self.inner.failed(Failure::Mismatch(called), signature))
     }
 
-    /// Calls with every piece of the buffers: pieces come down, and the result goes up.
+    /// Runs the collective piece by piece: downloads the input and uploads the output.
     fn transfer_pieces<T: Element>(
         &mut self,
         device: &Device,
@@ -160,7 +160,7 @@ impl CallGuard<'_> {
         };
         let (mut given, mut taken, count) = (Vec::new(), Vec::new(), checked.signature.count as usize);
         for start in (0..count).step_by(each) {
-            // What of a block is in this piece.
+            // Elements of a block in this piece.
             let len = |block: &usize| each.min(block.saturating_sub(start));
             if let Some(download) = &mut download {
                 download.next(start, &mut given, timeout).map_err(failed)?;

@@ -1,6 +1,6 @@
-//! A buffer's pieces, coming down to the host and going up to the device.
+//! Downloads and uploads of a buffer, piece by piece.
 //!
-//! A buffer has blocks, and a piece is the same range of each of them, one after another, as far as each goes.
+//! A buffer has blocks, and a piece is the same range of each block, cut at the block's end.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -8,19 +8,19 @@ use evener_device::{Buffer, Device, Direction, HostBuffer, Result, Stream, Trans
 
 use super::super::element::Element;
 
-/// Pieces are this large: long enough for the bus's full rate, short enough to overlap.
+/// Bytes of a piece: enough for the bus's full rate, small enough to overlap.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
-/// So many pieces are on their way down before they are needed, and so many up afterwards.
+/// Pieces downloaded ahead, and pieces being uploaded.
 const PIECES_IN_FLIGHT: usize = 2;
-/// Ranges begin at multiples of this, so that they begin where any device can copy from.
+/// Ranges start at multiples of this many elements, which any device can copy from.
 const STEP: usize = 64;
 
-/// Elements that a piece has of each of so many blocks.
+/// Returns the elements of each block in a piece of `blocks` blocks.
 pub(super) fn piece_len<T>(blocks: usize) -> usize {
     (PIECE_BYTES / size_of::<T>() / blocks.max(1) / STEP * STEP).max(STEP)
 }
 
-/// How a buffer lies: its blocks, and how many elements of each are in a piece.
+/// The blocks of a buffer, and the elements of each in a piece.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     blocks: Vec<Range<usize>>,
@@ -28,7 +28,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Blocks of these lengths, and whether the device can copy them by themselves.
+    /// Returns the layout of blocks of these lengths, and whether the device can copy each by itself.
     fn of<T>(lengths: &[usize], each: usize, device: &Device) -> Result<(Self, bool)> {
         let mut end = 0;
         let block = |len: &usize| {
@@ -41,28 +41,25 @@ impl Layout {
         Ok((Layout { blocks, each }, aligned))
     }
 
-    /// The same elements as one block.
     fn joined<T>(&self) -> Self {
         let whole = 0..self.blocks.last().map_or(0, |it| it.end);
         Layout { blocks: std::iter::once(whole).collect(), each: piece_len::<T>(1) }
     }
 
-    /// Elements of the longest block.
     fn longest(&self) -> usize {
         self.blocks.iter().map(Range::len).max().unwrap_or(0)
     }
 
-    /// Where a piece's ranges are in the buffer; those past the end of a block are empty.
+    /// Returns the ranges of a piece in the buffer, empty past the end of a block.
     fn ranges(&self, start: usize) -> impl Iterator<Item = Range<usize>> {
         let at = move |block: &Range<usize>, offset: usize| (block.start + offset).min(block.end);
         self.blocks.iter().map(move |block| at(block, start)..at(block, start + self.each))
     }
 }
 
-/// What comes down.
 pub(super) enum Download<'a, T> {
     Pieces(PieceDownload<'a, T>),
-    /// Blocks that the device cannot copy by themselves are here all at once.
+    /// Blocks that the device cannot copy one by one: all elements, downloaded at once.
     Whole(Layout, Vec<T>),
 }
 
@@ -92,7 +89,7 @@ impl<'a, T: Element> Download<'a, T> {
         Ok(Download::Whole(layout, all))
     }
 
-    /// Puts the piece that begins here in the place of what is there.
+    /// Replaces `piece` by the piece at `start`.
     pub(super) fn next(&mut self, start: usize, piece: &mut Vec<T>, timeout: Duration) -> Result<()> {
         piece.clear();
         match self {
@@ -110,15 +107,14 @@ pub(super) struct PieceDownload<'a, T> {
     stream: &'a mut Stream,
     buffer: &'a Buffer<T>,
     layout: Layout,
-    /// Where the next piece to be asked for begins.
     next: usize,
-    /// Pieces on their way: their ranges, and how long each is.
+    /// Downloads in flight: for each piece, the length and the transfer of each range.
     in_flight: VecDeque<Vec<(usize, Transfer<T>)>>,
     spare: Vec<HostBuffer<T>>,
 }
 
 impl<T: Element> PieceDownload<'_, T> {
-    /// Adds the next piece, with those after it on their way; says whether there was one.
+    /// Appends the next piece, while the following ones are downloaded. Returns whether there was one.
     fn take(&mut self, piece: &mut Vec<T>, timeout: Duration) -> Result<bool> {
         let longest = self.layout.longest();
         while self.next < longest && self.in_flight.len() <= PIECES_IN_FLIGHT {
@@ -144,7 +140,6 @@ impl<T: Element> PieceDownload<'_, T> {
     }
 }
 
-/// What goes up.
 pub(super) struct Upload<'a, T> {
     device: &'a Device,
     buffer: &'a Buffer<T>,
@@ -152,12 +147,12 @@ pub(super) struct Upload<'a, T> {
     layout: Layout,
     in_flight: VecDeque<Transfer<T>>,
     spare: Vec<HostBuffer<T>>,
-    /// Blocks that the device cannot copy by themselves, until all are here.
+    /// Collects blocks that the device cannot copy one by one.
     whole: Option<Vec<T>>,
 }
 
 impl<'a, T: Element> Upload<'a, T> {
-    /// What is queued in `after` comes before anything goes up.
+    /// Uploads wait for the work that is already queued in `after`.
     pub(super) fn new(
         device: &'a Device,
         after: &mut Stream,
@@ -172,7 +167,6 @@ impl<'a, T: Element> Upload<'a, T> {
         Ok(Upload { device, buffer, stream, layout, in_flight, spare, whole })
     }
 
-    /// Sends up the piece that begins here.
     pub(super) fn put(&mut self, start: usize, piece: &[T], timeout: Duration) -> Result<()> {
         let (mut rest, ranges) = (piece, self.layout.ranges(start).collect::<Vec<_>>());
         for range in ranges {
@@ -204,7 +198,6 @@ impl<'a, T: Element> Upload<'a, T> {
         Ok(())
     }
 
-    /// Waits until everything is there.
     pub(super) fn finish(mut self, timeout: Duration) -> Result<()> {
         if let Some(whole) = self.whole.take() {
             self.layout = self.layout.joined::<T>();

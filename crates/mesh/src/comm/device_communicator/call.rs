@@ -1,4 +1,4 @@
-//! Calls: from card to card where that can be, otherwise through the host.
+//! Calls on device buffers: by NCCL if possible, otherwise through the host.
 
 use evener_device::{Buffer, Device, Event, Stream};
 
@@ -10,11 +10,11 @@ use super::{
     DeviceCommunicator, Route,
 };
 
-/// Input and output do not overlap. Through NCCL, reductions go in an order of its own.
+/// Input and output must not overlap. NCCL reduces in an order of its own.
 impl DeviceCommunicator {
-    /// Does what is asked for: what all other collectives here are short for. There is no input, or no output, where the
-    /// request has none on this rank. Whatever is queued in the stream comes first; when the call returns, the result is
-    /// in the buffer.
+    /// Runs a collective; the methods named after collectives are short for it. `input` or `output` is `None` if the
+    /// collective has none on this rank. The call runs after the work that is already queued in the stream; when it
+    /// returns, the result is in the buffer.
     pub fn call<T: Element>(
         &self,
         stream: &mut Stream,
@@ -34,9 +34,9 @@ impl DeviceCommunicator {
         self.route.call(self.group.inner(), stream, args)
     }
 
-    /// Starts a [`call`](DeviceCommunicator::call) that comes after whatever is queued in the stream so far. Copies go through
-    /// streams of its own: what is queued in this one afterwards runs meanwhile, and must not use the buffers until the
-    /// call has ended. Calls run in the order in which they were started, after one another.
+    /// Starts a [`call`](DeviceCommunicator::call) that runs after the work already queued in the stream. It copies on
+    /// streams of its own: work that is queued in this stream afterwards runs at the same time, and must not use the
+    /// buffers until the call has ended. Started calls run in order, one at a time.
     ///
     /// ```
     /// use evener_device::Device;
@@ -61,7 +61,7 @@ impl DeviceCommunicator {
         self.start_any(stream, BufferArgs { collective, input, output, lengths: None }, drop)
     }
 
-    /// Starts a call of which the caller gets what `made` makes of how much each rank gave.
+    /// Starts a call whose result is `made` of the elements from each rank.
     pub(in crate::comm) fn start_any<T: Element, R: Send + 'static>(
         &self,
         stream: &mut Stream,
@@ -70,7 +70,7 @@ impl DeviceCommunicator {
     ) -> PendingCollective<R> {
         let (route, input, output) = (self.route.clone(), input.cloned(), output.cloned());
         let lengths = lengths.map(|it| it.map(<[usize]>::to_vec));
-        // An event that could not be had is an error in the call's own turn.
+        // If the event could not be recorded, the call fails in its turn.
         let event = stream.record_event();
         self.group.start_call(move |inner| {
             let mut stream = event
@@ -83,7 +83,6 @@ impl DeviceCommunicator {
     }
 }
 
-/// A stream for what comes after an event.
 fn stream_after(device: &Device, event: &Event) -> evener_device::Result<Stream> {
     let mut stream = device.stream()?;
     stream.wait_event(event)?;

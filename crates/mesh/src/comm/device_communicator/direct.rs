@@ -1,4 +1,4 @@
-//! From card to card.
+//! Calls by NCCL, directly between cards.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use super::super::{
 };
 use crate::backend::nccl::{NcclComm, Operands};
 
-/// Does what is asked for with the communicator, which is of no use after a call that failed.
+/// Runs a collective by NCCL. After a failed call the NCCL communicator is aborted.
 pub(super) fn call<T: Element>(
     direct: &Mutex<NcclComm>,
     inner: &Inner,
@@ -28,7 +28,7 @@ pub(super) fn call<T: Element>(
     let done = guard.run_agreed(&checked, |_| {
         stream.wait_timeout(inner.timeout).map_err(|error| inner.device_failed(error))?;
         let address = |buffer: Option<&Buffer<T>>| buffer.and_then(Buffer::cuda_address).unwrap_or(0);
-        // In place, NCCL is given both on every rank.
+        // NCCL takes both addresses of an in-place collective on every rank.
         let input = address(if collective.is_in_place() { output } else { input });
         let lengths: Vec<_> = checked.lengths.iter().map(|length| length * size_of::<T>()).collect();
         let blocks = Blocks::of(&checked.signature, &lengths, inner.size());

@@ -1,4 +1,4 @@
-//! A group whose ranks have a device each, and which finds the best way between them by itself.
+//! Communicators whose ranks have a device each, and which choose the route between the devices.
 
 mod call;
 #[cfg(unix)]
@@ -19,14 +19,13 @@ use super::{
 #[cfg(unix)]
 use crate::backend::nccl::{self, NcclComm};
 
-/// How much a rank says of its device.
+/// Bytes of a rank's device information.
 const CARD_BYTES: usize = 256;
 
-/// A group whose ranks have a device each.
+/// A communicator whose ranks have a device each.
 ///
-/// Where all of them are on CUDA cards, no two on the same, and have NCCL, buffers go from card to card through that.
-/// Otherwise, on unlike devices, they go through the host, piece by piece. [`backend`](DeviceCommunicator::backend) says which,
-/// and why.
+/// If all devices are different CUDA cards with NCCL, buffers move between the cards through NCCL. Otherwise they move
+/// through the host, piece by piece. [`backend`](DeviceCommunicator::backend) returns which, and why.
 ///
 /// ```
 /// use evener_device::Device;
@@ -47,18 +46,18 @@ pub struct DeviceCommunicator {
     route: Arc<Route>,
 }
 
-/// How buffers get from rank to rank.
+/// The route of buffers between the ranks.
 #[derive(Debug)]
 struct Route {
-    // Dropped before the device, which keeps the context that it is of.
+    // Dropped before the device, which keeps its context alive.
     #[cfg(unix)]
     direct: Option<Mutex<NcclComm>>,
     device: Device,
 }
 
 impl Communicator {
-    /// Gives this rank's device to the group, of which the result is another handle. Every member does so, each with its
-    /// own; all take the same way.
+    /// Returns a communicator for buffers on this rank's device. Every member calls this, each with its own device; all
+    /// choose the same route.
     pub fn with_device(&self, device: &Device) -> Result<DeviceCommunicator> {
         let cards = self.cards(device)?;
         let why_not = why_not_nccl(&cards, self.ranks());
@@ -80,7 +79,7 @@ impl Communicator {
         })
     }
 
-    /// What every member says of its device: its host, its id and API, which card it is, and NCCL's version.
+    /// Gathers every member's device: its id, its API, the host and card, NCCL's version, and why NCCL is missing.
     fn cards(&self, device: &Device) -> Result<Vec<[String; 5]>> {
         let it = device.describe();
         #[cfg(unix)]
@@ -131,7 +130,7 @@ impl Communicator {
     }
 }
 
-/// Why ranks on such cards cannot use NCCL.
+/// Returns why these cards cannot use NCCL, or `None` if they can.
 fn why_not_nccl(cards: &[[String; 5]], ranks: &[usize]) -> Option<String> {
     for (index, [id, api, card, version, lack]) in cards.iter().enumerate() {
         let rank = ranks[index];
@@ -149,12 +148,12 @@ fn why_not_nccl(cards: &[[String; 5]], ranks: &[usize]) -> Option<String> {
 }
 
 impl DeviceCommunicator {
-    /// Which way buffers take between the ranks, and why.
+    /// Returns the route of buffers between the ranks, and the reason.
     pub fn backend(&self) -> &str {
         &self.why
     }
 
-    /// The group on the host.
+    /// Returns the communicator for host memory.
     pub fn communicator(&self) -> &Communicator {
         &self.group
     }

@@ -1,4 +1,4 @@
-//! A member's way from meeting to meeting, and how it waits for the others.
+//! A barrier of processes of one host, with pages of shared memory.
 
 use std::{
     sync::Arc,
@@ -16,23 +16,22 @@ use crate::backend::{
     wait::{sleep_time, spin},
 };
 
-/// A member's place among those who meet, and how far it has come.
+/// One member of a barrier of processes, and the step that it has reached.
 #[derive(Debug)]
 pub(super) struct HostBarrier {
     pub(super) slots: Arc<SharedSlots>,
     pub(super) me: usize,
-    /// The last step that all have reached.
+    /// The last step that all members have reached.
     pub(super) step: u64,
-    /// There are more members than cores: whoever waits gives its core away.
+    /// There are more members than cores: waiting threads yield at once.
     oversubscribed: bool,
 }
 
-/// How long a call waits, in all.
+/// The timeout of a call, over all its steps.
 pub(super) struct CallDeadline<'a> {
     timeout: Duration,
-    /// When it began to, which is not asked before it takes long.
+    /// When waiting started, set once it takes long.
     since: Option<Instant>,
-    /// What to do meanwhile.
     meanwhile: &'a dyn Fn(),
 }
 
@@ -47,7 +46,7 @@ impl HostBarrier {
         HostBarrier { slots, me, step: 0, oversubscribed }
     }
 
-    /// A part of a page, cut where the page ends.
+    /// Clamps a range to the page.
     #[inline]
     fn within_page(&self, at: usize, bytes: usize) -> (usize, usize) {
         let page = 2 * self.slots.data;
@@ -55,7 +54,7 @@ impl HostBarrier {
         (at.min(page), bytes.min(page - at.min(page)))
     }
 
-    /// Writes to this member's page for the next meeting, as far as there is room; where `far`, past the caches.
+    /// Writes to this member's page for the next step, past the caches if `nontemporal`.
     #[inline]
     pub(super) fn write(&mut self, at: usize, bytes: &[u8], nontemporal: bool) {
         let room = self.write_area(at, bytes.len());
@@ -63,40 +62,40 @@ impl HostBarrier {
         if nontemporal { copy_nontemporal(room, bytes) } else { room.copy_from_slice(bytes) }
     }
 
-    /// A part of this member's page for the next meeting, to write to.
+    /// Returns a range of this member's page for the next step.
     #[inline]
     pub(super) fn write_area(&mut self, at: usize, bytes: usize) -> &mut [u8] {
         let (at, bytes) = self.within_page(at, bytes);
         let page = self.slots.page(self.me, self.step + 1);
-        // SAFETY: within the page, which only this member writes; and nobody reads it, as all have arrived at the last
-        // step and so are done with what was in it at the step before. They read it again once this member has arrived
-        // at the next, which it cannot while this is borrowed.
+        // SAFETY: `within_page` clamps the range to the page, which only this member writes. No member reads it: all
+        // have arrived at the last step, so they are done with the step before, which used this page. They read it
+        // again once this member arrives at the next step, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts_mut(page.add(at), bytes) }
     }
 
-    /// A part of what a member wrote to its page for the last meeting.
+    /// Returns a range of a member's page of the last step.
     #[inline]
     pub(super) fn read_area(&self, member: usize, at: usize, bytes: usize) -> &[u8] {
         let (at, bytes) = self.within_page(at, bytes);
         let page = self.slots.page(member, self.step);
-        // SAFETY: within the page, which its member writes again only once all have arrived at the next step. This one
-        // cannot while this is borrowed.
+        // SAFETY: `within_page` clamps the range to the page, which its member writes again only once all have arrived
+        // at the next step; this member's arrival needs `&mut self`.
         unsafe { std::slice::from_raw_parts(page.add(at), bytes) }
     }
 
-    /// Meets the others, with something to say.
+    /// Announces a call, arrives at the next step, and waits for all members.
     #[inline]
     pub(super) fn announce_and_wait(
         &mut self,
         announced: Announcement,
         deadline: &mut CallDeadline<'_>,
     ) -> Result<(), Failure> {
-        // Last: the others keep looking at this line, and take it away again and again.
+        // Last, because the other members poll this cache line.
         self.slots.announce(self.me, self.step + 1, announced);
         self.arrive_and_wait(deadline)
     }
 
-    /// Meets the others: all of them come to this, or all of those that are still there fail.
+    /// Arrives at the next step and waits for all members: all of them succeed, or all that are left fail.
     #[inline]
     pub(super) fn arrive_and_wait(&mut self, deadline: &mut CallDeadline<'_>) -> Result<(), Failure> {
         let step = self.step + 1;
@@ -135,7 +134,6 @@ impl HostBarrier {
         result
     }
 
-    /// What it means that a member will never come.
     #[cold]
     fn never_arrives(&self, member: usize, why: Closed) -> Failure {
         match self.slots.reason(member, why) {

@@ -1,4 +1,4 @@
-//! One rank's part of one collective, on pages that all members have.
+//! How each collective runs in shared memory.
 
 use std::ops::Range;
 
@@ -17,28 +17,28 @@ use crate::{
     comm::{Blocks, Call, CollectiveKind, Signature},
 };
 
-/// Where all others' vectors together are no longer than this, everybody reduces them all: one meeting and not two.
+/// If all other members' vectors together are at most this long, every member reduces them all: one step instead of
+/// two.
 const WHOLE_BYTES: usize = 8 << 10;
 
-/// Parts of this size and above are given past the caches, in which they would not stay.
+/// Blocks of at least this size are written with non-temporal stores, because they do not fit a cache.
 const NONTEMPORAL_BYTES: usize = 32 << 20;
-/// So much of a result is given past the caches at once, while it is still in the nearest.
+/// Bytes of a result that are written past the caches at once, while they are in the first-level cache.
 const CACHED_BYTES: usize = 16 << 10;
 
-/// One rank's part of one collective.
+/// One rank's call of one collective, in shared memory.
 pub(super) struct SharedMemoryCall<'a> {
     barrier: &'a mut HostBarrier,
     deadline: CallDeadline<'a>,
     signature: Signature,
     weight: f64,
     weights: SmallVec<[f64; 8]>,
-    /// All were heard to call the same.
+    /// All members have announced the same call.
     agreed_to_call: bool,
-    /// What is given would not stay in a cache anyway.
     nontemporal: bool,
 }
 
-/// The range of one piece of so many bytes; empty past the end.
+/// Returns the range of one piece of `bytes`; empty past the end.
 fn piece(total: usize, bytes: usize, index: usize) -> Range<usize> {
     (index * bytes).min(total)..((index + 1) * bytes).min(total)
 }
@@ -62,12 +62,12 @@ impl<'a> SharedMemoryCall<'a> {
         let (members, me) = (self.barrier.slots.len(), self.barrier.me);
         let blocks = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, input, ref mut output, .. } = *call;
-        let block_bytes = signature.block_bytes();
+        let block_len = signature.block_bytes();
         let is_root = |member: usize| signature.root.is_none_or(|root| root as usize == member);
         match signature.kind {
             CollectiveKind::Barrier => self.arrive_and_wait(),
             CollectiveKind::AllReduce | CollectiveKind::WeightedAllReduce | CollectiveKind::Reduce => {
-                if block_bytes * (members - 1) <= WHOLE_BYTES {
+                if block_len * (members - 1) <= WHOLE_BYTES {
                     self.reduce_whole(output, is_root(me))
                 } else {
                     self.reduce_slices(output, is_root(me))
@@ -82,7 +82,7 @@ impl<'a> SharedMemoryCall<'a> {
                     CollectiveKind::Scatter | CollectiveKind::AllToAll => {
                         self.share(input, Some(&to), output, from)
                     }
-                    // A root gathers from the others alone.
+                    // The root has no block to send.
                     CollectiveKind::Gather if is_root(me) => self.share(&[], None, output, from),
                     _ => self.share(input, None, output, from),
                 }
@@ -90,12 +90,12 @@ impl<'a> SharedMemoryCall<'a> {
         }
     }
 
-    /// What a member can give each other member at once, where it gives each something else: whole cache lines.
+    /// Bytes of a page for each other member if each gets other data: whole cache lines.
     fn share_bytes(&self) -> usize {
         self.barrier.slots.data / self.barrier.slots.len() / 64 * 64
     }
 
-    /// Meets the others. At the first meeting all say what they call, and hear it.
+    /// Waits for all members at the next step. At the first step all announce their calls and compare them.
     #[inline]
     fn arrive_and_wait(&mut self) -> Result<(), Failure> {
         if self.agreed_to_call {
@@ -104,7 +104,7 @@ impl<'a> SharedMemoryCall<'a> {
         self.agreed_to_call = true;
         let [what, count] = self.signature.pack();
         self.barrier.announce_and_wait([what, count, self.weight.to_bits()], &mut self.deadline)?;
-        // All are there, and all see the same: whatever is decided from here on, all decide.
+        // All members have arrived and see the same signatures, so all take the same decision.
         let mut agreed = true;
         for member in 0..self.barrier.slots.len() {
             let [other, other_count, weight] = self.barrier.slots.announced(member, self.barrier.step);
@@ -126,8 +126,8 @@ impl<'a> SharedMemoryCall<'a> {
         Ok(())
     }
 
-    /// Gives all the same, or each its own block where there is a place `to` find it, piece by piece, and takes from each
-    /// what it gave to this one. Whoever gives, gives as much as a part.
+    /// Writes the same data for all members, or a block for each if `to` is set, piece by piece, and copies each
+    /// member's data for this one. All members that write have blocks of the same length.
     fn share(
         &mut self,
         given: &[u8],
@@ -135,13 +135,13 @@ impl<'a> SharedMemoryCall<'a> {
         taken: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
-        let (members, me, block_bytes) =
+        let (members, me, block_len) =
             (self.barrier.slots.len(), self.barrier.me, self.signature.block_bytes());
         let (bytes, at) = match to {
             Some(_) => (self.share_bytes(), me * self.share_bytes()),
             None => (self.barrier.slots.data, 0),
         };
-        for index in 0..block_bytes.div_ceil(bytes).max(1) {
+        for index in 0..block_len.div_ceil(bytes).max(1) {
             match to {
                 Some(to) => self.give_each(given, to, index),
                 None => self.barrier.write(0, &given[piece(given.len(), bytes, index)], self.nontemporal),
@@ -156,7 +156,7 @@ impl<'a> SharedMemoryCall<'a> {
         Ok(())
     }
 
-    /// Writes a piece of everybody's slice but this member's own; nothing where nothing is given.
+    /// Writes a piece of every other member's slice; nothing if `given` is empty.
     fn give_each(&mut self, given: &[u8], slice: impl Fn(usize) -> Range<usize>, index: usize) {
         if given.is_empty() {
             return;
@@ -169,7 +169,7 @@ impl<'a> SharedMemoryCall<'a> {
         }
     }
 
-    /// Reduces everybody's whole vector, where this member takes the result.
+    /// Reduces the whole vectors of all members, if this member takes the result.
     fn reduce_whole(&mut self, data: &mut [u8], takes: bool) -> Result<(), Failure> {
         self.barrier.write(0, data, false);
         self.arrive_and_wait()?;
@@ -180,15 +180,15 @@ impl<'a> SharedMemoryCall<'a> {
         Ok(())
     }
 
-    /// Everybody reduces its slice of the vector, piece by piece, and gives each piece that is done to those who take it.
+    /// Every member reduces its slice of the vector, piece by piece, and publishes each reduced piece.
     fn reduce_slices(&mut self, data: &mut [u8], takes: bool) -> Result<(), Failure> {
         let (members, me, total) = (self.barrier.slots.len(), self.barrier.me, data.len());
-        // Slices are whole elements, and begin at cache lines where the vector does.
+        // Slices are whole elements, and start at cache lines if the vector does.
         let each = total.div_ceil(members).next_multiple_of(64);
         let slice = |member: usize| (member * each).min(total)..((member + 1) * each).min(total);
         let (bytes, results) = (self.share_bytes(), self.barrier.slots.data);
         let rounds = each.div_ceil(bytes);
-        // A meeting is for the pieces to reduce and for the results of those before.
+        // Each step publishes the pieces to reduce, and the results of the step before.
         for index in 0..=rounds {
             if index < rounds {
                 self.give_each(data, slice, index);
@@ -210,7 +210,7 @@ impl<'a> SharedMemoryCall<'a> {
         Ok(())
     }
 
-    /// Reduces a piece of this member's slice, and gives the result; it also takes it, or leaves the piece as it is.
+    /// Reduces a piece of this member's slice, and publishes the result; the piece itself is replaced only if `takes`.
     fn reduce_piece(&mut self, mine: &mut [u8], at: usize, takes: bool) {
         let results = self.barrier.slots.data;
         if self.nontemporal && takes {
@@ -227,15 +227,14 @@ impl<'a> SharedMemoryCall<'a> {
         self.reduce(at, own.cast_const(), outputs, len);
     }
 
-    /// Everybody reduces its block of what all give.
     fn reduce_blocks(&mut self, given: &[u8], result: &mut [u8]) -> Result<(), Failure> {
-        let (me, block_bytes) = (self.barrier.me, self.signature.block_bytes());
-        let block = |member: usize| member * block_bytes..(member + 1) * block_bytes;
+        let (me, block_len) = (self.barrier.me, self.signature.block_bytes());
+        let block = |member: usize| member * block_len..(member + 1) * block_len;
         let bytes = self.share_bytes();
-        for index in 0..block_bytes.div_ceil(bytes).max(1) {
+        for index in 0..block_len.div_ceil(bytes).max(1) {
             self.give_each(given, block, index);
             self.arrive_and_wait()?;
-            let range = piece(block_bytes, bytes, index);
+            let range = piece(block_len, bytes, index);
             let own = given[block(me)][range.clone()].as_ptr();
             let result = &mut result[range];
             self.reduce(me * bytes, own, &[result.as_mut_ptr()], result.len());
@@ -243,7 +242,7 @@ impl<'a> SharedMemoryCall<'a> {
         Ok(())
     }
 
-    /// Reduces what the others gave at a place of their pages, and this member's own, in the order of ranks.
+    /// Reduces the data at an offset of the other members' pages, and this member's own, in rank order.
     fn reduce(&self, at: usize, own: *const u8, outputs: &[*mut u8], bytes: usize) {
         if bytes == 0 {
             return;
@@ -254,9 +253,9 @@ impl<'a> SharedMemoryCall<'a> {
             .collect();
         let vectors = Vectors { inputs: &inputs, outputs };
         let range = 0..bytes / self.signature.element.bytes();
-        // SAFETY: everything is of so many bytes: the others', which begins at a cache line and is left alone until this
-        // member arrives at the next meeting; this member's own, aligned as the caller's elements are; and the outputs,
-        // each of which is this member's own input, or the caller's, or on this member's page for the next meeting.
+        // SAFETY: all pointers are valid for `bytes`: the other members' pages, which start at a cache line and are not
+        // written until this member arrives at the next step; this member's input, aligned as the caller's elements
+        // are; and the outputs, each of which is that input, the caller's, or on this member's page for the next step.
         unsafe { reduce::called(&self.signature, &self.weights, vectors, range) };
     }
 }

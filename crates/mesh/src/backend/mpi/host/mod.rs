@@ -1,9 +1,9 @@
-//! Groups whose members are processes of one host: they meet in memory that all of them have.
+//! Groups whose members are processes of one host, and use shared memory.
 //!
-//! At a group's first call its members tell one another by messages where they are. Where all are on one host, the first
-//! of them has made the memory and the others open it; once all have, no call of the group takes messages any more
-//! (`part`). Exchanges between two members still do, and so does the word of a member that takes no further part, which
-//! it also leaves at its seat. Where one of them cannot open it, all go on by messages.
+//! At a group's first call its members exchange their hosts by messages. If all are on one host, the others open the
+//! memory that the first member has created; once all have, the group's collectives need no messages (`call`). Sends,
+//! receives and leave notices still do; a notice is also written to the member's slot. If a member cannot open the
+//! memory, the group uses messages.
 
 mod barrier;
 mod call;
@@ -32,17 +32,16 @@ use super::{
 };
 use crate::{backend::Failure, comm::Call};
 
-/// Where it is set and not empty, groups go by messages also on one host.
+/// If set and not empty, groups use messages also on one host.
 const MESSAGES_VARIABLE: &str = "EVENER_MPI_MESSAGES";
 
-/// Words of a processor set, a bit a processor.
+/// Words of a processor set, one bit per processor.
 const PROCESSORS: usize = 16;
 
-/// What a member tells the others of itself: words for its host, its process, and the file of the memory that it has
-/// made, each 0 where there is none; and the processors that it may use.
+/// A member's host, process and file of the shared memory, each 0 if there is none, and the processors that it may use.
 type HostInfo = [u64; 3 + PROCESSORS];
 
-/// Meets the other members, where all of them are on one host; nothing where they are not.
+/// Connects the members by shared memory. Returns `None` if they are not all on one host.
 pub(super) fn connect(
     session: &mut Session<'_>,
     me: usize,
@@ -67,7 +66,7 @@ pub(super) fn connect(
     };
     let slots = slots.map(Arc::new);
     if let Some(slots) = &slots {
-        // Before the others hear of it: from then on this is where they look for its word.
+        // Before the others learn that it is open: from then on they look there for this member's notice.
         notice_sender.set_slots(slots.clone());
     }
     let opened = exchange_words(session, me, tag, [u64::from(slots.is_some())])?;
@@ -78,21 +77,20 @@ pub(super) fn connect(
     Ok(Some(SharedMemoryMember { barrier }))
 }
 
-/// A member's place in a group that meets.
+/// A member of a group that uses shared memory.
 #[derive(Debug)]
 pub(super) struct SharedMemoryMember {
     barrier: HostBarrier,
 }
 
 impl SharedMemoryMember {
-    /// Takes part in a call.
     pub(super) fn run(
         &mut self,
         shared: &Shared,
         call: &mut Call<'_>,
         timeout: Duration,
     ) -> Result<(), Failure> {
-        // Messages of other groups, and words, may need a hand to get on their way.
+        // Polls MPI, so that notices and messages of other groups make progress.
         let meanwhile = || match shared.connection.try_lock() {
             Ok(mut connection) => drop(connection.receive_notices()),
             Err(TryLockError::Poisoned(connection)) => drop(connection.into_inner().receive_notices()),
@@ -122,7 +120,7 @@ fn open(process: u64, file: u64, members: usize, identity: u64) -> Option<Shared
     }
 }
 
-/// Tells every other member something, and hears the same from each. Gives it by member.
+/// Exchanges words with every other member. Returns them by member.
 fn exchange_words<const N: usize>(
     session: &mut Session<'_>,
     me: usize,
@@ -142,12 +140,12 @@ fn exchange_words<const N: usize>(
     Ok(told)
 }
 
-/// A number for this host, as far as processes can see one another in it; 0 where they are not to share memory.
+/// Returns a number for this host and process namespace, or 0 if memory must not be shared.
 fn host() -> u64 {
     if std::env::var_os(MESSAGES_VARIABLE).is_some_and(|value| !value.is_empty()) {
         return 0;
     }
-    // Process numbers mean the same only in the same namespace: containers on one machine are as good as apart.
+    // Process ids are the same only in one namespace: containers on one machine count as different hosts.
     let kernel = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let namespace = std::fs::read_link("/proc/self/ns/pid");
     match (kernel, namespace) {
@@ -166,7 +164,7 @@ fn host_info(host: u64, file: u64) -> HostInfo {
     words
 }
 
-/// How many processors the members may use together.
+/// Returns the number of processors that the members may use together.
 fn processors(host_infos: &[HostInfo]) -> usize {
     let any = |word: usize| host_infos.iter().fold(0, |any, host_info| any | host_info[3 + word]);
     (0..PROCESSORS).map(|word| any(word).count_ones() as usize).sum()

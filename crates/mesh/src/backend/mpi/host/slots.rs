@@ -1,14 +1,13 @@
-//! Where processes meet: a seat for each in memory that all of them have, with how far it has come.
+//! The shared memory of a group of processes: a slot and two pages per member.
 //!
-//! The protocol is that of [`local::standing`](crate::backend::local), as among threads: **either every member sees all
-//! of them reach a step, or none does**. Here members may also be killed at any point. One that has not arrived never will, and is given up in time; what it
-//! was writing is read by nobody. One that has arrived has written all that it was to write.
+//! The protocol is that of [`local::arrival`](crate::backend::local): **either every member sees all members reach a
+//! step, or none does**. Processes may also be killed at any point. A member that has not arrived by then times out,
+//! and no member reads what it was writing; a member that has arrived has written all its data.
 //!
 //! # Pages
-//! Every member has two pages, which it alone writes. What it writes for a step goes to the page of the step's parity,
-//! before it arrives there. The others read that page after they have seen all arrive at the step, and before they
-//! arrive at the next; the member writes to it again only after it has seen all arrive at the next. So a page that is
-//! read is never being written.
+//! Every member has two pages, which only it writes. Before it arrives at a step, it writes to the page of the step's
+//! parity. The other members read that page after all have arrived at the step, and before they arrive at the next; the
+//! member writes to it again only after all have arrived at the next. So no page is read and written at once.
 
 use std::{
     cell::UnsafeCell,
@@ -27,40 +26,39 @@ use crate::backend::{
     local::arrival::{Arrival, Arrivals, Closed},
 };
 
-/// What a member can give the others at once, at most and at least. More than a core keeps to itself: what has left its
-/// cache for the one that all share gets to another core several times as fast.
+/// Maximum and minimum bytes that a member can publish per step: more than a core's own cache, because other cores read
+/// data several times as fast from the shared cache.
 const MAX_DATA_BYTES: usize = 1 << 20;
 const MIN_DATA_BYTES: usize = 64 << 10;
-/// What all members can give together, as far as each can give the least.
+/// Bytes that all members can publish together, unless the minimum requires more.
 const GROUP_DATA_BYTES: usize = 8 << 20;
-/// Every member of a group of this size can give every other a cache line at once.
+/// In groups up to this size every member can publish a cache line for every other.
 pub(super) const MAX_MEMBERS: usize = MIN_DATA_BYTES / 64;
 
-/// What members say at the first step of a call: their signature and their weight.
+/// What members announce at the first step of a call: their signature and their weight.
 pub(super) type Announcement = [u64; 3];
 
-/// One member's, on cache lines that nobody else writes to, except to close it.
+/// One member's slot, on cache lines that no other member writes to, except to close it.
 #[repr(C, align(128))]
 struct ProcessSlot {
     arrival: Arrival,
-    /// By the parity of the step.
+    /// By parity of the step.
     announced: [[AtomicU64; 3]; 2],
-    /// The group of whose segment it is, written by whoever makes it.
+    /// The group's identity, written by the member that creates the segment.
     identity: AtomicU64,
-    /// Its member's last word. Written once, before the member closes the seat for it.
+    /// The member's leave notice, written once, before the member closes the slot.
     notice: UnsafeCell<[u8; NOTICE_BYTES]>,
 }
 
-/// A group's seats and pages.
+/// The slots and pages of a group.
 #[derive(Debug)]
 pub(in super::super) struct SharedSlots {
     segment: Segment,
     members: usize,
-    /// What a member can give at once. A page is that, and as much for results.
+    /// Bytes that a member can publish per step. A page has twice that: inputs and results.
     pub(super) data: usize,
 }
 
-/// How many bytes a group of so many members needs.
 pub(super) fn bytes(members: usize) -> usize {
     first_page(members) + members * 2 * 2 * data_bytes(members)
 }
@@ -74,14 +72,14 @@ fn first_page(members: usize) -> usize {
 }
 
 impl SharedSlots {
-    /// Those of a new segment, of [`bytes`] bytes.
+    /// Initializes the slots of a new segment of [`bytes`] bytes.
     pub(super) fn new(segment: Segment, members: usize, identity: u64) -> Self {
         let slots = SharedSlots { segment, members, data: data_bytes(members) };
         (0..members).for_each(|member| slots.slot(member).identity.store(identity, Relaxed));
         slots
     }
 
-    /// Those of a segment that another member has made; nothing where it is another group's.
+    /// Returns the slots of a segment that another member has created, or `None` if it is another group's.
     pub(super) fn of(segment: Segment, members: usize, identity: u64) -> Option<Self> {
         let slots = SharedSlots { segment, members, data: data_bytes(members) };
         (0..members).all(|member| slots.slot(member).identity.load(SeqCst) == identity).then_some(slots)
@@ -90,35 +88,35 @@ impl SharedSlots {
     #[inline]
     fn slot(&self, member: usize) -> &ProcessSlot {
         debug_assert!(member < self.members, "no such member");
-        // SAFETY: seats lie one after another from the beginning, aligned since that is a page. Any bytes are a seat,
-        // all of it can be changed through a shared reference, and it is there as long as the segment.
+        // SAFETY: slots lie one after another from the start of the segment, which is page-aligned. Any bytes are a
+        // valid slot, all fields allow shared mutation, and the reference borrows the segment.
         unsafe { &*self.segment.at(member * size_of::<ProcessSlot>()).cast::<ProcessSlot>() }
     }
 
-    /// A member's page for a step: bytes to give, and as many for results.
+    /// Returns a member's page for a step: inputs, then results.
     #[inline]
     pub(super) fn page(&self, member: usize, step: u64) -> *mut u8 {
         let page = member * 2 + (step & 1) as usize;
         self.segment.at(first_page(self.members) + page * 2 * self.data)
     }
 
-    /// Writes what a member says at a step, before it arrives there.
+    /// Announces a member's call at a step, before it arrives there.
     #[inline]
     pub(super) fn announce(&self, member: usize, step: u64, announced: Announcement) {
         for (slot_word, word) in self.slot(member).announced[(step & 1) as usize].iter().zip(announced) {
-            // Arriving, which comes next, publishes it.
+            // The arrival that follows publishes it.
             slot_word.store(word, Relaxed);
         }
     }
 
-    /// What a member said at a step at which it has arrived.
+    /// Returns the announcement of a member that has arrived at a step.
     #[inline]
     pub(super) fn announced(&self, member: usize, step: u64) -> Announcement {
         let words = &self.slot(member).announced[(step & 1) as usize];
         std::array::from_fn(|index| words[index].load(Relaxed))
     }
 
-    /// Closes a member's own seat, with its word. A member does so once.
+    /// Closes a member's own slot with its leave notice. A member calls this once.
     pub(in super::super) fn close_own(&self, member: usize, why: &LeaveReason, notice: &[u8]) {
         let why = match why {
             LeaveReason::Left => Closed::Left,
@@ -126,19 +124,20 @@ impl SharedSlots {
             LeaveReason::Failed { .. } => Closed::Failed,
         };
         let slot_word = self.slot(member).notice.get().cast::<u8>();
-        // SAFETY: it has room, and nobody reads it before the seat is closed for it, below, nor is it written again.
+        // SAFETY: the length is clamped to the field; no member reads it before the slot is closed, below, and it is
+        // written once.
         unsafe { std::ptr::copy_nonoverlapping(notice.as_ptr(), slot_word, notice.len().min(NOTICE_BYTES)) };
         self.of(member).close(why);
     }
 
-    /// Why a member whose seat is closed takes no further part; nothing where it was given up.
+    /// Returns why a member left whose slot is closed, or `None` if it timed out.
     pub(super) fn reason(&self, member: usize, why: Closed) -> Option<LeaveReason> {
         match why {
             Closed::TimedOut => None,
             Closed::Left => Some(LeaveReason::Left),
             Closed::Panicked => Some(LeaveReason::Panicked),
             Closed::Failed => {
-                // SAFETY: only the member itself closes its seat for this, after it has written its word for good.
+                // SAFETY: only the member itself closes its slot as failed, after it has written its notice for good.
                 let notice = unsafe { &*self.slot(member).notice.get() };
                 Some(LeaveNotice::read(notice).1.reason)
             }
