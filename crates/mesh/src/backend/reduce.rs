@@ -199,8 +199,8 @@ fn space<N: Copy>() -> Space<N> {
 fn fill<N: Copy>(space: &mut Space<N>, values: impl ExactSizeIterator<Item = N>) -> &mut [N] {
     let len = values.len().min(BLOCK);
     let mut written = 0;
-    for (place, value) in space[..len].iter_mut().zip(values) {
-        place.write(value);
+    for (slot, value) in space[..len].iter_mut().zip(values) {
+        slot.write(value);
         written += 1;
     }
     // SAFETY: the loop above has initialized the first `written` elements.

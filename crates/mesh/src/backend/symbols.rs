@@ -4,12 +4,12 @@
 /// functions with these types.
 macro_rules! symbols {
     ($(#[$about:meta])* $kind:ident $(<$handle:ident>)? of $library:ty {
-        $($field:ident $symbol:literal ($($taken:ty),*) -> $given:ty;)*
+        $($field:ident $symbol:literal ($($argument:ty),*) -> $result:ty;)*
     }) => {
         $(#[$about])*
         #[derive(Debug, Clone, Copy)]
         pub(super) struct $kind $(<$handle>)? {$(
-            pub(super) $field: unsafe extern "C" fn($($taken),*) -> $given,
+            pub(super) $field: unsafe extern "C" fn($($argument),*) -> $result,
         )*}
 
         impl $(<$handle: Copy>)? $kind $(<$handle>)? {

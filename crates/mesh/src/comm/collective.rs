@@ -80,12 +80,12 @@ impl Collective {
 
     /// Returns the elements of a block, given the lengths of this rank's input and output.
     #[inline]
-    pub(super) fn count(self, ranks: usize, given: usize, taken: usize) -> usize {
+    pub(super) fn count(self, ranks: usize, input_len: usize, output_len: usize) -> usize {
         match self {
             Collective::Barrier => 0,
-            Collective::AllToAll => given / ranks,
-            Collective::AllGather | Collective::Gather(_) | Collective::Send(_) => given,
-            _ => taken,
+            Collective::AllToAll => input_len / ranks,
+            Collective::AllGather | Collective::Gather(_) | Collective::Send(_) => input_len,
+            _ => output_len,
         }
     }
 

@@ -62,7 +62,7 @@ fn mismatch(called: &[Option<Signature>], ranks: &[usize]) -> (Vec<usize>, Strin
     }
     // The most common call, or of several the lowest member's, is the one that the others are compared with.
     let Some(most) = kinds.iter().map(|(_, members)| members.len()).max() else {
-        return (Vec::new(), "what they called is not known".into());
+        return (Vec::new(), "the calls are unknown".into());
     };
     let usual = kinds.iter().position(|(_, members)| members.len() == most).unwrap_or(0);
     let (usual, usual_ranks) = kinds.remove(usual);

@@ -15,7 +15,7 @@ pub type Result<T, E = CommError> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum CommError {
     /// Ranks called different collectives, or the same with different sizes, types, operations or roots.
-    #[error("group `{group}`: the ranks do not agree: {detail}")]
+    #[error("group `{group}`: ranks called different collectives: {detail}")]
     Mismatch {
         /// The group.
         group: String,
@@ -25,7 +25,7 @@ pub enum CommError {
         detail: String,
     },
     /// Some ranks did not join the call within the timeout.
-    #[error("group `{group}`: {call} gave up after {after:?}: nothing from rank {}", list(.ranks))]
+    #[error("group `{group}`: {call} timed out after {after:?}: rank {} did not join", list(.ranks))]
     TimedOut {
         /// The group.
         group: String,
@@ -37,7 +37,7 @@ pub enum CommError {
         ranks: Vec<usize>,
     },
     /// The other ranks timed out before this rank joined the call.
-    #[error("group `{group}`: rank {rank} came to {call} after the others had given up waiting for it")]
+    #[error("group `{group}`: rank {rank} joined {call} after the other ranks had timed out waiting for it")]
     TooLate {
         /// The group.
         group: String,
@@ -59,7 +59,7 @@ pub enum CommError {
         how: String,
     },
     /// A rank failed and notified the others.
-    #[error("group `{group}`: {call} cannot succeed: {detail}")]
+    #[error("group `{group}`: {call} failed: {detail}")]
     Failed {
         /// The group.
         group: String,
@@ -71,9 +71,7 @@ pub enum CommError {
         detail: String,
     },
     /// The group failed in an earlier call.
-    #[error(
-        "group `{group}` is beyond use since an earlier failure ({why}): rebuild it with the ranks that are left"
-    )]
+    #[error("group `{group}` failed earlier ({why}): rebuild it with the remaining ranks")]
     Poisoned {
         /// The group.
         group: String,
@@ -82,7 +80,7 @@ pub enum CommError {
     },
     /// The mesh of the group has been reshaped on this rank.
     #[error(
-        "group `{group}` is of generation {generation} of its mesh, which has been reshaped since: ask for it again"
+        "group `{group}` is from generation {generation} of its mesh, which was reshaped since: connect again"
     )]
     Stale {
         /// The group.
@@ -101,7 +99,7 @@ pub enum CommError {
         ranks: Vec<usize>,
     },
     /// The group cannot be created. Other groups stay usable.
-    #[error("group `{group}` cannot be made: {detail}")]
+    #[error("group `{group}` cannot be created: {detail}")]
     InvalidGroup {
         /// The group.
         group: String,
@@ -122,7 +120,7 @@ pub enum CommError {
         detail: String,
     },
     /// The weights of all ranks are 0, so there is no mean. Every rank gets this error, and the group stays usable.
-    #[error("group `{group}`: the weights of all ranks are 0: a weighted mean needs at least one above")]
+    #[error("group `{group}`: the weights of all ranks are 0: a weighted mean needs at least one above 0")]
     ZeroWeights {
         /// The group.
         group: String,
@@ -177,7 +175,7 @@ impl CommError {
 
 /// Lists ranks: `2`, `2 and 5`, `2, 3 and 5`.
 pub(crate) fn list(ranks: &[usize]) -> String {
-    if ranks.is_empty() { "nobody".into() } else { join(ranks, "and") }
+    if ranks.is_empty() { "none".into() } else { join(ranks, "and") }
 }
 
 /// Lists numbers, with a word before the last.

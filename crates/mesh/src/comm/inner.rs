@@ -194,24 +194,24 @@ impl CallGuard<'_> {
         &self,
         collective: Collective,
         element: ElementType,
-        given: usize,
-        taken: usize,
+        input_len: usize,
+        output_len: usize,
     ) -> Result<Signature> {
         let (size, (kind, operation, root)) = (self.inner.size(), collective.parts());
-        let count = collective.count(size, given, taken);
+        let count = collective.count(size, input_len, output_len);
         let is_root = root.is_some() && root == self.inner.member;
-        let (gives, takes) = collective.blocks(size, is_root);
+        let (input_blocks, output_blocks) = collective.blocks(size, is_root);
         let (weight, peer) = (collective.weight(), collective.peer());
         let is_right = root.is_none_or(|root| root < size)
             && peer.is_none_or(|peer| peer < size && Some(peer) != self.inner.member)
             && (weight.is_finite() && weight >= 0.0)
             && (kind != CollectiveKind::WeightedAllReduce || element.is_float())
-            && (given, taken) == (gives * count, takes * count);
+            && (input_len, output_len) == (input_blocks * count, output_blocks * count);
         if !is_right {
             return Err(self.invalid_call(
                 collective,
                 element,
-                [(given, gives * count), (taken, takes * count)],
+                [(input_len, input_blocks * count), (output_len, output_blocks * count)],
             ));
         }
         let root = root.map(|root| root as u32);
@@ -232,26 +232,26 @@ impl CallGuard<'_> {
         let end = |what: &str, (found, wanted): (usize, usize)| match root {
             _ if found == wanted => None,
             Some(root) if wanted == 0 && !is_root && !collective.is_in_place() => {
-                Some(format!("an {what} of {found} elements, which only the root {root} has"))
+                Some(format!("an {what} of {found} elements, but only the root {root} has one"))
             }
             Some(_) if found == 0 && is_root => {
-                Some(format!("no {what} at the root, where {wanted} elements are needed"))
+                Some(format!("no {what} at the root, which needs {wanted} elements"))
             }
-            _ => Some(format!("{what} of {found} elements, where {wanted} are needed in a group of {size}")),
+            _ => Some(format!("{what} of {found} elements, but a group of {size} needs {wanted}")),
         };
         let weight = collective.weight();
         let detail = match (root, collective.peer()) {
             (Some(root), _) if root >= size => {
-                Some(format!("root {root} of a group of {size}: roots are numbers in the group, from 0"))
+                Some(format!("root {root} in a group of {size}: a root is a group rank, from 0"))
             }
             (_, Some(peer)) if peer >= size || Some(peer) == self.inner.member => {
-                Some(format!("with {peer}: another rank of the group has a number under {size}"))
+                Some(format!("peer {peer}: a peer is another group rank, below {size}"))
             }
             _ if !(weight.is_finite() && weight >= 0.0) => {
-                Some(format!("a weight of {weight}: a weight is 0 or above, and finite"))
+                Some(format!("weight {weight}: a weight must be finite and at least 0"))
             }
             _ if kind == CollectiveKind::WeightedAllReduce && !element.is_float() => {
-                Some(format!("of {element}: only floating-point numbers have a weighted mean"))
+                Some(format!("elements of {element}: a weighted mean needs floating-point numbers"))
             }
             _ => end("input", checked[0]).or_else(|| end("output", checked[1])),
         };

@@ -99,14 +99,14 @@ macro_rules! buffers {
 }
 
 macro_rules! on_group {
-    (($($taken:tt)*) ($input:expr, $output:expr) $host:ident $buffer:ident<$element:ident>($($name:ident: $type:ty),*)
+    (($($parameters:tt)*) ($input:expr, $output:expr) $host:ident $buffer:ident<$element:ident>($($name:ident: $type:ty),*)
         $collective:expr) => {
         #[doc = concat!("As [`", stringify!($host), "`](Communicator::", stringify!($host), "), of buffers.")]
         pub fn $buffer<T: $element>(
             &self,
             device: &Device,
             stream: &mut Stream,
-            $($taken)*,
+            $($parameters)*,
             $($name: $type),*
         ) -> Result<()> {
             self.call_buffers(device, stream, $collective, $input, $output)
@@ -115,10 +115,10 @@ macro_rules! on_group {
 }
 
 macro_rules! on_devices {
-    (($($taken:tt)*) ($input:expr, $output:expr) $host:ident $same:ident<$element:ident>($($name:ident: $type:ty),*)
+    (($($parameters:tt)*) ($input:expr, $output:expr) $host:ident $same:ident<$element:ident>($($name:ident: $type:ty),*)
         $collective:expr) => {
         #[doc = concat!("As [`Communicator::", stringify!($host), "`], of buffers.")]
-        pub fn $host<T: $element>(&self, stream: &mut Stream, $($taken)*, $($name: $type),*) -> Result<()> {
+        pub fn $host<T: $element>(&self, stream: &mut Stream, $($parameters)*, $($name: $type),*) -> Result<()> {
             self.call(stream, $collective, $input, $output)
         }
     };

@@ -81,7 +81,7 @@ impl<T> ResultSlot<T> {
     fn take(&self, state: &mut State<T>) -> Option<Result<T>> {
         match mem::replace(state, State::Taken) {
             State::Ready(result) => Some(result),
-            State::Taken => Some(Err(self.lost("its result was taken before"))),
+            State::Taken => Some(Err(self.lost("the result was already taken"))),
             waiting => {
                 *state = waiting;
                 None
@@ -161,7 +161,7 @@ impl<T> ResultSender<T> {
 impl<T> Drop for ResultSender<T> {
     fn drop(&mut self) {
         if matches!(*self.0.state(), State::Waiting(_)) {
-            self.send(Err(self.0.lost("its thread failed")));
+            self.send(Err(self.0.lost("the thread that runs started calls failed")));
         }
     }
 }

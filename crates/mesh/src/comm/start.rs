@@ -61,8 +61,8 @@ impl Communicator {
         let Some(call_thread) = self.call_thread() else {
             sender.send(Err(self.inner().fail(CommError::InvalidArgument {
                 group: self.name().to_owned(),
-                call: "starting a call".into(),
-                detail: "the system gave no thread for it: call without starting instead".into(),
+                call: "start".into(),
+                detail: "the system cannot start a thread: make a blocking call instead".into(),
             })));
             return pending;
         };

@@ -36,8 +36,8 @@ macro_rules! uneven_forms {
             ) -> PendingCollective<(Vec<T>, Vec<T>, Vec<usize>)> {
                 let (collective, lengths) = ($collective, $lengths.map(<[usize]>::to_vec));
                 self.start_call(move |inner| {
-                    let given = inner.uneven(collective, &input, lengths.as_deref(), &mut output)?;
-                    Ok((input, output, given))
+                    let counts = inner.uneven(collective, &input, lengths.as_deref(), &mut output)?;
+                    Ok((input, output, counts))
                 })
             }
         )*}
@@ -62,7 +62,7 @@ macro_rules! uneven_forms {
             ) -> PendingCollective<Vec<usize>> {
                 let (collective, lengths) = ($collective, Some($lengths));
                 let args = BufferArgs { collective, input: Some(input), output: output.into(), lengths };
-                self.start_any(stream, args, |given| given)
+                self.start_any(stream, args, |counts| counts)
             }
         )*}
     };
@@ -99,7 +99,7 @@ pub(super) struct AgreedLengths {
     /// What this rank sends: once, or to each rank.
     pub(super) mine: Vec<usize>,
     /// What this rank receives from each rank.
-    pub(super) given: Vec<usize>,
+    pub(super) counts: Vec<usize>,
     /// The length of this rank's output.
     pub(super) total: usize,
 }
@@ -114,24 +114,26 @@ impl CallGuard<'_> {
         &mut self,
         collective: Collective,
         element: ElementType,
-        given: usize,
+        input_len: usize,
         lengths: Option<&[usize]>,
     ) -> Result<AgreedLengths> {
         let (size, kind, me) = (self.inner.size(), collective.kind(), self.inner.member.unwrap_or(0));
         let mut signature = self.signature(collective, element, 0, 0)?;
-        let mine = lengths.map_or(vec![given], <[usize]>::to_vec);
+        let mine = lengths.map_or(vec![input_len], <[usize]>::to_vec);
         let expected = if kind == CollectiveKind::AllToAll { size } else { 1 };
-        if mine.len() != expected || sum(&mine) != given {
-            let detail = format!("lengths {mine:?} of {given} elements, for {size} ranks");
+        if mine.len() != expected || sum(&mine) != input_len {
+            let detail = format!(
+                "lengths {mine:?} of {input_len} elements, for {size} ranks: pass a length per rank, which add up to the elements"
+            );
             return Err(self.argument_error(kind, detail));
         }
         let words: Vec<u64> = mine.iter().map(|length| *length as u64).collect();
         let lengths: Vec<_> =
             self.all_gather_words(kind, &words)?.into_iter().map(|it| it as usize).collect();
         signature.count = lengths.iter().copied().max().unwrap_or(0) as u64;
-        let given: Vec<_> = lengths.chunks_exact(expected).map(|row| row[me.min(expected - 1)]).collect();
-        let total = if collective.root().is_none_or(|root| root == me) { sum(&given) } else { 0 };
-        Ok(AgreedLengths { signature, lengths, mine, given, total })
+        let counts: Vec<_> = lengths.chunks_exact(expected).map(|row| row[me.min(expected - 1)]).collect();
+        let total = if collective.root().is_none_or(|root| root == me) { sum(&counts) } else { 0 };
+        Ok(AgreedLengths { signature, lengths, mine, counts, total })
     }
 }
 
@@ -145,7 +147,7 @@ impl Inner {
     ) -> Result<Vec<usize>> {
         let mut guard = self.lock_calls();
         guard.begin()?;
-        let AgreedLengths { signature, lengths, given, total, .. } =
+        let AgreedLengths { signature, lengths, counts, total, .. } =
             guard.exchange_lengths(collective, T::TYPE, input.len(), lengths)?;
         output.clear();
         if let Err(why) = output.try_reserve_exact(total) {
@@ -157,6 +159,6 @@ impl Inner {
         let lengths: Vec<usize> = lengths.iter().map(|length| length * size_of::<T>()).collect();
         let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
         guard.run(Call { signature, weight: 1.0, input, output, lengths: &lengths }, None)?;
-        Ok(given)
+        Ok(counts)
     }
 }

@@ -133,11 +133,11 @@ impl ClusterSpec {
         let layers = counts(&mut file.layers.iter().map(|layer| layer.count));
         for (what, count) in [("devices", devices), ("layers", layers)] {
             if count > MAX_ENTRIES {
-                return Err(format!("{count} {what}: {MAX_ENTRIES} are the most"));
+                return Err(format!("{count} {what}: at most {MAX_ENTRIES} are allowed"));
             }
         }
         if file.layers.is_empty() && file.micro_batches.is_some() {
-            return Err("micro_batches are given, and no layers: add a [[layer]]".into());
+            return Err("micro_batches without layers: add a [[layer]]".into());
         }
         let links = file
             .links

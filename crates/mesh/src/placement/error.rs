@@ -23,7 +23,7 @@ pub enum PlacementError {
         value: f64,
     },
     /// Devices cannot be compared: some have no rate, and some have no score.
-    #[error("the rates of {} are not known, nor the scores of all devices: measure them, or say their rates", .0.join(", "))]
+    #[error("the rates of {} are unknown, and not all devices have a score: measure them, or set their rates", .0.join(", "))]
     NotRated(
         /// The devices that have no rate.
         Vec<String>,
@@ -35,7 +35,7 @@ pub enum PlacementError {
         Vec<String>,
     ),
     /// Traffic is given, but a bandwidth is unknown.
-    #[error("traffic is given, and no bandwidth is known between {from} and {to}: say it, as a link")]
+    #[error("traffic is given, and no bandwidth is known between {from} and {to}: add a link")]
     UnknownLink {
         /// A device.
         from: String,
@@ -43,7 +43,7 @@ pub enum PlacementError {
         to: String,
     },
     /// A link names an unknown device or machine.
-    #[error("a link is between {from} and {to}, and there is no device or machine called {}", .missing.join(" or "))]
+    #[error("the link between {from} and {to}: there is no device or machine called {}", .missing.join(" or "))]
     UnknownLinkEnd {
         /// One end.
         from: String,

@@ -18,7 +18,7 @@ use crate::topology::Member;
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Links {
-    given: Vec<Link>,
+    links: Vec<Link>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -37,14 +37,14 @@ impl Links {
     /// all its devices. A machine twice means the devices within it. A link between devices takes precedence over one
     /// between a device and a machine, and that over one between machines; of equal links the last one counts.
     pub fn between(mut self, one: impl Into<String>, other: impl Into<String>, bytes_per_s: f64) -> Self {
-        self.given.push(Link { ends: [one.into(), other.into()], bytes_per_s });
+        self.links.push(Link { ends: [one.into(), other.into()], bytes_per_s });
         self
     }
 
     /// Returns the bytes per second between two devices, if known.
     pub fn bandwidth(&self, one: &Member, other: &Member) -> Option<f64> {
         let closest =
-            self.given.iter().filter_map(|link| Some((link.closeness(one, other)?, link.bytes_per_s)));
+            self.links.iter().filter_map(|link| Some((link.closeness(one, other)?, link.bytes_per_s)));
         if let Some((_, bytes_per_s)) = closest.max_by_key(|(closeness, _)| *closeness) {
             return Some(bytes_per_s);
         }
@@ -56,7 +56,7 @@ impl Links {
 
     /// Checks that every end exists: an unused link is taken for a typing error.
     pub(super) fn check(&self, members: &[Member]) -> Result<(), PlacementError> {
-        for Link { ends: [from, to], bytes_per_s } in &self.given {
+        for Link { ends: [from, to], bytes_per_s } in &self.links {
             let is_there = |end: &String| members.iter().any(|member| closeness(end, member).is_some());
             let missing: Vec<String> = [from, to].into_iter().filter(|end| !is_there(end)).cloned().collect();
             if !missing.is_empty() {

@@ -125,8 +125,8 @@ impl Planner {
             let mut candidate: Vec<Candidate> =
                 sizes.iter().filter_map(|&sizes| searcher.begin(sizes)).collect();
             candidate.sort_by(|one, other| one.prediction.step_s.total_cmp(&other.prediction.step_s));
-            let improved = candidate.into_iter().enumerate().map(|(place, candidate)| {
-                if place < IMPROVED { searcher.improve(candidate) } else { candidate }
+            let improved = candidate.into_iter().enumerate().map(|(index, candidate)| {
+                if index < IMPROVED { searcher.improve(candidate) } else { candidate }
             });
             let mut best = best(improved)?;
             // The search of the best sizes may have been exhaustive, and of others not.
@@ -185,13 +185,13 @@ impl Planner {
     /// stage.
     fn sizes(&self) -> Result<Vec<[usize; 3]>, PlacementError> {
         let (world, layers) = (self.members.len(), self.workload.layers.len());
-        let given = [("dp", self.dp), ("pp", self.pp), ("tp", self.tp)];
+        let axes = [("dp", self.dp), ("pp", self.pp), ("tp", self.tp)];
         let axes: Vec<Axis> =
-            given.iter().filter_map(|&(name, size)| Some(Axis { name: name.into(), size: size? })).collect();
+            axes.iter().filter_map(|&(name, size)| Some(Axis { name: name.into(), size: size? })).collect();
         if let Some(axis) = axes.iter().find(|axis| axis.size == 0) {
             return Err(LayoutError::ZeroSize { axis: axis.name.clone(), world }.into());
         }
-        let fits = |given: Option<usize>, size: usize| given.is_none_or(|given| given == size);
+        let fits = |wanted: Option<usize>, size: usize| wanted.is_none_or(|wanted| wanted == size);
         let divides = |size: &usize| world.is_multiple_of(*size);
         let sizes: Vec<[usize; 3]> = (1..=world)
             .filter(divides)
@@ -222,13 +222,13 @@ impl Planner {
                 return Err(PlacementError::NotMeasured(unmeasured));
             }
         }
-        let (what, strength): (_, fn(&Member) -> Option<f64>) = match rated_by {
+        let (what, rate): (_, fn(&Member) -> Option<f64>) = match rated_by {
             RateSource::Rate => ("its rate", |member| member.rate_per_s),
             RateSource::Score => ("its score", |member| member.score),
         };
         let mut rates = Vec::new();
         for member in &self.members {
-            let value = strength(member).unwrap_or(f64::NAN);
+            let value = rate(member).unwrap_or(f64::NAN);
             if !value.is_finite() || value <= 0.0 {
                 return Err(PlacementError::InvalidNumber { device: member.to_string(), what, value });
             }

@@ -99,8 +99,8 @@ impl<'a> Searcher<'a> {
         self.starting_orders.iter().flat_map(move |order| {
             let replica_by_replica = Arrangement { tp, pp, dp, order: order.clone() };
             let mut stage_by_stage = replica_by_replica.clone();
-            for (place, &device) in order.iter().enumerate() {
-                let (stage, replica, shard) = (place / (dp * tp), place / tp % dp, place % tp);
+            for (index, &device) in order.iter().enumerate() {
+                let (stage, replica, shard) = (index / (dp * tp), index / tp % dp, index % tp);
                 let rank = replica_by_replica.rank(replica, stage, shard);
                 stage_by_stage.order[rank] = device;
             }
@@ -110,18 +110,18 @@ impl<'a> Searcher<'a> {
 
     /// Swaps devices as long as that helps and the budget lasts, from every start, because one may get stuck where
     /// another does not.
-    pub(super) fn improve(&self, begun: Candidate) -> Candidate {
-        if begun.search != SearchMethod::LocalSearch {
-            return begun;
+    pub(super) fn improve(&self, start: Candidate) -> Candidate {
+        if start.search != SearchMethod::LocalSearch {
+            return start;
         }
-        let Arrangement { tp, pp, dp, .. } = begun.arrangement;
+        let Arrangement { tp, pp, dp, .. } = start.arrangement;
         let mut budget = STEP_BUDGET;
         let mut all: Vec<Candidate> = self
             .arrangements([tp, pp, dp])
             .filter_map(|it| self.candidate(it, SearchMethod::LocalSearch))
             .collect();
         all.sort_by(|one, other| one.prediction.step_s.total_cmp(&other.prediction.step_s));
-        all.into_iter().fold(begun, |best, candidate| {
+        all.into_iter().fold(start, |best, candidate| {
             let candidate = self.hill_climb(candidate, &mut budget);
             if candidate.is_better_than(&best) { candidate } else { best }
         })
@@ -180,12 +180,12 @@ impl<'a> Searcher<'a> {
 
     /// Returns devices of these classes, in listed order within a class.
     fn devices_of(&self, kinds: &[usize]) -> Vec<usize> {
-        let mut taken = vec![0; self.classes.len()];
+        let mut next = vec![0; self.classes.len()];
         let device = |kind: usize| {
-            let from = taken[kind];
+            let from = next[kind];
             let candidate = (from..self.classes.len()).find(|&device| self.classes[device] == kind);
             let device = candidate.unwrap_or(from);
-            taken[kind] = device + 1;
+            next[kind] = device + 1;
             device
         };
         kinds.iter().copied().map(device).collect()
@@ -235,9 +235,9 @@ fn swaps(arrangement: &Arrangement) -> Vec<Vec<(usize, usize)>> {
     let pairs =
         |count: usize| (0..count).flat_map(move |one| (one + 1..count).map(move |other| (one, other)));
     let stages = pairs(pp).map(|(one, other)| {
-        let places = (0..dp).flat_map(|replica| (0..tp).map(move |shard| (replica, shard)));
+        let shards = (0..dp).flat_map(|replica| (0..tp).map(move |shard| (replica, shard)));
         let rank = |stage, (replica, shard)| arrangement.rank(replica, stage, shard);
-        places.map(|place| (rank(one, place), rank(other, place))).collect()
+        shards.map(|index| (rank(one, index), rank(other, index))).collect()
     });
     let whole_groups = pairs(groups)
         .map(|(one, other)| (0..tp).map(|shard| (one * tp + shard, other * tp + shard)).collect());
@@ -278,10 +278,10 @@ fn classes(properties: &DeviceProperties) -> Vec<usize> {
 /// Takes devices out at a distance until none is left.
 fn shuffle(mut devices: Vec<usize>, distance: usize) -> Vec<usize> {
     let mut shuffled = Vec::with_capacity(devices.len());
-    let mut place = 0;
+    let mut index = 0;
     while !devices.is_empty() {
-        place = (place + distance) % devices.len();
-        shuffled.push(devices.remove(place));
+        index = (index + distance) % devices.len();
+        shuffled.push(devices.remove(index));
     }
     shuffled
 }

@@ -73,7 +73,7 @@ pub(super) fn why_none_fits(
 ) -> String {
     let needed = sums.memory(0, layers.len());
     let Some(capacity) = capacities.clone().sum::<Option<u128>>() else {
-        return format!("they need {}, in the order that they have", bytes(needed));
+        return format!("they need {} in their order", bytes(needed));
     };
     let largest = layers.iter().map(|layer| u128::from(layer.memory_bytes)).max().unwrap_or(0);
     let stage = capacities.flatten().max().unwrap_or(0);
@@ -92,7 +92,7 @@ pub(super) fn why_none_fits(
         )
     } else {
         format!(
-            "they need {} of the {} that the stages have, but no cut in the layers' order fits: the largest layer \
+            "they need {} of the {} that the stages have, but no split in the layers' order fits: the largest layer \
              needs {}",
             bytes(needed),
             bytes(capacity),

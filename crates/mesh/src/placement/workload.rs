@@ -61,7 +61,7 @@ impl Workload {
         let wrong = |text: String| Err(PlacementError::Workload(text));
         check_costs(&self.layers)?;
         if !self.layers.iter().any(|layer| layer.cost > 0.0) {
-            return wrong("no layer costs anything: at least one must".into());
+            return wrong("all layers have cost 0: at least one must cost more".into());
         }
         if !(1..=MAX_MICRO_BATCHES).contains(&self.micro_batches) {
             let count = self.micro_batches;

@@ -135,7 +135,8 @@ fn check_size(mesh: usize, parent: &comm::Communicator) -> comm::Result<()> {
         return Ok(());
     }
     let (group, ranks) = (parent.name().to_owned(), parent.size());
-    let detail =
-        format!("it has {ranks} ranks, and the mesh that it is to carry {mesh}: they must be as many");
+    let detail = format!(
+        "it has {ranks} ranks, but the mesh has {mesh}: pass a communicator of all ranks of the mesh"
+    );
     Err(CommError::InvalidGroup { group, detail })
 }

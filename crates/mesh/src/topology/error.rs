@@ -12,8 +12,8 @@ pub enum LayoutError {
     NoDevices,
     /// Two ranks have the same device.
     #[error(
-        "ranks {first} and {second} are both {device}: give each rank a device of its own, which may be a part of one \
-         (as `cpu[1,1]`)"
+        "ranks {first} and {second} are both {device}: give each rank its own device, for example a \
+         partition (`cpu[1,1]`)"
     )]
     DuplicateDevice {
         /// The device.
@@ -31,14 +31,14 @@ pub enum LayoutError {
     },
     /// The name of an axis is invalid. Group names are made of axis names, numbers and underscores.
     #[error(
-        "an axis cannot be called `{name}`: small letters and hyphens, beginning with a letter, and not `world`"
+        "invalid axis name `{name}`: use lowercase letters and hyphens, with a letter first, and not `world`"
     )]
     AxisName {
         /// The name.
         name: String,
     },
     /// Two axes have the same name.
-    #[error("two axes are called `{name}`: each needs a name of its own")]
+    #[error("two axes are called `{name}`: give each its own name")]
     DuplicateAxis {
         /// The name.
         name: String,
@@ -76,7 +76,7 @@ pub enum LayoutError {
         world: usize,
     },
     /// There is no rank at these coordinates.
-    #[error("nothing is at {coordinates:?}: the axes, outermost first, are {}", axes_text(.axes))]
+    #[error("no rank is at {coordinates:?}: the axes, outermost first, are {}", axes_text(.axes))]
     UnknownCoordinates {
         /// What was asked for.
         coordinates: Vec<usize>,
@@ -95,7 +95,7 @@ pub enum LayoutError {
     #[error("`world` is the group of all ranks and cannot be replaced: choose another name")]
     ReservedName,
     /// The name of a group is invalid.
-    #[error("a group cannot be called `{name}`: it needs a name without blanks")]
+    #[error("invalid group name `{name}`: use a name without spaces")]
     GroupName {
         /// The name.
         name: String,
@@ -109,7 +109,7 @@ pub enum LayoutError {
         ranks: Vec<usize>,
     },
     /// The name is an axis's, which stands for a rank's group along it.
-    #[error("an axis is called `{name}`: a group needs another name")]
+    #[error("`{name}` is an axis: choose another name for the group")]
     GroupNamedAsAxis {
         /// Its name.
         name: String,
@@ -123,7 +123,7 @@ pub enum LayoutError {
         world: usize,
     },
     /// A group has a rank that is not in the mesh.
-    #[error("group `{name}` has rank {rank}, which there is not: {}", ranks_text(0, *.world))]
+    #[error("group `{name}` has rank {rank}, which is not in the mesh: {}", ranks_text(0, *.world))]
     GroupOutOfRange {
         /// The group.
         name: String,
@@ -152,8 +152,8 @@ pub enum LayoutError {
     },
     /// The mesh was reshaped after this rank set was returned.
     #[error(
-        "group `{group}` is from before the mesh was reshaped (its arrangement {generation}, now {current}): ask the mesh for its \
-         groups again"
+        "group `{group}` is from generation {generation} of its mesh, which is at {current} since a reshape: ask the mesh for \
+         its groups again"
     )]
     Stale {
         /// The group.

@@ -99,13 +99,13 @@ impl SharedBarrier {
     ///
     /// # Safety
     /// Called by the member itself, after it has seen all arrive at the previous call and before it arrives at this
-    /// one. `given` has at most [`SMALL_BYTES`].
+    /// one. `input` has at most [`SMALL_BYTES`].
     #[inline]
-    pub(super) unsafe fn copy_in(&self, member: usize, call: u64, given: &[u8]) {
+    pub(super) unsafe fn copy_in(&self, member: usize, call: u64, input: &[u8]) {
         let copy = self.data[member].copies[(call & 1) as usize].0.get().cast::<u8>();
         // SAFETY: no member reads the copy now, see `SmallCopy`; it holds `SMALL_BYTES`, and is not the caller's
         // memory.
-        unsafe { std::ptr::copy_nonoverlapping(given.as_ptr(), copy, given.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(input.as_ptr(), copy, input.len()) };
     }
 
     #[inline]

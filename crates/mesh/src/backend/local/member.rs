@@ -63,9 +63,9 @@ impl LocalMember {
         }
         // An in-place collective reads its output.
         if small {
-            let given: &[u8] = if input.is_empty() { output } else { input };
+            let data: &[u8] = if input.is_empty() { output } else { input };
             // SAFETY: all members have arrived at the previous call: a member whose call failed makes no other.
-            unsafe { barrier.copy_in(self.me, self.call, &given[..given.len().min(SMALL_BYTES)]) };
+            unsafe { barrier.copy_in(self.me, self.call, &data[..data.len().min(SMALL_BYTES)]) };
         }
         // From here on the caller's memory is accessed only through these pointers, also by this member.
         let output_pointer = output.as_mut_ptr();
@@ -83,8 +83,8 @@ impl LocalMember {
 
         // All members have arrived and see the same signatures, so all take the same decision.
         if (0..members).any(|member| barrier.slots.announced(member, self.call) != words) {
-            let said = |member| Signature::unpack(barrier.slots.announced(member, self.call));
-            return Err(CallError::Mismatch((0..members).map(said).collect()));
+            let signature_of = |member| Signature::unpack(barrier.slots.announced(member, self.call));
+            return Err(CallError::Mismatch((0..members).map(signature_of).collect()));
         }
         let mut weights = SmallVec::<[f64; 8]>::new();
         if signature.kind == CollectiveKind::WeightedAllReduce {

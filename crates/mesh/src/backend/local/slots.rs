@@ -34,17 +34,17 @@ impl Slots {
     /// no member gets to the next call, which reuses the copy, before it has.
     #[inline]
     pub(crate) fn announce(&self, member: usize, call: u64, words: [u64; 2]) {
-        let places = &self.0[member].announced[(call & 1) as usize];
+        let slots = &self.0[member].announced[(call & 1) as usize];
         // The arrival that follows publishes them.
-        places[0].store(words[0], Relaxed);
-        places[1].store(words[1], Relaxed);
+        slots[0].store(words[0], Relaxed);
+        slots[1].store(words[1], Relaxed);
     }
 
     /// Returns the signature of a member that has arrived at a call.
     #[inline]
     pub(crate) fn announced(&self, member: usize, call: u64) -> [u64; 2] {
-        let places = &self.0[member].announced[(call & 1) as usize];
-        [places[0].load(Relaxed), places[1].load(Relaxed)]
+        let slots = &self.0[member].announced[(call & 1) as usize];
+        [slots[0].load(Relaxed), slots[1].load(Relaxed)]
     }
 
     #[inline]

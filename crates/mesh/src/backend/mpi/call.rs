@@ -120,8 +120,8 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     fn send_first(&mut self, to: impl Fn(usize) -> Range<usize>, from: &[u8]) -> Result<Messages, Failure> {
         let (piece, tag) = (self.piece_bytes, self.tag + PIECE_TAG);
         self.session.send_to_all(self.me, tag, |member| {
-            let given = &from[to(member)];
-            &given[..given.len().min(piece)]
+            let sent = &from[to(member)];
+            &sent[..sent.len().min(piece)]
         })
     }
 
@@ -179,21 +179,21 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         messages.iter().flatten().for_each(|message| self.session.release(*message));
     }
 
-    /// Sends each member a range of `given`, and receives a range of `taken` from each.
+    /// Sends each member a range of `sent`, and receives a range of `received` from each.
     fn exchange(
         &mut self,
-        given: &[u8],
+        sent: &[u8],
         to: impl Fn(usize) -> Range<usize>,
-        taken: &mut [u8],
+        received: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
-        let messages = self.send_first(&to, given)?;
+        let messages = self.send_first(&to, sent)?;
         self.agree(&messages)?;
-        self.receive_piece(&messages, taken, &from, 0)?;
+        self.receive_piece(&messages, received, &from, 0)?;
         let longest = others(self.session.ranks.len(), self.me).map(|it| to(it).len().max(from(it).len()));
         for index in 1..self.rounds(longest.max().unwrap_or(0)) {
-            let expected = self.exchange_piece(given, &to, |member| from(member).len(), index)?;
-            self.receive_piece(&expected, taken, &from, index)?;
+            let expected = self.exchange_piece(sent, &to, |member| from(member).len(), index)?;
+            self.receive_piece(&expected, received, &from, index)?;
         }
         Ok(())
     }
@@ -202,14 +202,14 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     fn receive_piece(
         &mut self,
         pieces: &Messages,
-        taken: &mut [u8],
+        received: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
         index: usize,
     ) -> Result<(), Failure> {
         self.session.wait_all(self.me, pieces)?;
         for (member, message) in pieces.iter().enumerate() {
             let Some(message) = *message else { continue };
-            let into = &mut taken[from(member)];
+            let into = &mut received[from(member)];
             let range = self.piece(into.len(), index);
             let len = range.len();
             into[range].copy_from_slice(&self.session.data_of(message)[..len]);
@@ -310,10 +310,10 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         members.try_for_each(|member| self.session.send(member, tag, here))
     }
 
-    /// Every member reduces its slice of all inputs into `result`. `given` is `None` if `result` is also the input.
+    /// Every member reduces its slice of all inputs into `result`. `sent` is `None` if `result` is also the input.
     fn reduce_slices(
         &mut self,
-        given: Option<&[u8]>,
+        sent: Option<&[u8]>,
         result: &mut [u8],
         slice: impl Fn(usize) -> Range<usize> + Copy,
         my_offset: usize,
@@ -323,16 +323,15 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         let longest = (0..members).map(|member| slice(member).len()).max().unwrap_or(0);
         let rounds = self.rounds(longest);
         let mut next = None;
-        let mut pieces = self.send_first_two(slice, given.unwrap_or(result), rounds, &mut next)?;
+        let mut pieces = self.send_first_two(slice, sent.unwrap_or(result), rounds, &mut next)?;
         for index in 0.. {
             if index + 1 < rounds && next.is_none() {
-                next =
-                    Some(self.exchange_piece(given.unwrap_or(result), slice, |_| mine.len(), index + 1)?);
+                next = Some(self.exchange_piece(sent.unwrap_or(result), slice, |_| mine.len(), index + 1)?);
             }
             let range = self.piece(mine.len(), index);
             let output = result[range.clone()].as_mut_ptr();
-            let own = match given {
-                Some(given) => given[my_offset..][range.clone()].as_ptr(),
+            let own = match sent {
+                Some(sent) => sent[my_offset..][range.clone()].as_ptr(),
                 None => output.cast_const(),
             };
             self.reduce(&pieces, own, &[output], range.len());
@@ -347,7 +346,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     /// Sends each member its piece, and starts to receive the same piece from each member that sends one.
     fn exchange_piece(
         &mut self,
-        given: &[u8],
+        sent: &[u8],
         to: impl Fn(usize) -> Range<usize>,
         gives: impl Fn(usize) -> usize,
         index: usize,
@@ -362,7 +361,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         for member in others(members, me) {
             let range = self.piece(to(member).len(), index);
             if !range.is_empty() {
-                self.session.send(member, tag, &given[to(member)][range])?;
+                self.session.send(member, tag, &sent[to(member)][range])?;
             }
         }
         Ok(expected)

@@ -27,13 +27,13 @@ impl Header {
 
 #[inline]
 pub(super) fn write_words<const N: usize>(words: [u64; N], buffer: &mut [u8]) {
-    for (place, word) in buffer.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-        *place = word.to_le_bytes();
+    for (slot, word) in buffer.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *slot = word.to_le_bytes();
     }
 }
 
 #[inline]
 pub(super) fn read_words<const N: usize>(buffer: &[u8]) -> [u64; N] {
-    let places = buffer.as_chunks::<8>().0;
-    std::array::from_fn(|index| u64::from_le_bytes(places[index]))
+    let slots = buffer.as_chunks::<8>().0;
+    std::array::from_fn(|index| u64::from_le_bytes(slots[index]))
 }

@@ -154,14 +154,14 @@ pub(super) fn open() -> Result<AnyLibrary, String> {
         let version = version(&opened).unwrap_or_default();
         let family = if version.contains(OPEN_MPI) { Family::OpenMpi } else { Family::Mpich };
         if launcher().is_some_and(|launcher| launcher != family) && env::var_os(LIBRARY_VARIABLE).is_none() {
-            tried.push(format!("{name} (it is {version}, which did not launch this)"));
+            tried.push(format!("{name} ({version}, but the launcher of another MPI started this process)"));
             continue;
         }
         // Plug-ins of MPI libraries look symbols up in the global scope.
         let used = open_as(&name, RTLD_GLOBAL).and_then(|opened| library(opened, &name, version));
         return used.map_err(|why| format!("{name}: {why}"));
     }
-    Err(format!("none of {} could be used; {LIBRARY_VARIABLE} names another", tried.join(", ")))
+    Err(format!("none of {} could be used: set {LIBRARY_VARIABLE} to an MPI library", tried.join(", ")))
 }
 
 fn open_as(name: &str, scope: c_int) -> Result<std::mem::ManuallyDrop<Opened>, String> {
@@ -229,7 +229,7 @@ fn check_abi(opened: &Opened) -> Result<(), String> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: the pointers are to live variables.
     unsafe { get(&mut major, &mut minor) };
-    if major == 1 { Ok(()) } else { Err(format!("it has version {major}.{minor} of the ABI of MPI, not 1")) }
+    if major == 1 { Ok(()) } else { Err(format!("it has version {major}.{minor} of the MPI ABI, not 1")) }
 }
 
 /// Returns the library's version text, shortened to a name and a number.

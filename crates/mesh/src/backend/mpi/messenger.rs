@@ -129,7 +129,7 @@ impl Messenger {
     #[inline]
     pub(super) fn buffer(&mut self, message: MessageId) -> &mut [u8; BUFFER_BYTES] {
         let buffer = &mut self.buffers.all[message];
-        debug_assert!(buffer.request == self.none, "a message is under way in this buffer");
+        debug_assert!(buffer.request == self.none, "a message is in flight in this buffer");
         &mut buffer.memory.message
     }
 
@@ -227,7 +227,7 @@ impl<H: MpiHandle> Mpi<H> {
             if code == 0 { Ok(()) } else { Err(format!("{what}: {}", error_text(library, code))) }
         };
         if self.has_ended() {
-            return Err("the program has ended MPI, which cannot be started again".into());
+            return Err("the program has finalized MPI, which cannot be initialized again".into());
         }
         let (mut running, mut threads, mut rank, mut size) = (0, 0, 0, 0);
         let (mut bound, mut found): (*mut c_int, c_int) = (std::ptr::null_mut(), 0);
@@ -254,10 +254,10 @@ impl<H: MpiHandle> Mpi<H> {
             }
             if threads < constants.thread_serialized {
                 return Err(if self.ours {
-                    "it does not allow calls from several threads (MPI_THREAD_SERIALIZED)".into()
+                    "the library does not support MPI_THREAD_SERIALIZED".into()
                 } else {
-                    "the program has started it for calls from one thread alone: start it by MPI_Init_thread with \
-                     MPI_THREAD_MULTIPLE, or with MPI_THREAD_SERIALIZED where the program makes no calls meanwhile"
+                    "the program initialized MPI for one thread: call MPI_Init_thread with MPI_THREAD_MULTIPLE, or \
+                     with MPI_THREAD_SERIALIZED if the program does not call MPI during collectives"
                         .into()
                 });
             }

@@ -43,7 +43,7 @@ use super::{Endpoint, Failure, Transport, wait::Backoff};
 pub(crate) fn world(finalize_timeout: Duration) -> Result<Arc<dyn Transport>, String> {
     static OPENED: OnceLock<()> = OnceLock::new();
     if OPENED.set(()).is_err() {
-        return Err("it has been opened before in this process".into());
+        return Err("MPI can be opened once per process, and has been before".into());
     }
     let mut messenger = match library::open()? {
         AnyLibrary::Wide(library) => messenger::start(library)?,
@@ -139,7 +139,7 @@ impl Drop for Shared {
             if wait.has_exceeded(self.finalize_timeout) {
                 let missing: Vec<_> = awaited.iter().map(|(rank, _)| *rank).collect();
                 tracing::warn!(
-                    "MPI is not ended: ranks {missing:?} still use it after {:?}",
+                    "MPI is not finalized: ranks {missing:?} still use it after {:?}",
                     self.finalize_timeout
                 );
                 return;
@@ -187,7 +187,7 @@ impl Transport for MpiTransport {
         let tag_ranges = (self.highest_tag / TAGS_PER_GROUP - 1).max(1) as u64;
         let tag = TAGS_PER_GROUP + (identity % tag_ranges) as c_int * TAGS_PER_GROUP;
         if !groups.tags.insert(tag) {
-            let detail = "its messages could not be told from another group's: give it another name".into();
+            let detail = "another group uses its tag: give it another name".into();
             return Err(Failure::Library { library: "MPI", operation: "choosing a tag".into(), detail });
         }
         drop(groups);

@@ -91,7 +91,7 @@ fn load() -> Result<Libraries, String> {
         .into_iter()
         // SAFETY: as above.
         .find_map(|path| unsafe { Library::new(&path) }.ok().map(|library| (library, path)))
-        .ok_or_else(|| format!("no NCCL (libnccl.so.2; {LIBRARY_VARIABLE} names another)"))?;
+        .ok_or_else(|| format!("no NCCL (libnccl.so.2; {LIBRARY_VARIABLE} sets another)"))?;
     let of = |why: String| format!("{}: {why}", name.display());
     // SAFETY: NCCL's and the driver's headers declare the functions with these types, and the pointer is to a live
     // variable.

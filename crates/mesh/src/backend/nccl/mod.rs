@@ -158,22 +158,22 @@ impl NcclComm {
                 Collective::Recv(from) => ask!(recv(output, count, kind, from as c_int)),
                 _ => {
                     let mut code = (nccl.group_start)();
-                    let taken = |code: c_int| [SUCCESS, IN_PROGRESS].contains(&code);
+                    let accepted = |code: c_int| [SUCCESS, IN_PROGRESS].contains(&code);
                     for member in 0..self.ranks {
-                        let (gives, takes) =
+                        let (sent, received) =
                             (blocks.send_range(self.rank, member), blocks.recv_range(self.rank, member));
-                        let count = |place: &Range<usize>| place.len() / signature.element.bytes();
-                        let (other, from) = (member as c_int, input.wrapping_byte_add(gives.start));
-                        if taken(code) && !gives.is_empty() {
-                            code = (nccl.send)(from, count(&gives), kind, other, comm, stream);
+                        let count = |range: &Range<usize>| range.len() / signature.element.bytes();
+                        let (other, from) = (member as c_int, input.wrapping_byte_add(sent.start));
+                        if accepted(code) && !sent.is_empty() {
+                            code = (nccl.send)(from, count(&sent), kind, other, comm, stream);
                         }
-                        let to = output.wrapping_byte_add(takes.start);
-                        if taken(code) && !takes.is_empty() {
-                            code = (nccl.recv)(to, count(&takes), kind, other, comm, stream);
+                        let to = output.wrapping_byte_add(received.start);
+                        if accepted(code) && !received.is_empty() {
+                            code = (nccl.recv)(to, count(&received), kind, other, comm, stream);
                         }
                     }
                     let ended = (nccl.group_end)();
-                    (if taken(code) { ended } else { code }, "sending and receiving by NCCL")
+                    (if accepted(code) { ended } else { code }, "sending and receiving by NCCL")
                 }
             }
         }
@@ -194,12 +194,12 @@ impl NcclComm {
                 return Err(format!("{name} did not end within {timeout:?}"));
             }
             let mut state = 0;
-            let asked = {
+            let queried = {
                 let _inside = self.context.enter(COLLECTIVE).map_err(text)?;
                 // SAFETY: the communicator is alive, and the pointer is to a live variable.
                 unsafe { (self.nccl.comm_get_async_error)(comm, &mut state) }
             };
-            code = if asked == SUCCESS { state } else { asked };
+            code = if queried == SUCCESS { state } else { queried };
             if code == IN_PROGRESS {
                 wait.pause();
             }

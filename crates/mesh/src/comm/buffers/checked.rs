@@ -27,7 +27,7 @@ pub(in crate::comm) struct CheckedBuffers<'a, T> {
     /// If blocks are uneven, the elements of each rank, and for an all-to-all to each rank.
     pub(in crate::comm) lengths: Vec<usize>,
     /// The elements that this rank receives from each rank.
-    pub(in crate::comm) given: Vec<usize>,
+    pub(in crate::comm) counts: Vec<usize>,
     /// The maximum number of blocks in a buffer of any rank.
     pub(in crate::comm) blocks: usize,
 }
@@ -46,17 +46,18 @@ impl CallGuard<'_> {
             Some(lengths) => self.exchange_lengths(collective, T::TYPE, len(input), lengths)?,
             None => {
                 let signature = self.signature(collective, T::TYPE, len(input), len(output))?;
-                let (gives, takes) = collective.blocks(size, is_root);
-                let [mine, given] = [gives, takes].map(|blocks| vec![signature.count as usize; blocks]);
-                AgreedLengths { signature, lengths: Vec::new(), mine, given, total: len(output) }
+                let (input_blocks, output_blocks) = collective.blocks(size, is_root);
+                let [mine, counts] =
+                    [input_blocks, output_blocks].map(|blocks| vec![signature.count as usize; blocks]);
+                AgreedLengths { signature, lengths: Vec::new(), mine, counts, total: len(output) }
             }
         };
-        let AgreedLengths { signature, lengths, mine, given, total } = agreed;
+        let AgreedLengths { signature, lengths, mine, counts, total } = agreed;
         if len(output) != total {
             return Err(self.invalid_call(collective, T::TYPE, [(0, 0), (len(output), total)]));
         }
         let end = |buffer: Option<&'a Buffer<T>>, blocks| Some((buffer.filter(|it| !it.is_empty())?, blocks));
-        let (mut input, mut output) = (end(input, mine), end(output, given.clone()));
+        let (mut input, mut output) = (end(input, mine), end(output, counts.clone()));
         if collective.is_in_place() {
             input = output.clone();
         }
@@ -66,7 +67,15 @@ impl CallGuard<'_> {
             Collective::Broadcast(_) => input = None,
             _ => {}
         }
-        let (gives, takes) = signature.kind.blocks(size);
-        Ok(CheckedBuffers { collective, signature, input, output, lengths, given, blocks: gives.max(takes) })
+        let (input_blocks, output_blocks) = signature.kind.blocks(size);
+        Ok(CheckedBuffers {
+            collective,
+            signature,
+            input,
+            output,
+            lengths,
+            counts,
+            blocks: input_blocks.max(output_blocks),
+        })
     }
 }

@@ -78,7 +78,7 @@ impl Inner {
         guard.begin()?;
         let checked = guard.check_buffers(&args)?;
         guard.run_agreed(&checked, |guard| guard.transfer_pieces(device, stream, &checked))?;
-        Ok(checked.given)
+        Ok(checked.counts)
     }
 
     /// Poisons the group with an error of this rank's device.
@@ -158,21 +158,22 @@ impl CallGuard<'_> {
             }
             None => None,
         };
-        let (mut given, mut taken, count) = (Vec::new(), Vec::new(), checked.signature.count as usize);
+        let (mut input_piece, mut output_piece, count) =
+            (Vec::new(), Vec::new(), checked.signature.count as usize);
         for start in (0..count).step_by(each) {
             // Elements of a block in this piece.
             let len = |block: &usize| each.min(block.saturating_sub(start));
             if let Some(download) = &mut download {
-                download.next(start, &mut given, timeout).map_err(failed)?;
+                download.next(start, &mut input_piece, timeout).map_err(failed)?;
             }
             let total = checked.output.iter().flat_map(|(_, blocks)| blocks).map(len).sum();
-            taken.resize(total, T::zeroed());
+            output_piece.resize(total, T::zeroed());
             if checked.collective.is_in_place() && download.is_some() {
-                std::mem::swap(&mut given, &mut taken);
+                std::mem::swap(&mut input_piece, &mut output_piece);
             }
             let lengths: Vec<_> = checked.lengths.iter().map(|block| len(block) * size_of::<T>()).collect();
-            let input = if checked.collective.is_in_place() { &[] } else { &given[..] };
-            let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(&mut taken));
+            let input = if checked.collective.is_in_place() { &[] } else { &input_piece[..] };
+            let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(&mut output_piece));
             let signature = Signature { count: len(&count) as u64, ..checked.signature };
             let weight = checked.collective.weight();
             self.run(
@@ -180,7 +181,7 @@ impl CallGuard<'_> {
                 checked.collective.peer(),
             )?;
             if let Some(upload) = &mut upload {
-                upload.put(start, &taken, timeout).map_err(failed)?;
+                upload.put(start, &output_piece, timeout).map_err(failed)?;
             }
         }
         upload.map_or(Ok(()), |upload| upload.finish(timeout)).map_err(failed)

@@ -300,16 +300,16 @@ fn buffers_that_cannot_be_right_fail_on_every_rank() {
         ("no output at the root", |group, device, stream, one| {
             group.gather_buffer(device, stream, one, None, 1)
         }),
-        ("which only the root 0 has", |group, device, stream, one| {
+        ("but only the root 0 has one", |group, device, stream, one| {
             group.scatter_buffer(device, stream, Some(one), one, 0)
         }),
-        ("output of 5 elements, where 10", |group, device, stream, one| {
+        ("output of 5 elements, but a group of 2 needs 10", |group, device, stream, one| {
             group.all_gather_buffer(device, stream, one, one)
         }),
-        ("input of 5 elements, where 4", |group, device, stream, one| {
+        ("input of 5 elements, but a group of 2 needs 4", |group, device, stream, one| {
             group.all_to_all_buffer(device, stream, one, one)
         }),
-        ("root 7 of a group of 2", |group, device, stream, one| {
+        ("root 7 in a group of 2", |group, device, stream, one| {
             group.broadcast_buffer(device, stream, one, 7)
         }),
     ];

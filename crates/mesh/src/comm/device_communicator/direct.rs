@@ -41,5 +41,5 @@ pub(super) fn call<T: Element>(
     if done.is_err() {
         direct.abort();
     }
-    done.map(|()| checked.given)
+    done.map(|()| checked.counts)
 }

@@ -57,9 +57,9 @@ impl HostBarrier {
     /// Writes to this member's page for the next step, past the caches if `nontemporal`.
     #[inline]
     pub(super) fn write(&mut self, at: usize, bytes: &[u8], nontemporal: bool) {
-        let room = self.write_area(at, bytes.len());
-        let bytes = &bytes[..room.len()];
-        if nontemporal { copy_nontemporal(room, bytes) } else { room.copy_from_slice(bytes) }
+        let area = self.write_area(at, bytes.len());
+        let bytes = &bytes[..area.len()];
+        if nontemporal { copy_nontemporal(area, bytes) } else { area.copy_from_slice(bytes) }
     }
 
     /// Returns a range of this member's page for the next step.

@@ -112,11 +112,11 @@ impl<'a> SharedMemoryCall<'a> {
             self.weights.push(f64::from_bits(weight));
         }
         if !agreed {
-            let said = |member| {
+            let signature_of = |member| {
                 let [what, count, _] = self.barrier.slots.announced(member, self.barrier.step);
                 Signature::unpack([what, count])
             };
-            return Err(Failure::Mismatch((0..self.barrier.slots.len()).map(said).collect()));
+            return Err(Failure::Mismatch((0..self.barrier.slots.len()).map(signature_of).collect()));
         }
         if self.signature.kind == CollectiveKind::WeightedAllReduce
             && self.weights.iter().all(|weight| *weight == 0.0)
@@ -130,9 +130,9 @@ impl<'a> SharedMemoryCall<'a> {
     /// member's data for this one. All members that write have blocks of the same length.
     fn share(
         &mut self,
-        given: &[u8],
+        sent: &[u8],
         to: Option<&dyn Fn(usize) -> Range<usize>>,
-        taken: &mut [u8],
+        received: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
     ) -> Result<(), Failure> {
         let (members, me, block_len) =
@@ -143,12 +143,12 @@ impl<'a> SharedMemoryCall<'a> {
         };
         for index in 0..block_len.div_ceil(bytes).max(1) {
             match to {
-                Some(to) => self.give_each(given, to, index),
-                None => self.barrier.write(0, &given[piece(given.len(), bytes, index)], self.nontemporal),
+                Some(to) => self.write_each(sent, to, index),
+                None => self.barrier.write(0, &sent[piece(sent.len(), bytes, index)], self.nontemporal),
             }
             self.arrive_and_wait()?;
             for member in others(members, me) {
-                let into = &mut taken[from(member)];
+                let into = &mut received[from(member)];
                 let range = piece(into.len(), bytes, index);
                 into[range.clone()].copy_from_slice(self.barrier.read_area(member, at, range.len()));
             }
@@ -156,15 +156,15 @@ impl<'a> SharedMemoryCall<'a> {
         Ok(())
     }
 
-    /// Writes a piece of every other member's slice; nothing if `given` is empty.
-    fn give_each(&mut self, given: &[u8], slice: impl Fn(usize) -> Range<usize>, index: usize) {
-        if given.is_empty() {
+    /// Writes a piece of every other member's slice; nothing if `sent` is empty.
+    fn write_each(&mut self, sent: &[u8], slice: impl Fn(usize) -> Range<usize>, index: usize) {
+        if sent.is_empty() {
             return;
         }
         let (members, me) = (self.barrier.slots.len(), self.barrier.me);
         let bytes = self.share_bytes();
         for member in others(members, me) {
-            let slice = &given[slice(member)];
+            let slice = &sent[slice(member)];
             self.barrier.write(member * bytes, &slice[piece(slice.len(), bytes, index)], self.nontemporal);
         }
     }
@@ -191,7 +191,7 @@ impl<'a> SharedMemoryCall<'a> {
         // Each step publishes the pieces to reduce, and the results of the step before.
         for index in 0..=rounds {
             if index < rounds {
-                self.give_each(data, slice, index);
+                self.write_each(data, slice, index);
             }
             self.arrive_and_wait()?;
             if index > 0 && takes {
@@ -227,15 +227,15 @@ impl<'a> SharedMemoryCall<'a> {
         self.reduce(at, own.cast_const(), outputs, len);
     }
 
-    fn reduce_blocks(&mut self, given: &[u8], result: &mut [u8]) -> Result<(), Failure> {
+    fn reduce_blocks(&mut self, sent: &[u8], result: &mut [u8]) -> Result<(), Failure> {
         let (me, block_len) = (self.barrier.me, self.signature.block_bytes());
         let block = |member: usize| member * block_len..(member + 1) * block_len;
         let bytes = self.share_bytes();
         for index in 0..block_len.div_ceil(bytes).max(1) {
-            self.give_each(given, block, index);
+            self.write_each(sent, block, index);
             self.arrive_and_wait()?;
             let range = piece(block_len, bytes, index);
-            let own = given[block(me)][range.clone()].as_ptr();
+            let own = sent[block(me)][range.clone()].as_ptr();
             let result = &mut result[range];
             self.reduce(me * bytes, own, &[result.as_mut_ptr()], result.len());
         }

@@ -57,7 +57,7 @@ pub(super) fn connect(
     let host_infos = exchange_words(session, me, tag, host_info(host, file))?;
     let [_, process, file, ..] = host_infos[0];
     if host == 0 || file == 0 || host_infos.iter().any(|other| other[0] != host) {
-        tracing::debug!("a group of {members} goes by messages");
+        tracing::debug!("a group of {members} uses messages");
         return Ok(None);
     }
     let slots = match made {
@@ -71,7 +71,7 @@ pub(super) fn connect(
     }
     let opened = exchange_words(session, me, tag, [u64::from(slots.is_some())])?;
     let all = opened.iter().all(|[opened]| *opened == 1);
-    tracing::debug!("a group of {members} on one host goes by {}", if all { "memory" } else { "messages" });
+    tracing::debug!("a group of {members} on one host uses {}", if all { "memory" } else { "messages" });
     let Some(slots) = slots.filter(|_| all) else { return Ok(None) };
     let barrier = HostBarrier::new(slots, me, members > processors(&host_infos));
     Ok(Some(SharedMemoryMember { barrier }))
@@ -104,7 +104,7 @@ fn make(members: usize, identity: u64) -> Option<(SharedSlots, OwnedFd)> {
     match Segment::make(slots::bytes(members)) {
         Ok((segment, file)) => Some((SharedSlots::new(segment, members, identity), file)),
         Err(why) => {
-            tracing::warn!("no memory to share with other processes: {why}");
+            tracing::warn!("cannot create shared memory: {why}");
             None
         }
     }
@@ -114,7 +114,7 @@ fn open(process: u64, file: u64, members: usize, identity: u64) -> Option<Shared
     match Segment::open(process as u32, file as u32, slots::bytes(members)) {
         Ok(segment) => SharedSlots::of(segment, members, identity),
         Err(why) => {
-            tracing::warn!("the memory of process {process} could not be opened: {why}");
+            tracing::warn!("cannot open the shared memory of process {process}: {why}");
             None
         }
     }
@@ -129,15 +129,15 @@ fn exchange_words<const N: usize>(
 ) -> Result<Vec<[u64; N]>, Failure> {
     let mut bytes = vec![0; 8 * N];
     write_words(mine, &mut bytes);
-    let heard = session.send_to_all(me, tag + PIECE_TAG, |_| &bytes)?;
-    session.wait_all(me, &heard)?;
-    let mut told = Vec::with_capacity(heard.len());
-    for message in heard {
-        told.push(message.map_or(mine, |message| read_words(session.data_of(message))));
+    let messages = session.send_to_all(me, tag + PIECE_TAG, |_| &bytes)?;
+    session.wait_all(me, &messages)?;
+    let mut words = Vec::with_capacity(messages.len());
+    for message in messages {
+        words.push(message.map_or(mine, |message| read_words(session.data_of(message))));
         message.into_iter().for_each(|message| session.release(message));
     }
     session.finish()?;
-    Ok(told)
+    Ok(words)
 }
 
 /// Returns a number for this host and process namespace, or 0 if memory must not be shared.

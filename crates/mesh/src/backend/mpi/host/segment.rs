@@ -47,7 +47,7 @@ impl Segment {
         let path = format!("/proc/{process}/fd/{number}");
         let file = File::options().read(true).write(true).custom_flags(flags).open(path)?;
         if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) || file.metadata()?.len() != bytes as u64 {
-            return Err(io::Error::other("another file"));
+            return Err(io::Error::other("not the file of the segment"));
         }
         Segment::map(&file, bytes)
     }
@@ -56,7 +56,7 @@ impl Segment {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address, so no mapping in use is replaced.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0)? };
-        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at nothing"))?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         Ok(Segment { start, bytes })
     }
 
