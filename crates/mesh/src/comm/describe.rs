@@ -97,7 +97,7 @@ mod test {
     }
 
     #[test]
-    fn whoever_differs_from_most_is_named() {
+    fn the_rank_that_differs_from_most_is_named() {
         let usual = signature(CollectiveKind::AllReduce, 8);
         let called = [usual, usual, signature(CollectiveKind::Broadcast, 8), usual];
         let (ranks, detail) = mismatch(&called, &[0, 1, 2, 3]);

@@ -71,7 +71,7 @@ macro_rules! started {
     };
     (sent $($rest:tt)*) => { started! { data $($rest)* } };
     ($vectors:ident $host:ident $start:ident<$element:ident>($($name:ident: $type:ty),*) $collective:expr) => {
-        #[doc = concat!("Starts [`", stringify!($host), "`](Communicator::", stringify!($host), "); gives input and output back.")]
+        #[doc = concat!("Starts [`", stringify!($host), "`](Communicator::", stringify!($host), "). The result has the input and the output.")]
         pub fn $start<T: $element>(
             &self,
             input: Vec<T>,
@@ -101,7 +101,7 @@ macro_rules! buffers {
 macro_rules! on_group {
     (($($parameters:tt)*) ($input:expr, $output:expr) $host:ident $buffer:ident<$element:ident>($($name:ident: $type:ty),*)
         $collective:expr) => {
-        #[doc = concat!("As [`", stringify!($host), "`](Communicator::", stringify!($host), "), of buffers.")]
+        #[doc = concat!("As [`", stringify!($host), "`](Communicator::", stringify!($host), "), on device buffers.")]
         pub fn $buffer<T: $element>(
             &self,
             device: &Device,
@@ -117,7 +117,7 @@ macro_rules! on_group {
 macro_rules! on_devices {
     (($($parameters:tt)*) ($input:expr, $output:expr) $host:ident $same:ident<$element:ident>($($name:ident: $type:ty),*)
         $collective:expr) => {
-        #[doc = concat!("As [`Communicator::", stringify!($host), "`], of buffers.")]
+        #[doc = concat!("As [`Communicator::", stringify!($host), "`], on device buffers.")]
         pub fn $host<T: $element>(&self, stream: &mut Stream, $($parameters)*, $($name: $type),*) -> Result<()> {
             self.call(stream, $collective, $input, $output)
         }

@@ -30,7 +30,7 @@ macro_rules! uneven_forms {
                 self.inner().uneven($collective, input, $lengths, output)
             }
 
-            #[doc = concat!("Starts [`", stringify!($name), "`](Communicator::", stringify!($name), "); gives input and output back.")]
+            #[doc = concat!("Starts [`", stringify!($name), "`](Communicator::", stringify!($name), "). The result has the input and the output.")]
             pub fn $start<T: Element>(
                 &self, input: Vec<T>, $($before: $before_type,)? mut output: Vec<T>, $($after: $after_type,)?
             ) -> PendingCollective<(Vec<T>, Vec<T>, Vec<usize>)> {
@@ -45,7 +45,7 @@ macro_rules! uneven_forms {
         /// The ranks first exchange the lengths of their blocks. The output must hold exactly the blocks, in rank
         /// order; if it does not on one rank, all fail. Returns the number of elements from each rank.
         impl DeviceCommunicator {$(
-            #[doc = concat!("As [`Communicator::", stringify!($name), "`], of buffers. A root has one that the other ranks have not.")]
+            #[doc = concat!("As [`Communicator::", stringify!($name), "`], on device buffers. Only the root has an output, if there is one.")]
             pub fn $name<T: Element>(
                 &self, stream: &mut Stream, input: &Buffer<T>, $($before: $before_type,)? output: $output,
                 $($after: $after_type,)?
@@ -122,9 +122,8 @@ impl CallGuard<'_> {
         let mine = lengths.map_or(vec![input_len], <[usize]>::to_vec);
         let expected = if kind == CollectiveKind::AllToAll { size } else { 1 };
         if mine.len() != expected || sum(&mine) != input_len {
-            let detail = format!(
-                "lengths {mine:?} of {input_len} elements, for {size} ranks: pass a length per rank, which add up to the elements"
-            );
+            let detail =
+                format!("lengths {mine:?}: pass {expected}, which add up to the {input_len} elements");
             return Err(self.argument_error(kind, detail));
         }
         let words: Vec<u64> = mine.iter().map(|length| *length as u64).collect();

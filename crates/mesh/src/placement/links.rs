@@ -64,11 +64,8 @@ impl Links {
             }
             if !bytes_per_s.is_finite() || *bytes_per_s <= 0.0 {
                 let device = format!("the link between {from} and {to}");
-                return Err(PlacementError::InvalidNumber {
-                    device,
-                    what: "its bandwidth",
-                    value: *bytes_per_s,
-                });
+                let (what, value) = ("its bandwidth", *bytes_per_s);
+                return Err(PlacementError::InvalidNumber { device, what, value });
             }
         }
         Ok(())

@@ -121,16 +121,15 @@ impl Planner {
     /// Returns the layout with the least predicted time.
     pub fn propose(&self) -> Result<Proposal, PlacementError> {
         self.plan(|searcher, sizes| {
-            let everything = sizes.iter().all(|&sizes| searcher.is_exhaustive(sizes));
-            let mut candidate: Vec<Candidate> =
-                sizes.iter().filter_map(|&sizes| searcher.begin(sizes)).collect();
-            candidate.sort_by(|one, other| one.prediction.step_s.total_cmp(&other.prediction.step_s));
-            let improved = candidate.into_iter().enumerate().map(|(index, candidate)| {
+            let exhaustive = sizes.iter().all(|&sizes| searcher.is_exhaustive(sizes));
+            let mut candidates: Vec<_> = sizes.iter().filter_map(|&sizes| searcher.begin(sizes)).collect();
+            candidates.sort_by(|one, other| one.prediction.step_s.total_cmp(&other.prediction.step_s));
+            let improved = candidates.into_iter().enumerate().map(|(index, candidate)| {
                 if index < IMPROVED { searcher.improve(candidate) } else { candidate }
             });
             let mut best = best(improved)?;
             // The search of the best sizes may have been exhaustive, and of others not.
-            best.search = if everything { SearchMethod::Exhaustive } else { SearchMethod::LocalSearch };
+            best.search = if exhaustive { SearchMethod::Exhaustive } else { SearchMethod::LocalSearch };
             Some(best)
         })
     }
@@ -258,11 +257,8 @@ impl Planner {
                     }
                     Some(value) if !value.is_finite() || value <= 0.0 => {
                         let device = if one.host_bytes_per_s == bandwidth { one } else { other }.to_string();
-                        return Err(PlacementError::InvalidNumber {
-                            device,
-                            what: "its host's bandwidth",
-                            value,
-                        });
+                        let what = "its host's bandwidth";
+                        return Err(PlacementError::InvalidNumber { device, what, value });
                     }
                     _ => {}
                 }

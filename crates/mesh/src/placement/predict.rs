@@ -260,13 +260,13 @@ fn slowest_between_replicas(properties: &DeviceProperties, arrangement: &Arrange
 fn slowest_links(properties: &DeviceProperties, arrangement: &Arrangement) -> [f64; 3] {
     let &Arrangement { pp, dp, .. } = arrangement;
     let least = |links: &mut dyn Iterator<Item = f64>| links.fold(f64::INFINITY, f64::min);
-    let stages_of_replicas = || (0..dp).flat_map(|replica| (0..pp).map(move |stage| (replica, stage)));
+    let positions = || (0..dp).flat_map(|replica| (0..pp).map(move |stage| (replica, stage)));
     [
-        least(&mut stages_of_replicas().map(|(replica, stage)| {
+        least(&mut positions().map(|(replica, stage)| {
             properties.slowest_within(arrangement.group(replica, stage).iter().copied())
         })),
         least(
-            &mut stages_of_replicas()
+            &mut positions()
                 .filter(|(_, stage)| stage + 1 < pp)
                 .map(|(replica, stage)| properties.slowest_onwards(arrangement, replica, stage)),
         ),

@@ -221,8 +221,8 @@ impl<'a> Searcher<'a> {
 }
 
 /// Returns the first of the best candidates.
-pub(super) fn best(candidate: impl Iterator<Item = Candidate>) -> Option<Candidate> {
-    candidate.fold(None, |best, candidate| match best {
+pub(super) fn best(candidates: impl Iterator<Item = Candidate>) -> Option<Candidate> {
+    candidates.fold(None, |best, candidate| match best {
         Some(best) if !candidate.is_better_than(&best) => Some(best),
         _ => Some(candidate),
     })
@@ -300,7 +300,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn every_way_comes_once() {
+    fn every_permutation_comes_once() {
         let mut permutations = vec![vec![0, 0, 1, 2]];
         while let Some(next) = next_permutation(permutations.last().unwrap().clone()) {
             permutations.push(next);

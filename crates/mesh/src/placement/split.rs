@@ -46,11 +46,8 @@ pub fn split(layers: &[Layer], stages: &[StageCapacity]) -> Result<LayerSplit, P
     for (index, stage) in stages.iter().enumerate() {
         let rate = stage.rate_per_s;
         if !rate.is_finite() || rate <= 0.0 {
-            return Err(PlacementError::InvalidNumber {
-                device: format!("stage {index}"),
-                what: "its rate",
-                value: rate,
-            });
+            let (device, what) = (format!("stage {index}"), "its rate");
+            return Err(PlacementError::InvalidNumber { device, what, value: rate });
         }
     }
     if stages.is_empty() || stages.len() > layers.len() {

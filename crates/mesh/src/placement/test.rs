@@ -1,4 +1,4 @@
-//! Cuts and proposals, as cases; `against` holds them against plain references that try everything.
+//! Splits and proposals as cases; `against` compares them with exhaustive references.
 
 mod against;
 
@@ -55,7 +55,7 @@ fn memory_overrules_rate() {
 }
 
 #[test]
-fn nonsense_is_not_cut() {
+fn invalid_input_is_not_split() {
     let stage = |rate_per_s| StageCapacity { rate_per_s, memory_bytes: None };
     let few = split(&[layer(1.0)], &[stage(1.0), stage(1.0)]).unwrap_err();
     assert_eq!(few, PlacementError::TooFewLayers { layers: 1, stages: 2 });
@@ -107,7 +107,7 @@ fn unlike_replicas_share_micro_batches_by_their_speed() {
     assert!((plan.balance - 1.0).abs() < 1e-12);
 }
 
-/// Two machines of four, listed in turns, with fast links within and a slow one between.
+/// Two machines of four devices, listed alternately, with fast links within and a slow one between.
 fn two_machines() -> (Vec<Member>, Links) {
     let machine = |index: usize| if index.is_multiple_of(2) { "one" } else { "two" };
     let devices = (0..8).map(|index| device(format!("d{index}"), 1e12).on_machine(machine(index))).collect();
@@ -121,7 +121,7 @@ fn tensor_parallel_groups_stay_on_the_fastest_links() {
     let (devices, links) = two_machines();
     let traffic =
         Layer { tensor_bytes: 1 << 24, output_bytes: 1 << 20, gradient_bytes: 1 << 24, ..layer(1e9) };
-    // Without traffic too: links decide where nothing else does.
+    // Also without traffic: then links break ties.
     for layer in [traffic, layer(1e9)] {
         let planner = Planner::new(&devices, Workload::new(vec![layer; 8])).links(links.clone());
         let plan = planner.clone().tp(4).propose().unwrap();
@@ -172,7 +172,7 @@ fn sizes_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn work_and_figures_that_make_no_sense_are_refused() {
+fn invalid_workloads_and_rates_are_refused() {
     let refused =
         |workload: Workload| Planner::new([device("a", 1.0)], workload).propose().unwrap_err().to_string();
     assert!(refused(Workload::even(0, 1.0)).contains("all layers have cost 0"));
@@ -184,7 +184,7 @@ fn work_and_figures_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn strength_is_measured_or_scored_for_all_alike() {
+fn rates_are_measured_or_scored_for_all_devices() {
     let (a, b) = (Member::new("a", DeviceKind::Discrete), Member::new("b", DeviceKind::Cpu));
     let plan = |devices: [Member; 2], layer: Layer| {
         Planner::new(devices, Workload::new(vec![layer])).dp(2).propose()
@@ -237,7 +237,7 @@ fn the_closest_link_counts() {
 }
 
 #[test]
-fn too_little_memory_is_said_with_figures() {
+fn too_little_memory_is_reported_with_numbers() {
     let devices = (0..4).map(|index| device(format!("d{index}"), 1.0).with_memory_bytes(10));
     let layers = vec![Layer { memory_bytes: 11, ..layer(1.0) }; 4];
     let planner = Planner::new(devices, Workload::new(layers));
@@ -261,7 +261,7 @@ fn partitions_share_memory() {
 
 #[test]
 fn memory_decides_who_takes_which_stage() {
-    // The fast device has no room for the large layer, wherever it stands in the list.
+    // The fast device has too little memory for the large layer, at any position in the list.
     let small = device("small", 9.0).with_memory_bytes(10);
     let large = device("large", 1.0).with_memory_bytes(100);
     let layers = vec![Layer { memory_bytes: 50, ..layer(1.0) }, Layer { memory_bytes: 10, ..layer(1.0) }];
@@ -275,7 +275,7 @@ fn memory_decides_who_takes_which_stage() {
 }
 
 #[test]
-fn a_blueprint_says_what_is_wrong() {
+fn an_invalid_cluster_spec_says_what_is_wrong() {
     let wrong = |text: &str| ClusterSpec::from_toml(text).unwrap_err();
     assert!(wrong("[[device]]\nid='a'\nspeed=3").contains("speed"));
     assert!(wrong("[[layer]]\nmemory_bytes=3").contains("cost"));

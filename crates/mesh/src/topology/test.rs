@@ -24,7 +24,7 @@ fn names(mesh: &Mesh) -> Vec<String> {
     mesh.groups().map(|group| group.name().to_owned()).collect()
 }
 
-/// All that can be asked of a mesh, and the answers.
+/// Returns the results of all queries of a mesh.
 fn answers(mesh: &Mesh) -> String {
     let mut text = format!("{:?} {:?}", mesh.axes(), mesh.members());
     for group in mesh.groups() {
@@ -48,7 +48,7 @@ fn answers(mesh: &Mesh) -> String {
     text + &format!("\n{statistics:?}")
 }
 
-/// The laws of every layout: who is where, who is together, and what it is called.
+/// Checks the laws of every layout: coordinates, groups and names.
 fn check_laws(mesh: &Mesh) {
     let world = mesh.world_size();
     let axes = mesh.axes().to_vec();

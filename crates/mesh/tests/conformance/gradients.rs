@@ -49,7 +49,7 @@ fn train(group: &Communicator, me: usize, batches: &[usize]) {
             })
             .collect();
         let start: usize = batches[..me].iter().sum();
-        // Of no examples there is no mean: whatever it is, its weight is 0.
+        // Without examples there is no mean: the weight of the rank is 0.
         let mut mine = gradient(&together, &examples[start..start + batches[me]]);
         if batches[me] == 0 {
             mine.fill(f64::NAN);

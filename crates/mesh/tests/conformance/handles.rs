@@ -1,4 +1,4 @@
-//! Handles: calls that were started can be awaited, and on device buffers they follow a stream.
+//! Started calls can be awaited, and on device buffers they follow a stream.
 
 use std::{
     future::Future,
@@ -23,8 +23,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The smallest of runtimes. It sleeps until it is woken, so a waker that is not called is a test that does not end in
-/// time.
+/// A minimal runtime. It parks until woken, so a waker that is not called makes the test time out.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
@@ -46,7 +45,7 @@ pub fn started_calls_can_be_awaited(rank: &Rank) {
     let start = std::time::Instant::now();
     block_on(async {
         for round in 0..50usize {
-            // Now and then a rank is late, so that the others do not find the result there.
+            // Sometimes a rank is late, so that the others have to wait for the result.
             if round % 7 == me {
                 thread::sleep(Duration::from_millis(2));
             }
@@ -56,7 +55,7 @@ pub fn started_calls_can_be_awaited(rank: &Rank) {
             assert_eq!(sum.await.unwrap(), vec![expected; 10]);
             assert_eq!(both.await.unwrap().1, (0..size as u32).collect::<Vec<_>>());
         }
-        // An error is awaited as well.
+        // An error can be awaited too.
         assert!(matches!(
             group.start(Collective::Broadcast(size), vec![], vec![1u8]).await,
             Err(CommError::InvalidArgument { .. })
@@ -81,7 +80,7 @@ pub fn a_group_with_a_device_outlives_its_other_handles(rank: &Rank) {
     assert_eq!(sums.join().unwrap(), [size as u32; 10]);
 }
 
-/// What was queued before a started call comes first, also where it is slow; and started calls come one after another.
+/// Work queued before a started call runs first, even if it is slow; and started calls run in order.
 pub fn started_calls_on_buffers_follow_their_stream(rank: &Rank) {
     let device = Device::cpu();
     let group =
@@ -105,7 +104,7 @@ pub fn started_calls_on_buffers_follow_their_stream(rank: &Rank) {
         let found = stream.download(&gathered).unwrap().wait().unwrap();
         assert!(found.iter().all(|it| *it == expected), "{len} elements of {me}: {:?}", &found[..1]);
     }
-    // A call that cannot be right is an error of the handle, on every rank.
+    // An invalid call is an error of the handle, on every rank.
     let (one, two) = (device.buffer::<u8>(1).unwrap(), device.buffer::<u8>(size + 1).unwrap());
     group.start(&mut stream, Collective::AllGather, Some(&one), Some(&two)).wait().unwrap_err();
     group
@@ -114,7 +113,7 @@ pub fn started_calls_on_buffers_follow_their_stream(rank: &Rank) {
         .unwrap_err();
 }
 
-/// Compute that is queued in the same stream goes on while the call waits for another rank.
+/// Work that is queued in the same stream later runs while the call waits for another rank.
 pub fn what_is_queued_after_a_started_call_does_not_wait_for_it(rank: &Rank) {
     let device = Device::cpu();
     let group =
@@ -132,7 +131,7 @@ pub fn what_is_queued_after_a_started_call_does_not_wait_for_it(rank: &Rank) {
         group.start(stream, Collective::AllReduce(ReduceOp::Sum), None, Some(&data))
     };
     if me == size - 1 {
-        // The others compute before this one has come at all, and say so on another group.
+        // The others compute before this rank makes its call, and report it on another group.
         let told = rank.world.new_group(GroupSpec::new("told", all(rank))).unwrap();
         told.barrier().unwrap();
         start(&mut stream).wait().unwrap();

@@ -1,4 +1,4 @@
-//! A mesh's groups as groups that talk: of every axis, after a reshape, and without a rank that is gone.
+//! Communicators of a mesh: of every axis, after a reshape, and without a rank that has left.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use evener_mesh::{
 
 use crate::Rank;
 
-/// Far below the timeout: whoever is told does not wait for it.
+/// Far below the timeout: a notified rank does not wait for it.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
-/// A mesh of all ranks, by as many axes as there is room for.
+/// Returns a mesh of all ranks, with as many axes as fit.
 fn mesh(rank: &Rank) -> Mesh {
     let size = rank.world.size();
     let devices = (0..size).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete));
@@ -23,7 +23,7 @@ fn mesh(rank: &Rank) -> Mesh {
     Mesh::new(devices).axes(shape).unwrap()
 }
 
-/// Whether the members of a group, and no others, add up what they have.
+/// Checks that exactly the members of a group sum their values.
 fn adds_up(group: &Communicator, rank: &Rank) {
     let mut sum = [1u64 << rank.world.rank()];
     group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
@@ -41,7 +41,7 @@ fn is_stale(group: &Communicator, generation: u64) {
     assert!(matches!(group.new_group("part", group.ranks()), Err(CommError::Stale { .. })));
 }
 
-pub fn every_axis_hands_over_its_group(rank: &Rank) {
+pub fn every_axis_has_a_communicator(rank: &Rank) {
     let (world, me) = (rank.world.communicator(), rank.world.rank());
     let mut mesh = mesh(rank);
     let even: Vec<_> = (0..rank.world.size()).filter(|rank| rank % 2 == 0).rev().collect();
@@ -53,7 +53,7 @@ pub fn every_axis_hands_over_its_group(rank: &Rank) {
         assert_eq!(group.rank(), Some(mesh.coordinate(me, axis).unwrap()));
         assert_eq!(group.timeout(), world.timeout());
         adds_up(&group, rank);
-        // The handle gives the same.
+        // The rank set gives the same communicator.
         adds_up(&expected.connect(world).unwrap(), rank);
     }
     adds_up(&mesh.connect(world, "world").unwrap(), rank);
@@ -78,14 +78,14 @@ pub fn after_a_reshape_old_groups_fail_and_new_ones_work(rank: &Rank) {
     let (world, size) = (rank.world.communicator(), rank.world.size());
     let mut mesh = mesh(rank);
     let (dp, tp) = (mesh.connect(world, "dp").unwrap(), mesh.connect(world, "tp").unwrap());
-    // A mesh on a group of a mesh ends with that too.
+    // A mesh on a group of another mesh ends with that.
     let inner = Mesh::new((0..tp.size()).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete)));
     let inner = inner.axes([("sp", tp.size())]).unwrap();
     let sp = inner.connect(&tp, "sp").unwrap();
     for group in [&dp, &tp, &sp] {
         adds_up(group, rank);
     }
-    // Some ask for a group that the others do not: those of the next arrangement are not taken for it.
+    // Only some ranks connect to this group: groups of the next generation must not match it.
     let own = mesh.add_group("own", 0..size).unwrap();
     let unmet = (rank.world.rank() == 0).then(|| own.connect(world).unwrap());
     world.barrier().unwrap();
@@ -113,7 +113,7 @@ pub fn after_a_reshape_old_groups_fail_and_new_ones_work(rank: &Rank) {
     }
 }
 
-pub fn whoever_waits_for_one_that_has_reshaped_is_told(rank: &Rank) {
+pub fn ranks_that_wait_for_one_that_has_reshaped_are_notified(rank: &Rank) {
     let (world, size) = (rank.world.communicator(), rank.world.size());
     if size < 2 {
         return;
@@ -130,7 +130,7 @@ pub fn whoever_waits_for_one_that_has_reshaped_is_told(rank: &Rank) {
         assert!(start.elapsed() < AT_ONCE, "{error}");
         assert_eq!(error.ranks(), [size - 1], "{error}");
         assert!(error.to_string().contains("which has been reshaped since"), "{error}");
-        // What was started is told as well.
+        // Started calls are notified too.
         let error = second.start_barrier().wait().unwrap_err();
         assert!(start.elapsed() < AT_ONCE, "{error}");
         mesh.reshape([("tp", size)]).unwrap();
@@ -140,13 +140,13 @@ pub fn whoever_waits_for_one_that_has_reshaped_is_told(rank: &Rank) {
     adds_up(&mesh.connect(world, "tp").unwrap(), rank);
 }
 
-/// A call that is under way when its mesh is reshaped succeeds on all ranks, or fails on all.
-pub fn a_reshape_amid_a_call_leaves_no_doubt(rank: &Rank) {
+/// A call in flight when its mesh is reshaped succeeds on all ranks, or fails on all.
+pub fn a_reshape_during_a_call_ends_alike_on_all_ranks(rank: &Rank) {
     let (world, size) = (rank.world.communicator(), rank.world.size());
     let mut mesh = mesh(rank);
     for round in 0..40 {
         let group = mesh.connect(world, "world").unwrap();
-        // Now the others are there before, now after.
+        // The others arrive sometimes before, sometimes after.
         let pause = Duration::from_micros(if round % 2 == 0 { 300 } else { 0 });
         let last = rank.world.rank() == size - 1;
         std::thread::sleep(if last { Duration::ZERO } else { pause });
@@ -166,7 +166,7 @@ pub fn a_reshape_amid_a_call_leaves_no_doubt(rank: &Rank) {
     }
 }
 
-/// The last rank goes, and then the first: both times the others go on, with new ranks in the mesh.
+/// The last rank leaves, and then the first: the others continue, with new ranks in the mesh.
 pub fn a_mesh_goes_on_without_ranks_that_are_gone(rank: &Rank) {
     let (size, me) = (rank.world.size(), rank.world.rank());
     if size < 4 {
@@ -195,7 +195,7 @@ pub fn a_mesh_goes_on_without_ranks_that_are_gone(rank: &Rank) {
         adds_up(&tp, rank);
         dp.barrier().unwrap();
     }
-    // A carrier that was itself a group of the mesh outlasts the arrangement it came from.
+    // A parent communicator that was a group of the mesh outlives its generation.
     let own = mesh.connect(&parent, "dp").unwrap();
     let parent = mesh.rebuild(&own, &[], [("tp", size - 2)]).unwrap();
     is_stale(&own, 2);

@@ -1,4 +1,4 @@
-//! Many calls back to back, with delays at random; several groups at once; calls that were started.
+//! Many calls in a row with random delays, several groups at once, and started calls.
 
 use std::{thread, time::Duration};
 
@@ -10,11 +10,11 @@ use crate::{
     reference::{assert_same, given, next, reduced},
 };
 
-/// A thousand rounds of whatever comes, each rank late now and then.
+/// A thousand rounds of random calls, in which ranks are sometimes late.
 pub fn a_thousand(rank: &Rank) {
     let group =
         rank.world.new_group(GroupSpec::new("rounds", (0..rank.world.size()).collect::<Vec<_>>())).unwrap();
-    let mut dice = 7u64;
+    let mut rng = 7u64;
     let mut delays = 1000 + rank.world.rank() as u64;
     for round in 0..1000u64 {
         match next(&mut delays) % 20 {
@@ -23,9 +23,9 @@ pub fn a_thousand(rank: &Rank) {
             _ => {}
         }
         let mut seed = round << 8;
-        // Small and large take different ways.
-        let len = [3, 100, 5000][(next(&mut dice) % 3) as usize];
-        match next(&mut dice) % 6 {
+        // Small and large vectors take different routes.
+        let len = [3, 100, 5000][(next(&mut rng) % 3) as usize];
+        match next(&mut rng) % 6 {
             0 => all_reduce::<f32>(&group, len, ReduceOp::Sum, &mut seed),
             1 => all_reduce::<i64>(&group, len, ReduceOp::Max, &mut seed),
             2 => broadcast::<u8>(&group, len, &mut seed),
@@ -36,7 +36,7 @@ pub fn a_thousand(rank: &Rank) {
     }
 }
 
-/// Two groups that share ranks, each with calls under way while the other has some.
+/// Two groups that share ranks have calls in flight at the same time.
 pub fn two_groups_at_once(rank: &Rank) {
     let size = rank.world.size();
     if size < 3 {
@@ -65,7 +65,7 @@ pub fn two_groups_at_once(rank: &Rank) {
     }
 }
 
-/// Calls that were started run in order, and a plain call comes after them.
+/// Started calls run in order, and a blocking call runs after them.
 pub fn started_calls_run_in_order(rank: &Rank) {
     let group =
         rank.world.new_group(GroupSpec::new("started", (0..rank.world.size()).collect::<Vec<_>>())).unwrap();

@@ -1,14 +1,13 @@
-//! Faults: whatever one rank does, every other rank gets an error in time, and goes on without it.
-// A rank says what is wrong by panicking, and panics on purpose.
-// A process starts MPI by itself, as programs do.
+//! Faults: if one rank fails in any way, every other rank gets an error in time, and continues without it.
+// Ranks report errors by panicking, and also panic on purpose.
 #![allow(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
 
-#[cfg(target_os = "linux")]
-mod guest;
 mod over_mpi;
 mod random;
 mod script;
+#[cfg(target_os = "linux")]
+mod side_effects;
 
 use std::{
     sync::{
@@ -26,7 +25,7 @@ use evener_mesh::{
 };
 use script::{DEADLINE, Fault, STEPS, TIMEOUT, run, step};
 
-/// Every fault, at every step, with vectors that are copied and vectors that are lent.
+/// Runs a fault at every step, with vectors that are copied and vectors that are lent.
 fn at_every_step(fault: Fault, size: usize) {
     for at in 0..STEPS {
         for len in [5, 3000] {
@@ -50,7 +49,7 @@ fn at_every_step(fault: Fault, size: usize) {
 fn a_rank_that_panics_fails_the_others_at_once() {
     let start = Instant::now();
     at_every_step(Fault::Panics, 4);
-    // Nobody waits for one that has gone.
+    // No rank waits for one that has left.
     assert!(start.elapsed() < TIMEOUT * 2 * STEPS as u32, "{:?}", start.elapsed());
 }
 
@@ -65,12 +64,12 @@ fn a_rank_that_exits_fails_the_others() {
 }
 
 #[test]
-fn a_wrong_size_fails_everybody() {
+fn a_wrong_size_fails_all_ranks() {
     at_every_step(Fault::WrongSize, 4);
 }
 
 #[test]
-fn another_collective_fails_everybody() {
+fn another_collective_fails_all_ranks() {
     at_every_step(Fault::OtherCollective, 4);
 }
 
@@ -92,7 +91,7 @@ fn sending_to_one_that_does_not_receive_ends_in_time() {
         let start = Instant::now();
         let error = match world.rank() {
             0 => world.communicator().send(&[1u8; 2000], 1).unwrap_err(),
-            // Waits for the third, who is waiting for nobody.
+            // Waits for the third rank, which makes no call.
             1 => world.communicator().recv(&mut [0u8; 9], 2).unwrap_err(),
             _ => return thread::sleep(TIMEOUT * 2),
         };
@@ -101,7 +100,7 @@ fn sending_to_one_that_does_not_receive_ends_in_time() {
 }
 
 #[test]
-fn a_failed_exchange_fails_whoever_meets_those_two_next() {
+fn a_failed_exchange_fails_the_next_call_of_all_ranks() {
     ranks(3, |world| {
         let group = world.communicator();
         match world.rank() {
@@ -149,7 +148,7 @@ fn the_longest_timeout_is_none() {
         .into_iter()
         .map(|world| {
             thread::spawn(move || {
-                // One waits long enough to sleep.
+                // One rank waits long enough to sleep.
                 thread::sleep(Duration::from_millis(world.rank() as u64 * 50));
                 (0..STEPS).for_each(|index| step(world.communicator(), index, 3000).unwrap());
                 let device = evener_device::Device::cpu();
@@ -163,7 +162,7 @@ fn the_longest_timeout_is_none() {
 }
 
 #[test]
-fn poison_reaches_everybody() {
+fn poison_reaches_all_ranks() {
     ranks(4, |world| {
         if world.rank() == 3 {
             world.communicator().poison("the loss is no number");
@@ -173,10 +172,10 @@ fn poison_reaches_everybody() {
     });
 }
 
-/// A rank that poisons a group while its own call is under way on another thread: the call gives the right result on
-/// both ranks, or an error on both. Threads that spin beside them keep one rank from its core amid its share.
+/// A rank poisons a group while its own call is in flight on another thread: the call gives the right result on both
+/// ranks, or an error on both. Spinning threads preempt the ranks during their share of the work.
 #[test]
-fn a_group_poisoned_amid_a_call_gives_no_wrong_result() {
+fn a_group_poisoned_during_a_call_gives_no_wrong_result() {
     const LEN: usize = 4_000_000;
     let done = Arc::new(AtomicBool::new(false));
     let spinning: Vec<_> = (0..4)
@@ -211,8 +210,8 @@ fn a_group_poisoned_amid_a_call_gives_no_wrong_result() {
     spinning.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Ranks that come and go at random never disagree about whether a call succeeded, and nobody touches what is not lent
-/// any more: vectors are freed at once.
+/// Ranks that are late at random agree on whether a call succeeded, and no rank accesses memory that is no longer lent:
+/// vectors are freed at once.
 #[test]
 fn late_ranks_and_timeouts_never_disagree() {
     for round in 0..150u64 {
@@ -221,7 +220,7 @@ fn late_ranks_and_timeouts_never_disagree() {
             .into_iter()
             .map(|world| {
                 thread::spawn(move || {
-                    // Around the timeout, so that it is open who gives up on whom.
+                    // Around the timeout, so that any rank may time out first.
                     let delay = (round * 37 + world.rank() as u64 * 101) % 450;
                     thread::sleep(Duration::from_micros(delay));
                     let mut data = vec![world.rank() as f32 + 1.0; 20_000];
@@ -236,10 +235,9 @@ fn late_ranks_and_timeouts_never_disagree() {
     }
 }
 
-/// Threads may share a mesh. Whoever reshapes it then does so for all: one that waits for another is told at once, and
-/// all get the same error.
+/// Threads share a mesh. If one reshapes it, ranks that wait for another are woken at once, and all get the same error.
 #[test]
-fn a_shared_mesh_that_is_reshaped_wakes_whoever_waits() {
+fn a_shared_mesh_that_is_reshaped_wakes_waiting_ranks() {
     let devices = (0..3).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete));
     let mesh = Arc::new(RwLock::new(Mesh::new(devices).axes([("dp", 3)]).unwrap()));
     let threads: Vec<_> = World::local(3)
@@ -251,7 +249,7 @@ fn a_shared_mesh_that_is_reshaped_wakes_whoever_waits() {
                 connected.barrier().unwrap();
                 let start = Instant::now();
                 if world.rank() == 2 {
-                    // The others are waiting by then.
+                    // The other ranks wait by then.
                     thread::sleep(Duration::from_millis(50));
                     mesh.write().unwrap().reshape([("tp", 3)]).unwrap();
                 }

@@ -8,11 +8,11 @@ use evener_mesh::{
     comm::{CommError, Communicator, GroupSpec, ReduceOp, World},
 };
 
-/// How long a call waits for the others.
+/// How long a call waits for the other ranks.
 pub const TIMEOUT: Duration = Duration::from_millis(400);
-/// By then every other rank has its error, on a machine that is busy with other things.
+/// By then every other rank has its error, even on a busy machine.
 pub const DEADLINE: Duration = Duration::from_millis(2000);
-/// How many collectives a run has.
+/// Number of collectives in a run.
 pub const STEPS: usize = 10;
 
 /// What goes wrong.
@@ -20,19 +20,19 @@ pub const STEPS: usize = 10;
 pub enum Fault {
     /// The rank panics.
     Panics,
-    /// The rank does nothing for longer than the timeout, and then goes on as if nothing were.
+    /// The rank does nothing for longer than the timeout, and then continues.
     Hangs,
-    /// The rank goes away.
+    /// The rank leaves.
     Exits,
-    /// The rank gives vectors of another length.
+    /// The rank passes vectors of another length.
     WrongSize,
     /// The rank calls another collective.
     OtherCollective,
-    /// The rank's process is killed, with nothing said.
+    /// The rank's process is killed, without a leave notice.
     Killed,
 }
 
-/// One of the ten collectives, of vectors of any length. Every one is there, small and large alike.
+/// Runs one of the ten collectives, with vectors of any length.
 pub fn step(group: &Communicator, step: usize, len: usize) -> Result<(), CommError> {
     let (me, size) = (group.rank().unwrap(), group.size());
     let mut data = vec![1.0f32; len];
@@ -54,7 +54,7 @@ pub fn step(group: &Communicator, step: usize, len: usize) -> Result<(), CommErr
     Ok(())
 }
 
-/// What the wrong rank does at its step. Gives whether it is still there.
+/// Runs the fault on the faulty rank. Returns whether the rank is still there.
 pub fn go_wrong(group: &Communicator, fault: Fault, at: usize, len: usize) -> bool {
     match fault {
         Fault::Panics => panic!("a panic on purpose"),
@@ -69,7 +69,7 @@ pub fn go_wrong(group: &Communicator, fault: Fault, at: usize, len: usize) -> bo
             std::thread::sleep(TIMEOUT * 2);
             step(group, at, len).expect_err("the others have given up");
         }
-        // A barrier has no size: there it is another collective too.
+        // A barrier has no size: there the fault is another collective too.
         Fault::WrongSize if at != 9 => {
             step(group, at, len + 1).expect_err("sizes differ");
         }
@@ -80,8 +80,8 @@ pub fn go_wrong(group: &Communicator, fault: Fault, at: usize, len: usize) -> bo
     true
 }
 
-/// A rank's run in a group of all, in which the last rank goes wrong at a step. The others get an error in time, rebuild
-/// the group without it, and go on. Gives whether this rank is still there.
+/// Runs one rank of a group of all, in which the last rank fails at a step. The others get an error in time, rebuild
+/// the group without it, and continue. Returns whether this rank is still there.
 pub fn run(world: &World, name: &str, fault: Fault, at: usize, len: usize) -> bool {
     let ranks: Vec<_> = (0..world.size()).collect();
     let wrong = world.size() - 1;
@@ -96,7 +96,7 @@ pub fn run(world: &World, name: &str, fault: Fault, at: usize, len: usize) -> bo
     true
 }
 
-/// What every other rank does: gets an error in time that names the wrong rank, and goes on without it.
+/// Runs every other rank: it gets an error in time that names the faulty rank, and continues without it.
 pub fn survive(
     group: &Communicator,
     what: &str,
@@ -110,7 +110,7 @@ pub fn survive(
     assert_eq!(error.ranks(), [wrong], "{what}: {error}");
     assert!(matches!(group.barrier(), Err(CommError::Poisoned { .. })), "{what}: not beyond use");
     group.rebuild(error.ranks()).unwrap().barrier().unwrap();
-    // And from the mesh, whose devices are then those that are left.
+    // Also rebuilds the mesh, with the remaining devices.
     let devices = (0..group.size()).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete));
     let mut mesh = Mesh::new(devices).axes([("dp", group.size())]).unwrap();
     let parent = mesh.rebuild(group, error.ranks(), [("dp", group.size() - 1)]).unwrap();

@@ -153,7 +153,7 @@ mod with_loom {
     }
 
     /// Another thread of a member closes its slot at any point of the call, as `Communicator::poison` may.
-    fn close_amid_a_call() {
+    fn close_during_a_call() {
         let slots = Arc::new(Slots::new(2));
         let lent: Arc<Vec<Lent>> = Arc::new((0..2).map(|_| Lent(UnsafeCell::new(0))).collect());
         let (other, others, closing) = (slots.clone(), lent.clone(), slots.clone());
@@ -165,15 +165,15 @@ mod with_loom {
     }
 
     #[test]
-    fn a_slot_closed_amid_a_call_changes_nothing_for_those_who_have_arrived() {
+    fn a_slot_closed_during_a_call_changes_nothing_for_members_that_have_arrived() {
         // In every order with two preemptions; with more it takes minutes.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);
-        model.check(close_amid_a_call);
+        model.check(close_during_a_call);
     }
 
     #[test]
-    fn one_that_leaves_fails_the_others_or_has_been_there() {
+    fn a_member_that_leaves_fails_the_others_or_had_arrived() {
         loom::model(|| {
             let slots = Arc::new(Slots::new(2));
             let other = slots.clone();
@@ -200,7 +200,7 @@ mod test {
     use super::{super::arrival::StepState, *};
 
     #[test]
-    fn a_slot_closed_below_a_step_never_reaches_it_and_one_that_was_there_counts() {
+    fn a_slot_closed_below_a_step_never_reaches_it_and_one_that_had_arrived_counts() {
         let slots = Slots::new(3);
         slots.arrive(0, 1).unwrap();
         slots.arrive(1, 1).unwrap();
@@ -214,7 +214,7 @@ mod test {
     }
 
     #[test]
-    fn nobody_is_given_up_who_came_in_the_meantime() {
+    fn a_member_that_arrived_meanwhile_is_not_given_up() {
         let slots = Slots::new(2);
         slots.arrive(0, 1).unwrap();
         slots.arrive(1, 1).unwrap();

@@ -123,11 +123,11 @@ impl Drop for Shared {
         let (rank, size) = (messenger.rank, messenger.size);
         let mut awaited = Vec::new();
         for other in (0..size).filter(|other| *other != rank) {
-            let (finalize_timeout, answer) = (messenger.take(), messenger.take());
+            let (notice, answer) = (messenger.take(), messenger.take());
             if messenger.receive(answer, Some(other), FINALIZE_TAG).is_ok() {
                 awaited.push((other, answer));
             }
-            let _ = messenger.send(finalize_timeout, 0, other, FINALIZE_TAG);
+            let _ = messenger.send(notice, 0, other, FINALIZE_TAG);
         }
         let wait = Backoff::new();
         loop {
@@ -138,10 +138,8 @@ impl Drop for Shared {
             }
             if wait.has_exceeded(self.finalize_timeout) {
                 let missing: Vec<_> = awaited.iter().map(|(rank, _)| *rank).collect();
-                tracing::warn!(
-                    "MPI is not finalized: ranks {missing:?} still use it after {:?}",
-                    self.finalize_timeout
-                );
+                let timeout = self.finalize_timeout;
+                tracing::warn!("MPI is not finalized: ranks {missing:?} still use it after {timeout:?}");
                 return;
             }
             wait.pause();

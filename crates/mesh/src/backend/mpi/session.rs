@@ -458,7 +458,7 @@ mod test {
     }
 
     #[test]
-    fn what_a_failed_group_left_behind_is_not_taken_for_a_message_of_the_next() {
+    fn a_message_of_a_failed_group_is_not_taken_for_one_of_the_next() {
         let header = |identity, call| Header { identity, call, signature: [0; 2], weight: 1.0 };
         let message = |identity, call| {
             let mut bytes = vec![0; HEADER_BYTES];

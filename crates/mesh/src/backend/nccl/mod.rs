@@ -32,7 +32,7 @@ pub(crate) const ID_BYTES: usize = library::ID_BYTES;
 pub(crate) fn new_id() -> Result<[u8; ID_BYTES], String> {
     let nccl = &library::open()?.nccl;
     let mut id = UniqueId([0; ID_BYTES]);
-    // SAFETY: the pointer is to a live identifier.
+    // SAFETY: the pointer is to a live variable.
     nccl.check(unsafe { (nccl.get_unique_id)(&mut id) }, "ncclGetUniqueId")?;
     Ok(id.0)
 }
@@ -133,7 +133,7 @@ impl NcclComm {
         let (nccl, stream, Operands { signature, blocks, .. }) = (self.nccl, self.stream, operands);
         let (input, output) = (operands.input as *mut c_void, operands.output as *mut c_void);
         let (count, kind) = (signature.count as usize, type_number(signature.element));
-        macro_rules! ask {
+        macro_rules! call {
             ($function:ident($($argument:expr),*)) => {
                 ((nccl.$function)($($argument,)* comm, stream), concat!("NCCL's ", stringify!($function)))
             };
@@ -144,18 +144,18 @@ impl NcclComm {
         unsafe {
             match collective {
                 Collective::AllReduce(by) => {
-                    ask!(all_reduce(input, output, count, kind, operation_number(by)))
+                    call!(all_reduce(input, output, count, kind, operation_number(by)))
                 }
                 Collective::Reduce(by, root) => {
-                    ask!(reduce(input, output, count, kind, operation_number(by), root as c_int))
+                    call!(reduce(input, output, count, kind, operation_number(by), root as c_int))
                 }
-                Collective::Broadcast(root) => ask!(broadcast(input, output, count, kind, root as c_int)),
-                Collective::AllGather if blocks.are_even() => ask!(all_gather(input, output, count, kind)),
+                Collective::Broadcast(root) => call!(broadcast(input, output, count, kind, root as c_int)),
+                Collective::AllGather if blocks.are_even() => call!(all_gather(input, output, count, kind)),
                 Collective::ReduceScatter(by) => {
-                    ask!(reduce_scatter(input, output, count, kind, operation_number(by)))
+                    call!(reduce_scatter(input, output, count, kind, operation_number(by)))
                 }
-                Collective::Send(to) => ask!(send(input, count, kind, to as c_int)),
-                Collective::Recv(from) => ask!(recv(output, count, kind, from as c_int)),
+                Collective::Send(to) => call!(send(input, count, kind, to as c_int)),
+                Collective::Recv(from) => call!(recv(output, count, kind, from as c_int)),
                 _ => {
                     let mut code = (nccl.group_start)();
                     let accepted = |code: c_int| [SUCCESS, IN_PROGRESS].contains(&code);

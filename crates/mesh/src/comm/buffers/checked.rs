@@ -67,15 +67,8 @@ impl CallGuard<'_> {
             Collective::Broadcast(_) => input = None,
             _ => {}
         }
-        let (input_blocks, output_blocks) = signature.kind.blocks(size);
-        Ok(CheckedBuffers {
-            collective,
-            signature,
-            input,
-            output,
-            lengths,
-            counts,
-            blocks: input_blocks.max(output_blocks),
-        })
+        let (inputs, outputs) = signature.kind.blocks(size);
+        let blocks = inputs.max(outputs);
+        Ok(CheckedBuffers { collective, signature, input, output, lengths, counts, blocks })
     }
 }

@@ -158,30 +158,26 @@ impl CallGuard<'_> {
             }
             None => None,
         };
-        let (mut input_piece, mut output_piece, count) =
-            (Vec::new(), Vec::new(), checked.signature.count as usize);
+        let (mut sent, mut received, count) = (Vec::new(), Vec::new(), checked.signature.count as usize);
         for start in (0..count).step_by(each) {
             // Elements of a block in this piece.
             let len = |block: &usize| each.min(block.saturating_sub(start));
             if let Some(download) = &mut download {
-                download.next(start, &mut input_piece, timeout).map_err(failed)?;
+                download.next(start, &mut sent, timeout).map_err(failed)?;
             }
             let total = checked.output.iter().flat_map(|(_, blocks)| blocks).map(len).sum();
-            output_piece.resize(total, T::zeroed());
+            received.resize(total, T::zeroed());
             if checked.collective.is_in_place() && download.is_some() {
-                std::mem::swap(&mut input_piece, &mut output_piece);
+                std::mem::swap(&mut sent, &mut received);
             }
             let lengths: Vec<_> = checked.lengths.iter().map(|block| len(block) * size_of::<T>()).collect();
-            let input = if checked.collective.is_in_place() { &[] } else { &input_piece[..] };
-            let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(&mut output_piece));
+            let input = if checked.collective.is_in_place() { &[] } else { &sent[..] };
+            let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(&mut received));
             let signature = Signature { count: len(&count) as u64, ..checked.signature };
-            let weight = checked.collective.weight();
-            self.run(
-                Call { signature, weight, input, output, lengths: &lengths },
-                checked.collective.peer(),
-            )?;
+            let (weight, peer) = (checked.collective.weight(), checked.collective.peer());
+            self.run(Call { signature, weight, input, output, lengths: &lengths }, peer)?;
             if let Some(upload) = &mut upload {
-                upload.put(start, &output_piece, timeout).map_err(failed)?;
+                upload.put(start, &received, timeout).map_err(failed)?;
             }
         }
         upload.map_or(Ok(()), |upload| upload.finish(timeout)).map_err(failed)

@@ -36,7 +36,7 @@ fn with_card_nccl_reduces_on_the_card() {
         }
         group.broadcast(stream, &buffer, 0).unwrap();
         assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), numbers);
-        // Alone, each gives its own to itself.
+        // With one rank, each collective returns its own input.
         type Way<T> = fn(&DeviceCommunicator, &mut Stream, &Buffer<T>, &Buffer<T>) -> Result<()>;
         let ways: [Way<T>; 7] = [
             |group, stream, from, to| group.all_gather(stream, from, to),
@@ -78,7 +78,7 @@ fn with_card_nccl_reduces_on_the_card() {
     group.weighted_all_reduce(&mut stream, &weighted, 2.0).unwrap();
 }
 
-/// Without a card all goes through the host, which is checked beside it: here, that everything gets there.
+/// Without a card all buffers go through the host, which other tests check: here, that every collective exists.
 #[test]
 fn every_collective_of_a_group_with_devices_is_there() {
     let threads: Vec<_> = World::local(2)

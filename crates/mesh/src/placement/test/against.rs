@@ -1,4 +1,4 @@
-//! Cuts and proposals against plain references that try everything.
+//! Splits and proposals against exhaustive references.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::{
     *,
 };
 
-/// Every way to cut layers into stages that are not empty.
+/// Returns all splits of layers into stages that are not empty.
 fn every_cut(layers: Range<usize>, stages: usize) -> Vec<Vec<Range<usize>>> {
     if stages == 1 {
         return if layers.is_empty() { vec![] } else { vec![vec![layers]] };
@@ -42,7 +42,7 @@ fn permutations(count: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// The cost model once more, as plainly as it is documented: the time of a step, or nothing where no cut fits.
+/// The cost model as documented: the time of a step, or `None` if no split fits.
 fn reference(
     properties: &DeviceProperties,
     workload: &Workload,
@@ -116,7 +116,7 @@ fn reference(
     Some(replicas + gradients)
 }
 
-/// Every way to share out micro-batches.
+/// Returns all distributions of micro-batches.
 fn every_share(count: u64, replicas: usize) -> Vec<Vec<u64>> {
     if replicas == 1 {
         return vec![vec![count]];
@@ -131,10 +131,9 @@ fn every_share(count: u64, replicas: usize) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// What is done where there are too many orders to try, where there are few enough to know better: links and memory
-/// are random, which is harder than machines are.
+/// The local search, for few enough orders to try all. Links and memory are random, which is harder than real machines.
 #[test]
-fn changing_places_comes_close_to_the_best_of_all_orders() {
+fn local_search_comes_close_to_the_best_of_all_orders() {
     let mut runner = TestRunner::deterministic();
     let (mut ratios, cases) = (Vec::new(), any_case());
     while ratios.len() < 300 {
@@ -157,7 +156,7 @@ fn changing_places_comes_close_to_the_best_of_all_orders() {
 }
 
 prop_compose! {
-    /// Layers of which no two cost the same, so that no two cuts are alike.
+    /// Layers with different costs, so that no two splits are equal.
     fn any_layers(most: usize)(
         layers in prop::collection::vec((1.0f64..10.0, 0u64..10, 0u64..50, 0u64..50, 0u64..50), 1..=most),
         traffic in any::<bool>(),
@@ -236,14 +235,14 @@ fn properties(members: &[Member], links: &Links) -> DeviceProperties {
     }
 }
 
-/// The least time of a step over every order of the devices.
+/// Returns the least time of a step over all orders of the devices.
 fn least(properties: &DeviceProperties, workload: &Workload, sizes: [usize; 3]) -> Option<f64> {
     let orders = permutations(properties.rates.len());
     let steps = orders.iter().filter_map(|order| reference(properties, workload, sizes, order));
     steps.min_by(f64::total_cmp)
 }
 
-/// What every proposal promises.
+/// Checks what every proposal promises.
 fn check_promises(plan: &Proposal, members: &[Member], workload: &Workload) {
     let mut names: Vec<String> = plan.members.iter().map(ToString::to_string).collect();
     names.sort_unstable();

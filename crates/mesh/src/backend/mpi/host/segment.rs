@@ -84,7 +84,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn what_one_writes_another_reads_and_nothing_else_can_be_opened() {
+    fn a_segment_is_shared_and_other_files_are_refused() {
         let (made, file) = Segment::make(1 << 16).unwrap();
         let (me, number) = (std::process::id(), file.as_raw_fd() as u32);
         let opened = Segment::open(me, number, 1 << 16).unwrap();

@@ -168,7 +168,7 @@ mod test {
     }
 
     #[test]
-    fn a_seat_closed_below_a_step_never_reaches_it_and_one_that_was_there_counts() {
+    fn a_slot_closed_below_a_step_never_reaches_it_and_one_that_had_arrived_counts() {
         let slots = slots(3);
         slots.arrive(0, 1).unwrap();
         slots.arrive(1, 1).unwrap();
@@ -183,7 +183,7 @@ mod test {
     }
 
     #[test]
-    fn nobody_is_given_up_who_came_in_the_meantime() {
+    fn a_member_that_arrived_meanwhile_is_not_given_up() {
         let slots = slots(2);
         slots.arrive(0, 1).unwrap();
         slots.arrive(1, 1).unwrap();
@@ -192,7 +192,7 @@ mod test {
     }
 
     #[test]
-    fn no_two_pages_and_no_page_and_seat_overlap() {
+    fn pages_and_slots_do_not_overlap() {
         let slots = slots(5);
         let mut starts: Vec<_> = (0..5)
             .flat_map(|member| [slots.page(member, 0) as usize, slots.page(member, 1) as usize])

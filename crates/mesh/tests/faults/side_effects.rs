@@ -1,4 +1,4 @@
-//! What a process of several does to be a good guest in its program: in MPI, with signals, with cores and with tags.
+//! Processes check that Evener has no side effects on the program: its MPI, signals, cores and tags.
 
 use std::{
     ffi::{c_int, c_void},
@@ -14,10 +14,10 @@ use crate::{
     script::TIMEOUT,
 };
 
-/// What a process does, by name. Gives whether there is such a thing.
+/// Runs a check by name. Returns whether there is one.
 pub fn run(what: &str) -> bool {
     match what {
-        "Poisoned" => poisoned_amid_a_call(),
+        "Poisoned" => poisoned_during_a_call(),
         "Dead" => dropped_after_one_died(),
         "Idle" => idle_while_waiting(),
         "Tags" => as_many_groups_as_there_are(),
@@ -39,13 +39,13 @@ fn world() -> World {
 }
 
 /// The last rank poisons a group while it waits in a call for the first, which is late. The call ends alike on all ranks.
-fn poisoned_amid_a_call() {
+fn poisoned_during_a_call() {
     let world = world();
     let (rank, size) = (world.rank(), world.size());
     for len in [10, 100_000] {
         let ranks: Vec<_> = (0..size).collect();
         let group = world.new_group(GroupSpec::new("poisoned", ranks).timeout(TIMEOUT * 10)).unwrap();
-        // Not the first call, which finds out how the others are reached.
+        // Not the first call, which chooses the route.
         group.barrier().unwrap();
         if rank == 0 {
             thread::sleep(Duration::from_millis(300));
@@ -67,7 +67,7 @@ fn poisoned_amid_a_call() {
     leave_a_file(world.rank(), 0);
 }
 
-/// The last rank is killed after the last call, so that no group fails. The others end in time all the same.
+/// The last rank is killed after the last call, so that no group fails. The others still end in time.
 fn dropped_after_one_died() {
     let world = World::mpi(TIMEOUT * 2).unwrap();
     let rank = world.rank();
@@ -85,13 +85,13 @@ fn dropped_after_one_died() {
     std::process::exit(0);
 }
 
-/// How long this thread has had a core.
+/// Returns the processor time of this thread.
 fn busy_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// The last rank is late. The others leave their cores to others meanwhile.
+/// The last rank is late. The others do not use their cores meanwhile.
 fn idle_while_waiting() {
     let world = world();
     world.communicator().barrier().unwrap();
@@ -105,7 +105,7 @@ fn idle_while_waiting() {
     leave_a_file(world.rank(), 0);
 }
 
-/// More groups, one after another, than there are tags for at a time: some have the tags of others before.
+/// Creates more groups, one after another, than there are tags: some reuse the tags of earlier groups.
 fn as_many_groups_as_there_are() {
     let world = world();
     for index in 0..200_000 {
@@ -115,7 +115,7 @@ fn as_many_groups_as_there_are() {
     leave_a_file(world.rank(), 0);
 }
 
-/// Whether `SIGUSR1` is ignored and whether it is handled, as the status of a process says.
+/// Returns whether `SIGUSR1` is ignored and whether it is handled, from the status of a process.
 fn user_signal(status: &str) -> [bool; 2] {
     ["SigIgn:", "SigCgt:"].map(|field| {
         let mask = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
@@ -127,7 +127,8 @@ fn own_signal() -> [bool; 2] {
     user_signal(&std::fs::read_to_string("/proc/self/status").unwrap())
 }
 
-/// The signal of MPICH's launcher ends nobody, and is what it was for the children, and for this process afterwards.
+/// The signal of MPICH's launcher kills no process, and its action is unchanged for children, and for this process
+/// afterwards.
 fn signals_as_before() {
     let before = own_signal();
     assert_eq!(before, [false, false]);
@@ -145,7 +146,7 @@ fn signals_as_before() {
     leave_a_file(rank, 0);
 }
 
-/// MPI as a program has it that starts it by itself. Handles are wide enough for every library.
+/// An MPI that the program initializes itself. Handles are wide enough for every library.
 struct Program {
     library: Library,
     world: usize,
@@ -158,7 +159,7 @@ impl Program {
             "MPICH" => ["libmpich.so.12", "libmpi.so.12"],
             _ => ["libmpi_abi.so.1", "libmpi_abi.so"],
         };
-        // SAFETY: MPI libraries run nothing but their own constructors when they are opened.
+        // SAFETY: MPI libraries only run their own constructors when they are opened.
         let open = |name: &&str| unsafe { Library::open(Some(*name), RTLD_NOW | RTLD_GLOBAL) }.ok();
         let library = names.iter().find_map(open).expect("no MPI library");
         // SAFETY: only the address of the variable is taken.
@@ -167,11 +168,11 @@ impl Program {
             Err(_) if names[0].contains("abi") => 0x101,
             Err(_) => 0x4400_0000,
         };
-        // As `mpi_abi.h` of the standard has it.
+        // The values of the standard's `mpi_abi.h`.
         let threads =
             if names[0].contains("abi") { [0, 1024, 2048, 4096][threads as usize] } else { threads };
         let (mut provided, none) = (0, std::ptr::null_mut::<c_void>());
-        // SAFETY: as the standard declares it; the pointer is to a live variable.
+        // SAFETY: the type is that of the MPI standard; the pointer is to a live variable.
         let code = unsafe {
             let init = library
                 .get::<unsafe extern "C" fn(*mut c_void, *mut c_void, c_int, *mut c_int) -> c_int>(
@@ -184,10 +185,10 @@ impl Program {
         Program { library, world }
     }
 
-    /// What becomes of errors on the world.
+    /// Returns the error handler of the world communicator.
     fn error_handler(&self) -> usize {
         let mut handler = 0;
-        // SAFETY: as the standard declares it; there is room for a handle of either width.
+        // SAFETY: the type is that of the MPI standard; `handler` can hold a handle of either width.
         let code = unsafe {
             let get = self
                 .library
@@ -200,7 +201,7 @@ impl Program {
     }
 
     fn end(self) {
-        // SAFETY: as the standard declares them.
+        // SAFETY: the types are those of the MPI standard.
         let codes = unsafe {
             let barrier = self.library.get::<unsafe extern "C" fn(usize) -> c_int>(b"MPI_Barrier").unwrap();
             let finalize = self.library.get::<unsafe extern "C" fn() -> c_int>(b"MPI_Finalize").unwrap();
@@ -210,15 +211,14 @@ impl Program {
     }
 }
 
-/// Of several libraries on the machine, the one that the program has started is used.
+/// Of several libraries on the machine, the one that the program has initialized is used.
 fn found_where_the_program_has_it() {
     let program = Program::start(3);
     leave_a_file(world().rank(), 0);
     program.end();
 }
 
-/// An MPI that the program has started is as it was, during and after; one that allows calls from one thread alone is
-/// refused.
+/// An MPI that the program has initialized is unchanged, during and after; one for a single thread is refused.
 fn started_by_the_program(threads: c_int) {
     let program = Program::start(threads);
     let before = (program.error_handler(), own_signal());
