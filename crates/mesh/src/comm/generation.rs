@@ -14,13 +14,13 @@ use super::inner::Inner;
 /// generation.
 ///
 /// ```
-/// use evener_mesh::comm::{World, CommError, GroupSpec, ReduceOp, Generation};
+/// use evener_mesh::comm::{CommError, Generation, GroupSpec, ReduceOp, World};
 ///
-/// let term = Generation::new(4);
+/// let generation = Generation::new(4);
 /// let world = World::local(1).remove(0);
-/// let group = world.new_group(GroupSpec::new("tp_0", [0]).term(&term))?;
+/// let group = world.new_group(GroupSpec::new("tp_0", [0]).generation(&generation))?;
 /// group.all_reduce(&mut [1.0f32], ReduceOp::Sum)?;
-/// term.end();
+/// generation.end();
 /// assert!(matches!(group.barrier(), Err(CommError::Stale { generation: 4, .. })));
 /// # Ok::<(), CommError>(())
 /// ```

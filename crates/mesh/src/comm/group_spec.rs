@@ -10,8 +10,8 @@ use super::generation::Generation;
 /// use std::time::Duration;
 /// use evener_mesh::comm::GroupSpec;
 ///
-/// let members = GroupSpec::new("tp_0", [2, 3]).timeout(Duration::from_secs(5));
-/// assert_eq!(members.ranks(), [2, 3]);
+/// let spec = GroupSpec::new("tp_0", [2, 3]).timeout(Duration::from_secs(5));
+/// assert_eq!(spec.ranks(), [2, 3]);
 /// ```
 #[derive(Debug, Clone)]
 pub struct GroupSpec {

@@ -5,7 +5,7 @@
 //! result on every rank of the group, or an error on every rank within the group's timeout.
 //!
 //! ```
-//! use evener_mesh::comm::{World, ReduceOp};
+//! use evener_mesh::comm::{ReduceOp, World};
 //!
 //! let ranks: Vec<_> = World::local(4)
 //!     .into_iter()

@@ -13,7 +13,7 @@ impl Communicator {
     /// Starts a [`call`](Communicator::call). The result has the input and the output.
     ///
     /// ```
-    /// use evener_mesh::comm::{World, ReduceOp, Collective};
+    /// use evener_mesh::comm::{Collective, ReduceOp, World};
     ///
     /// let world = World::local(1).remove(0);
     /// let first = world.communicator().start(Collective::AllGather, vec![1.0f64, 2.0], vec![0.0; 2]);

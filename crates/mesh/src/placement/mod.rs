@@ -60,6 +60,6 @@ pub use self::{
     links::Links,
     planner::{Planner, Proposal, RateSource, SearchMethod},
     predict::{ReplicaPlan, StagePlan},
-    split::{LayerSplit, StageCapacity, split},
+    split::{LayerSplit, StageCapacity, split_layers},
     workload::{Layer, Workload},
 };

@@ -32,16 +32,16 @@ pub struct LayerSplit {
 /// and of such splits the sum of all stages' times is the least. The result is exact.
 ///
 /// ```
-/// use evener_mesh::placement::{Layer, StageCapacity, cut};
+/// use evener_mesh::placement::{Layer, StageCapacity, split_layers};
 ///
 /// let layers = [4.0, 1.0, 1.0, 1.0, 1.0].map(|cost| Layer { cost, ..Layer::default() });
 /// let stages = [2.0, 2.0].map(|rate_per_s| StageCapacity { rate_per_s, memory_bytes: None });
-/// let cut = cut(&layers, &stages)?;
-/// assert_eq!(cut.stages, [0..1, 1..5]);
-/// assert_eq!(cut.slowest_s, 2.0);
+/// let split = split_layers(&layers, &stages)?;
+/// assert_eq!(split.stages, [0..1, 1..5]);
+/// assert_eq!(split.slowest_s, 2.0);
 /// # Ok::<(), evener_mesh::placement::PlacementError>(())
 /// ```
-pub fn split(layers: &[Layer], stages: &[StageCapacity]) -> Result<LayerSplit, PlacementError> {
+pub fn split_layers(layers: &[Layer], stages: &[StageCapacity]) -> Result<LayerSplit, PlacementError> {
     check_costs(layers)?;
     for (index, stage) in stages.iter().enumerate() {
         let rate = stage.rate_per_s;

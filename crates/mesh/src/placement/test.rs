@@ -27,7 +27,7 @@ fn ids(plan: &Proposal, group: &str) -> Vec<String> {
 fn a_stage_gets_layers_by_its_rate() {
     let layers = vec![layer(1.0); 12];
     let stages = [3.0, 2.0, 1.0].map(|rate_per_s| StageCapacity { rate_per_s, memory_bytes: None });
-    let split = split(&layers, &stages).unwrap();
+    let split = split_layers(&layers, &stages).unwrap();
     assert_eq!(split.stages, [0..6, 6..10, 10..12]);
     assert_eq!(split.slowest_s, 2.0);
 }
@@ -37,37 +37,41 @@ fn memory_overrules_rate() {
     let layers = vec![Layer { cost: 1.0, memory_bytes: 10, ..Layer::default() }; 8];
     let stages = [(100.0, Some(20)), (1.0, None)]
         .map(|(rate_per_s, memory_bytes)| StageCapacity { rate_per_s, memory_bytes });
-    assert_eq!(split(&layers, &stages).unwrap().stages, [0..2, 2..8]);
+    assert_eq!(split_layers(&layers, &stages).unwrap().stages, [0..2, 2..8]);
     let tight = [(100.0, Some(19)), (1.0, Some(69))]
         .map(|(rate_per_s, memory_bytes)| StageCapacity { rate_per_s, memory_bytes });
-    let refused = split(&layers, &tight).unwrap_err().to_string();
+    let refused = split_layers(&layers, &tight).unwrap_err().to_string();
     assert!(refused.contains("they need 80 bytes of the 88 bytes"), "{refused}");
     let small = tight.map(|stage| StageCapacity { memory_bytes: Some(9), ..stage });
     assert!(
-        split(&layers, &small)
+        split_layers(&layers, &small)
             .unwrap_err()
             .to_string()
             .contains("80 bytes, and the stages have 18 bytes: 62 bytes too")
     );
     let large = [Layer { memory_bytes: 25, ..layer(1.0) }, layer(1.0), layer(1.0)];
-    let refused = split(&large, &stages.map(|stage| StageCapacity { memory_bytes: Some(20), ..stage }));
+    let refused =
+        split_layers(&large, &stages.map(|stage| StageCapacity { memory_bytes: Some(20), ..stage }));
     assert!(refused.unwrap_err().to_string().contains("the largest layer needs 25 bytes"));
 }
 
 #[test]
 fn invalid_input_is_not_split() {
     let stage = |rate_per_s| StageCapacity { rate_per_s, memory_bytes: None };
-    let few = split(&[layer(1.0)], &[stage(1.0), stage(1.0)]).unwrap_err();
+    let few = split_layers(&[layer(1.0)], &[stage(1.0), stage(1.0)]).unwrap_err();
     assert_eq!(few, PlacementError::TooFewLayers { layers: 1, stages: 2 });
-    assert!(split(&[], &[]).is_err());
+    assert!(split_layers(&[], &[]).is_err());
     for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(
-            matches!(split(&[layer(1.0)], &[stage(rate)]), Err(PlacementError::InvalidNumber { .. })),
+            matches!(split_layers(&[layer(1.0)], &[stage(rate)]), Err(PlacementError::InvalidNumber { .. })),
             "{rate}"
         );
     }
     for cost in [-1.0, f64::NAN, f64::INFINITY] {
-        assert!(matches!(split(&[layer(cost)], &[stage(1.0)]), Err(PlacementError::Workload(_))), "{cost}");
+        assert!(
+            matches!(split_layers(&[layer(cost)], &[stage(1.0)]), Err(PlacementError::Workload(_))),
+            "{cost}"
+        );
     }
 }
 

@@ -17,7 +17,7 @@ impl Mesh {
     ///
     /// ```
     /// use evener_device::DeviceKind;
-    /// use evener_mesh::{Member, Mesh, comm::{World, CommError, ReduceOp}};
+    /// use evener_mesh::{Member, Mesh, comm::{CommError, ReduceOp, World}};
     ///
     /// let ranks: Vec<_> = World::local(4)
     ///     .into_iter()
@@ -59,7 +59,7 @@ impl Mesh {
     ///
     /// ```
     /// use evener_device::DeviceKind;
-    /// use evener_mesh::{Member, Mesh, comm::{World, CommError, ReduceOp}};
+    /// use evener_mesh::{Member, Mesh, comm::{CommError, ReduceOp, World}};
     ///
     /// let mut worlds = World::local(3);
     /// drop(worlds.remove(1));

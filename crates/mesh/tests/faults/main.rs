@@ -1,5 +1,6 @@
 //! Faults: if one rank fails in any way, every other rank gets an error in time, and continues without it.
 // Ranks report errors by panicking, and also panic on purpose.
+// A process initializes MPI itself, as programs do.
 #![allow(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
 

@@ -183,7 +183,7 @@ impl Launch<'_> {
     }
 
     /// Runs both in shared memory and by messages.
-    fn either_way(self, what: &str, wanted: usize) {
+    fn both_routes(self, what: &str, wanted: usize) {
         for messages in [false, true] {
             Launch { messages, ..self }.survive(what, wanted);
         }
@@ -232,7 +232,7 @@ mod with_openmpi {
     #[test]
     #[ignore = "needs Open MPI"]
     fn a_group_poisoned_during_a_call_gives_the_same_on_every_rank() {
-        LAUNCH.either_way("Poisoned:", RANKS);
+        LAUNCH.both_routes("Poisoned:", RANKS);
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod with_openmpi {
     #[test]
     #[ignore = "needs Open MPI"]
     fn ranks_that_wait_leave_their_cores_to_others() {
-        LAUNCH.either_way("Idle:", RANKS);
+        LAUNCH.both_routes("Idle:", RANKS);
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod with_mpich {
     #[test]
     #[ignore = "needs MPICH"]
     fn a_group_poisoned_during_a_call_gives_the_same_on_every_rank() {
-        LAUNCH.either_way("Poisoned:", RANKS);
+        LAUNCH.both_routes("Poisoned:", RANKS);
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod with_mpich {
     #[test]
     #[ignore = "needs MPICH"]
     fn ranks_that_wait_leave_their_cores_to_others() {
-        LAUNCH.either_way("Idle:", RANKS);
+        LAUNCH.both_routes("Idle:", RANKS);
     }
 
     #[test]

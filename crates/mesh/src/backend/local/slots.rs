@@ -126,7 +126,7 @@ mod with_loom {
         success
     }
 
-    fn meet(hasty: &'static [bool]) {
+    fn run_members(hasty: &'static [bool]) {
         let slots = Arc::new(Slots::new(hasty.len()));
         let lent: Arc<Vec<Lent>> = Arc::new(hasty.iter().map(|_| Lent(UnsafeCell::new(0))).collect());
         let threads: Vec<_> = (1..hasty.len())
@@ -144,12 +144,12 @@ mod with_loom {
     #[test]
     fn all_succeed_or_none_does_and_nothing_lent_is_touched_after_it_was_taken_back() {
         for hasty in [&[true, false][..], &[true, true]] {
-            loom::model(move || meet(hasty));
+            loom::model(move || run_members(hasty));
         }
         // In every order with one preemption; with more it takes minutes.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(1);
-        model.check(|| meet(&[true, false, false]));
+        model.check(|| run_members(&[true, false, false]));
     }
 
     /// Another thread of a member closes its slot at any point of the call, as `Communicator::poison` may.

@@ -31,7 +31,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn everything_arrives_from_and_to_any_place_in_any_length() {
+    fn any_length_is_copied_from_and_to_any_alignment() {
         let from: Vec<u8> = (0..1000u32).map(|it| (it * 7) as u8).collect();
         for (start, end) in [(0, 0), (0, 1000), (1, 1000), (3, 20), (16, 144), (5, 6)] {
             for shift in 0..17 {

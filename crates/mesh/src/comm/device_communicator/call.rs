@@ -40,7 +40,7 @@ impl DeviceCommunicator {
     ///
     /// ```
     /// use evener_device::Device;
-    /// use evener_mesh::comm::{World, ReduceOp, Collective};
+    /// use evener_mesh::comm::{Collective, ReduceOp, World};
     ///
     /// let world = World::local(1).remove(0);
     /// let device = Device::cpu();

@@ -29,7 +29,7 @@ const CARD_BYTES: usize = 256;
 ///
 /// ```
 /// use evener_device::Device;
-/// use evener_mesh::comm::{World, ReduceOp};
+/// use evener_mesh::comm::{ReduceOp, World};
 ///
 /// let world = World::local(1).remove(0);
 /// let device = Device::cpu();

@@ -10,14 +10,14 @@ use super::{
 };
 
 /// Returns all splits of layers into stages that are not empty.
-fn every_cut(layers: Range<usize>, stages: usize) -> Vec<Vec<Range<usize>>> {
+fn every_split(layers: Range<usize>, stages: usize) -> Vec<Vec<Range<usize>>> {
     if stages == 1 {
         return if layers.is_empty() { vec![] } else { vec![vec![layers]] };
     }
     let firsts = layers.start + 1..layers.end;
     firsts
         .flat_map(|end| {
-            every_cut(end..layers.end, stages - 1).into_iter().map(move |mut rest| {
+            every_split(end..layers.end, stages - 1).into_iter().map(move |mut rest| {
                 rest.insert(0, layers.start..end);
                 rest
             })
@@ -85,8 +85,8 @@ fn reference(
     };
     let together =
         |s: usize, range: &Range<usize>| dp as f64 / (0..dp).map(|d| 1.0 / seconds(d, s, range)).sum::<f64>();
-    let cuts = every_cut(0..layers.len(), pp);
-    let fitting = cuts.iter().filter(|split| split.iter().enumerate().all(|(s, range)| fits(s, range)));
+    let splits = every_split(0..layers.len(), pp);
+    let fitting = splits.iter().filter(|split| split.iter().enumerate().all(|(s, range)| fits(s, range)));
     let split = fitting.min_by(|a, b| {
         let times = |split: &Vec<Range<usize>>| -> Vec<f64> {
             split.iter().enumerate().map(|(s, range)| together(s, range)).collect()
@@ -276,7 +276,7 @@ fn check_promises(plan: &Proposal, members: &[Member], workload: &Workload) {
 
 proptest! {
     #[test]
-    fn no_cut_beats_the_cut(
+    fn no_split_beats_the_split(
         layers in any_layers(9),
         stages in prop::collection::vec((0.1f64..10.0, prop::option::of(5u64..60)), 1..=5),
     ) {
@@ -292,14 +292,14 @@ proptest! {
         let times = |split: &[Range<usize>]| -> Vec<f64> {
             split.iter().enumerate().map(|(stage, range)| time(stage, range)).collect()
         };
-        let cuts = every_cut(0..layers.len(), stages.len());
-        let best = cuts.iter().filter(|split| split.iter().enumerate().all(|(stage, range)| fits(stage, range)))
+        let splits = every_split(0..layers.len(), stages.len());
+        let best = splits.iter().filter(|split| split.iter().enumerate().all(|(stage, range)| fits(stage, range)))
             .map(|split| times(split))
             .map(|times| (times.iter().copied().fold(0.0, f64::max), times.iter().sum::<f64>()))
             .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        match (split(&layers, &stages), best) {
+        match (split_layers(&layers, &stages), best) {
             (Ok(split), Some((slowest, sum))) => {
-                prop_assert!(cuts.contains(&split.stages));
+                prop_assert!(splits.contains(&split.stages));
                 prop_assert!(split.stages.iter().enumerate().all(|(stage, range)| fits(stage, range)));
                 let own = times(&split.stages);
                 prop_assert!((split.slowest_s - slowest).abs() <= slowest * 1e-9, "{} {slowest}", split.slowest_s);
