@@ -84,9 +84,9 @@
 //!
 //! # Arrange them as a mesh
 //!
-//! A [`Mesh`](mesh::Mesh) gives each device a rank and arranges the ranks by named axes. A layout that does not fit is
-//! refused with what would; groups have names that follow from the axes. [`mesh::placement`] says which device should
-//! be where, and how well that would go.
+//! A [`Mesh`](mesh::Mesh) gives each device a rank and arranges the ranks by named axes, which also name the groups. The
+//! error of a layout that does not fit says what would fit. [`mesh::placement`] proposes which device takes which rank,
+//! and predicts the time; [`mesh::comm`] has the collectives between ranks.
 //!
 //! ```
 //! use evener::{DeviceKind, mesh::{Member, Mesh}};
@@ -129,7 +129,7 @@ pub use evener_device::*;
 /// Merkle trees over a pool: roots, trees and proofs.
 #[cfg(feature = "merkle")]
 pub use evener_merkle as merkle;
-/// Who talks to whom: meshes of devices, their groups, and where which device should be.
+/// Meshes of devices, placement of a model on them, and collectives between their ranks.
 #[cfg(feature = "mesh")]
 pub use evener_mesh as mesh;
 /// All of the scheduler: its settings, decisions, reports and simulator.

@@ -30,7 +30,7 @@ pub(crate) unsafe fn called(
     vectors: Vectors<'_>,
     range: Range<usize>,
 ) {
-    // SAFETY: the caller promises it.
+    // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
     unsafe {
         match signature.operation {
             Some(operation) => reduce(signature.element, operation, vectors, range),
@@ -52,7 +52,7 @@ pub(crate) unsafe fn reduce(
 ) {
     macro_rules! dispatch {
         ($element:ty, $plain:ty, $mean:ty) => {{
-            // SAFETY: the caller promises it.
+            // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
             unsafe {
                 match operation {
                     ReduceOp::Sum => fold::<$element, $plain>(vectors, range, Number::sum, None),
@@ -91,7 +91,7 @@ pub(crate) unsafe fn weighted(
     vectors: Vectors<'_>,
     range: Range<usize>,
 ) {
-    // SAFETY: the caller promises it.
+    // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
     unsafe {
         match element {
             ElementType::F32 => weigh::<f32, Wide<f64>>(weights, vectors, range),
@@ -180,7 +180,7 @@ unsafe fn weigh<T: Copy, A: Accumulate<T, Number: Weigh>>(
 /// Every output is writable for the length of `result` from `start` on, and does not overlap it.
 unsafe fn copy_out<T: Copy>(result: &[T], outputs: &[*mut u8], start: usize) {
     for output in outputs {
-        // SAFETY: the caller promises it.
+        // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
         unsafe {
             std::ptr::copy_nonoverlapping(result.as_ptr(), output.cast::<T>().add(start), result.len())
         };

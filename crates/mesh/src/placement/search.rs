@@ -131,7 +131,7 @@ impl<'a> Searcher<'a> {
         loop {
             let mut helped = false;
             for step in swaps(&best.arrangement) {
-                let Some(arrangement) = self.take(&step, &best.arrangement) else { continue };
+                let Some(arrangement) = self.apply(&step, &best.arrangement) else { continue };
                 *budget -= self.effort(arrangement.pp);
                 if *budget < 0.0 {
                     return best;
@@ -162,13 +162,13 @@ impl<'a> Searcher<'a> {
 
     fn exhaustive(&self, [tp, pp, dp]: [usize; 3]) -> Option<Candidate> {
         let listed = Arrangement { tp, pp, dp, order: self.starting_orders[0].clone() };
-        let mut kinds = self.classes.clone();
-        kinds.sort_unstable();
-        let mut next = Some(kinds);
+        let mut sequence = self.classes.clone();
+        sequence.sort_unstable();
+        let mut next = Some(sequence);
         let permutations = std::iter::from_fn(|| {
-            let kinds = next.take()?;
-            let order = self.devices_of(&kinds);
-            next = next_permutation(kinds);
+            let sequence = next.take()?;
+            let order = self.devices_of(&sequence);
+            next = next_permutation(sequence);
             Some(Arrangement { tp, pp, dp, order })
         });
         best(
@@ -179,24 +179,24 @@ impl<'a> Searcher<'a> {
     }
 
     /// Returns devices of these classes, in listed order within a class.
-    fn devices_of(&self, kinds: &[usize]) -> Vec<usize> {
+    fn devices_of(&self, sequence: &[usize]) -> Vec<usize> {
         let mut next = vec![0; self.classes.len()];
-        let device = |kind: usize| {
-            let from = next[kind];
-            let candidate = (from..self.classes.len()).find(|&device| self.classes[device] == kind);
-            let device = candidate.unwrap_or(from);
-            next[kind] = device + 1;
+        let device = |class: usize| {
+            let from = next[class];
+            let found = (from..self.classes.len()).find(|&device| self.classes[device] == class);
+            let device = found.unwrap_or(from);
+            next[class] = device + 1;
             device
         };
-        kinds.iter().copied().map(device).collect()
+        sequence.iter().copied().map(device).collect()
     }
 
     /// Returns the number of assignments, devices of one class not told apart.
     fn permutations(&self) -> f64 {
         let mut seen = vec![0.0; self.classes.len()];
-        let permutations = self.classes.iter().enumerate().fold(1.0, |permutations, (index, &kind)| {
-            seen[kind] += 1.0;
-            permutations * (index + 1) as f64 / seen[kind]
+        let permutations = self.classes.iter().enumerate().fold(1.0, |permutations, (index, &class)| {
+            seen[class] += 1.0;
+            permutations * (index + 1) as f64 / seen[class]
         });
         f64::round(permutations)
     }
@@ -207,7 +207,7 @@ impl<'a> Searcher<'a> {
     }
 
     /// Returns the arrangement after some swaps, or `None` if they only swap devices of one class.
-    fn take(&self, step: &[(usize, usize)], arrangement: &Arrangement) -> Option<Arrangement> {
+    fn apply(&self, step: &[(usize, usize)], arrangement: &Arrangement) -> Option<Arrangement> {
         let order = &arrangement.order;
         let changes = |&(one, other): &(usize, usize)| self.classes[order[one]] != self.classes[order[other]];
         step.iter().any(changes).then(|| {
@@ -264,15 +264,15 @@ fn classes(properties: &DeviceProperties) -> Vec<usize> {
                 .filter(|&third| third != one && third != other)
                 .all(|third| properties.bandwidth[one][third] == properties.bandwidth[other][third])
     };
-    let (mut kinds, mut firsts): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+    let (mut sequence, mut firsts): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     for device in 0..count {
-        let kind = firsts.iter().position(|&first| alike(first, device)).unwrap_or(firsts.len());
-        if kind == firsts.len() {
+        let class = firsts.iter().position(|&first| alike(first, device)).unwrap_or(firsts.len());
+        if class == firsts.len() {
             firsts.push(device);
         }
-        kinds.push(kind);
+        sequence.push(class);
     }
-    kinds
+    sequence
 }
 
 /// Takes devices out at a distance until none is left.
@@ -287,12 +287,12 @@ fn shuffle(mut devices: Vec<usize>, distance: usize) -> Vec<usize> {
 }
 
 /// Returns the next permutation of numbers, or `None` after the last.
-fn next_permutation(mut kinds: Vec<usize>) -> Option<Vec<usize>> {
-    let pivot = kinds.windows(2).rposition(|pair| pair[0] < pair[1])?;
-    let larger = kinds.iter().rposition(|&kind| kind > kinds[pivot])?;
-    kinds.swap(pivot, larger);
-    kinds[pivot + 1..].reverse();
-    Some(kinds)
+fn next_permutation(mut sequence: Vec<usize>) -> Option<Vec<usize>> {
+    let pivot = sequence.windows(2).rposition(|pair| pair[0] < pair[1])?;
+    let larger = sequence.iter().rposition(|&class| class > sequence[pivot])?;
+    sequence.swap(pivot, larger);
+    sequence[pivot + 1..].reverse();
+    Some(sequence)
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl Axes {
         }
         for (index, Axis { name, size }) in axes.iter().enumerate() {
             if !is_axis_name(name) {
-                return Err(LayoutError::AxisName { name: name.clone() });
+                return Err(LayoutError::InvalidAxisName { name: name.clone() });
             }
             if axes[..index].iter().any(|before| before.name == *name) {
                 return Err(LayoutError::DuplicateAxis { name: name.clone() });

@@ -26,14 +26,14 @@ pub enum LayoutError {
     /// There are no axes.
     #[error("a mesh needs at least one axis: `dp` of size {world} would be one")]
     NoAxes {
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
     /// The name of an axis is invalid. Group names are made of axis names, numbers and underscores.
     #[error(
         "invalid axis name `{name}`: use lowercase letters and hyphens, with a letter first, and not `world`"
     )]
-    AxisName {
+    InvalidAxisName {
         /// The name.
         name: String,
     },
@@ -48,7 +48,7 @@ pub enum LayoutError {
     ZeroSize {
         /// The axis.
         axis: String,
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
     /// The product of the sizes is not the number of ranks.
@@ -56,39 +56,39 @@ pub enum LayoutError {
     SizeMismatch {
         /// The requested axes.
         axes: Vec<Axis>,
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
     /// The mesh has no such axis.
     #[error("there is no axis `{axis}`: this mesh has {}", .axes.join(", "))]
     UnknownAxis {
-        /// What was asked for.
+        /// The request.
         axis: String,
-        /// What there is.
+        /// The existing ones.
         axes: Vec<String>,
     },
     /// There is no such rank.
     #[error("there is no rank {rank}: {}", ranks_text(0, *.world))]
     UnknownRank {
-        /// What was asked for.
+        /// The request.
         rank: usize,
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
     /// There is no rank at these coordinates.
     #[error("no rank is at {coordinates:?}: the axes, outermost first, are {}", axes_text(.axes))]
     UnknownCoordinates {
-        /// What was asked for.
+        /// The request.
         coordinates: Vec<usize>,
-        /// What there is.
+        /// The existing ones.
         axes: Vec<Axis>,
     },
     /// The mesh has no such group.
     #[error("there is no group `{name}`: this mesh has {}", some_of(.groups))]
     UnknownGroup {
-        /// What was asked for.
+        /// The request.
         name: String,
-        /// What there is.
+        /// The existing ones.
         groups: Vec<String>,
     },
     /// `world` is reserved for the group of all ranks.
@@ -96,7 +96,7 @@ pub enum LayoutError {
     ReservedName,
     /// The name of a group is invalid.
     #[error("invalid group name `{name}`: use a name without spaces")]
-    GroupName {
+    InvalidGroupName {
         /// The name.
         name: String,
     },
@@ -119,7 +119,7 @@ pub enum LayoutError {
     EmptyGroup {
         /// The group.
         name: String,
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
     /// A group has a rank that is not in the mesh.
@@ -129,7 +129,7 @@ pub enum LayoutError {
         name: String,
         /// The rank.
         rank: usize,
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
     /// A group has a rank twice.
@@ -143,7 +143,7 @@ pub enum LayoutError {
     /// The rank or group rank is not in this group.
     #[error("{asked} is not in group `{group}`, which has ranks {ranks:?}")]
     NotInGroup {
-        /// What was asked for.
+        /// The request.
         asked: String,
         /// The group.
         group: String,
@@ -152,8 +152,8 @@ pub enum LayoutError {
     },
     /// The mesh was reshaped after this rank set was returned.
     #[error(
-        "group `{group}` is from generation {generation} of its mesh, which is at {current} since a reshape: ask the mesh for \
-         its groups again"
+        "group `{group}` is from generation {generation} of its mesh, which a reshape raised to {current}: ask the \
+         mesh for its groups again"
     )]
     Stale {
         /// The group.

@@ -254,7 +254,7 @@ impl Mesh {
             return Err(LayoutError::ReservedName);
         }
         if name.is_empty() || name.contains(char::is_whitespace) {
-            return Err(LayoutError::GroupName { name });
+            return Err(LayoutError::InvalidGroupName { name });
         }
         if self.axes.index(&name).is_ok() {
             return Err(LayoutError::GroupNamedAsAxis { name });

@@ -222,8 +222,8 @@ fn custom_groups_keep_their_order_and_are_checked() {
         LayoutError::GroupOutOfRange { name: "far".into(), rank: 4, world: 4 }
     );
     assert_eq!(refused("twice", &[1, 2, 1]), LayoutError::DuplicateRank { name: "twice".into(), rank: 1 });
-    assert_eq!(refused("a b", &[1]), LayoutError::GroupName { name: "a b".into() });
-    assert_eq!(refused("", &[1]), LayoutError::GroupName { name: "".into() });
+    assert_eq!(refused("a b", &[1]), LayoutError::InvalidGroupName { name: "a b".into() });
+    assert_eq!(refused("", &[1]), LayoutError::InvalidGroupName { name: "".into() });
 }
 
 #[test]

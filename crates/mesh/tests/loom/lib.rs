@@ -1,4 +1,4 @@
-//! Where ranks that are threads meet, alone, for loom, in every order in which threads can take turns:
+//! The barrier of ranks that are threads, by itself, for loom, which tries every interleaving:
 //! `RUSTFLAGS="--cfg loom" cargo test --lib --manifest-path crates/mesh/tests/loom/Cargo.toml --target-dir target/loom`;
 //! and for Miri: `cargo +nightly miri test --lib --manifest-path crates/mesh/tests/loom/Cargo.toml --target-dir
 //! target/miri`.
