@@ -30,7 +30,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         in_place: bool,
     ) -> Next {
         if let Some(fold) = &self.fold {
-            match guarded(self.seats[chunk.lane].id.clone(), "combining", || Ok(fold(results.take()))) {
+            match guarded(self.seat(chunk.lane).id.clone(), "combining", || Ok(fold(results.take()))) {
                 Ok(folded) => results.extend(folded),
                 Err(error) => return self.fail(me, chunk, began, error, generation),
             }
@@ -48,7 +48,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         }
         core.hands[me].doing = Doing::Nothing;
         if core.run.outcome().is_some() {
-            self.seats[chunk.lane].counters.drop();
+            self.seat(chunk.lane).counters.drop();
             return Next::Go;
         }
         let took = core.account.took(chunk.lane, began, now);
@@ -64,7 +64,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         core.account.ended(chunk, began, items.map(|items| items.end - items.start).sum(), now);
         core.account.copies(chunk, (began, now), done.copies.up, done.copies.down);
         core.run.done_in_parts(chunk.lane, done.parts);
-        self.seats[chunk.lane].counters.end(took);
+        self.seat(chunk.lane).counters.end(took);
         if chunk.purpose == Purpose::Canary {
             core.account.look_at_trust(&core.run, now);
         }
@@ -99,7 +99,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
     /// The run ended while a chunk was in hand.
     pub(super) fn ended(&self, me: usize, lane: LaneIndex) -> Next {
         if !self.core().hands[me].dismissed {
-            self.seats[lane].counters.drop();
+            self.seat(lane).counters.drop();
         }
         Next::Go
     }
@@ -122,9 +122,9 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         core.hands[me].doing = Doing::Nothing;
         let has_failed = !matches!(error, Error::Ended);
         if has_failed {
-            self.seats[lane].counters.fail()
+            self.seat(lane).counters.fail()
         } else {
-            self.seats[lane].counters.drop()
+            self.seat(lane).counters.drop()
         }
         if core.run.outcome().is_some() {
             return Next::Go;
@@ -136,7 +136,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
             return self.ask_within(&mut core, me, lane, generation, now);
         }
         core.account.in_vain(chunk, Activity::Failure, began, now);
-        log!(warn, device = %self.seats[lane].id, items = ?chunk.items, %error, "a chunk failed");
+        log!(warn, device = %self.seat(lane).id, items = ?chunk.items, %error, "a chunk failed");
         let failure = Failure::from(&error);
         core.run.failed(chunk.id, failure, now);
         match failure {
@@ -147,7 +147,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         if core.run.state(lane) != State::Healthy {
             // It begins afresh, and so does the lane: its other chunks are out of its hands, and nobody would notice if
             // one of them hung.
-            self.seats[lane].renew(generation);
+            self.seat(lane).renew(generation);
             self.replace(&mut core, lane, now, |doing| matches!(doing, Doing::Chunk(..)));
         }
         let next = self.ask_within(&mut core, me, lane, generation, now);

@@ -65,7 +65,7 @@ impl<T: Task, E: Ends<T>> Employer for Arc<Shared<T, E>> {
     /// Has a state for a lane: the one that is there, one from an earlier run, or a new one.
     fn prepare(&self, worker: &mut Worker<T>) -> Next {
         let Worker { me, lane, ref mut state, .. } = *worker;
-        let seat = &self.seats[lane];
+        let seat = self.seat(lane);
         let mut at_hand = state.take().or_else(|| self.shelf.take(seat));
         loop {
             let Some(mut core) = self.wait_until_trusted(me, lane) else {
@@ -119,7 +119,7 @@ impl<T: Task, E: Ends<T>> Employer for Arc<Shared<T, E>> {
         let Worker { me, lane, ref claims, state: Some(ref mut state), ref mut scratch, .. } = *worker else {
             return Next::Prepare;
         };
-        self.seats[lane].counters.begin();
+        self.seat(lane).counters.begin();
         let in_place = self.ends.slots().filter(|_| chunk.exclusive && self.fold.is_none());
         let hold = in_place.map(Slots::hold);
         if let Some(None) = hold {
@@ -136,7 +136,7 @@ impl<T: Task, E: Ends<T>> Employer for Arc<Shared<T, E>> {
                 NonNull::from(scratch.as_mut_slice()).cast()
             }
         };
-        let claims = self.divisible[lane].then_some(&**claims);
+        let claims = self.is_divisible(lane).then_some(&**claims);
         // SAFETY: the slots are held, or this worker's scratch memory, until the results are dropped or kept in `finish`.
         // No other lane is given those of an exclusive chunk, but for items that it steals: it has no room for items that
         // its worker has not claimed.
@@ -205,7 +205,7 @@ impl<T: Task, E: Ends<T>> Employer for Arc<Shared<T, E>> {
     /// What it has made is for the next run.
     fn leave(&self, worker: &mut Worker<T>) {
         if let Some(state) = worker.state.take() {
-            self.shelf.put(&self.seats[worker.lane], state);
+            self.shelf.put(self.seat(worker.lane), state);
         }
     }
 
@@ -219,10 +219,10 @@ impl<T: Task, E: Ends<T>> Employer for Arc<Shared<T, E>> {
         }
         if let Doing::Chunk(chunk, began) = std::mem::replace(&mut hand.doing, Doing::Nothing) {
             core.account.in_vain(&chunk, Activity::Failure, began, now);
-            self.seats[lane].counters.fail();
+            self.seat(lane).counters.fail();
         }
-        let error = task_error(&self.seats[lane].id, "working on a lane".into(), message);
-        log!(warn, device = %self.seats[lane].id, %error, "a worker is gone");
+        let error = task_error(&self.seat(lane).id, "working on a lane".into(), message);
+        log!(warn, device = %self.seat(lane).id, %error, "a worker is gone");
         core.keep_failure(error);
         core.run.lane_failed(lane, Failure::Unable, now);
         core.look(now);
@@ -243,7 +243,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
 
     fn send(self: &Arc<Self>, worker: Worker<T>) -> std::io::Result<()> {
         let shared = self.clone();
-        self.seats[worker.lane].crew.go(move || {
+        self.seat(worker.lane).crew.go(move || {
             shared.hire_some();
             work(&shared, worker, Next::Prepare);
         })
@@ -253,7 +253,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
     fn not_sent(&self, core: &mut Core, me: usize, why: &std::io::Error) {
         core.hands[me].dismissed = true;
         let lane = core.hands[me].lane;
-        core.keep_failure(no_thread(&self.seats[lane].id, why));
+        core.keep_failure(no_thread(&self.seat(lane).id, why));
         core.run.lane_failed(lane, Failure::Unable, self.now());
         self.wake_all();
     }
@@ -287,7 +287,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
     /// The thread that started the run works on a lane itself for as long as there is something to do, and looks after
     /// the run between chunks, which end every few milliseconds; then a hand takes over.
     pub(super) fn lend_a_hand(self: &Arc<Self>, lane: LaneIndex, mut look_after: impl FnMut()) {
-        let seat = &self.seats[lane];
+        let seat = self.seat(lane);
         let (device, generation) = seat.device();
         let new = || {
             let resident = self.shelf.resident(seat, generation);
@@ -363,7 +363,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         if core.hands[me].dismissed {
             return Next::Go;
         }
-        if self.seats[lane].generation() != generation {
+        if self.seat(lane).generation() != generation {
             return Next::Prepare;
         }
         if let Some(window) = self.ends.window() {
@@ -383,7 +383,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         }
         match answer {
             Answer::Run(chunk) => {
-                if self.divisible[lane] {
+                if self.is_divisible(lane) {
                     let items = self.items_of(&chunk.items);
                     core.hands[me].claims.begin(items.end - items.start);
                 }
@@ -421,7 +421,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         if !core.run.may_steal(now) {
             return;
         }
-        for hand in core.hands.iter().filter(|hand| self.divisible[hand.lane] && !hand.dismissed) {
+        for hand in core.hands.iter().filter(|hand| self.is_divisible(hand.lane) && !hand.dismissed) {
             if let Doing::Chunk(chunk, _) = &hand.doing {
                 let begun = u64::from(hand.claims.claimed()).div_ceil(self.unit);
                 core.run.note_begun(chunk.id, chunk.items.start + begun, now);
@@ -447,7 +447,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         claims: Option<&Claims>,
         results: &mut Results<'s, T::Output>,
     ) -> Result<Done> {
-        let device = &self.seats[chunk.lane].id;
+        let device = &self.seat(chunk.lane).id;
         let range = self.items_of(&chunk.items);
         let at_once = chunk.at_once.saturating_mul(self.unit);
         self.ends.with_items(&range, |items| {

@@ -23,7 +23,7 @@ mod worker;
 use std::{
     ops::Range,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, TryLockError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError,
         atomic::{
             AtomicBool,
             Ordering::{Acquire, Release},
@@ -54,6 +54,9 @@ use crate::{
 /// What becomes of the results of a chunk's items before they are kept: one for every so many of them.
 pub(crate) type Fold<O> = Arc<dyn Fn(Vec<O>) -> Vec<O> + Send + Sync>;
 
+/// Gives the lanes that a run may need later: the device of each, and what is expected of it.
+pub(crate) type Reserve<'a> = &'a dyn Fn() -> Vec<(Arc<Seat>, LaneSpec)>;
+
 /// All that the threads of one run share.
 pub(crate) struct Shared<T: Task, E> {
     pub(crate) task: T,
@@ -66,6 +69,8 @@ pub(crate) struct Shared<T: Task, E> {
     pub(crate) items: u64,
     /// Which lanes' chunks others can steal from.
     divisible: Vec<bool>,
+    /// The device of each lane that was added later, and whether others can steal from its chunks.
+    added: OnceLock<Vec<(Arc<Seat>, bool)>>,
     /// States from earlier runs, and for later ones.
     pub(crate) shelf: Arc<Shelf<T::State>>,
     pub(crate) start: Instant,
@@ -88,8 +93,6 @@ pub(crate) struct Core {
     hands: Vec<Hand>,
     /// Lanes that hands are still to be sent to.
     to_hire: Vec<LaneIndex>,
-    /// Lanes that are added should the others not be enough. Their seats follow those of the others.
-    pub(crate) reserve: Vec<LaneSpec>,
     /// The units that were accepted.
     pub(crate) accepted: Vec<Range<u64>>,
     /// They are joined once there are so many ranges.
@@ -162,6 +165,12 @@ enum Doing {
     Chunk(crate::run::Chunk, Time),
 }
 
+/// Whether others can steal from chunks on this device. Results are kept in order as they come, and units are counted in 32
+/// bits.
+fn can_divide<T: Task>(task: &T, seat: &Seat, unit: u64) -> bool {
+    unit <= MOST_ITEMS && task.is_divisible(&seat.device().0)
+}
+
 impl<T: Task, E: Ends<T>> Shared<T, E> {
     #[expect(clippy::too_many_arguments, reason = "a run is all of these")]
     pub(crate) fn new(
@@ -174,10 +183,9 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         (unit, items): (u64, u64),
         shelf: Arc<Shelf<T::State>>,
     ) -> Self {
-        // Results are kept in order as they come, and units are counted in 32 bits.
-        let divisible = |seat: &Arc<Seat>| unit <= MOST_ITEMS && task.is_divisible(&seat.device().0);
         Shared {
-            divisible: seats.iter().map(divisible).collect(),
+            divisible: seats.iter().map(|seat| can_divide(&task, seat, unit)).collect(),
+            added: OnceLock::new(),
             task,
             seats,
             ends,
@@ -191,7 +199,6 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
                 account,
                 hands: Vec::new(),
                 to_hire: Vec::new(),
-                reserve: Vec::new(),
                 accepted: Vec::new(),
                 join_accepted_at: JOIN_ACCEPTED_AT,
                 failures: Vec::new(),
@@ -202,6 +209,20 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
             news: Condvar::new(),
             has_ended: AtomicBool::new(false),
         }
+    }
+
+    /// The device of a lane.
+    pub(crate) fn seat(&self, lane: LaneIndex) -> &Arc<Seat> {
+        self.seats.get(lane).unwrap_or_else(|| &self.added()[lane - self.seats.len()].0)
+    }
+
+    /// Whether others can steal from a lane's chunks.
+    fn is_divisible(&self, lane: LaneIndex) -> bool {
+        self.divisible.get(lane).copied().unwrap_or_else(|| self.added()[lane - self.divisible.len()].1)
+    }
+
+    fn added(&self) -> &[(Arc<Seat>, bool)] {
+        self.added.get().map_or(&[], |added| added)
     }
 
     /// Takes the lock. It is held for a fraction of a microsecond, so a thread that finds it taken spins for some

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{Device, DeviceId, DeviceKind};
+use evener_device::{Device, DeviceId, DeviceKind, ScoreTable};
 
 use super::{Crew, Patience};
 use crate::{contain::contain, sync::lock, task::Resident};
@@ -19,6 +19,8 @@ use crate::{contain::contain, sync::lock, task::Resident};
 pub(crate) struct Seat {
     pub(crate) index: usize,
     pub(crate) id: DeviceId,
+    /// What the device can probably do, from its description alone.
+    pub(crate) score: f64,
     device: Mutex<Device>,
     /// How often the device was opened afresh.
     generation: AtomicU64,
@@ -33,8 +35,9 @@ impl Seat {
         let is_core = device.describe().kind == DeviceKind::Cpu;
         let patience = if is_core { Patience::SHORT } else { Patience::LONG };
         let crew = Crew::new(id.to_string(), patience, move |number| binding.bind_thread(number));
+        let score = ScoreTable::default().score(device.describe()).points;
         let (device, generation) = (Mutex::new(device), AtomicU64::new(0));
-        Seat { index, id, device, generation, crew, counters: Counters::default() }
+        Seat { index, id, score, device, generation, crew, counters: Counters::default() }
     }
 
     /// The device, and its generation.

@@ -13,11 +13,11 @@ use std::{
 
 use evener_device::Error;
 
-use super::{Core, Doing, Ends, Patience, Shared};
+use super::{Core, Doing, Ends, Patience, Reserve, Seat, Shared, can_divide};
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
-    run::{Failure, LaneIndex, Outcome, Time},
+    run::{Failure, LaneIndex, LaneSpec, Outcome, Time},
     sync::wait_timeout,
     task::Task,
     trace::Activity,
@@ -66,10 +66,12 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
     }
 
     /// Watches until the run has ended, and works on a lane meanwhile, where one is given and it can. Tells how far it has
-    /// come, and says why it ended, where it was stopped from outside.
+    /// come, and says why it ended, where it was stopped from outside. The lanes in `reserve` are asked for where the others
+    /// are not enough.
     pub(crate) fn watch(
         self: &Arc<Self>,
         control: &Control,
+        reserve: Reserve<'_>,
         reporter: &mut Option<Reporter<'_>>,
         own: Option<LaneIndex>,
     ) -> Option<Stopped> {
@@ -80,7 +82,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
                 let now = self.now();
                 if now >= next {
                     next = now + GLANCE;
-                    stopped = stopped.or(self.look_after(self.core(), control, reporter));
+                    stopped = stopped.or(self.look_after(self.core(), control, reserve, reporter));
                 }
             });
         }
@@ -120,7 +122,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
                     core = self.core();
                 }
             }
-            stopped = stopped.or(self.look_after(core, control, reporter));
+            stopped = stopped.or(self.look_after(core, control, reserve, reporter));
         }
     }
 
@@ -135,7 +137,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         });
         let (chunk, began) = chunks.min_by_key(|(_, began)| *began)?;
         let (items, seconds) = (self.items_of(&chunk.items), now.saturating_sub(began).as_secs());
-        Some(format!("{}: items {}..{} for {seconds} s", self.seats[chunk.lane].id, items.start, items.end))
+        Some(format!("{}: items {}..{} for {seconds} s", self.seat(chunk.lane).id, items.start, items.end))
     }
 
     /// Looks once whether something has to be done or told.
@@ -143,9 +145,10 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         self: &Arc<Self>,
         mut core: MutexGuard<'_, Core>,
         control: &Control,
+        reserve: Reserve<'_>,
         reporter: &mut Option<Reporter<'_>>,
     ) -> Option<Stopped> {
-        let stopped = self.glance(&mut core, control);
+        let stopped = self.glance(&mut core, control, reserve);
         let now = self.now();
         if let Some(reporter) = reporter.as_mut().filter(|it| it.is_due(now)) {
             let progress = self.progress(&core, now);
@@ -157,7 +160,12 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
     }
 
     /// Looks once whether something has to be done.
-    pub(crate) fn glance(self: &Arc<Self>, core: &mut Core, control: &Control) -> Option<Stopped> {
+    pub(crate) fn glance(
+        self: &Arc<Self>,
+        core: &mut Core,
+        control: &Control,
+        reserve: Reserve<'_>,
+    ) -> Option<Stopped> {
         let now = self.now();
         let stopped = control.stopped(|| now);
         if stopped.is_some() {
@@ -169,15 +177,18 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         self.dismiss_hung(core, now);
         self.dismiss_unready(core, control.prepare_limit, now);
         if core.run.needs_reserve(now) {
-            self.add_reserve(core);
+            self.add_lanes(core, reserve());
         }
         None
     }
 
-    /// Adds the lanes in reserve to the run, and sends hands to them.
-    fn add_reserve(self: &Arc<Self>, core: &mut Core) {
-        let (first, specs) = (core.run.tallies().len(), std::mem::take(&mut core.reserve));
-        log!(info, lanes = specs.len(), "the devices that were left out are used: the others are not enough");
+    /// Adds lanes to the run, once, and sends hands to them.
+    fn add_lanes(self: &Arc<Self>, core: &mut Core, lanes: Vec<(Arc<Seat>, LaneSpec)>) {
+        log!(info, lanes = lanes.len(), "the devices that were left out are used: the others are not enough");
+        let first = core.run.tallies().len();
+        let (seats, specs): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
+        let divide = |seat: Arc<Seat>| (seat.clone(), can_divide(&self.task, &seat, self.unit));
+        self.added.get_or_init(|| seats.into_iter().map(divide).collect());
         core.run.add_lanes(&specs);
         core.account.add_lanes(specs.len());
         for (index, spec) in specs.iter().enumerate() {
@@ -236,7 +247,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         after: Duration,
         now: Time,
     ) {
-        let seat = &self.seats[lane];
+        let seat = self.seat(lane);
         let error = Error::TimedOut { device: seat.id.clone(), operation, after };
         log!(warn, device = %seat.id, %error, "a device is given up on");
         core.keep_failure(error);
@@ -262,7 +273,7 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
             it.dismissed = true;
             if let Doing::Chunk(chunk, began) = std::mem::replace(&mut it.doing, Doing::Nothing) {
                 core.account.in_vain(&chunk, Activity::Failure, began, now);
-                self.seats[lane].counters.fail();
+                self.seat(lane).counters.fail();
             }
             if core.run.outcome().is_none() {
                 self.hire(core, lane);
@@ -272,8 +283,8 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
 
     /// How far it has come. What a worker has begun of a chunk that others can steal from counts as done.
     fn progress(&self, core: &Core, now: Time) -> Progress {
-        let mut begun = vec![0; self.seats.len()];
-        for hand in core.hands.iter().filter(|hand| self.divisible[hand.lane] && !hand.dismissed) {
+        let mut begun = vec![0; core.run.tallies().len()];
+        for hand in core.hands.iter().filter(|hand| self.is_divisible(hand.lane) && !hand.dismissed) {
             // What has a copy may be done, and counted, by another lane.
             if let Doing::Chunk(chunk, _) = &hand.doing
                 && chunk.exclusive
@@ -282,8 +293,8 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
             }
         }
         let mut shares: Vec<(evener_device::DeviceId, u64)> = Vec::new();
-        for (lane, seat) in self.seats.iter().enumerate().take(core.run.tallies().len()) {
-            let items = core.account.items(lane) + begun[lane];
+        for (lane, begun) in begun.into_iter().enumerate() {
+            let (seat, items) = (self.seat(lane), core.account.items(lane) + begun);
             match shares.last_mut() {
                 Some((id, sum)) if *id == seat.id => *sum += items,
                 _ => shares.push((seat.id.clone(), items)),

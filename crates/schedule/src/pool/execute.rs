@@ -2,6 +2,7 @@
 
 use std::{
     any::type_name,
+    cell::OnceCell,
     hash::{DefaultHasher, Hash, Hasher},
     ops::Range,
     sync::{Arc, TryLockError},
@@ -10,12 +11,12 @@ use std::{
 
 use evener_device::{Device, DeviceKind};
 
-use super::{Job, Mapped, memory::Selection, statistics::score};
+use super::{Job, Mapped, memory::Selection};
 use crate::{
     account::{Account, DeviceLanes},
     contain::{contain, log},
     error::{Done, RunError},
-    executor::{Fold, Seat, Shared, Slice, Stopped},
+    executor::{Fold, Reserve, Seat, Shared, Slice, Stopped},
     hybrid::{Candidate, Observation},
     progress::Reporter,
     report::{Calibrated, DeviceReport, LeftOut, Report},
@@ -70,11 +71,7 @@ impl<T: Task> Job<'_, T> {
         }
         let candidate = |seat: &Arc<Seat>| {
             let (device, _) = seat.device();
-            Candidate {
-                device: history_name(&device),
-                score: score(&device),
-                cold: !self.common.shelf.has(seat),
-            }
+            Candidate { device: history_name(&device), score: seat.score, cold: !self.common.shelf.has(seat) }
         };
         let candidates: Vec<Candidate> = seats.iter().map(candidate).collect();
         let chooser = &self.pool.inner().chooser;
@@ -125,7 +122,7 @@ impl<T: Task> Job<'_, T> {
                 may_hang: self.task.may_hang(&device),
                 divisible: self.task.is_divisible(&device),
                 // That of a processor is shared by its cores.
-                score: score(&device) / count as f64,
+                score: seat.score / count as f64,
                 launch_seconds: 0.0,
                 expected,
             };
@@ -169,11 +166,8 @@ impl<T: Task> Job<'_, T> {
         let cold: Vec<bool> = seats.iter().map(|seat| !self.common.shelf.has(seat)).collect();
         let lanes = self.lanes(&seats, units, unit);
         let mut run = self.decide(settings, &seats, &lanes, (unit, units), items);
-        let Lanes { mut devices, seats: mut lane_seats, specs } = lanes;
-        let mut in_reserve = Lanes::default();
+        let Lanes { mut devices, seats: lane_seats, specs } = lanes;
         if !reserve.is_empty() {
-            in_reserve = self.lanes(&reserve, units, unit);
-            lane_seats.append(&mut in_reserve.seats);
             run = run.with_reserve();
         }
         let own = own_lane(&lane_seats, &specs, units);
@@ -194,20 +188,25 @@ impl<T: Task> Job<'_, T> {
             (unit, count),
             self.common.shelf.clone(),
         ));
-        shared.core().reserve = in_reserve.specs;
         let mut borrowed = Borrowed { shared: &shared, is_watched: false };
         log!(debug, task = self.task.name(), items = count, lanes = specs.len(), "a run begins");
         shared.begin(&hands);
-        let stopped = self.watch(&shared, own);
+        // Most runs never ask for the others, and short ones have no time to get them ready.
+        let called_in = OnceCell::new();
+        let call_in = || {
+            let lanes = called_in.get_or_init(|| self.lanes(&reserve, units, unit));
+            lanes.seats.iter().cloned().zip(lanes.specs.iter().copied()).collect()
+        };
+        let stopped = self.watch(&shared, &call_in, own);
         borrowed.is_watched = true;
         drop(borrowed);
 
         let mut core = shared.core();
         let wall = shared.now();
-        let has_called_in = core.run.tallies().len() > specs.len();
-        if has_called_in {
+        let has_called_in = called_in.get().is_some();
+        if let Some(called_in) = called_in.into_inner() {
             seats.extend(reserve);
-            devices.extend(in_reserve.devices.into_iter().map(|DeviceLanes { id, lanes }| DeviceLanes {
+            devices.extend(called_in.devices.into_iter().map(|DeviceLanes { id, lanes }| DeviceLanes {
                 id,
                 lanes: lanes.start + specs.len()..lanes.end + specs.len(),
             }));
@@ -280,12 +279,17 @@ impl<T: Task> Job<'_, T> {
             } else {
                 None
             };
-            (known.unwrap_or_else(|| score(&device)), busy.unwrap_or(0.0))
+            (known.unwrap_or(seat.score), busy.unwrap_or(0.0))
         };
         seats.iter().map(strength).collect()
     }
 
-    fn watch(&self, shared: &Arc<Shared<T, Slice<T>>>, own: Option<usize>) -> Option<Stopped> {
+    fn watch(
+        &self,
+        shared: &Arc<Shared<T, Slice<T>>>,
+        reserve: Reserve<'_>,
+        own: Option<usize>,
+    ) -> Option<Stopped> {
         // A job that runs twice at a time tells of one of the runs: the other must not wait for it.
         let mut tell = self.progress.as_ref().and_then(|listener| match listener.try_lock() {
             Err(TryLockError::WouldBlock) => None,
@@ -293,7 +297,7 @@ impl<T: Task> Job<'_, T> {
             Ok(listener) => Some(listener),
         });
         let mut reporter = tell.as_mut().map(|tell| Reporter::new(&mut ***tell));
-        shared.watch(&self.options.control, &mut reporter, own)
+        shared.watch(&self.options.control, reserve, &mut reporter, own)
     }
 
     /// Teaches the model what the devices did, where it was they who decided how much. Devices that were chosen and needed

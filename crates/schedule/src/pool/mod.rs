@@ -22,7 +22,6 @@ use std::{
 use bytemuck::Pod;
 use evener_device::Device;
 
-pub(crate) use self::statistics::score;
 pub use self::{
     builder::PoolBuilder,
     job::{Job, Mapped, Reduced},

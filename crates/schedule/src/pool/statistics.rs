@@ -1,8 +1,11 @@
 //! Choosing devices, and watching them.
 
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
-use evener_device::{Device, DeviceId, ScoreTable, Telemetry};
+use evener_device::{Device, DeviceId, Telemetry};
 use serde::Serialize;
 
 use super::Pool;
@@ -47,20 +50,15 @@ impl Pool {
     /// The best so many devices at this moment, the best first; all of them for 0. What has no utilization counts as
     /// idle.
     pub fn best_n(&self, count: usize) -> Vec<Device> {
-        let mut ranked: Vec<(f64, Device)> = self
-            .devices()
-            .into_iter()
-            .map(|device| (score(&device) * (1.0 - device.telemetry().utilization.unwrap_or(0.0)), device))
-            .collect();
+        let rank = |seat: &Arc<Seat>| {
+            let (device, _) = seat.device();
+            (seat.score * (1.0 - device.telemetry().utilization.unwrap_or(0.0)), device)
+        };
+        let mut ranked: Vec<(f64, Device)> = self.inner().seats.iter().map(rank).collect();
         ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
         let count = if count == 0 { ranked.len() } else { count };
         ranked.into_iter().take(count).map(|(_, device)| device).collect()
     }
-}
-
-/// A device's static score.
-pub(crate) fn score(device: &Device) -> f64 {
-    ScoreTable::default().score(device.describe()).points
 }
 
 fn statistics(seat: &Seat) -> DeviceStatistics {

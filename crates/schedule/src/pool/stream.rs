@@ -144,7 +144,7 @@ impl<T: Task> Iterator for MapStream<'_, T> {
             let shared = self.shared.clone();
             let mut core = shared.core();
             let arrived = self.window().arrived();
-            let stopped = shared.glance(&mut core, &self.control);
+            let stopped = shared.glance(&mut core, &self.control, &Vec::new);
             match shared.ending(&mut core, stopped, arrived) {
                 // The last results may have come since they were looked for.
                 Some(Ok(())) if self.given < arrived => {

@@ -45,7 +45,7 @@ use crate::{
     balancer::BalancerSettings,
     contain::{contain, log},
     error::RunError,
-    pool::{Pool, score},
+    pool::Pool,
     task::{Task, no_thread},
 };
 
@@ -122,7 +122,7 @@ impl<T: Task> QueueBuilder<T> {
         let seats = pool.usable(&task)?;
         let lines = seats.iter().map(|seat| {
             let (device, _) = seat.device();
-            Line::new(seat.clone(), score(&device), task.hands(&device), task.may_hang(&device))
+            Line::new(seat.clone(), seat.score, task.hands(&device), task.may_hang(&device))
         });
         let desk = Desk::new(lines.collect(), balancer, limits, batch, capacity);
         log!(debug, task = task.name(), devices = seats.len(), "a queue opens");

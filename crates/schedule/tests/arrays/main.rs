@@ -59,6 +59,8 @@ fn no_loss_does_harm(devices: &[Device], runs: usize, seed: u64) {
     let (mut dice, mut failed) = (Dice(seed), 0);
     for run in 0..runs {
         let faulty = Faulty::new(devices);
+        // A fast processor would do all items before the first device is ready.
+        faulty.faults[1].slow_down(100.0);
         let shape = Shape::random(&mut dice);
         let data = shape.data(3_001, &mut dice);
         let job = faulty.job(&shape.task(&data));
