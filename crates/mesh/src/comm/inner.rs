@@ -72,7 +72,7 @@ impl Inner {
         output: &mut [T],
     ) -> Result<()> {
         let mut guard = self.lock_calls();
-        guard.begin()?;
+        guard.check_usable()?;
         guard.call(collective, input, output)
     }
 
@@ -80,7 +80,7 @@ impl Inner {
         self.spec.ranks.len()
     }
 
-    /// Locks the endpoint. The caller must then [`begin`](CallGuard::begin).
+    /// Locks the endpoint. The caller must then call [`check_usable`](CallGuard::check_usable).
     #[inline]
     pub(super) fn lock_calls(&self) -> CallGuard<'_> {
         CallGuard { inner: self, endpoint: self.endpoint.as_ref().map(lock) }
@@ -183,7 +183,7 @@ pub(super) struct CallGuard<'a> {
 
 impl CallGuard<'_> {
     #[inline]
-    pub(super) fn begin(&self) -> Result<()> {
+    pub(super) fn check_usable(&self) -> Result<()> {
         // Checked under the lock: if the generation ends or the group fails later, this guard notifies the other ranks.
         if self.endpoint.is_some() && self.inner.is_usable() { Ok(()) } else { Err(self.inner.unusable()) }
     }
@@ -225,11 +225,11 @@ impl CallGuard<'_> {
         &self,
         collective: Collective,
         element: ElementType,
-        checked: [(usize, usize); 2],
+        lengths: [(usize, usize); 2],
     ) -> CommError {
         let (size, (kind, _, root)) = (self.inner.size(), collective.parts());
         let is_root = root == self.inner.member;
-        let end = |what: &str, (found, wanted): (usize, usize)| match root {
+        let describe = |what: &str, (found, wanted): (usize, usize)| match root {
             _ if found == wanted => None,
             Some(root) if wanted == 0 && !is_root && !collective.is_in_place() => {
                 Some(format!("an {what} of {found} elements, but only the root {root} has one"))
@@ -253,7 +253,7 @@ impl CallGuard<'_> {
             _ if kind == CollectiveKind::WeightedAllReduce && !element.is_float() => {
                 Some(format!("elements of {element}: a weighted mean needs floating-point numbers"))
             }
-            _ => end("input", checked[0]).or_else(|| end("output", checked[1])),
+            _ => describe("input", lengths[0]).or_else(|| describe("output", lengths[1])),
         };
         self.argument_error(kind, detail.unwrap_or_default())
     }

@@ -145,7 +145,7 @@ impl Inner {
         output: &mut Vec<T>,
     ) -> Result<Vec<usize>> {
         let mut guard = self.lock_calls();
-        guard.begin()?;
+        guard.check_usable()?;
         let AgreedLengths { signature, lengths, counts, total, .. } =
             guard.exchange_lengths(collective, T::TYPE, input.len(), lengths)?;
         output.clear();

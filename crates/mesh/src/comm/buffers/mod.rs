@@ -75,7 +75,7 @@ impl Inner {
         args: BufferArgs<'_, T>,
     ) -> Result<Vec<usize>> {
         let mut guard = self.lock_calls();
-        guard.begin()?;
+        guard.check_usable()?;
         let checked = guard.check_buffers(&args)?;
         guard.run_agreed(&checked, |guard| guard.transfer_pieces(device, stream, &checked))?;
         Ok(checked.counts)

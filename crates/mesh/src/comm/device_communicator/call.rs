@@ -30,8 +30,8 @@ impl DeviceCommunicator {
         stream: &mut Stream,
         args: BufferArgs<'_, T>,
     ) -> Result<Vec<usize>> {
-        self.group.inner().wait_for_started();
-        self.route.call(self.group.inner(), stream, args)
+        self.communicator.inner().wait_for_started();
+        self.route.call(self.communicator.inner(), stream, args)
     }
 
     /// Starts a [`call`](DeviceCommunicator::call) that runs after the work already queued in the stream. It copies on
@@ -72,7 +72,7 @@ impl DeviceCommunicator {
         let lengths = lengths.map(|it| it.map(<[usize]>::to_vec));
         // If the event could not be recorded, the call fails in its turn.
         let event = stream.record_event();
-        self.group.start_call(move |inner| {
+        self.communicator.start_call(move |inner| {
             let mut stream = event
                 .and_then(|event| stream_after(&route.device, &event))
                 .map_err(|error| inner.device_failed(error))?;

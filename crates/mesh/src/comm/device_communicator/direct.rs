@@ -21,7 +21,7 @@ pub(super) fn call<T: Element>(
     args: BufferArgs<'_, T>,
 ) -> Result<Vec<usize>> {
     let mut guard = inner.lock_calls();
-    guard.begin()?;
+    guard.check_usable()?;
     let checked = guard.check_buffers(&args)?;
     let BufferArgs { collective, input, output, .. } = args;
     let mut direct = direct.lock().unwrap_or_else(PoisonError::into_inner);

@@ -41,8 +41,8 @@ const CARD_BYTES: usize = 256;
 /// ```
 #[derive(Debug)]
 pub struct DeviceCommunicator {
-    group: Communicator,
-    why: String,
+    communicator: Communicator,
+    backend: String,
     route: Arc<Route>,
 }
 
@@ -69,8 +69,8 @@ impl Communicator {
         #[cfg(not(unix))]
         let why = String::new();
         Ok(DeviceCommunicator {
-            group: self.clone(),
-            why: why_not.map_or(why, |why_not| format!("{} through the host: {why_not}", self.backend())),
+            communicator: self.clone(),
+            backend: why_not.map_or(why, |why_not| format!("{} through the host: {why_not}", self.backend())),
             route: Arc::new(Route {
                 #[cfg(unix)]
                 direct,
@@ -150,11 +150,11 @@ fn why_not_nccl(cards: &[[String; 5]], ranks: &[usize]) -> Option<String> {
 impl DeviceCommunicator {
     /// Returns the route of buffers between the ranks, and the reason.
     pub fn backend(&self) -> &str {
-        &self.why
+        &self.backend
     }
 
     /// Returns the communicator for host memory.
     pub fn communicator(&self) -> &Communicator {
-        &self.group
+        &self.communicator
     }
 }
