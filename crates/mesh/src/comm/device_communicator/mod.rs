@@ -1,4 +1,4 @@
-//! A group whose ranks have a device each, and which finds the best way between them by itself.
+//! Communicators whose ranks have a device each, and which choose the route between the devices.
 
 mod call;
 #[cfg(unix)]
@@ -13,53 +13,52 @@ use std::sync::Mutex;
 use evener_device::{Api, Device};
 
 use super::{
+    communicator::Communicator,
     error::{CommError, Result},
-    group::Group,
 };
 #[cfg(unix)]
-use crate::backend::nccl::{self, Communicator};
+use crate::backend::nccl::{self, NcclComm};
 
-/// How much a rank says of its device.
+/// Bytes of a rank's device information.
 const CARD_BYTES: usize = 256;
 
-/// A group whose ranks have a device each.
+/// A communicator whose ranks have a device each.
 ///
-/// Where all of them are on CUDA cards, no two on the same, and have NCCL, buffers go from card to card through that.
-/// Otherwise, on unlike devices, they go through the host, piece by piece. [`backend`](DeviceGroup::backend) says which,
-/// and why.
+/// If all devices are different CUDA cards with NCCL, buffers move between the cards through NCCL. Otherwise they move
+/// through the host, piece by piece. [`backend`](DeviceCommunicator::backend) returns which, and why.
 ///
 /// ```
 /// use evener_device::Device;
-/// use evener_mesh::comm::{Comm, Operation};
+/// use evener_mesh::comm::{ReduceOp, World};
 ///
-/// let comm = Comm::local(1).remove(0);
+/// let world = World::local(1).remove(0);
 /// let device = Device::cpu();
-/// let group = comm.world().with_device(&device)?;
+/// let group = world.communicator().with_device(&device)?;
 /// assert_eq!(group.backend(), "local through the host: rank 0 is on cpu, which is not CUDA");
 /// let (mut stream, buffer) = (device.stream()?, device.buffer_from(&[1u32, 2])?);
-/// group.all_reduce(&mut stream, &buffer, Operation::Sum)?;
+/// group.all_reduce(&mut stream, &buffer, ReduceOp::Sum)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct DeviceGroup {
-    group: Group,
-    why: String,
-    way: Arc<Way>,
+pub struct DeviceCommunicator {
+    communicator: Communicator,
+    backend: String,
+    route: Arc<Route>,
 }
 
-/// How buffers get from rank to rank.
+/// The route of buffers between the ranks.
 #[derive(Debug)]
-struct Way {
-    // Dropped before the device, which keeps the context that it is of.
+struct Route {
+    // Dropped before the device, which keeps its context alive.
     #[cfg(unix)]
-    direct: Option<Mutex<Communicator>>,
+    direct: Option<Mutex<NcclComm>>,
     device: Device,
 }
 
-impl Group {
-    /// Gives this rank's device to the group, of which the result is another handle. Every member does so, each with its
-    /// own; all take the same way.
-    pub fn with_device(&self, device: &Device) -> Result<DeviceGroup> {
+impl Communicator {
+    /// Returns a communicator for buffers on this rank's device. Every member calls this, each with its own device; all
+    /// choose the same route.
+    pub fn with_device(&self, device: &Device) -> Result<DeviceCommunicator> {
         let cards = self.cards(device)?;
         let why_not = why_not_nccl(&cards, self.ranks());
         #[cfg(unix)]
@@ -69,10 +68,10 @@ impl Group {
         };
         #[cfg(not(unix))]
         let why = String::new();
-        Ok(DeviceGroup {
-            group: self.clone(),
-            why: why_not.map_or(why, |why_not| format!("{} through the host: {why_not}", self.backend())),
-            way: Arc::new(Way {
+        Ok(DeviceCommunicator {
+            communicator: self.clone(),
+            backend: why_not.map_or(why, |why_not| format!("{} through the host: {why_not}", self.backend())),
+            route: Arc::new(Route {
                 #[cfg(unix)]
                 direct,
                 device: device.clone(),
@@ -80,7 +79,7 @@ impl Group {
         })
     }
 
-    /// What every member says of its device: its host, its id and API, which card it is, and NCCL's version.
+    /// Gathers every member's device: its id, its API, the host and card, NCCL's version, and why NCCL is missing.
     fn cards(&self, device: &Device) -> Result<Vec<[String; 5]>> {
         let it = device.describe();
         #[cfg(unix)]
@@ -109,11 +108,11 @@ impl Group {
     }
 
     #[cfg(unix)]
-    fn join_nccl(&self, device: &Device) -> Result<(String, Communicator)> {
-        let core = self.core();
+    fn join_nccl(&self, device: &Device) -> Result<(String, NcclComm)> {
+        let inner = self.inner();
         let failed = |detail: String| {
             let group = self.name().to_owned();
-            core.fail(CommError::Library { group, library: "NCCL", operation: "joining".into(), detail })
+            inner.fail(CommError::Library { group, library: "NCCL", operation: "joining".into(), detail })
         };
         let me = self.rank().unwrap_or(0);
         let mut id = [0; nccl::ID_BYTES];
@@ -121,17 +120,17 @@ impl Group {
             id = nccl::new_id().map_err(failed)?;
         }
         self.broadcast(&mut id, 0)?;
-        let memory = device.buffer::<u8>(256).map_err(|error| core.device_failed(error))?;
+        let memory = device.buffer::<u8>(256).map_err(|error| inner.device_failed(error))?;
         let context = memory
             .cuda_context()
             .ok_or_else(|| failed("the device's memory is not a CUDA device's".into()))?;
-        let joined = Communicator::join(id, self.size(), me, context, self.timeout()).map_err(failed)?;
+        let joined = NcclComm::join(id, self.size(), me, context, self.timeout()).map_err(failed)?;
         self.barrier()?;
         Ok((format!("nccl {}", nccl::available().unwrap_or_default()), joined))
     }
 }
 
-/// Why ranks on such cards cannot use NCCL.
+/// Returns why these cards cannot use NCCL, or `None` if they can.
 fn why_not_nccl(cards: &[[String; 5]], ranks: &[usize]) -> Option<String> {
     for (index, [id, api, card, version, lack]) in cards.iter().enumerate() {
         let rank = ranks[index];
@@ -148,14 +147,14 @@ fn why_not_nccl(cards: &[[String; 5]], ranks: &[usize]) -> Option<String> {
     None
 }
 
-impl DeviceGroup {
-    /// Which way buffers take between the ranks, and why.
+impl DeviceCommunicator {
+    /// Returns the route of buffers between the ranks, and the reason.
     pub fn backend(&self) -> &str {
-        &self.why
+        &self.backend
     }
 
-    /// The group on the host.
-    pub fn group(&self) -> &Group {
-        &self.group
+    /// Returns the communicator for host memory.
+    pub fn communicator(&self) -> &Communicator {
+        &self.communicator
     }
 }

@@ -1,7 +1,7 @@
 use evener_device::{Buffer, Inventory, Stream};
 
 use super::*;
-use crate::comm::{Comm, Element, Operation};
+use crate::comm::{Element, ReduceOp, World};
 
 fn card(id: &str, api: &str, card: &str, version: &str) -> [String; 5] {
     [id, api, card, version, "no NCCL"].map(str::to_owned)
@@ -24,23 +24,23 @@ fn nccl_is_used_between_different_cards_that_all_have_it() {
 fn with_card_nccl_reduces_on_the_card() {
     let inventory = Inventory::discover_all_apis();
     let card = inventory.devices().iter().find(|it| it.describe().api == Api::Cuda).expect("no CUDA device");
-    let comm = Comm::local(1).remove(0);
-    let group = comm.world().with_device(card).unwrap();
+    let world = World::local(1).remove(0);
+    let group = world.communicator().with_device(card).unwrap();
     assert!(group.backend().starts_with("nccl 2."), "{}", group.backend());
     let mut stream = card.stream().unwrap();
-    fn check<T: Element>(group: &DeviceGroup, card: &Device, stream: &mut Stream, numbers: &[T]) {
+    fn check<T: Element>(group: &DeviceCommunicator, card: &Device, stream: &mut Stream, numbers: &[T]) {
         let buffer = card.buffer_from(numbers).unwrap();
-        for operation in Operation::ALL {
+        for operation in ReduceOp::ALL {
             group.all_reduce(stream, &buffer, operation).unwrap();
             group.reduce(stream, &buffer, operation, 0).unwrap();
         }
         group.broadcast(stream, &buffer, 0).unwrap();
         assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), numbers);
-        // Alone, each gives its own to itself.
-        type Way<T> = fn(&DeviceGroup, &mut Stream, &Buffer<T>, &Buffer<T>) -> Result<()>;
+        // With one rank, each collective returns its own input.
+        type Way<T> = fn(&DeviceCommunicator, &mut Stream, &Buffer<T>, &Buffer<T>) -> Result<()>;
         let ways: [Way<T>; 7] = [
             |group, stream, from, to| group.all_gather(stream, from, to),
-            |group, stream, from, to| group.reduce_scatter(stream, from, to, Operation::Sum),
+            |group, stream, from, to| group.reduce_scatter(stream, from, to, ReduceOp::Sum),
             |group, stream, from, to| group.gather(stream, from, Some(to), 0),
             |group, stream, from, to| group.scatter(stream, Some(from), to, 0),
             |group, stream, from, to| group.all_to_all(stream, from, to),
@@ -78,16 +78,16 @@ fn with_card_nccl_reduces_on_the_card() {
     group.weighted_all_reduce(&mut stream, &weighted, 2.0).unwrap();
 }
 
-/// Without a card all goes through the host, which is checked beside it: here, that everything gets there.
+/// Without a card all buffers go through the host, which other tests check: here, that every collective exists.
 #[test]
 fn every_collective_of_a_group_with_devices_is_there() {
-    let threads: Vec<_> = Comm::local(2)
+    let threads: Vec<_> = World::local(2)
         .into_iter()
-        .map(|comm| {
+        .map(|world| {
             std::thread::spawn(move || {
                 let device = Device::cpu();
-                let (mut stream, me) = (device.stream().unwrap(), comm.rank());
-                let group = comm.world().with_device(&device).unwrap();
+                let (mut stream, me) = (device.stream().unwrap(), world.rank());
+                let group = world.communicator().with_device(&device).unwrap();
                 let there = |elements: &[u32]| device.buffer_from(elements).unwrap();
                 let (mine, gathered, both) = (there(&[me as u32 + 1]), there(&[0; 2]), there(&[0; 2]));
                 let at_root = me == 0;
@@ -99,7 +99,7 @@ fn every_collective_of_a_group_with_devices_is_there() {
                 holds("all_gather", &mut stream, &gathered, &[1, 2]);
                 group.all_to_all(&mut stream, &gathered, &both).unwrap();
                 holds("all_to_all", &mut stream, &both, &[me as u32 + 1; 2]);
-                group.reduce_scatter(&mut stream, &both, &mine, Operation::Sum).unwrap();
+                group.reduce_scatter(&mut stream, &both, &mine, ReduceOp::Sum).unwrap();
                 holds("reduce_scatter", &mut stream, &mine, &[3]);
                 group.scatter(&mut stream, at_root.then_some(&there(&[5, 6])), &mine, 0).unwrap();
                 holds("scatter", &mut stream, &mine, &[5 + me as u32]);
@@ -107,9 +107,9 @@ fn every_collective_of_a_group_with_devices_is_there() {
                 holds("gather", &mut stream, &both, if at_root { &[5, 6] } else { &[2, 2] });
                 group.broadcast(&mut stream, &both, 1).unwrap();
                 holds("broadcast", &mut stream, &both, &[2, 2]);
-                group.reduce(&mut stream, &mine, Operation::Product, 1).unwrap();
+                group.reduce(&mut stream, &mine, ReduceOp::Product, 1).unwrap();
                 holds("reduce", &mut stream, &mine, &[if at_root { 5 } else { 30 }]);
-                group.all_reduce(&mut stream, &mine, Operation::Max).unwrap();
+                group.all_reduce(&mut stream, &mine, ReduceOp::Max).unwrap();
                 holds("all_reduce", &mut stream, &mine, &[30]);
                 let sent = there(&[7]);
                 match at_root {

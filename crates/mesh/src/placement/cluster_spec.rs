@@ -1,4 +1,4 @@
-//! Machines and a model that are not at hand, as a small TOML file says them.
+//! A cluster and a model described by a TOML file.
 
 use evener_device::DeviceKind;
 use serde::Deserialize;
@@ -9,12 +9,12 @@ use super::{
 };
 use crate::topology::Member;
 
-/// Devices, links and layers to plan for, any of which may be left out.
+/// Devices, links and layers to plan for, each optional.
 ///
 /// ```
-/// use evener_mesh::placement::Blueprint;
+/// use evener_mesh::placement::ClusterSpec;
 ///
-/// let blueprint = Blueprint::from_toml(
+/// let blueprint = ClusterSpec::from_toml(
 ///     r#"
 ///     about = "Two pairs of cards, a machine each."
 ///
@@ -47,14 +47,14 @@ use crate::topology::Member;
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Blueprint {
-    /// What it is, for people.
+pub struct ClusterSpec {
+    /// A description to display.
     pub about: String,
     /// The devices, in order.
     pub members: Vec<Member>,
-    /// What is said of their links.
+    /// The bandwidths of their links.
     pub links: Links,
-    /// The model, where there are layers.
+    /// The model, if there are layers.
     pub workload: Option<Workload>,
 }
 
@@ -65,17 +65,17 @@ struct File {
     about: String,
     micro_batches: Option<u64>,
     #[serde(default, rename = "device")]
-    devices: Vec<Device>,
+    devices: Vec<DeviceEntry>,
     #[serde(default, rename = "link")]
-    links: Vec<Link>,
+    links: Vec<LinkEntry>,
     #[serde(default, rename = "layer")]
-    layers: Vec<Several>,
+    layers: Vec<LayerEntry>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Device {
-    /// Of several, the id is followed by a number.
+struct DeviceEntry {
+    /// If `count` is above 1, a number is appended.
     id: String,
     #[serde(default = "one")]
     count: usize,
@@ -91,15 +91,15 @@ struct Device {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Link {
+struct LinkEntry {
     between: [String; 2],
     bytes_per_s: f64,
 }
 
-/// Layers of a kind.
+/// `count` equal layers.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Several {
+struct LayerEntry {
     #[serde(default = "one")]
     count: usize,
     cost: f64,
@@ -121,40 +121,40 @@ fn discrete() -> DeviceKind {
     DeviceKind::Discrete
 }
 
-/// More devices or layers than this are taken to be a slip of the pen.
-const MOST: usize = 4096;
+/// Maximum number of devices and of layers: more are taken for a typing error.
+const MAX_ENTRIES: usize = 4096;
 
-impl Blueprint {
-    /// Reads a blueprint. The error says what is wrong and where.
+impl ClusterSpec {
+    /// Reads a cluster from TOML. The error says what is wrong and where.
     pub fn from_toml(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|why| why.to_string())?;
         let counts = |counts: &mut dyn Iterator<Item = usize>| counts.fold(0, usize::saturating_add);
         let devices = counts(&mut file.devices.iter().map(|device| device.count));
         let layers = counts(&mut file.layers.iter().map(|layer| layer.count));
         for (what, count) in [("devices", devices), ("layers", layers)] {
-            if count > MOST {
-                return Err(format!("{count} {what}: {MOST} are the most"));
+            if count > MAX_ENTRIES {
+                return Err(format!("{count} {what}: at most {MAX_ENTRIES} are allowed"));
             }
         }
         if file.layers.is_empty() && file.micro_batches.is_some() {
-            return Err("micro_batches are given, and no layers: add a [[layer]]".into());
+            return Err("micro_batches without layers: add a [[layer]]".into());
         }
         let links = file
             .links
             .into_iter()
-            .fold(Links::new(), |links, Link { between: [one, other], bytes_per_s }| {
+            .fold(Links::new(), |links, LinkEntry { between: [one, other], bytes_per_s }| {
                 links.between(one, other, bytes_per_s)
             });
-        let layers: Vec<Layer> = file.layers.iter().flat_map(Several::layers).collect();
+        let layers: Vec<Layer> = file.layers.iter().flat_map(LayerEntry::layers).collect();
         let workload = (!file.layers.is_empty()).then(|| {
             Workload::new(layers).with_micro_batches(file.micro_batches.unwrap_or(Workload::MICRO_BATCHES))
         });
-        let members = file.devices.iter().flat_map(Device::members).collect();
-        Ok(Blueprint { about: file.about, members, links, workload })
+        let members = file.devices.iter().flat_map(DeviceEntry::members).collect();
+        Ok(ClusterSpec { about: file.about, members, links, workload })
     }
 }
 
-impl Device {
+impl DeviceEntry {
     fn members(&self) -> impl Iterator<Item = Member> + '_ {
         (0..self.count).map(|index| {
             let id = if self.count == 1 { self.id.clone() } else { format!("{}-{index}", self.id) };
@@ -170,9 +170,9 @@ impl Device {
     }
 }
 
-impl Several {
+impl LayerEntry {
     fn layers(&self) -> impl Iterator<Item = Layer> {
-        let &Several { count, cost, memory_bytes, tensor_bytes, output_bytes, gradient_bytes } = self;
+        let &LayerEntry { count, cost, memory_bytes, tensor_bytes, output_bytes, gradient_bytes } = self;
         std::iter::repeat_n(Layer { cost, memory_bytes, tensor_bytes, output_bytes, gradient_bytes }, count)
     }
 }

@@ -1,89 +1,85 @@
-//! Cutting layers into stages: contiguous, none empty, the slowest as fast as it can be, and all within memory.
+//! Splitting layers into pipeline stages: contiguous, none empty, within memory, with the fastest slowest stage.
 
 use std::ops::Range;
 
 use super::{
     error::PlacementError,
-    workload::{Layer, Sums, check_costs},
+    workload::{Layer, PrefixSums, check_costs},
 };
 
-/// Rounding, as a factor.
-const SAME: f64 = 1.0 + 1e-12;
+/// Tolerance for rounding, as a factor.
+const ROUNDING: f64 = 1.0 + 1e-12;
 
 /// What a stage's devices can do together.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StageStrength {
-    /// Work a second.
+pub struct StageCapacity {
+    /// Work per second.
     pub rate_per_s: f64,
-    /// The most memory that its layers can have; nothing where that is not known, and then it is not checked.
+    /// The maximum memory of its layers; `None` if unknown, and then it is not checked.
     pub memory_bytes: Option<u64>,
 }
 
-/// Layers cut into stages.
+/// Layers split into stages.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cut {
-    /// Which layers each stage has.
+pub struct LayerSplit {
+    /// The layers of each stage.
     pub stages: Vec<Range<usize>>,
-    /// How long the slowest stage takes.
+    /// The time of the slowest stage.
     pub slowest_s: f64,
 }
 
-/// Cuts layers into stages, in this order: each gets at least one, the slowest is as fast as any cut can make it, and
-/// among such cuts all stages together take the least time. It is exact, whatever the layers cost.
+/// Splits layers into stages, in order: each stage gets at least one layer, the slowest stage is as fast as possible,
+/// and of such splits the sum of all stages' times is the least. The result is exact.
 ///
 /// ```
-/// use evener_mesh::placement::{Layer, StageStrength, cut};
+/// use evener_mesh::placement::{Layer, StageCapacity, split_layers};
 ///
 /// let layers = [4.0, 1.0, 1.0, 1.0, 1.0].map(|cost| Layer { cost, ..Layer::default() });
-/// let stages = [2.0, 2.0].map(|rate_per_s| StageStrength { rate_per_s, memory_bytes: None });
-/// let cut = cut(&layers, &stages)?;
-/// assert_eq!(cut.stages, [0..1, 1..5]);
-/// assert_eq!(cut.slowest_s, 2.0);
+/// let stages = [2.0, 2.0].map(|rate_per_s| StageCapacity { rate_per_s, memory_bytes: None });
+/// let split = split_layers(&layers, &stages)?;
+/// assert_eq!(split.stages, [0..1, 1..5]);
+/// assert_eq!(split.slowest_s, 2.0);
 /// # Ok::<(), evener_mesh::placement::PlacementError>(())
 /// ```
-pub fn cut(layers: &[Layer], stages: &[StageStrength]) -> Result<Cut, PlacementError> {
+pub fn split_layers(layers: &[Layer], stages: &[StageCapacity]) -> Result<LayerSplit, PlacementError> {
     check_costs(layers)?;
     for (index, stage) in stages.iter().enumerate() {
         let rate = stage.rate_per_s;
         if !rate.is_finite() || rate <= 0.0 {
-            return Err(PlacementError::Figure {
-                device: format!("stage {index}"),
-                what: "its rate",
-                value: rate,
-            });
+            let (device, what) = (format!("stage {index}"), "its rate");
+            return Err(PlacementError::InvalidNumber { device, what, value: rate });
         }
     }
     if stages.is_empty() || stages.len() > layers.len() {
         return Err(PlacementError::TooFewLayers { layers: layers.len(), stages: stages.len().max(1) });
     }
-    let sums = Sums::of(layers);
+    let sums = PrefixSums::of(layers);
     let seconds = |stage: usize, from: usize, until: usize| sums.cost(from, until) / stages[stage].rate_per_s;
-    let room = |stage: usize| stages[stage].memory_bytes.map(u128::from);
+    let capacity = |stage: usize| stages[stage].memory_bytes.map(u128::from);
     let fits = |stage: usize, from: usize, until: usize| {
-        room(stage).is_none_or(|room| sums.memory(from, until) <= room)
+        capacity(stage).is_none_or(|capacity| sums.memory(from, until) <= capacity)
     };
-    cut_by(layers.len(), stages.len(), seconds, fits)
-        .ok_or_else(|| PlacementError::Memory(why_not(&sums, layers, (0..stages.len()).map(room))))
+    split_by(layers.len(), stages.len(), seconds, fits)
+        .ok_or_else(|| PlacementError::Memory(why_none_fits(&sums, layers, (0..stages.len()).map(capacity))))
 }
 
-/// What is needed and what there is, where no cut fits.
-pub(super) fn why_not(
-    sums: &Sums,
+pub(super) fn why_none_fits(
+    sums: &PrefixSums,
     layers: &[Layer],
-    rooms: impl Iterator<Item = Option<u128>> + Clone,
+    capacities: impl Iterator<Item = Option<u128>> + Clone,
 ) -> String {
     let needed = sums.memory(0, layers.len());
-    let Some(room) = rooms.clone().sum::<Option<u128>>() else {
-        return format!("they need {}, in the order that they have", bytes(needed));
+    let Some(capacity) = capacities.clone().sum::<Option<u128>>() else {
+        return format!("they need {} in their order", bytes(needed));
     };
     let largest = layers.iter().map(|layer| u128::from(layer.memory_bytes)).max().unwrap_or(0);
-    let stage = rooms.flatten().max().unwrap_or(0);
-    if needed > room {
+    let stage = capacities.flatten().max().unwrap_or(0);
+    if needed > capacity {
         format!(
             "they need {}, and the stages have {}: {} too little",
             bytes(needed),
-            bytes(room),
-            bytes(needed - room)
+            bytes(capacity),
+            bytes(needed - capacity)
         )
     } else if largest > stage {
         format!(
@@ -93,10 +89,10 @@ pub(super) fn why_not(
         )
     } else {
         format!(
-            "they need {} of the {} that the stages have, but no cut in the layers' order fits: the largest layer \
+            "they need {} of the {} that the stages have, but no split in the layers' order fits: the largest layer \
              needs {}",
             bytes(needed),
-            bytes(room),
+            bytes(capacity),
             bytes(largest)
         )
     }
@@ -107,20 +103,20 @@ fn bytes(count: u128) -> String {
     if count < GIB { format!("{count} bytes") } else { format!("{:.1} GiB", count as f64 / GIB as f64) }
 }
 
-/// The same for any notion of time and room. `seconds` must not shrink, and `fits` not become true again, when layers
-/// are added in front. Nothing where no cut fits.
-pub(super) fn cut_by(
+/// Splits by any cost of time and memory. `seconds` must not decrease, and `fits` must not become true again, when
+/// layers are added in front. Returns `None` if no split fits.
+pub(super) fn split_by(
     layers: usize,
     stages: usize,
     seconds: impl Fn(usize, usize, usize) -> f64,
     fits: impl Fn(usize, usize, usize) -> bool,
-) -> Option<Cut> {
+) -> Option<LayerSplit> {
     let slowest_s = fastest_slowest(layers, stages, &seconds, &fits);
     if !slowest_s.is_finite() {
         return None;
     }
-    // Among the cuts that are as good, the one that takes the least time in all: it fills the pipeline soonest.
-    let most = slowest_s * SAME;
+    // Of the splits with this slowest stage, takes the one with the least total time, which fills the pipeline soonest.
+    let most = slowest_s * ROUNDING;
     let mut least = vec![f64::INFINITY; layers + 1];
     least[0] = 0.0;
     let mut begins = vec![vec![0; layers + 1]; stages];
@@ -146,11 +142,11 @@ pub(super) fn cut_by(
         until = begins[until];
     }
     ranges.reverse();
-    Some(Cut { stages: ranges, slowest_s })
+    Some(LayerSplit { stages: ranges, slowest_s })
 }
 
-/// The time of the slowest stage in the best cut: over all places to begin the last stage, the slower of it and of the
-/// best cut of what is before.
+/// Returns the time of the slowest stage in the best split: over all starts of the last stage, the slower of it and of
+/// the best split of the layers before.
 fn fastest_slowest(
     layers: usize,
     stages: usize,
