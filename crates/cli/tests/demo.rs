@@ -28,7 +28,7 @@ fn programs_get_everything_that_the_text_shows() {
     for key in ["items", "wall_s", "ideal_s", "efficiency", "bound", "leaves", "total_s"] {
         assert!(demo[key].is_number(), "no {key}");
     }
-    for key in ["id", "items", "chunks", "busy_s", "retries", "rescues", "state"] {
+    for key in ["id", "items", "chunks", "busy_s", "retries", "speculative", "state"] {
         assert!(!demo["devices"][0][key].is_null(), "a device has no {key}");
     }
     assert_eq!(demo["check"]["is_same"], true);

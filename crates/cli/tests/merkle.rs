@@ -170,7 +170,7 @@ fn programs_get_every_key_of_a_run_and_of_none() {
         assert_eq!(run["leaves"], leaves.parse::<u64>().unwrap());
     }
     let run = json(&folder, &["--leaves", "1000000", "--devices", "cpu"]);
-    for key in ["id", "items", "chunks", "busy_s", "retries", "rescues", "state"] {
+    for key in ["id", "items", "chunks", "busy_s", "retries", "speculative", "state"] {
         assert!(!run["devices"][0][key].is_null(), "a device has no {key}");
     }
     let done: u64 = run["devices"].as_array().unwrap().iter().map(|it| it["items"].as_u64().unwrap()).sum();

@@ -28,7 +28,7 @@ fn every_shipped_scenario_completes_at_or_above_its_bound() {
         for key in ["items", "wall_s", "ideal_s", "efficiency", "bound"] {
             assert!(report[key].is_number(), "{path:?} has no {key}");
         }
-        for key in ["id", "items", "chunks", "busy_s", "retries", "rescues", "state"] {
+        for key in ["id", "items", "chunks", "busy_s", "retries", "speculative", "state"] {
             assert!(!report["devices"][0][key].is_null(), "{path:?}: a device has no {key}");
         }
         assert!(report["efficiency"].as_f64() >= report["bound"].as_f64(), "{path:?}: {report}");

@@ -1,5 +1,5 @@
-//! What scheduling costs on the processor's cores, against peers in the same run: `cargo bench -p evener-schedule
-//! --bench overhead`.
+//! The cost of scheduling on the processor's cores, compared with peers in the same run: `cargo bench -p
+//! evener-schedule --bench overhead`.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use evener_device::Device;
 use evener_schedule::{Closure, Pool, Settings};
 use rayon::prelude::*;
 
-/// Times several ways to do the same in turns, and gives the lower quartile of each: whatever disturbs only ever adds.
+/// Times several peers in turns, and returns the lower quartile of each: disturbances only add.
 fn turns<const N: usize>(rounds: usize, ways: [&mut dyn FnMut(); N]) -> [Duration; N] {
     let mut times: [Vec<Duration>; N] = std::array::from_fn(|_| Vec::new());
     for round in 0..rounds + rounds / 4 {

@@ -1,4 +1,4 @@
-//! How many trivial pieces a second go through a queue, and how many trivial items through a stream, on two cores.
+//! Trivial pieces per second through a queue, and trivial items per second through a stream, on two cores.
 //!
 //!     cargo bench -p evener-schedule --bench service
 

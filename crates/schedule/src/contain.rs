@@ -1,12 +1,12 @@
-//! Keeps panics of the user's code (wakers, `Drop` of items and results, tracing subscribers) away from runs and queues.
+//! Contains panics of the user's code (wakers, `Drop` of items and results, tracing subscribers) in runs and queues.
 
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-/// Logs as `tracing` does, at a level: `log!(warn, %error, "a chunk failed")`. A subscriber that panics loses its own line
-/// and nothing else: a worker that died of it would take its chunk along.
+/// Logs through `tracing` at a level: `log!(warn, %error, "chunk failed")`. A subscriber that panics loses its own line and
+/// does not end the worker.
 macro_rules! log {
     ($level:ident, $($arguments:tt)*) => {
         $crate::contain::contain(|| tracing::$level!($($arguments)*))
@@ -14,20 +14,20 @@ macro_rules! log {
 }
 pub(crate) use log;
 
-/// Runs code of the user's that has nothing to say to a run or a queue. Returns whether it ended without a panic.
+/// Runs the user's code and drops its value. Returns whether neither panicked.
 pub(crate) fn contain<R>(code: impl FnOnce() -> R) -> bool {
     match catch_unwind(AssertUnwindSafe(code)) {
-        // Dropping the value is the user's code as well.
+        // Dropping the value runs the user's code as well.
         Ok(value) => catch_unwind(AssertUnwindSafe(|| drop(value))).map_err(std::mem::forget).is_ok(),
         Err(payload) => {
-            // Dropping the payload may panic again: it is leaked instead.
+            // Dropping the payload may panic again, so it is leaked.
             std::mem::forget(payload);
             false
         }
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());

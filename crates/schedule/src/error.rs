@@ -1,80 +1,84 @@
-//! Why a run did not give its results.
+//! The errors of a run.
 
 use std::{fmt, ops::Range, time::Duration};
 
 use evener_device::Error;
 
-/// Why a run did not give its results. There is no partial result: a run gives all of them, or this.
+use crate::report::grouped;
+
+/// Why a run failed. A run returns all results or an error, never some of them.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The task's own code failed. It would fail anywhere, so it was not tried again.
-    #[error("the task failed on items {}..{}: {error}", .items.start, .items.end)]
+    /// The task's own code failed. It would fail on every device, so it was not retried.
+    #[error("the task failed on items {}..{}: {error}", grouped(.items.start), grouped(.items.end))]
     Task {
-        /// The chunk that it failed on; the error names the item where that is known.
+        /// The items of the failed chunk; the error names the item if it is known.
         items: Range<u64>,
-        /// What it said.
+        /// The task's error.
         error: Error,
     },
-    /// Every device failed. What was done is lost with the run; it says how far that had come.
-    #[error("no device is left to trust: {done} of {items} were done{}", one_a_line(.failures))]
+    /// Every device failed. The results of the finished items are lost.
+    #[error("every device failed, with {done} of {} done{}", grouped(*.items), one_per_line(.failures))]
     NoDeviceLeft {
-        /// Which items were done.
-        done: Done,
-        /// How many there were.
+        /// The finished items.
+        done: DoneItems,
+        /// Number of items of the run.
         items: u64,
-        /// What happened to the devices, in order.
+        /// The devices' errors, in order.
         failures: Vec<Error>,
     },
-    /// None of the pool's devices can do this task.
-    #[error("no device of the pool can do task `{task}`: it has no code for {devices}")]
-    Unable {
+    /// The task has no code for any of the pool's devices.
+    #[error(
+        "task `{task}` has no code for the pool's devices ({devices}): add a device that it can use, or code for these"
+    )]
+    NoUsableDevice {
         /// The task.
         task: String,
         /// The pool's devices.
         devices: String,
     },
-    /// It was cancelled.
-    #[error("cancelled: {done} of {items} were done")]
+    /// The run was cancelled.
+    #[error("cancelled with {done} of {} done", grouped(*.items))]
     Cancelled {
-        /// Which items were done.
-        done: Done,
-        /// How many there were.
+        /// The finished items.
+        done: DoneItems,
+        /// Number of items of the run.
         items: u64,
     },
-    /// It did not end in time.
-    #[error("not done after {after:?}: {done} of {items} were done")]
+    /// The run passed its deadline.
+    #[error("deadline of {after:?} passed with {done} of {} done", grouped(*.items))]
     DeadlinePassed {
-        /// The time that it was given.
+        /// The deadline, from the beginning of the run.
         after: Duration,
-        /// Which items were done.
-        done: Done,
-        /// How many there were.
+        /// The finished items.
+        done: DoneItems,
+        /// Number of items of the run.
         items: u64,
     },
-    /// What the run was to read or write does not fit the task, or each other.
+    /// The run's inputs and outputs do not match the task, or each other.
     #[error("task `{task}` cannot run on these arrays: {message}")]
-    Arrays {
+    ArrayMismatch {
         /// The task.
         task: String,
-        /// What does not fit.
+        /// What does not match.
         message: String,
     },
     /// The pool has no devices.
-    #[error("a pool needs at least one device")]
+    #[error("the pool has no devices: it needs at least one")]
     NoDevices,
     /// The devices could not be found or selected.
     #[error(transparent)]
     Device(#[from] Error),
 }
 
-/// Items that were done, as ranges in order that do not touch.
+/// The finished items of a run, as ordered ranges that do not touch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Done(pub Vec<Range<u64>>);
+pub struct DoneItems(pub Vec<Range<u64>>);
 
-impl Done {
-    /// Puts accepted ranges in order and joins those that touch.
-    pub(crate) fn of(mut ranges: Vec<Range<u64>>) -> Done {
+impl DoneItems {
+    /// Sorts accepted ranges and joins those that touch.
+    pub(crate) fn of(mut ranges: Vec<Range<u64>>) -> DoneItems {
         ranges.sort_by_key(|range| range.start);
         let mut joined: Vec<Range<u64>> = Vec::new();
         for range in ranges {
@@ -83,31 +87,32 @@ impl Done {
                 _ => joined.push(range),
             }
         }
-        Done(joined)
+        DoneItems(joined)
     }
 
-    /// How many items that is.
+    /// Number of items.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 }
 
-impl fmt::Display for Done {
+impl fmt::Display for DoneItems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LISTED: usize = 4;
-        write!(f, "{} items", self.count())?;
+        write!(f, "{} items", grouped(self.count()))?;
         for (index, range) in self.0.iter().take(LISTED).enumerate() {
-            write!(f, "{}{}..{}", if index == 0 { " (" } else { ", " }, range.start, range.end)?;
+            let before = if index == 0 { " (" } else { ", " };
+            write!(f, "{before}{}..{}", grouped(range.start), grouped(range.end))?;
         }
         match self.0.len() {
             0 => Ok(()),
-            all if all > LISTED => write!(f, " and {} ranges more)", all - LISTED),
+            all if all > LISTED => write!(f, " and {} more ranges)", all - LISTED),
             _ => f.write_str(")"),
         }
     }
 }
 
-pub(crate) fn one_a_line(failures: &[Error]) -> String {
+pub(crate) fn one_per_line(failures: &[Error]) -> String {
     failures.iter().map(|failure| format!("\n  {failure}")).collect()
 }
 
@@ -116,10 +121,10 @@ mod test {
     use super::*;
 
     #[test]
-    fn what_was_done_is_told_in_ranges_that_do_not_touch() {
-        let done = Done::of(vec![5..7, 0..3, 3..5, 9..10]);
+    fn finished_items_are_shown_as_ranges_that_do_not_touch() {
+        let done = DoneItems::of(vec![5..7, 0..3, 3..5, 9..10]);
         assert_eq!(done.0, [0..7, 9..10]);
         assert_eq!(done.to_string(), "8 items (0..7, 9..10)");
-        assert_eq!(Done::default().to_string(), "0 items");
+        assert_eq!(DoneItems::default().to_string(), "0 items");
     }
 }

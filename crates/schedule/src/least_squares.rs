@@ -1,4 +1,4 @@
-//! The straight line through measured times: time = overhead + items × time an item.
+//! The straight line through measured times: time = overhead + items × time per item.
 
 /// Weighted sums of measured times, from which the line is found by least squares.
 #[derive(Debug, Clone, Copy, Default)]
@@ -11,7 +11,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// So many items took so long.
+    /// Adds a measurement: the time of a number of items.
     pub(crate) fn add(&mut self, items: f64, time: f64, weight: f64) {
         self.weights += weight;
         self.items += weight * items;
@@ -20,23 +20,23 @@ impl Sums {
         self.items_time += weight * items * time;
     }
 
-    /// Pulls the overhead towards zero, by so much.
+    /// Pulls the overhead towards zero, with this weight.
     pub(crate) fn pull(&mut self, weight: f64) {
         self.weights += weight;
     }
 
-    /// 1 − the squared correlation of the two unknowns: zero where the times cannot tell them apart.
-    fn apart(&self) -> f64 {
+    /// 1 − the squared correlation of the two unknowns: zero if the times do not determine them.
+    fn separation(&self) -> f64 {
         1.0 - self.items / self.weights * (self.items / self.items_squared)
     }
 
-    /// Overhead and time an item; nothing where the times cannot tell them apart by at least this much.
-    pub(crate) fn solve(&self, least_apart: f64) -> Option<(f64, f64)> {
+    /// The overhead and the time per item, or `None` if the two are not separated by more than this.
+    pub(crate) fn solve(&self, min_separation: f64) -> Option<(f64, f64)> {
         let Sums { weights, items, items_squared, time, items_time } = *self;
-        let apart = self.apart();
-        (apart > least_apart).then(|| {
-            let overhead = (time - items * (items_time / items_squared)) / (weights * apart);
-            (overhead, (items_time - items * (time / weights)) / (items_squared * apart))
+        let separation = self.separation();
+        (separation > min_separation).then(|| {
+            let overhead = (time - items * (items_time / items_squared)) / (weights * separation);
+            (overhead, (items_time - items * (time / weights)) / (items_squared * separation))
         })
     }
 
@@ -52,7 +52,7 @@ impl Sums {
 
     /// By what the scatter of times is multiplied in the standard error of the time an item.
     pub(crate) fn error(&self) -> f64 {
-        (self.items_squared * self.apart()).sqrt().recip()
+        (self.items_squared * self.separation()).sqrt().recip()
     }
 
     /// How much less overhead explains the times as well, for each second more an item.

@@ -1,10 +1,9 @@
-//! Who does which items, when?
+//! The scheduler: which device runs which items, and when.
 //!
-//! Every decision is made by a plain state machine with no thread, clock, device or random source of its own: it is
-//! told what happened and answers with what to do. So the same code runs real devices in real time and virtual
-//! devices in virtual time, and a property test can drive it with anything.
+//! Plain state machines make every decision. They have no thread, clock, device or random source of their own: their driver
+//! reports events and does what they answer. So the same code runs real devices in real time and virtual devices in virtual
+//! time, and a property test can drive it with any events.
 
-mod account;
 pub mod balancer;
 mod contain;
 mod error;
@@ -15,6 +14,7 @@ mod partition;
 mod pool;
 mod progress;
 mod queue;
+mod recorder;
 mod report;
 mod run;
 pub mod sim;
@@ -23,12 +23,13 @@ mod sync;
 mod task;
 mod trace;
 
-pub use error::{Done, RunError};
+pub use error::{DoneItems, RunError};
 pub use partition::{dynamic, equal, proportional};
 pub use pool::{Cancel, DeviceStatistics, Job, MapStream, Mapped, Pool, PoolBuilder, Reduced};
 pub use progress::Progress;
 pub use queue::{
-    Handle, Queue, QueueBuilder, QueueDevice, QueueError, QueueStatistics, Submission, TrySubmitError,
+    Handle, Queue, QueueBuilder, QueueDeviceStatistics, QueueError, QueueStatistics, Submission,
+    TrySubmitError,
 };
 pub use report::{Calibrated, DeviceReport, LeftOut, Report, Speedup};
 pub use run::Settings;
@@ -38,11 +39,11 @@ pub use task::{
     Results, Task,
 };
 
-/// The decisions of a run, for whoever drives it with devices of their own.
+/// The decisions of a run, for programs that drive it with devices of their own.
 pub mod decide {
     pub use crate::run::{
-        Answer, Chunk, Costs, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Run, Shares, State,
-        Tail, Tally, Time, Verdict,
+        Answer, Chunk, Costs, Expected, Failure, LaneIndex, LaneSpec, LaneState, Outcome, Purpose, Run,
+        Shares, Tail, Tally, Time, Verdict,
     };
 }
 
@@ -52,7 +53,7 @@ pub use trace::{Activity, Span, Trace};
 mod test {
     use std::{fs, path::Path};
 
-    /// The code of a module and those within it, without comments and white space.
+    /// The code of a module and its submodules, without comments and indentation.
     fn code(path: &Path) -> String {
         if let Ok(folder) = fs::read_dir(path) {
             return folder.map(|entry| code(&entry.unwrap().path())).collect();

@@ -1,6 +1,6 @@
-//! Fixed splits: who gets how many items, decided before the run begins.
+//! Fixed splits: how many items each device gets, decided before the run begins.
 
-/// The same number for each of so many devices, the remainder one each to the first ones.
+/// Splits items equally between devices. The first devices get one item of the remainder each.
 ///
 /// ```
 /// assert_eq!(evener_schedule::equal(10, 3), [4, 3, 3]);
@@ -10,9 +10,9 @@ pub fn equal(items: u64, devices: usize) -> Vec<u64> {
     (0..count).map(|index| items / count + u64::from(index < items % count)).collect()
 }
 
-/// By score, by the largest-remainder method: each gets its exact share rounded down, and what is left goes one each
-/// to those that lost most by the rounding, the first of equals first. Scores that are not positive count as zero;
-/// where all are, everybody gets the same.
+/// Splits items by score, with the largest-remainder method: each device gets its exact share rounded down, and the rest goes
+/// one each to those that lost most by the rounding, the first of equals first. Scores that are not positive count as zero;
+/// if all are zero, the split is [`equal`].
 ///
 /// ```
 /// assert_eq!(evener_schedule::proportional(1000, &[95.0, 80.0]), [543, 457]);
@@ -26,23 +26,23 @@ pub fn proportional(items: u64, scores: &[f64]) -> Vec<u64> {
     }
     let exact = weights.iter().map(|weight| items as f64 * (weight / total));
     let mut shares: Vec<(u64, f64)> = exact.map(|exact| (exact as u64, exact.fract())).collect();
-    // Rounding of large products can hand out one too many, or leave more than one each.
-    let mut given: u64 = shares.iter().map(|share| share.0).sum();
+    // Rounding of large products can assign one item too many, or leave more than one each.
+    let mut assigned: u64 = shares.iter().map(|share| share.0).sum();
     for share in shares.iter_mut().rev() {
-        let excess = given.saturating_sub(items).min(share.0);
+        let excess = assigned.saturating_sub(items).min(share.0);
         share.0 -= excess;
-        given -= excess;
+        assigned -= excess;
     }
     let mut order: Vec<usize> = (0..shares.len()).filter(|&index| weights[index] > 0.0).collect();
     order.sort_by(|&a, &b| shares[b].1.total_cmp(&shares[a].1).then(a.cmp(&b)));
-    for &index in order.iter().cycle().take((items - given) as usize) {
+    for &index in order.iter().cycle().take((items - assigned) as usize) {
         shares[index].0 += 1;
     }
     shares.into_iter().map(|share| share.0).collect()
 }
 
-/// By score × (1 − utilization), given as pairs; otherwise as [`proportional`]. Where everybody is fully busy, by
-/// score alone.
+/// Splits items by score × (1 − utilization), from pairs of the two, as [`proportional`] does. If all devices are fully
+/// busy, by score alone.
 ///
 /// ```
 /// // Weights 9.5 and 56.
@@ -64,21 +64,21 @@ mod test {
     use super::*;
 
     #[test]
-    fn nobody_means_nothing() {
+    fn no_devices_get_no_items() {
         assert!(equal(10, 0).is_empty());
         assert!(proportional(10, &[]).is_empty());
         assert!(dynamic(10, &[]).is_empty());
     }
 
     #[test]
-    fn scores_that_say_nothing_mean_the_same_for_everybody() {
+    fn unusable_scores_give_equal_shares() {
         assert_eq!(proportional(10, &[0.0, -1.0, f64::NAN]), [4, 3, 3]);
         assert_eq!(dynamic(9, &[(1.0, 1.0), (2.0, 1.0)]), [3, 6], "all are busy: by score");
     }
 
     proptest! {
         #[test]
-        fn every_item_is_given_once_and_close_to_the_exact_share(
+        fn every_item_is_assigned_once_and_close_to_the_exact_share(
             items in 0u64..1 << 50,
             scores in prop::collection::vec(prop_oneof![Just(0.0), 1e-3f64..1e6], 1..40),
         ) {

@@ -1,4 +1,4 @@
-//! The four ways to share items out between devices.
+//! The four strategies that divide items between devices.
 
 use std::{fmt, str::FromStr};
 
@@ -7,22 +7,22 @@ use crate::{
     run::Shares,
 };
 
-/// How the items of a run are shared out between devices.
+/// How the items of a run are divided between devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Strategy {
-    /// The same for each device, the remainder to the first: [`equal`].
+    /// Equal shares, the remainder to the first devices: [`equal`].
     Equal,
     /// By score: [`proportional`].
     Proportional,
     /// By score × (1 − utilization) when the run begins: [`dynamic`].
     Dynamic,
-    /// Nothing is fixed: devices pull chunks, whose sizes follow their measured speed.
+    /// No fixed shares: devices pull chunks, whose sizes follow their measured speed.
     #[default]
     Adaptive,
 }
 
 impl Strategy {
-    /// Every one of them.
+    /// All strategies.
     pub const ALL: [Strategy; 4] =
         [Strategy::Equal, Strategy::Proportional, Strategy::Dynamic, Strategy::Adaptive];
 
@@ -36,8 +36,7 @@ impl Strategy {
         }
     }
 
-    /// Shares items out between devices, given as score and utilization each. The items of a device with several lanes
-    /// are shared equally between those.
+    /// Divides items between devices, each given by its score and utilization. A device's lanes get equal parts of its share.
     pub(crate) fn shares(self, items: u64, devices: &[(f64, f64)], lanes: &[usize]) -> Shares {
         let of_devices = match self {
             Strategy::Adaptive => return Shares::Pulled,
@@ -63,7 +62,7 @@ impl FromStr for Strategy {
     fn from_str(text: &str) -> Result<Self, String> {
         let all = Strategy::ALL.map(Strategy::name).join(", ");
         let found = Strategy::ALL.into_iter().find(|strategy| strategy.name() == text);
-        found.ok_or_else(|| format!("no strategy `{text}`: there are {all}"))
+        found.ok_or_else(|| format!("unknown strategy `{text}`: the strategies are {all}"))
     }
 }
 

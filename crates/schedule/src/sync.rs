@@ -1,4 +1,4 @@
-//! Locks and waiting, whether or not a thread has panicked with the lock held: what it guards is right at any time.
+//! Locks and condition variables that ignore poisoning: the guarded state is consistent at any time.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},

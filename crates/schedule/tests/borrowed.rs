@@ -1,17 +1,17 @@
-//! Functions and items that are borrowed: the results are those of a plain loop, and nothing is touched after the run.
+//! Borrowed functions and items: the results equal those of a plain loop, and nothing is used after the run.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
-use common::{cores, forgetful};
+use common::{cores, without_history};
 use evener_device::Device;
 use evener_schedule::{Pool, RunError};
 
 #[test]
-fn every_item_is_given_to_the_function_once_whatever_their_number() {
-    let pool = forgetful([cores("a", 1), cores("b", 1)]);
+fn the_function_is_called_once_per_item_for_any_number_of_items() {
+    let pool = without_history([cores("a", 1), cores("b", 1)]);
     for count in [0, 1, 2, 7, 8, 9, 1_000, 12_345, 300_000] {
         let items: Vec<String> = (0..count).map(|number| number.to_string()).collect();
         let calls: Vec<AtomicU32> = (0..count).map(|_| AtomicU32::new(0)).collect();
@@ -29,20 +29,20 @@ fn every_item_is_given_to_the_function_once_whatever_their_number() {
 }
 
 #[test]
-fn a_range_begins_where_it_begins() {
-    let squares = forgetful([Device::cpu()]).map_range(10..20_010, |number| number * number).unwrap();
+fn a_range_keeps_its_start() {
+    let squares = without_history([Device::cpu()]).map_range(10..20_010, |number| number * number).unwrap();
     assert!(squares.results().iter().enumerate().all(|(index, &square)| square == (index + 10).pow(2)));
     #[allow(clippy::reversed_empty_ranges)]
-    let nothing = forgetful([Device::cpu()]).map_range(5..3, |number| number).unwrap();
+    let nothing = without_history([Device::cpu()]).map_range(5..3, |number| number).unwrap();
     assert!(nothing.results().is_empty());
 }
 
 #[test]
-fn a_panic_ends_the_run_names_the_item_and_leaves_nothing_behind() {
+fn a_panic_ends_the_run_names_the_item_and_leaves_no_value_alive() {
     let pool = Pool::new([Device::cpu()]).unwrap();
     for round in 0..50 {
         let alive = AtomicUsize::new(0);
-        /// Counts those that exist.
+        /// Counts live values.
         struct Counted<'a>(&'a AtomicUsize);
         impl Drop for Counted<'_> {
             fn drop(&mut self) {
@@ -58,7 +58,7 @@ fn a_panic_ends_the_run_names_the_item_and_leaves_nothing_behind() {
                 number
             })
             .unwrap_err();
-        // Whatever was borrowed is free the moment the call returns: nobody is in the function any more.
+        // Borrowed values are free as soon as the call returns: no thread is in the function.
         assert_eq!(alive.load(SeqCst), 0);
         let RunError::Task { items, error } = error else { panic!("{error}") };
         assert!(items.contains(&(bad as u64)), "{items:?}");

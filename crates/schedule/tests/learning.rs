@@ -1,4 +1,4 @@
-//! What runs teach about devices, and what is kept of it.
+//! What a pool learns from runs, and what it saves.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{card, cores, forgetful};
+use common::{card, cores, without_history};
 use evener_device::{Device, Result};
 use evener_schedule::{Chunk, Closure, Pool, Report, Results, RunError, Task};
 
@@ -20,7 +20,7 @@ fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// A pool whose history is in a folder of its own.
+/// A pool with its own file of learned times.
 fn pool(devices: &[Device], history: &Path) -> Pool {
     Pool::builder().devices(devices).keep_history_at(Some(history.into())).build().unwrap()
 }
@@ -31,17 +31,17 @@ fn history() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The tasks that a history knows.
+/// The tasks in a file of learned times.
 fn tasks(history: &Path) -> Vec<String> {
     let text = std::fs::read(history).unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     json["tasks"].as_object().map(|tasks| tasks.keys().cloned().collect()).unwrap_or_default()
 }
 
-/// Devices that use it get into each other's way: two together take four times as long as one alone.
+/// Devices slow each other down: two together take four times as long as one alone.
 #[derive(Clone, Default)]
 struct Contended {
-    at_work: Arc<AtomicUsize>,
+    active: Arc<AtomicUsize>,
     prepared: Arc<AtomicUsize>,
 }
 
@@ -63,16 +63,16 @@ impl Task for Contended {
         Ok(())
     }
 
-    fn hands(&self, _: &Device) -> usize {
+    fn workers(&self, _: &Device) -> usize {
         1
     }
 
     fn run(&self, _: &mut (), chunk: &Chunk<'_, u32>, results: &mut Results<'_, u32>) -> Result<()> {
-        let others = self.at_work.fetch_add(1, SeqCst);
+        let others = self.active.fetch_add(1, SeqCst);
         for _ in 0..1 + 7 * others {
             std::thread::sleep(Duration::from_micros(20 * chunk.len() as u64));
         }
-        self.at_work.fetch_sub(1, SeqCst);
+        self.active.fetch_sub(1, SeqCst);
         chunk.read(|items| results.extend(items.iter().copied()))
     }
 }
@@ -81,14 +81,14 @@ fn devices_used(report: &Report) -> usize {
     report.devices.iter().filter(|device| device.items > 0).count()
 }
 
-/// Of the last half of so many runs, those that used one device alone.
+/// Number of runs that used one device alone, among the last half.
 fn alone(runs: usize, mut run: impl FnMut(usize) -> Report) -> usize {
     let used: Vec<usize> = (0..runs).map(|number| devices_used(&run(number))).collect();
     used[runs / 2..].iter().filter(|&&count| count == 1).count()
 }
 
 #[test]
-fn map_learns_that_devices_get_into_each_others_way() {
+fn map_learns_that_devices_slow_each_other_down() {
     let (_folder, path) = history();
     let (pool, task) = (pool(&[card("a"), card("b")], &path), Contended::default());
     let items: Vec<u32> = (0..100).collect();
@@ -97,20 +97,20 @@ fn map_learns_that_devices_get_into_each_others_way() {
 }
 
 #[test]
-fn what_a_run_taught_arrives_at_runs_of_other_item_counts() {
+fn runs_of_other_item_counts_use_what_was_learned() {
     let (_folder, path) = history();
     let (pool, task) = (pool(&[card("a"), card("b")], &path), Contended::default());
     let items: Vec<u32> = (0..200).collect();
     let job = pool.job(&task);
-    // No two of them have as many items.
+    // All of them have different numbers of items.
     let alone =
         alone(60, |number| job.map(&items[..110 + number / 4 * 5 % 7 + number]).unwrap().report().clone());
-    // Each size class tries both devices together a few times; a run that learned nothing from others would use both.
+    // Each size class tries both devices together a few times; a run that knew nothing from others would use both.
     assert!(alone > 10, "{alone} of 30 runs used one device");
 }
 
 #[test]
-fn runs_that_are_cancelled_or_fail_teach_nothing_and_leave_no_history() {
+fn cancelled_and_failed_runs_teach_nothing_and_leave_no_history() {
     let (_folder, path) = history();
     let pool = pool(&[cores("a", 1), cores("b", 1)], &path);
     let slow = Closure::fallible("slow", |&item: &u32| {
@@ -118,7 +118,7 @@ fn runs_that_are_cancelled_or_fail_teach_nothing_and_leave_no_history() {
         if item == 2 { Err("two".into()) } else { Ok(item) }
     });
     let job = pool.job(&slow).deadline(ms(3));
-    // What makes the devices ready has few items: no run of about 64 ends well.
+    // The runs that prepare the devices have few items: no run of about 64 succeeds.
     job.map(&[0; 3]).unwrap();
     for _ in 0..24 {
         assert!(matches!(job.map(&[1; 64]), Err(RunError::DeadlinePassed { .. })));
@@ -131,12 +131,12 @@ fn runs_that_are_cancelled_or_fail_teach_nothing_and_leave_no_history() {
     }
     drop((job, pool));
     let text = std::fs::read_to_string(&path).unwrap();
-    // Sizes are kept by four times their logarithm.
+    // Size classes are four times the logarithm.
     assert!(text.contains("\"6\":") && !text.contains("\"24\":"), "{text}");
 }
 
 #[test]
-fn what_was_learned_is_kept_when_a_run_ends_and_not_only_when_the_pool_does() {
+fn learned_times_are_saved_when_a_run_ends_and_not_only_when_the_pool_does() {
     let (_folder, path) = history();
     let pool: &'static Pool = Box::leak(Box::new(pool(&[cores("a", 1)], &path)));
     pool.map(&Closure::new("kept", |&item: &u32| item), &[1, 2, 3]).unwrap();
@@ -144,7 +144,7 @@ fn what_was_learned_is_kept_when_a_run_ends_and_not_only_when_the_pool_does() {
 }
 
 #[test]
-fn tasks_of_one_name_over_unlike_items_are_learned_apart() {
+fn tasks_of_one_name_over_different_items_are_learned_separately() {
     let (_folder, path) = history();
     let pool = pool(&[cores("a", 1)], &path);
     pool.map(&Closure::new("same", |&item: &u8| item), &[1, 2, 3]).unwrap();
@@ -153,7 +153,7 @@ fn tasks_of_one_name_over_unlike_items_are_learned_apart() {
     assert_eq!(tasks(&path).len(), 2, "{:?}", tasks(&path));
 }
 
-/// Its state is what it was made with.
+/// Its state is a copy of its table.
 #[derive(Clone)]
 struct Table(Arc<[u32]>, Arc<AtomicUsize>);
 
@@ -181,8 +181,8 @@ impl Task for Table {
 }
 
 #[test]
-fn calls_with_unlike_tasks_of_one_name_do_not_get_each_others_states() {
-    let pool = forgetful([cores("a", 1)]);
+fn calls_with_different_tasks_of_one_name_do_not_share_states() {
+    let pool = without_history([cores("a", 1)]);
     let prepared = Arc::default();
     let (squares, cubes) =
         (Table([0, 1, 4, 9].into(), Arc::clone(&prepared)), Table([0, 1, 8, 27].into(), prepared));
@@ -193,7 +193,7 @@ fn calls_with_unlike_tasks_of_one_name_do_not_get_each_others_states() {
 }
 
 #[test]
-fn calls_with_one_task_make_its_states_once_and_release_lets_them_go() {
+fn calls_with_one_task_make_its_states_once_and_release_drops_them() {
     let (_folder, path) = history();
     let (pool, task) = (pool(&[cores("a", 1)], &path), Contended::default());
     for _ in 0..4 {
@@ -206,8 +206,8 @@ fn calls_with_one_task_make_its_states_once_and_release_lets_them_go() {
 }
 
 #[test]
-fn what_a_task_holds_is_let_go_when_the_call_ends() {
-    let pool = forgetful([cores("a", 1)]);
+fn a_task_is_dropped_when_the_call_ends() {
+    let pool = without_history([cores("a", 1)]);
     let held = Arc::new(());
     let inside = held.clone();
     let task = Closure::new("holds", move |&item: &u32| item + u32::from(Arc::strong_count(&inside) == 0));

@@ -1,4 +1,4 @@
-//! Whole runs on devices that work, fail, hang and dawdle: what every way to start one promises.
+//! Whole runs on devices that work, fail, hang and are slow, through every way to start one.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod common;
@@ -16,8 +16,8 @@ use std::{
 };
 
 use common::{
-    Faulty, Scramble, assert_counted_once, assert_sane, card, cores, done_of, forgetful, numbers, scramble,
-    settle, within,
+    Faulty, Scramble, assert_counted_once, assert_possible, card, cores, done_of, numbers, scramble,
+    wait_until_idle, within, without_history,
 };
 use evener_device::{
     Device, DeviceId, Error, Kernel, Result,
@@ -41,8 +41,8 @@ type Prepare = Arc<dyn Fn(&DeviceId) -> Result<()> + Send + Sync>;
 type Costs = fn(&[u32]) -> Vec<f64>;
 type Compute = Arc<dyn Fn(&DeviceId, &[u32], &mut Results<'_, u32>) -> Result<()> + Send + Sync>;
 
-/// A task of plain functions, which may do anything on any device. It works on a copy of the items, so that whoever
-/// started the run need not wait for it.
+/// A task of plain functions, which may do anything on any device. It works on a copy of the items, so that the caller
+/// of the run need not wait for it.
 #[derive(Clone)]
 struct Plain {
     prepare: Prepare,
@@ -57,7 +57,7 @@ impl Plain {
         Plain { prepare: Arc::new(|_| Ok(())), compute: Arc::new(compute), costs: None }
     }
 
-    /// Scrambles, after doing something else.
+    /// Scrambles, after a call of `before`.
     fn after(before: impl Fn(&DeviceId, &[u32]) + Send + Sync + 'static) -> Plain {
         Plain::new(move |device, items, results| {
             before(device, items);
@@ -105,7 +105,7 @@ impl Task for Plain {
     }
 }
 
-/// A kernel of one `f64` an item.
+/// A kernel with one `f64` per item.
 fn root() -> KernelTask<f64, f64> {
     let kernel = Kernel::new("root").reads::<f64>().writes::<f64>().params::<KernelParams>().rust(|launch| {
         let count = launch.params::<KernelParams>()?.count as usize;
@@ -140,7 +140,7 @@ fn lost(device: &DeviceId) -> Error {
 }
 
 #[test]
-fn no_items_give_no_results_whoever_asks() {
+fn a_run_without_items_has_no_results() {
     within(LIMIT, "no items", || {
         let faulty = Faulty::new(&two());
         let job = faulty.job(&Scramble::new());
@@ -178,7 +178,7 @@ fn every_strategy_survives_a_loss_and_a_hang_in_any_operation() {
             for operation in (1..22).step_by(if fault == Fault::Hang { 7 } else { 1 }) {
                 let (name, items) =
                     (format!("{strategy:?}: {fault:?} in operation {operation}"), items.clone());
-                // A device that hangs in its first chunk is judged by how long the others take, and they may be disturbed.
+                // A device that hangs in its first chunk is judged by the others' times, and they may be disturbed.
                 within(LIMIT * 3, &name, move || {
                     let faulty = Faulty::new(&two());
                     faulty.faults[0].at(operation, fault);
@@ -186,7 +186,7 @@ fn every_strategy_survives_a_loss_and_a_hang_in_any_operation() {
                     let run = job.map(&items).unwrap();
                     assert_eq!(run.results(), plain(&items));
                     assert_counted_once(run.report(), items.len());
-                    faulty.settle();
+                    faulty.wait_until_idle();
                 });
             }
         }
@@ -194,7 +194,7 @@ fn every_strategy_survives_a_loss_and_a_hang_in_any_operation() {
 }
 
 #[test]
-fn costs_change_who_does_what_and_never_what_comes_out() {
+fn costs_change_the_division_of_items_and_never_the_results() {
     within(LIMIT, "costs", || {
         let items = numbers(300);
         let right: Costs = |items| items.iter().map(|item| f64::from(item % 50)).collect();
@@ -232,7 +232,7 @@ fn a_task_error_ends_the_run_and_names_the_item() {
             }
             other => panic!("{other}"),
         }
-        settle(&pool.pool);
+        wait_until_idle(&pool.pool);
         assert_eq!(ran.load(SeqCst), 1, "it would fail anywhere, so it is not tried again");
     });
 }
@@ -264,7 +264,7 @@ fn a_panic_of_a_closure_ends_the_run_and_names_the_item_and_the_next_run_works()
 
 #[test]
 fn a_state_on_which_the_task_failed_is_not_used_again() {
-    /// Its state is beyond use once it has failed.
+    /// A state is unusable once it has failed.
     #[derive(Clone)]
     struct Fragile(Arc<AtomicBool>);
 
@@ -306,8 +306,8 @@ fn a_state_on_which_the_task_failed_is_not_used_again() {
         let job = pool.job(&Fragile(fails.clone()));
         let items = numbers(50);
         assert!(matches!(job.map(&items), Err(RunError::Task { .. })));
-        settle(&pool.pool);
-        std::thread::sleep(ms(20)); // the hand puts its state away after it has said that it failed
+        wait_until_idle(&pool.pool);
+        std::thread::sleep(ms(20)); // the worker returns its state after it has reported the failure
         fails.store(false, SeqCst);
         assert_eq!(job.map(&items).unwrap().results(), plain(&items));
     });
@@ -335,7 +335,7 @@ fn a_panicking_check_or_combination_is_the_tasks_own_error() {
     within(LIMIT, "a panicking combination", || {
         let pool = Faulty::new(&two());
         let job = pool.job(&Scramble::new());
-        let items = numbers(40_000); // more than one a block
+        let items = numbers(40_000); // more than one per block
         let error = job.map_reduce(&items, |_, _| panic!("will not combine")).unwrap_err();
         assert!(matches!(error, RunError::Task { .. }), "{error}");
         assert!(error.to_string().contains("will not combine"), "{error}");
@@ -343,7 +343,7 @@ fn a_panicking_check_or_combination_is_the_tasks_own_error() {
 }
 
 #[test]
-fn a_device_that_cannot_be_made_ready_is_done_without() {
+fn a_run_goes_on_without_a_device_that_cannot_be_prepared() {
     let lost_on_card = |device: &DeviceId| match device.as_str() {
         "card:0" => Err(lost(device)),
         _ => Ok(()),
@@ -380,8 +380,8 @@ fn a_device_that_cannot_be_made_ready_is_done_without() {
 }
 
 #[test]
-fn a_run_whose_devices_cannot_be_made_ready_ends_and_says_why() {
-    // Telling where it panicked may take a moment.
+fn a_run_whose_devices_cannot_be_prepared_ends_with_their_errors() {
+    // Printing a panic may take a moment.
     let ways: [(&str, Duration, Prepare); 3] = [
         ("on purpose", LIMIT, Arc::new(|device| Err(lost(device)))),
         ("panicked: on purpose", LIMIT, Arc::new(|_| panic!("on purpose"))),
@@ -410,7 +410,7 @@ fn a_run_whose_devices_cannot_be_made_ready_ends_and_says_why() {
 }
 
 #[test]
-fn a_sum_of_floats_is_the_same_to_the_last_bit_whoever_does_what_and_whatever_fails() {
+fn a_sum_of_floats_is_the_same_to_the_last_bit_on_any_devices_and_after_any_failure() {
     // As many blocks as items, and blocks of two with one left over.
     for count in [3_000u32, 20_001] {
         let wide: Vec<f64> = (0..count).map(|number| f64::from(number) + 0.1).collect();
@@ -424,9 +424,9 @@ fn a_sum_of_floats_is_the_same_to_the_last_bit_whoever_does_what_and_whatever_fa
                     .for_each(|&(device, operation, fault)| faulty.faults[device].at(operation, fault));
                 let sum = faulty.job(&root()).map_reduce(&wide, |a, b| a + b).unwrap();
                 assert_counted_once(sum.report(), wide.len());
-                faulty.settle();
+                faulty.wait_until_idle();
                 let sum_f32 = faulty.job(&root_f32()).map_reduce(&narrow, |a, b| a + b).unwrap();
-                faulty.settle();
+                faulty.wait_until_idle();
                 (sum.into_value().unwrap().to_bits(), sum_f32.into_value().unwrap().to_bits())
             })
         };
@@ -445,7 +445,7 @@ fn a_sum_of_floats_is_the_same_to_the_last_bit_whoever_does_what_and_whatever_fa
 }
 
 #[test]
-fn for_each_does_every_item_exactly_once_when_nothing_fails() {
+fn for_each_runs_every_item_exactly_once_when_nothing_fails() {
     within(LIMIT, "for_each", || {
         let faulty = Faulty::new(&[cores("cpu", 2), cores("cpu/b", 1)]);
         let counts: Arc<Vec<AtomicU64>> = Arc::new((0..2_000).map(|_| AtomicU64::new(0)).collect());
@@ -460,22 +460,22 @@ fn for_each_does_every_item_exactly_once_when_nothing_fails() {
     });
 }
 
-/// Nothing to give back, on any device; some of it takes long.
+/// A task without results for any device; some chunks take long.
 #[derive(Clone)]
-struct Dawdle {
-    /// What dawdles, on its first chunk.
+struct SlowFirstChunk {
+    /// The device that is slow on its first chunk.
     device: &'static str,
     long: Duration,
     done: Arc<Mutex<Vec<u32>>>,
 }
 
-impl Task for Dawdle {
+impl Task for SlowFirstChunk {
     type Input = u32;
     type Output = ();
     type State = DeviceId;
 
     fn name(&self) -> &str {
-        "dawdle"
+        "slow first chunk"
     }
 
     fn can_use(&self, _: &Device) -> bool {
@@ -505,7 +505,7 @@ fn for_each_ends_although_a_device_hangs_in_its_very_first_chunk() {
     within(LIMIT, "for_each with a hang", || {
         let faulty = Faulty::new(&two());
         let done = Arc::new(Mutex::new(Vec::new()));
-        let task = Dawdle { device: "card:0", long: Duration::from_secs(25), done: done.clone() };
+        let task = SlowFirstChunk { device: "card:0", long: Duration::from_secs(25), done: done.clone() };
         let items = numbers(200);
         let report = faulty.job(&task).for_each(&items).unwrap();
         assert_counted_once(&report, items.len());
@@ -515,7 +515,7 @@ fn for_each_ends_although_a_device_hangs_in_its_very_first_chunk() {
 }
 
 #[test]
-fn a_device_that_was_merely_slower_has_not_failed() {
+fn a_slow_device_has_not_failed() {
     within(LIMIT, "a slow device", || {
         let faulty = Faulty::new(&[cores("cpu", 1), cores("cpu/b", 1)]);
         let task = Plain::new(|device, items, results| {
@@ -527,13 +527,13 @@ fn a_device_that_was_merely_slower_has_not_failed() {
         let run = faulty.job(&task).map(&items).unwrap();
         assert_eq!(run.results(), plain(&items));
         assert!(run.report().wall_s < 0.14, "it was not rescued");
-        settle(&faulty.pool);
+        wait_until_idle(&faulty.pool);
         let failed: Vec<u64> = faulty.pool.statistics().iter().map(|device| device.failed).collect();
         assert_eq!(failed, [0, 0]);
     });
 }
 
-/// Runs what takes ten seconds until somebody ends it, and gives the error and how long that took.
+/// Starts a run of ten seconds, ends it, and returns the error and how long the run took.
 fn ended_by(
     end: impl FnOnce(Job<'static, Plain>) -> Job<'static, Plain> + Send + 'static,
 ) -> (RunError, Duration, BTreeSet<u64>) {
@@ -551,20 +551,20 @@ fn ended_by(
         let error = end(job).map(&items).unwrap_err();
         let took = start.elapsed();
         let seen = seen.lock().unwrap().clone();
-        settle(&faulty.pool);
+        wait_until_idle(&faulty.pool);
         (error, took, seen)
     })
 }
 
-fn assert_done_is_what_ran(error: &RunError, ran: &BTreeSet<u64>) {
+fn assert_finished_items_ran(error: &RunError, ran: &BTreeSet<u64>) {
     let done = done_of(error).unwrap();
-    assert_sane(done, 3_000);
+    assert_possible(done, 3_000);
     assert!(done.count() > 0, "{error}");
     assert!(done.0.iter().cloned().flatten().all(|item| ran.contains(&item)), "{error}: only {ran:?} ran");
 }
 
 #[test]
-fn a_cancelled_run_returns_at_once_and_says_what_was_done() {
+fn a_cancelled_run_returns_at_once_with_the_finished_items() {
     let cancel = Cancel::new();
     let from_outside = cancel.clone();
     let canceller = std::thread::spawn(move || {
@@ -575,15 +575,15 @@ fn a_cancelled_run_returns_at_once_and_says_what_was_done() {
     canceller.join().unwrap();
     assert!(matches!(error, RunError::Cancelled { items: 3_000, .. }), "{error}");
     assert!(took < ms(600), "it took {took:?}");
-    assert_done_is_what_ran(&error, &ran);
+    assert_finished_items_ran(&error, &ran);
 }
 
 #[test]
-fn a_run_past_its_deadline_returns_at_once_and_says_what_was_done() {
+fn a_run_past_its_deadline_returns_at_once_with_the_finished_items() {
     let (error, took, ran) = ended_by(|job| job.deadline(ms(150)));
     assert!(matches!(error, RunError::DeadlinePassed { items: 3_000, .. }), "{error}");
     assert!(took >= ms(150) && took < ms(600), "it took {took:?}");
-    assert_done_is_what_ran(&error, &ran);
+    assert_finished_items_ran(&error, &ran);
 }
 
 #[test]
@@ -596,7 +596,7 @@ fn a_deadline_ends_a_run_whose_devices_all_hang() {
         let error = job.map(&numbers(400)).unwrap_err();
         assert!(matches!(error, RunError::DeadlinePassed { .. } | RunError::NoDeviceLeft { .. }), "{error}");
         assert!(start.elapsed() < Duration::from_secs(5));
-        faulty.settle();
+        faulty.wait_until_idle();
     });
 }
 
@@ -622,7 +622,7 @@ fn progress_only_ever_grows_and_a_callback_that_panics_costs_nothing_else() {
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.map(&items).map(drop)));
         assert!(run.is_err(), "the panic goes to whoever started the run");
         drop(job);
-        settle(&faulty.pool);
+        wait_until_idle(&faulty.pool);
         assert_eq!(faulty.job(&task).settings(settings).map(&items).unwrap().results(), plain(&items));
     });
 }
@@ -642,7 +642,7 @@ fn a_stream_keeps_the_order_and_loses_nothing_whatever_fails() {
                 let stream = job.map_stream(items.clone()).unwrap();
                 let results: Vec<u32> = stream.map(|result| result.unwrap()).collect();
                 assert_eq!(results, plain(&items));
-                faulty.settle();
+                faulty.wait_until_idle();
             });
         }
     }
@@ -670,7 +670,7 @@ fn a_stream_never_reads_further_ahead_than_its_window() {
 }
 
 #[test]
-fn a_stream_that_is_cancelled_ends_with_an_error_however_fast_results_come() {
+fn a_cancelled_stream_ends_with_an_error_however_fast_results_come() {
     for by_deadline in [false, true] {
         within(LIMIT, "a cancelled stream", move || {
             let faulty = Faulty::new(&[cores("cpu", 2)]);
@@ -682,7 +682,7 @@ fn a_stream_that_is_cancelled_ends_with_an_error_however_fast_results_come() {
             }
             let mut stream = job.map_stream(0u32..).unwrap();
             let start = Instant::now();
-            // Whoever asks slowly finds results ready whenever it asks.
+            // A slow consumer always finds results ready.
             while start.elapsed() < ms(120) {
                 if let Some(Err(error)) = stream.next() {
                     assert!(by_deadline, "{error}");
@@ -709,7 +709,7 @@ fn a_stream_that_is_cancelled_ends_with_an_error_however_fast_results_come() {
 }
 
 #[test]
-fn a_stream_gives_what_comes_before_an_error_and_nothing_after_it() {
+fn a_stream_returns_the_results_before_an_error_and_nothing_after_it() {
     for _ in 0..50 {
         within(LIMIT, "a stream with an error", || {
             let faulty = Faulty::new(&[cores("cpu", 2), cores("cpu/b", 1)]);
@@ -740,7 +740,7 @@ fn a_stream_gives_what_comes_before_an_error_and_nothing_after_it() {
 }
 
 #[test]
-fn a_stream_gives_results_while_its_source_has_nothing_yet() {
+fn a_stream_returns_results_while_its_source_has_no_item_yet() {
     within(LIMIT, "a source that waits for results", || {
         for devices in [vec![cores("cpu", 2)], two().to_vec()] {
             let faulty = Faulty::new(&devices);
@@ -761,7 +761,7 @@ fn a_stream_gives_results_while_its_source_has_nothing_yet() {
 
 #[test]
 fn a_stream_bounds_the_bytes_that_it_holds() {
-    /// Items of a kibibyte each, which their size does not tell.
+    /// Items of a kibibyte each, on the heap.
     #[derive(Clone)]
     struct Heavy;
     impl Task for Heavy {
@@ -840,7 +840,7 @@ fn a_stream_copies_no_item_and_drops_each_once() {
 }
 
 #[test]
-fn a_stream_goes_to_another_thread_and_its_source_may_borrow() {
+fn a_stream_can_be_sent_to_another_thread_and_its_source_may_borrow() {
     within(LIMIT, "a borrowed source", || {
         let faulty = Faulty::new(&[cores("cpu", 2)]);
         let task = Closure::new("scramble", |&item: &u32| scramble(item));
@@ -872,12 +872,13 @@ fn a_panic_of_the_source_comes_after_the_results_of_the_items_before_it() {
 }
 
 #[test]
-fn a_stream_does_without_a_device_that_hangs_while_the_stream_is_dry() {
+fn a_stream_goes_on_without_a_device_that_hangs_while_the_source_has_no_item() {
     within(LIMIT, "a dry stream", || {
         let faulty = Faulty::new(&two());
         let hangs = Arc::new(AtomicBool::new(true));
         let first = hangs.clone();
-        // The card hangs once it is known; what it has in hand is taken over, as nothing else is left to do.
+        // The card hangs once it was measured; the other device takes over its chunk, because nothing else is left to
+        // do.
         let seen = AtomicU64::new(0);
         let task = Plain::after(move |device, _| {
             let chunk = if device.as_str() == "card:0" { seen.fetch_add(1, SeqCst) } else { 0 };
@@ -903,11 +904,11 @@ fn a_stream_does_without_a_device_that_hangs_while_the_stream_is_dry() {
 }
 
 /// A result that must not be dropped.
-struct Bomb {
+struct PanicsOnDrop {
     armed: bool,
 }
 
-impl Drop for Bomb {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
         assert!(!self.armed, "it was dropped");
     }
@@ -915,11 +916,11 @@ impl Drop for Bomb {
 
 /// Fails on the card, with results that panic when they are dropped.
 #[derive(Clone)]
-struct Explosive;
+struct PanickingResults;
 
-impl Task for Explosive {
+impl Task for PanickingResults {
     type Input = u32;
-    type Output = Bomb;
+    type Output = PanicsOnDrop;
     type State = DeviceId;
 
     fn name(&self) -> &str {
@@ -938,14 +939,14 @@ impl Task for Explosive {
         &self,
         device: &mut DeviceId,
         chunk: &Chunk<'_, u32>,
-        results: &mut Results<'_, Bomb>,
+        results: &mut Results<'_, PanicsOnDrop>,
     ) -> Result<()> {
         if device.as_str() == "card:0" {
-            results.push(Bomb { armed: true });
+            results.push(PanicsOnDrop { armed: true });
             return Err(lost(device));
         }
         std::thread::sleep(ms(1));
-        results.extend((0..chunk.len()).map(|_| Bomb { armed: false }));
+        results.extend((0..chunk.len()).map(|_| PanicsOnDrop { armed: false }));
         Ok(())
     }
 }
@@ -955,17 +956,17 @@ fn results_that_panic_when_they_are_dropped_lose_no_item_and_hide_no_error() {
     within(LIMIT, "a hand that is gone", || {
         for strategy in [Strategy::Equal, Strategy::Adaptive] {
             let faulty = Faulty::new(&two());
-            let run = faulty.job(&Explosive).strategy(strategy).map(&numbers(300)).unwrap();
+            let run = faulty.job(&PanickingResults).strategy(strategy).map(&numbers(300)).unwrap();
             assert_counted_once(run.report(), 300);
-            // It is the device's own error that counts.
+            // The device's own error counts.
             assert_eq!(run.report().devices[0].state, "quarantined");
-            settle(&faulty.pool);
+            wait_until_idle(&faulty.pool);
         }
     });
 }
 
 #[test]
-fn a_lane_has_all_its_hands_again_although_one_hung_while_another_failed() {
+fn a_lane_has_all_its_workers_again_after_one_hung_while_another_failed() {
     within(LIMIT, "a lane with a hung hand", || {
         let faulty = Faulty::new(&two());
         let (came, at_once, most) = (AtomicU64::new(0), AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
@@ -973,7 +974,7 @@ fn a_lane_has_all_its_hands_again_although_one_hung_while_another_failed() {
         let task = Plain::new(move |device, items, results| {
             if device.as_str() == "card:0" {
                 match came.fetch_add(1, SeqCst) {
-                    // The first hand hangs; the second fails once the first has begun to.
+                    // The first worker hangs; the second fails once the first has begun to.
                     0 => std::thread::sleep(Duration::from_secs(25)),
                     1 => return Err(lost(device)),
                     _ => {}
@@ -991,12 +992,12 @@ fn a_lane_has_all_its_hands_again_although_one_hung_while_another_failed() {
         let run = faulty.job(&task).settings(settings).map(&items).unwrap();
         assert_eq!(run.results(), plain(&items));
         assert_eq!(most.load(SeqCst), 2, "one of its two hands is gone");
-        settle(&faulty.pool);
+        wait_until_idle(&faulty.pool);
     });
 }
 
 #[test]
-fn a_stream_that_is_dropped_half_way_leaves_nobody_at_work() {
+fn a_stream_that_is_dropped_half_way_leaves_no_worker_busy() {
     within(LIMIT, "a dropped stream", || {
         let faulty = Faulty::new(&two());
         let job = faulty.job(&Scramble::new());
@@ -1005,14 +1006,14 @@ fn a_stream_that_is_dropped_half_way_leaves_nobody_at_work() {
             assert_eq!(stream.next().unwrap().unwrap(), scramble(number));
         }
         drop(stream);
-        faulty.settle();
+        faulty.wait_until_idle();
         let items = numbers(100);
         assert_eq!(job.map(&items).unwrap().results(), plain(&items));
     });
 }
 
 #[test]
-fn devices_that_were_left_out_are_used_where_those_that_were_chosen_fail_or_are_silent() {
+fn devices_in_reserve_join_when_the_chosen_ones_fail_or_do_not_respond() {
     type Break = fn(&Faults);
     let breaks: [(&str, Break); 5] = [
         ("destroyed", |faults| faults.destroy()),
@@ -1039,7 +1040,7 @@ fn devices_that_were_left_out_are_used_where_those_that_were_chosen_fail_or_are_
                 assert_eq!(run.results(), plain(&items), "{about}");
                 assert_counted_once(run.report(), items.len());
                 assert!(took < ms(10_000), "{about} took {took:?}");
-                faulty.settle();
+                faulty.wait_until_idle();
             }
         }
         assert!(used_alone > 0, "no device was ever used alone");
@@ -1047,11 +1048,11 @@ fn devices_that_were_left_out_are_used_where_those_that_were_chosen_fail_or_are_
 }
 
 #[test]
-fn a_device_that_hangs_is_not_chosen_alone_again_and_again() {
+fn a_device_that_hangs_is_not_chosen_alone_again() {
     within(ms(120_000), "a device that hangs in every run", || {
         let faulty = Faulty::new(&two());
         let items = numbers(100);
-        // Which one is used alone is found out first.
+        // The first runs find out which device is used alone.
         let mut last = None;
         for _ in 0..20 {
             let run = faulty.pool.map(&Scramble::new(), &items).unwrap();
@@ -1062,14 +1063,14 @@ fn a_device_that_hangs_is_not_chosen_alone_again_and_again() {
         for _ in 0..20 {
             faulty.faults[hung].at_next(Fault::Hang);
             assert_eq!(faulty.pool.map(&Scramble::new(), &items).unwrap().results(), plain(&items));
-            faulty.settle();
+            faulty.wait_until_idle();
         }
         assert!(start.elapsed() < ms(12_000), "20 runs took {:?}", start.elapsed());
     });
 }
 
 #[test]
-fn runs_that_begin_while_their_thread_unwinds_give_their_results() {
+fn runs_that_begin_while_their_thread_unwinds_return_their_results() {
     struct Maps(Pool, std::sync::mpsc::Sender<Result<Vec<u32>, String>>);
     impl Drop for Maps {
         fn drop(&mut self) {
@@ -1089,7 +1090,7 @@ fn runs_that_begin_while_their_thread_unwinds_give_their_results() {
 }
 
 #[test]
-fn results_are_dropped_where_the_progress_callback_panics() {
+fn results_are_dropped_when_the_progress_callback_panics() {
     within(LIMIT, "a callback that panics", || {
         use std::sync::{
             Arc,
@@ -1121,7 +1122,7 @@ fn results_are_dropped_where_the_progress_callback_panics() {
 }
 
 #[test]
-fn a_stream_that_is_dropped_lets_go_of_its_source_after_the_item_in_hand() {
+fn a_stream_that_is_dropped_drops_its_source_after_the_current_item() {
     within(LIMIT, "a channel that outlives its stream", || {
         let faulty = Faulty::new(&[cores("cpu", 2)]);
         let job = faulty.job(&Plain::after(|_, _| ()));
@@ -1140,7 +1141,7 @@ fn a_stream_that_is_dropped_lets_go_of_its_source_after_the_item_in_hand() {
 }
 
 #[test]
-fn runs_of_one_job_at_the_same_time_do_not_wait_for_the_one_whose_progress_is_told() {
+fn runs_of_one_job_at_the_same_time_do_not_wait_for_the_one_that_reports_progress() {
     within(LIMIT, "two runs of one job", || {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let held = std::sync::Mutex::new(held);
@@ -1183,26 +1184,26 @@ fn runs_of_one_pool_at_the_same_time_do_not_disturb_each_other() {
                 });
             }
         });
-        settle(pool);
+        wait_until_idle(pool);
         faulty.faults.iter().for_each(Faults::release);
     });
 }
 
-/// A task that takes long to be made ready on one device, or gives back something that it should not.
+/// A task that takes long to be prepared on one device, or returns `Error::Ended` when it should not.
 #[derive(Clone)]
-struct Odd {
+struct SlowToPrepare {
     prepare: Option<(&'static str, Duration)>,
     each: Duration,
     ends: bool,
 }
 
-impl Task for Odd {
+impl Task for SlowToPrepare {
     type Input = u32;
     type Output = u32;
     type State = ();
 
     fn name(&self) -> &str {
-        "odd"
+        "slow to prepare"
     }
 
     fn can_use(&self, _: &Device) -> bool {
@@ -1230,10 +1231,11 @@ impl Task for Odd {
 }
 
 #[test]
-fn a_card_that_takes_long_to_be_made_ready_does_not_hold_up_the_cores() {
+fn a_card_that_is_slow_to_prepare_does_not_delay_the_cores() {
     within(LIMIT, "a card that compiles for long", || {
-        let pool = forgetful([cores("cpu/a", 4), card("card:0")]);
-        let task = Odd { prepare: Some(("card:0", Duration::from_secs(8))), each: ms(20), ends: false };
+        let pool = without_history([cores("cpu/a", 4), card("card:0")]);
+        let task =
+            SlowToPrepare { prepare: Some(("card:0", Duration::from_secs(8))), each: ms(20), ends: false };
         let items = numbers(100);
         let begin = Instant::now();
         let run = pool.job(&task).all_devices().map(&items).unwrap();
@@ -1243,24 +1245,24 @@ fn a_card_that_takes_long_to_be_made_ready_does_not_hold_up_the_cores() {
 }
 
 #[test]
-fn a_task_that_says_that_its_run_has_ended_has_failed_where_it_has_not() {
+fn a_task_that_returns_ended_during_its_run_has_failed() {
     within(LIMIT, "a task that says Ended", || {
         let faulty = Faulty::new(&two());
-        let task = Odd { prepare: None, each: ms(0), ends: true };
+        let task = SlowToPrepare { prepare: None, each: ms(0), ends: true };
         let error = faulty.job(&task).map(&numbers(3)).unwrap_err();
         assert!(matches!(error, RunError::Task { .. }), "{error}");
     });
 }
 
 #[test]
-fn a_run_that_is_over_before_it_begins_begins_nothing() {
+fn a_run_that_is_stopped_before_it_begins_does_nothing() {
     within(LIMIT, "cancelled before", || {
         let began = Arc::new(AtomicU64::new(0));
         let seen = began.clone();
         let task = Closure::new("counts", move |_: &u32| {
             seen.fetch_add(1, SeqCst);
         });
-        let pool = forgetful([cores("cpu", 2)]);
+        let pool = without_history([cores("cpu", 2)]);
         let cancel = Cancel::new();
         cancel.cancel();
         let error = pool.job(&task).cancel(&cancel).map(&numbers(9)).unwrap_err();
@@ -1272,8 +1274,8 @@ fn a_run_that_is_over_before_it_begins_begins_nothing() {
 }
 
 #[test]
-fn settings_that_make_no_sense_cost_no_result_and_no_memory() {
-    /// A result that notices when it is dropped without having been made.
+fn nonsensical_settings_lose_no_result_and_no_memory() {
+    /// A result that detects a drop of uninitialised memory.
     struct Made(Vec<u64>);
     impl Drop for Made {
         fn drop(&mut self) {
@@ -1306,7 +1308,7 @@ fn settings_that_make_no_sense_cost_no_result_and_no_memory() {
         }
     }
     within(LIMIT, "odd settings", || {
-        let pool = forgetful([cores("cpu/a", 1), cores("cpu/b", 1)]);
+        let pool = without_history([cores("cpu/a", 1), cores("cpu/b", 1)]);
         for odd in [-1.0, f64::NAN, f64::INFINITY] {
             let settings =
                 Settings { hung_factor: odd, hung_after: Duration::from_nanos(1), ..Settings::default() };
@@ -1321,22 +1323,22 @@ fn settings_that_make_no_sense_cost_no_result_and_no_memory() {
     });
 }
 
-/// Doubles items one by one, and tells how many it is given at once.
+/// Doubles items one by one, and records its largest chunk.
 #[derive(Clone)]
-struct Piecewise {
+struct ItemByItem {
     largest: Arc<AtomicU64>,
-    /// It fails on this item.
+    /// Fails on this item.
     fails_on: Option<u32>,
     results: Arc<()>,
 }
 
-impl Task for Piecewise {
+impl Task for ItemByItem {
     type Input = u32;
     type Output = (u32, Arc<()>);
     type State = ();
 
     fn name(&self) -> &str {
-        "piecewise"
+        "item by item"
     }
 
     fn can_use(&self, _: &Device) -> bool {
@@ -1377,12 +1379,12 @@ impl Task for Piecewise {
 }
 
 #[test]
-fn a_task_is_given_at_most_so_many_items_at_once_and_every_call_counts_as_a_chunk() {
+fn chunks_have_at_most_the_maximum_of_items_and_every_call_counts_as_a_chunk() {
     within(LIMIT, "parts", || {
-        let pool = forgetful([cores("cpu", 4)]);
+        let pool = without_history([cores("cpu", 4)]);
         let items: Vec<u32> = (0..40_007).collect();
         for most in [1, 3, 64, 1 << 40] {
-            let task = Piecewise { largest: Arc::default(), fails_on: None, results: Arc::default() };
+            let task = ItemByItem { largest: Arc::default(), fails_on: None, results: Arc::default() };
             let settings = Settings { max_items: Some(most), ..Settings::default() };
             let job = pool.job(&task).settings(settings);
             let mapped = job.map(&items).unwrap();
@@ -1393,16 +1395,16 @@ fn a_task_is_given_at_most_so_many_items_at_once_and_every_call_counts_as_a_chun
             assert_counted_once(mapped.report(), items.len());
             let sum = job.map_reduce(&items, |a, b| (a.0 ^ b.0, a.1)).unwrap();
             assert_eq!(sum.value().unwrap().0, items.iter().fold(0, |sum, item| sum ^ (2 * item)));
-            // What is combined within one block cannot be parted.
+            // A block that is combined cannot be split.
             let block = items.len().div_ceil(16_384) as u64;
             assert!(task.largest.load(SeqCst) <= most.max(block), "{most}");
             drop((mapped, sum));
 
-            let failing = Piecewise { fails_on: Some(5_000), ..task.clone() };
+            let failing = ItemByItem { fails_on: Some(5_000), ..task.clone() };
             let error = pool.job(&failing).settings(settings).map(&items).unwrap_err();
             assert!(matches!(error, RunError::Task { .. }), "{error}");
             drop((failing, job));
-            // Workers that have just ended hold on to the task for a moment.
+            // Workers that have just ended keep the task for a moment.
             let start = Instant::now();
             while Arc::strong_count(&task.results) > 1 && start.elapsed() < Duration::from_secs(2) {
                 std::thread::sleep(ms(1));
@@ -1413,17 +1415,20 @@ fn a_task_is_given_at_most_so_many_items_at_once_and_every_call_counts_as_a_chun
 }
 
 #[test]
-fn an_error_is_told_although_results_of_the_same_part_panic_when_they_are_dropped() {
-    struct Bomb;
-    impl Drop for Bomb {
+fn an_error_is_returned_although_results_of_the_same_chunk_panic_when_dropped() {
+    struct PanicsOnDrop;
+    impl Drop for PanicsOnDrop {
         fn drop(&mut self) {
             assert!(std::thread::panicking(), "dropping a result");
         }
     }
     within(LIMIT, "a bomb in a part", || {
-        let pool = forgetful([cores("cpu", 2)]);
+        let pool = without_history([cores("cpu", 2)]);
         let task =
-            Closure::fallible("bombs", |&item: &u32| if item % 7 == 6 { Err("no".into()) } else { Ok(Bomb) });
+            Closure::fallible(
+                "bombs",
+                |&item: &u32| if item % 7 == 6 { Err("no".into()) } else { Ok(PanicsOnDrop) },
+            );
         let settings = Settings { max_items: Some(4), ..Settings::default() };
         for _ in 0..20 {
             let job = pool.job(&task).settings(settings);
@@ -1433,11 +1438,12 @@ fn an_error_is_told_although_results_of_the_same_part_panic_when_they_are_droppe
     });
 }
 
-/// Sleeps for as many milliseconds as its item says, in blocks that it claims; others may run copies of its chunks.
+/// Sleeps for as many milliseconds as its item says, in blocks that it claims. Other lanes may run copies of its
+/// chunks.
 #[derive(Clone)]
-struct Sleepy;
+struct SleepsPerItem;
 
-impl Task for Sleepy {
+impl Task for SleepsPerItem {
     type Input = u32;
     type Output = u32;
     type State = ();
@@ -1471,16 +1477,16 @@ impl Task for Sleepy {
 }
 
 #[test]
-fn progress_never_tells_more_than_there_is_although_items_are_done_twice() {
+fn progress_never_exceeds_the_items_although_some_are_done_twice() {
     within(LIMIT, "progress of copies", || {
         for round in 0..20 {
-            let pool = forgetful([cores("three", 3), cores("one", 1)]);
+            let pool = without_history([cores("three", 3), cores("one", 1)]);
             let items: Vec<u32> = (0..226)
                 .map(|it| if scramble(it * 1000 + round).is_multiple_of(56) { 40 } else { 0 })
                 .collect();
             let most = Arc::new(AtomicU64::new(0));
             let told = most.clone();
-            let job = pool.job(&Sleepy).on_progress(move |progress| {
+            let job = pool.job(&SleepsPerItem).on_progress(move |progress| {
                 told.fetch_max(progress.done, SeqCst);
             });
             assert_eq!(job.map(&items).unwrap().results(), items);
@@ -1490,11 +1496,11 @@ fn progress_never_tells_more_than_there_is_although_items_are_done_twice() {
 }
 
 #[test]
-fn a_limit_for_chunks_loses_no_run_in_which_every_item_is_done_in_time() {
+fn a_chunk_limit_fails_no_run_whose_items_are_each_done_in_time() {
     within(LIMIT, "a limit", || {
         let items: Vec<u32> = (0..400).map(|it| if (100..116).contains(&it) { 20 } else { 0 }).collect();
-        let pool = forgetful([cores("one", 1)]);
-        let task = Closure::new("dear", |&item: &u32| {
+        let pool = without_history([cores("one", 1)]);
+        let task = Closure::new("expensive", |&item: &u32| {
             std::thread::sleep(ms(item.into()));
             item
         });
@@ -1504,8 +1510,8 @@ fn a_limit_for_chunks_loses_no_run_in_which_every_item_is_done_in_time() {
 }
 
 #[test]
-fn a_run_over_nothing_takes_no_time() {
-    let pool = forgetful([cores("cpu", 2)]);
+fn a_run_without_items_takes_no_time() {
+    let pool = without_history([cores("cpu", 2)]);
     let task = Closure::new("nothing", |&item: &u32| item);
     let job = pool.job(&task);
     let least = (0..50).map(|_| {

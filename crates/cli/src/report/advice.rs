@@ -63,9 +63,13 @@ pub(super) fn findings(analysis: &Analysis) -> Vec<Finding> {
             );
         }
         if times.start >= MIN_SHARE {
+            let prepare = match times.prepare {
+                share if share < MIN_SHARE => String::new(),
+                share => format!(": preparing it (opening, compiling) took {}", time(share)),
+            };
             add(
                 weight * times.start,
-                format!("{id} began its first chunk after {}.", time(times.start)),
+                format!("{id} began its first chunk after {}{prepare}.", time(times.start)),
                 "Reuse the pool for several runs, keep EVENER_CACHE_DIR for compiled kernels, or give it more items.",
             );
         }
@@ -143,7 +147,7 @@ mod test {
     #[test]
     fn every_cause_is_found_and_the_most_expensive_is_first() {
         let lanes = vec![
-            lane("late", &[(Activity::Work, 50, 2.0, 10.0)]),
+            lane("late", &[(Activity::Work, 50, 2.0, 10.0), (Activity::Preparation, 0, 0.5, 2.0)]),
             lane("early", &[(Activity::Work, 50, 0.0, 4.0), (Activity::Copy, 50, 0.0, 3.0)]),
             lane("gap", &[(Activity::Work, 50, 0.0, 5.0), (Activity::Work, 50, 6.0, 10.0)]),
             lane("lost", &[(Activity::Work, 50, 0.0, 9.0), (Activity::Failure, 50, 9.0, 10.0)]),
@@ -156,7 +160,7 @@ mod test {
             "early waited 6.000 s (60.0 % of the run) at the end",
             "early copied for 3.000 s (30.0 % of the run), which is 75.0 % of its busy time.",
             "Other devices finished 1 chunks of slow first, which cost 3.000 s",
-            "late began its first chunk after 2.000 s (20.0 % of the run).",
+            "late began its first chunk after 2.000 s (20.0 % of the run): preparing it (opening, compiling) took 1.500 s",
             "gap was idle between chunks for 1.000 s",
             "1 chunks failed on lost.",
             "slow did 0.4 % of the items.",

@@ -29,8 +29,8 @@ pub(super) struct DeviceTimes {
     pub(super) failures: u64,
     /// The number of chunks that another lane finished first.
     pub(super) dropped: u64,
-    /// The number of chunks that were taken over from slower lanes.
-    pub(super) rescues: u64,
+    /// The number of speculative copies of slower lanes' chunks whose results were used.
+    pub(super) speculative: u64,
     /// The median time of a chunk.
     pub(super) median_chunk_s: f64,
     #[serde(flatten)]
@@ -60,7 +60,7 @@ impl Analysis {
     pub(super) fn new(trace: &Trace) -> Analysis {
         let spans = || trace.lanes.iter().flat_map(|lane| &lane.spans);
         let wall_s = spans().map(|span| span.until_s).fold(0.0, f64::max);
-        let used = |span: &&Span| matches!(span.activity, Activity::Work | Activity::Rescue);
+        let used = |span: &&Span| matches!(span.activity, Activity::Work | Activity::Speculative);
         let items: u64 = spans().filter(used).map(|span| span.items).sum();
         let mut ids: Vec<&str> = Vec::new();
         for lane in &trace.lanes {
@@ -100,7 +100,7 @@ impl DeviceTimes {
             chunks: chunk_times.len() as u64,
             failures: count(Activity::Failure),
             dropped: count(Activity::Dropped),
-            rescues: count(Activity::Rescue),
+            speculative: count(Activity::Speculative),
             median_chunk_s: chunk_times.get(chunk_times.len() / 2).copied().unwrap_or(0.0),
             times: Times::mean(lanes.iter().map(|lane| Times::of(lane, wall_s))),
         }
@@ -108,7 +108,7 @@ impl DeviceTimes {
 }
 
 fn is_used(span: &Span) -> bool {
-    matches!(span.activity, Activity::Work | Activity::Rescue)
+    matches!(span.activity, Activity::Work | Activity::Speculative)
 }
 
 impl Times {

@@ -39,11 +39,11 @@ const STYLE: &str = "\
 text{font:13px system-ui,sans-serif;fill:#24292f}\
 .small{font-size:11px;fill:#57606a}\
 .page{fill:#fff}.row{fill:#f1f3f5}.grid{stroke:#d8dee4}\
-.work{fill:#2f6fbd}.rescue{fill:#2a9d74}.wasted{fill:#c93c37}.prepare{fill:#9a8fc7}.copy{fill:#e0962f}\
+.work{fill:#2f6fbd}.speculative{fill:#2a9d74}.wasted{fill:#c93c37}.prepare{fill:#9a8fc7}.copy{fill:#e0962f}\
 @media(prefers-color-scheme:dark){\
 text{fill:#e6edf3}.small{fill:#9aa4af}\
 .page{fill:#161b22}.row{fill:#21262d}.grid{stroke:#373e47}\
-.work{fill:#4c8fdb}.rescue{fill:#3fb58b}.wasted{fill:#e5534b}.copy{fill:#e8a84c}}";
+.work{fill:#4c8fdb}.speculative{fill:#3fb58b}.wasted{fill:#e5534b}.copy{fill:#e8a84c}}";
 
 /// A kind of span, with its class in the style and its text in the legend.
 struct Kind {
@@ -59,7 +59,11 @@ const COPY: Kind =
 const CHUNK_KINDS: [Kind; 4] = [
     PREPARATION,
     Kind { class: "work", legend: "chunk", contains: |activity| activity == Activity::Work },
-    Kind { class: "rescue", legend: "speculative copy", contains: |activity| activity == Activity::Rescue },
+    Kind {
+        class: "speculative",
+        legend: "speculative copy",
+        contains: |activity| activity == Activity::Speculative,
+    },
     Kind {
         class: "wasted",
         legend: "chunk not used",
@@ -286,12 +290,12 @@ mod test {
                     (Activity::Work, 5, 1.0, 5.0),
                     (Activity::Copy, 5, 1.0, 2.0),
                     (Activity::Work, 5, 5.0, 8.0),
-                    (Activity::Rescue, 2, 8.0, 10.0),
+                    (Activity::Speculative, 2, 8.0, 10.0),
                 ],
             ),
             lane("vulkan:1", &[(Activity::Failure, 5, 0.0, 9.0)]),
         ]);
-        let counts = ["prepare", "work", "copy", "rescue", "wasted"].map(|class| bars(&svg, class));
+        let counts = ["prepare", "work", "copy", "speculative", "wasted"].map(|class| bars(&svg, class));
         assert_eq!(counts, [1, 2, 1, 1, 1], "{svg}");
         for part in
             [">cuda:0<", ">vulkan:1<", ">0 s<", ">10 s<", ">speculative copy<", "12 items in 4 chunks"]

@@ -11,8 +11,8 @@ use serde_json::Value;
 pub(super) enum Activity {
     /// A chunk whose results were used.
     Work,
-    /// A chunk that was taken over from a slower lane, and whose results were used.
-    Rescue,
+    /// A speculative copy of a slower lane's chunk whose results were used.
+    Speculative,
     /// A chunk that another lane finished first.
     Dropped,
     /// A chunk that failed.
@@ -29,7 +29,8 @@ impl Activity {
     fn from_name(name: &str) -> Activity {
         match name.to_ascii_lowercase().as_str() {
             "work" => Activity::Work,
-            "rescue" | "speculative" => Activity::Rescue,
+            // Traces of earlier versions say `rescue`.
+            "rescue" | "speculative" => Activity::Speculative,
             "dropped" => Activity::Dropped,
             "failure" => Activity::Failure,
             "copy" | "upload" | "download" => Activity::Copy,
@@ -40,7 +41,7 @@ impl Activity {
 
     /// Returns whether the span is a chunk.
     pub(super) fn is_chunk(self) -> bool {
-        matches!(self, Activity::Work | Activity::Rescue | Activity::Dropped | Activity::Failure)
+        matches!(self, Activity::Work | Activity::Speculative | Activity::Dropped | Activity::Failure)
     }
 }
 
@@ -101,16 +102,20 @@ impl Trace {
         let events = file.get("traceEvents").unwrap_or(&file);
         let events: Vec<Event> = serde_json::from_value(events.clone())?;
         let mut lanes: BTreeMap<(u64, u64), Lane> = BTreeMap::new();
-        for event in &events {
-            let lane = (event.pid, event.tid);
-            match event.ph.as_str() {
-                "M" if event.name == "thread_name" => {
-                    let device = device_of(event.argument("name").unwrap_or_default());
-                    lanes.entry(lane).or_default().device = device;
-                }
-                "X" => lanes.entry(lane).or_default().spans.extend(span(event)),
-                _ => {}
-            }
+        // A lane with several chunks in flight has several tracks, each of which names its lane.
+        let mut first_track: BTreeMap<(u64, &str), u64> = BTreeMap::new();
+        let mut lane_of_track: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+        for event in events.iter().filter(|event| event.ph == "M" && event.name == "thread_name") {
+            let lane = event.argument("lane");
+            let first = lane.map(|lane| *first_track.entry((event.pid, lane)).or_insert(event.tid));
+            let first = first.unwrap_or(event.tid);
+            lane_of_track.insert((event.pid, event.tid), first);
+            let name = lane.or(event.argument("name")).unwrap_or_default();
+            lanes.entry((event.pid, first)).or_default().device = device_of(name);
+        }
+        for event in events.iter().filter(|event| event.ph == "X") {
+            let lane = lane_of_track.get(&(event.pid, event.tid)).unwrap_or(&event.tid);
+            lanes.entry((event.pid, *lane)).or_default().spans.extend(span(event));
         }
         for ((_, tid), lane) in &mut lanes {
             if lane.device.is_empty() {
@@ -155,19 +160,24 @@ mod test {
 
         use evener_schedule as schedule;
 
+        let ms = Duration::from_millis;
         let span = |lane, activity, from, until| schedule::Span {
             lane,
             activity,
             items: 10..30,
-            from: Duration::from_millis(from),
-            until: Duration::from_millis(until),
+            from: ms(from),
+            until: ms(until),
+            upload: Duration::ZERO,
+            download: Duration::ZERO,
         };
         let written = schedule::Trace {
+            task: "square".into(),
             lanes: vec!["cuda:0".into(), "cpu lane 0".into(), "cpu lane 1".into()],
             spans: vec![
-                span(0, schedule::Activity::Work, 1, 3),
-                span(0, schedule::Activity::Copy, 1, 2),
-                span(1, schedule::Activity::Rescue, 2, 4),
+                span(0, schedule::Activity::Preparation, 0, 1),
+                schedule::Span { upload: ms(1), ..span(0, schedule::Activity::Work, 1, 3) },
+                span(0, schedule::Activity::Work, 2, 4),
+                span(1, schedule::Activity::Speculative, 2, 4),
                 span(2, schedule::Activity::Dropped, 0, 4),
                 span(2, schedule::Activity::Failure, 4, 5),
             ],
@@ -177,11 +187,10 @@ mod test {
         assert_eq!(devices, ["cuda:0", "cpu", "cpu"]);
         let activities: Vec<Activity> =
             read.lanes.iter().flat_map(|lane| &lane.spans).map(|span| span.activity).collect();
-        assert_eq!(
-            activities,
-            [Activity::Work, Activity::Copy, Activity::Rescue, Activity::Dropped, Activity::Failure]
-        );
-        let first = read.lanes[0].spans[0];
+        let of_gpu = [Activity::Preparation, Activity::Work, Activity::Copy, Activity::Work];
+        assert_eq!(activities[..4], of_gpu, "chunks that overlap are on two tracks of one lane");
+        assert_eq!(activities[4..], [Activity::Speculative, Activity::Dropped, Activity::Failure]);
+        let first = read.lanes[0].spans[1];
         assert_eq!((first.items, first.from_s, first.until_s), (20, 0.001, 0.003));
     }
 

@@ -95,9 +95,9 @@ fn add_device(sum: &mut DeviceReport, more: &DeviceReport) {
     sum.busy_s += more.busy_s;
     sum.copy_s += more.copy_s;
     sum.idle_s += more.idle_s;
-    sum.away_s += more.away_s;
+    sum.quarantined_s += more.quarantined_s;
     sum.retries += more.retries;
-    sum.rescues += more.rescues;
+    sum.speculative += more.speculative;
     sum.steals += more.steals;
     sum.dropped += more.dropped;
     sum.quarantines += more.quarantines;

@@ -98,7 +98,7 @@ impl DeviceWorker {
             let copied = chunk.read(|blocks| blocks[0].copy_to(part.start, memory))?;
             copied.map_err(|message| read_error(device, message))?;
             if part.start == 0 {
-                chunk.spent_copying(Direction::Upload, before.elapsed());
+                chunk.add_copy_time(Direction::Upload, before.elapsed());
                 begin = timed.then(|| stream.timestamp()).transpose()?;
             }
             Ok(())
@@ -159,7 +159,7 @@ impl DeviceWorker {
             if let (Some(begin), Some(end)) = (begin, end)
                 && let Ok(time) = end.since(&begin)
             {
-                chunk.spent_copying(direction, time);
+                chunk.add_copy_time(direction, time);
             }
         }
         Ok(&self.buffers.insert(buffers).down.as_slice()[..nodes])

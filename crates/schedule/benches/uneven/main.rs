@@ -1,13 +1,14 @@
-//! Items that cost unlike amounts, on the processor's cores, against peers in the same run: `cargo bench -p
+//! Items of different costs, on the processor's cores, compared with peers in the same run: `cargo bench -p
 //! evener-schedule --bench uneven [-- SHAPE…]`.
 //!
-//! Every shape has as many items with the same total cost, so all take the same time where no core is ever idle. The
-//! peers are rayon's `par_iter().map().collect()` and TBB's `parallel_for` with its `auto_partitioner`, which is compiled
-//! here where a C++ compiler and TBB are. Ways take turns; each shows the lower quartile of its times. `EVENER_BENCH_ROUNDS`
-//! says how many turns. A second table, with four times as many turns, has the same while another program spins on one core.
+//! Every shape has the same number of items and the same total cost, so all take the same time if no core is idle. The
+//! peers are rayon's `par_iter().map().collect()` and TBB's `parallel_for` with its `auto_partitioner`, which is
+//! compiled here if there are a C++ compiler and TBB. The peers take turns; each shows the lower quartile of its times.
+//! `EVENER_BENCH_ROUNDS` sets the number of turns. A second table, with four times as many turns, is measured while
+//! another program spins on one core.
 //!
-//! For a machine without a compiler, `uneven build-peer PATH` writes the TBB peer, with the libraries that it needs
-//! beside it; `EVENER_TBB_PEER=PATH uneven` uses it there.
+//! For a machine without a compiler, `uneven build-peer PATH` writes the TBB peer and its libraries;
+//! `EVENER_TBB_PEER=PATH uneven` uses them there.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
 mod shapes;
@@ -26,14 +27,14 @@ use self::{
     tbb::Tbb,
 };
 
-/// Turns of each way for each shape, unless `EVENER_BENCH_ROUNDS` says otherwise; a quarter as many come before, to warm up.
+/// Turns of each peer for each shape, unless `EVENER_BENCH_ROUNDS` is set; a quarter as many warm up.
 const ROUNDS: usize = 20;
-/// So many times as many beside another program: how the operating system places threads there makes times vary.
+/// Factor for the table beside another program: times vary with the placement of threads.
 const MORE_IF_DISTURBED: usize = 4;
-/// Between turns, so that a thread of one way that still spins does not disturb the next.
+/// Pause between turns, so that a spinning thread of one peer does not disturb the next.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// One way to do all items: gives how long it took, and its results' checksum.
+/// One peer: returns its time and its results' checksum.
 type Way<'a> = (&'static str, Box<dyn FnMut(&[Item]) -> (Duration, u64) + 'a>);
 
 fn main() {
@@ -74,7 +75,7 @@ fn bench(only: &[&str]) {
 
     let shapes: Vec<_> =
         SHAPES.iter().filter(|(name, _)| only.is_empty() || only.contains(name)).copied().collect();
-    // Every shape comes to as many rounds; the least of several, since whatever disturbs only adds.
+    // Every shape has the same number of rounds. The minimum of several, because disturbances only add.
     let one_core = (0..9).map(|_| timed(|| SHAPES[0].1(cores).iter().map(work).collect()).0).min().unwrap();
     println!("one core does all items of a shape in {one_core:.3?}");
     let mut worst: f64 = 0.0;
@@ -99,7 +100,7 @@ fn bench(only: &[&str]) {
     }
 }
 
-/// Times all ways on one shape and prints a line. Gives the ratio of the first to the best of the others.
+/// Times all peers on one shape and prints a row. Returns the ratio of the first to the best of the others.
 fn compare(name: &str, items: &[Item], ways: &mut [Way<'_>], rounds: usize, ideal: Duration) -> Option<f64> {
     let expected = checksum(&items.iter().map(work).collect::<Vec<_>>());
     let mut times: Vec<Vec<Duration>> = vec![Vec::new(); ways.len()];
@@ -125,7 +126,7 @@ fn compare(name: &str, items: &[Item], ways: &mut [Way<'_>], rounds: usize, idea
     ratio
 }
 
-/// The time of one way, the results' memory included, and their checksum, which is not.
+/// The time of one peer, including the allocation of the results, and their checksum, which is not timed.
 fn timed(work: impl FnOnce() -> Vec<u64>) -> (Duration, u64) {
     let start = Instant::now();
     let results = work();
@@ -133,7 +134,7 @@ fn timed(work: impl FnOnce() -> Vec<u64>) -> (Duration, u64) {
     (took, checksum(&results))
 }
 
-/// The lower quartile: whatever disturbs only ever adds.
+/// The lower quartile: disturbances only add.
 fn quartile(times: &mut [Duration]) -> Duration {
     times.sort_unstable();
     times[times.len() / 4]

@@ -1,13 +1,13 @@
-//! Items, what is done with them, and how their costs are spread. `tbb.cc` has the same work.
+//! Items, their work, and the distributions of their costs. `tbb.cc` has the same work.
 
-/// An item: so many rounds of arithmetic, from this number on.
+/// An item: a number of rounds of arithmetic, and its start value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) seed: u32,
     pub(crate) rounds: u32,
 }
 
-/// Each round waits for the one before, so that no compiler is faster at it than another.
+/// Each round depends on the one before, so that no compiler can vectorise it.
 pub(crate) fn work(item: &Item) -> u64 {
     let mut value = u64::from(item.seed);
     for _ in 0..item.rounds {
@@ -17,22 +17,22 @@ pub(crate) fn work(item: &Item) -> u64 {
     value
 }
 
-/// A number that follows from all results and their order.
+/// A checksum of all results in order.
 pub(crate) fn checksum(results: &[u64]) -> u64 {
     results.iter().fold(0, |sum, &result| (sum ^ result).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// Items a core.
+/// Items per core.
 const ITEMS: usize = 10_000;
-/// Rounds a core: some 80 ms.
+/// Rounds per core: about 80 ms.
 const ROUNDS: u64 = 40_000_000;
-/// No item of a heavy tail takes longer than this part of what a core has to do, or it alone would set the time.
+/// Maximum cost of an item, as a fraction of a core's work: a longer one would alone set the time.
 const LONGEST: f64 = 0.05;
 
-/// A shape's items for so many cores.
+/// Makes a shape's items for so many cores.
 type Make = fn(usize) -> Vec<Item>;
 
-/// Every shape there is.
+/// All shapes.
 pub(crate) const SHAPES: [(&str, Make); 6] = [
     ("spread", |cores| items(cores, spread(cores))),
     ("worst-first", |cores| items(cores, sorted(spread(cores), true))),
@@ -42,10 +42,10 @@ pub(crate) const SHAPES: [(&str, Make); 6] = [
     ("heavy-tail", |cores| items(cores, heavy_tail(cores))),
 ];
 
-/// From 1 to 100, by chance.
+/// Random costs from 1 to 100.
 fn spread(cores: usize) -> Vec<f64> {
-    let mut random = Random(1);
-    (0..ITEMS * cores).map(|_| 1.0 + 99.0 * random.next()).collect()
+    let mut rng = Rng(1);
+    (0..ITEMS * cores).map(|_| 1.0 + 99.0 * rng.next()).collect()
 }
 
 fn sorted(mut costs: Vec<f64>, descending: bool) -> Vec<f64> {
@@ -56,7 +56,7 @@ fn sorted(mut costs: Vec<f64>, descending: bool) -> Vec<f64> {
     costs
 }
 
-/// All cost 1, but for a part of them, side by side in the middle, that costs so many times as much.
+/// All items cost 1, except a cluster in the middle that costs `times` as much.
 fn clustered(cores: usize, part: f64, times: f64) -> Vec<f64> {
     let count = ITEMS * cores;
     let dear = (count as f64 * part) as usize;
@@ -64,12 +64,12 @@ fn clustered(cores: usize, part: f64, times: f64) -> Vec<f64> {
     (0..count).map(|it| if (first..first + dear).contains(&it) { times } else { 1.0 }).collect()
 }
 
-/// A Pareto distribution: most of the cost is in few items, wherever they are.
+/// A Pareto distribution: most of the cost is in few items.
 fn heavy_tail(cores: usize) -> Vec<f64> {
     const ALPHA: f64 = 1.1;
-    let mut random = Random(2);
-    let mut costs: Vec<f64> = (0..ITEMS * cores).map(|_| (1.0 - random.next()).powf(-1.0 / ALPHA)).collect();
-    // Cutting some changes the sum, and with it where to cut.
+    let mut rng = Rng(2);
+    let mut costs: Vec<f64> = (0..ITEMS * cores).map(|_| (1.0 - rng.next()).powf(-1.0 / ALPHA)).collect();
+    // Cutting some costs changes the sum, and with it the limit.
     for _ in 0..20 {
         let longest = LONGEST * costs.iter().sum::<f64>() / cores as f64;
         costs.iter_mut().for_each(|cost| *cost = cost.min(longest));
@@ -77,7 +77,7 @@ fn heavy_tail(cores: usize) -> Vec<f64> {
     costs
 }
 
-/// Items with these costs, which come to the same number of rounds whatever the shape.
+/// Items with these costs, scaled to the same number of rounds for every shape.
 fn items(cores: usize, costs: Vec<f64>) -> Vec<Item> {
     let total = ROUNDS * cores as u64;
     let sum: f64 = costs.iter().sum();
@@ -93,10 +93,10 @@ fn items(cores: usize, costs: Vec<f64>) -> Vec<Item> {
     items
 }
 
-/// Numbers from 0 to 1 that look random: SplitMix64.
-struct Random(u64);
+/// SplitMix64: random numbers from 0 to 1.
+struct Rng(u64);
 
-impl Random {
+impl Rng {
     fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;

@@ -8,14 +8,14 @@ use std::{
 
 use evener_device::Device;
 
-/// A process of its own that spins on one core until this is dropped.
+/// A child process that spins on one core until this is dropped.
 pub(crate) struct Spinner(Child);
 
 impl Spinner {
     pub(crate) fn start(core: usize) -> Spinner {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let child = command.args(["spin", &core.to_string()]).stdin(Stdio::piped()).spawn().unwrap();
-        // It has to be at it before anything is measured.
+        // Waits until it spins.
         std::thread::sleep(Duration::from_millis(200));
         Spinner(child)
     }

@@ -1,4 +1,4 @@
-//! TBB's `parallel_for` in a process of its own.
+//! TBB's `parallel_for` in a child process.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -9,12 +9,12 @@ use std::{
 
 use crate::shapes::Item;
 
-/// Names the peer where it was built before, on another machine.
+/// Path of a peer that was built on another machine.
 const PEER: &str = "EVENER_TBB_PEER";
 
 const SOURCE: &str = include_str!("tbb.cc");
 
-/// What the peer needs there that a bare machine may not have. TBB has no static library on most systems.
+/// Libraries that a bare machine may not have. TBB has no static library on most systems.
 const LIBRARIES: [&str; 3] = ["libtbb.so.12", "libstdc++.so.6", "libgcc_s.so.1"];
 
 /// A running peer.
@@ -23,13 +23,13 @@ pub(crate) struct Tbb {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     version: String,
-    /// The items that it has.
+    /// The items that were sent to it.
     loaded: Vec<Item>,
     _folder: Option<tempfile::TempDir>,
 }
 
 impl Tbb {
-    /// Builds the peer, unless it was built before, and starts it. Says why it cannot.
+    /// Builds the peer, unless it was built before, and starts it. Fails with a reason.
     pub(crate) fn start() -> Result<Tbb, String> {
         let (path, folder) = match std::env::var_os(PEER) {
             Some(path) => (PathBuf::from(path), None),
@@ -59,9 +59,9 @@ impl Tbb {
         &self.version
     }
 
-    /// Does all items, and gives how long that took and the results' checksum.
+    /// Runs all items, and returns the time and the results' checksum.
     pub(crate) fn run(&mut self, items: &[Item]) -> (Duration, u64) {
-        // The same items come again and again, and are sent once.
+        // The same items are sent once only.
         if self.loaded != items {
             self.load(items);
         }
@@ -91,11 +91,11 @@ impl Drop for Tbb {
     }
 }
 
-/// Builds the peer for another machine, with what it needs beside it. Gives all files.
+/// Builds the peer and its libraries for another machine. Returns all files.
 pub(crate) fn build_to_carry(path: &Path) -> Result<Vec<PathBuf>, String> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(|why| format!("{}: {why}", folder.display()))?;
-    // The old kind of run path: it counts for what TBB itself needs, too.
+    // An `RPATH`, which also applies to TBB's own libraries.
     build(path, &["-Wl,-rpath,$ORIGIN", "-Wl,--disable-new-dtags"])?;
     let mut files = vec![path.to_owned()];
     for library in LIBRARIES {

@@ -1,4 +1,4 @@
-//! At every size, the devices that are chosen against each device alone.
+//! The chosen devices compared with each device alone, at every size.
 
 use std::{
     collections::BTreeMap,
@@ -17,16 +17,16 @@ use super::{
 
 const ROUNDS: u32 = 1 << 12;
 const SIZES: [usize; 11] = [1, 3, 10, 100, 1_000, 10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000];
-/// So often all is made afresh, pools, threads, streams and buffers: where they happen to lie makes short runs differ by
-/// some percent. Where the chosen ones seem to be slower by more than a percent, it is tried more often, to tell chance
-/// from truth: all that was measured counts.
+/// Number of repetitions with new pools, threads, streams and buffers: their addresses make short runs differ by some
+/// percent. If the chosen devices seem slower by more than a percent, there are more repetitions, and all measurements
+/// count.
 const TIMES: usize = 4;
-const MOST_TIMES: usize = 12;
-/// Each has its turn for so many runs: after the others', its threads and caches have to be woken first.
-const IN_A_ROW: usize = 4;
+const MAX_TIMES: usize = 12;
+/// Number of runs per turn: after the others' turns, its threads and caches have to warm up first.
+const RUNS_PER_TURN: usize = 4;
 
-/// What was measured at one size: the times of the chosen devices and of each one alone, and those of the chosen ones by
-/// who they were.
+/// The measurements at one size: the times of the chosen devices and of each one alone, and those of the chosen ones by
+/// device.
 #[derive(Default, Clone)]
 struct Measured {
     times: Vec<Vec<Duration>>,
@@ -35,22 +35,22 @@ struct Measured {
 
 pub(crate) fn choice(devices: &[Device]) -> Result<()> {
     println!(
-        "\nChoice: {ROUNDS} rounds an item; lower quartiles of alternating runs of {TIMES} to {MOST_TIMES} sets of pools, in µs"
+        "\nChoice: {ROUNDS} rounds an item; lower quartiles of alternating runs of {TIMES} to {MAX_TIMES} sets of pools, in µs"
     );
     let task = Churn::new("choice", ROUNDS, &DeviceId::from("none"));
     let history = std::env::temp_dir().join(format!("evener-choice-{}.json", std::process::id()));
     let all: Vec<u32> = (0..*SIZES.last().unwrap_or(&1) as u32).collect();
     let nothing = Measured { times: vec![Vec::new(); devices.len() + 1], ..Measured::default() };
     let mut measured = vec![nothing; SIZES.len()];
-    for time in 0..MOST_TIMES {
+    for time in 0..MAX_TIMES {
         let jobs = contenders(devices, &task, &history)?;
-        // All are ready: whether it is worth making one ready is another question.
+        // All devices are prepared: whether preparing one is worth it is another question.
         jobs[0].calibrate(&all[..10_000])?;
         for (size, measured) in SIZES.into_iter().zip(&mut measured) {
             if time >= TIMES && measured.ratio() <= 1.01 {
                 continue;
             }
-            // It learns from what it does, and what it has learned is kept for the next pool.
+            // It learns from its runs, and keeps that for the next pool.
             let learning = Duration::from_millis(if time == 0 { 1500 } else { 300 });
             let start = Instant::now();
             for run in 0..4000 {
@@ -73,7 +73,7 @@ impl Measured {
         self.times.iter().map(|times| quartile(times)).collect()
     }
 
-    /// How long the chosen ones take, as a part of what the fastest alone takes.
+    /// Time of the chosen devices relative to the fastest one alone.
     fn ratio(&self) -> f64 {
         let quartiles = self.quartiles();
         quartiles[0] / quartiles[1..].iter().copied().fold(f64::INFINITY, f64::min)
@@ -95,23 +95,23 @@ fn alternate(jobs: &[Job<'static, Churn>], items: &[u32], measured: &mut Measure
     let expected = items.last().map(|&item| churned(item, ROUNDS));
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     let start = Instant::now();
-    // At least some turns, at most as many as tell no more; the first ones warm up.
+    // A minimum and a maximum of turns; the first ones warm up.
     for turn in 0..500 {
         if turn >= 16 && start.elapsed() > Duration::from_millis(800) {
             break;
         }
-        // In another order each time: what ran before leaves traces.
+        // In another order each time: the run before leaves traces.
         order.sort_by_cached_key(|&which| {
             let mut hasher = DefaultHasher::new();
             (turn, which).hash(&mut hasher);
             hasher.finish()
         });
         for &which in &order {
-            // One that is hopelessly slow is not waited for each time.
-            if which > 0 && turn % 16 != 4 && is_hopeless(&measured.times, which) {
+            // A far too slow device is not measured each time.
+            if which > 0 && turn % 16 != 4 && is_far_slower(&measured.times, which) {
                 continue;
             }
-            for _ in 0..IN_A_ROW {
+            for _ in 0..RUNS_PER_TURN {
                 let begin = Instant::now();
                 let run = jobs[which].map(items)?;
                 let took = begin.elapsed();
@@ -131,7 +131,7 @@ fn alternate(jobs: &[Job<'static, Churn>], items: &[u32], measured: &mut Measure
     Ok(())
 }
 
-fn is_hopeless(times: &[Vec<Duration>], which: usize) -> bool {
+fn is_far_slower(times: &[Vec<Duration>], which: usize) -> bool {
     let least = |times: &Vec<Duration>| times.iter().min().copied();
     let best = times.iter().filter_map(least).min().unwrap_or(Duration::MAX);
     least(&times[which]).is_some_and(|least| least > best.saturating_mul(4))

@@ -1,4 +1,4 @@
-//! The work of the benchmark: each item goes through many rounds of integer arithmetic, on any device.
+//! The benchmark's work: each item goes through many rounds of integer arithmetic, on any device.
 
 use std::sync::{
     Arc,
@@ -14,23 +14,23 @@ use evener_schedule::{Chunk, KernelState, KernelTask, Results, Task};
 struct Params {
     count: u32,
     rounds: u32,
-    /// How often everything is done: more than once makes a device slower.
+    /// How many times the work is repeated: more than once makes a device slower.
     times: u32,
     padding: u32,
 }
 
-/// So many rounds an item.
+/// A task of so many rounds per item.
 #[derive(Clone)]
 pub(crate) struct Churn {
     name: String,
     rounds: u32,
     on_gpus: KernelTask<u32, u32, Params>,
-    /// How often the device that is made slower does everything.
+    /// How many times the slowed device repeats the work.
     times: Arc<AtomicU32>,
 }
 
 impl Churn {
-    /// A task that one GPU may be slower at.
+    /// A task on which one GPU can be slowed down.
     pub(crate) fn new(name: &str, rounds: u32, slowed: &DeviceId) -> Self {
         let (times, slowed) = (Arc::new(AtomicU32::new(1)), slowed.clone());
         let read = times.clone();
@@ -41,13 +41,13 @@ impl Churn {
         Churn { name: name.into(), rounds, on_gpus, times }
     }
 
-    /// From now on that GPU does everything so often.
+    /// Sets how many times that GPU repeats the work.
     pub(crate) fn slow_down(&self, times: u32) {
         self.times.store(times, Relaxed);
     }
 }
 
-/// What becomes of an item.
+/// The result of an item.
 pub(crate) fn churned(item: u32, rounds: u32) -> u32 {
     (0..rounds).fold(item, |value, _| round(value))
 }
@@ -80,7 +80,8 @@ extern "C" __global__ void churn(const unsigned *in, unsigned *out, Params p) {
     if (i >= p.count) return;
     unsigned value = 0;
     for (unsigned time = p.times; time-- > 0;) {
-        // The last time it is the item itself; what came before is used, so that it has to be computed.
+        // Only the last repetition starts from the item itself; the earlier results are used, so that they are
+        // computed.
         value = in[i] ^ (time == 0 ? 0 : value | 1);
         for (unsigned round = 0; round < p.rounds; round++) {
             value = value * 0x9E3779B1u + 0x7F4A7C15u;
@@ -121,7 +122,7 @@ fn churn(@builtin(global_invocation_id) id: vec3<u32>) {
 impl Task for Churn {
     type Input = u32;
     type Output = u32;
-    /// What runs the kernel; a core has nothing.
+    /// The state of the kernel; `None` on a core.
     type State = Option<KernelState<u32, u32>>;
 
     fn name(&self) -> &str {
@@ -160,7 +161,7 @@ impl Task for Churn {
     }
 
     fn check(&self, items: &[u32], results: &[u32]) -> Result<(), String> {
-        // One of each chunk, in full.
+        // Checks one item of each chunk.
         match (items.first(), results.first()) {
             (Some(&item), Some(&result)) if churned(item, self.rounds) != result => {
                 Err(format!("{item} became {result}"))

@@ -1,5 +1,5 @@
-//! Unlike devices on one load: how close to ideal they come, whether choosing among them ever costs, and what a device
-//! that falls costs.
+//! Different devices that share one load: their efficiency, the cost of choosing among them, and the cost of losing
+//! one.
 //!
 //! `cargo bench -p evener-schedule --bench unlike [-- efficiency|adaptive|choice|kill]`, on the devices that
 //! `EVENER_DEVICES` names, such as `cuda:0[16,40,76],cpu`, or on all of the machine's. `adaptive` is `efficiency` without
@@ -40,9 +40,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A job whose items take the strongest device long enough that copies do not count.
+/// Rounds per item: enough that copies do not count on the fastest device.
 const HEAVY: u32 = 1 << 15;
-/// So often the efficiency is measured.
+/// Number of efficiency measurements.
 const TURNS: usize = 5;
 
 fn show_rates(devices: &[Device], rates: &[f64]) {
@@ -51,9 +51,9 @@ fn show_rates(devices: &[Device], rates: &[f64]) {
     }
 }
 
-/// A run of about two seconds; half-way, one device becomes half as fast.
+/// Measures runs of about two seconds; half-way, one device becomes half as fast.
 fn efficiency(devices: &[Device], peers: &[Strategy]) -> Result<()> {
-    // Neither the first nor the last of the GPUs, where there are several: one of middling strength.
+    // A GPU of medium speed, if there are several.
     let gpus: Vec<&Device> = devices.iter().filter(|it| it.describe().kind != DeviceKind::Cpu).collect();
     let slowed = gpus.get(gpus.len() / 2).copied().unwrap_or(&devices[0]);
     let task = Churn::new("churn", HEAVY, slowed.id());
@@ -62,9 +62,9 @@ fn efficiency(devices: &[Device], peers: &[Strategy]) -> Result<()> {
     let (rates, items) = calibrated(devices, &task, 2.0)?;
     show_rates(devices, &rates);
     let which = devices.iter().position(|device| device.id() == slowed.id()).unwrap_or(0);
-    // What twice the work really does to it.
+    // The measured effect of twice the work.
     task.slow_down(2);
-    let slow_rate = rate_alone(slowed, &task, &items, rates[which] / 2.0)?;
+    let slow_rate = solo_rate(slowed, &task, &items, rates[which] / 2.0)?;
     task.slow_down(1);
     println!(
         "  {:12} slowed {:>11.0} items/s: {:.3} of its own",
@@ -80,18 +80,18 @@ fn efficiency(devices: &[Device], peers: &[Strategy]) -> Result<()> {
     println!("  {} items, ideal {ideal:.4} s", items.len());
     let expected: Vec<u32> =
         items.iter().step_by(items.len() / 64).map(|&item| churned(item, HEAVY)).collect();
-    // What is made once is there: pinned memory for the largest chunks takes long to get.
+    // Warm up: pinned memory for the largest chunks takes long to allocate.
     let warm = job_like(&pool, &task, &items, Strategy::Adaptive, Settings::default())?;
     warm.map(&items)?;
     let traces = std::env::var_os("EVENER_TRACES").map(PathBuf::from);
     let mut found = Vec::new();
     for (turn, strategy) in [Strategy::Adaptive; TURNS].iter().chain(peers).enumerate() {
-        // A fixed share is done in pieces, so that slowing down half-way is felt.
+        // A fixed share is done in chunks, so that slowing down half-way has an effect.
         let settings = match strategy {
             Strategy::Adaptive => Settings::default(),
             _ => Settings { max_items: Some(items.len() as u64 / 2000), ..Settings::default() },
         };
-        // Nobody waits for the weakest device to do as much as the strongest.
+        // The slowest device does not get as much as the fastest.
         let limit = Duration::from_secs_f64(ideal * 8.0);
         let other;
         let job = match strategy {
@@ -136,21 +136,21 @@ fn efficiency(devices: &[Device], peers: &[Strategy]) -> Result<()> {
     Ok(())
 }
 
-/// Each device's items a second, alone; and items for so many seconds of all of them together.
+/// Each device's items per second alone, and items for so many seconds of all of them together.
 fn calibrated(devices: &[Device], task: &Churn, seconds: f64) -> Result<(Vec<f64>, Vec<u32>)> {
     let items: Vec<u32> = (0..200_000_000).collect();
     let job = Pool::builder().devices(devices).keep_history_at(None).build()?.job(task);
     let about = job.calibrate(&items)?;
     let rate = |(device, (id, about)): (&Device, (DeviceId, Option<f64>))| {
-        rate_alone(device, task, &items, about.ok_or_else(|| format!("{id} failed alone"))?)
+        solo_rate(device, task, &items, about.ok_or_else(|| format!("{id} failed alone"))?)
     };
     let rates: Vec<f64> = devices.iter().zip(about).map(rate).collect::<Result<_>>()?;
     let count = rates.iter().sum::<f64>() * seconds;
     Ok((rates, (0..count as u32).collect()))
 }
 
-/// Items a second of one device in the best of three runs of a second, so that beginnings and ends do not count.
-fn rate_alone(device: &Device, task: &Churn, items: &[u32], about: f64) -> Result<f64> {
+/// Items per second of one device in the best of three runs of a second, so that startup and end do not count.
+fn solo_rate(device: &Device, task: &Churn, items: &[u32], about: f64) -> Result<f64> {
     let job = Pool::builder().devices([device]).keep_history_at(None).build()?.job(task);
     let items = &items[..(about as usize).min(items.len())];
     let mut best: f64 = 0.0;
@@ -160,7 +160,7 @@ fn rate_alone(device: &Device, task: &Churn, items: &[u32], about: f64) -> Resul
     Ok(best)
 }
 
-/// A job with the rates of another measured again, since they are kept by the job.
+/// A job calibrated again, because a job keeps its rates.
 fn job_like(
     pool: &Pool,
     task: &Churn,
@@ -174,7 +174,7 @@ fn job_like(
     Ok(job)
 }
 
-/// Half-way through a run of the GPUs, one of them is gone for good.
+/// Measures a run in which one GPU is lost half-way.
 fn kill(devices: &[Device]) -> Result<()> {
     let gpus: Vec<Device> =
         devices.iter().filter(|device| device.describe().kind != DeviceKind::Cpu).cloned().collect();
@@ -195,7 +195,7 @@ fn kill(devices: &[Device]) -> Result<()> {
         members[victim] = wrapped;
         let pool = Pool::builder().devices(&members).keep_history_at(None).build()?;
         let job = pool.job(&task).all_devices();
-        // Warm: what is made once is there.
+        // Warm up.
         job.map(&items[..items.len() / 16])?;
         let all: f64 = rates.iter().sum();
         let half = Duration::from_secs_f64(items.len() as f64 / all / 2.0);

@@ -6,8 +6,8 @@ use super::{Load, Move};
 
 /// Work in a device's queue.
 ///
-/// Whether it was moved is not for anybody to set: only [`Move::apply`] does, and it takes no piece twice. That is
-/// why no sequence of loads, however it swings, sends a piece back and forth.
+/// Only [`Move::apply`] marks a piece as moved, and it moves no piece twice. So no sequence of loads sends a piece back
+/// and forth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece<T> {
     work: T,
@@ -20,25 +20,25 @@ impl<T> Piece<T> {
         Piece { work, moved: false }
     }
 
-    /// The work, to look at.
+    /// The work.
     pub fn work(&self) -> &T {
         &self.work
     }
 
-    /// The work, to be done; or to be submitted afresh where its device was lost, which is not a balancer's matter.
+    /// Takes the work: to run it, or to submit it again if its device was lost.
     pub fn into_work(self) -> T {
         self.work
     }
 
-    /// Whether the piece has been moved, and so stays where it is.
+    /// Whether the piece has been moved, and cannot move again.
     pub fn was_moved(&self) -> bool {
         self.moved
     }
 }
 
 impl Load {
-    /// The load that a queue is. It counts the pieces one by one, so a long queue that is asked about often should
-    /// keep its own counts and fill in the fields.
+    /// The load of a queue. It counts the pieces one by one; for a long queue, keep counts and fill in the fields
+    /// instead.
     pub fn of<T>(queue: &VecDeque<Piece<T>>) -> Load {
         let movable = queue.iter().filter(|piece| !piece.moved).count();
         Load { queued: queue.len(), movable, ..Load::default() }
@@ -46,9 +46,9 @@ impl Load {
 }
 
 impl Move {
-    /// Does the move and says how many pieces it was: fewer than [`Move::pieces`] where the source has done some of
-    /// them since the loads were told. The last in the queue go first, since they would have waited longest, and
-    /// keep their order.
+    /// Makes the move and returns the number of moved pieces: fewer than [`Move::pieces`] if the source has begun some
+    /// of them since the loads were read. The last pieces of the queue move, because they would have waited longest,
+    /// and keep their order.
     pub fn apply<T>(&self, source: &mut VecDeque<Piece<T>>, target: &mut VecDeque<Piece<T>>) -> usize {
         let mut taken = VecDeque::new();
         let mut index = source.len();

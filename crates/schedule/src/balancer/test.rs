@@ -16,9 +16,9 @@ fn fresh() -> Balancer {
     Balancer::new(BalancerSettings::default())
 }
 
-/// Most and least expected time to drain.
+/// The largest and the smallest load.
 fn spread(loads: &[Load]) -> (f64, f64) {
-    let times: Vec<f64> = expected(loads).iter().filter(|queue| queue.working).map(Queue::load).collect();
+    let times: Vec<f64> = estimate(loads).iter().filter(|it| it.working).map(LoadEstimate::load).collect();
     (times.iter().copied().fold(0.0, f64::max), times.iter().copied().fold(f64::INFINITY, f64::min))
 }
 
@@ -58,7 +58,7 @@ fn a_slow_target_is_not_made_the_more_loaded_one() {
 }
 
 #[test]
-fn a_rebalance_waits_for_its_second() {
+fn rebalances_are_a_second_apart() {
     let mut balancer = fresh();
     let loads = [load(100), load(0)];
     assert_eq!(balancer.rebalance(SECOND, &loads).len(), 1);
@@ -114,7 +114,7 @@ fn a_lower_reverse_trigger_lets_a_large_spread_through() {
 }
 
 #[test]
-fn speeds_that_nobody_knows_are_taken_to_be_alike() {
+fn unknown_speeds_count_as_equal() {
     let unknown = |queued| Load { piece_time: None, ..load(queued) };
     assert_eq!(fresh().rebalance(SECOND, &[unknown(10), unknown(7)]), []);
     let zero = Load { piece_time: Some(Duration::ZERO), ..load(0) };
@@ -132,10 +132,10 @@ fn settings_left_out_are_the_defaults_and_nonsense_moves_nothing() {
 }
 
 #[test]
-fn what_moving_costs_counts_as_load_of_the_target() {
+fn the_time_to_move_data_counts_as_load_of_the_target() {
     let costly = |seconds| Load { move_time: SECOND * seconds, ..load(10) };
     let moved = |seconds| fresh().rebalance(SECOND, &[costly(seconds), load(0)]);
-    // Of ten pieces of a second each, so many go that both end together.
+    // Of ten pieces of a second each, as many move as make both end together.
     assert_eq!(moved(0), [Move { from: 0, to: 1, pieces: 5 }]);
     assert_eq!(moved(2), [Move { from: 0, to: 1, pieces: 2 }]);
     assert_eq!(
@@ -163,7 +163,7 @@ fn any_load() -> impl Strategy<Value = Load> {
     )
 }
 
-/// Queues whose pieces carry how often they were moved, counted apart from the balancer's own mark.
+/// Queues whose pieces count their moves, independently of the balancer's own mark.
 struct Service {
     balancer: Balancer,
     queues: Vec<VecDeque<Piece<usize>>>,
@@ -238,8 +238,8 @@ proptest! {
                 let after = spread(&loads);
                 prop_assert!(after.0 <= most * SAME && after.1 * SAME >= least);
                 let [step] = moves[..] else { panic!("one pair at a time") };
-                let queues = expected(&loads);
-                prop_assert!(queues[step.to].load() <= queues[step.from].load() * SAME);
+                let estimates = estimate(&loads);
+                prop_assert!(estimates[step.to].load() <= estimates[step.from].load() * SAME);
             }
         }
         let done = balancer.statistics();
@@ -252,7 +252,7 @@ proptest! {
             (0u64..3000, prop::collection::vec((0usize..30, 0usize..30), 4)), 1..80),
         reverse_trigger in 0.0f64..1.0,
     ) {
-        // The band is off or low: the mark on the piece must be enough.
+        // The hysteresis is off or low: the mark on the piece must be enough.
         let settings = BalancerSettings { reverse_trigger, ..Default::default() };
         let mut service = Service::new(settings, 4);
         let mut now = Duration::ZERO;
@@ -269,12 +269,12 @@ proptest! {
     }
 
     #[test]
-    fn a_square_wave_of_arrivals_moves_no_piece_twice_and_turns_no_sooner_than_the_band(
+    fn a_square_wave_of_arrivals_moves_no_piece_twice_and_turns_no_sooner_than_the_hysteresis_allows(
         period in 0.1f64..10.0,
         height in 1usize..80,
         rate in 1usize..40,
     ) {
-        // Arrivals change sides twice a period. What piles up may call for a late turn, but not for a swing.
+        // Arrivals change sides twice a period. The backlog may need one late move back, but no swing.
         let mut service = Service::new(BalancerSettings::default(), 2);
         let step = Duration::from_millis(50);
         for tick in 0..1200u32 {
@@ -295,13 +295,13 @@ proptest! {
     }
 
     #[test]
-    fn a_square_wave_of_told_loads_never_swings_back(
+    fn a_square_wave_of_loads_never_swings_back(
         period in 0.1f64..10.0,
         high in 2usize..1000,
         low in 0usize..1000,
         asked in 0.02f64..0.45,
     ) {
-        // Asked at least twice a period: less often, and the balancer sees another wave than the real one.
+        // Rebalanced at least twice a period: less often, the balancer would see another wave.
         let mut balancer = fresh();
         let mut directions = Vec::new();
         for tick in 0..(60.0 / (period * asked)) as u32 {

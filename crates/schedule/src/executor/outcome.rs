@@ -1,31 +1,32 @@
-//! How a run ends, for whoever started it.
+//! The result of a run.
 
-use super::{Core, Ends, Shared, Stopped};
+use super::{Core, RunData, Shared, StopReason};
 use crate::{
-    error::{Done, RunError},
+    error::{DoneItems, RunError},
     run::Outcome,
     task::Task,
 };
 
-impl Stopped {
-    /// The error of a run of so many items that was stopped when these were done.
-    pub(crate) fn error(self, done: Done, items: u64) -> RunError {
+impl StopReason {
+    /// The error of a run that was stopped when `done` of its items were done.
+    pub(crate) fn error(self, done: DoneItems, items: u64) -> RunError {
         match self {
-            Stopped::Cancelled => RunError::Cancelled { done, items },
-            Stopped::DeadlinePassed(after) => RunError::DeadlinePassed { after, done, items },
+            StopReason::Cancelled => RunError::Cancelled { done, items },
+            StopReason::DeadlinePassed(after) => RunError::DeadlinePassed { after, done, items },
         }
     }
 }
 
-impl<T: Task, E: Ends<T>> Shared<T, E> {
-    /// How a run of so many items has ended, once it has.
-    pub(crate) fn ending(
+impl<T: Task, E: RunData<T>> Shared<T, E> {
+    /// The result of a run of this many items, once it has ended.
+    pub(crate) fn result(
         &self,
         core: &mut Core,
-        stopped: Option<Stopped>,
+        stopped: Option<StopReason>,
         items: u64,
     ) -> Option<Result<(), RunError>> {
-        let done = |core: &Core| Done::of(core.accepted.iter().map(|units| self.items_of(units)).collect());
+        let done =
+            |core: &Core| DoneItems::of(core.accepted.iter().map(|units| self.items_of(units)).collect());
         Some(match (core.run.outcome()?.clone(), stopped) {
             (Outcome::Complete, _) => Ok(()),
             (Outcome::TaskFailed(units), _) => Err(RunError::Task {

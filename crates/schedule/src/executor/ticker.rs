@@ -1,7 +1,7 @@
-//! Interrupts a thread that works on a lane while it should also look after the run.
+//! Asks the thread that watches a run to yield when it runs a chunk itself.
 //!
-//! The thread that starts a short run works on a lane itself. Where its chunk turns out to take long, it would notice
-//! neither the deadline nor a cancellation. So a thread of the whole process asks it to yield every few milliseconds.
+//! The thread that starts a short run also runs chunks of a lane. During a long chunk it would notice neither the deadline
+//! nor a cancellation. So one thread per process asks it to yield every few milliseconds.
 
 use std::{
     sync::{Arc, Condvar, Mutex, Weak},
@@ -13,48 +13,48 @@ use crate::{
     task::Claims,
 };
 
-/// So often a thread is interrupted.
+/// The time between requests to yield.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// With nothing to interrupt for so many intervals, the ticker sleeps until it is woken.
+/// After this many intervals without a worker, the ticker thread parks.
 const IDLE_INTERVALS: u32 = 100;
 
-/// Has a worker asked to yield every few milliseconds for as long as this lives.
-pub(super) struct Ticks(Arc<Claims>);
+/// Asks a worker to yield every few milliseconds until it is dropped.
+pub(super) struct YieldTicks(Arc<Claims>);
 
 struct Ticker {
-    state: Mutex<State>,
+    state: Mutex<TickerState>,
     wake: Condvar,
 }
 
-struct State {
+struct TickerState {
     claims: Vec<Weak<Claims>>,
-    /// The thread waits until it is woken.
-    asleep: bool,
+    /// Whether the thread is parked.
+    parked: bool,
     started: bool,
 }
 
 static TICKER: Ticker = Ticker {
-    state: Mutex::new(State { claims: Vec::new(), asleep: false, started: false }),
+    state: Mutex::new(TickerState { claims: Vec::new(), parked: false, started: false }),
     wake: Condvar::new(),
 };
 
-impl Ticks {
+impl YieldTicks {
     pub(super) fn begin(claims: &Arc<Claims>) -> Self {
         let mut state = lock(&TICKER.state);
         state.claims.push(Arc::downgrade(claims));
         if !state.started {
             let thread = std::thread::Builder::new().name("evener-ticker".into());
-            // Without the thread, the run is looked after once its own chunk has ended.
+            // Without the thread, the run is checked when its own chunk has ended.
             state.started = thread.spawn(|| TICKER.tick()).is_ok();
         }
-        if state.asleep {
+        if state.parked {
             TICKER.wake.notify_one();
         }
-        Ticks(claims.clone())
+        YieldTicks(claims.clone())
     }
 }
 
-impl Drop for Ticks {
+impl Drop for YieldTicks {
     fn drop(&mut self) {
         let own = Arc::downgrade(&self.0);
         lock(&TICKER.state).claims.retain(|claims| !claims.ptr_eq(&own));
@@ -67,11 +67,11 @@ impl Ticker {
         let mut state = lock(&self.state);
         loop {
             if idle >= IDLE_INTERVALS {
-                state.asleep = true;
+                state.parked = true;
                 while state.claims.is_empty() {
                     state = wait(&self.wake, state);
                 }
-                state.asleep = false;
+                state.parked = false;
             }
             drop(state);
             std::thread::sleep(INTERVAL);
@@ -90,7 +90,7 @@ mod test {
     fn a_worker_is_asked_to_yield_until_it_is_done() {
         let claims = Arc::new(Claims::default());
         claims.begin(10);
-        let ticks = Ticks::begin(&claims);
+        let ticks = YieldTicks::begin(&claims);
         while !claims.is_interrupted() {
             std::thread::sleep(Duration::from_millis(1));
         }

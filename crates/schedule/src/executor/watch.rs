@@ -1,4 +1,4 @@
-//! What the thread that started a run does until it ends: it watches.
+//! What the thread that started a run does until the run ends: it watches for hung chunks, the deadline and cancellation.
 
 use std::{
     sync::{
@@ -13,7 +13,7 @@ use std::{
 
 use evener_device::Error;
 
-use super::{Core, Doing, Ends, Patience, Reserve, Seat, Shared, can_divide};
+use super::{Core, PoolDevice, Reserve, RunData, Shared, SpinBudget, WorkerActivity, can_divide};
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
@@ -23,81 +23,82 @@ use crate::{
     trace::Activity,
 };
 
-/// So often the watcher looks around when nothing wakes it.
-const GLANCE: Duration = Duration::from_millis(10);
+/// The time between checks if nothing wakes the watching thread.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// A check that is late by this much shows that the whole process was suspended.
+const SUSPENDED_AFTER: Duration = Duration::from_millis(250);
+/// The time between log lines about plain code that takes long.
+const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A look that comes so much later than it should shows that the whole process stood still.
-const STOOD_STILL: Duration = Duration::from_millis(250);
-/// So often it is said that a run waits for plain code which takes long.
-const SAY_WAITING: Duration = Duration::from_secs(10);
-
-/// What can end a run from outside.
+/// The limits of a run that its caller sets.
 #[derive(Debug, Clone)]
 pub(crate) struct Control {
     pub(crate) cancel: Option<Arc<AtomicBool>>,
     pub(crate) deadline: Option<Duration>,
-    /// So long a device may take to be made ready.
+    /// Maximum time to prepare a device.
     pub(crate) prepare_limit: Duration,
 }
 
 impl Control {
-    /// Why the run is to end, where it is.
-    pub(crate) fn stopped(&self, now: impl Fn() -> Time) -> Option<Stopped> {
+    /// Why the run has to stop, if it has to.
+    pub(crate) fn stop_reason(&self, now: impl Fn() -> Time) -> Option<StopReason> {
         if self.cancel.as_ref().is_some_and(|cancel| cancel.load(Relaxed)) {
-            return Some(Stopped::Cancelled);
+            return Some(StopReason::Cancelled);
         }
-        self.deadline.filter(|&deadline| now() >= deadline).map(Stopped::DeadlinePassed)
+        self.deadline.filter(|&deadline| now() >= deadline).map(StopReason::DeadlinePassed)
     }
 }
 
-/// Why a run was stopped from outside.
+/// Why the caller stopped a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stopped {
+pub(crate) enum StopReason {
     Cancelled,
     DeadlinePassed(Duration),
 }
 
-impl<T: Task, E: Ends<T>> Shared<T, E> {
-    /// Puts so many hands on each lane. Waking a thread takes a while, so those that are awake help to wake the others.
-    pub(crate) fn begin(self: &Arc<Self>, hands: &[usize]) {
-        let lanes = hands.iter().enumerate().rev();
-        self.core().to_hire = lanes.flat_map(|(lane, &count)| std::iter::repeat_n(lane, count)).collect();
-        self.hire_some();
+impl<T: Task, E: RunData<T>> Shared<T, E> {
+    /// Starts this many workers on each lane. Waking a thread takes long, so threads that are awake help to wake others.
+    pub(crate) fn begin(self: &Arc<Self>, workers: &[usize]) {
+        let lanes = workers.iter().enumerate().rev();
+        self.core().lanes_to_start =
+            lanes.flat_map(|(lane, &count)| std::iter::repeat_n(lane, count)).collect();
+        self.start_some_workers();
     }
 
-    /// Watches until the run has ended, and works on a lane meanwhile, where one is given and it can. Tells how far it has
-    /// come, and says why it ended, where it was stopped from outside. The lanes in `reserve` are asked for where the others
-    /// are not enough.
+    /// Watches until the run has ended, and runs chunks of the lane `own` meanwhile, if one is given. Reports progress.
+    /// Adds
+    /// the lanes of `reserve` if the others are not enough. Returns why the run was stopped, if it was.
     pub(crate) fn watch(
         self: &Arc<Self>,
         control: &Control,
         reserve: Reserve<'_>,
         reporter: &mut Option<Reporter<'_>>,
         own: Option<LaneIndex>,
-    ) -> Option<Stopped> {
+    ) -> Option<StopReason> {
         let mut stopped = None;
         if let Some(lane) = own {
-            let mut next = GLANCE;
-            self.lend_a_hand(lane, || {
+            let mut next_check = CHECK_INTERVAL;
+            self.work_on_lane(lane, || {
                 let now = self.now();
-                if now >= next {
-                    next = now + GLANCE;
-                    stopped = stopped.or(self.look_after(self.core(), control, reserve, reporter));
+                if now >= next_check {
+                    next_check = now + CHECK_INTERVAL;
+                    stopped = stopped.or(self.check_and_report(self.core(), control, reserve, reporter));
                 }
             });
         }
-        // Falling asleep and being woken takes longer than a short run.
+        // Parking and waking up takes longer than a short run.
         let core = self.core();
-        let others = core.hands.iter().filter(|hand| !hand.dismissed).count() + core.to_hire.len();
+        let others =
+            core.workers.iter().filter(|worker| !worker.abandoned).count() + core.lanes_to_start.len();
         let has_ended = core.run.outcome().is_some();
         drop(core);
         if !has_ended {
-            Patience::for_others(others).wait(|| self.has_ended.load(Acquire).then_some(()));
+            SpinBudget::for_waiting_on(others).spin_until(|| self.has_ended.load(Acquire).then_some(()));
         }
         loop {
             let core = self.core();
             if core.run.outcome().is_some() {
-                if let Some(reporter) = reporter.as_mut().filter(|it| it.has_told()) {
+                if let Some(reporter) = reporter.as_mut().filter(|it| it.has_reported()) {
                     let progress = Progress { ended: true, ..self.progress(&core, self.now()) };
                     let is_stopped = core.run.outcome() == Some(&Outcome::Stopped);
                     drop(core);
@@ -106,49 +107,52 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
                 }
                 return stopped.filter(|_| core.run.outcome() == Some(&Outcome::Stopped));
             }
-            // Nothing that happens from here on is missed: whoever has news needs the lock to make it.
+            // No notification is missed from here on: it takes the lock to cause one.
             let before = self.now();
-            let mut core = wait_timeout(&self.news, core, GLANCE);
+            let mut core = wait_timeout(&self.progress_made, core, CHECK_INTERVAL);
             let now = self.now();
-            let gap = now.saturating_sub(before).saturating_sub(GLANCE);
-            if gap > STOOD_STILL {
-                core.run.stood_still(gap, now);
+            let gap = now.saturating_sub(before).saturating_sub(CHECK_INTERVAL);
+            if gap > SUSPENDED_AFTER {
+                core.run.note_suspension(gap, now);
             }
-            if now >= core.next_word {
-                core.next_word = now + SAY_WAITING;
+            if now >= core.next_wait_log {
+                core.next_wait_log = now + WAIT_LOG_INTERVAL;
                 if let Some(waiting) = self.waiting_for(&core, now) {
                     drop(core);
                     log!(info, "still waiting for {waiting}");
                     core = self.core();
                 }
             }
-            stopped = stopped.or(self.look_after(core, control, reserve, reporter));
+            stopped = stopped.or(self.check_and_report(core, control, reserve, reporter));
         }
     }
 
-    /// The chunk of plain code that has been in hand longest, where nothing has come for a while.
+    /// Describes the chunk that has run longest, if no results came for a while.
     fn waiting_for(&self, core: &Core, now: Time) -> Option<String> {
-        if now.saturating_sub(core.run.last_accepted()) < SAY_WAITING {
+        if now.saturating_sub(core.run.last_accepted()) < WAIT_LOG_INTERVAL {
             return None;
         }
-        let chunks = core.hands.iter().filter(|hand| !hand.dismissed).filter_map(|hand| match &hand.doing {
-            Doing::Chunk(chunk, began) => Some((chunk, *began)),
-            _ => None,
-        });
+        let chunks =
+            core.workers.iter().filter(|worker| !worker.abandoned).filter_map(|worker| {
+                match &worker.activity {
+                    WorkerActivity::Chunk(chunk, began) => Some((chunk, *began)),
+                    _ => None,
+                }
+            });
         let (chunk, began) = chunks.min_by_key(|(_, began)| *began)?;
         let (items, seconds) = (self.items_of(&chunk.items), now.saturating_sub(began).as_secs());
-        Some(format!("{}: items {}..{} for {seconds} s", self.seat(chunk.lane).id, items.start, items.end))
+        Some(format!("{}: items {}..{} for {seconds} s", self.device(chunk.lane).id, items.start, items.end))
     }
 
-    /// Looks once whether something has to be done or told.
-    fn look_after(
+    /// Checks the run once, and reports progress if it is time.
+    fn check_and_report(
         self: &Arc<Self>,
         mut core: MutexGuard<'_, Core>,
         control: &Control,
         reserve: Reserve<'_>,
         reporter: &mut Option<Reporter<'_>>,
-    ) -> Option<Stopped> {
-        let stopped = self.glance(&mut core, control, reserve);
+    ) -> Option<StopReason> {
+        let stopped = self.check(&mut core, control, reserve);
         let now = self.now();
         if let Some(reporter) = reporter.as_mut().filter(|it| it.is_due(now)) {
             let progress = self.progress(&core, now);
@@ -159,62 +163,62 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         stopped
     }
 
-    /// Looks once whether something has to be done.
-    pub(crate) fn glance(
+    /// Checks once for a stop, hung chunks, devices that are not ready, and whether the reserve is needed.
+    pub(crate) fn check(
         self: &Arc<Self>,
         core: &mut Core,
         control: &Control,
         reserve: Reserve<'_>,
-    ) -> Option<Stopped> {
+    ) -> Option<StopReason> {
         let now = self.now();
-        let stopped = control.stopped(|| now);
+        let stopped = control.stop_reason(|| now);
         if stopped.is_some() {
             core.run.stop();
-            core.hands.iter().for_each(|hand| hand.claims.end_all());
+            core.workers.iter().for_each(|worker| worker.claims.end_run());
             self.wake_all();
             return stopped;
         }
-        self.dismiss_hung(core, now);
-        self.dismiss_unready(core, control.prepare_limit, now);
+        self.replace_hung(core, now);
+        self.replace_unready(core, control.prepare_limit, now);
         if core.run.needs_reserve(now) {
             self.add_lanes(core, reserve());
         }
         None
     }
 
-    /// Adds lanes to the run, once, and sends hands to them.
-    fn add_lanes(self: &Arc<Self>, core: &mut Core, lanes: Vec<(Arc<Seat>, LaneSpec)>) {
-        log!(info, lanes = lanes.len(), "the devices that were left out are used: the others are not enough");
+    /// Adds lanes to the run, once, and starts their workers.
+    fn add_lanes(self: &Arc<Self>, core: &mut Core, lanes: Vec<(Arc<PoolDevice>, LaneSpec)>) {
+        log!(info, lanes = lanes.len(), "adding the devices that were left out: the others are not enough");
         let first = core.run.tallies().len();
-        let (seats, specs): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
-        let divide = |seat: Arc<Seat>| (seat.clone(), can_divide(&self.task, &seat, self.unit));
-        self.added.get_or_init(|| seats.into_iter().map(divide).collect());
+        let (devices, specs): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
+        let divide = |device: Arc<PoolDevice>| (device.clone(), can_divide(&self.task, &device, self.unit));
+        self.added.get_or_init(|| devices.into_iter().map(divide).collect());
         core.run.add_lanes(&specs);
-        core.account.add_lanes(specs.len());
+        core.recorder.add_lanes(specs.len());
         for (index, spec) in specs.iter().enumerate() {
-            (0..spec.depth).for_each(|_| self.hire(core, first + index));
+            (0..spec.depth).for_each(|_| self.start_worker(core, first + index));
         }
         self.wake_all();
     }
 
-    /// Replaces hands whose chunks have hung.
-    fn dismiss_hung(self: &Arc<Self>, core: &mut Core, now: Time) {
+    /// Replaces workers whose chunks have hung.
+    fn replace_hung(self: &Arc<Self>, core: &mut Core, now: Time) {
         let hung = core.run.overdue(now);
         if hung.is_empty() {
             return;
         }
-        let is_hung = |doing: &Doing| matches!(doing, Doing::Chunk(chunk, _) if hung.contains(&chunk.id));
+        let is_hung = |activity: &WorkerActivity| matches!(activity, WorkerActivity::Chunk(chunk, _) if hung.contains(&chunk.id));
         let mut lanes: Vec<LaneIndex> = core
-            .hands
+            .workers
             .iter()
-            .filter(|hand| !hand.dismissed && is_hung(&hand.doing))
-            .map(|hand| hand.lane)
+            .filter(|worker| !worker.abandoned && is_hung(&worker.activity))
+            .map(|worker| worker.lane)
             .collect();
         lanes.sort_unstable();
         lanes.dedup();
         for lane in lanes {
-            let after = core.hands.iter().find_map(|hand| match &hand.doing {
-                Doing::Chunk(_, began) if hand.lane == lane && !hand.dismissed => {
+            let after = core.workers.iter().find_map(|worker| match &worker.activity {
+                WorkerActivity::Chunk(_, began) if worker.lane == lane && !worker.abandoned => {
                     Some(now.saturating_sub(*began))
                 }
                 _ => None,
@@ -224,21 +228,21 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         }
     }
 
-    /// Replaces hands that were never ready.
-    fn dismiss_unready(self: &Arc<Self>, core: &mut Core, limit: Duration, now: Time) {
-        let late = core.hands.iter().find_map(|hand| match hand.doing {
-            Doing::Preparing(since) if !hand.dismissed && now.saturating_sub(since) >= limit => {
-                Some(hand.lane)
+    /// Replaces the workers of a lane whose device takes too long to prepare.
+    fn replace_unready(self: &Arc<Self>, core: &mut Core, limit: Duration, now: Time) {
+        let overdue = core.workers.iter().find_map(|worker| match worker.activity {
+            WorkerActivity::Preparing(since) if !worker.abandoned && now.saturating_sub(since) >= limit => {
+                Some(worker.lane)
             }
             _ => None,
         });
-        if let Some(lane) = late {
+        if let Some(lane) = overdue {
             core.run.lane_failed(lane, Failure::Untrusted, now);
-            self.give_up(core, lane, "being made ready".into(), limit, now);
+            self.give_up(core, lane, "preparing".into(), limit, now);
         }
     }
 
-    /// Gives up on a lane's busy hands, and has others begin afresh in their place.
+    /// Abandons a lane's busy workers, reopens its device, and starts new workers in their place.
     fn give_up(
         self: &Arc<Self>,
         core: &mut Core,
@@ -247,57 +251,62 @@ impl<T: Task, E: Ends<T>> Shared<T, E> {
         after: Duration,
         now: Time,
     ) {
-        let seat = self.seat(lane);
-        let error = Error::TimedOut { device: seat.id.clone(), operation, after };
-        log!(warn, device = %seat.id, %error, "a device is given up on");
+        let pool_device = self.device(lane);
+        let error = Error::TimedOut { device: pool_device.id.clone(), operation, after };
+        log!(warn, device = %pool_device.id, %error, "device timed out");
         core.keep_failure(error);
-        seat.renew(seat.generation());
-        self.replace(core, lane, now, |doing| !matches!(doing, Doing::Nothing));
-        core.look(now);
+        pool_device.reopen(pool_device.generation());
+        self.replace(core, lane, now, |activity| !matches!(activity, WorkerActivity::Idle));
+        core.record_lane_states(now);
         self.wake_all();
     }
 
-    /// Dismisses those of a lane's hands that are at something, and has others begin afresh in their place.
+    /// Abandons those of a lane's workers whose activity matches, and starts new workers in their place.
     pub(super) fn replace(
         self: &Arc<Self>,
         core: &mut Core,
         lane: LaneIndex,
         now: Time,
-        is_at_it: impl Fn(&Doing) -> bool,
+        matches_activity: impl Fn(&WorkerActivity) -> bool,
     ) {
-        for hand in 0..core.hands.len() {
-            let it = &mut core.hands[hand];
-            if it.lane != lane || it.dismissed || !is_at_it(&it.doing) {
+        for worker in 0..core.workers.len() {
+            let it = &mut core.workers[worker];
+            if it.lane != lane || it.abandoned || !matches_activity(&it.activity) {
                 continue;
             }
-            it.dismissed = true;
-            if let Doing::Chunk(chunk, began) = std::mem::replace(&mut it.doing, Doing::Nothing) {
-                core.account.in_vain(&chunk, Activity::Failure, began, now);
-                self.seat(lane).counters.fail();
+            it.abandoned = true;
+            match std::mem::replace(&mut it.activity, WorkerActivity::Idle) {
+                WorkerActivity::Idle => {}
+                WorkerActivity::Preparing(began) => core.recorder.prepared(lane, began, now),
+                WorkerActivity::Chunk(chunk, began) => {
+                    core.recorder.wasted(&chunk, Activity::Failure, began, now);
+                    self.device(lane).counters.fail();
+                }
             }
             if core.run.outcome().is_none() {
-                self.hire(core, lane);
+                self.start_worker(core, lane);
             }
         }
     }
 
-    /// How far it has come. What a worker has begun of a chunk that others can steal from counts as done.
+    /// The progress of the run. Items that a worker of plain code has begun count as done.
     fn progress(&self, core: &Core, now: Time) -> Progress {
         let mut begun = vec![0; core.run.tallies().len()];
-        for hand in core.hands.iter().filter(|hand| self.is_divisible(hand.lane) && !hand.dismissed) {
-            // What has a copy may be done, and counted, by another lane.
-            if let Doing::Chunk(chunk, _) = &hand.doing
+        for worker in core.workers.iter().filter(|worker| self.is_divisible(worker.lane) && !worker.abandoned)
+        {
+            // Items of a chunk with a speculative copy may be counted for the other lane.
+            if let WorkerActivity::Chunk(chunk, _) = &worker.activity
                 && chunk.exclusive
             {
-                begun[hand.lane] += u64::from(hand.claims.claimed().saturating_sub(1));
+                begun[worker.lane] += u64::from(worker.claims.claimed().saturating_sub(1));
             }
         }
         let mut shares: Vec<(evener_device::DeviceId, u64)> = Vec::new();
         for (lane, begun) in begun.into_iter().enumerate() {
-            let (seat, items) = (self.seat(lane), core.account.items(lane) + begun);
+            let (pool_device, items) = (self.device(lane), core.recorder.items(lane) + begun);
             match shares.last_mut() {
-                Some((id, sum)) if *id == seat.id => *sum += items,
-                _ => shares.push((seat.id.clone(), items)),
+                Some((id, sum)) if *id == pool_device.id => *sum += items,
+                _ => shares.push((pool_device.id.clone(), items)),
             }
         }
         Progress { waiting_for: self.waiting_for(core, now), ..Progress::new(shares, self.items, now) }

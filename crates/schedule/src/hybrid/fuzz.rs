@@ -1,23 +1,23 @@
-//! The model on random machines, for long: devices of any speed that get into each other's way, that take long to be made
-//! ready, and that change. `EVENER_FUZZ_SEED` and `EVENER_FUZZ_CASES` run others than usual.
+//! The model on random machines: devices of any speed that slow each other down, take long to prepare, and change.
+//! `EVENER_FUZZ_SEED` and `EVENER_FUZZ_CASES` choose other seeds.
 //!
-//! What must hold on every machine, where "least" is what the best fixed set of devices would have taken:
+//! What must hold on every machine, where "least" is the time of the best fixed set of devices:
 //! - a session takes no longer than 1.08 times the least (2 % for trials, 5 % that several devices must be faster by than
 //!   one, 1 % below which nothing is changed), what it takes to make each device ready twice, and what trying each set
 //!   ten times costs;
 //! - while nothing changes, the last quarter takes no longer than 1.08 times the least;
 //! - the same holds of the last quarter after a device's speed has changed by up to ten times: the set that is best then is
-//!   found within three quarters of the time in which the purse earns what trying every set twenty times costs, or of
+//!   found within three quarters of the time in which the budget earns what trying every set twenty times costs, or of
 //!   8,000 runs or 40 s where that is shorter.
 
 use std::time::Duration;
 
-use super::{joint::Line, *};
+use super::{joint::CostLine, *};
 
-/// Chance, the same for the same seed.
-struct Chance(u64);
+/// A random number generator.
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     /// Evenly from 0 to 1.
     fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -29,17 +29,17 @@ impl Chance {
         least * (most / least).powf(self.next())
     }
 
-    /// Whatever disturbs a run makes it longer: mostly a little, at times a lot.
+    /// A factor by which a run is longer: mostly small, sometimes large.
     fn disturbance(&mut self) -> f64 {
         let much = if self.next() < 0.02 { 1.0 + self.next() * 3.0 } else { 1.0 };
         (1.0 + self.next() * 0.06) * much
     }
 }
 
-/// What [`Chance::disturbance`] is on average.
+/// The mean of [`Rng::disturbance`].
 const DISTURBANCE: f64 = 1.03 * (1.0 + 0.02 * 1.5);
 
-/// Devices with seconds of start-up, of overhead, and an item; and how much slower each is for every other one.
+/// Devices with seconds of startup, overhead and per item; and how much each is slowed down by every other one.
 #[derive(Clone, Debug)]
 struct Machine {
     devices: Vec<(f64, f64, f64)>,
@@ -47,21 +47,21 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(chance: &mut Chance) -> Machine {
-        let count = 2 + (chance.next() * 3.0) as usize;
+    fn new(rng: &mut Rng) -> Machine {
+        let count = 2 + (rng.next() * 3.0) as usize;
         let device = |_| {
-            let startup = if chance.next() < 0.3 { 0.0 } else { chance.between(1e-3, 2.0) };
-            (startup, chance.between(1e-5, 1e-3), chance.between(1e-7, 2e-6))
+            let startup = if rng.next() < 0.3 { 0.0 } else { rng.between(1e-3, 2.0) };
+            (startup, rng.between(1e-5, 1e-3), rng.between(1e-7, 2e-6))
         };
         let devices = (0..count).map(device).collect();
-        Machine { devices, contention: if chance.next() < 0.5 { 0.0 } else { chance.next() } }
+        Machine { devices, contention: if rng.next() < 0.5 { 0.0 } else { rng.next() } }
     }
 
-    /// What devices take together once they are ready, and which of them do something.
+    /// The time of devices together once they are ready, and the devices that work.
     fn run(&self, members: &[usize], items: u64) -> (f64, Vec<usize>) {
         let slower = 1.0 + self.contention * (members.len() as f64 - 1.0);
-        let line = |&it: &usize| Line::new(self.devices[it].1 * slower, self.devices[it].2 * slower);
-        let lines: Vec<Line> = members.iter().map(line).collect();
+        let line = |&it: &usize| CostLine::new(self.devices[it].1 * slower, self.devices[it].2 * slower);
+        let lines: Vec<CostLine> = members.iter().map(line).collect();
         let joint = joint::fastest(&lines, items);
         let worked = members.iter().zip(&joint.items).filter(|(_, items)| **items > 0.0);
         (joint.seconds, worked.map(|(&it, _)| it).collect())
@@ -77,7 +77,7 @@ impl Machine {
         self.sets().iter().map(|set| self.run(set, items).0).fold(f64::INFINITY, f64::min)
     }
 
-    /// What trying every set once costs: some runs with it instead of the best.
+    /// The cost of trying every set once: some runs with it instead of the best.
     fn trials(&self, items: u64) -> f64 {
         let least = self.least(items);
         let trial = |set: &Vec<usize>| {
@@ -92,16 +92,16 @@ impl Machine {
     }
 }
 
-/// A program on a machine: which devices are ready, and what has been learned.
+/// A program on a machine: its prepared devices, and what it has learned.
 struct Program {
     model: Model,
     ready: Vec<bool>,
 }
 
 impl Program {
-    /// Runs for so many seconds, as a job does: short runs reuse a decision. Gives the seconds that it really took, how many
-    /// runs there were, and the same for the last quarter alone.
-    fn live(&mut self, machine: &Machine, items: u64, seconds: f64, chance: &mut Chance) -> [(f64, f64); 2] {
+    /// Runs for so many seconds, as a job does: short runs reuse a decision. Returns the seconds it really took and the
+    /// number of runs, in all and for the last quarter.
+    fn simulate(&mut self, machine: &Machine, items: u64, seconds: f64, rng: &mut Rng) -> [(f64, f64); 2] {
         let (mut clock, mut runs, mut late) = (0.0, 0.0, (0.0, 0.0));
         while clock < seconds {
             let candidate =
@@ -115,8 +115,8 @@ impl Program {
             let sum = |walls: &[f64]| walls.iter().sum::<f64>();
             let cold: Vec<bool> = members.iter().map(|&it| !self.ready[it]).collect();
             if cold.contains(&true) {
-                // It waits for those that are not ready, or at least makes them so: the worst case.
-                walls.push(took * chance.disturbance());
+                // Worst case: the run waits until all devices are prepared.
+                walls.push(took * rng.disturbance());
                 let startup = members.iter().filter(|&&it| !self.ready[it]).map(|&it| machine.devices[it].0);
                 clock += startup.fold(0.0, f64::max);
                 members.iter().for_each(|&it| self.ready[it] = true);
@@ -129,7 +129,7 @@ impl Program {
                         sum(&walls) < 0.005
                     }
             {
-                walls.push(took * chance.disturbance());
+                walls.push(took * rng.disturbance());
             }
             clock += sum(&walls);
             runs += walls.len() as f64;
@@ -145,41 +145,41 @@ impl Program {
             }
             walls.sort_by(f64::total_cmp);
             let named = |set: &[usize]| set.iter().map(usize::to_string).collect();
-            let experience = Experience {
+            let measurements = Measurements {
                 devices: named(&members),
                 worked: named(&worked),
                 wall: Duration::from_secs_f64(walls[walls.len() / 4]),
                 runs: walls.len() as u32,
             };
-            self.model.ended("task", items, experience);
+            self.model.record_runs("task", items, measurements);
         }
         [(clock, runs), late]
     }
 }
 
-/// The part of the time that may be lost.
+/// The fraction of the time that may be lost.
 const SLOWER: f64 = 1.08;
 
 fn session(seed: u64) {
-    let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    (0..4).for_each(|_| chance.0 = chance.0.rotate_left(17) ^ (chance.next() * 1e9) as u64);
-    let mut machine = Machine::new(&mut chance);
-    let items = chance.between(1.0, 1e5) as u64;
+    let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    (0..4).for_each(|_| rng.0 = rng.0.rotate_left(17) ^ (rng.next() * 1e9) as u64);
+    let mut machine = Machine::new(&mut rng);
+    let items = rng.between(1.0, 1e5) as u64;
     let mut program = Program { model: Model::default(), ready: vec![false; machine.devices.len()] };
     for part in 0..3 {
         let (least, trials, startups) = (machine.least(items), machine.trials(items), machine.startups());
         let length = 20.0 * trials / 0.02 + 2.0 * startups / 0.02;
         let length = length.clamp(1000.0 * least, 8_000.0 * least.max(5e-3));
-        let [(took, runs), (late_took, late_runs)] = program.live(&machine, items, length, &mut chance);
+        let [(took, runs), (late_took, late_runs)] = program.simulate(&machine, items, length, &mut rng);
         let context = || format!("seed {seed}, part {part}, {items} items, {machine:?}");
         let ratio = late_took / (late_runs * least * DISTURBANCE);
         assert!(ratio <= SLOWER, "{ratio:.3} times the least in the last quarter: {}", context());
         let allowed = SLOWER * runs * least * DISTURBANCE + 2.0 * startups + 10.0 * trials;
         assert!(took <= allowed, "{took} s, and {allowed} s is allowed: {}", context());
-        // One device changes, in secret; or another program begins, which knows what this one learned.
+        // One device changes; or another program begins, which knows what this one learned.
         if part == 0 {
-            let changed = (chance.next() * machine.devices.len() as f64) as usize;
-            let factor = chance.between(0.1, 10.0);
+            let changed = (rng.next() * machine.devices.len() as f64) as usize;
+            let factor = rng.between(0.1, 10.0);
             let (startup, overhead, per_item) = machine.devices[changed];
             machine.devices[changed] = (startup, overhead * factor, per_item * factor);
         } else {
@@ -189,7 +189,7 @@ fn session(seed: u64) {
 }
 
 #[test]
-fn no_machine_makes_choosing_cost_more_than_it_may() {
+fn choosing_costs_no_more_than_its_bound_on_any_machine() {
     let number =
         |name: &str, usual: u64| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(usual);
     let (first, cases) = (number("EVENER_FUZZ_SEED", 0), number("EVENER_FUZZ_CASES", 16));

@@ -1,21 +1,21 @@
-//! Chooses which devices are worth using at all for a task and a number of items.
+//! Chooses the devices that are worth using for a task and a number of items.
 //!
-//! A device alone takes its startup + items × its time an item, transfers included. Both are learned from the runs of
-//! each task on each device and kept on disk. Together, devices take the time after which as many items are done as
-//! there are, and a device that would not finish a single item by then is left out: see `joint`. Whole runs are timed
-//! too, by the set of devices that took part, and one rule decides which set is used and which is tried: see `sets`.
+//! A device alone takes its startup + items × its time per item, transfers included. Both are learned from the runs of
+//! each task on each device and kept on disk. Several devices together take the time after which they have done all
+//! items, and a device that would not finish one item by then is left out: see `joint`. Whole runs are timed too, by
+//! their set of devices, and one rule decides which set is used and which is tried: see `sets`.
 //!
-//! A model that never tries what it does not expect to help cannot find out that it was wrong. So a device that was
-//! never seen is taken to be ready at once and as fast as its score says, one whose runs were too small to tell its
-//! speed is given the benefit of the doubt, and trials of other sets may cost 2 % of the time.
+//! A model that never tries other devices cannot find out that it was wrong. So a device without runs counts as ready
+//! at once and as fast as its score says, a device whose runs were too small to tell its speed gets an optimistic
+//! estimate, and trials of other sets may cost 2 % of the time.
 
 mod fit;
 #[cfg(test)]
 mod fuzz;
 mod joint;
-#[cfg(test)]
-mod live;
 mod sets;
+#[cfg(test)]
+mod simulation;
 mod store;
 #[cfg(test)]
 mod test;
@@ -25,19 +25,19 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use fit::{Fit, Sample};
-use joint::Line;
+use joint::CostLine;
 pub(crate) use sets::size_class;
-use sets::{Decided, Lines, SizeClass};
+use sets::{CostLines, Decision, SizeClass};
 
 /// A device that could take part in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// What tells it from every other device, from run to run.
+    /// A unique name of the device, the same in every run.
     pub device: String,
-    /// Its strength until it has been measured, compared with the other candidates'. What is not a positive number
+    /// Its speed relative to the other candidates, until it has been measured. A value that is not a positive number
     /// counts as 1.
     pub score: f64,
-    /// Whether it has to be made ready first: kernels compiled, memory taken.
+    /// Whether it has to be prepared first: kernels compiled, memory allocated.
     pub cold: bool,
 }
 
@@ -47,64 +47,63 @@ impl Candidate {
     }
 }
 
-/// What one device did in a run that has ended.
+/// The work of one device in a finished run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// The device, as in [`Candidate::device`].
     pub device: String,
-    /// Items it did.
+    /// Number of items that it did.
     pub items: u64,
-    /// The time it took for them, transfers included; or that it worked in vain, where the run ended before its first
-    /// item was done.
+    /// The time that the items took, transfers included. Without items, the time that it worked before the run ended.
     pub busy: Duration,
-    /// The time from the start of the run until it was ready for its first item.
+    /// Time from the start of the run until it was ready for its first item.
     pub startup: Duration,
-    /// Whether it had to be made ready first.
+    /// Whether it had to be prepared first.
     pub cold: bool,
 }
 
-/// Runs of as many items with the same devices. The time that devices needed to get ready is taken out.
+/// Measurements of runs of equal size with the same devices. The time to prepare devices is taken out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Experience {
+pub struct Measurements {
     /// The devices, as in [`Candidate::device`].
     pub devices: Vec<String>,
-    /// Those of them that did something in some run. The others were there in vain.
+    /// The devices that did at least one item.
     pub worked: Vec<String>,
-    /// How long a run took.
+    /// The time of a run.
     pub wall: Duration,
-    /// How many there were.
+    /// Number of runs.
     pub runs: u32,
 }
 
-/// How long something was expected to take, and how long it took.
+/// A predicted and a measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// Nothing where nothing was known.
+    /// `None` if nothing was known.
     pub predicted: Option<Duration>,
-    /// As measured.
+    /// The measured time.
     pub actual: Duration,
 }
 
 impl Prediction {
-    /// By what part of the prediction it took longer: 0.5 for 3 seconds instead of 2, negative where it was faster.
-    /// Nothing where nothing was predicted, or no time at all.
+    /// Relative error: 0.5 for 3 seconds instead of 2, negative if it was faster. `None` if nothing, or no time, was
+    /// predicted.
     pub fn error(&self) -> Option<f64> {
         let predicted = self.predicted.filter(|predicted| !predicted.is_zero())?.as_secs_f64();
         Some(self.actual.as_secs_f64() / predicted - 1.0)
     }
 }
 
-/// Which devices to use.
+/// The devices to use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Those that take part, in the order in which they were given.
+    /// The devices that take part, in the order of the candidates.
     pub used: Vec<Used>,
-    /// Those that do not, with the reason for the report.
+    /// The devices that do not, with the reason.
     pub left_out: Vec<(String, Reason)>,
-    /// How long the run should take, at best where a device was seen with too few items to tell its speed. Nothing
-    /// where no device has been measured with this task.
+    /// Predicted time of the run, a lower bound if a device's runs were too small to tell its speed. `None` if no
+    /// device has been measured with this task.
     pub predicted: Option<Duration>,
-    /// Whether it is also to find something out, and something else may be faster: it should not be kept for long.
+    /// Whether the choice is a trial, and should not be kept for long: another may be faster.
     pub explores: bool,
 }
 
@@ -113,41 +112,41 @@ pub struct Choice {
 pub struct Used {
     /// As in [`Candidate::device`].
     pub device: String,
-    /// The part of the items that it should come to do. The shares of a choice sum to 1.
+    /// The fraction of the items that it should do. The shares of a choice sum to 1.
     pub share: f64,
-    /// Why it takes part.
+    /// Why the device takes part.
     pub basis: Basis,
 }
 
 /// Why a device takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Basis {
-    /// It makes the run faster, by what it has shown.
+    /// Its measured speed makes the run faster.
     Measured,
-    /// It was never seen with this task; its score is all there is to go by.
+    /// It has no runs of this task; the choice is based on its score.
     Guessed,
-    /// It is one of a set that is tried, to find out how fast it is: others may be faster.
+    /// It belongs to a set on trial. Other sets may be faster.
     Tried,
 }
 
 /// Why a device is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
-    /// The others are done before it has even started.
+    /// The others end before it is ready.
     StartsTooLate {
-        /// When it would be ready.
+        /// When the device would be ready.
         ready: Duration,
         /// When the others are done.
         others: Duration,
     },
-    /// It would start in time, but the others are done before its first item is.
+    /// It would be ready in time, but the others end before its first item does.
     TooSlow {
         /// When its first item would be done.
         first_item: Duration,
         /// When the others are done.
         others: Duration,
     },
-    /// There are fewer items than devices, and the others are as fast; or runs without it were faster.
+    /// There are fewer items than devices and the others are as fast, or runs without it were faster.
     NotWorthIt,
 }
 
@@ -155,57 +154,60 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::StartsTooLate { ready, others } => {
-                write!(f, "ready after {ready:.1?}, and the others are done in {others:.1?}")
+                write!(f, "ready only after {ready:.1?}, when the others are done ({others:.1?})")
             }
             Reason::TooSlow { first_item, others } => {
-                write!(f, "first item done after {first_item:.1?}, and the others are done in {others:.1?}")
+                write!(
+                    f,
+                    "first item done only after {first_item:.1?}, when the others are done ({others:.1?})"
+                )
             }
             Reason::NotWorthIt => f.write_str("the run is no slower without it"),
         }
     }
 }
 
-/// What is known of every task on every device.
+/// The learned times of every task on every device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
-    tasks: BTreeMap<String, History>,
-    /// How often it was used.
+    tasks: BTreeMap<String, TaskHistory>,
+    /// Number of uses so far.
     uses: u64,
 }
 
-/// What is known of so many tasks is kept, here and on disk.
-const MOST_TASKS: usize = 256;
+/// Maximum number of tasks, in memory and on disk.
+const MAX_TASKS: usize = 256;
 
-/// So many size classes of a task are remembered.
-const MOST_SIZES: usize = 64;
+/// Maximum number of size classes per task.
+const MAX_SIZES: usize = 64;
 
-/// What is known of one task.
+/// The learned times of one task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct History {
-    devices: BTreeMap<String, Record>,
-    /// What is known of whole runs, by their size class.
+struct TaskHistory {
+    devices: BTreeMap<String, DeviceRecord>,
+    /// Times of whole runs, by size class.
     sizes: BTreeMap<u32, SizeClass>,
     /// When it was last saved, in seconds since 1970.
     saved_s: u64,
-    /// Whether it has changed since.
+    /// Whether it has changed since it was last saved.
     #[serde(skip)]
     changed: bool,
-    /// How often the model had been used when it was last.
+    /// The model's number of uses at the last use of this task.
     #[serde(skip)]
     used: u64,
 }
 
-/// What is known of one task on one device.
+/// The samples of one task on one device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Record {
+struct DeviceRecord {
     samples: Vec<Sample>,
     last: Option<Prediction>,
 }
 
 impl Model {
-    /// What is known of a task. Where it is new and there are too many, the one that was not used for longest is forgotten.
-    fn history(&mut self, task: &str) -> &mut History {
-        if self.tasks.len() >= MOST_TASKS && !self.tasks.contains_key(task) {
+    /// Returns a task's history. If the task is new and there are too many, the least recently used one is dropped.
+    fn history(&mut self, task: &str) -> &mut TaskHistory {
+        if self.tasks.len() >= MAX_TASKS && !self.tasks.contains_key(task) {
             let oldest = self.tasks.iter().min_by_key(|(_, history)| history.used);
             let oldest = oldest.map(|(task, _)| task.clone()).unwrap_or_default();
             self.tasks.remove(&oldest);
@@ -216,16 +218,16 @@ impl Model {
         history
     }
 
-    /// Which of the candidates to use for a run that is about to begin. A run without items uses nobody.
+    /// Chooses among the candidates for a run that is about to begin. A run without items uses no device.
     pub fn choose(&mut self, task: &str, items: u64, candidates: &[Candidate]) -> Choice {
         let history = self.history(task);
         let (lines, measured) = history.lines(items, candidates);
         let mut unknown = SizeClass::new(items);
         let class = history.sizes.get_mut(&size_class(items)).unwrap_or(&mut unknown);
-        let Decided { joint, explores, is_trial } = if items > 0 {
+        let Decision { joint, explores, is_trial } = if items > 0 {
             class.decide(items, candidates, &lines)
         } else {
-            Decided { joint: joint::fastest(&lines.now, 0), explores: false, is_trial: false }
+            Decision { joint: joint::fastest(&lines.optimistic, 0), explores: false, is_trial: false }
         };
         let predicted = (measured.contains(&true) || items == 0).then(|| duration(joint.seconds));
         let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted, explores };
@@ -240,14 +242,14 @@ impl Model {
                 };
                 choice.used.push(Used { device, share, basis });
             } else {
-                choice.left_out.push((device, reason(lines.now[index], joint.seconds)));
+                choice.left_out.push((device, reason(lines.optimistic[index], joint.seconds)));
             }
         }
         choice
     }
 
-    /// Learns from what a device did, and says how well that was foreseen. A device that did no item still tells
-    /// how long it was not ready.
+    /// Learns from a device's work, and returns how well it was predicted. A device without items still tells its
+    /// startup.
     pub fn observe(&mut self, task: &str, observation: &Observation) -> Prediction {
         let Observation { device, items, busy, startup, cold } = observation;
         let history = self.history(task);
@@ -262,47 +264,47 @@ impl Model {
         prediction
     }
 
-    /// Learns from how long whole runs of so many items took.
-    pub fn ended(&mut self, task: &str, items: u64, experience: Experience) {
-        if items > 0 && !experience.devices.is_empty() {
-            self.history(task).report(items, experience);
+    /// Learns from the times of whole runs of so many items.
+    pub fn record_runs(&mut self, task: &str, items: u64, measurements: Measurements) {
+        if items > 0 && !measurements.devices.is_empty() {
+            self.history(task).report(items, measurements);
         }
     }
 
-    /// How the last run of a task on a device was foreseen, and how it went.
-    pub fn last(&self, task: &str, device: &str) -> Option<Prediction> {
+    /// The prediction and the time of the last run of a task on a device.
+    pub fn last_prediction(&self, task: &str, device: &str) -> Option<Prediction> {
         self.tasks.get(task)?.devices.get(device)?.last
     }
 }
 
-impl History {
-    /// Learns from how long whole runs of so many items took.
-    fn report(&mut self, items: u64, experience: Experience) {
+impl TaskHistory {
+    /// Learns from the times of whole runs of so many items.
+    fn report(&mut self, items: u64, measurements: Measurements) {
         self.changed = true;
         let size = size_class(items);
         let known = self.sizes.get(&size).map_or(items, |class| class.items);
-        let mut seconds = experience.wall.as_secs_f64();
+        let mut seconds = measurements.wall.as_secs_f64();
         if known != items {
-            // As much shorter or longer as these devices would be with as many items as times are kept for.
+            // Scaled to the number of items of the size class, by the predicted times of these devices.
             let candidate = |device: &String| Candidate { device: device.clone(), score: 1.0, cold: false };
-            let candidates: Vec<Candidate> = experience.devices.iter().map(candidate).collect();
-            let predicted = |items| joint::fastest(&self.lines(items, &candidates).0.sober, items).seconds;
+            let candidates: Vec<Candidate> = measurements.devices.iter().map(candidate).collect();
+            let predicted = |items| joint::fastest(&self.lines(items, &candidates).0.fitted, items).seconds;
             seconds *= predicted(known) / predicted(items).max(f64::MIN_POSITIVE);
         }
-        if !self.sizes.contains_key(&size) && self.sizes.len() >= MOST_SIZES {
+        if !self.sizes.contains_key(&size) && self.sizes.len() >= MAX_SIZES {
             self.sizes.pop_first();
         }
-        self.sizes.entry(size).or_insert_with(|| SizeClass::new(items)).report(experience, seconds);
+        self.sizes.entry(size).or_insert_with(|| SizeClass::new(items)).report(measurements, seconds);
     }
 
-    /// A line for each candidate, and whether runs say so.
-    fn lines(&self, items: u64, candidates: &[Candidate]) -> (Lines, Vec<bool>) {
+    /// Cost lines of each candidate, and whether the candidate was measured.
+    fn lines(&self, items: u64, candidates: &[Candidate]) -> (CostLines, Vec<bool>) {
         let samples = |candidate: &Candidate| {
             self.devices.get(&candidate.device).map_or(&[][..], |record| &record.samples)
         };
         let fit = |candidate: &Candidate| Fit::of(samples(candidate), candidate.cold);
         let fits: Vec<Option<Fit>> = candidates.iter().map(fit).collect();
-        // Seconds an item of a device with score 1, by the device that makes the others look fastest.
+        // Seconds per item of a device with score 1, by the device with the lowest value.
         let unit = |per_item: fn(&Fit) -> Option<f64>| {
             let known = |(candidate, fit): (&Candidate, &Option<Fit>)| {
                 fit.as_ref().and_then(per_item).map(|seconds| seconds * candidate.strength())
@@ -310,37 +312,38 @@ impl History {
             candidates.iter().zip(&fits).filter_map(known).reduce(f64::min)
         };
         let trusted = unit(Fit::trusted_per_item);
-        // Where nobody is known, only how the scores compare matters.
+        // Without measurements, only the ratios of the scores matter.
         let any = trusted.or_else(|| unit(Fit::per_item)).unwrap_or(1e-6);
         let line = |(candidate, fit): (&Candidate, &Option<Fit>)| match fit {
-            Some(fit) => fit.near(),
+            Some(fit) => fit.in_range(),
             None => {
-                let startup = fit::without_an_item(samples(candidate), candidate.cold);
-                Line::new(startup, any / candidate.strength())
+                let startup = fit::startup_without_items(samples(candidate), candidate.cold);
+                CostLine::new(startup, any / candidate.strength())
             }
         };
-        let sober: Vec<Line> = candidates.iter().zip(&fits).map(line).collect();
-        let mut now = sober.clone();
-        // A device that would do far more than it ever did gets the benefit of the doubt.
-        let joint = joint::fastest(&sober, items);
+        let fitted: Vec<CostLine> = candidates.iter().zip(&fits).map(line).collect();
+        let mut optimistic = fitted.clone();
+        // A device that would do far more items than in any run gets an optimistic estimate.
+        let joint = joint::fastest(&fitted, items);
         for (index, fit) in fits.iter().enumerate() {
             if let Some(fit) = fit.filter(|fit| fit.is_beyond(joint.items[index])) {
-                now[index] = fit.beyond(trusted.map(|seconds| seconds / candidates[index].strength()));
+                optimistic[index] =
+                    fit.extrapolated(trusted.map(|seconds| seconds / candidates[index].strength()));
             }
         }
-        // What it takes to be ready goes; what else it takes stays.
-        let ready = |(candidate, line): (&Candidate, &Line)| {
+        // Without the time to prepare; the other overhead stays.
+        let ready = |(candidate, line): (&Candidate, &CostLine)| {
             let startup = |cold| fit::startup(samples(candidate), cold);
             let saved = if candidate.cold { startup(true) - startup(false) } else { 0.0 };
-            Line::new((line.startup - saved.max(0.0)).max(0.0), line.per_item)
+            CostLine::new((line.startup - saved.max(0.0)).max(0.0), line.per_item)
         };
-        let ready = candidates.iter().zip(&now).map(ready).collect();
-        (Lines { now, sober, ready }, fits.iter().map(Option::is_some).collect())
+        let ready = candidates.iter().zip(&optimistic).map(ready).collect();
+        (CostLines { optimistic, fitted, ready }, fits.iter().map(Option::is_some).collect())
     }
 }
 
-/// Why a device with no items at that time has none.
-fn reason(line: Line, seconds: f64) -> Reason {
+/// The reason why a device has no items.
+fn reason(line: CostLine, seconds: f64) -> Reason {
     let others = duration(seconds);
     if line.startup >= seconds && line.startup > 0.0 {
         Reason::StartsTooLate { ready: duration(line.startup), others }
@@ -351,7 +354,7 @@ fn reason(line: Line, seconds: f64) -> Reason {
     }
 }
 
-/// Seconds as a time; the longest there is for those beyond it.
+/// Converts seconds to a duration, with the largest one as the limit.
 fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(if seconds > 0.0 { Duration::MAX } else { Duration::ZERO })
 }

@@ -9,12 +9,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{History, MOST_TASKS, Model};
+use super::{MAX_TASKS, Model, TaskHistory};
 
-/// Changes whenever what is kept, or what it means, does.
-const VERSION: u32 = 5;
-/// No task is kept for longer than this without being used.
-const LONGEST: Duration = Duration::from_secs(180 * 24 * 3600);
+/// Changes whenever the content of the file, or its meaning, does.
+const VERSION: u32 = 6;
+/// Maximum time that an unused task is kept.
+const MAX_AGE: Duration = Duration::from_secs(180 * 24 * 3600);
 
 #[derive(Serialize, Deserialize)]
 struct Stored<Tasks> {
@@ -23,8 +23,7 @@ struct Stored<Tasks> {
 }
 
 impl Model {
-    /// The model that was saved there. A file that is missing, damaged or of another version is an empty model: what
-    /// it knew is learned again.
+    /// Loads a saved model. A missing, damaged or outdated file gives an empty model, which learns again.
     pub fn load(path: &Path) -> Model {
         let text = std::fs::read(path).ok();
         match text.and_then(|text| serde_json::from_slice(&text).ok()) {
@@ -33,31 +32,31 @@ impl Model {
         }
     }
 
-    /// The tasks that have changed since this was last asked.
+    /// Takes the tasks that have changed since the last call.
     pub fn take_changes(&mut self) -> Model {
-        let take = |(task, history): (&String, &mut History)| {
+        let take = |(task, history): (&String, &mut TaskHistory)| {
             std::mem::take(&mut history.changed).then(|| (task.clone(), history.clone()))
         };
         Model { tasks: self.tasks.iter_mut().filter_map(take).collect(), uses: 0 }
     }
 
-    /// Whether there are any.
+    /// Whether any task has changed since the last `take_changes`.
     pub fn has_changed(&self) -> bool {
         self.tasks.values().any(|history| history.changed)
     }
 
-    /// Adds these tasks to those in a file, in place of what it has of them. Tasks that were not used for half a year
-    /// are left out, and the oldest where there are more than 256. The file is written whole or not at all; of two
-    /// processes that write at once, the last one's is kept. Fails where the folder cannot be made or written.
+    /// Adds these tasks to those in a file, and replaces the file's own. Tasks that were not used for half a year are
+    /// dropped, and the oldest if there are more than 256. The file is replaced atomically; of two processes that write
+    /// at once, the last one's is kept. Fails if the folder or the file cannot be written.
     pub fn save(&self, path: &Path, now: SystemTime) -> io::Result<()> {
         let since_1970 = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now_s = since_1970(now).as_secs();
-        let mut tasks: BTreeMap<String, History> = Model::load(path).tasks;
+        let mut tasks: BTreeMap<String, TaskHistory> = Model::load(path).tasks;
         for (task, history) in &self.tasks {
-            tasks.insert(task.clone(), History { saved_s: now_s, ..history.clone() });
+            tasks.insert(task.clone(), TaskHistory { saved_s: now_s, ..history.clone() });
         }
-        tasks.retain(|_, history| history.saved_s >= now_s.saturating_sub(LONGEST.as_secs()));
-        while tasks.len() > MOST_TASKS {
+        tasks.retain(|_, history| history.saved_s >= now_s.saturating_sub(MAX_AGE.as_secs()));
+        while tasks.len() > MAX_TASKS {
             let oldest = tasks.iter().min_by_key(|(task, it)| (self.tasks.contains_key(*task), it.saved_s));
             let oldest = oldest.map(|(task, _)| task.clone()).unwrap_or_default();
             tasks.remove(&oldest);
@@ -71,7 +70,7 @@ mod test {
     use std::time::Duration;
 
     use super::*;
-    use crate::hybrid::{Experience, Observation};
+    use crate::hybrid::{Measurements, Observation};
 
     fn taught() -> Model {
         let mut model = Model::default();
@@ -81,21 +80,21 @@ mod test {
         model.observe("hash", &observation);
         let devices = vec!["cuda:0".to_owned()];
         let worked = devices.clone();
-        model.ended("hash", 1000, Experience { devices, worked, wall: busy, runs: 0 });
+        model.record_runs("hash", 1000, Measurements { devices, worked, wall: busy, runs: 0 });
         model.take_changes();
         model
     }
 
-    /// So many days after the beginning.
+    /// The time after so many days.
     fn day(days: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(days * 24 * 3600)
     }
 
-    /// What is expected to be loaded after it was saved on a day.
+    /// The model as it is loaded after it was saved on a day.
     fn saved(model: Model, days: u64) -> Model {
         let tasks = model.tasks.into_iter();
-        let tasks =
-            tasks.map(|(task, history)| (task, History { saved_s: days * 24 * 3600, used: 0, ..history }));
+        let tasks = tasks
+            .map(|(task, history)| (task, TaskHistory { saved_s: days * 24 * 3600, used: 0, ..history }));
         Model { tasks: tasks.collect(), uses: 0 }
     }
 
@@ -116,12 +115,12 @@ mod test {
         for number in 0..300 {
             named(&number.to_string()).save(&path, day(301 + number / 10)).unwrap();
         }
-        assert_eq!(names().len(), MOST_TASKS);
+        assert_eq!(names().len(), MAX_TASKS);
         assert!(names().contains(&"299".to_owned()) && !names().contains(&"new".to_owned()));
     }
 
     #[test]
-    fn what_is_saved_is_loaded_again() {
+    fn a_saved_model_is_loaded_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/er/model.json");
         Model::default().save(&path, day(1)).unwrap();
@@ -137,8 +136,8 @@ mod test {
         assert_eq!(Model::load(&path), Model::default());
         taught().save(&path, day(1)).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        let older = text.replace("\"version\":5", "\"version\":0");
-        for damaged in ["", "{}", "\0", &text[..text.len() / 2], &older, r#"{"version":5,"tasks":{"a":3}}"#] {
+        let older = text.replace("\"version\":6", "\"version\":0");
+        for damaged in ["", "{}", "\0", &text[..text.len() / 2], &older, r#"{"version":6,"tasks":{"a":3}}"#] {
             std::fs::write(&path, damaged).unwrap();
             assert_eq!(Model::load(&path), Model::default(), "{damaged}");
         }

@@ -12,7 +12,7 @@ fn candidate(device: &str, score: f64) -> Candidate {
     Candidate { device: device.to_owned(), score, cold: true }
 }
 
-/// Seconds of startup, of overhead in each run, and an item.
+/// Seconds of startup, of overhead in each run, and per item.
 #[derive(Clone, Copy, Debug)]
 struct Truth(f64, f64, f64);
 
@@ -54,7 +54,7 @@ fn close(duration: Option<Duration>, seconds: f64, part: f64) {
 }
 
 #[test]
-fn devices_never_seen_are_tried_by_their_scores() {
+fn devices_without_runs_are_used_by_their_scores() {
     let choice = Model::default().choose("task", 1300, &candidates());
     assert_eq!(names(&choice), ["cpu", "gpu"]);
     assert!(choice.used.iter().all(|used| used.basis == Basis::Guessed));
@@ -63,7 +63,7 @@ fn devices_never_seen_are_tried_by_their_scores() {
 }
 
 #[test]
-fn a_device_never_seen_is_judged_by_one_that_was() {
+fn a_device_without_runs_is_estimated_from_one_with_runs() {
     let mut model = taught(&[("cpu", CPU, LARGE)]);
     let choice = model.choose("task", LARGE, &candidates());
     assert_eq!(choice.used[1].basis, Basis::Guessed);
@@ -71,7 +71,7 @@ fn a_device_never_seen_is_judged_by_one_that_was() {
 }
 
 #[test]
-fn a_device_that_never_got_an_item_is_known_by_its_startup() {
+fn a_device_without_items_is_known_by_its_startup() {
     let mut model = taught(&[("cpu", CPU, 1000), ("cpu", CPU, 10)]);
     let startup = Duration::from_secs(2);
     let idle = Observation { device: "gpu".into(), items: 0, busy: Duration::ZERO, startup, cold: true };
@@ -81,8 +81,8 @@ fn a_device_that_never_got_an_item_is_known_by_its_startup() {
 }
 
 #[test]
-fn a_device_whose_overhead_never_showed_learns_it_from_work_in_vain() {
-    // Runs of one size leave it open how much of them was overhead; the device looks best for few items too.
+fn a_device_whose_overhead_never_showed_learns_it_from_unproductive_work() {
+    // Runs of one size do not tell how much of them was overhead; the device looks best for few items too.
     let (gpu, few) = (Truth(0.0, 0.01, 5e-6), 70);
     let mut model = taught(&[("gpu", gpu, 20_000); 10]);
     for items in [10, 1_000, 100_000] {
@@ -90,8 +90,9 @@ fn a_device_whose_overhead_never_showed_learns_it_from_work_in_vain() {
     }
     assert_eq!(names(&model.choose("task", few, &candidates())), ["gpu"]);
     let busy = Duration::from_millis(8);
-    let in_vain = Observation { device: "gpu".into(), items: 0, busy, startup: Duration::ZERO, cold: true };
-    model.observe("task", &in_vain);
+    let unproductive =
+        Observation { device: "gpu".into(), items: 0, busy, startup: Duration::ZERO, cold: true };
+    model.observe("task", &unproductive);
     assert_eq!(names(&model.choose("task", few, &candidates())), ["cpu"]);
 }
 
@@ -105,7 +106,7 @@ fn a_device_that_starts_slowly_is_left_out_of_one_item_and_used_for_many() {
     };
     assert_eq!(device, "gpu");
     assert!(*ready > Duration::from_millis(350) && *others < Duration::from_millis(1));
-    assert!(small.left_out[0].1.to_string().contains("the others are done in"));
+    assert!(small.left_out[0].1.to_string().contains("when the others are done"));
 
     let large = model.choose("task", LARGE, &candidates());
     assert_eq!(names(&large), ["cpu", "gpu"]);
@@ -114,7 +115,7 @@ fn a_device_that_starts_slowly_is_left_out_of_one_item_and_used_for_many() {
 }
 
 #[test]
-fn what_making_ready_costs_is_not_counted_against_a_device_that_is_ready() {
+fn preparation_is_not_counted_against_a_device_that_is_ready() {
     let mut model = Model::default();
     for _ in 0..4 {
         model.observe("task", &Truth(0.0, 0.0, 1e-3).run("cpu", 100));
@@ -154,8 +155,9 @@ fn small_runs_that_were_all_startup_do_not_keep_a_fast_device_out_of_a_large_one
 }
 
 #[test]
-fn hope_for_one_device_is_no_reason_to_do_without_another() {
-    // The processor did little beside a GPU, which has to be made ready again: nothing says that it can do it all.
+fn an_optimistic_estimate_of_one_device_does_not_leave_out_another() {
+    // The processor did little beside a GPU, which has to be prepared again: nothing says that the processor can do all
+    // items.
     let mut model = Model::default();
     let run = |device: &str, items, busy_ms, startup_ms| Observation {
         device: device.into(),
@@ -171,7 +173,7 @@ fn hope_for_one_device_is_no_reason_to_do_without_another() {
 }
 
 #[test]
-fn small_runs_leave_what_large_ones_told() {
+fn small_runs_do_not_displace_the_samples_of_large_ones() {
     let mut model = taught(&[("cpu", CPU, LARGE), ("gpu", GPU, LARGE)]);
     for run in 0..200 {
         model.observe("task", &CPU.run("cpu", 1 + run % 10));
@@ -189,7 +191,7 @@ fn a_device_that_became_slower_is_believed_after_a_few_runs() {
     let mut model = taught(&[("cpu", CPU, LARGE); 20]);
     let surprise = model.observe("task", &slower.run("cpu", LARGE));
     assert!((surprise.error().unwrap() - 3.0).abs() < 0.1);
-    assert_eq!(model.last("task", "cpu"), Some(surprise));
+    assert_eq!(model.last_prediction("task", "cpu"), Some(surprise));
     for _ in 0..5 {
         model.observe("task", &slower.run("cpu", LARGE));
     }
@@ -221,10 +223,10 @@ fn a_device_that_recovered_is_used_again() {
 }
 
 #[test]
-fn tasks_are_learned_apart() {
+fn tasks_are_learned_separately() {
     let mut model = taught(&[("cpu", CPU, LARGE)]);
     assert_eq!(model.choose("other", LARGE, &candidates()).predicted, None);
-    assert_eq!(model.last("other", "cpu"), None);
+    assert_eq!(model.last_prediction("other", "cpu"), None);
 }
 
 fn any_duration() -> impl Strategy<Value = Duration> {
@@ -244,7 +246,7 @@ fn any_candidate() -> impl Strategy<Value = Candidate> {
 
 proptest! {
     #[test]
-    fn no_history_makes_a_choice_anything_but_a_choice(
+    fn every_history_gives_a_valid_choice(
         runs in prop::collection::vec((0usize..5, any_items(), any_duration(), any_duration()), 0..60),
         choices in prop::collection::vec((any_items(), prop::collection::vec(any_candidate(), 0..6)), 1..6),
     ) {
@@ -293,26 +295,26 @@ proptest! {
         let power = |exponent| 10f64.powf(exponent);
         let truths: Vec<Truth> = truths.iter().map(|&(a, b, c)| Truth(a, power(b), power(c))).collect();
         let candidates: Vec<Candidate> = (0..truths.len()).map(|n| candidate(&n.to_string(), 50.0)).collect();
-        let lines: Vec<Line> = truths.iter().map(|it| Line::new(it.0 + it.1, it.2)).collect();
+        let lines: Vec<CostLine> = truths.iter().map(|it| CostLine::new(it.0 + it.1, it.2)).collect();
         let mut model = Model::default();
         let mut noise = noise.iter().cycle();
         let mut slow = 0;
         for run in 0..300 {
             let items = power(sizes[run % sizes.len()]) as u64;
             let choice = model.choose("task", items, &candidates);
-            // Whatever the shares, the devices in use pull items until there are none.
+            // The devices take items until there are none, whatever the shares.
             let used: Vec<usize> = choice.used.iter().map(|used| used.device.parse().unwrap()).collect();
             let joint = joint::fastest(&used.iter().map(|&index| lines[index]).collect::<Vec<_>>(), items);
-            // Several have to be faster than one by a twentieth.
+            // Several devices must be faster than one by a twentieth.
             let most = joint::fastest(&lines, items).seconds * 1.1 * 1.05;
             slow += usize::from(run >= 150 && joint.seconds > most);
             let worked: Vec<usize> =
                 used.iter().zip(&joint.items).filter(|(_, items)| **items > 0.0).map(|(&it, _)| it).collect();
-            let ready: Vec<Line> = worked.iter().map(|&it| Line::new(truths[it].1, truths[it].2)).collect();
+            let ready: Vec<CostLine> = worked.iter().map(|&it| CostLine::new(truths[it].1, truths[it].2)).collect();
             let named = |set: &[usize]| set.iter().map(usize::to_string).collect();
             let wall = duration(joint::fastest(&ready, items).seconds * noise.next().unwrap());
-            let experience = Experience { devices: named(&used), worked: named(&worked), wall, runs: 1 };
-            model.ended("task", items, experience);
+            let measurements = Measurements { devices: named(&used), worked: named(&worked), wall, runs: 1 };
+            model.record_runs("task", items, measurements);
             for (index, items) in used.into_iter().zip(joint.items) {
                 let (Truth(startup, overhead, per_item), factor) = (truths[index], noise.next().unwrap());
                 let truth = Truth(startup * factor, overhead * factor, per_item * factor);
@@ -328,7 +330,7 @@ proptest! {
 }
 
 #[test]
-fn a_device_that_was_best_is_made_ready_again_once_it_was_missed_long_enough() {
+fn the_best_device_is_prepared_again_once_it_was_missed_long_enough() {
     let mut model = Model::default();
     let micros = Duration::from_micros;
     let run = |device: &str, took: u64, startup: u64, cold: bool| Observation {
@@ -338,7 +340,7 @@ fn a_device_that_was_best_is_made_ready_again_once_it_was_missed_long_enough() {
         startup: micros(startup),
         cold,
     };
-    let alone = |device: &str, wall: Duration| Experience {
+    let alone = |device: &str, wall: Duration| Measurements {
         devices: vec![device.into()],
         worked: vec![device.into()],
         wall,
@@ -348,8 +350,8 @@ fn a_device_that_was_best_is_made_ready_again_once_it_was_missed_long_enough() {
         model.observe("task", &run("gpu", 110, 5, false));
         model.observe("task", &run("cpu", 50, 5, false));
         model.observe("task", &run("cpu", 50, 400, true));
-        model.ended("task", 1, alone("gpu", micros(115)));
-        model.ended("task", 1, alone("cpu", micros(55)));
+        model.record_runs("task", 1, alone("gpu", micros(115)));
+        model.record_runs("task", 1, alone("cpu", micros(55)));
     }
     // Another program, in which only the slower one is ready.
     let ready = [Candidate { cold: false, ..candidate("gpu", 50.0) }, candidate("cpu", 50.0)];
@@ -357,17 +359,17 @@ fn a_device_that_was_best_is_made_ready_again_once_it_was_missed_long_enough() {
         |choice: &Choice| choice.used.iter().any(|used| used.device == "cpu" && used.basis != Basis::Guessed);
     let first = (0..20).find(|_| {
         let choice = model.choose("task", 1, &ready);
-        model.ended("task", 1, alone("gpu", micros(115)));
+        model.record_runs("task", 1, alone("gpu", micros(115)));
         is_used(&choice)
     });
     assert!(first.is_some_and(|first| (1..=12).contains(&first)), "{first:?}");
 }
 
 #[test]
-fn runs_of_one_task_say_nothing_about_how_long_another_one_was_without_a_device() {
+fn missed_time_is_counted_per_task() {
     let mut model = Model::default();
     let micros = Duration::from_micros;
-    let alone = |device: &str, wall: Duration, runs: u32| Experience {
+    let alone = |device: &str, wall: Duration, runs: u32| Measurements {
         devices: vec![device.into()],
         worked: vec![device.into()],
         wall,
@@ -378,23 +380,23 @@ fn runs_of_one_task_say_nothing_about_how_long_another_one_was_without_a_device(
             let (busy, startup) = (micros(wall), micros(if cold { 4000 } else { 5 }));
             let observation = Observation { device: device.into(), items: 1, busy, startup, cold };
             model.observe("task", &observation);
-            model.ended("task", 1, alone(device, busy, 1));
-            model.ended("task", 1, alone(device, busy, 1));
+            model.record_runs("task", 1, alone(device, busy, 1));
+            model.record_runs("task", 1, alone(device, busy, 1));
         }
     }
     let ready = [Candidate { cold: false, ..candidate("gpu", 50.0) }, candidate("cpu", 50.0)];
-    model.ended("another task", 1, alone("gpu", micros(115), 1_000_000));
+    model.record_runs("another task", 1, alone("gpu", micros(115), 1_000_000));
     assert_eq!(names(&model.choose("task", 1, &ready)), ["gpu"]);
 }
 
 #[test]
-fn the_tasks_that_were_not_used_for_longest_are_forgotten() {
+fn the_least_recently_used_tasks_are_dropped() {
     let mut model = Model::default();
     let candidates = [Candidate { device: "cpu".into(), score: 1.0, cold: false }];
     for number in 0..1000 {
         model.choose("often", 10, &candidates);
         model.choose(&number.to_string(), 10, &candidates);
     }
-    assert_eq!(model.tasks.len(), MOST_TASKS);
+    assert_eq!(model.tasks.len(), MAX_TASKS);
     assert!(["often", "999", "998"].iter().all(|task| model.tasks.contains_key(*task)));
 }

@@ -1,4 +1,4 @@
-//! Runs of functions, arrays and places for results that are borrowed.
+//! Runs with borrowed functions, arrays and result slices.
 #![allow(unsafe_code)]
 
 use std::{any::type_name, ops::Range};
@@ -9,13 +9,13 @@ use super::{Job, Mapped, Pool};
 use crate::{
     error::RunError,
     report::Report,
-    task::{Arrays, KernelTask, Slots, Task, borrowed},
+    task::{Arrays, KernelTask, ResultSlots, Task, borrowed_task},
 };
 
 impl Pool {
-    /// Calls a function for every item, on the processor's cores, and gives the results in the items' order. Both may
-    /// borrow. A call within the function of another is a run of its own, with threads of its own, which the pool keeps: for
-    /// recursion over many levels, split by depth first.
+    /// Calls a function for every item, on the processor's cores, and returns the results in order. The function and
+    /// the items may borrow. A call within another's function is a separate run with its own threads, which the pool
+    /// keeps: for recursion over many levels, split by depth first.
     ///
     /// ```
     /// use evener_device::Device;
@@ -38,8 +38,8 @@ impl Pool {
         self.map_indices(type_name::<F>(), items.len(), |index| function(&items[index]))
     }
 
-    /// Calls a function for every number of a range, on the processor's cores, and gives the results in their order. The
-    /// function may borrow, and no items have to be made. Errors count items from the beginning of the range.
+    /// Calls a function for every number of a range, on the processor's cores, and returns the results in order. The
+    /// function may borrow. Errors count items from the beginning of the range.
     ///
     /// ```
     /// use evener_device::Device;
@@ -50,9 +50,7 @@ impl Pool {
     /// let changes = pool.map_range(1..prices.len(), |day| prices[day] - prices[day - 1])?;
     /// assert_eq!(changes.results(), [-2, 3, -3, 4]);
     ///
-    /// // Results that are arrays are the rows of a matrix, which lie one after another.
-    /// let rows = pool.map_range(0..3, |row| [row, 10 * row])?;
-    /// assert_eq!(rows.results().as_flattened(), [0, 0, 1, 10, 2, 20]);
+    /// // Arrays as results are the rows of a matrix, one after another.
     /// # Ok::<(), evener_schedule::RunError>(())
     /// ```
     pub fn map_range<O, F>(&self, range: Range<usize>, function: F) -> Result<Mapped<O>, RunError>
@@ -68,10 +66,10 @@ impl Pool {
         O: Send + 'static,
         F: Fn(usize) -> O + Sync,
     {
-        // SAFETY: `map` returns, or unwinds, only once its items cannot be read any more, and the job goes with it: what the pool
-        // keeps of it for the next call is what was learned, and not the task.
-        let task = unsafe { borrowed(name, &function) };
-        self.kept_job(&task).map(&vec![(); count])
+        // SAFETY: `map` returns or unwinds only once no thread can read its items, and the job is dropped with it: the
+        // pool keeps what was learned for the next call, not the task.
+        let task = unsafe { borrowed_task(name, &function) };
+        self.cached_job(&task).map(&vec![(); count])
     }
 }
 
@@ -82,17 +80,17 @@ impl<'a, T: Task> Job<'a, T> {
         T::Output: Copy,
     {
         if items.len() != results.len() {
-            let message = format!("{} items with room for {} results", items.len(), results.len());
-            return Err(RunError::Arrays { task: self.task.name().into(), message });
+            let message = format!("{} items, but {} results", items.len(), results.len());
+            return Err(RunError::ArrayMismatch { task: self.task.name().into(), message });
         }
-        // SAFETY: a run returns, or unwinds, only once nobody can write results any more.
-        let slots = |_| unsafe { Slots::lent(results) };
+        // SAFETY: a run returns or unwinds only once no thread can write results.
+        let slots = |_| unsafe { ResultSlots::lent(results) };
         Ok(self.execute_with(self.options.settings, items, 1, None, None, slots)?.report)
     }
 }
 
 impl<'a, I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod + Send + Sync> Job<'a, KernelTask<I, O, P>> {
-    /// The same job with other [parameters](KernelTask::parameters) for the kernel.
+    /// Returns the job with other kernel [parameters](KernelTask::parameters).
     pub fn parameters(&self, parameters: P) -> Job<'a, KernelTask<I, O, P>> {
         self.with_task(&self.task.parameters(parameters))
     }
@@ -101,11 +99,11 @@ impl<'a, I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod + Send + Sync> Job<'
 impl<P: Pod> Job<'_, KernelTask<(), (), P>> {
     /// As [`Pool::map_arrays`].
     pub fn map_arrays(&self, arrays: Arrays<'_>) -> Result<Report, RunError> {
-        // SAFETY: a run returns, or unwinds, only once its items cannot be read and no results can be kept any more; the
-        // job goes with it.
+        // SAFETY: a run returns or unwinds only once no thread can read its items or accept its results, and the job
+        // with this task is dropped here.
         let lent = unsafe { self.task.lend(arrays) };
         let (task, count) =
-            lent.map_err(|message| RunError::Arrays { task: self.task.name().into(), message })?;
+            lent.map_err(|message| RunError::ArrayMismatch { task: self.task.name().into(), message })?;
         Ok(self.with_task(&task).map(&vec![(); count])?.report)
     }
 }

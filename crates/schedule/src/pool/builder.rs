@@ -1,13 +1,13 @@
-//! How a pool is made.
+//! Makes pools.
 
 use std::{borrow::Borrow, path::PathBuf, sync::Arc};
 
 use evener_device::{Device, Inventory, cache_folder};
 
-use super::{Inner, Options, Pool, chooser::Chooser};
-use crate::{error::RunError, executor::Seat, run::Settings, strategy::Strategy};
+use super::{Inner, Options, Pool, shared_model::SharedModel};
+use crate::{error::RunError, executor::PoolDevice, run::Settings, strategy::Strategy};
 
-/// Makes a [`Pool`]: its devices, what runs begin with, and where it keeps what it learns.
+/// Makes a [`Pool`]: sets its devices, the defaults of its runs, and the file of learned times.
 ///
 /// ```
 /// use evener_device::Device;
@@ -33,32 +33,31 @@ impl Default for PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// Sets the devices: all of this machine, or those that the variable `EVENER_DEVICES` names, unless said otherwise.
+    /// Sets the devices. Default: all devices of this machine, or those that the variable `EVENER_DEVICES` names.
     pub fn devices<D: Borrow<Device>>(mut self, devices: impl IntoIterator<Item = D>) -> Self {
         self.devices = Some(devices.into_iter().map(|device| device.borrow().clone()).collect());
         self
     }
 
-    /// Sets how items are shared out, where a job does not say otherwise.
+    /// Sets how items are divided among devices. A job may override it.
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.options.strategy = strategy;
         self
     }
 
-    /// Sets what can be tuned, where a job does not say otherwise.
+    /// Sets the tuning parameters. A job may override them.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.options.settings = settings;
         self
     }
 
-    /// Keeps what is learned about the devices in a file of one's own, or nowhere; the user's cache folder has it
-    /// otherwise.
+    /// Sets the file in which learned times are kept, or none. Default: a file in the user's cache folder.
     pub fn keep_history_at(mut self, path: Option<PathBuf>) -> Self {
         self.history = path;
         self
     }
 
-    /// Makes the pool. Fails where it has no devices.
+    /// Makes the pool. Fails if there are no devices.
     pub fn build(self) -> Result<Pool, RunError> {
         let devices = match self.devices {
             Some(devices) => devices,
@@ -67,9 +66,9 @@ impl PoolBuilder {
         if devices.is_empty() {
             return Err(RunError::NoDevices);
         }
-        let seat = |(index, device)| Arc::new(Seat::new(index, device));
-        let seats = devices.into_iter().enumerate().map(seat).collect();
-        let (kept, chooser) = (Default::default(), Arc::new(Chooser::new(self.history)));
-        Ok(Pool { inner: Arc::new(Inner { seats, options: self.options, kept, chooser }) })
+        let device = |(index, device)| Arc::new(PoolDevice::new(index, device));
+        let devices = devices.into_iter().enumerate().map(device).collect();
+        let (cached, model) = (Default::default(), Arc::new(SharedModel::new(self.history)));
+        Ok(Pool { inner: Arc::new(Inner { devices, options: self.options, cached, model }) })
     }
 }

@@ -1,4 +1,4 @@
-//! A job: one task for a pool, with its options, and what it has made on the devices.
+//! A job: one task of a pool, with its options and what it has prepared and learned.
 
 use std::{
     sync::{Arc, Mutex},
@@ -7,28 +7,28 @@ use std::{
 
 use evener_device::DeviceId;
 
-use super::{Cancel, MapStream, Options, Pool, memory::Memory};
+use super::{Cancel, MapStream, Options, Pool, history::JobHistory};
 use crate::{
     contain::log,
     error::RunError,
-    executor::{Fold, ReadAhead, Shelf},
+    executor::{Fold, ReadAhead, StateCache},
     progress::{Bar, Progress},
     report::Report,
     run::Settings,
     strategy::Strategy,
     sync::lock,
-    task::{Slots, Task},
+    task::{ResultSlots, Task},
     trace::Trace,
 };
 
-/// Somebody who is told how far a run has come.
-type Listener<'a> = Mutex<Box<dyn FnMut(&Progress) + Send + 'a>>;
+/// Called with a run's progress.
+type ProgressListener<'a> = Mutex<Box<dyn FnMut(&Progress) + Send + 'a>>;
 
-/// A reduction works on about so many blocks of items: enough to share out, few enough to combine.
+/// Number of blocks of a reduction: enough to divide, few enough to combine.
 const BLOCKS: u64 = 16_384;
 
-/// One task for a pool, with its options. What it makes on the devices, kernels and buffers among it, and what it
-/// learns about them is kept from run to run, so a job that runs often is made once.
+/// One task of a pool, with its options. A job keeps its prepared kernels and buffers, and what it learns about the
+/// devices, from run to run. Make it once if it runs often.
 ///
 /// ```
 /// use std::time::Duration;
@@ -51,62 +51,67 @@ pub struct Job<'a, T: Task> {
     pub(super) pool: Pool,
     pub(super) task: T,
     pub(super) options: Options,
-    pub(super) progress: Option<Arc<Listener<'a>>>,
-    pub(super) common: Common<T::State>,
+    pub(super) progress: Option<Arc<ProgressListener<'a>>>,
+    pub(super) context: TaskContext<T::State>,
 }
 
-/// What the runs of one task in a pool share: what it has made on the devices, and what was learned.
-pub(super) struct Common<S> {
-    /// What the task's history is kept under.
+/// What the runs of one task in a pool share: prepared states, and what was learned.
+pub(super) struct TaskContext<S> {
+    /// The key of the task's history.
     pub(super) key: Arc<str>,
-    /// Which tasks can use what is on the shelf.
+    /// The [`Task::state_id`] of the cached states.
     pub(super) state_id: Option<u64>,
-    pub(super) shelf: Arc<Shelf<S>>,
-    pub(super) memory: Arc<Mutex<Memory>>,
+    pub(super) states: Arc<StateCache<S>>,
+    pub(super) history: Arc<Mutex<JobHistory>>,
 }
 
-impl<S> Common<S> {
+impl<S> TaskContext<S> {
     pub(super) fn new(pool: &Pool, key: Arc<str>) -> Self {
-        let memory = Memory::new(key.clone(), pool.inner().chooser.clone());
-        Common { key, state_id: None, shelf: Arc::default(), memory: Arc::new(Mutex::new(memory)) }
+        let history = JobHistory::new(key.clone(), pool.inner().model.clone());
+        TaskContext { key, state_id: None, states: Arc::default(), history: Arc::new(Mutex::new(history)) }
     }
 }
 
-impl<S> Clone for Common<S> {
+impl<S> Clone for TaskContext<S> {
     fn clone(&self) -> Self {
-        let Common { key, state_id, shelf, memory } = self;
-        Common { key: key.clone(), state_id: *state_id, shelf: shelf.clone(), memory: memory.clone() }
+        let TaskContext { key, state_id, states, history } = self;
+        TaskContext {
+            key: key.clone(),
+            state_id: *state_id,
+            states: states.clone(),
+            history: history.clone(),
+        }
     }
 }
 
 impl<T: Task> Job<'static, T> {
-    pub(super) fn new(pool: Pool, task: T, common: Common<T::State>) -> Self {
+    pub(super) fn new(pool: Pool, task: T, context: TaskContext<T::State>) -> Self {
         let options = pool.inner().options.clone();
-        Job { pool, task, options, progress: None, common }
+        Job { pool, task, options, progress: None, context }
     }
 }
 
 impl<'a, T: Task> Job<'a, T> {
-    /// Sets how items are shared out.
+    /// Sets how items are divided among devices.
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.options.strategy = strategy;
         self
     }
 
-    /// Sets what can be tuned.
+    /// Sets the tuning parameters.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.options.settings = settings;
         self
     }
 
-    /// Uses all devices that have code for the task from the beginning. Otherwise those that are expected to make no
-    /// difference are left out, and come in only where the others fail, or give no sign of life for a second.
+    /// Uses all devices that the task has code for from the beginning. By default, devices that are expected to make no
+    /// difference join only if the others fail, or do not respond for a second.
     pub fn all_devices(mut self) -> Self {
         self.options.chooses = false;
         self
     }
 
-    /// Keeps what every lane did, for [`Mapped::trace`].
+    /// Records a trace of every lane, for [`Mapped::trace`].
     pub fn trace(mut self) -> Self {
         self.options.keeps_trace = true;
         self
@@ -118,61 +123,58 @@ impl<'a, T: Task> Job<'a, T> {
         self
     }
 
-    /// Ends a run that takes longer, with [`RunError::DeadlinePassed`], once the items of plain code that are in hand are
-    /// done. Time in which the process was stopped counts.
+    /// Ends a run that takes longer with [`RunError::DeadlinePassed`], once the current items of plain code are done.
+    /// Time in which the process was stopped counts.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.options.control.deadline = Some(deadline);
         self
     }
 
-    /// A chunk that takes longer than this has hung, also one of plain code. Where it is given, it is the only limit. Chunks
-    /// are cut to take about a quarter of it; where one takes too long all the same, the next of its lane have half as many
-    /// items. One item must be done in this time on every device.
-    /// Without it, a chunk has hung once other devices have done its items in a small part of the time.
+    /// Sets the time limit of a chunk. A chunk that takes longer has hung, also one of plain code, and no other limit
+    /// applies. Chunks are cut to take about a quarter of it; after one that takes too long, the lane's next chunks
+    /// have half as many items. Every device must be able to do one item in this time. Without it, a chunk has hung
+    /// once other devices have done its items in a small fraction of the time.
     pub fn chunk_limit(mut self, limit: Duration) -> Self {
-        self.options.settings.limit = Some(limit);
+        self.options.settings.chunk_limit = Some(limit);
         self
     }
 
-    /// A device that takes longer than this to be made ready has hung: five minutes, unless said otherwise, since some
-    /// kernels take long to compile.
+    /// Sets the maximum time to prepare a device, by default five minutes, because some kernels take long to compile.
     pub fn prepare_limit(mut self, limit: Duration) -> Self {
         self.options.control.prepare_limit = limit;
         self
     }
 
-    /// Sets how far [`map_stream`](Pool::map_stream) reads its source ahead of the results that were asked for: another
-    /// item is taken while fewer than so many items, of fewer than so many [bytes](Task::item_bytes), have no result yet
-    /// that was given. By default 65,536 items and 256 MiB.
+    /// Sets how far [`map_stream`](Pool::map_stream) reads its source ahead of the returned results: at most `items`
+    /// items, of at most `bytes` [bytes](Task::item_bytes). Default: 65,536 items and 256 MiB.
     pub fn read_ahead(mut self, items: usize, bytes: u64) -> Self {
         self.options.read_ahead = ReadAhead { items, bytes };
         self
     }
 
-    /// Tells how far a run has come, ten times a second and at its end, on the thread that started it. Runs that are over
-    /// sooner tell nothing, nor do streams, whose caller sees how far they have come. Of two runs of this job at the same
-    /// time one is told of. Where it panics, the run ends, and the panic goes on in the thread that started it.
-    pub fn on_progress<'b>(self, tell: impl FnMut(&Progress) + Send + 'b) -> Job<'b, T> {
-        let Job { pool, task, options, common, .. } = self;
-        Job { pool, task, options, progress: Some(Arc::new(Mutex::new(Box::new(tell)))), common }
+    /// Calls a closure with a run's progress, ten times a second and at its end, on the thread that started the run.
+    /// Shorter runs and streams do not call it. Of two runs of this job at the same time, one calls it. If it panics,
+    /// the run ends, and the panic continues in the thread that started it.
+    pub fn on_progress<'b>(self, callback: impl FnMut(&Progress) + Send + 'b) -> Job<'b, T> {
+        let Job { pool, task, options, context, .. } = self;
+        Job { pool, task, options, progress: Some(Arc::new(Mutex::new(Box::new(callback)))), context }
     }
 
-    /// The same job for another task of this type, or the same with other parameters: with all options, and with what was
-    /// learned so far. What was made on the devices is shared too where the tasks' [`state_id`](Task::state_id) is the
-    /// same.
+    /// Returns the job for another task of this type, or the same with other parameters, with all options and what was
+    /// learned. Prepared states are shared if the tasks' [`state_id`](Task::state_id) is the same.
     pub fn with_task(&self, task: &T) -> Job<'a, T> {
         let state_id = task.state_id();
         let is_fit = state_id.is_some() && state_id == self.task.state_id();
-        let mut common = self.common.clone();
+        let mut context = self.context.clone();
         if !is_fit {
-            common.shelf = Arc::default();
+            context.states = Arc::default();
         }
         let (pool, options, progress) = (self.pool.clone(), self.options.clone(), self.progress.clone());
-        Job { pool, task: task.clone(), options, progress, common }
+        Job { pool, task: task.clone(), options, progress, context }
     }
 
-    /// Draws a bar on standard error for runs that take longer than a second, with the rate, the time to go and the
-    /// devices' shares; nothing where it is no terminal.
+    /// Draws a progress bar on standard error for runs that take longer than a second, with the rate, the remaining
+    /// time and the devices' shares. Draws nothing if standard error is not a terminal.
     pub fn progress_bar(self) -> Job<'static, T> {
         let mut bar = Bar::default();
         self.on_progress(move |progress| {
@@ -183,7 +185,7 @@ impl<'a, T: Task> Job<'a, T> {
         })
     }
 
-    /// Does the task for every item, and gives the results in the items' order.
+    /// Runs the task on every item, and returns the results in order.
     pub fn map(&self, items: &[T::Input]) -> Result<Mapped<T::Output>, RunError> {
         self.execute(items, 1, None, None)
     }
@@ -194,7 +196,7 @@ impl<'a, T: Task> Job<'a, T> {
         items: &[T::Input],
         combine: impl Fn(T::Output, T::Output) -> T::Output + Send + Sync + 'static,
     ) -> Result<Reduced<T::Output>, RunError> {
-        // The blocks depend on the number of items alone, and so does the order in which results are combined.
+        // The blocks depend on the number of items only, and so does the order in which results are combined.
         let unit = (items.len() as u64).div_ceil(BLOCKS).max(1);
         let combine = Arc::new(combine);
         let within = combine.clone();
@@ -215,8 +217,8 @@ impl<'a, T: Task> Job<'a, T> {
     where
         T: Task<Output = ()>,
     {
-        let settings = Settings { rescue: false, ..self.options.settings };
-        let Mapped { report, .. } = self.execute_with(settings, items, 1, None, None, Slots::new)?;
+        let settings = Settings { speculative_copies: false, ..self.options.settings };
+        let Mapped { report, .. } = self.execute_with(settings, items, 1, None, None, ResultSlots::new)?;
         Ok(report)
     }
 
@@ -229,9 +231,9 @@ impl<'a, T: Task> Job<'a, T> {
         MapStream::begin(self, items.into_iter(), |thread, read| thread.spawn(read).map(drop))
     }
 
-    /// The same for a source that borrows: it is read by a thread of a [scope](std::thread::scope), which ends once the
-    /// source has given the item that it is asked for at the time. A stream that is [forgotten](std::mem::forget) before
-    /// its end makes the scope wait without end, as any scoped thread does that waits for something that never comes.
+    /// As [`Pool::map_stream`], for a source that borrows: a thread of a [scope](std::thread::scope) reads it, and ends
+    /// with the item that it is reading when the stream ends. If the stream is [forgotten](std::mem::forget) before its
+    /// end, the scope waits forever, as for any scoped thread that never ends.
     ///
     /// ```
     /// # use evener_device::Device;
@@ -267,39 +269,39 @@ impl<'a, T: Task> Job<'a, T> {
         MapStream::begin(self, items.into_iter(), |thread, read| thread.spawn_scoped(scope, read).map(drop))
     }
 
-    /// Measures how fast each device is alone, each with as many of these items as keep it busy for about a fifth of a
-    /// second. Reports tell from then on how close a run came to the sum, and [`Strategy::Proportional`] and
-    /// [`Strategy::Dynamic`] go by these rates. Gives the items a second; a device that fails has none.
+    /// Measures each device alone, with as many of these items as take about a fifth of a second. Later reports compare
+    /// a run with the sum of the rates, and [`Strategy::Proportional`] and [`Strategy::Dynamic`] use them. Returns the
+    /// items per second; a device that fails has none.
     pub fn calibrate(&self, items: &[T::Input]) -> Result<Vec<(DeviceId, Option<f64>)>, RunError> {
         let mut rates = Vec::new();
-        for seat in self.pool.usable(&self.task)? {
-            let rate = match self.rate_alone(seat.index, items) {
+        for device in self.pool.usable(&self.task)? {
+            let rate = match self.solo_rate(device.index, items) {
                 Err(error @ (RunError::Cancelled { .. } | RunError::DeadlinePassed { .. })) => {
                     return Err(error);
                 }
                 Err(error) => {
-                    log!(warn, device = %seat.id, %error, "it could not be calibrated");
+                    log!(warn, device = %device.id, %error, "a device could not be calibrated");
                     None
                 }
                 Ok(rate) => {
-                    lock(&self.common.memory).alone.insert(seat.index, rate);
+                    lock(&self.context.history).solo_rates.insert(device.index, rate);
                     Some(rate)
                 }
             };
-            rates.push((seat.id.clone(), rate));
+            rates.push((device.id.clone(), rate));
         }
         Ok(rates)
     }
 
-    /// Items a second of one device, alone: the best of two runs that are long enough, or that have all the items.
-    fn rate_alone(&self, seat: usize, items: &[T::Input]) -> Result<f64, RunError> {
+    /// Items per second of one device alone: the best of two runs that are long enough, or that have all the items.
+    fn solo_rate(&self, device: usize, items: &[T::Input]) -> Result<f64, RunError> {
         const ENOUGH: f64 = 0.2;
         let mut count = 1;
         let mut best: f64 = 0.0;
         for _ in 0..2 {
             loop {
                 let Mapped { report, .. } =
-                    self.execute(&items[..count.min(items.len())], 1, None, Some(seat))?;
+                    self.execute(&items[..count.min(items.len())], 1, None, Some(device))?;
                 let took = report.wall_s.max(1e-9);
                 if took >= ENOUGH / 2.0 || count >= items.len() {
                     best = best.max(count.min(items.len()) as f64 / took);
@@ -312,7 +314,7 @@ impl<'a, T: Task> Job<'a, T> {
     }
 }
 
-/// The results of a run, and how it went.
+/// The results, report and trace of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mapped<O> {
     pub(super) results: Vec<O>,
@@ -326,7 +328,7 @@ impl<O> Mapped<O> {
         &self.results
     }
 
-    /// The results, to keep.
+    /// Takes the results.
     pub fn into_results(self) -> Vec<O> {
         self.results
     }
@@ -342,7 +344,7 @@ impl<O> Mapped<O> {
     }
 }
 
-/// What a reduction came to, and how it went.
+/// The value, report and trace of a reduction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reduced<O> {
     value: Option<O>,
@@ -351,12 +353,12 @@ pub struct Reduced<O> {
 }
 
 impl<O> Reduced<O> {
-    /// The combined result; nothing for no items.
+    /// The combined result, or `None` without items.
     pub fn value(&self) -> Option<&O> {
         self.value.as_ref()
     }
 
-    /// The combined result, to keep.
+    /// Takes the combined result.
     pub fn into_value(self) -> Option<O> {
         self.value
     }
@@ -378,7 +380,7 @@ mod test {
     use crate::task::Closure;
 
     #[test]
-    fn a_job_can_go_to_another_thread_with_whatever_listens_to_it() {
+    fn a_job_with_a_progress_callback_can_be_sent_to_another_thread() {
         fn sent<S: Send>(it: S) -> S {
             std::thread::scope(|scope| scope.spawn(|| it).join().unwrap())
         }

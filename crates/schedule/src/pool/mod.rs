@@ -1,11 +1,11 @@
-//! The pool: the devices that work together, and the ways to put them to work.
+//! The pool: devices that share the items of a run.
 
 mod borrowed;
 mod builder;
-mod chooser;
 mod execute;
+mod history;
 mod job;
-mod memory;
+mod shared_model;
 mod statistics;
 mod stream;
 
@@ -28,10 +28,10 @@ pub use self::{
     statistics::DeviceStatistics,
     stream::MapStream,
 };
-use self::{chooser::Chooser, execute::task_key, job::Common};
+use self::{execute::task_key, job::TaskContext, shared_model::SharedModel};
 use crate::{
     error::RunError,
-    executor::{Control, ReadAhead, Seat},
+    executor::{Control, PoolDevice, ReadAhead},
     report::Report,
     run::Settings,
     strategy::Strategy,
@@ -39,24 +39,24 @@ use crate::{
     task::{Arrays, KernelTask, Task},
 };
 
-/// Cancels a run from any thread: clone it, give one to the job, and keep the other.
+/// Cancels runs from any thread: keep a clone, and give one to the job.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(pub(crate) Arc<AtomicBool>);
 
 impl Cancel {
-    /// One that has not been used.
+    /// Makes a token that is not cancelled.
     pub fn new() -> Cancel {
         Cancel::default()
     }
 
-    /// Ends every run that was given a clone of this with [`RunError::Cancelled`]: within some milliseconds, or once the
-    /// items of plain code that are in hand are done.
+    /// Ends every run that has a clone with [`RunError::Cancelled`]: within some milliseconds, or once the current
+    /// items of plain code are done.
     pub fn cancel(&self) {
         self.0.store(true, Relaxed);
     }
 }
 
-/// Devices that work together. Cloning it gives another handle on the same pool.
+/// Devices that share the items of a run. A clone is another handle of the same pool.
 #[derive(Debug, Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
@@ -64,27 +64,26 @@ pub struct Pool {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) seats: Vec<Arc<Seat>>,
+    pub(crate) devices: Vec<Arc<PoolDevice>>,
     options: Options,
-    /// What [`Pool::map`] and its like keep of the tasks that they were given last, by type and
-    /// history, the oldest first.
-    kept: Mutex<Vec<KeptTask>>,
-    pub(crate) chooser: Arc<Chooser>,
+    /// What [`Pool::map`] and the like keep of the last tasks, the oldest first.
+    cached: Mutex<Vec<CachedTask>>,
+    pub(crate) model: Arc<SharedModel>,
 }
 
-/// What is kept of a task.
+/// What is kept of a task between calls.
 #[derive(Debug)]
-struct KeptTask {
-    kind: TypeId,
+struct CachedTask {
+    type_id: TypeId,
     key: Arc<str>,
-    /// The [`Common`] of its state.
-    common: Box<dyn Any + Send>,
+    /// A [`TaskContext`] of the task's state type.
+    context: Box<dyn Any + Send>,
 }
 
-/// What so many tasks have made on the devices is kept between calls of [`Pool::map`] and its like.
-const KEPT: usize = 8;
+/// Number of tasks whose states are kept between calls of [`Pool::map`] and the like.
+const MAX_CACHED_TASKS: usize = 8;
 
-/// What runs begin with, unless their job says otherwise.
+/// The defaults of runs, which their job may override.
 #[derive(Debug, Clone)]
 struct Options {
     strategy: Strategy,
@@ -110,70 +109,70 @@ impl Default for Options {
 }
 
 impl Pool {
-    /// Makes a pool with options of its own.
+    /// Makes a pool with other options.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::default()
     }
 
-    /// All devices of this machine, or those that the variable `EVENER_DEVICES` names.
+    /// Makes a pool of all devices of this machine, or those that the variable `EVENER_DEVICES` names.
     pub fn all() -> Result<Pool, RunError> {
         Pool::builder().build()
     }
 
-    /// These devices.
+    /// Makes a pool of these devices.
     pub fn new<D: Borrow<Device>>(devices: impl IntoIterator<Item = D>) -> Result<Pool, RunError> {
         Pool::builder().devices(devices).build()
     }
 
-    /// Its devices.
+    /// The pool's devices.
     pub fn devices(&self) -> Vec<Device> {
-        self.inner.seats.iter().map(|seat| seat.device().0).collect()
+        self.inner.devices.iter().map(|device| device.device().0).collect()
     }
 
-    /// Work of one kind for this pool, with its options. What it makes on the devices is kept from run to run.
+    /// Makes a job: one task with its options, which keeps what it has prepared and learned from run to run.
     pub fn job<T: Task>(&self, task: &T) -> Job<'static, T> {
-        Job::new(self.clone(), task.clone(), Common::new(self, task_key(task)))
+        Job::new(self.clone(), task.clone(), TaskContext::new(self, task_key(task)))
     }
 
-    /// The job of an earlier call with such a task, or a new one: what it has learned, and what it has made on the
-    /// devices where that is of use to this task, is kept for the next call.
-    fn kept_job<T: Task>(&self, task: &T) -> Job<'static, T> {
-        let (kind, key, state_id) = (TypeId::of::<T>(), task_key(task), task.state_id());
-        let mut kept = lock(&self.inner.kept);
-        let place = kept.iter().position(|it| it.kind == kind && it.key == key);
-        let known = place.and_then(|place| kept.remove(place).common.downcast::<Common<T::State>>().ok());
-        let mut common = known.map_or_else(|| Common::new(self, key.clone()), |known| *known);
-        let unfit = state_id.is_none() || common.state_id != state_id;
-        let unfit = unfit.then(|| std::mem::take(&mut common.shelf));
-        common.state_id = state_id;
-        let mut own = common.clone();
+    /// The job of an earlier call with such a task, or a new one. What it learns, and its states if the task can use
+    /// them, are kept for the next call.
+    fn cached_job<T: Task>(&self, task: &T) -> Job<'static, T> {
+        let (type_id, key, state_id) = (TypeId::of::<T>(), task_key(task), task.state_id());
+        let mut cached = lock(&self.inner.cached);
+        let index = cached.iter().position(|it| it.type_id == type_id && it.key == key);
+        let known =
+            index.and_then(|index| cached.remove(index).context.downcast::<TaskContext<T::State>>().ok());
+        let mut context = known.map_or_else(|| TaskContext::new(self, key.clone()), |known| *known);
+        let unfit = state_id.is_none() || context.state_id != state_id;
+        let unfit = unfit.then(|| std::mem::take(&mut context.states));
+        context.state_id = state_id;
+        let mut own = context.clone();
         if state_id.is_none() {
-            own.shelf = Arc::default();
+            own.states = Arc::default();
         }
-        let outdated = (kept.len() >= KEPT).then(|| kept.remove(0));
-        kept.push(KeptTask { kind, key, common: Box::new(common) });
-        drop(kept);
-        // What a task has made may take long to be let go.
+        let outdated = (cached.len() >= MAX_CACHED_TASKS).then(|| cached.remove(0));
+        cached.push(CachedTask { type_id, key, context: Box::new(context) });
+        drop(cached);
+        // Dropping a task's states may take long.
         drop((unfit, outdated));
         Job::new(self.clone(), task.clone(), own)
     }
 
-    /// Lets go of what [`Pool::map`] and its like have made on the devices and keep for the next call with the same task:
-    /// compiled kernels and memory. What was learned stays.
+    /// Drops the compiled kernels and memory that [`Pool::map`] and the like keep for the next call with the same task.
+    /// What was learned stays.
     pub fn release(&self) {
-        let kept = std::mem::take(&mut *lock(&self.inner.kept));
-        drop(kept);
+        let cached = std::mem::take(&mut *lock(&self.inner.cached));
+        drop(cached);
     }
 
-    /// Does a task for every item, on all devices, and gives the results in the items' order. Calls with one task learn
-    /// from each other as the runs of a [`Job`] do; what the last few tasks have made on the devices is kept until
-    /// [`Pool::release`].
+    /// Runs a task on every item, on all devices, and returns the results in order. Calls with one task learn from each
+    /// other as the runs of a [`Job`] do; the states of the last few tasks are kept until [`Pool::release`].
     pub fn map<T: Task>(&self, task: &T, items: &[T::Input]) -> Result<Mapped<T::Output>, RunError> {
-        self.kept_job(task).map(items)
+        self.cached_job(task).map(items)
     }
 
-    /// As [`Pool::map`], with the results written to where the caller wants them. Fails where they are not as many as the
-    /// items. On any error, what is there is a mixture of what was there before and results.
+    /// As [`Pool::map`], with the results written to a slice. Fails if it is not as long as the items. After an error,
+    /// the slice holds any mixture of old values and results.
     ///
     /// ```
     /// # use evener_device::Device;
@@ -193,12 +192,12 @@ impl Pool {
         items: &[T::Input],
         results: &mut [T::Output],
     ) -> Result<Report, RunError> {
-        self.kept_job(task).map_into(items, results)
+        self.cached_job(task).map_into(items, results)
     }
 
-    /// Runs a kernel with several inputs and outputs over slices, on all devices, as [`Pool::map`] runs a task over items.
-    /// The results are written to the outputs. Arrays whose number, types or lengths do not fit are refused before any
-    /// device is asked.
+    /// Runs a kernel with several inputs and outputs over slices, on all devices, as [`Pool::map`] runs a task over
+    /// items. The results are written to the outputs. Fails before any device is used if the number, types or lengths
+    /// of the arrays do not match the task.
     ///
     /// ```
     /// use evener_device::{Device, Kernel};
@@ -231,30 +230,31 @@ impl Pool {
         task: &KernelTask<(), (), P>,
         arrays: Arrays<'_>,
     ) -> Result<Report, RunError> {
-        self.kept_job(task).map_arrays(arrays)
+        self.cached_job(task).map_arrays(arrays)
     }
 
-    /// Does a task for every item and combines the results, in an order that depends on their number alone: whoever
-    /// did what, floating-point sums come out the same to the last bit. Nothing comes of no items.
+    /// Runs a task on every item and combines the results, in an order that depends on their number only:
+    /// floating-point sums are the same to the last bit, whichever device did which items. Returns `None` as the value
+    /// without items.
     pub fn map_reduce<T: Task>(
         &self,
         task: &T,
         items: &[T::Input],
         combine: impl Fn(T::Output, T::Output) -> T::Output + Send + Sync + 'static,
     ) -> Result<Reduced<T::Output>, RunError> {
-        self.kept_job(task).map_reduce(items, combine)
+        self.cached_job(task).map_reduce(items, combine)
     }
 
-    /// Does a task that gives nothing back for every item. Nothing is done twice as long as no device fails; what a
-    /// failed one had begun is done again.
+    /// Runs a task without results on every item. No item runs twice unless a device fails, whose unfinished items run
+    /// again.
     pub fn for_each<T: Task<Output = ()>>(&self, task: &T, items: &[T::Input]) -> Result<Report, RunError> {
-        self.kept_job(task).for_each(items)
+        self.cached_job(task).for_each(items)
     }
 
-    /// Does a task for items that come one after another, and gives the results in the same order as they are asked
-    /// for: each as soon as it is there, also while the source has no further item yet. So a channel's receiver can be the
-    /// source, and what is sent may depend on results. The source is read by a thread of its own, no further ahead than
-    /// [`Job::read_ahead`] says. For a source that borrows there is [`Job::map_stream_scoped`].
+    /// Runs a task on the items of an iterator, and returns the results in order, each as soon as it is ready, even
+    /// while the source has no further item yet. So a channel's receiver can be the source, and later items may depend
+    /// on results. A separate thread reads the source, no further ahead than [`Job::read_ahead`] says. For a source
+    /// that borrows there is [`Job::map_stream_scoped`].
     ///
     /// ```
     /// # use evener_device::Device;
@@ -277,16 +277,17 @@ impl Pool {
         I: IntoIterator<Item = T::Input>,
         I::IntoIter: Send + 'static,
     {
-        self.kept_job(task).map_stream(items)
+        self.cached_job(task).map_stream(items)
     }
 
-    /// The devices that have code for a task. Fails where there are none.
-    pub(crate) fn usable<T: Task>(&self, task: &T) -> Result<Vec<Arc<Seat>>, RunError> {
-        let seats = &self.inner.seats;
-        let usable: Vec<_> = seats.iter().filter(|seat| task.can_use(&seat.device().0)).cloned().collect();
+    /// The devices that a task has code for. Fails if there are none.
+    pub(crate) fn usable<T: Task>(&self, task: &T) -> Result<Vec<Arc<PoolDevice>>, RunError> {
+        let devices = &self.inner.devices;
+        let usable: Vec<_> =
+            devices.iter().filter(|device| task.can_use(&device.device().0)).cloned().collect();
         if usable.is_empty() {
-            let devices = seats.iter().map(|seat| seat.id.to_string()).collect::<Vec<_>>().join(", ");
-            return Err(RunError::Unable { task: task.name().into(), devices });
+            let devices = devices.iter().map(|device| device.id.to_string()).collect::<Vec<_>>().join(", ");
+            return Err(RunError::NoUsableDevice { task: task.name().into(), devices });
         }
         Ok(usable)
     }

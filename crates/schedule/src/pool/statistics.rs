@@ -1,4 +1,4 @@
-//! Choosing devices, and watching them.
+//! Statistics of a pool's devices, and their ranking.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -9,36 +9,36 @@ use evener_device::{Device, DeviceId, Telemetry};
 use serde::Serialize;
 
 use super::Pool;
-use crate::executor::Seat;
+use crate::executor::PoolDevice;
 
-/// What one device of a pool has done so far, over all runs and queues, and what it is doing now.
+/// The statistics of one device of a pool, over all runs and queues.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeviceStatistics {
     /// The device.
     pub device: DeviceId,
-    /// Chunks and pieces that it works on.
+    /// Chunks and pieces in flight.
     pub active: u64,
-    /// Pieces that wait for it in a queue.
+    /// Pieces that wait for the device in a queue.
     pub queued: u64,
-    /// Chunks and pieces that it has finished.
+    /// Finished chunks and pieces.
     pub done: u64,
-    /// Chunks and pieces that failed on it.
+    /// Failed chunks and pieces.
     pub failed: u64,
-    /// How long one of them took on average; nothing while there is none.
+    /// Mean time of a chunk or piece, or `None` before the first.
     pub mean: Option<Duration>,
-    /// How busy the hardware says it is, by anyone's work; nothing where it does not say.
+    /// Utilization of the hardware by all processes, if it is known.
     pub utilization: Option<f64>,
-    /// Its memory that is free, where that is known.
+    /// Free memory of the device, if it is known.
     pub memory_free_bytes: Option<u64>,
-    /// Memory that this process holds on it.
+    /// Memory of the device that this process uses.
     pub memory_used_bytes: u64,
 }
 
 impl Pool {
-    /// What every device has done and is doing. It costs the runs under way nothing: all that they share with it are
-    /// counters. Asking the hardware takes up to some milliseconds of the caller's time.
+    /// Returns the statistics of every device. Runs in flight are not slowed down, because only counters are shared
+    /// with them; reading the hardware takes up to some milliseconds.
     pub fn statistics(&self) -> Vec<DeviceStatistics> {
-        self.inner().seats.iter().map(|seat| statistics(seat)).collect()
+        self.inner().devices.iter().map(|device| statistics(device)).collect()
     }
 
     /// The device with the highest score × (1 − utilization) at this moment.
@@ -47,26 +47,26 @@ impl Pool {
         self.best_n(1).remove(0)
     }
 
-    /// The best so many devices at this moment, the best first; all of them for 0. What has no utilization counts as
-    /// idle.
+    /// The `count` devices with the highest score × (1 − utilization) at this moment, the best first; all devices for
+    /// 0. A device without a known utilization counts as idle.
     pub fn best_n(&self, count: usize) -> Vec<Device> {
-        let rank = |seat: &Arc<Seat>| {
-            let (device, _) = seat.device();
-            (seat.score * (1.0 - device.telemetry().utilization.unwrap_or(0.0)), device)
+        let rank = |device: &Arc<PoolDevice>| {
+            let (opened, _) = device.device();
+            (device.score * (1.0 - opened.telemetry().utilization.unwrap_or(0.0)), opened)
         };
-        let mut ranked: Vec<(f64, Device)> = self.inner().seats.iter().map(rank).collect();
+        let mut ranked: Vec<(f64, Device)> = self.inner().devices.iter().map(rank).collect();
         ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
         let count = if count == 0 { ranked.len() } else { count };
         ranked.into_iter().take(count).map(|(_, device)| device).collect()
     }
 }
 
-fn statistics(seat: &Seat) -> DeviceStatistics {
-    let (device, _) = seat.device();
-    let counters = &seat.counters;
-    let Telemetry { utilization, memory_free_bytes, .. } = device.telemetry();
+fn statistics(device: &PoolDevice) -> DeviceStatistics {
+    let (opened, _) = device.device();
+    let counters = &device.counters;
+    let Telemetry { utilization, memory_free_bytes, .. } = opened.telemetry();
     DeviceStatistics {
-        device: seat.id.clone(),
+        device: device.id.clone(),
         active: counters.active(),
         queued: counters.queued.load(Relaxed),
         done: counters.done.load(Relaxed),
@@ -74,6 +74,6 @@ fn statistics(seat: &Seat) -> DeviceStatistics {
         mean: counters.mean(),
         utilization,
         memory_free_bytes,
-        memory_used_bytes: device.memory().in_use_bytes,
+        memory_used_bytes: opened.memory().in_use_bytes,
     }
 }

@@ -1,4 +1,4 @@
-//! A task over items that come one after another.
+//! Runs of a task over an iterator.
 
 use std::{
     collections::VecDeque,
@@ -10,62 +10,62 @@ use std::{
     time::Duration,
 };
 
-use super::{execute::Lanes, job::Job, memory::Selection};
+use super::{execute::Lanes, history::Selection, job::Job};
 use crate::{
-    account::Account,
     error::RunError,
-    executor::{Control, Shared, Stream, Window},
+    executor::{Control, Shared, StreamData, Window},
+    recorder::Recorder,
     run::{Outcome, Run},
     sync::{lock, wait_timeout},
-    task::{Task, no_thread},
+    task::{Task, thread_error},
 };
 
-/// The results of a task over items that come one after another, in their order.
+/// The results of a task over an iterator of items, in order.
 ///
-/// A thread of its own takes the items from their source, no further ahead of the results that were asked for than
+/// A separate thread reads the items, no further ahead of the returned results than
 /// [`Job::read_ahead`](crate::Job::read_ahead) says: a slow consumer slows the source down, and memory is bounded. An
-/// error is the last thing that it gives. A panic of the source goes on in [`next`](Iterator::next), after the results
-/// of the items before it.
+/// error ends the stream. A panic of the source continues in [`next`](Iterator::next), after the results of the items
+/// before it.
 pub struct MapStream<'scope, T: Task> {
-    shared: Arc<Shared<T, Stream<T>>>,
+    shared: Arc<Shared<T, StreamData<T>>>,
     control: Control,
-    /// Results that were given, and those of them that the window does not know of.
-    given: u64,
+    /// Number of returned results, and of those that the window does not know of.
+    returned: u64,
     unreleased: usize,
     release_every: usize,
     ready: VecDeque<T::Output>,
     ended: bool,
-    /// The thread that reads the source ends with the scope, which waits for it.
+    /// The thread that reads the source ends within the scope.
     scope: PhantomData<&'scope ()>,
 }
 
 impl<T: Task> MapStream<'_, T> {
-    /// Begins to work on the items of a source, which is read by a thread that is started so.
+    /// Begins a stream, whose source is read by a thread that `start` starts.
     pub(super) fn begin<'s>(
         job: &Job<'_, T>,
         source: impl Iterator<Item = T::Input> + Send + 's,
         start: impl FnOnce(Builder, Box<dyn FnOnce() + Send + 's>) -> std::io::Result<()>,
     ) -> Result<Self, RunError> {
-        let Selection { seats, .. } = job.select(None, 0)?;
-        let Lanes { seats, specs, .. } = job.lanes(&seats, u64::MAX, 1);
-        let hands: Vec<usize> = specs.iter().map(|spec| spec.depth).collect();
+        let Selection { devices, .. } = job.select(None, 0)?;
+        let Lanes { devices, specs, .. } = job.lanes(&devices, u64::MAX, 1);
+        let workers: Vec<usize> = specs.iter().map(|spec| spec.depth).collect();
         let shared = Arc::new(Shared::new(
             job.task.clone(),
             Run::open(&specs, job.options.settings),
-            Account::new(specs.len(), false),
-            seats,
-            Stream { window: Window::new(job.options.read_ahead), results: Mutex::default() },
+            Recorder::new(specs.len(), false),
+            devices,
+            StreamData { window: Window::new(job.options.read_ahead), results: Mutex::default() },
             None,
             (1, u64::MAX),
-            job.common.shelf.clone(),
+            job.context.states.clone(),
         ));
-        shared.begin(&hands);
+        shared.begin(&workers);
         let stream = MapStream {
             shared: shared.clone(),
             control: job.options.control.clone(),
-            given: 0,
+            returned: 0,
             unreleased: 0,
-            // Whatever the bytes: a few large items are released one by one.
+            // A few large items are released one by one.
             release_every: (job.options.read_ahead.items / 64).clamp(1, 64),
             ready: VecDeque::new(),
             ended: false,
@@ -73,24 +73,24 @@ impl<T: Task> MapStream<'_, T> {
         };
         let thread = Builder::new().name("evener-stream".into());
         start(thread, Box::new(move || read(&shared, source)))
-            .map_err(|why| no_thread(&stream.shared.seats[0].id, &why))?;
+            .map_err(|why| thread_error(&stream.shared.devices[0].id, &why))?;
         Ok(stream)
     }
 
     fn window(&self) -> &Window<T::Input> {
-        &self.shared.ends.window
+        &self.shared.data.window
     }
 
-    /// Moves results that are next in order to where they are given from. Says whether there were any.
+    /// Moves the next results to `ready`. Returns whether there were any.
     fn take_results(&mut self) -> bool {
-        let next = self.given + self.ready.len() as u64;
-        let Some(results) = lock(&self.shared.ends.results).remove(&next) else { return false };
+        let next = self.returned + self.ready.len() as u64;
+        let Some(results) = lock(&self.shared.data.results).remove(&next) else { return false };
         self.ready.extend(results);
-        self.window().forget(self.given + self.ready.len() as u64);
+        self.window().forget(self.returned + self.ready.len() as u64);
         true
     }
 
-    /// Tells the window which results were given, so that the source is read on.
+    /// Reports returned results to the window, so that the source is read on.
     fn release(&mut self) {
         let items = std::mem::take(&mut self.unreleased);
         if items > 0 {
@@ -98,20 +98,20 @@ impl<T: Task> MapStream<'_, T> {
         }
     }
 
-    /// Whether it is to end although there is more to give: looked at before every result, since a slow consumer may
-    /// never find that there is nothing to give. What has come to its end is given.
+    /// Whether the stream was stopped before it is complete. Checked before every result, because a slow consumer may
+    /// always have results ready.
     fn is_over(&self) -> bool {
-        self.control.stopped(|| self.shared.now()).is_some()
+        self.control.stop_reason(|| self.shared.now()).is_some()
             && self.shared.core().run.outcome() != Some(&Outcome::Complete)
     }
 }
 
-/// Takes items from their source until it ends, or the stream does.
-fn read<T: Task>(shared: &Shared<T, Stream<T>>, source: impl Iterator<Item = T::Input>) {
+/// Reads the source until it ends or the stream is stopped.
+fn read<T: Task>(shared: &Shared<T, StreamData<T>>, source: impl Iterator<Item = T::Input>) {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         for item in source {
             let bytes = shared.task.item_bytes(&item);
-            if !shared.arrive(item, bytes) {
+            if !shared.push_item(item, bytes) {
                 break;
             }
         }
@@ -124,13 +124,13 @@ impl<T: Task> Iterator for MapStream<'_, T> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            // An error is the last thing that it gives, whatever comes after it.
+            // An error ends the stream.
             if self.ended {
                 return None;
             }
             if !self.is_over() {
                 if let Some(result) = self.ready.pop_front() {
-                    self.given += 1;
+                    self.returned += 1;
                     self.unreleased += 1;
                     if self.unreleased >= self.release_every || self.ready.is_empty() {
                         self.release();
@@ -144,10 +144,10 @@ impl<T: Task> Iterator for MapStream<'_, T> {
             let shared = self.shared.clone();
             let mut core = shared.core();
             let arrived = self.window().arrived();
-            let stopped = shared.glance(&mut core, &self.control, &Vec::new);
-            match shared.ending(&mut core, stopped, arrived) {
-                // The last results may have come since they were looked for.
-                Some(Ok(())) if self.given < arrived => {
+            let stopped = shared.check(&mut core, &self.control, &Vec::new);
+            match shared.result(&mut core, stopped, arrived) {
+                // The last results may have come since the last check.
+                Some(Ok(())) if self.returned < arrived => {
                     drop(core);
                     std::thread::yield_now();
                 }
@@ -162,9 +162,9 @@ impl<T: Task> Iterator for MapStream<'_, T> {
                         resume_unwind(panic);
                     }
                 }
-                // Results that come from here on are told with the lock.
-                None if lock(&self.shared.ends.results).contains_key(&self.given) => {}
-                None => drop(wait_timeout(&shared.news, core, Duration::from_millis(10))),
+                // Results from here on are notified with the lock.
+                None if lock(&self.shared.data.results).contains_key(&self.returned) => {}
+                None => drop(wait_timeout(&shared.progress_made, core, Duration::from_millis(10))),
             }
         }
     }
@@ -179,6 +179,6 @@ impl<T: Task> Drop for MapStream<'_, T> {
 
 impl<T: Task> fmt::Debug for MapStream<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MapStream").field("given", &self.given).finish_non_exhaustive()
+        f.debug_struct("MapStream").field("returned", &self.returned).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! A bar that shows how far a run has come.
+//! A progress bar.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Progress;
 
-/// Shorter runs are over before a bar is of use.
+/// Shorter runs have no bar.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// A bar on the terminal, with the rate, the time to go and the devices' shares. Where standard error is no terminal,
-/// nothing is drawn.
+/// A bar on the terminal with the rate, the remaining time and the devices' shares. Nothing is drawn if standard error is no
+/// terminal.
 #[derive(Debug, Default)]
 pub(crate) struct Bar {
     bar: Option<ProgressBar>,
@@ -40,7 +40,7 @@ impl Drop for Bar {
     }
 }
 
-/// The rate, the time to go and the shares.
+/// The rate, the remaining time and the devices' shares.
 fn message(progress: &Progress) -> String {
     let shares: Vec<String> =
         progress.shares.iter().map(|(device, share)| format!("{device} {:.0} %", share * 100.0)).collect();

@@ -1,4 +1,4 @@
-//! How far a run has come.
+//! The progress of a run.
 
 mod bar;
 
@@ -9,24 +9,24 @@ use evener_device::DeviceId;
 pub(crate) use self::bar::Bar;
 use crate::run::Time;
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
     /// Items that are done.
     pub done: u64,
-    /// How many there are.
+    /// The number of items.
     pub items: u64,
     /// Time since the run began.
     pub elapsed: Duration,
-    /// Items a second, over the whole run so far.
+    /// Items per second over the whole run so far.
     pub items_per_second: f64,
-    /// How much longer it takes if it goes on like this; nothing while nothing is done.
+    /// Estimated remaining time, or `None` while no item is done.
     pub remaining: Option<Duration>,
-    /// What part of the done items each device did.
+    /// Each device's share of the items that are done.
     pub shares: Vec<(DeviceId, f64)>,
-    /// What the run has been waiting for, where nothing has come for ten seconds: plain code that takes long.
+    /// The chunk that the run waits for, if no results came for ten seconds.
     pub waiting_for: Option<String>,
-    /// Whether the run has ended: this is the last that is told of it.
+    /// Whether the run has ended: this is the last report of it.
     pub ended: bool,
 }
 
@@ -50,34 +50,34 @@ impl Progress {
     }
 }
 
-/// So often it is told how far a run has come.
-const EVERY: Duration = Duration::from_millis(100);
+/// The time between two reports.
+const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Somebody who wants to know.
+/// Calls the user's function with the progress of a run.
 pub(crate) struct Reporter<'a> {
-    tell: &'a mut (dyn FnMut(&Progress) + 'a),
+    callback: &'a mut (dyn FnMut(&Progress) + 'a),
     next: Time,
     max_done: u64,
 }
 
 impl<'a> Reporter<'a> {
-    pub(crate) fn new(tell: &'a mut (dyn FnMut(&Progress) + 'a)) -> Self {
-        Reporter { tell, next: EVERY, max_done: 0 }
+    pub(crate) fn new(callback: &'a mut (dyn FnMut(&Progress) + 'a)) -> Self {
+        Reporter { callback, next: INTERVAL, max_done: 0 }
     }
 
     pub(crate) fn is_due(&self, now: Time) -> bool {
         now >= self.next
     }
 
-    /// Whether anything was told.
-    pub(crate) fn has_told(&self) -> bool {
-        self.next > EVERY
+    /// Whether there was a report.
+    pub(crate) fn has_reported(&self) -> bool {
+        self.next > INTERVAL
     }
 
     pub(crate) fn report(&mut self, progress: &Progress, now: Time) {
-        // What was begun may be given back, and done by another device.
+        // Items that a worker has begun may be given back, so the count could fall.
         self.max_done = self.max_done.max(progress.done);
-        (self.tell)(&Progress { done: self.max_done, ..progress.clone() });
-        self.next = now + EVERY;
+        (self.callback)(&Progress { done: self.max_done, ..progress.clone() });
+        self.next = now + INTERVAL;
     }
 }

@@ -1,4 +1,4 @@
-//! A handle on one piece, and the answer that it waits for.
+//! The handle of one piece, and the result that it waits for.
 
 use std::{
     fmt,
@@ -14,39 +14,38 @@ use crate::{
     sync::{lock, wait, wait_timeout},
 };
 
-/// What waits for one piece's result: block on it with [`wait`](Handle::wait), or await it, since it is a future that
-/// needs no particular runtime. Dropping it cancels the piece, unless a device has begun with it: see
-/// [`detach`](Handle::detach).
+/// A piece's result to come: block on it with [`wait`](Handle::wait), or await it in any async runtime. Dropping it
+/// cancels the piece, unless a device has begun the piece: see [`detach`](Handle::detach).
 #[must_use = "a piece's result, and its error, are only had through its handle"]
 pub struct Handle<O> {
     answer: Arc<Answer<O>>,
-    place: Place,
-    /// Nothing where the piece goes on without its handle.
+    key: PieceKey,
+    /// `None` if dropping the handle does not cancel the piece.
     queue: Option<Weak<dyn Withdraw>>,
 }
 
-/// Where a piece is in the order of its queue: higher priorities first, equals by arrival.
+/// A piece's position in its queue: higher priorities first, equal ones by arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct PieceKey {
     pub(super) priority: std::cmp::Reverse<i32>,
     pub(super) number: u64,
 }
 
-/// What a handle is made of.
-pub(super) type Submitted<O> = (Arc<Answer<O>>, Place);
+/// The parts of a handle.
+pub(super) type Submitted<O> = (Arc<Answer<O>>, PieceKey);
 
-/// Takes pieces out of a queue that no device has begun with.
+/// Removes pieces that no device has begun from a queue.
 pub(super) trait Withdraw: Send + Sync {
-    /// Says whether the piece was still there.
-    fn withdraw(self: Arc<Self>, place: Place) -> bool;
+    /// Returns whether the piece was removed.
+    fn withdraw(self: Arc<Self>, key: PieceKey) -> bool;
 }
 
 impl<O> Handle<O> {
-    pub(super) fn new(answer: Arc<Answer<O>>, place: Place, queue: Weak<dyn Withdraw>) -> Self {
-        Handle { answer, place, queue: Some(queue) }
+    pub(super) fn new(answer: Arc<Answer<O>>, key: PieceKey, queue: Weak<dyn Withdraw>) -> Self {
+        Handle { answer, key, queue: Some(queue) }
     }
 
-    /// Drops the handle and not the piece: it is done, and its result dropped.
+    /// Drops the handle without cancelling the piece. The piece's result is dropped.
     pub fn detach(mut self) {
         self.queue = None;
     }
@@ -59,13 +58,13 @@ impl<O> Handle<O> {
                 Some(result) => return result,
                 None => {
                     state.block();
-                    state = wait(&self.answer.given, state);
+                    state = wait(&self.answer.answered, state);
                 }
             }
         }
     }
 
-    /// Waits for the result, for so long at most. Where it has not come by then, gives the handle back.
+    /// Waits for the result, up to a time limit. Returns the handle if the limit passes.
     pub fn wait_timeout(self, limit: Duration) -> Result<Result<O, QueueError>, Handle<O>> {
         let start = Instant::now();
         let mut state = lock(&self.answer.state);
@@ -79,26 +78,26 @@ impl<O> Handle<O> {
                 return Err(self);
             }
             state.block();
-            state = wait_timeout(&self.answer.given, state, left);
+            state = wait_timeout(&self.answer.answered, state, left);
         }
     }
 
-    /// Whether there is a result, or an error, so that waiting would not block.
+    /// Whether the result or error is ready, so that waiting would not block.
     pub fn is_done(&self) -> bool {
-        self.answer.is_given()
+        self.answer.is_ready()
     }
 
-    /// Takes the piece out of its queue, unless somebody has begun with it. Says whether it did; the handle then gives
+    /// Cancels the piece, unless a device has begun it. Returns whether it was cancelled; the handle's result is then
     /// [`QueueError::Cancelled`].
     pub fn cancel(&self) -> bool {
         let queue = self.queue.as_ref().and_then(Weak::upgrade);
-        queue.is_some_and(|queue| queue.withdraw(self.place))
+        queue.is_some_and(|queue| queue.withdraw(self.key))
     }
 }
 
 impl<O> Drop for Handle<O> {
     fn drop(&mut self) {
-        if !self.answer.is_given() {
+        if !self.answer.is_ready() {
             self.cancel();
         }
     }
@@ -112,7 +111,7 @@ impl<O> Future for Handle<O> {
         if let Some(result) = state.take() {
             return Poll::Ready(result);
         }
-        // The last one to poll is the one to wake. The waker before it is dropped without the lock.
+        // The last task that polled is woken. The old waker is dropped without the lock.
         let waker = Some(context.waker().clone());
         let before = std::mem::replace(&mut *state, State::Waiting { waker, blocks: false });
         drop(state);
@@ -123,46 +122,46 @@ impl<O> Future for Handle<O> {
 
 impl<O> fmt::Debug for Handle<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Handle({}, {})", self.place.number, if self.is_done() { "done" } else { "waiting" })
+        write!(f, "Handle({}, {})", self.key.number, if self.is_done() { "done" } else { "waiting" })
     }
 }
 
-/// What a handle and its piece share.
+/// The state that a handle and its piece share.
 #[derive(Debug)]
 pub(super) struct Answer<O> {
     state: Mutex<State<O>>,
-    given: Condvar,
+    answered: Condvar,
 }
 
 impl<O> Answer<O> {
-    pub(super) fn is_given(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         !matches!(*lock(&self.state), State::Waiting { .. })
     }
 }
 
 #[derive(Debug)]
 enum State<O> {
-    /// With the task to be woken, and whether a thread waits: telling one that does not takes far longer than asking.
+    /// With the task to wake, and whether a thread blocks: notifying without need is far slower than this check.
     Waiting {
         waker: Option<Waker>,
         blocks: bool,
     },
-    Given(Result<O, QueueError>),
+    Ready(Result<O, QueueError>),
     Taken,
 }
 
 impl<O> State<O> {
-    /// A thread is about to wait.
+    /// Records that a thread is about to block.
     fn block(&mut self) {
         if let State::Waiting { blocks, .. } = self {
             *blocks = true;
         }
     }
 
-    /// The answer, once it is there.
+    /// Takes the result, if it is ready.
     fn take(&mut self) -> Option<Result<O, QueueError>> {
         match std::mem::replace(self, State::Taken) {
-            State::Given(result) => Some(result),
+            State::Ready(result) => Some(result),
             State::Taken => Some(Err(QueueError::Taken)),
             waiting => {
                 *self = waiting;
@@ -172,30 +171,30 @@ impl<O> State<O> {
     }
 }
 
-/// The duty to answer a handle. It cannot be forgotten: dropping it unfulfilled is an answer too.
+/// The duty to give a handle its result. Dropping it unfulfilled gives [`QueueError::Abandoned`].
 #[derive(Debug)]
 pub(super) struct Promise<O>(Arc<Answer<O>>);
 
 impl<O> Promise<O> {
-    /// A promise, and what its handle waits for.
+    /// Makes a promise and the answer that its handle waits for.
     pub(super) fn new() -> (Promise<O>, Arc<Answer<O>>) {
         let answer = Arc::new(Answer {
             state: Mutex::new(State::Waiting { waker: None, blocks: false }),
-            given: Condvar::new(),
+            answered: Condvar::new(),
         });
         (Promise(answer.clone()), answer)
     }
 
-    /// Gives the answer, unless one was given before. Whoever is to be woken is woken by the caller, once it holds no
-    /// lock: a waker may do anything.
-    pub(super) fn keep(&self, result: Result<O, QueueError>) -> Option<Waker> {
+    /// Sets the result, unless there is one. The caller wakes the returned waker once it holds no lock, because a waker
+    /// may run any code.
+    pub(super) fn fulfil(&self, result: Result<O, QueueError>) -> Option<Waker> {
         let mut state = lock(&self.0.state);
         let State::Waiting { waker, blocks } = &mut *state else { return None };
         let (waker, blocks) = (waker.take(), *blocks);
-        *state = State::Given(result);
+        *state = State::Ready(result);
         drop(state);
         if blocks {
-            self.0.given.notify_all();
+            self.0.answered.notify_all();
         }
         waker
     }
@@ -203,7 +202,7 @@ impl<O> Promise<O> {
 
 impl<O> Drop for Promise<O> {
     fn drop(&mut self) {
-        if let Some(waker) = self.keep(Err(QueueError::Abandoned)) {
+        if let Some(waker) = self.fulfil(Err(QueueError::Abandoned)) {
             contain(|| waker.wake());
         }
     }

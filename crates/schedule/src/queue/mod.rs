@@ -1,24 +1,23 @@
-//! A service that work is submitted to one piece at a time.
+//! A queue: a service to which work is submitted one piece at a time.
 //!
-//! Pieces wait in one queue, by priority, and the workers of every device take from it: threads of the device's crew. A
-//! worker takes the lock of the [desk](self::desk), which dispatches the pieces, says what became of its batch, is told
-//! what comes next, and releases the lock. Pieces whose data is on one device wait in that device's own queue. One more
-//! thread looks after the queue while it is busy: it has late pieces done elsewhere as well, gives up on devices that have
-//! hung, and asks the balancer.
+//! Pieces wait in one queue, sorted by priority, and the workers of all devices take from it. A worker locks the
+//! [dispatcher](self::dispatcher), reports its last batch, gets its next one, and releases the lock. Pieces whose data
+//! is on one device wait in that device's own queue. While the queue is busy, a watcher thread starts speculative
+//! copies of stragglers, gives up on hung devices, and runs the balancer.
 //!
-//! There is one ticket for each piece: waiting, or in flight. The first result takes the ticket, so whatever another
-//! worker brings later is dropped, and a piece has exactly one answer.
+//! Each piece has one ticket, which waits or is in flight. The first result takes the ticket and later ones are
+//! dropped, so a piece gets exactly one result.
 
-mod desk;
+mod device_queue;
+mod dispatcher;
 mod error;
-mod hand;
 mod handle;
-mod line;
+mod health;
 mod shared;
 mod statistics;
 #[cfg(test)]
 mod test;
-mod trust;
+mod worker;
 
 use std::{
     fmt,
@@ -31,25 +30,25 @@ use std::{
 use evener_device::DeviceId;
 
 use self::{
-    desk::{Batch, Desk, Limits, Refused, Wishes},
+    device_queue::DeviceQueue,
+    dispatcher::{Batch, Dispatcher, Limits, Refused, SubmitOptions},
     handle::Submitted,
-    line::Line,
     shared::Shared,
 };
 pub use self::{
     error::{QueueError, TrySubmitError},
     handle::Handle,
-    statistics::{QueueDevice, QueueStatistics},
+    statistics::{QueueDeviceStatistics, QueueStatistics},
 };
 use crate::{
     balancer::BalancerSettings,
     contain::{contain, log},
     error::RunError,
     pool::Pool,
-    task::{Task, no_thread},
+    task::{Task, thread_error},
 };
 
-/// A queue that is about to be opened, with its options: see [`Pool::queue`].
+/// The options of a queue to be opened: see [`Pool::queue`].
 #[derive(Debug)]
 #[must_use = "a queue takes pieces once it is opened"]
 pub struct QueueBuilder<T> {
@@ -62,20 +61,18 @@ pub struct QueueBuilder<T> {
 }
 
 impl<T: Task> QueueBuilder<T> {
-    /// Has a device take up to so many pieces at once, as one chunk of its task: one launch instead of many. A device that
-    /// finds fewer waits for more, until the oldest of them has waited for so long; with a delay of zero it takes what is
-    /// there, and so it does where the queue is full or closed, so that no more can come. By default each piece is done
-    /// alone.
+    /// Lets a device take up to `max_batch` pieces at once, as one chunk of its task: one launch instead of many. A
+    /// device that finds fewer waits for more until the oldest has waited for `max_delay`, or until the queue is full
+    /// or closed. By default each piece runs alone.
     ///
-    /// An error of the task in a batch makes each of its pieces be done again, alone, so that it is the answer of the piece
-    /// that it comes from.
+    /// If the task fails on a batch, each of its pieces runs again alone, so that only the faulty piece gets the error.
     pub fn batch(mut self, max_batch: usize, max_delay: Duration) -> Self {
         self.batch = Batch { pieces: max_batch, delay: max_delay };
         self
     }
 
-    /// Sets how many pieces may be without an answer: submitting more waits, or says that the queue is full. By default
-    /// 65,536.
+    /// Sets the maximum number of pieces without a result, by default 65,536. When the queue is full, `submit` waits
+    /// and `try_submit` fails.
     pub fn capacity(mut self, pieces: usize) -> Self {
         self.capacity = pieces;
         self
@@ -87,54 +84,53 @@ impl<T: Task> QueueBuilder<T> {
         self
     }
 
-    /// Sets how long a piece may take. A device that takes longer has hung: it is left alone for a while, and the piece is
-    /// done again, elsewhere if possible.
+    /// Sets the time limit of a piece. A device that takes longer has hung: it goes into quarantine, and the piece is
+    /// retried, on another device if possible.
     ///
-    /// With a limit of your own, no other limit counts. Without one, a piece may take as long as it takes: a device that
-    /// [may hang](Task::may_hang) is said to have hung only once another device has done the same piece in a small part
-    /// of the time, and plain code on the processor never is. The first piece that a device does may take longer, up to
-    /// the [`silence_limit`](Self::silence_limit), since it may compile code.
+    /// With this limit, no other limit applies. Without it, a device that [may hang](Task::may_hang) is declared hung
+    /// only once another device has done the same piece in a small fraction of the time, and plain code on the
+    /// processor never is. The first piece on a device may compile code, so it may take up to the
+    /// [`silence_limit`](Self::silence_limit).
     pub fn piece_limit(mut self, limit: Duration) -> Self {
         self.limits.piece = Some(limit);
         self
     }
 
-    /// Sets how long a device that [may hang](Task::may_hang) is waited for where no other device can show that the piece
+    /// Sets how long to wait for a device that [may hang](Task::may_hang) if no other device can show that the piece
     /// takes less: by default 60 seconds, or a hundred times the longest piece so far if that is longer. The device is
-    /// then opened afresh and the piece tried once more, before it fails. Has no effect beside a
+    /// then opened again, and the piece is retried once before it fails. Has no effect with a
     /// [`piece_limit`](Self::piece_limit).
     pub fn silence_limit(mut self, limit: Duration) -> Self {
         self.limits.silence = Some(limit);
         self
     }
 
-    /// Sets how long a device may take to be made ready: five minutes, unless said otherwise, since some kernels take
-    /// long to compile.
+    /// Sets the maximum time to prepare a device, by default five minutes, because some kernels take long to compile.
     pub fn prepare_limit(mut self, limit: Duration) -> Self {
         self.limits.prepare = limit;
         self
     }
 
-    /// Opens the queue. Nothing is made on a device before it gets its first piece. Fails where no device of the pool
-    /// has code for the task.
+    /// Opens the queue. A device is prepared when it gets its first piece. Fails if the task has no code for any device
+    /// of the pool.
     pub fn open(self) -> Result<Queue<T>, RunError> {
         let QueueBuilder { pool, task, balancer, limits, batch, capacity } = self;
-        let seats = pool.usable(&task)?;
-        let lines = seats.iter().map(|seat| {
-            let (device, _) = seat.device();
-            Line::new(seat.clone(), seat.score, task.hands(&device), task.may_hang(&device))
+        let devices = pool.usable(&task)?;
+        let queues = devices.iter().map(|device| {
+            let (opened, _) = device.device();
+            DeviceQueue::new(device.clone(), device.score, task.workers(&opened), task.may_hang(&opened))
         });
-        let desk = Desk::new(lines.collect(), balancer, limits, batch, capacity);
-        log!(debug, task = task.name(), devices = seats.len(), "a queue opens");
-        let shared = Arc::new(Shared::new(task, seats, desk));
+        let dispatcher = Dispatcher::new(queues.collect(), balancer, limits, batch, capacity);
+        log!(debug, task = task.name(), devices = devices.len(), "a queue opens");
+        let shared = Arc::new(Shared::new(task, devices, dispatcher));
         let queue = Queue { shared };
-        let looked_after = queue.shared.clone();
-        let look_after = move || {
-            // The user's code is contained; if anything panics all the same, the queue is not left alone.
-            while !contain(|| looked_after.look_after()) {}
+        let watched = queue.shared.clone();
+        let watch = move || {
+            // The user's code is contained; after any other panic the watcher goes on.
+            while !contain(|| watched.watch()) {}
         };
         let thread = std::thread::Builder::new().name("evener-queue".into());
-        thread.spawn(look_after).map_err(|why| no_thread(&queue.shared.seats[0].id, &why))?;
+        thread.spawn(watch).map_err(|why| thread_error(&queue.shared.devices[0].id, &why))?;
         Ok(queue)
     }
 }
@@ -153,11 +149,12 @@ impl Pool {
     }
 }
 
-/// A service for one task: pieces are submitted one at a time, from any thread, and done by the first device of the pool
-/// that can take them, higher priorities first. It lives until it is closed or dropped, and what was submitted before is still done.
+/// A service for one task: pieces are submitted one at a time, from any thread, and run by the first device of the pool
+/// that can take them, higher priorities first. A queue accepts pieces until it is closed or dropped; submitted pieces
+/// are still run.
 ///
-/// Every handle gets an answer. What a device fails to do is done by another; an error of the task itself is the answer
-/// of its piece alone.
+/// Every handle gets a result. A piece that fails on one device is run by another; an error of the task affects its own
+/// piece only.
 ///
 /// ```
 /// use evener_device::Device;
@@ -182,63 +179,62 @@ pub struct Queue<T: Task> {
 }
 
 impl<T: Task> Queue<T> {
-    /// Takes a piece, to be done after those that are waiting. Blocks the thread while the queue is
-    /// [full](QueueBuilder::capacity).
+    /// Submits a piece behind the waiting ones. Blocks the thread while the queue is [full](QueueBuilder::capacity).
     pub fn submit(&self, item: T::Input) -> Result<Handle<T::Output>, QueueError> {
         self.piece(item).submit()
     }
 
-    /// Takes a piece with a priority: it is begun before those with a lower one, and after those with the same that came
-    /// before it. Blocks as [`submit`](Queue::submit) does.
+    /// Submits a piece with a priority: it begins before pieces with a lower priority, and after earlier ones with the
+    /// same. Blocks as [`submit`](Queue::submit) does.
     pub fn submit_with(&self, item: T::Input, priority: i32) -> Result<Handle<T::Output>, QueueError> {
         self.piece(item).priority(priority).submit()
     }
 
-    /// Takes a piece if there is room for it, and otherwise gives it back.
+    /// Submits a piece, or returns its item if the queue is full or closed.
     pub fn try_submit(&self, item: T::Input) -> Result<Handle<T::Output>, TrySubmitError<T::Input>> {
         self.piece(item).try_submit()
     }
 
-    /// A piece that is about to be submitted, with its options.
+    /// Returns a piece to be submitted, to set its options.
     pub fn piece(&self, item: T::Input) -> Submission<'_, T> {
-        Submission { queue: self, item, wishes: Wishes::default() }
+        Submission { queue: self, item, options: SubmitOptions::default() }
     }
 
-    fn handle(&self, (answer, place): Submitted<T::Output>) -> Handle<T::Output> {
+    fn handle(&self, (answer, key): Submitted<T::Output>) -> Handle<T::Output> {
         let queue: Weak<Shared<T>> = Arc::downgrade(&self.shared);
-        Handle::new(answer, place, queue)
+        Handle::new(answer, key, queue)
     }
 
-    /// Takes no more pieces. What was submitted is still done.
+    /// Accepts no more pieces. Submitted pieces are still run.
     pub fn close(&self) {
         self.shared.close();
     }
 
-    /// Takes no more pieces, and waits until every piece has its answer.
+    /// Accepts no more pieces, and waits until every piece has its result.
     pub fn join(self) {
         self.shared.close();
-        self.shared.wait_until_quiet();
+        self.shared.wait_until_empty();
     }
 
-    /// What the queue has done so far, and what it is doing now.
+    /// Returns the queue's statistics.
     pub fn statistics(&self) -> QueueStatistics {
-        let desk = self.shared.desk();
-        let devices = desk.lines.iter().map(|line| QueueDevice {
-            device: line.seat.id.clone(),
-            queued: line.queued(),
-            active: line.active,
-            done: line.done,
-            failed: line.failed,
-            copied: line.copied,
-            received: line.received,
-            gave: line.gave,
-            mean: line.mean.time(),
-            working: line.trust.is_working(),
+        let dispatcher = self.shared.dispatcher();
+        let devices = dispatcher.devices.iter().map(|device| QueueDeviceStatistics {
+            device: device.device.id.clone(),
+            queued: device.queued(),
+            active: device.active,
+            done: device.done,
+            failed: device.failed,
+            copied: device.copied,
+            received: device.received,
+            gave: device.gave,
+            mean: device.mean.time(),
+            working: device.health.is_working(),
         });
         QueueStatistics {
-            outstanding: desk.outstanding,
-            queued: desk.shared_len(),
-            balancer: desk.balanced(),
+            outstanding: dispatcher.outstanding,
+            queued: dispatcher.shared_len(),
+            balancer: dispatcher.balanced(),
             devices: devices.collect(),
         }
     }
@@ -259,8 +255,8 @@ impl<T: Task> fmt::Debug for Queue<T> {
     }
 }
 
-/// A piece that is about to be submitted: see [`Queue::piece`]. [`submit`](Submission::submit) blocks the thread while the
-/// queue is full; awaiting it does not, and gives the handle once there is room.
+/// A piece to be submitted, with its options: see [`Queue::piece`]. [`submit`](Submission::submit) blocks the thread
+/// while the queue is full; awaiting it suspends the task instead, and returns the handle.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -279,34 +275,34 @@ impl<T: Task> fmt::Debug for Queue<T> {
 pub struct Submission<'q, T: Task> {
     queue: &'q Queue<T>,
     item: T::Input,
-    wishes: Wishes,
+    options: SubmitOptions,
 }
 
 impl<T: Task> Submission<'_, T> {
-    /// Sets the priority, 0 unless said otherwise: higher ones are begun first.
+    /// Sets the priority, by default 0. Higher priorities begin first.
     pub fn priority(mut self, priority: i32) -> Self {
-        self.wishes.priority = priority;
+        self.options.priority = priority;
         self
     }
 
-    /// Says that the piece's data is on a device, and how long it would take to bring it to another. The piece waits for
-    /// that device, unless the [balancer](QueueBuilder::balancer) finds that it would wait too long there, or the device
-    /// fails. A device that is not among the queue's is no home.
+    /// Sets the device that has the piece's data, and the time to move the data to another device. The piece waits for
+    /// that device, unless the [balancer](QueueBuilder::balancer) finds that it would wait too long, or the device
+    /// fails. A device that is not in the queue is ignored.
     pub fn home(mut self, device: &DeviceId, move_time: Duration) -> Self {
-        let line = self.queue.shared.seats.iter().position(|seat| seat.id == *device);
-        self.wishes.home = line.map(|line| (line, move_time));
+        let index = self.queue.shared.devices.iter().position(|it| it.id == *device);
+        self.options.home = index.map(|index| (index, move_time));
         self
     }
 
-    /// Submits it, once there is room for it.
+    /// Submits the piece, and blocks while the queue is full.
     pub fn submit(self) -> Result<Handle<T::Output>, QueueError> {
-        Ok(self.queue.handle(self.queue.shared.submit(self.item, self.wishes)?))
+        Ok(self.queue.handle(self.queue.shared.submit(self.item, self.options)?))
     }
 
-    /// Submits it if there is room for it, and otherwise gives it back.
+    /// Submits the piece, or returns its item if the queue is full or closed.
     pub fn try_submit(self) -> Result<Handle<T::Output>, TrySubmitError<T::Input>> {
-        let Submission { queue, item, wishes } = self;
-        match queue.shared.at_desk(|desk, now| desk.submit(item, wishes, now)) {
+        let Submission { queue, item, options } = self;
+        match queue.shared.with_dispatcher(|dispatcher, now| dispatcher.submit(item, options, now)) {
             Ok(submitted) => Ok(queue.handle(submitted)),
             Err((item, Refused::Full)) => Err(TrySubmitError::Full(item)),
             Err((item, Refused::Closed)) => Err(TrySubmitError::Closed(item)),
@@ -319,17 +315,19 @@ impl<'q, T: Task> IntoFuture for Submission<'q, T> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'q>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Submission { queue, item, wishes } = self;
+        let Submission { queue, item, options } = self;
         let mut item = Some(item);
         Box::pin(std::future::poll_fn(move |context| {
             let Some(next) = item.take() else { return Poll::Ready(Err(QueueError::Taken)) };
             // Cloning and dropping a waker may run any code, which must not run under the lock.
             let mut waker = Some(context.waker().clone());
-            let submitted = queue.shared.at_desk(|desk, now| {
-                let submitted = desk.submit(next, wishes, now);
+            let submitted = queue.shared.with_dispatcher(|dispatcher, now| {
+                let submitted = dispatcher.submit(next, options, now);
                 let is_full = matches!(submitted, Err((_, Refused::Full)));
-                if is_full && !desk.wants_room.iter().any(|known| known.will_wake(context.waker())) {
-                    desk.wants_room.extend(waker.take());
+                if is_full
+                    && !dispatcher.capacity_waiters.iter().any(|known| known.will_wake(context.waker()))
+                {
+                    dispatcher.capacity_waiters.extend(waker.take());
                 }
                 submitted
             });
@@ -347,6 +345,6 @@ impl<'q, T: Task> IntoFuture for Submission<'q, T> {
 
 impl<T: Task> fmt::Debug for Submission<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Submission").field("wishes", &self.wishes).finish_non_exhaustive()
+        f.debug_struct("Submission").field("options", &self.options).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! What the threads of a queue share, and the thread that looks after it.
+//! The state that the threads of a queue share, and the queue's watcher thread.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard},
@@ -6,170 +6,186 @@ use std::{
 };
 
 use super::{
-    desk::{Desk, GLANCE, Refused, Settled, Wishes},
+    dispatcher::{Dispatcher, Refused, Settled, SubmitOptions, WATCH_INTERVAL},
     error::QueueError,
-    hand::Worker,
-    handle::{Place, Submitted, Withdraw},
+    handle::{PieceKey, Submitted, Withdraw},
+    worker::Worker,
 };
 use crate::{
     contain::{contain, log},
-    executor::{Next, Seat, Shelf, work},
+    executor::{Next, PoolDevice, StateCache, run_worker},
     run::Time,
     sync::{lock, wait, wait_timeout},
     task::Task,
 };
 
-type DeskOf<T> = Desk<<T as Task>::Input, <T as Task>::Output>;
+type DispatcherOf<T> = Dispatcher<<T as Task>::Input, <T as Task>::Output>;
 
-/// All that the threads of a queue share.
+/// The state that the threads of a queue share.
 pub(super) struct Shared<T: Task> {
     pub(super) task: T,
-    /// The device of each line.
-    pub(super) seats: Vec<Arc<Seat>>,
-    /// What the workers of each device have in common.
-    pub(super) shelf: Shelf<T::State>,
+    /// The device of each of the dispatcher's device queues.
+    pub(super) devices: Vec<Arc<PoolDevice>>,
+    /// The state that the workers of each device share.
+    pub(super) states: StateCache<T::State>,
     start: Instant,
-    desk: Mutex<DeskOf<T>>,
-    /// Something has changed for the workers of a line.
-    pub(super) work: Vec<Condvar>,
-    /// The queue is idle no more, or again: something has changed for the look-after thread.
-    news: Condvar,
-    /// Every piece has its answer.
-    quiet: Condvar,
-    /// There is room for a piece, or none is taken any more.
-    room: Condvar,
+    dispatcher: Mutex<DispatcherOf<T>>,
+    /// Notified when the workers of a device have work, or are to end.
+    pub(super) worker_wake: Vec<Condvar>,
+    /// Notified when the queue becomes idle or busy, for the watcher thread.
+    watcher_wake: Condvar,
+    /// Notified when every piece has its result.
+    all_answered: Condvar,
+    /// Notified when the queue has capacity again, or is closed.
+    capacity_freed: Condvar,
 }
 
 impl<T: Task> Shared<T> {
-    pub(super) fn new(task: T, seats: Vec<Arc<Seat>>, desk: DeskOf<T>) -> Self {
-        let work = seats.iter().map(|_| Condvar::new()).collect();
-        let (news, quiet, room) = (Condvar::new(), Condvar::new(), Condvar::new());
-        let (shelf, start, desk) = (Shelf::default(), Instant::now(), Mutex::new(desk));
-        Shared { task, seats, shelf, start, desk, work, news, quiet, room }
+    pub(super) fn new(task: T, devices: Vec<Arc<PoolDevice>>, dispatcher: DispatcherOf<T>) -> Self {
+        let worker_wake = devices.iter().map(|_| Condvar::new()).collect();
+        let (watcher_wake, all_answered, capacity_freed) = (Condvar::new(), Condvar::new(), Condvar::new());
+        let (states, start, dispatcher) = (StateCache::default(), Instant::now(), Mutex::new(dispatcher));
+        Shared {
+            task,
+            devices,
+            states,
+            start,
+            dispatcher,
+            worker_wake,
+            watcher_wake,
+            all_answered,
+            capacity_freed,
+        }
     }
 
-    pub(super) fn desk(&self) -> MutexGuard<'_, DeskOf<T>> {
-        lock(&self.desk)
+    pub(super) fn dispatcher(&self) -> MutexGuard<'_, DispatcherOf<T>> {
+        lock(&self.dispatcher)
     }
 
     pub(super) fn now(&self) -> Time {
         self.start.elapsed()
     }
 
-    /// Does something at the desk, and then what follows from it: the balancer is asked if it is time, workers are woken
-    /// and started, and, once the lock is released, the threads that wait for a result are woken.
-    pub(super) fn at_desk<R>(self: &Arc<Self>, act: impl FnOnce(&mut DeskOf<T>, Time) -> R) -> R {
-        let mut desk = self.desk();
+    /// Calls a closure with the dispatcher, and then acts on the outcome: asks the balancer if it is due, wakes and
+    /// starts workers and, after releasing the lock, wakes the threads that wait for a result.
+    pub(super) fn with_dispatcher<R>(
+        self: &Arc<Self>,
+        act: impl FnOnce(&mut DispatcherOf<T>, Time) -> R,
+    ) -> R {
+        let mut dispatcher = self.dispatcher();
         let now = self.now();
-        desk.notice_pause(now);
-        let (was_idle, was_full) = (desk.is_idle(), desk.outstanding >= desk.capacity);
-        let answer = act(&mut desk, now);
-        desk.rebalance_if_due(now);
-        self.staff(&mut desk, now);
-        let settled = std::mem::take(&mut desk.settled);
-        let (is_idle, is_quiet, is_over) = (desk.is_idle(), desk.outstanding == 0, desk.is_over());
-        let has_room = desk.outstanding < desk.capacity || desk.closed;
-        let wants_room = if has_room { std::mem::take(&mut desk.wants_room) } else { Vec::new() };
-        drop(desk);
-        if was_full && has_room {
-            self.room.notify_all();
+        dispatcher.detect_pause(now);
+        let (was_idle, was_full) = (dispatcher.is_idle(), dispatcher.outstanding >= dispatcher.capacity);
+        let answer = act(&mut dispatcher, now);
+        dispatcher.rebalance_if_due(now);
+        self.start_workers(&mut dispatcher, now);
+        let settled = std::mem::take(&mut dispatcher.settled);
+        let (is_idle, is_empty, is_over) =
+            (dispatcher.is_idle(), dispatcher.outstanding == 0, dispatcher.is_over());
+        let wakes_submitters = dispatcher.outstanding < dispatcher.capacity || dispatcher.closed;
+        let capacity_waiters =
+            if wakes_submitters { std::mem::take(&mut dispatcher.capacity_waiters) } else { Vec::new() };
+        drop(dispatcher);
+        if was_full && wakes_submitters {
+            self.capacity_freed.notify_all();
         }
         if was_idle != is_idle || is_over {
-            self.news.notify_all();
+            self.watcher_wake.notify_all();
         }
-        if is_quiet {
-            self.quiet.notify_all();
+        if is_empty {
+            self.all_answered.notify_all();
         }
         if is_over {
-            self.work.iter().for_each(Condvar::notify_all);
+            self.worker_wake.iter().for_each(Condvar::notify_all);
         }
         settled.into_iter().for_each(release);
-        for waker in wants_room {
+        for waker in capacity_waiters {
             contain(|| waker.wake());
         }
         answer
     }
 
-    /// Wakes workers for the pieces that wait, and starts more where there are too few.
-    fn staff(self: &Arc<Self>, desk: &mut DeskOf<T>, now: Time) {
-        while let Some(line) = desk.understaffed(now) {
-            let (me, shared) = (desk.hire(line), self.clone());
-            let begin = move || work(&shared, Worker { me, line, state: None }, Next::Rest { until: None });
-            if let Err(why) = self.seats[line].crew.go(begin) {
-                desk.no_thread(me, &why, now);
+    /// Wakes workers for the waiting pieces, and starts more if there are too few.
+    fn start_workers(self: &Arc<Self>, dispatcher: &mut DispatcherOf<T>, now: Time) {
+        while let Some(device) = dispatcher.device_needing_worker(now) {
+            let (me, shared) = (dispatcher.add_worker(device), self.clone());
+            let begin =
+                move || run_worker(&shared, Worker { me, device, state: None }, Next::Wait { until: None });
+            if let Err(why) = self.devices[device].threads.spawn(begin) {
+                dispatcher.no_thread(me, &why, now);
             }
         }
-        for (line, count) in desk.to_wake(now) {
-            (0..count).for_each(|_| self.work[line].notify_one());
+        for (device, count) in dispatcher.to_wake(now) {
+            (0..count).for_each(|_| self.worker_wake[device].notify_one());
         }
-        for (line, it) in desk.lines.iter().enumerate() {
-            if it.trust.is_retired() && it.hands > 0 {
-                // Its workers are to end.
-                self.work[line].notify_all();
+        for (device, it) in dispatcher.devices.iter().enumerate() {
+            if it.health.is_retired() && it.workers > 0 {
+                // The workers of a retired device end.
+                self.worker_wake[device].notify_all();
             }
         }
     }
 
-    /// Looks after the queue until all is done: late pieces, devices whose quarantine is over, and loads that are uneven
-    /// although nothing is submitted or finished.
-    pub(super) fn look_after(self: &Arc<Self>) {
+    /// The watcher thread: until the queue is closed and empty, it finds stragglers, devices whose quarantine is over,
+    /// and uneven loads.
+    pub(super) fn watch(self: &Arc<Self>) {
         loop {
-            let mut desk = self.desk();
-            if desk.is_over() {
+            let mut dispatcher = self.dispatcher();
+            if dispatcher.is_over() {
                 return;
             }
-            // Nothing that happens from here on is missed: changing the desk needs the lock.
-            if desk.is_idle() {
-                desk.sleep();
-                drop(wait(&self.news, desk));
+            // No change is missed from here on: changing the dispatcher needs the lock.
+            if dispatcher.is_idle() {
+                dispatcher.park();
+                drop(wait(&self.watcher_wake, dispatcher));
             } else {
-                drop(wait_timeout(&self.news, desk, GLANCE));
+                drop(wait_timeout(&self.watcher_wake, dispatcher, WATCH_INTERVAL));
             }
-            self.at_desk(|desk, now| desk.look_after(now));
+            self.with_dispatcher(|dispatcher, now| dispatcher.watch(now));
         }
     }
 
-    /// Takes a piece, once there is room for it.
+    /// Submits a piece, and waits while the queue is full.
     pub(super) fn submit(
         self: &Arc<Self>,
         mut item: T::Input,
-        wishes: Wishes,
+        options: SubmitOptions,
     ) -> Result<Submitted<T::Output>, QueueError> {
         loop {
-            match self.at_desk(|desk, now| desk.submit(item, wishes, now)) {
+            match self.with_dispatcher(|dispatcher, now| dispatcher.submit(item, options, now)) {
                 Ok(submitted) => return Ok(submitted),
                 Err((_, Refused::Closed)) => return Err(QueueError::Closed),
                 Err((refused, Refused::Full)) => item = refused,
             }
-            let mut desk = self.desk();
-            while desk.outstanding >= desk.capacity && !desk.closed {
-                desk = wait(&self.room, desk);
+            let mut dispatcher = self.dispatcher();
+            while dispatcher.outstanding >= dispatcher.capacity && !dispatcher.closed {
+                dispatcher = wait(&self.capacity_freed, dispatcher);
             }
         }
     }
 
-    /// Takes no more pieces.
+    /// Accepts no more pieces.
     pub(super) fn close(self: &Arc<Self>) {
-        self.at_desk(|desk, _| desk.closed = true);
+        self.with_dispatcher(|dispatcher, _| dispatcher.closed = true);
     }
 
-    /// Waits until nothing is to be done.
-    pub(super) fn wait_until_quiet(&self) {
-        let mut desk = self.desk();
-        while desk.outstanding > 0 {
-            desk = wait(&self.quiet, desk);
+    /// Waits until every piece has its result.
+    pub(super) fn wait_until_empty(&self) {
+        let mut dispatcher = self.dispatcher();
+        while dispatcher.outstanding > 0 {
+            dispatcher = wait(&self.all_answered, dispatcher);
         }
     }
 }
 
 impl<T: Task> Withdraw for Shared<T> {
-    fn withdraw(self: Arc<Self>, place: Place) -> bool {
-        self.at_desk(|desk, _| desk.withdraw(place))
+    fn withdraw(self: Arc<Self>, key: PieceKey) -> bool {
+        self.with_dispatcher(|dispatcher, _| dispatcher.withdraw(key))
     }
 }
 
-/// Wakes the task that waits for a piece, and drops the piece, and its result where no handle is left. All of them run
-/// code of the user's, whose panics must not reach the pieces after this one.
+/// Wakes the task that waits for a piece, and drops the piece, and its result if no handle is left. All of these run
+/// the user's code, whose panics must not reach the next pieces.
 fn release<I, O>(settled: Settled<I, O>) {
     let Settled { ticket, item, waker } = settled;
     let woken = contain(|| waker.map(std::task::Waker::wake));

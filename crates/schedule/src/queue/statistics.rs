@@ -1,4 +1,4 @@
-//! What a queue has done so far.
+//! The statistics of a queue.
 
 use std::time::Duration;
 
@@ -7,40 +7,41 @@ use serde::Serialize;
 
 use crate::balancer::BalancerStatistics;
 
-/// What a queue has done so far, and what it is doing now.
+/// The pieces of a queue so far, and at the moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QueueStatistics {
-    /// Pieces that were submitted and have no answer yet: queued, or worked on.
+    /// Pieces without a result: queued, or running.
     pub outstanding: usize,
-    /// Pieces that wait for the first device that can take them.
+    /// Pieces that wait for any device.
     pub queued: usize,
-    /// What the balancer moved from device to device, and how often it was asked and moved nothing.
+    /// The balancer's moves, and how often it moved nothing, by reason.
     pub balancer: BalancerStatistics,
     /// The devices that have code for the task.
-    pub devices: Vec<QueueDevice>,
+    pub devices: Vec<QueueDeviceStatistics>,
 }
 
-/// What one device has done for a queue.
+/// The statistics of one device of a queue.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct QueueDevice {
+pub struct QueueDeviceStatistics {
     /// The device.
     pub device: DeviceId,
-    /// Pieces that wait for it, because it is their home.
+    /// Pieces that wait for this device, their home.
     pub queued: usize,
-    /// Batches of pieces that it works on, among them those that another device has done meanwhile.
+    /// Batches that it runs, including those that another device has finished meanwhile.
     pub active: usize,
-    /// Pieces that it has done.
+    /// Pieces that it has finished.
     pub done: u64,
-    /// Pieces that failed on it, by its own fault or by theirs.
+    /// Pieces that failed on it, by an error of the device or of the task.
     pub failed: u64,
-    /// Pieces that it began with because they took long on another device. Those that it did first are among `done`.
+    /// Pieces of speculative copies that it began for stragglers on other devices. Those that it finished first are
+    /// also in `done`.
     pub copied: u64,
-    /// Pieces that the balancer brought it.
+    /// Pieces that the balancer moved to it.
     pub received: u64,
-    /// Pieces that the balancer took from it.
+    /// Pieces that the balancer moved away from it.
     pub gave: u64,
-    /// How long a piece took of late, on average; nothing while there is none.
+    /// Mean time of its recent pieces, or `None` before the first.
     pub mean: Option<Duration>,
-    /// Whether it is given work; one that failed is not, until it has shown that it is well.
+    /// Whether it gets work; a device that failed does not, until a canary has succeeded.
     pub working: bool,
 }

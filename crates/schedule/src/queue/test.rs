@@ -1,5 +1,5 @@
 mod failure;
-mod late;
+mod stragglers;
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ use evener_device::{
 use super::*;
 use crate::{Chunk, Closure, Results, sync::lock};
 
-/// Runs a test, and fails it where it does not end: a queue that hangs is the worst that can happen.
+/// Runs a test, and fails it if it does not end within a minute.
 fn within_a_minute(body: impl FnOnce() + Send + 'static) {
     let (ended, end) = mpsc::channel();
     let body = std::thread::spawn(move || {
@@ -34,9 +34,9 @@ fn within_a_minute(body: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Waits until something is so, which the watchdog of the test ends where it never is.
-fn wait_until(is_so: impl Fn() -> bool) {
-    while !is_so() {
+/// Waits until a condition holds; the test's watchdog ends a wait that never does.
+fn wait_until(condition: impl Fn() -> bool) {
+    while !condition() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -66,7 +66,7 @@ fn named(id: &str) -> Device {
     described(Description { id: id.into(), ..Device::cpu().describe().clone() })
 }
 
-/// The same, which says that it has so many cores: a kernel task has as many workers on it.
+/// The same with this many cores: a kernel task has as many workers on it.
 fn cores(id: &str, count: u32) -> Device {
     let cpu = Device::cpu();
     described(Description { id: id.into(), compute_units: Some(count), ..cpu.describe().clone() })
@@ -80,21 +80,21 @@ fn described(description: Description) -> Device {
 type Run = dyn Fn(&DeviceId, u64) -> Result<u64> + Send + Sync;
 type Prepare = dyn Fn(&DeviceId) -> Result<()> + Send + Sync;
 
-/// A task of a closure that is told which device it is on.
+/// A task that calls a closure with the device and the item.
 #[derive(Clone)]
 struct Probe {
     run: Arc<Run>,
     prepare: Arc<Prepare>,
-    hands: usize,
+    workers: usize,
     may_hang: bool,
-    /// How often each piece was run.
+    /// The number of runs of each piece.
     runs: Arc<Mutex<HashMap<u64, usize>>>,
 }
 
 impl Probe {
     fn new(run: impl Fn(&DeviceId, u64) -> Result<u64> + Send + Sync + 'static) -> Probe {
         let prepare = Arc::new(|_: &DeviceId| Ok(()));
-        Probe { run: Arc::new(run), prepare, hands: 1, may_hang: false, runs: Arc::default() }
+        Probe { run: Arc::new(run), prepare, workers: 1, may_hang: false, runs: Arc::default() }
     }
 
     fn runs_of(&self, item: u64) -> usize {
@@ -115,8 +115,8 @@ impl Task for Probe {
         true
     }
 
-    fn hands(&self, _: &Device) -> usize {
-        self.hands
+    fn workers(&self, _: &Device) -> usize {
+        self.workers
     }
 
     fn may_hang(&self, _: &Device) -> bool {
@@ -141,7 +141,7 @@ impl Task for Probe {
     }
 }
 
-/// Holds back whoever comes until it is opened.
+/// Blocks threads until it is opened.
 #[derive(Clone, Default)]
 struct Latch(Arc<(Mutex<bool>, Condvar)>);
 
@@ -160,7 +160,7 @@ impl Latch {
 }
 
 /// A task that triples an item once the latch is open.
-fn held_back() -> (Latch, Probe) {
+fn blocked_by_latch() -> (Latch, Probe) {
     let latch = Latch::default();
     let held = latch.clone();
     let task = Probe::new(move |_, item| {
@@ -174,8 +174,8 @@ fn lost(device: &DeviceId) -> Error {
     Error::Lost { device: device.clone(), operation: "a test".into(), detail: "it is gone".into() }
 }
 
-/// The settings of a balancer that need not be waited for.
-fn at_once() -> BalancerSettings {
+/// Balancer settings without an interval.
+fn without_interval() -> BalancerSettings {
     BalancerSettings { interval: Duration::from_millis(1), ..BalancerSettings::default() }
 }
 
@@ -192,9 +192,9 @@ fn submit_all(queue: &Queue<Probe>, items: std::ops::Range<u64>) -> Vec<(u64, Ha
 #[test]
 fn every_piece_is_run_once_and_answered_with_its_own_result() {
     within_a_minute(|| {
-        let task = Probe { hands: 2, ..Probe::new(|_, item| Ok(3 * item)) };
+        let task = Probe { workers: 2, ..Probe::new(|_, item| Ok(3 * item)) };
         let pool = Pool::new([named("a"), named("b")]).unwrap();
-        let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
+        let queue = pool.queue(&task).balancer(without_interval()).open().unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let queue = &queue;
@@ -245,7 +245,7 @@ fn higher_priorities_go_first_and_equals_in_order_of_arrival() {
 }
 
 #[test]
-fn an_idle_device_takes_what_waits() {
+fn an_idle_device_takes_waiting_pieces() {
     within_a_minute(|| {
         let task = Probe::new(move |device, item| {
             std::thread::sleep(Duration::from_millis(if device.as_str() == "slow" { 300 } else { 1 }));
@@ -255,7 +255,7 @@ fn an_idle_device_takes_what_waits() {
         let queue = pool.queue(&task).open().unwrap();
         let start = Instant::now();
         expect_all(submit_all(&queue, 0..100));
-        // A share of a tenth for the slow device would take it three seconds.
+        // With a tenth of the pieces, the slow device would need three seconds.
         assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
         (0..100).for_each(|item| assert_eq!(task.runs_of(item), 1, "piece {item}"));
         let statistics = queue.statistics();
@@ -279,7 +279,7 @@ fn a_priority_counts_wherever_the_piece_is_done() {
         wait_until(|| queue.statistics().devices.iter().all(|device| device.active == 1));
         let low: Vec<_> = (10..20).map(|item| (item, queue.submit(item).unwrap())).collect();
         let high: Vec<_> = (20..24).map(|item| (item, queue.submit_with(item, 1).unwrap())).collect();
-        // One device is busy for long: what is urgent does not wait for it while the other does what is not.
+        // One device is busy for long: urgent pieces do not wait for it while the other runs pieces that are not.
         latches[1].open();
         wait_until(|| lock(&order).len() == 15);
         let done: Vec<u64> = lock(&order)[1..].to_vec();
@@ -292,7 +292,7 @@ fn a_priority_counts_wherever_the_piece_is_done() {
 }
 
 #[test]
-fn pieces_wait_for_their_home_and_the_balancer_moves_what_would_wait_too_long() {
+fn pieces_wait_for_their_home_and_the_balancer_moves_those_that_would_wait_too_long() {
     within_a_minute(|| {
         for (move_time, moves) in [(Duration::ZERO, true), (Duration::from_secs(60), false)] {
             let task = Probe::new(|_, item| {
@@ -300,7 +300,7 @@ fn pieces_wait_for_their_home_and_the_balancer_moves_what_would_wait_too_long() 
                 Ok(3 * item)
             });
             let pool = Pool::new([named("home"), named("other")]).unwrap();
-            let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
+            let queue = pool.queue(&task).balancer(without_interval()).open().unwrap();
             while queue.statistics().devices.iter().any(|device| device.done == 0) {
                 expect_all(submit_all(&queue, 100..120));
             }
@@ -321,7 +321,7 @@ fn pieces_are_done_in_batches_that_are_full_or_due() {
         let sizes = Arc::new(Mutex::new(Vec::new()));
         let seen = sizes.clone();
         let task = Closure::of_chunks("triple", move |items: &[u64], results: &mut Results<'_, u64>| {
-            // Slices of a chunk grow, so what is counted is how many there are.
+            // Slices of a chunk grow, so the test counts the slices.
             lock(&seen).push(items.len());
             results.extend(items.iter().map(|item| 3 * item));
             Ok(())
@@ -334,14 +334,14 @@ fn pieces_are_done_in_batches_that_are_full_or_due() {
         let handles: Vec<_> = (0..16).map(|item| (item, queue.submit(item).unwrap())).collect();
         expect_all(handles);
         assert!(start.elapsed() < delay, "{:?}", start.elapsed());
-        // One that is not full waits until its oldest piece is due, and no longer.
+        // A batch that is not full waits until its oldest piece is due, and no longer.
         let start = Instant::now();
         let handles: Vec<_> = (0..3).map(|item| (item, queue.submit(item).unwrap())).collect();
         expect_all(handles);
         assert!(start.elapsed() >= delay, "{:?}", start.elapsed());
         assert!(start.elapsed() < delay * 4, "{:?}", start.elapsed());
         assert_eq!(lock(&sizes).iter().sum::<usize>(), 19);
-        // What is left when the queue is closed waits for nothing.
+        // The rest does not wait once the queue is closed.
         let start = Instant::now();
         let handle = queue.submit(7).unwrap();
         queue.close();
@@ -350,7 +350,7 @@ fn pieces_are_done_in_batches_that_are_full_or_due() {
     });
 }
 
-/// Notes how many pieces it is given at once.
+/// Records the sizes of its chunks.
 #[derive(Clone, Default)]
 struct Counting {
     sizes: Arc<Mutex<Vec<usize>>>,
@@ -370,7 +370,7 @@ impl Task for Counting {
         true
     }
 
-    fn hands(&self, _: &Device) -> usize {
+    fn workers(&self, _: &Device) -> usize {
         1
     }
 
@@ -421,7 +421,7 @@ fn an_error_in_a_batch_is_the_answer_of_its_piece_alone() {
 #[test]
 fn a_full_queue_takes_a_piece_once_another_has_its_answer() {
     within_a_minute(|| {
-        let (latch, task) = held_back();
+        let (latch, task) = blocked_by_latch();
         let queue = Pool::new([named("a")]).unwrap().queue(&task).capacity(3).open().unwrap();
         let handles = submit_all(&queue, 0..3);
         assert!(matches!(queue.try_submit(9), Err(TrySubmitError::Full(9))));
@@ -448,9 +448,9 @@ fn a_full_queue_takes_a_piece_once_another_has_its_answer() {
 }
 
 #[test]
-fn closing_a_full_queue_ends_who_waits_for_room() {
+fn closing_a_full_queue_wakes_threads_that_wait_to_submit() {
     within_a_minute(|| {
-        let (latch, task) = held_back();
+        let (latch, task) = blocked_by_latch();
         let queue = Pool::new([named("a")]).unwrap().queue(&task).capacity(1).open().unwrap();
         let first = queue.submit(1).unwrap();
         std::thread::scope(|scope| {
@@ -470,7 +470,7 @@ fn closing_a_full_queue_ends_who_waits_for_room() {
 #[test]
 fn dropping_a_handle_cancels_its_piece_and_detaching_it_does_not() {
     within_a_minute(|| {
-        let (latch, task) = held_back();
+        let (latch, task) = blocked_by_latch();
         let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
         let begun = queue.submit(1).unwrap();
         wait_until(|| queue.statistics().devices[0].active == 1);
@@ -486,7 +486,7 @@ fn dropping_a_handle_cancels_its_piece_and_detaching_it_does_not() {
 }
 
 #[test]
-fn the_pools_statistics_show_what_is_queued() {
+fn the_pools_statistics_show_queued_pieces() {
     within_a_minute(|| {
         let latch = Latch::default();
         let held = latch.clone();
@@ -516,9 +516,9 @@ fn the_pools_statistics_show_what_is_queued() {
 }
 
 #[test]
-fn what_nobody_has_begun_can_be_cancelled() {
+fn a_piece_that_no_device_has_begun_can_be_cancelled() {
     within_a_minute(|| {
-        let (latch, task) = held_back();
+        let (latch, task) = blocked_by_latch();
         let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
         let begun = queue.submit(1).unwrap();
         wait_until(|| queue.statistics().devices[0].active == 1);
@@ -579,11 +579,11 @@ fn a_dropped_queue_answers_every_handle_and_leaves_nothing_behind() {
 #[test]
 fn a_handle_is_a_future() {
     within_a_minute(|| {
-        let (latch, task) = held_back();
+        let (latch, task) = blocked_by_latch();
         let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
         let (first, second) = (queue.submit(1).unwrap(), queue.submit(2).unwrap());
         let opener = std::thread::spawn(move || {
-            // Late enough that the future is waiting; if it is not, it still must be answered.
+            // Late enough that the future is waiting, usually; its result must come in any case.
             std::thread::sleep(Duration::from_millis(50));
             latch.open();
         });
@@ -670,7 +670,7 @@ fn results_that_no_handle_waits_for_may_use_the_queue_when_they_are_dropped() {
     });
 }
 
-/// A task that panics when it is asked how many items fit.
+/// A task that panics in `max_items`.
 #[derive(Clone)]
 struct Unfit;
 
@@ -701,7 +701,7 @@ impl Task for Unfit {
 }
 
 #[test]
-fn a_task_that_panics_while_it_is_made_ready_is_told_to_every_handle() {
+fn a_panic_while_a_device_is_prepared_is_the_error_of_every_handle() {
     within_a_minute(|| {
         let queue = Pool::new([named("a"), named("b")]).unwrap().queue(&Unfit).open().unwrap();
         for handle in [queue.submit(1).unwrap(), queue.submit(2).unwrap()] {
@@ -715,7 +715,7 @@ fn a_task_that_panics_while_it_is_made_ready_is_told_to_every_handle() {
 #[test]
 fn a_submission_that_is_polled_often_is_woken_once() {
     within_a_minute(|| {
-        let (latch, task) = held_back();
+        let (latch, task) = blocked_by_latch();
         let queue = Pool::new([named("a")]).unwrap().queue(&task).capacity(1).open().unwrap();
         let first = queue.submit(1).unwrap();
         let mut second = queue.piece(2).into_future();
@@ -723,7 +723,7 @@ fn a_submission_that_is_polled_often_is_woken_once() {
         for _ in 0..100 {
             assert!(second.as_mut().poll(&mut context).is_pending());
         }
-        assert_eq!(queue.shared.desk().wants_room.len(), 1);
+        assert_eq!(queue.shared.dispatcher().capacity_waiters.len(), 1);
         latch.open();
         assert_eq!(first.wait().unwrap(), 3);
     });

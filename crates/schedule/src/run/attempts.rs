@@ -1,14 +1,14 @@
 //! The chunks in flight: which items each of them still has to deliver, and which chunks are copies of parts of others.
 //!
-//! A chunk that takes long is run by other lanes too, in parts (a *rescue*). So the chunks in flight form a forest: a
-//! chunk's children are the rescues of parts of it, and children may be rescued in turn. Each chunk has *open* items:
-//! those of its own that nobody's results were accepted for yet. Three invariants hold after every call:
+//! Other lanes run *speculative copies* of parts of a straggling chunk. So the chunks in flight form a forest: a chunk's
+//! children are the copies of parts of it, and children may have copies in turn. The *open* items of a chunk are those
+//! whose results were not accepted from any lane yet. Three invariants hold after every call:
 //! - the open items of different roots are disjoint, and those of all roots together are all items in flight;
 //! - the open items of a child are among those of its parent;
 //! - the open items of siblings are disjoint.
 //!
-//! A chunk without open items has lost: others have delivered everything that it was to deliver. It is kept apart from
-//! the forest until its lane is done with it.
+//! A chunk without open items is *superseded*: other lanes have delivered all of its items. It is kept apart from the
+//! forest until its lane is done with it.
 
 use std::{ops::Range, time::Duration};
 
@@ -23,32 +23,32 @@ pub(super) type Ranges = SmallVec<[Range<u64>; 1]>;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Attempt {
     pub(super) lane: LaneIndex,
-    /// The items that its lane works on. The end moves towards the beginning where another lane steals from it.
+    /// The items that its lane works on. The end moves down when another lane steals from it.
     pub(super) items: Range<u64>,
-    /// Those of them that nobody's results were accepted for.
+    /// Its items whose results were not accepted from any lane yet.
     pub(super) open: Ranges,
-    /// What the items cost.
+    /// The cost of its items.
     pub(super) cost: f64,
     /// When it was handed out.
     pub(super) began: Time,
-    /// Where the driver tells how far its lane has come: the first item that was not begun when it looked last.
+    /// The first item that was not begun at the driver's last report, if there was one.
     pub(super) first_not_begun: Option<u64>,
-    /// When that changed last, as far as the driver has told, and seconds for each item that was begun shortly before.
+    /// When that changed last, by the driver's reports, and seconds for each item that was begun shortly before.
     pub(super) advanced: Time,
     pub(super) recent_each: f64,
-    /// Since when its items have been in flight without interruption, in this chunk or in those it was taken from.
+    /// Since when its items have been in flight without interruption, in this chunk or in those they were taken from.
     pub(super) since: Time,
-    pub(super) rescue: bool,
-    /// Whether it shows if its lane is well again.
+    pub(super) speculative: bool,
+    /// Whether it shows if its lane works again.
     pub(super) canary: bool,
-    /// Whether no rescue of it may begin.
+    /// Whether it may have no speculative copies.
     pub(super) exclusive: bool,
     /// Whether its lane may still have items that it has not begun and that others can steal.
     pub(super) divisible: bool,
-    /// How long other lanes took for those of its items that their results were accepted for.
+    /// The time that other lanes took for those of its items that they delivered.
     pub(super) others_took: Duration,
     /// Since when it has no open items.
-    pub(super) lost: Option<Time>,
+    pub(super) superseded: Option<Time>,
     parent: Option<u64>,
     children: Vec<u64>,
 }
@@ -60,7 +60,7 @@ impl Attempt {
     }
 }
 
-/// All chunks in flight. A chunk's number tells its slot, and is never used twice.
+/// All chunks in flight. A chunk's number contains its slot, and is never used twice.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     slots: Vec<Option<(u64, Attempt)>>,
@@ -76,7 +76,7 @@ fn slot_of(chunk: u64) -> usize {
 }
 
 impl Attempts {
-    /// Adds a chunk, which is a rescue of a part of another one where a parent is given. Gives its number.
+    /// Adds a chunk, which is a speculative copy of a part of its parent if there is one. Returns its number.
     pub(super) fn insert(&mut self, mut attempt: Attempt, parent: Option<u64>) -> u64 {
         let slot = self.free.pop().unwrap_or(self.slots.len());
         let chunk = (self.next << SLOT_BITS) | slot as u64;
@@ -119,8 +119,8 @@ impl Attempts {
         Some(attempt)
     }
 
-    /// Takes out a chunk whose results were accepted for its open items. Its ancestors need not deliver them any more,
-    /// and its descendants have lost.
+    /// Removes a chunk whose open items are accepted. Its ancestors need not deliver them any more, and its descendants are
+    /// superseded.
     pub(super) fn accept(&mut self, chunk: u64, now: Time, took: Duration) -> Option<Attempt> {
         let attempt = self.take(chunk)?;
         let mut descendants = attempt.children.clone();
@@ -129,7 +129,7 @@ impl Attempts {
                 descendants.append(&mut it.children);
                 it.open.clear();
                 it.others_took += took;
-                it.lost = Some(now);
+                it.superseded = Some(now);
                 it.parent = None;
             }
         }
@@ -142,21 +142,21 @@ impl Attempts {
             parent.open = subtract(&parent.open, &attempt.open);
             parent.others_took += took;
             if parent.open.is_empty() {
-                parent.lost = Some(now);
+                parent.superseded = Some(now);
             }
         }
-        self.detach_losers(attempt.parent);
+        self.detach_superseded(attempt.parent);
         Some(attempt)
     }
 
-    /// A chain of ancestors may have lost: none of those has a place in the forest any more.
-    fn detach_losers(&mut self, first: Option<u64>) {
+    /// Takes those of a chain of ancestors that are superseded out of the forest.
+    fn detach_superseded(&mut self, first: Option<u64>) {
         let mut above = first;
         while let Some(chunk) = above {
             let Some(it) = self.get_mut(chunk) else { return };
             above = it.parent;
-            if it.lost.is_some() {
-                // What an ancestor has to deliver includes what its children have, so there are none with open items.
+            if it.superseded.is_some() {
+                // A child's open items are among its parent's, so no child has any.
                 it.children.clear();
                 it.parent = None;
                 if let Some(parent) = above {
@@ -172,8 +172,8 @@ impl Attempts {
         }
     }
 
-    /// Takes out a chunk that delivers nothing. Gives it, and the items that are in no chunk any more; its rescues go
-    /// on in its place.
+    /// Removes a chunk that delivers nothing. Returns it, and the items that are in no chunk any more. Its copies take its
+    /// place.
     pub(super) fn remove(&mut self, chunk: u64) -> Option<(Attempt, Ranges)> {
         let attempt = self.take(chunk)?;
         let mut orphaned = attempt.open.clone();
@@ -191,7 +191,7 @@ impl Attempts {
         Some((attempt, Ranges::new()))
     }
 
-    /// The open items of a chunk that no rescue of it has in hand.
+    /// The open items of a chunk that no copy of it has in flight.
     pub(super) fn uncovered(&self, attempt: &Attempt) -> Ranges {
         let mut open = attempt.open.clone();
         for child in attempt.children.iter().filter_map(|&child| self.get(child)) {
@@ -200,8 +200,8 @@ impl Attempts {
         open
     }
 
-    /// Takes the items from here on away from a chunk whose lane has not begun them. Gives what has to be known of the
-    /// chunk that they become: since when they are in flight, and whose rescue it is.
+    /// Removes the items from `at` on, which its lane has not begun, from a chunk. Returns since when they are in flight, and
+    /// the parent of the chunk that they become.
     pub(super) fn cut(&mut self, chunk: u64, at: u64) -> Option<(Time, Option<u64>)> {
         let attempt = self.get_mut(chunk)?;
         let gone = at..attempt.items.end;
@@ -212,20 +212,20 @@ impl Attempts {
         Some((attempt.since, attempt.parent))
     }
 
-    /// A lane ends its chunk early: it has not begun the items from here on. Gives those that are in no chunk any more.
+    /// Ends a chunk before the item `at`, which its lane has not begun. Returns the items that are in no chunk any more.
     ///
-    /// A rescue that has some of them goes on by itself. Where it also has items that this chunk has begun, the chunk
-    /// delivers nothing from the rescue's first item on: the two would not be nested otherwise.
+    /// A copy that has some of them becomes independent. If it also has items that this chunk has begun, the chunk delivers
+    /// nothing from the copy's first item on, since the two would not be nested otherwise.
     pub(super) fn shrink(&mut self, chunk: u64, at: u64, now: Time) -> Ranges {
         let Some(attempt) = self.get(chunk).filter(|it| it.items.contains(&at)) else { return Ranges::new() };
         let first = |child: &u64| {
             Some((*child, self.get(*child)?.open.first()?.start, self.get(*child)?.open.last()?.end))
         };
-        let rescues: Vec<_> = attempt.children.iter().filter_map(first).collect();
-        let end = rescues.iter().filter(|it| it.2 > at).map(|it| it.1).fold(at, u64::min);
+        let copies: Vec<_> = attempt.children.iter().filter_map(first).collect();
+        let end = copies.iter().filter(|it| it.2 > at).map(|it| it.1).fold(at, u64::min);
         let parent = attempt.parent;
         let mut orphaned = subtract(&attempt.open, std::slice::from_ref(&(0..end)));
-        let (leaving, staying): (Vec<_>, Vec<_>) = rescues.into_iter().partition(|it| it.1 >= end);
+        let (leaving, staying): (Vec<_>, Vec<_>) = copies.into_iter().partition(|it| it.1 >= end);
         for (child, ..) in &leaving {
             if let Some(it) = self.get_mut(*child) {
                 it.parent = parent;
@@ -238,14 +238,14 @@ impl Attempts {
             it.open = subtract(&it.open, std::slice::from_ref(&(end..u64::MAX)));
             it.children = staying.into_iter().map(|it| it.0).collect();
             if it.open.is_empty() {
-                it.lost = Some(now);
+                it.superseded = Some(now);
                 it.parent = None;
                 it.children.clear();
             }
         }
-        let has_lost = self.get(chunk).is_some_and(|it| it.lost.is_some());
+        let is_superseded = self.get(chunk).is_some_and(|it| it.superseded.is_some());
         if let Some(parent) = parent {
-            if has_lost {
+            if is_superseded {
                 self.detach(parent, chunk);
             }
             if let Some(it) = self.get_mut(parent) {
@@ -257,12 +257,12 @@ impl Attempts {
     }
 }
 
-/// How many items some ranges have.
+/// The number of items in ranges.
 pub(super) fn len_of(ranges: &Ranges) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }
 
-/// The items of some ranges that are not in others. Both are in order, and disjoint.
+/// The items of ranges that are not in others. Both are in order, and disjoint.
 fn subtract(from: &Ranges, gone: &[Range<u64>]) -> Ranges {
     if gone.is_empty() {
         return from.clone();
@@ -299,7 +299,7 @@ mod test {
                 }
             }
             for (chunk, attempt) in self.iter() {
-                assert_eq!(attempt.open.is_empty(), attempt.lost.is_some(), "{chunk}: {attempt:?}");
+                assert_eq!(attempt.open.is_empty(), attempt.superseded.is_some(), "{chunk}: {attempt:?}");
                 let mut left = attempt.open.clone();
                 for child in &attempt.children {
                     let it = self.get(*child).unwrap();
@@ -327,7 +327,7 @@ mod test {
     }
 
     #[test]
-    fn what_is_subtracted_is_gone_and_nothing_else() {
+    fn subtracting_removes_exactly_the_given_items() {
         let of = |ranges: &[Range<u64>]| ranges.iter().cloned().collect::<Ranges>();
         assert_eq!(subtract(&of(&[0..10]), &[2..4, 6..8]), of(&[0..2, 4..6, 8..10]));
         assert_eq!(subtract(&of(&[0..4, 6..10]), &[3..7]), of(&[0..3, 7..10]));
@@ -336,7 +336,7 @@ mod test {
     }
 
     #[test]
-    fn a_rescue_of_a_part_leaves_the_rest_to_the_first() {
+    fn a_copy_of_a_part_leaves_the_rest_to_the_first() {
         let mut attempts = Attempts::default();
         let first = attempts.insert(attempt(0, 0..10), None);
         let far = attempts.insert(attempt(1, 5..10), Some(first));
@@ -347,7 +347,7 @@ mod test {
     }
 
     #[test]
-    fn rescues_lose_where_the_first_is_sooner_and_the_first_where_all_its_items_are_done() {
+    fn copies_are_superseded_by_the_first_chunk_and_it_by_all_of_them() {
         let mut attempts = Attempts::default();
         let first = attempts.insert(attempt(0, 0..10), None);
         let far = attempts.insert(attempt(1, 5..10), Some(first));
@@ -357,15 +357,15 @@ mod test {
         let near = attempts.insert(attempt(2, 0..5), Some(first));
         accept(&mut attempts, near);
         accept(&mut attempts, far);
-        assert!(attempts.get(first).unwrap().lost.is_some());
+        assert!(attempts.get(first).unwrap().superseded.is_some());
         let second = attempts.insert(attempt(1, 10..20), None);
         let late = attempts.insert(attempt(2, 15..20), Some(second));
         accept(&mut attempts, second);
-        assert!(attempts.get(late).unwrap().lost.is_some());
+        assert!(attempts.get(late).unwrap().superseded.is_some());
     }
 
     #[test]
-    fn what_fails_gives_back_only_what_nobody_else_has() {
+    fn a_failed_chunk_gives_back_only_items_that_no_other_chunk_has() {
         let mut attempts = Attempts::default();
         let first = attempts.insert(attempt(0, 0..10), None);
         let far = attempts.insert(attempt(1, 5..10), Some(first));
@@ -379,7 +379,7 @@ mod test {
     }
 
     #[test]
-    fn a_chunk_that_ends_early_gives_back_only_what_no_rescue_has() {
+    fn a_chunk_that_ends_early_gives_back_only_items_that_no_copy_has() {
         let mut attempts = Attempts::default();
         let first = attempts.insert(attempt(0, 0..10), None);
         let far = attempts.insert(attempt(1, 6..8), Some(first));
@@ -391,21 +391,21 @@ mod test {
         let near = attempts.insert(attempt(1, 13..18), Some(second));
         assert_eq!(attempts.shrink(second, 15, Time::ZERO).as_slice(), [18..20]);
         attempts.assert_sound();
-        assert_eq!(accept(&mut attempts, second).open.as_slice(), [10..13], "the rest is the rescue's");
+        assert_eq!(accept(&mut attempts, second).open.as_slice(), [10..13], "the rest is the copy's");
         assert_eq!(accept(&mut attempts, near).open.as_slice(), [13..18]);
     }
 
     #[test]
-    fn what_is_stolen_is_not_the_first_ones_any_more() {
+    fn stolen_items_leave_their_first_chunk() {
         let mut attempts = Attempts::default();
         let first = attempts.insert(attempt(0, 0..10), None);
-        let rescue = attempts.insert(attempt(1, 4..10), Some(first));
-        let (since, parent) = attempts.cut(rescue, 7).unwrap();
+        let copy = attempts.insert(attempt(1, 4..10), Some(first));
+        let (since, parent) = attempts.cut(copy, 7).unwrap();
         assert_eq!((since, parent), (Time::ZERO, Some(first)));
         attempts.insert(attempt(2, 7..10), parent);
         attempts.assert_sound();
-        assert_eq!(attempts.get(rescue).unwrap().open.as_slice(), [4..7]);
+        assert_eq!(attempts.get(copy).unwrap().open.as_slice(), [4..7]);
         assert_eq!(accept(&mut attempts, first).open.as_slice(), [0..10]);
-        assert!(attempts.iter().all(|(_, it)| it.lost.is_some()));
+        assert!(attempts.iter().all(|(_, it)| it.superseded.is_some()));
     }
 }

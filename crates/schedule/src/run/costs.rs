@@ -1,16 +1,16 @@
-//! What items cost, where they do not all cost the same.
+//! The costs of items that do not all cost the same.
 
 use std::{ops::Range, sync::Arc};
 
-/// What items cost, as multiples of the mean: so a run of n items costs n, whatever they cost one by one.
+/// The costs of items as multiples of their mean, so that a run of n items costs n.
 #[derive(Debug, Clone, Default)]
 pub struct Costs {
-    /// The cost of everything before each item, and at the end that of all; nothing where all cost the same.
+    /// Prefix sums of the costs, or `None` if all items cost the same.
     before: Option<Arc<[f64]>>,
 }
 
 impl Costs {
-    /// Costs of any unit, one an item. What is not a positive number counts as next to nothing.
+    /// Takes one cost per item, in any unit. Numbers that are not positive count as zero.
     pub fn new(costs: &[f64]) -> Costs {
         let usable = |cost: f64| if cost.is_finite() { cost.max(0.0) } else { 0.0 };
         let total: f64 = costs.iter().copied().map(usable).sum();
@@ -28,7 +28,7 @@ impl Costs {
         Costs { before: Some(before.into()) }
     }
 
-    /// What these items cost together.
+    /// The cost of a range.
     pub(super) fn of(&self, items: &Range<u64>) -> f64 {
         match &self.before {
             None => (items.end - items.start) as f64,
@@ -38,7 +38,7 @@ impl Costs {
         }
     }
 
-    /// The end of the first items of a range that cost about so much together; at least one of them.
+    /// The end of the first items of a range that cost about this much together: at least one item.
     pub(super) fn advance(&self, items: &Range<u64>, cost: f64) -> u64 {
         let end = match &self.before {
             None => items.start.saturating_add(cost as u64),
@@ -51,7 +51,7 @@ impl Costs {
         end.clamp(items.start + 1, items.end)
     }
 
-    /// The beginning of the last items of a range that cost about so much together; at least one of them.
+    /// The start of the last items of a range that cost about this much together: at least one item.
     pub(super) fn retreat(&self, items: &Range<u64>, cost: f64) -> u64 {
         let start = match &self.before {
             None => items.end.saturating_sub(cost as u64),
@@ -83,9 +83,9 @@ mod test {
     }
 
     #[test]
-    fn costs_that_say_nothing_are_all_the_same() {
-        for nothing in [&[0.0, -1.0][..], &[f64::NAN], &[]] {
-            assert_eq!(Costs::new(nothing).of(&(0..1)), 1.0);
+    fn unusable_costs_count_as_equal() {
+        for unusable in [&[0.0, -1.0][..], &[f64::NAN], &[]] {
+            assert_eq!(Costs::new(unusable).of(&(0..1)), 1.0);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The words in which a run is told what happened, and in which it answers.
+//! The types of a run's events and answers.
 
 use std::{ops::Range, time::Duration};
 
@@ -7,40 +7,40 @@ use evener_device::{Error, Severity};
 /// Time since the run began.
 pub type Time = Duration;
 
-/// A lane's number in the run.
+/// A lane's index in the run.
 pub type LaneIndex = usize;
 
-/// How items are shared out.
+/// How items are divided between lanes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Shares {
     /// Lanes pull chunks whose sizes follow their measured speed.
     Pulled,
-    /// Each lane gets so many items, at once.
+    /// Each lane gets a fixed number of items at once.
     Fixed(Vec<u64>),
 }
 
-/// What a lane is before anything was measured.
+/// The properties of a lane before anything is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LaneSpec {
-    /// How many chunks it has in flight at once, at most 16: two hide copies behind compute.
+    /// Maximum chunks in flight, up to 16. Two hide copies behind compute.
     pub depth: usize,
-    /// The most items that fit its memory, where that is known.
+    /// Maximum items that fit its memory, if known.
     pub max_items: Option<u64>,
-    /// Whether a chunk may never end, as a device's may. Plain code is waited for: nothing but the user's limit ends it.
+    /// Whether a chunk may never end, as on a GPU. A run waits for plain code on the processor, up to the user's limit.
     pub may_hang: bool,
-    /// Whether other lanes can steal what it has not begun of a chunk: it works item by item, and claims each before it
-    /// begins it.
+    /// Whether other lanes can steal the items of a chunk that it has not begun: it works item by item, and claims each item
+    /// before it begins it.
     pub divisible: bool,
-    /// How strong it is compared with the other lanes. It counts until something was measured.
+    /// Its strength relative to other lanes, used until something is measured.
     pub score: f64,
-    /// Seconds that each chunk costs beside its items. It counts until something was measured.
+    /// Overhead of a chunk in seconds, used until something is measured.
     pub launch_seconds: f64,
-    /// What earlier runs of the same task have shown. It counts until this run has shown better.
+    /// Measurements of earlier runs of the same task, used until this run has its own.
     pub expected: Option<Expected>,
 }
 
 impl Default for LaneSpec {
-    /// A device of which nothing is known, with one chunk in hand at a time.
+    /// An unknown device with one chunk in flight.
     fn default() -> Self {
         LaneSpec {
             depth: 1,
@@ -54,135 +54,134 @@ impl Default for LaneSpec {
     }
 }
 
-/// What earlier runs have shown of a lane.
+/// Measurements of a lane in earlier runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expected {
-    /// Time an item, in seconds, overhead included.
+    /// Seconds per item, overhead included.
     pub seconds_per_item: f64,
-    /// What a chunk costs beside its items, in seconds; nothing where all were of one size, so that it cannot be told.
+    /// Overhead of a chunk in seconds, or `None` if all chunks had the same size, so that it is unknown.
     pub overhead_seconds: Option<f64>,
-    /// The largest chunk that it finished, in items.
+    /// Items in the largest chunk that it finished.
     pub largest: f64,
 }
 
-/// What can be tuned. The defaults are good for runs from milliseconds to days.
+/// Settings of a run. The defaults suit runs from milliseconds to days.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// A chunk is to take at least this fraction of the expected time of the whole run: the price at the end.
-    pub shortest_fraction: f64,
-    /// What a lane has in hand is to take at most this fraction of the expected time of the whole run: the price of a
+    /// Minimum time of a chunk, as a fraction of the expected time of the run. It bounds the imbalance at the end.
+    pub min_fraction: f64,
+    /// Maximum time of all chunks in flight on a lane, as a fraction of the expected time of the run. It bounds the cost of a
     /// failure.
-    pub longest_fraction: f64,
-    /// A chunk may always take this long, however short the run.
-    pub longest_at_least: Duration,
-    /// A run of one lane that should take less than this is not cut, but for as many chunks as the lane has in hand.
-    pub whole_under: Duration,
-    /// A chunk is to take at least so many times the lane's overhead.
-    pub overheads: f64,
-    /// A lane's next chunk is at most so many times the largest that it has finished.
-    pub growth: f64,
-    /// A chunk whose items others have done meanwhile has hung when it goes on for this long after that,
+    pub max_fraction: f64,
+    /// A chunk may always take this long, even in a short run.
+    pub always_allowed: Duration,
+    /// A run of one lane that should take less than this is split into no more chunks than the lane can have in flight.
+    pub unsplit_under: Duration,
+    /// Minimum time of a chunk, as a multiple of the lane's overhead.
+    pub min_overheads: f64,
+    /// Maximum size of a lane's next chunk, as a multiple of the largest that it has finished.
+    pub max_growth: f64,
+    /// A chunk has hung if it goes on for this long after other lanes have done all of its items,
     pub hung_after: Duration,
-    /// and for so many times as long as the others took.
+    /// and for this many times as long as the other lanes took.
     pub hung_factor: f64,
-    /// Any chunk that takes this long has hung: the user's own limit. Where it is given, it is the only one.
-    pub limit: Option<Duration>,
-    /// Where every lane has a chunk in hand that may never end, the run ends with an error after this long without a
-    /// sign of life,
+    /// Maximum time of a chunk, set by the user. A chunk that takes longer has hung. If it is set, it is the only limit.
+    pub chunk_limit: Option<Duration>,
+    /// If every lane has a chunk in flight that may never end, the run fails after this long without the end of a chunk,
     pub silence: Duration,
-    /// and after so many times the longest chunk so far, or the time that a chunk in hand should take.
+    /// and after this many times the longest chunk so far, or the expected time of a chunk in flight.
     pub silence_factor: f64,
-    /// A run in which every lane is set aside waits this long for one of them to take work again.
+    /// If every lane is quarantined, the run fails after this long without one that takes work again.
     pub return_limit: Duration,
-    /// The first quarantine; each later one is twice as long.
-    pub cooldown: Duration,
-    /// No quarantine is longer than this.
-    pub longest_cooldown: Duration,
-    /// So often an idle lane looks whether another has become late.
-    pub look_again: Duration,
-    /// Whether an idle lane runs a copy of what a slower one would finish last.
-    pub rescue: bool,
-    /// A chunk of plain code that should take less than this is not rescued: it would be done before a rescue is.
+    /// Time of the first quarantine. Each later one is twice as long.
+    pub first_quarantine: Duration,
+    /// Maximum time of a quarantine.
+    pub max_quarantine: Duration,
+    /// Time between two checks of an idle lane for stragglers.
+    pub straggler_check: Duration,
+    /// Whether an idle lane runs a speculative copy of the chunk that would end last.
+    pub speculative_copies: bool,
+    /// A chunk of plain code that should take less than this gets no speculative copy: it would end before the copy does.
     pub exclusive_under: Duration,
-    /// The most items that the task is given at once. A chunk that other lanes can steal from may have more: its lane does
-    /// it in parts of at most so many, one after another. Where a part fails, the whole chunk is done again. `map_reduce`
-    /// over many items gives some more at once: those of a block, whose results are combined in a fixed order.
+    /// Maximum items per call of the task. A chunk that other lanes can steal from may have more: its lane runs it in parts,
+    /// one after another. If a part fails, the whole chunk is done again. `map_reduce` over many items rounds it up to a
+    /// block, whose results are combined in a fixed order.
     pub max_items: Option<u64>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            shortest_fraction: 0.002,
-            longest_fraction: 1.0 / 16.0,
-            longest_at_least: Duration::from_micros(200),
-            whole_under: Duration::from_micros(600),
-            overheads: 4.0,
-            growth: 8.0,
+            min_fraction: 0.002,
+            max_fraction: 1.0 / 16.0,
+            always_allowed: Duration::from_micros(200),
+            unsplit_under: Duration::from_micros(600),
+            min_overheads: 4.0,
+            max_growth: 8.0,
             hung_after: Duration::from_millis(500),
             hung_factor: 10.0,
-            limit: None,
+            chunk_limit: None,
             silence: Duration::from_secs(60),
             silence_factor: 100.0,
             return_limit: Duration::from_secs(30),
-            cooldown: Duration::from_millis(100),
-            longest_cooldown: Duration::from_millis(3_200),
-            look_again: Duration::from_millis(1),
-            rescue: true,
+            first_quarantine: Duration::from_millis(100),
+            max_quarantine: Duration::from_millis(3_200),
+            straggler_check: Duration::from_millis(1),
+            speculative_copies: true,
             exclusive_under: Duration::from_micros(250),
             max_items: None,
         }
     }
 }
 
-/// Why a chunk is run.
+/// Why a lane runs a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Its items were not tried before, or were given back.
     Work,
-    /// A slower lane has the same items in hand and would finish them later.
-    Rescue,
-    /// Another lane had these items in hand and had not begun them.
+    /// A speculative copy of items that another lane has in flight and would finish later.
+    Speculative,
+    /// Items of another lane's chunk that it had not begun.
     Steal,
-    /// To see whether a lane that failed is well again.
+    /// A small chunk that shows whether a lane that failed works again.
     Canary,
 }
 
 /// A contiguous range of items, handed to one lane at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// Its number, by which its end is told. Never used twice.
+    /// Its number, by which its end is reported. Never used twice.
     pub id: u64,
-    /// Who runs it.
+    /// The lane that runs it.
     pub lane: LaneIndex,
     /// The items.
     pub items: Range<u64>,
-    /// Why.
+    /// Why it runs.
     pub purpose: Purpose,
-    /// Whether no other lane will run any of these items while this chunk is in flight. Items that are stolen from it
-    /// are not its own any more.
+    /// Whether no other lane runs any of these items while this chunk is in flight. Stolen items leave the chunk.
     pub exclusive: bool,
-    /// The most of them that the task may be given at once.
+    /// Maximum items per call of the task.
     pub at_once: u64,
 }
 
-/// What a lane that has room is to do.
+/// What a lane that asked for work does next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// Run this.
+    /// Run this chunk.
     Run(Chunk),
-    /// Take items from the end of a chunk that its lane has not begun, and tell [`Run::stolen`](super::Run::stolen).
+    /// Take items that its lane has not begun from the end of a chunk, and report them with
+    /// [`Run::stolen`](super::Run::stolen).
     Steal {
         /// The chunk's number.
         from: u64,
-        /// Which part of the items that are not begun is to be taken.
-        part: f64,
-        /// The most items to take.
-        most: u64,
+        /// The fraction of the items that are not begun.
+        fraction: f64,
+        /// Maximum items to take.
+        max_items: u64,
     },
     /// Ask again when something has changed, and at this time at the latest.
     Wait {
-        /// When something changes by itself.
+        /// When something may change by itself.
         until: Option<Time>,
     },
     /// The run has ended.
@@ -192,24 +191,24 @@ pub enum Answer {
 /// What to do with a chunk's results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// All of them are the results of their items.
+    /// Accept all of them.
     Accept,
-    /// Those of these items are; those of the others were accepted from other lanes before.
+    /// Accept those of these items: those of the others were accepted from other lanes before.
     AcceptPart(Vec<Range<u64>>),
-    /// Other lanes' results were accepted before for all of the items: drop them.
+    /// Drop them: the results of all items were accepted from other lanes before.
     Drop,
 }
 
-/// What went wrong with a chunk, as far as it decides what comes next.
+/// The kind of a failure, which decides what comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// It did not fit: smaller ones may.
+    /// The chunk did not fit into memory: smaller ones may.
     TooLarge,
-    /// The lane is not to be trusted for now: lost, hung or wrong.
+    /// The device was lost, hung, or gave a wrong result: its lane is quarantined.
     Untrusted,
-    /// The lane cannot do this task at all.
+    /// The lane cannot run this task at all: it is retired.
     Unable,
-    /// The task itself failed: it would anywhere.
+    /// The task itself failed, and would fail on any lane.
     Task,
 }
 
@@ -219,7 +218,7 @@ impl From<&Error> for Failure {
             Severity::Shrink => Failure::TooLarge,
             Severity::Quarantine => Failure::Untrusted,
             Severity::Final if matches!(error, Error::Task { .. }) => Failure::Task,
-            // What a device cannot do or compile now, it cannot later in the run.
+            // What a device cannot do or compile now, it cannot do later in the run either.
             Severity::Final => Failure::Unable,
         }
     }
@@ -230,29 +229,29 @@ impl From<&Error> for Failure {
 pub enum Outcome {
     /// Every item has exactly one accepted result.
     Complete,
-    /// The task failed on one of these items.
+    /// The task failed on an item of this range.
     TaskFailed(Range<u64>),
-    /// No lane is left to trust.
+    /// Every lane has failed or is silent.
     NoLaneLeft,
-    /// It was ended from outside.
+    /// The caller stopped it.
     Stopped,
 }
 
-/// What was counted in a run, for one lane.
+/// The counters of one lane in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// Items whose accepted results are this lane's.
+    /// Items whose results were accepted from this lane.
     pub items: u64,
     /// Chunks that it finished, accepted or not.
     pub chunks: u64,
-    /// Chunks of it that failed and were given back.
+    /// Chunks that failed on it and were given back.
     pub retries: u64,
-    /// Chunks that it ran because another lane would have finished them later, and that were accepted.
-    pub rescues: u64,
-    /// Chunks that it took from what another lane had not begun.
+    /// Speculative copies of other lanes' chunks that it ran and whose results were accepted.
+    pub speculative: u64,
+    /// Chunks that it stole from other lanes.
     pub steals: u64,
     /// Chunks whose results were dropped.
     pub dropped: u64,
-    /// Times it was put into quarantine.
+    /// How often it was quarantined.
     pub quarantines: u64,
 }

@@ -1,6 +1,6 @@
-//! The decisions of one run: which lane does which items, and what happens when one fails.
+//! The decisions of one run: which lane does which items, and what happens when a lane fails.
 //!
-//! The README beside this file explains the events, the answers, stealing and rescues, verdicts, and the bound.
+//! The README beside this file explains the events, the answers, stealing, speculative copies, verdicts, and the bound.
 
 mod attempts;
 mod costs;
@@ -26,10 +26,10 @@ pub use self::{
         Answer, Chunk, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Settings, Shares, Tally,
         Time, Verdict,
     },
-    quarantine::State,
+    quarantine::LaneState,
 };
 
-/// The decisions of one run. Told what happened, it answers with what to do; it does nothing by itself.
+/// The decisions of one run: a state machine whose driver reports events and does what it answers.
 #[derive(Debug)]
 pub struct Run {
     settings: Settings,
@@ -38,47 +38,47 @@ pub struct Run {
     /// Whether more items may come.
     open: bool,
     lanes: Vec<Lane>,
-    /// Whether more lanes can be added, should these not be enough.
+    /// Whether lanes in reserve can be added.
     has_reserve: bool,
     tallies: Vec<Tally>,
-    /// Items that no lane has been given: everything from here on, and what was given back.
+    /// Items that are not handed out: everything from `next` on, and ranges that were given back.
     next: u64,
     returned: VecDeque<Range<u64>>,
     attempts: Attempts,
     done: u64,
     outcome: Option<Outcome>,
     adaptive: bool,
-    /// Whether all lanes run plain code that others can steal from, so that none of them has to be rescued.
+    /// Whether all lanes run plain code that others can steal from, so that no chunk needs a speculative copy.
     all_divisible: bool,
-    /// Of how many lanes the speed is known, and the items a second of all these together.
-    known_lanes: u32,
-    known_rate: f64,
-    /// When results were accepted last.
+    /// The number of lanes whose speed is known, and their items per second together.
+    measured_lanes: u32,
+    measured_rate: f64,
+    /// The time of the last accepted result.
     last_accepted: Time,
-    /// When a chunk ended last, less what the process stood still since; and the longest time from handing a chunk out to
-    /// its end.
-    last_sign: Time,
+    /// When a chunk ended last, moved forward by suspensions of the process since; and the longest time from handing a
+    /// chunk out to its end.
+    last_chunk_end: Time,
     longest_chunk: Duration,
-    /// When it is looked next whether a chunk may have hung.
-    next_suspicion: Time,
-    /// When it is looked next whether a chunk holds up the run with dear items.
-    next_look_for_dear: Time,
-    /// Since when no lane is healthy, where none is.
-    nobody_since: Option<Time>,
+    /// When to check next whether a chunk may have hung.
+    next_hang_check: Time,
+    /// When to check next whether a chunk with expensive items holds up the run.
+    next_expensive_check: Time,
+    /// Since when no lane is healthy, if none is.
+    no_healthy_since: Option<Time>,
     tail: Tail,
 }
 
-/// What the bound of a run is made of.
+/// The two times that bound the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tail {
     /// When the last item was handed out.
     pub drained: Option<Time>,
-    /// The longest time for which items that were in flight then had been, or were to be, in flight.
+    /// The longest time in flight of any item that was in flight at that moment.
     pub longest: Duration,
 }
 
 impl Run {
-    /// A run over so many items.
+    /// Creates a run over this many items.
     pub fn new(items: u64, lanes: &[LaneSpec], strategy: &Shares, settings: Settings) -> Self {
         let mut run = Run {
             settings,
@@ -95,14 +95,14 @@ impl Run {
             outcome: None,
             adaptive: *strategy == Shares::Pulled,
             all_divisible: true,
-            known_lanes: 0,
-            known_rate: 0.0,
+            measured_lanes: 0,
+            measured_rate: 0.0,
             last_accepted: Time::ZERO,
-            last_sign: Time::ZERO,
-            next_suspicion: Time::ZERO,
-            next_look_for_dear: Time::ZERO,
+            last_chunk_end: Time::ZERO,
+            next_hang_check: Time::ZERO,
+            next_expensive_check: Time::ZERO,
             longest_chunk: Duration::ZERO,
-            nobody_since: None,
+            no_healthy_since: None,
             tail: Tail::default(),
         };
         run.add_lanes(lanes);
@@ -121,37 +121,37 @@ impl Run {
         run
     }
 
-    /// Adds lanes, which take part from now on: those that were in reserve.
+    /// Adds the lanes that were in reserve.
     pub fn add_lanes(&mut self, lanes: &[LaneSpec]) {
-        // The user's limit is one of chunks, so where there is one they stay small.
-        let in_parts = self.adaptive && self.settings.limit.is_none();
+        // The user's limit applies to a chunk, so with a limit chunks stay small.
+        let in_parts = self.adaptive && self.settings.chunk_limit.is_none();
         for spec in lanes {
             let lane = Lane::new(spec, self.settings.max_items, in_parts);
             self.all_divisible &= spec.divisible && !spec.may_hang;
-            self.known_lanes += u32::from(lane.pace.is_some());
-            self.known_rate += lane.pace.map_or(0.0, |pace| pace.each.recip());
+            self.measured_lanes += u32::from(lane.pace.is_some());
+            self.measured_rate += lane.pace.map_or(0.0, |pace| pace.each.recip());
             self.lanes.push(lane);
             self.tallies.push(Tally::default());
         }
         self.has_reserve = false;
         if !lanes.is_empty() {
-            self.nobody_since = None;
+            self.no_healthy_since = None;
         }
     }
 
-    /// The same run, which does not end for want of lanes before those in reserve were [added](Run::add_lanes).
+    /// Returns the run with a reserve: it does not end for lack of lanes before the reserve was [added](Run::add_lanes).
     pub fn with_reserve(mut self) -> Self {
         self.has_reserve = true;
         self
     }
 
-    /// The same, with items that cost unlike amounts.
+    /// Returns the run with unequal costs of its items.
     pub fn with_costs(mut self, costs: Costs) -> Self {
         self.costs = costs;
         self
     }
 
-    /// A run whose items come one after another: more can be added until it is closed.
+    /// Creates a run whose items arrive one after another: more can be added until it is closed.
     pub fn open(lanes: &[LaneSpec], settings: Settings) -> Self {
         let mut run = Run::new(0, lanes, &Shares::Pulled, settings);
         run.open = true;
@@ -159,7 +159,7 @@ impl Run {
         run
     }
 
-    /// So many more items have come.
+    /// Adds items that have arrived.
     pub fn grow(&mut self, items: u64) {
         self.items += items;
         if items > 0 {
@@ -167,13 +167,13 @@ impl Run {
         }
     }
 
-    /// No more items will come.
+    /// Declares that no more items will arrive.
     pub fn close(&mut self) {
         self.open = false;
         self.complete();
     }
 
-    /// Ends the run, whatever is in flight.
+    /// Ends the run, even with chunks in flight.
     pub fn stop(&mut self) {
         self.outcome.get_or_insert(Outcome::Stopped);
     }
@@ -184,7 +184,7 @@ impl Run {
         }
     }
 
-    /// What a lane has shown, for the next run of the same task. Nothing where it finished no chunk.
+    /// What was measured of a lane, for the next run of the same task. `None` if it finished no chunk.
     pub fn learned(&self, lane: LaneIndex) -> Option<Expected> {
         self.lanes[lane].learned()
     }
@@ -194,17 +194,17 @@ impl Run {
         self.outcome.as_ref()
     }
 
-    /// What was counted, a lane each.
+    /// The counters of each lane.
     pub fn tallies(&self) -> &[Tally] {
         &self.tallies
     }
 
-    /// How a lane stands.
-    pub fn state(&self, lane: LaneIndex) -> State {
+    /// A lane's state.
+    pub fn state(&self, lane: LaneIndex) -> LaneState {
         self.lanes[lane].quarantine.state
     }
 
-    /// A lane's measured rate in items a second, once it is known.
+    /// A lane's measured rate in items per second, once it is known.
     pub fn rate(&self, lane: LaneIndex) -> Option<f64> {
         self.lanes[lane].rate()
     }
@@ -214,25 +214,25 @@ impl Run {
         self.done
     }
 
-    /// When the last item was handed out, and for how long items that were in flight then were in flight at most. A run
-    /// that is complete ended at most that long after that moment.
+    /// When the last item was handed out, and the longest time in flight of the items in flight then. A complete run ended
+    /// at most that long after that moment.
     pub fn tail(&self) -> Tail {
         self.tail
     }
 
-    /// When results were accepted last.
+    /// The time of the last accepted result.
     pub fn last_accepted(&self) -> Time {
         self.last_accepted
     }
 
-    /// Whether every item has been given to a lane: what is left is in flight.
+    /// Whether every item is handed out: the rest is in flight.
     pub fn is_drained(&self) -> bool {
         self.next >= self.items
             && self.returned.is_empty()
             && (self.adaptive || self.lanes.iter().all(|lane| lane.share.is_none()))
     }
 
-    /// Notes whether every item has been handed out by now.
+    /// Records when every item was handed out.
     fn note_drained(&mut self, now: Time) {
         match (self.is_drained(), self.tail.drained) {
             (true, None) => self.tail.drained = Some(now),
@@ -241,25 +241,25 @@ impl Run {
         }
     }
 
-    /// A lane has room for at most so many items at once.
+    /// Limits a lane to chunks of at most this many items.
     pub fn limit(&mut self, lane: LaneIndex, max_items: u64) {
         self.lanes[lane].limit(max_items);
     }
 
-    /// A chunk was done in so many parts, each of which counts as one.
+    /// Counts the parts of a chunk as chunks.
     pub fn done_in_parts(&mut self, lane: LaneIndex, parts: u64) {
         self.tallies[lane].chunks += parts.saturating_sub(1);
     }
 
-    /// A lane that may have room asks what to do.
+    /// A lane asks for work.
     pub fn ask(&mut self, lane: LaneIndex, now: Time) -> Answer {
         if self.outcome.is_some() {
             return Answer::Ended;
         }
         self.lanes[lane].has_asked = true;
-        if !self.lanes[lane].has_room(now) {
+        if !self.lanes[lane].can_take_chunk(now) {
             let until = match self.state(lane) {
-                State::Quarantined { until } if until > now => Some(until),
+                LaneState::Quarantined { until } if until > now => Some(until),
                 _ => None,
             };
             return Answer::Wait { until };
@@ -267,16 +267,16 @@ impl Run {
         if !self.lanes[lane].is_healthy() {
             self.lanes[lane].on_trial = true;
         }
-        if now >= self.next_suspicion
-            && let Some(chunk) = self.copy_suspect(lane, now)
+        if now >= self.next_hang_check
+            && let Some(chunk) = self.copy_suspected_hang(lane, now)
         {
             return Answer::Run(chunk);
         }
-        if let Some(steal) = self.steal_dear(lane, now) {
+        if let Some(steal) = self.steal_expensive(lane, now) {
             return steal;
         }
         if !self.is_drained() {
-            // A lane that would be done with its part later than the others with everything leaves it to them.
+            // A lane that would finish its part after the others have finished everything leaves it to them.
             let Some(size) = self.size_for(lane, now) else {
                 if self.lanes[lane].in_flight > 0 {
                     // It asks again when a chunk of its own ends.
@@ -284,7 +284,7 @@ impl Run {
                 }
                 let item = self.lanes[lane].pace.map_or(0.0, |pace| pace.time_of(1.0));
                 let soon = now.saturating_add(seconds((item / 8.0).clamp(5e-5, 1e3)));
-                return Answer::Wait { until: Some(soon.min(self.look_again(now))) };
+                return Answer::Wait { until: Some(soon.min(self.next_straggler_check(now))) };
             };
             if let Some(items) = self.take(lane, size, now) {
                 let purpose = if self.lanes[lane].on_trial { Purpose::Canary } else { Purpose::Work };
@@ -296,26 +296,26 @@ impl Run {
         self.ask_idle(lane, now)
     }
 
-    /// When a lane that waits looks again whether another has become late.
-    fn look_again(&self, now: Time) -> Time {
-        now.saturating_add(self.settings.look_again.max(now / 200))
+    /// When an idle lane checks again for stragglers.
+    fn next_straggler_check(&self, now: Time) -> Time {
+        now.saturating_add(self.settings.straggler_check.max(now / 200))
     }
 
-    /// A chunk has ended well, at once after it began; it kept its lane busy for so long.
+    /// A chunk has ended without an error, in a lane with one chunk in flight.
     pub fn finished(&mut self, chunk: u64, took: Duration, now: Time) -> Verdict {
         self.ended(chunk, took, took, now)
     }
 
-    /// A chunk has ended well. It kept its lane busy for so long, and so long is it since it was handed out: more, where
-    /// the lane was busy with another one too.
+    /// A chunk has ended without an error. It kept its lane busy for `took`, and was handed out `latency` ago, which is more
+    /// if the lane was also busy with another chunk.
     pub fn ended(&mut self, chunk: u64, took: Duration, latency: Duration, now: Time) -> Verdict {
         let Some(attempt) = self.attempts.get(chunk) else {
-            // Its lane was set aside, and its items are in other hands or done.
+            // Its lane was set aside, and its items were given back.
             return Verdict::Drop;
         };
-        self.last_sign = now;
+        self.last_chunk_end = now;
         self.longest_chunk = self.longest_chunk.max(latency);
-        if attempt.lost.is_some() {
+        if attempt.superseded.is_some() {
             if let Some((attempt, _)) = self.attempts.remove(chunk) {
                 self.tallies[attempt.lane].dropped += 1;
                 self.end(&attempt, took, latency, now);
@@ -327,7 +327,7 @@ impl Run {
         let count = len_of(&attempt.open);
         let tally = &mut self.tallies[attempt.lane];
         tally.items += count;
-        tally.rescues += u64::from(attempt.rescue);
+        tally.speculative += u64::from(attempt.speculative);
         if self.tail.drained.is_some_and(|drained| attempt.since <= drained) {
             self.tail.longest = self.tail.longest.max(now.saturating_sub(attempt.since));
         }
@@ -340,35 +340,35 @@ impl Run {
         }
     }
 
-    /// A chunk is out of its lane's hands, in good order.
+    /// Updates the lane of a chunk that ended without an error.
     fn end(&mut self, attempt: &Attempt, took: Duration, latency: Duration, now: Time) {
         self.tallies[attempt.lane].chunks += 1;
         let lane = &mut self.lanes[attempt.lane];
         lane.end(attempt.cost, now);
         self.learn(attempt.lane, attempt.cost, took, latency);
         let lane = &mut self.lanes[attempt.lane];
-        if self.settings.limit.is_some_and(|limit| latency < limit / 4) {
+        if self.settings.chunk_limit.is_some_and(|limit| latency < limit / 4) {
             lane.max_within_limit = lane.max_within_limit.saturating_mul(2);
         }
         if attempt.canary {
             lane.on_trial = false;
-            lane.quarantine.state = State::Healthy;
-            self.nobody_since = None;
+            lane.quarantine.state = LaneState::Healthy;
+            self.no_healthy_since = None;
         }
     }
 
-    /// A lane has shown what a chunk of so much cost takes it.
+    /// Learns from the time that a chunk of this cost took a lane.
     fn learn(&mut self, lane: LaneIndex, cost: f64, took: Duration, latency: Duration) {
         let lane = &mut self.lanes[lane];
         let before = lane.pace;
         lane.learn(cost, took, latency);
         if let Some(pace) = lane.pace {
-            self.known_lanes += u32::from(before.is_none());
-            self.known_rate += pace.each.recip() - before.map_or(0.0, |before| before.each.recip());
+            self.measured_lanes += u32::from(before.is_none());
+            self.measured_rate += pace.each.recip() - before.map_or(0.0, |before| before.each.recip());
         }
     }
 
-    /// Hands items to a lane. Where they are a part of a chunk that another lane goes on with, that is the parent.
+    /// Hands items to a lane. A speculative copy of a part of a chunk has that chunk as its parent.
     fn hand_out(
         &mut self,
         lane: LaneIndex,
@@ -379,7 +379,7 @@ impl Run {
     ) -> Chunk {
         let cost = self.costs.of(&items);
         let mut attempt = Attempt::new(lane, items.clone(), cost, now);
-        attempt.rescue = purpose == Purpose::Rescue;
+        attempt.speculative = purpose == Purpose::Speculative;
         attempt.canary = self.lanes[lane].on_trial;
         attempt.divisible = self.lanes[lane].divisible && len(&items) > 1;
         attempt.exclusive = parent.is_none() && !attempt.canary && self.may_be_exclusive(lane, cost);
@@ -398,7 +398,7 @@ fn len(items: &Range<u64>) -> u64 {
     items.end - items.start
 }
 
-/// A time of so many seconds; none for less than that, and some decades for what is too long.
+/// Converts seconds to a time: zero for negative numbers and NaN, and some decades for numbers that are too large.
 fn seconds(seconds: f64) -> Duration {
     let longest = Duration::from_secs(1_000_000_000);
     let other = if seconds > 0.0 { longest } else { Duration::ZERO };

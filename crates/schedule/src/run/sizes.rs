@@ -1,25 +1,25 @@
-//! How large a lane's next chunk is, and which items it has.
+//! The size of a lane's next chunk, and its items.
 
 use std::{ops::Range, time::Duration};
 
 use super::{
     LaneIndex, Run, Time,
-    health::NOT_READY_AFTER,
+    health::ABANDON_SHARE_AFTER,
     lane::{Lane, Pace},
     len,
 };
 
-/// A lane whose chunks cost less than this, in seconds beside their items, gets many small ones,
+/// A lane whose chunks have less overhead than this, in seconds, gets many small ones,
 const CHEAP_CHUNK: f64 = 100e-6;
-/// of so many times what they cost.
+/// of this many times their overhead.
 const ENOUGH_OVERHEADS: f64 = 24.0;
 
-/// What should take less than this is not divided: handing it to another lane takes as long.
-pub(super) const LEAST_STOLEN: Duration = Duration::from_micros(20);
+/// Work that should take less than this is not divided: handing it to another lane takes as long.
+pub(super) const MIN_STEAL: Duration = Duration::from_micros(20);
 
 impl Run {
-    /// What relates scores to times: seconds an item for a lane of score 1, by what those lanes have shown that are
-    /// known. Nothing where no lane is known, or all are, so that it is not needed.
+    /// Seconds per item for a lane of score 1, from the lanes whose pace is known. `None` if no lane's pace is known, or all
+    /// are, so that it is not needed.
     pub(super) fn seconds_per_score(&self) -> Option<f64> {
         if self.lanes.iter().all(|it| it.pace.is_some()) {
             return None;
@@ -29,13 +29,13 @@ impl Run {
         (count > 0).then(|| sum / f64::from(count))
     }
 
-    /// What a chunk costs a lane: what it has shown, or what its score says beside what others have shown.
+    /// A lane's pace: measured, or estimated from its score and the pace of other lanes.
     pub(super) fn pace_of(&self, lane: &Lane, seconds_per_score: Option<f64>) -> Option<Pace> {
         lane.pace.or_else(|| Some(lane.guess(seconds_per_score?)))
     }
 
-    /// How much a lane's next chunk should cost. Nothing where the other lanes will be done with everything before this
-    /// one is done with a single item.
+    /// The cost of a lane's next chunk. `None` if the other lanes will finish everything before this one finishes a single
+    /// item.
     pub(super) fn size_for(&self, lane: LaneIndex, now: Time) -> Option<f64> {
         let it = &self.lanes[lane];
         let settings = &self.settings;
@@ -47,7 +47,7 @@ impl Run {
         if !self.adaptive {
             return Some(f64::INFINITY);
         }
-        // Where many chunks of the largest size are left, that is the size.
+        // While many chunks of the largest size are left, that is the size.
         let many = it.max_items.saturating_mul(8 * self.lanes.len() as u64);
         if self.items.saturating_sub(self.next) > many && it.pace.is_some() {
             return Some(it.max_items as f64);
@@ -58,7 +58,7 @@ impl Run {
         let scale = self.seconds_per_score();
         let Some(pace) = self.pace_of(it, scale) else { return Some(first) };
         let horizon = self.horizon(left, scale, now);
-        // Seconds that this lane should work on what is left for all to be done together, without the chunk's own cost.
+        // Seconds that this lane should work on the rest for all lanes to end together, without the chunk's overhead.
         let share = horizon - it.backlog(pace, now) - pace.overhead;
         if share < pace.each && self.is_sooner_elsewhere(lane, pace, scale, now) {
             return None;
@@ -67,13 +67,12 @@ impl Run {
             return Some(first);
         }
         let whole = self.whole_at(self.rate_of_all(scale).max(pace.each.recip()));
-        // Smaller chunks share the end better, and each costs its overhead: where the two balance.
+        // Smaller chunks balance the end better, and each costs its overhead: the size at which the two are equal.
         let balanced = (10.0 * pace.overhead * horizon).sqrt().min(share.max(0.0));
         let depth = it.depth as f64;
-        let mut shortest = (whole * settings.shortest_fraction).max(pace.overhead * settings.overheads);
-        let mut longest =
-            (whole * settings.longest_fraction / depth).max(settings.longest_at_least.as_secs_f64());
-        // Where chunks cost next to nothing, larger ones gain nothing, and dear items may hide in them.
+        let mut shortest = (whole * settings.min_fraction).max(pace.overhead * settings.min_overheads);
+        let mut longest = (whole * settings.max_fraction / depth).max(settings.always_allowed.as_secs_f64());
+        // If chunks cost next to nothing, larger ones gain nothing, and may contain expensive items.
         if it.depth == 1 && !it.divisible && it.knows_overhead() && pace.overhead < CHEAP_CHUNK {
             shortest = shortest.max(pace.overhead * ENOUGH_OVERHEADS);
             longest = shortest;
@@ -81,91 +80,88 @@ impl Run {
             shortest = shortest.max(balanced);
             longest = longest.max(shortest);
         }
-        // Half of what remains, so that what turns out to be slower than expected can still be made up for; what others
-        // can steal from needs no such care.
+        // Half of the rest, so that a chunk that takes longer than expected can still be made up for. A chunk that others can
+        // steal from needs no reserve.
         let wanted = if it.divisible { horizon } else { horizon / 2.0 / depth };
         let mut time = wanted.clamp(shortest.min(longest), longest);
         if share > 0.0 && share < time + shortest / 2.0 {
             time = share;
         }
-        // Where no lane is there to share with, chunks need not become small, and a short run needs only one for each
-        // that the lane has in hand.
+        // With one lane, chunks need not become small, and a short run needs only as many as the lane has in flight.
         if self.lanes.len() == 1 && !self.open {
-            let is_short = whole < settings.whole_under.as_secs_f64();
+            let is_short = whole < settings.unsplit_under.as_secs_f64();
             let longest = if is_short { longest.max(whole / depth) } else { longest };
             let rest = left * pace.each;
             time = if rest <= longest * 1.5 { rest } else { longest };
         }
-        // Handing out less takes longer than doing it, and others can steal the rest.
+        // Handing out less takes longer than computing it, and others can steal the rest.
         if it.divisible {
-            time = time.max(LEAST_STOLEN.as_secs_f64().min(left * pace.each));
+            time = time.max(MIN_STEAL.as_secs_f64().min(left * pace.each));
         }
-        // The user's limit is for a chunk, which may take longer than expected.
-        if let Some(limit) = settings.limit {
+        // The chunk may take longer than expected, so it should take a quarter of the user's limit.
+        if let Some(limit) = settings.chunk_limit {
             time = time.min(limit.as_secs_f64() / 4.0);
         }
-        let mut grown = (it.largest * settings.growth).max(first);
-        // A core does items one after another: what takes it long has dear items, and twice as many of them show what a
-        // chunk costs beside its items.
+        let mut grown = (it.largest * settings.max_growth).max(first);
+        // A core runs items one after another: a chunk that takes long has expensive items, and one of twice the size shows
+        // the overhead of a chunk.
         if it.depth == 1 && !it.divisible && !it.knows_overhead() {
             grown = grown.min((it.largest * 2.0).max(CHEAP_CHUNK * ENOUGH_OVERHEADS / pace.each)).max(first);
         }
-        // A short run may be nothing but overhead. A lane that has only ever done chunks of one size cannot tell.
-        let tries = !it.knows_overhead() && whole < settings.longest_at_least.as_secs_f64();
+        // A short run may be nothing but overhead, which is unknown while all chunks had the same size.
+        let tries = !it.knows_overhead() && whole < settings.always_allowed.as_secs_f64();
         let least = if tries { it.largest * 2.0 } else { 1.0 };
         Some((time / pace.each).min(grown).max(least))
     }
 
-    /// How much a chunk should cost where all lanes run plain code that others can steal from, and this one is about as
-    /// fast as the others: an equal part of what is left. It looks at no other lane, since many cores ask at once in short
-    /// runs, and what another core has written takes long to read. Nothing where the lanes are not so.
+    /// The cost of a chunk if all lanes run plain code that others can steal from, and this lane is about as fast as the
+    /// others: an equal part of the rest. `None` otherwise. It reads no other lane, since many cores ask at once in short runs,
+    /// and reading what another core has written takes long.
     fn size_among_alike(&self, lane: &Lane, left: f64, first: f64) -> Option<f64> {
         const ALIKE: f64 = 4.0;
-        let is_simple = self.all_share_freely() && self.lanes.len() > 1 && self.known_rate > 0.0;
+        let is_simple = self.all_share_freely() && self.lanes.len() > 1 && self.measured_rate > 0.0;
         let own = lane.pace.filter(|_| is_simple)?.each.recip();
-        let mean = self.known_rate / f64::from(self.known_lanes.max(1));
+        let mean = self.measured_rate / f64::from(self.measured_lanes.max(1));
         if own * ALIKE < mean {
             return None;
         }
         let all = mean * self.lanes.len() as f64;
         let whole = self.whole_at(all);
-        let longest =
-            (whole * self.settings.longest_fraction).max(self.settings.longest_at_least.as_secs_f64());
-        let time = (left / all).min(longest).max(LEAST_STOLEN.as_secs_f64().min(left / own));
-        Some((time * own).min((lane.largest * self.settings.growth).max(first)).max(1.0))
+        let longest = (whole * self.settings.max_fraction).max(self.settings.always_allowed.as_secs_f64());
+        let time = (left / all).min(longest).max(MIN_STEAL.as_secs_f64().min(left / own));
+        Some((time * own).min((lane.largest * self.settings.max_growth).max(first)).max(1.0))
     }
 
-    /// Whether every lane runs plain code that any other may steal from, and no limit of the user's ends a chunk.
+    /// Whether every lane runs plain code that any other may steal from, without the user's limit for a chunk.
     pub(super) fn all_share_freely(&self) -> bool {
-        self.all_divisible && self.adaptive && self.settings.limit.is_none()
+        self.all_divisible && self.adaptive && self.settings.chunk_limit.is_none()
     }
 
-    /// Seconds that the whole run takes at so many items a second. Of a run without a known end it is what is known and
-    /// not done yet.
+    /// Seconds that the whole run takes at this many items per second; of an open run, the known items that are not done.
     fn whole_at(&self, rate: f64) -> f64 {
         if self.open { (self.items - self.done) as f64 / rate } else { self.items as f64 / rate }
     }
 
-    /// The size of a chunk for a lane of which nothing is known: so small that even a lane a thousand times slower than
-    /// the others does not hold up the run with it. What others can steal from may be larger.
+    /// The size of a chunk for a lane of unknown speed: so small that even a lane a thousand times slower than the others does
+    /// not hold up the run. A chunk that others can steal from may be larger.
     pub(super) fn first_chunk(&self, lane: &Lane) -> f64 {
         let parts = self.lanes.len() as u64 * if lane.divisible { 64 } else { 4096 };
         let parts = if lane.divisible { parts } else { parts.max(100_000) };
         (self.items / parts).max(1) as f64
     }
 
-    /// The cost of the items that no lane has been given.
+    /// The cost of the items that are not handed out.
     pub(super) fn unclaimed_cost(&self) -> f64 {
         let returned: f64 = self.returned.iter().map(|items| self.costs.of(items)).sum();
         let new = if self.next < self.items { self.costs.of(&(self.next..self.items)) } else { 0.0 };
         new + returned
     }
 
-    /// Seconds until so much more work would be done if all healthy lanes ended together, each after what it has in
-    /// hand. A lane that is busy for longer than that does nothing of it.
+    /// Seconds until this much more work is done if all healthy lanes end together, each after its chunks in flight. A lane
+    /// that is busy for longer takes no part.
     fn horizon(&self, left: f64, scale: Option<f64>, now: Time) -> f64 {
         let mut horizon = f64::INFINITY;
-        // Each round leaves out lanes that would begin too late; without them all end sooner.
+        // Each round leaves out lanes that would begin too late, which makes the others end sooner.
         for _ in 0..8 {
             let (mut rate, mut work) = (0.0, left);
             for it in self.lanes.iter().filter(|it| it.is_healthy()) {
@@ -184,10 +180,9 @@ impl Run {
         horizon
     }
 
-    /// Whether the other lanes, busy as they are, will be done with all items that are left before this one would be with
-    /// a single one.
+    /// Whether the other lanes will finish all items that are not handed out before this one would finish a single one.
     fn is_sooner_elsewhere(&self, lane: LaneIndex, pace: Pace, scale: Option<f64>, now: Time) -> bool {
-        // Clearly before: of lanes that are alike, each would otherwise leave it to the others.
+        // Clearly before: of equal lanes, each would otherwise leave the item to the others.
         let end = (self.lanes[lane].backlog(pace, now) + pace.time_of(1.0)) * (1.0 - 1e-6);
         let returned: u64 = self.returned.iter().map(len).sum();
         let left = (self.items.saturating_sub(self.next) + returned) as f64;
@@ -196,7 +191,7 @@ impl Run {
             if it.is_healthy()
                 && let Some(pace) = self.pace_of(it, scale)
             {
-                // One whose device is still made ready may take as long again as it has taken.
+                // A device that is still being prepared may take as long again as it has taken.
                 let wait = if it.has_asked { it.backlog(pace, now) } else { now.as_secs_f64() };
                 let time = end - wait - pace.overhead;
                 done += (time / pace.each).floor().max(0.0);
@@ -208,13 +203,13 @@ impl Run {
         false
     }
 
-    /// Items a second of all healthy lanes together. Those of which nothing can be told are taken to be like the others.
+    /// Items per second of all healthy lanes together. Lanes of unknown speed are estimated from the others.
     pub(super) fn rate_of_all(&self, scale: Option<f64>) -> f64 {
         let healthy = self.lanes.iter().filter(|it| it.is_healthy());
         healthy.filter_map(|it| it.rate().or_else(|| Some(self.pace_of(it, scale)?.each.recip()))).sum()
     }
 
-    /// Takes items for a lane: what was given back first, then its share of a fixed split, then new ones.
+    /// Takes items for a lane: returned ones first, then its share of a fixed split, then new ones.
     pub(super) fn take(&mut self, lane: LaneIndex, size: f64, now: Time) -> Option<Range<u64>> {
         let most = self.lanes[lane].max_items.min(self.lanes[lane].max_within_limit);
         if let Some(items) = self.returned.pop_front() {
@@ -227,8 +222,8 @@ impl Run {
             return Some(share.start..middle);
         }
         if self.next >= self.items {
-            // A lane that is set aside does not ask for its share, and one that is not ready may never.
-            let is_orphan = |it: &Lane| !it.is_healthy() || (!it.has_asked && now >= NOT_READY_AFTER);
+            // A lane that is set aside does not ask for its share, and one that is not ready may never ask.
+            let is_orphan = |it: &Lane| !it.is_healthy() || (!it.has_asked && now >= ABANDON_SHARE_AFTER);
             let orphan = self.lanes.iter().position(|it| it.share.is_some() && is_orphan(it))?;
             let share = self.lanes[orphan].share.take()?;
             let end = share.end;
@@ -240,7 +235,7 @@ impl Run {
         Some(new.start..end)
     }
 
-    /// A range up to an end, and at most so many of it; the rest is given back.
+    /// Cuts a range at `end`, and to at most `most` items. The rest is given back.
     fn cut(&mut self, items: Range<u64>, end: u64, most: u64) -> Range<u64> {
         let middle = end.min(items.start.saturating_add(most)).min(items.end);
         if middle < items.end {
@@ -249,11 +244,11 @@ impl Run {
         items.start..middle
     }
 
-    /// Whether a chunk can be left to its lane alone: it cannot be given up on meanwhile, and no other lane could be done
-    /// with its items much sooner, but for those that it can steal.
+    /// Whether a chunk can be exclusive to its lane: the run cannot give up on it, and no other lane could finish its items
+    /// much sooner, except items that it can steal.
     pub(super) fn may_be_exclusive(&self, lane: LaneIndex, cost: f64) -> bool {
         let it = &self.lanes[lane];
-        let alone = !it.may_hang && it.depth == 1 && self.settings.limit.is_none();
+        let alone = !it.may_hang && it.depth == 1 && self.settings.chunk_limit.is_none();
         let brief = self.settings.exclusive_under.as_secs_f64();
         alone && (self.all_divisible || it.pace.is_some_and(|pace| pace.time_of(cost) < brief))
     }

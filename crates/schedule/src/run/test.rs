@@ -30,8 +30,8 @@ fn no_items_and_no_lanes_end_at_once() {
     let mut nothing = Run::new(0, &[ONE_AT_A_TIME], &Shares::Pulled, Settings::default());
     assert_eq!(nothing.outcome(), Some(&Outcome::Complete));
     assert_eq!(nothing.ask(0, ms(0)), Answer::Ended);
-    let nobody = Run::new(5, &[], &Shares::Pulled, Settings::default());
-    assert_eq!(nobody.outcome(), Some(&Outcome::NoLaneLeft));
+    let without_lanes = Run::new(5, &[], &Shares::Pulled, Settings::default());
+    assert_eq!(without_lanes.outcome(), Some(&Outcome::NoLaneLeft));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_share_that_does_not_fit_at_once_stays_its_lanes_own() {
 }
 
 #[test]
-fn a_late_chunk_is_copied_from_its_far_end_and_each_item_is_accepted_once() {
+fn a_straggler_is_copied_from_its_end_and_each_item_is_accepted_once() {
     let shares = Shares::Fixed(vec![8, 1]);
     let mut run = Run::new(9, &[ONE_AT_A_TIME; 2], &shares, Settings::default());
     let slow = run_of(run.ask(0, ms(0)));
@@ -65,16 +65,16 @@ fn a_late_chunk_is_copied_from_its_far_end_and_each_item_is_accepted_once() {
     assert_eq!((slow.items.clone(), quick.items.clone()), (0..8, 8..9));
     assert_eq!(run.finished(quick.id, ms(1), ms(1)), Verdict::Accept);
     assert!(matches!(run.ask(1, ms(2)), Answer::Wait { .. }), "it should take eight milliseconds");
-    let rescue = run_of(run.ask(1, ms(20)));
-    assert_eq!((rescue.items.clone(), rescue.purpose), (4..8, Purpose::Rescue));
-    assert_eq!(run.finished(rescue.id, ms(4), ms(24)), Verdict::Accept);
-    let rescue = run_of(run.ask(1, ms(24)));
-    assert_eq!(rescue.items, 2..4);
+    let copy = run_of(run.ask(1, ms(20)));
+    assert_eq!((copy.items.clone(), copy.purpose), (4..8, Purpose::Speculative));
+    assert_eq!(run.finished(copy.id, ms(4), ms(24)), Verdict::Accept);
+    let copy = run_of(run.ask(1, ms(24)));
+    assert_eq!(copy.items, 2..4);
     let part = Verdict::AcceptPart(std::iter::once(0..4).collect());
     assert_eq!(run.finished(slow.id, ms(26), ms(26)), part);
     assert_eq!(run.outcome(), Some(&Outcome::Complete));
-    assert_eq!(run.finished(rescue.id, ms(4), ms(28)), Verdict::Drop);
-    assert_eq!((run.tallies()[1].rescues, run.tallies()[1].dropped), (1, 1));
+    assert_eq!(run.finished(copy.id, ms(4), ms(28)), Verdict::Drop);
+    assert_eq!((run.tallies()[1].speculative, run.tallies()[1].dropped), (1, 1));
 }
 
 #[test]
@@ -90,12 +90,12 @@ fn as_many_items_as_lanes_are_each_done_once() {
                 "the others take as long, by all that is known"
             );
         }
-        assert_eq!(run_of(run.ask(0, ms(700))).purpose, Purpose::Rescue, "and now they are late");
+        assert_eq!(run_of(run.ask(0, ms(700))).purpose, Purpose::Speculative, "and now they are late");
     }
 }
 
 #[test]
-fn a_lane_takes_no_more_of_a_rescue_than_fits_it() {
+fn a_speculative_copy_has_no_more_items_than_fit_its_lane() {
     let small = LaneSpec { max_items: Some(2), ..ONE_AT_A_TIME };
     let mut run = Run::new(9, &[ONE_AT_A_TIME, small], &Shares::Fixed(vec![8, 1]), Settings::default());
     let _slow = run_of(run.ask(0, ms(0)));
@@ -106,15 +106,17 @@ fn a_lane_takes_no_more_of_a_rescue_than_fits_it() {
 }
 
 #[test]
-fn what_is_not_begun_is_stolen_and_what_is_begun_is_not() {
+fn only_items_that_are_not_begun_are_stolen() {
     let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
     let mut run = Run::new(64, &[plain; 2], &Shares::Fixed(vec![60, 4]), Settings::default());
     let long = run_of(run.ask(0, ms(0)));
     let short = run_of(run.ask(1, ms(0)));
     run.adaptive = true;
     run.finished(short.id, ms(4), ms(4));
-    let Answer::Steal { from, part, .. } = run.ask(1, ms(4)) else { panic!("there is something to steal") };
-    assert_eq!((from, part), (long.id, 0.5));
+    let Answer::Steal { from, fraction, .. } = run.ask(1, ms(4)) else {
+        panic!("there is something to steal")
+    };
+    assert_eq!((from, fraction), (long.id, 0.5));
     let Answer::Run(stolen) = run.stolen(1, from, Some(32..60), ms(4)) else { panic!("it was stolen") };
     assert_eq!((stolen.items.clone(), stolen.purpose), (32..60, Purpose::Steal));
     assert_eq!(run.finished(long.id, ms(25), ms(25)), Verdict::Accept);
@@ -134,14 +136,14 @@ fn what_is_not_begun_is_stolen_and_what_is_begun_is_not() {
 }
 
 #[test]
-fn what_has_most_items_left_ends_last_and_a_lane_that_finds_nothing_waits_before_it_asks() {
+fn the_chunk_with_most_items_left_ends_last_and_a_lane_that_finds_nothing_waits_before_it_asks() {
     let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
     let mut run = Run::new(64, &[plain; 3], &Shares::Fixed(vec![30, 30, 4]), Settings::default());
     let chunks: Vec<Chunk> = (0..3).map(|lane| run_of(run.ask(lane, ms(0)))).collect();
     run.adaptive = true;
-    assert_eq!(run.least_worth_stealing(2), None, "it has something to do");
+    assert_eq!(run.min_steal_items(2), None, "it has something to do");
     run.finished(chunks[2].id, ms(4), ms(4));
-    assert_eq!(run.least_worth_stealing(2), Some(2), "two items take it two milliseconds");
+    assert_eq!(run.min_steal_items(2), Some(2), "two items take it two milliseconds");
     assert!(run.found_nothing(2, ms(4)).unwrap() > ms(4));
     assert_eq!(run.found_nothing(2, ms(5)), None, "it has waited");
     run.note_begun(chunks[0].id, 25, ms(25));
@@ -149,12 +151,12 @@ fn what_has_most_items_left_ends_last_and_a_lane_that_finds_nothing_waits_before
     let Answer::Steal { from, .. } = run.ask(2, ms(25)) else { panic!("there is something to steal") };
     assert_eq!(from, chunks[1].id, "the first has come further");
     assert!(matches!(run.stolen(2, from, Some(50..60), ms(25)), Answer::Run(_)));
-    run.settings.limit = Some(ms(9));
-    assert_eq!(run.least_worth_stealing(1), None, "the user's limit is for chunks");
+    run.settings.chunk_limit = Some(ms(9));
+    assert_eq!(run.min_steal_items(1), None, "the user's limit is for chunks");
 }
 
 #[test]
-fn dear_items_are_stolen_before_everything_is_handed_out() {
+fn expensive_items_are_stolen_before_everything_is_handed_out() {
     let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
     let mut run = Run::new(100_000, &[plain; 2], &Shares::Pulled, Settings::default());
     let next = |run: &mut Run, lane, now| match run.ask(lane, now) {
@@ -184,7 +186,7 @@ fn dear_items_are_stolen_before_everything_is_handed_out() {
 }
 
 #[test]
-fn plain_code_is_handed_more_than_it_does_at_once_and_the_users_limit_keeps_chunks_short() {
+fn plain_code_gets_chunks_of_several_calls_and_the_users_limit_keeps_chunks_short() {
     let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
     let settings = Settings { max_items: Some(2), ..Settings::default() };
     let mut run = Run::new(1_000_000, &[plain; 2], &Shares::Pulled, settings);
@@ -193,10 +195,10 @@ fn plain_code_is_handed_more_than_it_does_at_once_and_the_users_limit_keeps_chun
     run.limit(0, 1);
     run.finished(first.id, ms(1), ms(1));
     assert_eq!(run_of(run.ask(0, ms(1))).at_once, 1);
-    let limited = Settings { limit: Some(ms(40)), ..settings };
+    let limited = Settings { chunk_limit: Some(ms(40)), ..settings };
     let mut run = Run::new(1_000_000, &[plain; 2], &Shares::Pulled, limited);
     assert_eq!(len(&run_of(run.ask(0, ms(0))).items), 2);
-    let limited = Settings { limit: Some(ms(40)), ..Settings::default() };
+    let limited = Settings { chunk_limit: Some(ms(40)), ..Settings::default() };
     let expected = Some(Expected { seconds_per_item: 1e-3, overhead_seconds: None, largest: 1e6 });
     let known = LaneSpec { expected, ..plain };
     let mut run = Run::new(1_000_000, &[known; 2], &Shares::Pulled, limited);
@@ -204,9 +206,9 @@ fn plain_code_is_handed_more_than_it_does_at_once_and_the_users_limit_keeps_chun
 }
 
 #[test]
-fn dear_items_are_done_although_many_of_them_take_longer_than_the_users_limit() {
+fn expensive_items_are_done_although_many_of_them_take_longer_than_the_users_limit() {
     // Each takes 20 ms: at most four of them are done in time.
-    let settings = Settings { limit: Some(ms(100)), ..Settings::default() };
+    let settings = Settings { chunk_limit: Some(ms(100)), ..Settings::default() };
     for strategy in [Shares::Pulled, Shares::Fixed(vec![400])] {
         let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
         let mut run = Run::new(400, &[plain], &strategy, settings);
@@ -232,7 +234,7 @@ fn dear_items_are_done_although_many_of_them_take_longer_than_the_users_limit() 
 }
 
 #[test]
-fn a_lane_that_would_take_longer_than_all_others_leaves_it_to_them() {
+fn a_lane_that_would_take_longer_than_all_others_gets_no_items() {
     let known = |seconds_per_item| LaneSpec {
         expected: Some(Expected { seconds_per_item, overhead_seconds: None, largest: 10.0 }),
         ..ONE_AT_A_TIME
@@ -249,7 +251,7 @@ fn a_lane_that_would_take_longer_than_all_others_leaves_it_to_them() {
 }
 
 #[test]
-fn what_does_not_fit_is_halved_on_its_lane() {
+fn a_chunk_that_does_not_fit_is_halved_on_its_lane() {
     let mut run = Run::new(8, &[ONE_AT_A_TIME], &Shares::Fixed(vec![8]), Settings::default());
     for items in [0..8, 0..4] {
         let chunk = run_of(run.ask(0, ms(0)));
@@ -272,15 +274,15 @@ fn a_lane_that_failed_comes_back_after_a_canary_and_its_next_quarantine_is_longe
     let mut run = Run::new(1_000, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
     let lost = run_of(run.ask(0, ms(0)));
     run.failed(lost.id, Failure::Untrusted, ms(10));
-    assert_eq!(run.state(0), State::Quarantined { until: ms(110) });
+    assert_eq!(run.state(0), LaneState::Quarantined { until: ms(110) });
     assert_eq!(run.ask(0, ms(50)), Answer::Wait { until: Some(ms(110)) });
     let canary = run_of(run.ask(0, ms(110)));
     assert_eq!(canary.purpose, Purpose::Canary);
     run.failed(canary.id, Failure::Untrusted, ms(120));
-    assert_eq!(run.state(0), State::Quarantined { until: ms(320) });
+    assert_eq!(run.state(0), LaneState::Quarantined { until: ms(320) });
     let canary = run_of(run.ask(0, ms(320)));
     run.finished(canary.id, ms(1), ms(321));
-    assert_eq!(run.state(0), State::Healthy);
+    assert_eq!(run.state(0), LaneState::Healthy);
     assert_eq!(
         run.finished(lost.id, ms(1), ms(321)),
         Verdict::Drop,
@@ -299,13 +301,13 @@ fn a_run_waits_for_lanes_that_may_come_back_and_a_task_error_ends_it_at_once() {
     assert_eq!(run.outcome(), None, "both may come back");
     let canary = run_of(run.ask(1, ms(100)));
     run.finished(canary.id, ms(1), ms(101));
-    assert_eq!(run.state(1), State::Healthy);
+    assert_eq!(run.state(1), LaneState::Healthy);
     assert!(run.overdue(ms(100_000)).is_empty() && run.outcome().is_none(), "one of them has");
     run.lane_failed(1, Failure::Untrusted, ms(100_000));
     run.overdue(ms(129_999));
     assert_eq!(run.outcome(), None);
     run.overdue(ms(130_000));
-    assert_eq!(run.outcome(), Some(&Outcome::NoLaneLeft), "nobody came back for thirty seconds");
+    assert_eq!(run.outcome(), Some(&Outcome::NoLaneLeft), "no lane came back for thirty seconds");
 
     let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, settings);
     run.lane_failed(0, Failure::Unable, ms(0));
@@ -318,13 +320,13 @@ fn a_run_waits_for_lanes_that_may_come_back_and_a_task_error_ends_it_at_once() {
 }
 
 /// A run in which a lane has a chunk that should take eight milliseconds, and another is idle.
-fn one_is_late(settings: Settings) -> (Run, Chunk) {
+fn with_straggler(settings: Settings) -> (Run, Chunk) {
     let mut run = Run::new(9, &[ONE_AT_A_TIME; 2], &Shares::Fixed(vec![8, 1]), settings);
-    let late = run_of(run.ask(0, ms(0)));
+    let straggler = run_of(run.ask(0, ms(0)));
     let quick = run_of(run.ask(1, ms(0)));
     run.adaptive = true;
     run.finished(quick.id, ms(1), ms(1));
-    (run, late)
+    (run, straggler)
 }
 
 #[test]
@@ -332,33 +334,33 @@ fn a_lane_is_called_hung_only_once_others_have_done_its_items() {
     let mut run = Run::open(&[ONE_AT_A_TIME; 2], Settings::default());
     run.grow(9);
     run.adaptive = false;
-    let late = run_of(run.ask(0, ms(0)));
+    let straggler = run_of(run.ask(0, ms(0)));
     run.adaptive = true;
-    assert_eq!(late.items, 0..9);
+    assert_eq!(straggler.items, 0..9);
     assert!(run.overdue(ms(900)).is_empty(), "slow is not hung");
     let mut now = 1_000;
     while run.done() < 9 {
-        let rescue = run_of(run.ask(1, ms(now)));
-        now += len(&rescue.items);
-        run.finished(rescue.id, ms(len(&rescue.items)), ms(now));
+        let copy = run_of(run.ask(1, ms(now)));
+        now += len(&copy.items);
+        run.finished(copy.id, ms(len(&copy.items)), ms(now));
     }
     assert!(run.overdue(ms(now + 499)).is_empty());
-    assert_eq!(run.overdue(ms(now + 500)), [late.id]);
-    assert!(matches!(run.state(0), State::Quarantined { .. }));
+    assert_eq!(run.overdue(ms(now + 500)), [straggler.id]);
+    assert!(matches!(run.state(0), LaneState::Quarantined { .. }));
     assert!(run.is_drained(), "its items are done: nothing is given back");
 }
 
 #[test]
 fn the_users_limit_is_the_only_one() {
-    let settings = Settings { limit: Some(Duration::from_secs(600)), ..Settings::default() };
-    let (mut run, late) = one_is_late(settings);
+    let settings = Settings { chunk_limit: Some(Duration::from_secs(600)), ..Settings::default() };
+    let (mut run, straggler) = with_straggler(settings);
     assert!(run.overdue(ms(599_999)).is_empty() && run.outcome().is_none());
-    assert_eq!(run.overdue(ms(600_000)), [late.id]);
+    assert_eq!(run.overdue(ms(600_000)), [straggler.id]);
     assert_eq!(run_of(run.ask(1, ms(600_000))).items.start, 0, "its items are given back");
 }
 
 #[test]
-fn where_every_lane_is_silent_the_run_ends_after_a_stated_time_and_plain_code_is_waited_for() {
+fn a_run_whose_lanes_are_all_silent_ends_after_a_stated_time_and_waits_for_plain_code() {
     for (may_hang, outcome) in [(true, Some(Outcome::NoLaneLeft)), (false, None)] {
         let lane = LaneSpec { may_hang, ..ONE_AT_A_TIME };
         let mut run = Run::new(9, &[lane], &Shares::Pulled, Settings::default());
@@ -372,34 +374,34 @@ fn where_every_lane_is_silent_the_run_ends_after_a_stated_time_and_plain_code_is
 }
 
 #[test]
-fn time_in_which_the_process_stood_still_counts_for_no_chunk() {
-    let (mut run, _late) = one_is_late(Settings::default());
-    run.stood_still(Duration::from_secs(5), ms(5_005));
+fn time_in_which_the_process_was_suspended_counts_for_no_chunk() {
+    let (mut run, _straggler) = with_straggler(Settings::default());
+    run.note_suspension(Duration::from_secs(5), ms(5_005));
     assert!(matches!(run.ask(1, ms(5_006)), Answer::Wait { .. }), "six milliseconds of eight have passed");
-    assert_eq!(run_of(run.ask(1, ms(5_030))).purpose, Purpose::Rescue);
+    assert_eq!(run_of(run.ask(1, ms(5_030))).purpose, Purpose::Speculative);
 }
 
 #[test]
-fn the_bound_holds_through_rescues_of_rescues() {
-    let (mut run, late) = one_is_late(Settings::default());
+fn the_bound_holds_through_copies_of_copies() {
+    let (mut run, straggler) = with_straggler(Settings::default());
     assert_eq!(run.tail().drained, Some(ms(0)));
-    let rescue = run_of(run.ask(1, ms(20)));
-    run.failed(rescue.id, Failure::Untrusted, ms(30));
+    let copy = run_of(run.ask(1, ms(20)));
+    run.failed(copy.id, Failure::Untrusted, ms(30));
     let again = run_of(run.ask(1, ms(130)));
-    assert_eq!((run.state(1), again.items.clone()), (State::Quarantined { until: ms(130) }, 7..8));
+    assert_eq!((run.state(1), again.items.clone()), (LaneState::Quarantined { until: ms(130) }, 7..8));
     run.finished(again.id, ms(10), ms(140));
-    run.finished(late.id, ms(150), ms(150));
+    run.finished(straggler.id, ms(150), ms(150));
     let tail = run.tail();
     assert_eq!(run.outcome(), Some(&Outcome::Complete));
     assert!(tail.drained.unwrap() + tail.longest >= ms(150), "{tail:?}");
 }
 
 #[test]
-fn a_lane_that_was_retired_does_not_come_back_because_another_hand_of_it_failed() {
+fn a_lane_that_was_retired_does_not_come_back_because_another_worker_of_it_failed() {
     let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
     run.lane_failed(0, Failure::Unable, ms(0));
     run.lane_failed(0, Failure::Untrusted, ms(0));
-    assert_eq!((run.state(0), run.tallies()[0].quarantines), (State::Retired, 0));
+    assert_eq!((run.state(0), run.tallies()[0].quarantines), (LaneState::Retired, 0));
 }
 
 #[test]
@@ -437,7 +439,7 @@ fn the_bound_holds_for_a_run_that_grows() {
 }
 
 #[test]
-fn a_strong_lane_that_is_still_made_ready_does_not_hold_up_the_others() {
+fn a_strong_lane_that_is_still_being_prepared_does_not_hold_up_the_others() {
     let cores = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
     let card = LaneSpec { score: 1_000.0, ..ONE_AT_A_TIME };
     let mut run = Run::new(500, &[card, cores], &Shares::Pulled, Settings::default());
@@ -457,7 +459,7 @@ fn a_strong_lane_that_is_still_made_ready_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn lanes_that_wait_for_a_chunk_of_which_nothing_is_known_do_not_ask_all_the_time() {
+fn lanes_that_wait_for_a_chunk_of_unknown_speed_do_not_ask_all_the_time() {
     let mut run = Run::new(1, &[ONE_AT_A_TIME; 3], &Shares::Pulled, Settings::default());
     run_of(run.ask(0, ms(0)));
     run_of(run.ask(1, ms(1_500)));
@@ -471,7 +473,7 @@ fn lanes_that_wait_for_a_chunk_of_which_nothing_is_known_do_not_ask_all_the_time
 }
 
 #[test]
-fn silence_does_not_end_a_run_while_a_lane_is_still_made_ready() {
+fn silence_does_not_end_a_run_while_a_lane_is_still_being_prepared() {
     let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
     run_of(run.ask(0, ms(0)));
     run.overdue(ms(61_000));
@@ -479,7 +481,7 @@ fn silence_does_not_end_a_run_while_a_lane_is_still_made_ready() {
 }
 
 #[test]
-fn a_lane_that_is_ready_again_and_has_nothing_to_do_is_not_gone() {
+fn a_lane_that_is_ready_for_its_canary_keeps_an_open_run_alive() {
     let mut run = Run::open(&[ONE_AT_A_TIME], Settings::default());
     run.lane_failed(0, Failure::Untrusted, ms(0));
     for seconds in 1..100 {
@@ -493,9 +495,14 @@ fn a_lane_that_is_ready_again_and_has_nothing_to_do_is_not_gone() {
 fn costs_and_settings_of_any_kind_end_the_run_and_never_panic() {
     let odd = [
         Settings { hung_factor: -1.0, silence_factor: f64::NAN, ..Settings::default() },
-        Settings { longest_fraction: f64::NAN, overheads: f64::NAN, growth: f64::NAN, ..Settings::default() },
-        Settings { shortest_fraction: f64::INFINITY, longest_fraction: -1.0, ..Settings::default() },
-        Settings { cooldown: Duration::ZERO, hung_after: Duration::ZERO, ..Settings::default() },
+        Settings {
+            max_fraction: f64::NAN,
+            min_overheads: f64::NAN,
+            max_growth: f64::NAN,
+            ..Settings::default()
+        },
+        Settings { min_fraction: f64::INFINITY, max_fraction: -1.0, ..Settings::default() },
+        Settings { first_quarantine: Duration::ZERO, hung_after: Duration::ZERO, ..Settings::default() },
         Settings { hung_factor: -1.0, hung_after: Duration::from_nanos(1), ..Settings::default() },
     ];
     for costs in [vec![1e-310, 0.0, 5e-324], vec![1e300, 1.0, 0.0, 1e308], vec![1e-320; 50], vec![1.0; 90]] {
@@ -522,36 +529,36 @@ fn costs_and_settings_of_any_kind_end_the_run_and_never_panic() {
     }
 }
 
-/// What happens next, in a run that a property test drives.
+/// An event of a run that a property test drives.
 #[derive(Debug, Clone, Copy)]
-enum Happening {
+enum DriverEvent {
     Ask { lane: usize },
     End { which: usize, took: u64 },
     GiveBack { which: usize, part: f64 },
     Fail { which: usize, failure: Failure },
     Pass { milliseconds: u64 },
-    StandStill { milliseconds: u64 },
+    Suspension { milliseconds: u64 },
 }
 
-fn happenings() -> impl proptest::strategy::Strategy<Value = Vec<Happening>> {
+fn events() -> impl proptest::strategy::Strategy<Value = Vec<DriverEvent>> {
     let failure = prop_oneof![
         3 => Just(Failure::Untrusted),
         3 => Just(Failure::TooLarge),
         1 => Just(Failure::Unable),
     ];
-    let happening = prop_oneof![
-        8 => (0..6usize).prop_map(|lane| Happening::Ask { lane }),
-        6 => (any::<usize>(), 0..5_000u64).prop_map(|(which, took)| Happening::End { which, took }),
-        2 => (any::<usize>(), 0.0..1.0).prop_map(|(which, part)| Happening::GiveBack { which, part }),
-        1 => (any::<usize>(), failure).prop_map(|(which, failure)| Happening::Fail { which, failure }),
-        2 => (0..20_000u64).prop_map(|milliseconds| Happening::Pass { milliseconds }),
-        1 => (0..20_000u64).prop_map(|milliseconds| Happening::StandStill { milliseconds }),
+    let event = prop_oneof![
+        8 => (0..6usize).prop_map(|lane| DriverEvent::Ask { lane }),
+        6 => (any::<usize>(), 0..5_000u64).prop_map(|(which, took)| DriverEvent::End { which, took }),
+        2 => (any::<usize>(), 0.0..1.0).prop_map(|(which, part)| DriverEvent::GiveBack { which, part }),
+        1 => (any::<usize>(), failure).prop_map(|(which, failure)| DriverEvent::Fail { which, failure }),
+        2 => (0..20_000u64).prop_map(|milliseconds| DriverEvent::Pass { milliseconds }),
+        1 => (0..20_000u64).prop_map(|milliseconds| DriverEvent::Suspension { milliseconds }),
     ];
-    prop::collection::vec(happening, 0..400)
+    prop::collection::vec(event, 0..400)
 }
 
 #[test]
-fn lanes_in_reserve_are_needed_where_no_lane_is_healthy_or_all_are_silent() {
+fn lanes_in_reserve_are_needed_if_no_lane_is_healthy_or_all_are_silent() {
     let lanes = |may_hang| [LaneSpec { may_hang, ..ONE_AT_A_TIME }];
     let new = |may_hang| Run::new(10, &lanes(may_hang), &Shares::Pulled, Settings::default()).with_reserve();
     for failure in [Failure::Unable, Failure::Untrusted] {
@@ -565,19 +572,19 @@ fn lanes_in_reserve_are_needed_where_no_lane_is_healthy_or_all_are_silent() {
         assert!(!run.needs_reserve(ms(3_600_000)));
         assert!(matches!(run.ask(1, ms(3_600_000)), Answer::Run(_)));
     }
-    // A device that is not made ready, and one that does not come back with its chunk.
+    // A device that is never prepared, and one whose chunk never ends.
     let mut run = new(true);
     assert!(!run.needs_reserve(ms(999)) && run.needs_reserve(ms(1_000)));
     assert!(matches!(run.ask(0, ms(100)), Answer::Run(_)));
     assert!(!run.needs_reserve(ms(1_000)) && run.needs_reserve(ms(1_100)));
-    // One that is expected to take long is not silent before.
+    // A chunk that is expected to take long is not silent before.
     let expected = Some(Expected { seconds_per_item: 1.0, overhead_seconds: None, largest: 8.0 });
     let slow = LaneSpec { expected, ..ONE_AT_A_TIME };
     let mut run = Run::new(8, &[slow], &Shares::Pulled, Settings::default()).with_reserve();
     let Answer::Run(chunk) = run.ask(0, ms(100)) else { panic!("nothing to do") };
     let takes = 1_000 * len(&chunk.items);
     assert!(!run.needs_reserve(ms(100 + 3 * takes)) && run.needs_reserve(ms(101 + 4 * takes)));
-    // Plain code is waited for.
+    // The run waits for plain code.
     let mut run = new(false);
     assert!(matches!(run.ask(0, ms(100)), Answer::Run(_)));
     assert!(!run.needs_reserve(ms(100_000)));
@@ -585,18 +592,20 @@ fn lanes_in_reserve_are_needed_where_no_lane_is_healthy_or_all_are_silent() {
 }
 
 #[test]
-fn a_share_is_left_to_others_where_its_lane_is_not_ready_for_long() {
+fn other_lanes_take_the_share_of_a_lane_that_is_not_ready_for_long() {
     let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Fixed(vec![5, 5]), Settings::default());
     let Answer::Run(own) = run.ask(1, ms(0)) else { panic!("nothing to do") };
     run.finished(own.id, ms(1), ms(1));
     assert!(!matches!(run.ask(1, ms(5_000)), Answer::Run(_)));
-    let Answer::Run(other) = run.ask(1, ms(10_000)) else { panic!("it waits for a lane that is not ready") };
+    let Answer::Run(other) = run.ask(1, ms(10_000)) else {
+        panic!("the run waits for a lane that is not ready")
+    };
     assert_eq!(other.items, 0..5);
     run.finished(other.id, ms(1), ms(10_001));
     assert_eq!(run.outcome(), Some(&Outcome::Complete));
 }
 
-/// Drives a run, and checks what must hold at every step.
+/// Drives a run, and checks the invariants at every step.
 struct Driver {
     /// Lanes that are not in the run yet.
     reserve: Vec<LaneSpec>,
@@ -610,24 +619,25 @@ struct Driver {
 }
 
 impl Driver {
-    /// What a worker has not begun of a chunk is anybody's guess: here, its second half.
-    fn free(chunk: &Chunk) -> std::ops::Range<u64> {
+    /// The items of a chunk that its worker has not begun: here, the second half.
+    fn not_begun(chunk: &Chunk) -> std::ops::Range<u64> {
         (chunk.items.start + len(&chunk.items).div_ceil(2))..chunk.items.end
     }
 
-    /// A lane looks by itself for items that no worker has begun, where it may. Gives nothing where it has to ask.
+    /// Steals the most unclaimed items for a lane, if it may choose them itself. `None` if it has to ask.
     fn steal_most(&mut self, lane: usize) -> Option<Answer> {
-        let least = self.run.least_worth_stealing(lane)?;
+        let least = self.run.min_steal_items(lane)?;
         let divisible = self.running.iter_mut().filter(|chunk| self.lanes[chunk.lane].1);
-        let victim = divisible.max_by_key(|chunk| len(&Driver::free(chunk)));
-        let may_steal =
-            |chunk: &&mut Chunk| len(&Driver::free(chunk)) >= least && self.run.can_be_stolen_from(chunk.id);
+        let victim = divisible.max_by_key(|chunk| len(&Driver::not_begun(chunk)));
+        let may_steal = |chunk: &&mut Chunk| {
+            len(&Driver::not_begun(chunk)) >= least && self.run.can_be_stolen_from(chunk.id)
+        };
         let Some(victim) = victim.filter(may_steal) else {
             let until = self.run.found_nothing(lane, self.now)?;
             assert!(until > self.now);
             return Some(Answer::Wait { until: Some(until) });
         };
-        let taken = (Driver::free(victim).start + Driver::free(victim).end) / 2..victim.items.end;
+        let taken = (Driver::not_begun(victim).start + Driver::not_begun(victim).end) / 2..victim.items.end;
         victim.items.end = taken.start;
         let from = victim.id;
         Some(self.run.stolen(lane, from, Some(taken), self.now))
@@ -636,17 +646,17 @@ impl Driver {
     fn ask(&mut self, lane: usize) -> bool {
         self.running
             .iter()
-            .for_each(|chunk| self.run.note_begun(chunk.id, Driver::free(chunk).start, self.now));
+            .for_each(|chunk| self.run.note_begun(chunk.id, Driver::not_begun(chunk).start, self.now));
         let answer = self.steal_most(lane);
         let mut answer = answer.unwrap_or_else(|| self.run.ask(lane, self.now));
-        while let Answer::Steal { from, part, most } = answer {
+        while let Answer::Steal { from, fraction, max_items } = answer {
             let victim = self.running.iter_mut().find(|chunk| chunk.id == from).unwrap();
             assert!(self.lanes[victim.lane].1, "only what can be divided is stolen from");
-            let free = Driver::free(victim);
-            let count = (len(&free) as f64 * part).ceil().min(most as f64) as u64;
+            let not_begun = Driver::not_begun(victim);
+            let count = (len(&not_begun) as f64 * fraction).ceil().min(max_items as f64) as u64;
             // A worker that has claimed everything may give some of it back later.
             let has_claimed_all = self.now.as_millis().is_multiple_of(3);
-            let taken = (count > 0 && !has_claimed_all).then(|| free.end - count..free.end);
+            let taken = (count > 0 && !has_claimed_all).then(|| not_begun.end - count..not_begun.end);
             if let Some(taken) = &taken {
                 victim.items.end = taken.start;
             }
@@ -668,7 +678,7 @@ impl Driver {
         assert!(!self.running.iter().any(alone), "{chunk:?} shares items with an exclusive chunk");
         self.running.push(chunk);
         let held = self.running.iter().filter(|chunk| chunk.lane == lane).count();
-        assert!(held <= self.lanes[lane].0, "lane {lane} has {held} chunks in hand");
+        assert!(held <= self.lanes[lane].0, "lane {lane} has {held} chunks in flight");
         true
     }
 
@@ -688,7 +698,7 @@ impl Driver {
         }
     }
 
-    /// Adds the lanes in reserve, where the run needs them.
+    /// Adds the lanes in reserve, if the run needs them.
     fn add_reserve(&mut self) {
         assert!(self.reserve.is_empty() || self.run.outcome() != Some(&Outcome::NoLaneLeft));
         if self.run.needs_reserve(self.now) {
@@ -696,20 +706,20 @@ impl Driver {
         }
     }
 
-    /// Takes what a lane that was set aside had in hand.
-    fn forget(&mut self) {
+    /// Drops the chunks of lanes that were set aside.
+    fn drop_removed(&mut self) {
         let run = &self.run;
         self.running.retain(|chunk| run.attempts.get(chunk.id).is_some());
         run.attempts.assert_sound();
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn apply(&mut self, event: DriverEvent) {
         self.add_reserve();
         let some = self.running.len();
-        match happening {
-            Happening::Ask { lane } => drop(self.ask(lane % self.run.tallies().len())),
-            Happening::End { which, took } if some > 0 => self.end(which % some, ms(took)),
-            Happening::GiveBack { which, part } if some > 0 => {
+        match event {
+            DriverEvent::Ask { lane } => drop(self.ask(lane % self.run.tallies().len())),
+            DriverEvent::End { which, took } if some > 0 => self.end(which % some, ms(took)),
+            DriverEvent::GiveBack { which, part } if some > 0 => {
                 let chunk = &mut self.running[which % some];
                 let at = chunk.items.start + (len(&chunk.items) as f64 * part) as u64;
                 if self.lanes[chunk.lane].1 && at > chunk.items.start {
@@ -718,27 +728,27 @@ impl Driver {
                     self.run.shrink(id, at, self.now);
                 }
             }
-            Happening::Fail { which, failure } if some > 0 => {
+            DriverEvent::Fail { which, failure } if some > 0 => {
                 let chunk = self.running.swap_remove(which % some);
                 self.run.failed(chunk.id, failure, self.now);
-                self.forget();
+                self.drop_removed();
             }
-            Happening::Pass { milliseconds } => {
+            DriverEvent::Pass { milliseconds } => {
                 self.now += ms(milliseconds);
                 self.run.overdue(self.now);
-                self.forget();
+                self.drop_removed();
             }
-            Happening::StandStill { milliseconds } => {
+            DriverEvent::Suspension { milliseconds } => {
                 self.now += ms(milliseconds);
-                self.run.stood_still(ms(milliseconds), self.now);
+                self.run.note_suspension(ms(milliseconds), self.now);
             }
             _ => {}
         }
     }
 }
 
-/// Drives a run through the happenings, and then to its end. Gives every answer, as text.
-fn drive(items: u64, lanes: &[(usize, bool)], fixed: bool, happenings: &[Happening]) -> (Run, Vec<String>) {
+/// Drives a run through the events, and then to its end. Returns every answer as text.
+fn drive(items: u64, lanes: &[(usize, bool)], fixed: bool, events: &[DriverEvent]) -> (Run, Vec<String>) {
     let specs: Vec<_> = lanes
         .iter()
         .map(|&(depth, divisible)| LaneSpec { depth, divisible, may_hang: !divisible, ..ONE_AT_A_TIME })
@@ -747,7 +757,7 @@ fn drive(items: u64, lanes: &[(usize, bool)], fixed: bool, happenings: &[Happeni
     let mut run = Run::new(items, &specs, &strategy, Settings::default());
     let mut reserve = Vec::new();
     if !fixed && specs.len() > 3 {
-        // The last ones are added where the others are not enough.
+        // The last lanes are added if the others are not enough.
         reserve = specs[3..].to_vec();
         run = Run::new(items, &specs[..3], &strategy, Settings::default()).with_reserve();
     }
@@ -760,7 +770,7 @@ fn drive(items: u64, lanes: &[(usize, bool)], fixed: bool, happenings: &[Happeni
         accepted: BTreeMap::new(),
         answers: Vec::new(),
     };
-    happenings.iter().for_each(|&happening| driver.happen(happening));
+    events.iter().for_each(|&event| driver.apply(event));
     // From here on nothing fails: while a lane may come back, the run must come to its end.
     let mut rounds = 0;
     while driver.run.outcome().is_none() {
@@ -776,7 +786,7 @@ fn drive(items: u64, lanes: &[(usize, bool)], fixed: bool, happenings: &[Happeni
         assert!(rounds < 100_000, "no progress: {:?}", driver.run);
     }
     let Driver { run, accepted, answers, now, .. } = driver;
-    let all_retired = (0..run.tallies().len()).all(|lane| run.state(lane) == State::Retired);
+    let all_retired = (0..run.tallies().len()).all(|lane| run.state(lane) == LaneState::Retired);
     match run.outcome() {
         Some(Outcome::Complete) => {
             let mut next = 0;
@@ -792,8 +802,8 @@ fn drive(items: u64, lanes: &[(usize, bool)], fixed: bool, happenings: &[Happeni
             }
         }
         Some(Outcome::NoLaneLeft) => {
-            // Time may pass at once for longer than any limit, here.
-            assert!(all_retired || happenings.iter().any(|it| matches!(it, Happening::Pass { .. })));
+            // Here more time than any limit may pass at once.
+            assert!(all_retired || events.iter().any(|it| matches!(it, DriverEvent::Pass { .. })));
         }
         other => panic!("{other:?}"),
     }
@@ -804,13 +814,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_every_item_is_accepted_once_and_no_lane_has_too_much(
+    fn every_item_is_accepted_once_and_no_lane_exceeds_its_depth(
         items in 1..5_000u64,
         lanes in prop::collection::vec((1..3usize, any::<bool>()), 1..6),
         fixed in any::<bool>(),
-        happenings in happenings(),
+        events in events(),
     ) {
-        let (run, _) = drive(items, &lanes, fixed, &happenings);
+        let (run, _) = drive(items, &lanes, fixed, &events);
         let counted: u64 = run.tallies().iter().map(|tally| tally.items).sum();
         prop_assert_eq!(counted, run.done());
     }
@@ -819,8 +829,8 @@ proptest! {
     fn the_answers_are_a_function_of_the_events_alone(
         items in 1..5_000u64,
         lanes in prop::collection::vec((1..3usize, any::<bool>()), 1..6),
-        happenings in happenings(),
+        events in events(),
     ) {
-        prop_assert_eq!(drive(items, &lanes, false, &happenings).1, drive(items, &lanes, false, &happenings).1);
+        prop_assert_eq!(drive(items, &lanes, false, &events).1, drive(items, &lanes, false, &events).1);
     }
 }

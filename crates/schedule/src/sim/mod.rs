@@ -1,4 +1,4 @@
-//! The simulator: the very same decisions as in a real run, on virtual devices in virtual time.
+//! The simulator: the decisions of a real run, on virtual devices in virtual time.
 
 mod cost;
 mod device;
@@ -15,45 +15,45 @@ use std::{
     time::Duration,
 };
 
-pub use self::scenario::{Cost, Device, Event, Scenario, What};
+pub use self::scenario::{Cost, DeviceSpec, EventKind, Scenario, ScenarioEvent};
 use self::{
-    cost::{Costs, Random},
-    device::{Condition, Virtual},
+    cost::{ItemCosts, Rng},
+    device::{Condition, VirtualDevice},
 };
 use crate::{
-    account::{Account, DeviceLanes},
+    recorder::{DeviceLanes, Recorder},
     report::Report,
-    run::{Answer, Chunk, Failure, LaneSpec, Outcome, Run, Settings, State, Time, Verdict},
+    run::{Answer, Chunk, Failure, LaneSpec, LaneState, Outcome, Run, Settings, Time, Verdict},
     strategy::Strategy,
     trace::{Activity, Trace},
 };
 
-/// When somebody looks for the first time whether a device has hung, and the longest time between two looks.
-const FIRST_LOOK: Duration = Duration::from_millis(10);
-const LONGEST_LOOK: Duration = Duration::from_secs(1);
+/// The time of the first check for hung devices, and the maximum time between two checks.
+const FIRST_HANG_CHECK: Duration = Duration::from_millis(10);
+const MAX_HANG_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How a simulated run went.
+/// The result of a simulated run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulation {
-    /// Who did what.
+    /// What each device did.
     pub report: Report,
-    /// How it ended.
+    /// How the run ended.
     pub outcome: Outcome,
-    /// What every device did, when.
+    /// What each device did, and when.
     pub trace: Trace,
 }
 
-/// What the clock has in store.
+/// An event in virtual time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Alarm {
-    /// A device's first chunk ends, unless its version has changed.
+enum SimEvent {
+    /// A device's first chunk ends, if the device's version has not changed since.
     End { lane: usize, version: u64 },
-    /// The n-th event of the scenario.
-    Event(usize),
-    /// A lane asks.
+    /// An event of the scenario, by its index.
+    Scenario(usize),
+    /// A lane asks for work.
     Ask(usize),
-    /// Somebody may have hung.
-    Deadline,
+    /// Check for hung devices.
+    HangCheck,
 }
 
 /// Simulates a run, from its beginning to its end.
@@ -65,38 +65,37 @@ pub fn simulate(scenario: &Scenario, strategy: Strategy, settings: Settings) -> 
 
 struct Simulator<'a> {
     scenario: &'a Scenario,
-    costs: Costs,
-    devices: Vec<Virtual>,
+    costs: ItemCosts,
+    devices: Vec<VirtualDevice>,
     run: Run,
-    alarms: BinaryHeap<Reverse<(Time, Alarm)>>,
-    /// Lanes that were told to wait.
+    pending: BinaryHeap<Reverse<(Time, SimEvent)>>,
+    /// Whether each lane waits for work.
     waiting: Vec<bool>,
-    /// When each lane asks next by itself.
+    /// When each lane asks next.
     next_ask: Vec<Option<Time>>,
     now: Time,
     /// When each chunk was handed out.
     began: HashMap<u64, Time>,
-    account: Account,
-    /// The devices' capacity, from each of these times on.
+    recorder: Recorder,
+    /// The items per second of all devices, from each of these times on.
     capacities: Vec<(Time, f64)>,
 }
 
 impl<'a> Simulator<'a> {
     fn new(scenario: &'a Scenario, strategy: Strategy, settings: Settings) -> Self {
-        let mut random = Random(scenario.seed ^ 0xD1B5_4A32_D192_ED03);
+        let mut rng = Rng(scenario.seed ^ 0xD1B5_4A32_D192_ED03);
         let mut names = scenario.names();
         let mut devices = Vec::new();
         for device in &scenario.devices {
             for _ in 0..device.count {
                 let rate = match device.rate_up_to {
                     None => device.rate,
-                    Some(most) => device.rate * (most / device.rate).powf(random.unit()),
+                    Some(most) => device.rate * (most / device.rate).powf(rng.unit()),
                 };
                 let id = names.next().unwrap_or_default();
-                let own = Random(
-                    scenario.seed.wrapping_add(devices.len() as u64).wrapping_mul(0xA076_1D64_78BD_642F),
-                );
-                devices.push(Virtual::new(Device { id, rate, ..device.clone() }, own));
+                let own =
+                    Rng(scenario.seed.wrapping_add(devices.len() as u64).wrapping_mul(0xA076_1D64_78BD_642F));
+                devices.push(VirtualDevice::new(DeviceSpec { id, rate, ..device.clone() }, own));
             }
         }
         drop(names);
@@ -116,20 +115,20 @@ impl<'a> Simulator<'a> {
             devices.iter().map(|device| (device.spec.rate, device.spec.utilization)).collect();
         let shares = strategy.shares(scenario.items, &scores, &vec![1; devices.len()]);
         let events = scenario.events.iter().enumerate();
-        let mut alarms: BinaryHeap<_> =
-            events.map(|(index, event)| Reverse((event.at(), Alarm::Event(index)))).collect();
-        alarms.extend((0..devices.len()).map(|lane| Reverse((Time::ZERO, Alarm::Ask(lane)))));
-        alarms.push(Reverse((FIRST_LOOK, Alarm::Deadline)));
+        let mut pending: BinaryHeap<_> =
+            events.map(|(index, event)| Reverse((event.at(), SimEvent::Scenario(index)))).collect();
+        pending.extend((0..devices.len()).map(|lane| Reverse((Time::ZERO, SimEvent::Ask(lane)))));
+        pending.push(Reverse((FIRST_HANG_CHECK, SimEvent::HangCheck)));
         Simulator {
-            costs: Costs::new(scenario.items, scenario.cost, scenario.seed),
+            costs: ItemCosts::new(scenario.items, scenario.cost, scenario.seed),
             run: Run::new(scenario.items, &lanes, &shares, settings),
             waiting: vec![false; devices.len()],
             next_ask: vec![Some(Time::ZERO); devices.len()],
-            account: Account::new(devices.len(), true),
+            recorder: Recorder::new(devices.len(), true),
             capacities: vec![(Time::ZERO, rates.iter().sum())],
             scenario,
             devices,
-            alarms,
+            pending,
             now: Time::ZERO,
             began: HashMap::new(),
         }
@@ -137,34 +136,34 @@ impl<'a> Simulator<'a> {
 
     fn run(&mut self) {
         while self.run.outcome().is_none() {
-            let Some(Reverse((now, alarm))) = self.alarms.pop() else { break };
+            let Some(Reverse((now, event))) = self.pending.pop() else { break };
             self.now = now;
-            match alarm {
-                Alarm::End { lane, version } if self.devices[lane].version == version => self.end(lane),
-                Alarm::End { .. } => {}
-                Alarm::Event(index) => self.happen(index),
-                Alarm::Ask(lane) if self.next_ask[lane] == Some(now) => self.ask(lane),
-                // It was told to ask at another time since.
-                Alarm::Ask(_) => {}
-                Alarm::Deadline => self.look_for_hung(),
+            match event {
+                SimEvent::End { lane, version } if self.devices[lane].version == version => self.end(lane),
+                SimEvent::End { .. } => {}
+                SimEvent::Scenario(index) => self.apply(index),
+                SimEvent::Ask(lane) if self.next_ask[lane] == Some(now) => self.ask(lane),
+                // The lane asks at another time since.
+                SimEvent::Ask(_) => {}
+                SimEvent::HangCheck => self.check_for_hung(),
             }
         }
     }
 
-    /// Has a lane ask until it has its hands full.
+    /// Asks for a lane until it has as many chunks in flight as it can.
     fn ask(&mut self, lane: usize) {
         self.waiting[lane] = false;
         self.next_ask[lane] = None;
         let mut answer = self.ask_run(lane);
         loop {
             answer = match answer {
-                Answer::Steal { from, part, most } => {
-                    let taken = self.steal(from, part, most);
+                Answer::Steal { from, fraction, max_items } => {
+                    let taken = self.steal(from, fraction, max_items);
                     self.run.stolen(lane, from, taken, self.now)
                 }
                 Answer::Run(chunk) => {
                     self.began.insert(chunk.id, self.now);
-                    self.account.ready(lane, self.now);
+                    self.recorder.ready(lane, self.now);
                     let device = &mut self.devices[lane];
                     let items = chunk.items.end - chunk.items.start;
                     let too_large = device.spec.memory_items.is_some_and(|most| items > most);
@@ -174,7 +173,7 @@ impl<'a> Simulator<'a> {
                     }
                     if too_large {
                         self.fail(chunk.id, Failure::TooLarge);
-                        if self.run.state(lane) != State::Healthy {
+                        if self.run.state(lane) != LaneState::Healthy {
                             return self.ask_later(lane);
                         }
                         answer = self.ask_run(lane);
@@ -188,7 +187,7 @@ impl<'a> Simulator<'a> {
                 }
                 Answer::Wait { until } => {
                     self.waiting[lane] = true;
-                    // A lane with chunks in hand asks again when one of them ends.
+                    // A lane with chunks in flight asks again when one of them ends.
                     if let Some(until) = until {
                         self.ask_at(lane, until);
                     }
@@ -202,17 +201,16 @@ impl<'a> Simulator<'a> {
     fn ask_at(&mut self, lane: usize, when: Time) {
         let when = when.max(self.now);
         self.next_ask[lane] = Some(when);
-        self.alarms.push(Reverse((when, Alarm::Ask(lane))));
+        self.pending.push(Reverse((when, SimEvent::Ask(lane))));
     }
 
     fn ask_later(&mut self, lane: usize) {
-        if let State::Quarantined { until } = self.run.state(lane) {
+        if let LaneState::Quarantined { until } = self.run.state(lane) {
             self.ask_at(lane, until);
         }
     }
 
-    /// Takes items from a chunk that its device has not begun.
-    /// Asks what a lane is to do, and says before how far the others have come, as the threads of a run do.
+    /// Asks the run for a lane, after it has reported the progress of the others, as the executor does.
     fn ask_run(&mut self, lane: usize) -> Answer {
         if self.run.may_steal(self.now) {
             for device in self.devices.iter().filter(|device| device.spec.divisible) {
@@ -224,9 +222,10 @@ impl<'a> Simulator<'a> {
         self.run.ask(lane, self.now)
     }
 
-    fn steal(&mut self, from: u64, part: f64, most: u64) -> Option<Range<u64>> {
+    /// Takes items that its device has not begun from a chunk.
+    fn steal(&mut self, from: u64, fraction: f64, max_items: u64) -> Option<Range<u64>> {
         let lane = (0..self.devices.len()).find(|&lane| self.devices[lane].has(from))?;
-        let taken = self.devices[lane].give_up(from, part, most, &self.costs, self.now);
+        let taken = self.devices[lane].release(from, fraction, max_items, &self.costs, self.now);
         self.set_end(lane);
         taken
     }
@@ -234,7 +233,7 @@ impl<'a> Simulator<'a> {
     fn set_end(&mut self, lane: usize) {
         if let Some(end) = self.devices[lane].next_end() {
             let version = self.devices[lane].version;
-            self.alarms.push(Reverse((end.max(self.now), Alarm::End { lane, version })));
+            self.pending.push(Reverse((end.max(self.now), SimEvent::End { lane, version })));
         }
     }
 
@@ -247,39 +246,40 @@ impl<'a> Simulator<'a> {
             Verdict::AcceptPart(parts) => parts.iter().map(|part| part.end - part.start).sum(),
             Verdict::Drop => 0,
         };
-        self.account.ended(&chunk, began, accepted, self.now);
-        self.account.look_at_trust(&self.run, self.now);
+        self.recorder.ended(&chunk, began, accepted, Default::default(), self.now);
+        self.recorder.update_lane_states(&self.run, self.now);
         self.set_end(lane);
         self.ask(lane);
     }
 
-    fn happen(&mut self, index: usize) {
+    /// Applies an event of the scenario.
+    fn apply(&mut self, index: usize) {
         let event = &self.scenario.events[index];
         let Some(lane) = self.devices.iter().position(|device| device.spec.id == event.device) else {
             return;
         };
-        for chunk in self.devices[lane].happen(event.what, self.now) {
+        for chunk in self.devices[lane].apply(event.kind, self.now) {
             self.fail(chunk.id, Failure::Untrusted);
             self.trace_failure(chunk);
         }
-        self.capacities.push((self.now, self.devices.iter().map(Virtual::capacity).sum()));
+        self.capacities.push((self.now, self.devices.iter().map(VirtualDevice::capacity).sum()));
         self.set_end(lane);
         self.ask_later(lane);
     }
 
     fn fail(&mut self, chunk: u64, failure: Failure) {
         self.run.failed(chunk, failure, self.now);
-        self.account.look_at_trust(&self.run, self.now);
+        self.recorder.update_lane_states(&self.run, self.now);
         self.wake();
     }
 
-    fn look_for_hung(&mut self) {
+    fn check_for_hung(&mut self) {
         if !self.run.overdue(self.now).is_empty() {
-            self.account.look_at_trust(&self.run, self.now);
+            self.recorder.update_lane_states(&self.run, self.now);
             for lane in 0..self.devices.len() {
-                if self.run.state(lane) != State::Healthy && !self.devices[lane].is_idle() {
-                    // Whoever runs the lane opens its device afresh.
-                    for chunk in self.devices[lane].let_go(self.now) {
+                if self.run.state(lane) != LaneState::Healthy && !self.devices[lane].is_idle() {
+                    // The executor would reopen the device.
+                    for chunk in self.devices[lane].drop_chunks(self.now) {
                         self.trace_failure(chunk);
                     }
                     self.ask_later(lane);
@@ -287,18 +287,21 @@ impl<'a> Simulator<'a> {
             }
             self.wake();
         }
-        // As often as the executor does at first, and ever more rarely in runs that take long.
-        let least = self.now + FIRST_LOOK.max(self.now / 200);
+        // As often as the executor at first, and less often in long runs.
+        let least = self.now + FIRST_HANG_CHECK.max(self.now / 200);
         let next = self.run.next_deadline().map_or(least, |deadline| deadline.max(least));
-        self.alarms.push(Reverse((next.min(least + LONGEST_LOOK.max(self.now / 20)), Alarm::Deadline)));
+        self.pending.push(Reverse((
+            next.min(least + MAX_HANG_CHECK_INTERVAL.max(self.now / 20)),
+            SimEvent::HangCheck,
+        )));
     }
 
     fn trace_failure(&mut self, chunk: Chunk) {
         let began = self.began.remove(&chunk.id).unwrap_or(self.now);
-        self.account.in_vain(&chunk, Activity::Failure, began, self.now);
+        self.recorder.wasted(&chunk, Activity::Failure, began, self.now);
     }
 
-    /// Items were given back: whoever waits may have them.
+    /// Wakes waiting lanes: items may have been given back.
     fn wake(&mut self) {
         for lane in 0..self.waiting.len() {
             if std::mem::take(&mut self.waiting[lane]) {
@@ -307,7 +310,7 @@ impl<'a> Simulator<'a> {
         }
     }
 
-    /// How long the work takes when no device is ever idle.
+    /// Seconds of the run if no device is ever idle.
     fn ideal(&self) -> f64 {
         let mut left = self.costs.all();
         for (index, &(from, capacity)) in self.capacities.iter().enumerate() {
@@ -323,20 +326,21 @@ impl<'a> Simulator<'a> {
 
     fn finish(mut self) -> Simulation {
         for (lane, device) in self.devices.iter_mut().enumerate() {
-            // What is in hand at the end kept its device busy until then.
-            for chunk in device.let_go(self.now) {
+            // A chunk in flight at the end kept its device busy until then.
+            for chunk in device.drop_chunks(self.now) {
                 let began = self.began.remove(&chunk.id).unwrap_or(self.now);
-                self.account.in_vain(&chunk, Activity::Dropped, began, self.now);
+                self.recorder.wasted(&chunk, Activity::Dropped, began, self.now);
             }
-            self.account.copied(lane, device.copied);
+            self.recorder.copied(lane, device.copied);
         }
         let names = || self.devices.iter().map(|device| device.spec.id.clone());
         let lanes = |(index, id)| DeviceLanes { id, lanes: index..index + 1 };
         let devices: Vec<DeviceLanes> = names().enumerate().map(lanes).collect();
         let ideal = Some(self.ideal());
-        let report = self.account.report(&self.run, &devices, self.scenario.items, self.now, ideal);
+        let report = self.recorder.report(&self.run, &devices, self.scenario.items, self.now, ideal);
         let outcome = self.run.outcome().cloned().unwrap_or(Outcome::NoLaneLeft);
-        let trace = Trace { lanes: names().collect(), spans: self.account.take_spans() };
+        let (lanes, spans) = (names().collect(), self.recorder.take_spans());
+        let trace = Trace { task: "items".into(), lanes, spans };
         Simulation { report, outcome, trace }
     }
 }

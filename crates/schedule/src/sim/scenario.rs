@@ -1,4 +1,4 @@
-//! What is simulated: devices, items and events, as a small TOML file says them.
+//! A scenario to simulate: devices, items and events, from a small TOML file.
 
 mod check;
 #[cfg(test)]
@@ -10,68 +10,68 @@ use serde::Deserialize;
 
 /// A run to simulate.
 ///
-/// Every number has a range, which its field's documentation states; [`Scenario::check`] refuses whatever is outside.
-/// Inside, no time that the simulator computes overflows.
+/// Every number has a range, which its field's documentation states; [`Scenario::check`] refuses numbers outside. Within the
+/// ranges, no time that the simulator computes overflows.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it shows, for people.
+    /// What the scenario shows, for people.
     #[serde(default)]
     pub about: String,
     /// The number of items: 1 to 1,000,000,000 of constant cost, or 1 to 100,000,000 of any other, since the simulator
     /// keeps those costs in memory.
     pub items: u64,
-    /// What they cost.
+    /// The costs of the items.
     #[serde(default)]
     pub cost: Cost,
-    /// Bytes that have to be copied to a device for each item: 0 to 1,000,000,000.
+    /// Bytes per item that are copied to a device: 0 to 1,000,000,000.
     #[serde(default)]
     pub bytes_per_item: u64,
-    /// What random numbers begin with: the same seed gives the same run.
+    /// The seed of random numbers: the same seed gives the same run.
     #[serde(default)]
     pub seed: u64,
-    /// The devices: 1 to 100,000, each with a name of its own.
+    /// The devices: 1 to 100,000, all with different names.
     #[serde(rename = "device")]
-    pub devices: Vec<Device>,
-    /// What happens to them: at most 100,000 events.
+    pub devices: Vec<DeviceSpec>,
+    /// Events during the run: at most 100,000.
     #[serde(default, rename = "event")]
-    pub events: Vec<Event>,
+    pub events: Vec<ScenarioEvent>,
 }
 
-/// What items cost, as a multiple of the mean.
+/// The distribution of the items' costs.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
-#[serde(try_from = "WrittenCost")]
+#[serde(try_from = "CostToml")]
 pub enum Cost {
-    /// All the same: `constant`.
+    /// Every item costs the same: `constant`.
     #[default]
     Constant,
-    /// Anything from nothing to twice the mean: `uniform`.
+    /// From zero to twice the mean, at random: `uniform`.
     Uniform,
-    /// A few cost very much more than the others, in a Pareto distribution with this exponent: `heavy-tail`.
+    /// A few items cost very much more than the others, by a Pareto distribution: `heavy-tail`.
     HeavyTail {
-        /// The smaller, the heavier: 1.01 to 1000.
+        /// The exponent; a smaller one gives a heavier tail: 1.01 to 1000.
         exponent: f64,
     },
-    /// From nothing to twice the mean, the dearest last (`ascending`): the worst order for a scheduler that hands out
+    /// From zero to twice the mean, the most expensive last (`ascending`): the worst order for a scheduler that hands out
     /// large chunks first.
     Ascending,
-    /// From twice the mean to nothing, the dearest first: `descending`.
+    /// From twice the mean to zero, the most expensive first: `descending`.
     Descending,
-    /// Some items next to each other cost many times what the others cost: `clustered`.
+    /// Some consecutive items cost many times as much as the others: `clustered`.
     Clustered {
-        /// Which part of all items is dear: 0 to 1.
+        /// The fraction of expensive items: 0 to 1.
         part: f64,
-        /// How many times as much a dear item costs: 1 to 1e9.
+        /// The cost of an expensive item relative to another: 1 to 1e9.
         factor: f64,
-        /// Where the dear items lie: 0 is the beginning, 1 the end.
+        /// The position of the expensive items: 0 is the beginning, 1 the end.
         at: f64,
     },
 }
 
-/// A cost as it stands in the file.
+/// A cost as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenCost {
+struct CostToml {
     kind: String,
     exponent: Option<f64>,
     part: Option<f64>,
@@ -79,11 +79,11 @@ struct WrittenCost {
     at: Option<f64>,
 }
 
-impl TryFrom<WrittenCost> for Cost {
+impl TryFrom<CostToml> for Cost {
     type Error = String;
 
-    fn try_from(written: WrittenCost) -> Result<Self, String> {
-        let WrittenCost { kind, exponent, part, factor, at } = written;
+    fn try_from(written: CostToml) -> Result<Self, String> {
+        let CostToml { kind, exponent, part, factor, at } = written;
         match (kind.as_str(), exponent, part, factor, at) {
             ("constant", None, None, None, None) => Ok(Cost::Constant),
             ("uniform", None, None, None, None) => Ok(Cost::Uniform),
@@ -101,33 +101,33 @@ impl TryFrom<WrittenCost> for Cost {
     }
 }
 
-/// One device, or several of a kind.
+/// A virtual device, or several of a kind.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Device {
+pub struct DeviceSpec {
     /// Its name, 1 to 100 bytes without control characters. Several of a kind are called `id-0`, `id-1` and so on.
     pub id: String,
-    /// How many of it there are: 1 to 100,000.
+    /// The number of such devices: 1 to 100,000.
     #[serde(default = "one")]
     pub count: usize,
-    /// Items of mean cost a second: 1e-6 to 1e15.
+    /// Items of mean cost per second: 1e-6 to 1e15.
     pub rate: f64,
-    /// Where given, each device's rate is drawn from `rate` to this, evenly on a logarithmic scale: `rate` to 1e15.
+    /// If set, each device's rate is drawn from `rate` to this, evenly on a logarithmic scale: `rate` to 1e15.
     #[serde(default)]
     pub rate_up_to: Option<f64>,
-    /// How busy it is said to be when the run begins, from 0 to 1: the dynamic strategy goes by it.
+    /// Its utilization when the run begins, which the dynamic strategy uses: 0 to 1.
     #[serde(default)]
     pub utilization: f64,
-    /// Seconds that each chunk costs beside its items: 0 to 1e6.
+    /// Overhead of a chunk in seconds: 0 to 1e6.
     #[serde(default)]
     pub launch_s: f64,
-    /// Bytes a second from the host, 1e3 to 1e15; nothing given means that copies take no time.
+    /// Bytes per second from the host: 1e3 to 1e15. Without it, copies take no time.
     #[serde(default)]
     pub copy_bytes_per_s: Option<f64>,
-    /// How much a chunk's time varies, from 0 to 0.99: 0.05 is five percent up or down.
+    /// Relative variation of a chunk's time: 0 to 0.99. 0.05 is five percent up or down.
     #[serde(default)]
     pub jitter: f64,
-    /// The most items of a chunk that fit its memory: 1 or more.
+    /// Maximum items of a chunk that fit its memory: 1 or more.
     #[serde(default)]
     pub memory_items: Option<u64>,
     /// Maximum number of chunks in flight: 1 to 1000.
@@ -147,22 +147,22 @@ fn two() -> usize {
     2
 }
 
-/// Something that happens to a device.
+/// An event that happens to a device.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(try_from = "Written")]
-pub struct Event {
-    /// When, in seconds: 0 to 1e9.
+#[serde(try_from = "EventToml")]
+pub struct ScenarioEvent {
+    /// The time in seconds: 0 to 1e9.
     pub at_s: f64,
-    /// To which device, by its name.
+    /// The device's name.
     pub device: String,
-    /// What.
-    pub what: What,
+    /// What happens to it.
+    pub kind: EventKind,
 }
 
-/// An event as it stands in the file.
+/// An event as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct EventToml {
     at_s: f64,
     device: String,
     what: String,
@@ -170,58 +170,58 @@ struct Written {
     items: Option<u64>,
 }
 
-impl TryFrom<Written> for Event {
+impl TryFrom<EventToml> for ScenarioEvent {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<Self, String> {
-        let Written { at_s, device, what, factor, items } = written;
-        let what = match (what.as_str(), factor, items) {
-            ("slow", Some(factor), None) => What::Slow { factor },
-            ("hang", None, None) => What::Hang,
-            ("die", None, None) => What::Die,
-            ("lose-memory", None, Some(items)) => What::LoseMemory { items },
-            ("return", None, None) => What::Return,
+    fn try_from(written: EventToml) -> Result<Self, String> {
+        let EventToml { at_s, device, what, factor, items } = written;
+        let kind = match (what.as_str(), factor, items) {
+            ("slow", Some(factor), None) => EventKind::Slow { factor },
+            ("hang", None, None) => EventKind::Hang,
+            ("die", None, None) => EventKind::Die,
+            ("lose-memory", None, Some(items)) => EventKind::LoseMemory { items },
+            ("return", None, None) => EventKind::Return,
             _ => {
                 return Err(format!(
-                    "event `{what}`: there are `slow` with a `factor`, `lose-memory` with `items`, and `hang`, `die` \
-                     and `return` with neither"
+                    "event `{what}`: the kinds are `slow` with a `factor`, `lose-memory` with `items`, and `hang`, \
+                     `die` and `return` with neither"
                 ));
             }
         };
-        Ok(Event { at_s, device, what })
+        Ok(ScenarioEvent { at_s, device, kind })
     }
 }
 
-/// What happens.
+/// What happens to a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum What {
-    /// From now on it takes so many times as long as at first.
+pub enum EventKind {
+    /// It becomes slower: a chunk takes this many times as long as at its own speed.
     Slow {
         /// 1 is its own speed; 1e-6 to 1e6.
         factor: f64,
     },
-    /// It answers no more.
+    /// It hangs: its chunks never end.
     Hang,
-    /// It is gone, and says so.
+    /// It dies: its chunks fail.
     Die,
-    /// From now on only chunks of so many items fit.
+    /// It loses memory: only chunks of this many items fit.
     LoseMemory {
-        /// The most items of a chunk: 1 or more.
+        /// Maximum items of a chunk: 1 or more.
         items: u64,
     },
-    /// It is back, at its own speed.
+    /// It works again, at its own speed.
     Return,
 }
 
 impl Scenario {
-    /// Reads a scenario. The error says what is wrong and where, and what is allowed.
+    /// Parses a scenario. The error says what is wrong, where, and what is allowed.
     pub fn from_toml(text: &str) -> Result<Self, String> {
-        let scenario: Scenario = toml::from_str(text).map_err(|why| why.to_string())?;
+        let scenario: Scenario = toml::from_str(text).map_err(|error| error.to_string())?;
         scenario.check()?;
         Ok(scenario)
     }
 
-    /// The devices' names, one each.
+    /// The names of all devices.
     pub(super) fn names(&self) -> impl Iterator<Item = String> + '_ {
         self.devices.iter().flat_map(|device| {
             (0..device.count).map(|index| match device.count {
@@ -232,7 +232,7 @@ impl Scenario {
     }
 }
 
-impl Event {
+impl ScenarioEvent {
     pub(super) fn at(&self) -> Duration {
         Duration::from_secs_f64(self.at_s)
     }

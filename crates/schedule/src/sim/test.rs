@@ -1,7 +1,7 @@
 use super::*;
 
-/// A scenario of the folder `scenarios`. A machine without the sources has the folder elsewhere, and names it in
-/// `EVENER_TEST_SCENARIOS`.
+/// A scenario of the folder `scenarios`, or of the folder that `EVENER_TEST_SCENARIOS` names on a machine without the
+/// sources.
 fn scenario(name: &str) -> Scenario {
     let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
     let folder = std::env::var("EVENER_TEST_SCENARIOS").unwrap_or_else(|_| sources.into());
@@ -46,7 +46,7 @@ fn a_thousand_devices_share_ten_million_items() {
 }
 
 #[test]
-fn what_dies_or_hangs_loses_no_item() {
+fn a_device_that_dies_or_hangs_loses_no_item() {
     shipped("dies-at-the-end");
     let survivor = shipped("one-survives");
     let healthy = survivor.report.devices.iter().filter(|device| device.state == "healthy").count();
@@ -59,7 +59,7 @@ fn the_same_scenario_gives_the_same_run() {
 }
 
 #[test]
-fn fixed_splits_show_what_adapting_is_worth() {
+fn fixed_splits_are_far_less_efficient_than_adapting() {
     let scenario = scenario("unlike");
     let efficiency = |shares| simulate(&scenario, shares, Settings::default()).report.efficiency.unwrap();
     let (equal, proportional) = (efficiency(Strategy::Equal), efficiency(Strategy::Proportional));
@@ -67,7 +67,7 @@ fn fixed_splits_show_what_adapting_is_worth() {
 }
 
 #[test]
-fn when_all_die_the_run_ends_with_what_is_done() {
+fn a_run_whose_devices_all_die_ends_with_the_items_done_so_far() {
     let scenario = Scenario::from_toml(
         "items = 1000\n[[device]]\nid = 'a'\nrate = 100.0\n[[event]]\nat_s = 5.0\ndevice = 'a'\nwhat = 'die'\n",
     )
@@ -96,7 +96,7 @@ fn a_scenario_that_makes_no_sense_is_refused_with_the_reason() {
             "`b`",
         ),
     ] {
-        let why = Scenario::from_toml(text).unwrap_err();
-        assert!(why.contains(reason), "{why}");
+        let error = Scenario::from_toml(text).unwrap_err();
+        assert!(error.contains(reason), "{error}");
     }
 }

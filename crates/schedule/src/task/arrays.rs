@@ -1,8 +1,7 @@
-//! The arrays that a kernel reads and writes in one run, and the caller of the run lends.
+//! The arrays that a kernel reads and writes in one run, borrowed from the run's caller.
 //!
-//! The threads of a run may outlive it, so they have pointers to the arrays. Inputs are read only while their thread is
-//! inside the gate of the run's items, and outputs written only while it is inside the gate of the run's results; the run
-//! ends by shutting both.
+//! Worker threads may outlive the run, so they have pointers to the arrays. A worker reads inputs only inside the gate of
+//! the run's items, and writes outputs only inside the gate of the run's results; the run ends by closing both.
 #![allow(unsafe_code)] // Each block says why it is sound.
 
 use std::{
@@ -17,7 +16,7 @@ use bytemuck::Pod;
 /// The slices that a [`KernelTask`](super::KernelTask) made with [`arrays`](super::KernelTask::arrays) reads and writes in
 /// one run: see [`Pool::map_arrays`](crate::Pool::map_arrays).
 ///
-/// On an error, what is in the outputs is any mixture of what was there and results.
+/// After an error, the outputs hold any mixture of old values and results.
 #[derive(Debug, Default)]
 pub struct Arrays<'a> {
     pub(super) inputs: Vec<LentArray>,
@@ -37,7 +36,7 @@ impl<'a> Arrays<'a> {
         self
     }
 
-    /// Adds the next output, which the results are written to.
+    /// Adds the next output, to which the results are written.
     pub fn output<T: Pod>(mut self, output: &'a mut [T]) -> Self {
         self.outputs.push(LentArray::new::<T>(NonNull::from(output)));
         self
@@ -46,60 +45,61 @@ impl<'a> Arrays<'a> {
 
 /// The type of an array's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Element {
+pub(super) struct ElementType {
     id: TypeId,
     pub(super) name: &'static str,
     pub(super) bytes: usize,
 }
 
-impl Element {
+impl ElementType {
     pub(super) fn of<T: Pod>() -> Self {
-        Element { id: TypeId::of::<T>(), name: type_name::<T>(), bytes: size_of::<T>() }
+        ElementType { id: TypeId::of::<T>(), name: type_name::<T>(), bytes: size_of::<T>() }
     }
 }
 
-/// An array of so many elements that belongs to the caller of a run.
+/// A pointer to an array of the run's caller.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LentArray {
     start: NonNull<u8>,
-    pub(super) element: Element,
+    pub(super) element: ElementType,
     pub(super) len: usize,
 }
 
-// SAFETY: the pointer is of plain bytes, and whoever follows it promises that no other thread is in the way.
+// SAFETY: only `read` and `write` use the pointer, and their callers promise that the array is alive and not written by
+// another thread. Its elements are plain bytes (`Pod`), which any thread may have.
 unsafe impl Send for LentArray {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for LentArray {}
 
 impl LentArray {
     fn new<T: Pod>(array: NonNull<[T]>) -> Self {
-        LentArray { start: array.cast(), element: Element::of::<T>(), len: array.len() }
+        LentArray { start: array.cast(), element: ElementType::of::<T>(), len: array.len() }
     }
 
-    /// Where these bytes begin.
+    /// Pointer to the first byte of a range. Panics if the range is out of bounds.
     fn start(&self, range: &Range<usize>) -> *mut u8 {
         let all = self.len * self.element.bytes;
         assert!(range.start <= range.end && range.end <= all, "bytes {range:?} of {all}");
-        // SAFETY: the range is within the array.
+        // SAFETY: the assertion keeps the range within the array.
         unsafe { self.start.as_ptr().add(range.start) }
     }
 
-    /// Some of its bytes.
+    /// Returns a range of the array's bytes.
     ///
     /// # Safety
-    /// The array must be there, and not be written to, for as long as the slice is used.
+    /// The array must be alive, and not be written to, for as long as the slice is used.
     pub(super) unsafe fn read<'s>(&self, range: Range<usize>) -> &'s [u8] {
-        // SAFETY: they are bytes of elements without padding, which are there as the caller promises.
+        // SAFETY: `start` has checked the range, `Pod` elements have no padding, and the caller keeps the array alive.
         unsafe { std::slice::from_raw_parts(self.start(&range), range.len()) }
     }
 
-    /// Writes some of its bytes, from this one on.
+    /// Copies bytes into the array, from byte `first` on.
     ///
     /// # Safety
-    /// The array must be there and be an output, and nobody else may touch these bytes meanwhile.
+    /// The array must be a live output, and no other thread may use these bytes during the call.
     pub(super) unsafe fn write(&self, first: usize, bytes: &[u8]) {
         let to = self.start(&(first..first + bytes.len()));
-        // SAFETY: the range is within the output, which is there and exclusively the caller's.
+        // SAFETY: `start` has checked the range, and the caller has the bytes of a live output to itself.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }

@@ -1,8 +1,7 @@
 //! A function that borrows, as a task for the processor's cores.
 //!
-//! The threads of a run may outlive it, so a task owns what it needs. A function that borrows is lent instead, as a run's
-//! items are: worker threads have a pointer to it, which they follow only while they are inside the gate of the items, and
-//! the run ends by shutting that gate. The items are as many units, which take no memory.
+//! Worker threads may outlive the run, so they have a pointer to the function. They follow it only inside the gate of the
+//! run's items, and the run ends by closing that gate. The items are values of type `()`, which take no memory.
 #![allow(unsafe_code)] // Each block says why it is sound.
 
 use std::{cell::Cell, fmt};
@@ -11,22 +10,21 @@ use evener_device::{BoxError, Result};
 
 use super::{
     Closure,
-    closure::{Block, OfChunk},
+    closure::{Block, ChunkFunction},
 };
 
-/// A function of an item's number that belongs to somebody else.
+/// A pointer to a function of an item's number, owned by the run's caller.
 pub(crate) struct BorrowedFunction<O> {
     function: *const (),
     call: Call<O>,
 }
 
-/// Gives the numbers of some items to the function at the address. Says how many it has begun.
+/// Calls the function at the address with the numbers of a block's items. Returns how many it has begun.
 type Call<O> = unsafe fn(*const (), Block<'_, '_, (), O>) -> usize;
 
-// SAFETY: all that is done with the pointer is to call the function through a shared reference, and `BorrowedFunction::new`
-// asks for `Sync`.
+// SAFETY: the pointer is only used to call the function through a shared reference, and `borrowed_task` requires `Sync`.
 unsafe impl<O> Send for BorrowedFunction<O> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<O> Sync for BorrowedFunction<O> {}
 
 impl<O> fmt::Debug for BorrowedFunction<O> {
@@ -38,9 +36,9 @@ impl<O> fmt::Debug for BorrowedFunction<O> {
 /// A task that calls a function with the number of each item.
 ///
 /// # Safety
-/// The function must be there for as long as a chunk of a run of this task can be [read](super::Chunk::read): until each of
-/// its runs over lent items has returned.
-pub(crate) unsafe fn borrowed<O, F>(name: &str, function: &F) -> Closure<(), O, BorrowedFunction<O>>
+/// The function must be alive for as long as a chunk of a run of this task can be [read](super::Chunk::read): until each
+/// of its runs over lent items has returned.
+pub(crate) unsafe fn borrowed_task<O, F>(name: &str, function: &F) -> Closure<(), O, BorrowedFunction<O>>
 where
     O: Send + 'static,
     F: Fn(usize) -> O + Sync,
@@ -48,7 +46,7 @@ where
     /// # Safety
     /// The address is that of a live function of this type.
     unsafe fn call<O, F: Fn(usize) -> O>(function: *const (), block: Block<'_, '_, (), O>) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes the address of a live `F`.
         let function = unsafe { &*function.cast::<F>() };
         let next = Cell::new(block.first as usize);
         block.fill(|()| function(next.replace(next.get() + 1)))
@@ -56,10 +54,10 @@ where
     Closure::of(name, BorrowedFunction { function: std::ptr::from_ref(function).cast(), call: call::<O, F> })
 }
 
-impl<O: 'static> OfChunk<(), O> for BorrowedFunction<O> {
+impl<O: 'static> ChunkFunction<(), O> for BorrowedFunction<O> {
     fn run(&self, block: Block<'_, '_, (), O>) -> Result<usize, BoxError> {
-        // SAFETY: a closure's task calls this while it reads a chunk, and until then the function is there, as the caller
-        // of `borrowed` has promised.
+        // SAFETY: `Closure::run` calls this inside `Chunk::read`, and the caller of `borrowed_task` keeps the function
+        // alive for as long as a chunk can be read. `call` was made for the function's own type.
         Ok(unsafe { (self.call)(self.function, block) })
     }
 }

@@ -6,29 +6,29 @@ use std::ops::Range;
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// The worker is to end its chunk after the items that it has begun: a lane is idle, or somebody has to be looked after.
+/// Request: end the chunk after the items that are begun, because another lane is idle or has to be watched.
 const YIELD: u8 = 1;
-/// The run has ended: the results are not wanted any more.
+/// Request: stop, because the run has ended and needs no more results.
 const OVER: u8 = 2;
 
-/// A chunk's items between its worker, which claims them from the front before it begins them, and other lanes, which
-/// steal from the end. Items are counted from the chunk's first.
+/// A chunk's items, shared between its worker, which claims items from the front before it begins them, and other lanes,
+/// which steal from the end. Items are counted from the chunk's first.
 ///
 /// One word holds both the number of items claimed and the chunk's end, and every change of either is one
 /// compare-and-exchange of the whole word. So an item is either claimed by the worker or stolen, never both.
 ///
-/// Its worker changes it for every few items, so it has cache lines of its own: on x86-64 processors fetch two at a time.
+/// The worker writes it every few items, so it is aligned to two cache lines, which x86-64 processors fetch together.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Claims {
     /// The end in the high half, the number of items claimed in the low half.
     word: AtomicU64,
-    /// What the worker is asked for, as bits.
-    wish: AtomicU8,
+    /// Requests to the worker, as bits.
+    requests: AtomicU8,
 }
 
-/// The most items of a chunk that can be divided.
-pub(crate) const MOST_ITEMS: u64 = u32::MAX as u64;
+/// Maximum number of items in a chunk that can be divided.
+pub(crate) const MAX_DIVISIBLE_ITEMS: u64 = u32::MAX as u64;
 
 fn pack(claimed: u32, end: u32) -> u64 {
     (u64::from(end) << 32) | u64::from(claimed)
@@ -40,33 +40,33 @@ fn unpack(word: u64) -> (u32, u32) {
 
 impl Default for Claims {
     fn default() -> Self {
-        Claims { word: AtomicU64::new(0), wish: AtomicU8::new(0) }
+        Claims { word: AtomicU64::new(0), requests: AtomicU8::new(0) }
     }
 }
 
 impl Claims {
-    /// A chunk of so many items begins. To be called by the worker while no other lane knows of the chunk.
+    /// Begins a chunk of `items` items. The worker calls this before any other lane knows of the chunk.
     pub(crate) fn begin(&self, items: u64) {
         let end = u32::try_from(items).unwrap_or(u32::MAX);
-        self.wish.fetch_and(OVER, Ordering::Relaxed);
+        self.requests.fetch_and(OVER, Ordering::Relaxed);
         self.word.store(pack(0, end), Ordering::SeqCst);
     }
 
-    /// The worker claims its next items, at most so many. Nothing where the chunk has come to its end.
+    /// Claims the worker's next items, at most `max`. Returns `None` at the chunk's end.
     ///
-    /// A worker that is asked to yield ends its chunk at the next multiple of `unit` items, but does at least one.
-    pub(crate) fn claim(&self, most: u32, unit: u32) -> Option<Range<u32>> {
+    /// A worker that is asked to yield ends its chunk at the next multiple of `unit` items, but after at least one item.
+    pub(crate) fn claim(&self, max: u32, unit: u32) -> Option<Range<u32>> {
         let mut word = self.word.load(Ordering::SeqCst);
         loop {
             let (claimed, mut end) = unpack(word);
-            let wish = self.wish.load(Ordering::Relaxed);
-            if wish & OVER != 0 {
+            let requests = self.requests.load(Ordering::Relaxed);
+            if requests & OVER != 0 {
                 return None;
             }
-            if wish & YIELD != 0 && claimed > 0 {
+            if requests & YIELD != 0 && claimed > 0 {
                 end = end.min(claimed.next_multiple_of(unit.max(1)));
             }
-            let until = claimed.saturating_add(most.max(1)).min(end);
+            let until = claimed.saturating_add(max.max(1)).min(end);
             match self.word.compare_exchange(word, pack(until, end), Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return (claimed < until).then_some(claimed..until),
                 Err(now) => word = now,
@@ -74,7 +74,7 @@ impl Claims {
         }
     }
 
-    /// The worker gives back claimed items that it has not begun: those from here on.
+    /// Gives back the claimed items from `from` on, which the worker has not begun.
     pub(crate) fn unclaim(&self, from: u32) {
         let mut word = self.word.load(Ordering::SeqCst);
         loop {
@@ -87,9 +87,9 @@ impl Claims {
         }
     }
 
-    /// Takes items from the end that the worker has not claimed: this part of them, at most so many, beginning at a
-    /// multiple of `unit`. Where there are none, the worker is asked to give back what it has claimed and not begun.
-    pub(crate) fn steal(&self, part: f64, most: u64, unit: u32) -> Option<Range<u32>> {
+    /// Steals a fraction of the unclaimed items from the end, at most `max`, beginning at a multiple of `unit`. If there
+    /// are none, asks the worker to give back the items that it has claimed and not begun.
+    pub(crate) fn steal(&self, fraction: f64, max: u64, unit: u32) -> Option<Range<u32>> {
         let unit = unit.max(1);
         let mut word = self.word.load(Ordering::SeqCst);
         loop {
@@ -100,7 +100,7 @@ impl Claims {
                 self.ask_to_yield();
                 return None;
             }
-            let count = (f64::from(free.end - free.start) * part).ceil().min(most as f64) as u32;
+            let count = (f64::from(free.end - free.start) * fraction).ceil().min(max as f64) as u32;
             let start = free.end - count.clamp(1, free.end - free.start);
             // Whole units, at least one: `free` begins with one.
             let start = start.next_multiple_of(unit).min((end - 1) / unit * unit);
@@ -111,41 +111,41 @@ impl Claims {
         }
     }
 
-    /// How many items the worker has claimed.
+    /// Number of items that the worker has claimed.
     pub(crate) fn claimed(&self) -> u32 {
         unpack(self.word.load(Ordering::SeqCst)).0
     }
 
-    /// How many items can be stolen: those that are not claimed, but for the first, which its worker keeps.
+    /// Number of items that can be stolen: the unclaimed ones, except the chunk's first, which the worker keeps.
     pub(crate) fn unclaimed(&self) -> u64 {
         let (claimed, end) = unpack(self.word.load(Ordering::Relaxed));
         u64::from(end.saturating_sub(claimed.max(1)))
     }
 
-    /// Where the chunk ends.
+    /// The chunk's end.
     pub(crate) fn end(&self) -> u32 {
         unpack(self.word.load(Ordering::SeqCst)).1
     }
 
     /// Asks the worker to end its chunk after the items that it has begun.
     pub(crate) fn ask_to_yield(&self) {
-        self.wish.fetch_or(YIELD, Ordering::Relaxed);
+        self.requests.fetch_or(YIELD, Ordering::Relaxed);
     }
 
-    /// Tells the worker that its results are not wanted any more.
-    pub(crate) fn end_all(&self) {
-        self.wish.fetch_or(OVER, Ordering::Relaxed);
+    /// Asks the worker to stop, because the run has ended.
+    pub(crate) fn end_run(&self) {
+        self.requests.fetch_or(OVER, Ordering::Relaxed);
     }
 
-    /// Whether the worker is asked for something: one load, to be looked at before every item.
+    /// Whether the worker is asked for anything: one load, cheap enough before every item.
     #[inline]
     pub(crate) fn is_interrupted(&self) -> bool {
-        self.wish.load(Ordering::Relaxed) != 0
+        self.requests.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the results are not wanted any more.
+    /// Whether the worker is asked to stop.
     pub(crate) fn is_over(&self) -> bool {
-        self.wish.load(Ordering::Relaxed) & OVER != 0
+        self.requests.load(Ordering::Relaxed) & OVER != 0
     }
 }
 

@@ -13,7 +13,7 @@ use evener_device::{BoxError, Device, DeviceId, DeviceKind, Error, Result};
 use super::{Chunk, Claims, Results, Task};
 use crate::contain::panic_message;
 
-/// A Rust function of one item, as a task. It runs on the processor's cores.
+/// A Rust function as a task for the processor's cores.
 ///
 /// ```
 /// use evener_device::Device;
@@ -30,25 +30,25 @@ pub struct Closure<I, O, F> {
     types: PhantomData<fn(&I) -> O>,
 }
 
-/// The most items that are claimed at once. Those that are not begun are given back as soon as another lane wants them.
-const MOST_CLAIMED: usize = 4096;
-/// The same for a function that is given slices, which gives nothing back.
-const LONGEST_SLICE: usize = 1024;
-/// So long the items that are claimed at once may take: others cannot steal them meanwhile.
-const LONG: Duration = Duration::from_micros(5);
-/// The same for a function that is given slices, which is faster with larger ones.
-const LONG_SLICE: Duration = Duration::from_micros(200);
+/// Maximum number of items claimed at once. The worker gives back those that are not begun when another lane is idle.
+const MAX_CLAIMED: usize = 4096;
+/// Maximum number of items in a slice, which cannot be given back.
+const MAX_SLICE: usize = 1024;
+/// Target time of the items claimed at once. Other lanes cannot steal them meanwhile.
+const CLAIM_TIME: Duration = Duration::from_micros(5);
+/// Target time of a slice: functions of slices are faster with larger ones.
+const SLICE_TIME: Duration = Duration::from_micros(200);
 
-/// What a closure does with some items: it appends a result an item, up to the first that fails. Where it can, it stops
-/// before an item when it is interrupted.
-pub trait OfChunk<I, O>: Send + Sync + 'static {
-    /// How long the items that are claimed at once may take, and how many there may be at most.
+/// The function of a [`Closure`]: it appends one result per item, up to the first that fails. Functions of single items
+/// stop between items when the worker is interrupted.
+pub trait ChunkFunction<I, O>: Send + Sync + 'static {
+    /// Target time and maximum number of the items claimed at once.
     #[doc(hidden)]
     fn limits(&self) -> (Duration, usize) {
-        (LONG, MOST_CLAIMED)
+        (CLAIM_TIME, MAX_CLAIMED)
     }
 
-    /// Works on some items, at least on the first. Says how many it has begun.
+    /// Runs a block of items, at least its first. Returns how many it has begun.
     #[doc(hidden)]
     fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError>;
 }
@@ -56,7 +56,7 @@ pub trait OfChunk<I, O>: Send + Sync + 'static {
 /// Items that were claimed together.
 #[doc(hidden)]
 pub struct Block<'b, 'r, I, O> {
-    /// The number of the first in the run.
+    /// The first item's number in the run.
     pub(super) first: u64,
     pub(super) items: &'b [I],
     pub(super) results: &'b mut Results<'r, O>,
@@ -64,25 +64,27 @@ pub struct Block<'b, 'r, I, O> {
 }
 
 impl<I, O> Block<'_, '_, I, O> {
-    /// Gives each item to a function, until the worker is interrupted. Says how many it has begun.
+    /// Calls a function with each item until the worker is interrupted. Returns how many it has begun.
     pub(super) fn fill(self, function: impl Fn(&I) -> O) -> usize {
         self.results.fill(self.items, function, || !self.claims.is_interrupted())
     }
 }
 
 /// A function of one item that cannot fail.
-struct Each<F>(F);
+struct PerItem<F>(F);
 
-impl<I, O, F: Fn(&I) -> O + Send + Sync + 'static> OfChunk<I, O> for Each<F> {
+impl<I, O, F: Fn(&I) -> O + Send + Sync + 'static> ChunkFunction<I, O> for PerItem<F> {
     fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError> {
         Ok(block.fill(&self.0))
     }
 }
 
 /// A function of one item that may fail.
-struct Fallible<F>(F);
+struct FalliblePerItem<F>(F);
 
-impl<I, O, F: Fn(&I) -> Result<O, BoxError> + Send + Sync + 'static> OfChunk<I, O> for Fallible<F> {
+impl<I, O, F: Fn(&I) -> Result<O, BoxError> + Send + Sync + 'static> ChunkFunction<I, O>
+    for FalliblePerItem<F>
+{
     fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError> {
         for (index, item) in block.items.iter().enumerate() {
             if index > 0 && block.claims.is_interrupted() {
@@ -95,14 +97,14 @@ impl<I, O, F: Fn(&I) -> Result<O, BoxError> + Send + Sync + 'static> OfChunk<I, 
 }
 
 /// A function of several items at once.
-struct Slices<F>(F);
+struct PerSlice<F>(F);
 
-impl<I, O, F> OfChunk<I, O> for Slices<F>
+impl<I, O, F> ChunkFunction<I, O> for PerSlice<F>
 where
     F: Fn(&[I], &mut Results<'_, O>) -> Result<(), BoxError> + Send + Sync + 'static,
 {
     fn limits(&self) -> (Duration, usize) {
-        (LONG_SLICE, LONGEST_SLICE)
+        (SLICE_TIME, MAX_SLICE)
     }
 
     fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError> {
@@ -111,10 +113,10 @@ where
     }
 }
 
-/// Any function that a [`Closure`] was made of.
-pub struct AnyFunction<I, O>(Box<dyn OfChunk<I, O>>);
+/// A boxed function of a [`Closure`].
+pub struct AnyFunction<I, O>(Box<dyn ChunkFunction<I, O>>);
 
-impl<I: 'static, O: 'static> OfChunk<I, O> for AnyFunction<I, O> {
+impl<I: 'static, O: 'static> ChunkFunction<I, O> for AnyFunction<I, O> {
     fn limits(&self) -> (Duration, usize) {
         self.0.limits()
     }
@@ -124,37 +126,37 @@ impl<I: 'static, O: 'static> OfChunk<I, O> for AnyFunction<I, O> {
     }
 }
 
-/// A [`Closure`] whose type does not tell its function, so that it can be named and stored: see [`Closure::boxed`].
+/// A [`Closure`] with a type that can be named, for fields and return types: see [`Closure::boxed`].
 pub type BoxClosure<I, O> = Closure<I, O, AnyFunction<I, O>>;
 
 impl<I, O> Closure<I, O, ()> {
-    /// A task that gives each item to a function. A panic in it ends the run with an error that names the item.
-    pub fn new<F>(name: &str, function: F) -> Closure<I, O, impl OfChunk<I, O>>
+    /// A task that calls a function with each item. A panic ends the run with an error that names the item.
+    pub fn new<F>(name: &str, function: F) -> Closure<I, O, impl ChunkFunction<I, O>>
     where
         F: Fn(&I) -> O + Send + Sync + 'static,
     {
-        Closure::of(name, Each(function))
+        Closure::of(name, PerItem(function))
     }
 
-    /// A task that gives each item to a function that may fail. An error ends the run, and names the item.
-    pub fn fallible<F>(name: &str, function: F) -> Closure<I, O, impl OfChunk<I, O>>
+    /// A task that calls a fallible function with each item. An error ends the run, with the item's number.
+    pub fn fallible<F>(name: &str, function: F) -> Closure<I, O, impl ChunkFunction<I, O>>
     where
         F: Fn(&I) -> Result<O, BoxError> + Send + Sync + 'static,
     {
-        Closure::of(name, Fallible(function))
+        Closure::of(name, FalliblePerItem(function))
     }
 
-    /// A task that turns some items, a thousand or so at most, into as many results at once: for code that is faster so.
-    /// One core works on each chunk, and others on others. Slices grow until one takes some hundred microseconds; what is
-    /// in one is not interrupted.
-    pub fn of_chunks<F>(name: &str, function: F) -> Closure<I, O, impl OfChunk<I, O>>
+    /// A task that calls a function with slices of up to 1,024 items, for code that is faster with many items at once.
+    /// The function adds one result per item. Slices grow until one takes about 200 microseconds, and are not
+    /// interrupted.
+    pub fn of_chunks<F>(name: &str, function: F) -> Closure<I, O, impl ChunkFunction<I, O>>
     where
         F: Fn(&[I], &mut Results<'_, O>) -> Result<(), BoxError> + Send + Sync + 'static,
     {
-        Closure::of(name, Slices(function))
+        Closure::of(name, PerSlice(function))
     }
 
-    pub(super) fn of<F: OfChunk<I, O>>(name: &str, function: F) -> Closure<I, O, F> {
+    pub(super) fn of<F: ChunkFunction<I, O>>(name: &str, function: F) -> Closure<I, O, F> {
         Closure { name: name.into(), function: Arc::new(function), types: PhantomData }
     }
 
@@ -179,7 +181,7 @@ impl<I, O> Closure<I, O, ()> {
         I: 'static,
         O: 'static,
     {
-        Closure::of(name, AnyFunction(Box::new(Each(function))))
+        Closure::of(name, AnyFunction(Box::new(PerItem(function))))
     }
 }
 
@@ -205,7 +207,7 @@ impl<I, O, F> Task for Closure<I, O, F>
 where
     I: Send + Sync + 'static,
     O: Send + 'static,
-    F: OfChunk<I, O>,
+    F: ChunkFunction<I, O>,
 {
     type Input = I;
     type Output = O;
@@ -237,7 +239,7 @@ where
 
     fn run(&self, device: &mut DeviceId, chunk: &Chunk<'_, I>, results: &mut Results<'_, O>) -> Result<()> {
         chunk.read(|items| {
-            // Caught here and not only outside, so that the item can be named.
+            // Caught here and not only in `run_chunk`, so that the error can name the item.
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let (long, most) = self.function.limits();
                 let claims = chunk.claims();
@@ -254,7 +256,7 @@ where
                     };
                     size = size.clamp(1, most);
                     if begun < block.len() {
-                        // An idle lane wants what is not begun, or the run has ended.
+                        // Another lane is idle, or the run has ended.
                         chunk.unclaim(results, block.start + begun);
                         size = 1;
                     }

@@ -1,4 +1,4 @@
-//! A gate: who is inside, and whether anybody may still enter.
+//! A gate: threads enter it until its owner closes it and waits for them to leave.
 
 #[cfg(loom)]
 use loom::{
@@ -11,56 +11,57 @@ use std::{
     thread::{self, Thread},
 };
 
-/// Set once the gate is shut; the rest counts those inside.
-const SHUT: usize = 1 << (usize::BITS - 1);
+/// Set once the gate is closed; the other bits count the threads inside.
+const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// Lets threads in until it is shut by the thread that made it, which then waits for those inside to leave.
+/// Lets threads in until the thread that made it closes it, and then waits for the threads inside to leave.
 ///
-/// Entering counts first and looks then, in one operation; so does shutting. Whichever of the two comes second sees
-/// the other: a thread that enters after the shutting turns back, and one that entered before is waited for.
+/// Entering adds to the count and reads the closed bit in one atomic operation, and closing sets the bit and reads the
+/// count in one. The second of the two sees the first: a thread that enters after the close turns back, and the owner
+/// waits for a thread that entered before it.
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: AtomicUsize,
-    keeper: Thread,
+    owner: Thread,
 }
 
-/// Somebody inside. Leaves when dropped.
+/// A thread's stay inside a gate. Leaves when dropped.
 #[derive(Debug)]
-pub(crate) struct Inside<'a>(&'a Gate);
+pub(crate) struct GateGuard<'a>(&'a Gate);
 
 impl Gate {
     pub(crate) fn new() -> Self {
-        Gate { state: AtomicUsize::new(0), keeper: thread::current() }
+        Gate { state: AtomicUsize::new(0), owner: thread::current() }
     }
 
-    /// Enters, unless the gate is shut.
-    pub(crate) fn enter(&self) -> Option<Inside<'_>> {
+    /// Enters, unless the gate is closed.
+    pub(crate) fn enter(&self) -> Option<GateGuard<'_>> {
         let before = self.state.fetch_add(1, SeqCst);
-        let inside = Inside(self);
-        // One who turns back leaves as everybody does: the keeper may have seen it.
-        (before & SHUT == 0).then_some(inside)
+        let inside = GateGuard(self);
+        // A thread that turns back leaves as any other does: the owner may have counted it.
+        (before & CLOSED == 0).then_some(inside)
     }
 
-    /// Whether it is shut, or about to be once those inside have left.
-    pub(crate) fn is_shut(&self) -> bool {
-        self.state.load(SeqCst) & SHUT != 0
+    /// Whether the owner has closed the gate, even if threads are still inside.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.load(SeqCst) & CLOSED != 0
     }
 
-    /// Lets nobody in any more, and waits until nobody is inside. To be called by the thread that made the gate.
-    pub(crate) fn shut(&self) {
-        self.state.fetch_or(SHUT, SeqCst);
-        while self.state.load(SeqCst) != SHUT {
+    /// Closes the gate, and waits until no thread is inside. Only the thread that made the gate may call this.
+    pub(crate) fn close(&self) {
+        self.state.fetch_or(CLOSED, SeqCst);
+        while self.state.load(SeqCst) != CLOSED {
             thread::park();
         }
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
-        // Cloned before leaving: once the last one has left, the keeper may drop the gate.
-        let keeper = self.0.keeper.clone();
-        if self.0.state.fetch_sub(1, SeqCst) == SHUT | 1 {
-            keeper.unpark();
+        // Cloned before leaving: once the last thread has left, the owner may drop the gate.
+        let owner = self.0.owner.clone();
+        if self.0.state.fetch_sub(1, SeqCst) == CLOSED | 1 {
+            owner.unpark();
         }
     }
 }
@@ -71,11 +72,10 @@ mod with_loom {
 
     use super::*;
 
-    /// So many threads enter while the gate is shut.
+    /// `count` threads enter while the gate is being closed.
     fn race(count: usize) {
-        // The keeper is a thread of its own that waits for nothing else: loom takes a late `unpark` for the end of
-        // whatever its thread waits for.
-        let keeper = loom::thread::spawn(move || {
+        // The owner is a thread that waits for nothing else: loom lets a late `unpark` end any wait of its thread.
+        let owner = loom::thread::spawn(move || {
             let gate = Arc::new(Gate::new());
             let there = Arc::new(AtomicBool::new(true));
             let threads: Vec<_> = (0..count)
@@ -83,20 +83,20 @@ mod with_loom {
                     let (gate, there) = (gate.clone(), there.clone());
                     loom::thread::spawn(move || {
                         if let Some(_inside) = gate.enter() {
-                            assert!(there.load(SeqCst), "inside although it was shut");
+                            assert!(there.load(SeqCst), "inside a closed gate");
                         }
                     })
                 })
                 .collect();
-            gate.shut();
+            gate.close();
             there.store(false, SeqCst);
             threads
         });
-        keeper.join().unwrap().into_iter().for_each(|thread| thread.join().unwrap());
+        owner.join().unwrap().into_iter().for_each(|thread| thread.join().unwrap());
     }
 
     #[test]
-    fn once_shut_nobody_is_inside_and_the_keeper_wakes() {
+    fn no_thread_is_inside_a_closed_gate_and_its_owner_wakes() {
         loom::model(|| race(1));
         // In every order with up to three preemptions; without a bound it takes minutes.
         let mut model = loom::model::Builder::new();
@@ -115,7 +115,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn once_shut_nobody_is_inside_however_they_raced() {
+    fn no_thread_is_inside_a_closed_gate_whatever_the_race() {
         for _ in 0..if cfg!(miri) { 3 } else { 200 } {
             let (gate, count) = (Arc::new(Gate::new()), Arc::new(AtomicU64::new(0)));
             let threads: Vec<_> = (0..3)
@@ -131,7 +131,7 @@ mod test {
                 })
                 .collect();
             thread::yield_now();
-            gate.shut();
+            gate.close();
             assert_eq!(count.load(SeqCst), 0);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         }

@@ -1,4 +1,4 @@
-//! What is done with the items: code for a chunk of them, on a device.
+//! Tasks: the user's code for a chunk of items on a device.
 
 mod arrays;
 mod borrowed;
@@ -7,9 +7,9 @@ mod closure;
 mod gate;
 mod kernel;
 mod lend;
-mod perform;
 mod resident;
 mod results;
+mod run_chunk;
 
 use std::{
     cell::Cell,
@@ -32,25 +32,25 @@ pub use self::{
     results::Results,
 };
 pub(crate) use self::{
-    borrowed::borrowed,
-    claims::{Claims, MOST_ITEMS},
-    lend::{Lent, Slots},
-    perform::{guarded, no_thread, perform, task_error},
+    borrowed::borrowed_task,
+    claims::{Claims, MAX_DIVISIBLE_ITEMS},
+    lend::{LentItems, ResultSlots},
+    run_chunk::{catch_panic, run_chunk, task_error, thread_error},
 };
 
 /// The code that turns a chunk of items into results, on any device that it knows how to use.
 ///
-/// A run works with clones of a task on threads of its own, which a device that hangs may keep beyond the run. So a
-/// task owns what it needs; what is large is behind an [`Arc`](std::sync::Arc).
+/// A run clones the task for its worker threads, and a device that hangs may keep its thread beyond the run. So a task
+/// owns its data; large data belongs behind an [`Arc`](std::sync::Arc).
 ///
-/// For plain Rust code there is [`Closure`], and for a kernel with one result an item [`KernelTask`]. Here is one that
-/// keeps something of its own on each device:
+/// Plain Rust code is a [`Closure`], and a kernel with one result per item a [`KernelTask`]. This task keeps a table on
+/// each device:
 ///
 /// ```
 /// use evener_device::{Device, DeviceKind, Result};
 /// use evener_schedule::{Chunk, Pool, Results, Task};
 ///
-/// /// Looks numbers up in a table, which each lane has a copy of.
+/// /// Looks numbers up in a table, of which each worker has a copy.
 /// #[derive(Clone)]
 /// struct Lookup {
 ///     table: std::sync::Arc<[u32]>,
@@ -86,41 +86,40 @@ pub(crate) use self::{
 pub trait Task: Clone + Send + Sync + 'static {
     /// An item.
     type Input: Send + Sync + 'static;
-    /// What becomes of an item.
+    /// The result of an item.
     type Output: Send + 'static;
-    /// What is made once for each hand of a lane and kept from chunk to chunk, and from run to run of one
-    /// [`Job`](crate::Job): compiled kernels, streams, buffers on the device.
+    /// A worker's own state, kept from chunk to chunk and from run to run of one [`Job`](crate::Job): compiled kernels,
+    /// streams, buffers on the device.
     type State: Send + 'static;
 
-    /// What it is called in reports, and what its history is kept under, together with its type, the sizes of items and
-    /// results and the [`fingerprint`](Self::fingerprint): as long as they are the same, the time an item takes should be
-    /// about the same.
+    /// The task's name in reports. Its history is stored under the name, the type, the sizes of items and results and
+    /// the [`fingerprint`](Self::fingerprint): tasks that have all of them in common should take about the same time
+    /// per item.
     fn name(&self) -> &str;
 
-    /// A number that differs between tasks whose items take unlike times, where the name is the same: a hash of a
-    /// kernel's source, for example. The same in every program. Zero, unless said otherwise.
+    /// A number that tells tasks of the same name apart whose items take different times: a hash of a kernel's source,
+    /// for example. The number is the same in every process. Default: zero.
     fn fingerprint(&self) -> u64 {
         0
     }
 
-    /// The same number for tasks of this type that can use what each other's [`prepare`](Self::prepare) has made, so that
-    /// [`Pool::map`] keeps it from one call to the next; nothing where only the task itself and its clones in one run
-    /// can. Zero for tasks, or states, that have no content, and nothing for others, unless said otherwise.
+    /// Identifies the states that this task can use: tasks of this type with the same number can use each other's
+    /// [prepared](Self::prepare) states, and [`Pool::map`] keeps them from call to call. With `None`, states are used
+    /// in one run only. Default: `Some(0)` for tasks or states of size zero, otherwise `None`.
     ///
     /// [`Pool::map`]: crate::Pool::map
     fn state_id(&self) -> Option<u64> {
         (size_of::<Self>() == 0 || size_of::<Self::State>() == 0).then_some(0)
     }
 
-    /// Whether it has code for a device. Others are left out of its runs.
+    /// Whether the task has code for a device. Runs leave out the other devices.
     fn can_use(&self, device: &Device) -> bool;
 
-    /// Makes a device ready.
+    /// Makes the state of one worker of a device.
     fn prepare(&self, device: &Device) -> Result<Self::State>;
 
-    /// Makes a device ready for one of its workers, which all have `resident` in common: for large data that is only
-    /// read, so that it is on the device once and not once a worker. The same as [`prepare`](Self::prepare), unless said
-    /// otherwise.
+    /// Makes the state of one worker of a device. All workers of the device share `resident`: large data that is only
+    /// read is then on the device once instead of once per worker. Default: [`prepare`](Self::prepare).
     fn prepare_with(&self, device: &Device, resident: &Resident) -> Result<Self::State> {
         let _ = resident;
         self.prepare(device)
@@ -128,7 +127,7 @@ pub trait Task: Clone + Send + Sync + 'static {
 
     /// Turns the items of a chunk into as many results, in order.
     ///
-    /// An `Error::Task` ends the run; with any other error the chunk is done again, elsewhere or smaller.
+    /// `Error::Task` ends the run; after any other error the chunk is retried, on another device or with fewer items.
     fn run<'s>(
         &self,
         state: &'s mut Self::State,
@@ -136,114 +135,112 @@ pub trait Task: Clone + Send + Sync + 'static {
         results: &mut Results<'s, Self::Output>,
     ) -> Result<()>;
 
-    /// How many chunks are worked on at once on a device, each by a hand with a state of its own: as many as the
-    /// processor has cores, so that `run` need not spread its work; and two on a GPU, so that one's copies hide behind
-    /// the other's compute.
-    fn hands(&self, device: &Device) -> usize {
+    /// Number of workers of a device, each with its own state. Default: one per core of a processor, so that `run` can
+    /// be single-threaded, and two for a GPU, so that one worker copies while the other computes.
+    fn workers(&self, device: &Device) -> usize {
         match device.describe().kind {
             DeviceKind::Cpu => device.describe().compute_units.map_or(1, |units| units.max(1) as usize),
             _ => 2,
         }
     }
 
-    /// The most items that fit a chunk: any number, unless said otherwise.
+    /// Maximum number of items in a chunk. Default: no limit.
     fn max_items(&self, state: &Self::State) -> u64 {
         let _ = state;
         u64::MAX
     }
 
-    /// Whether a chunk may never end: a device's may, but plain code is only slow, and waited for. Whether one has hung is
-    /// decided on evidence: another lane has done the same items in a small part of the time. It may, unless said
-    /// otherwise.
+    /// Whether a chunk on the device may never end. A worker that may hang is given up on evidence: another lane has
+    /// done the same items in a small fraction of the time. Plain code that cannot hang is waited for. Default: `true`.
     fn may_hang(&self, device: &Device) -> bool {
         let _ = device;
         true
     }
 
-    /// Whether `run` works item by item on a device and takes each with [`Chunk::claim`] before it begins it. Then an idle
-    /// lane can take over what is not begun, and a run that is cancelled ends after the item in hand. It does not, unless
-    /// said otherwise.
+    /// Whether `run` takes its items with [`Chunk::claim`] before it begins them. Idle lanes can then steal the items
+    /// that are not begun, and a cancelled run ends after the current item. Default: `false`.
     fn is_divisible(&self, device: &Device) -> bool {
         let _ = device;
         false
     }
 
-    /// How many bytes of memory an item and its result take while a [stream](crate::Pool::map_stream) has them: their own
-    /// size, unless said otherwise. Count what they own elsewhere, such as the bytes of a `Vec`.
+    /// Bytes of memory of an item and its result in a [stream](crate::Pool::map_stream), including the memory that they
+    /// own, for example the bytes of a `Vec`. Default: the sizes of the two values.
     fn item_bytes(&self, item: &Self::Input) -> u64 {
         (size_of_val(item) + size_of::<Self::Output>()) as u64
     }
 
-    /// What the items cost compared with each other, one number each, where they do not all cost about the same.
+    /// Relative costs of the items, one number each, or `None` if all items cost about the same.
     fn costs(&self, items: &[Self::Input]) -> Option<Vec<f64>> {
         let _ = items;
         None
     }
 
-    /// A cheap check of results. What it finds wrong is done again, and the device not trusted for a while.
+    /// Checks results cheaply. After an error the chunk is retried, and its device goes into quarantine.
     fn check(&self, items: &[Self::Input], results: &[Self::Output]) -> Result<(), String> {
         let _ = (items, results);
         Ok(())
     }
 }
 
-/// A number that nothing else in this program has.
-fn unique() -> u64 {
+/// Returns a number that no other call in this process returns.
+fn unique_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Relaxed)
 }
 
-/// Some of a run's items, to be worked on by one hand.
+/// A range of a run's items, given to one worker.
 pub struct Chunk<'a, I> {
     range: Range<u64>,
     items: Items<'a, I>,
-    /// What other lanes may steal from; nothing where the chunk is this worker's alone.
+    /// The claims that other lanes may steal from; `None` if no other lane can.
     claims: Option<Stealable<'a>>,
-    /// How many items were claimed, where no other lane can steal any.
+    /// Number of items claimed, if no other lane can steal any.
     claimed: Cell<usize>,
-    copying: Cell<Copies>,
+    copy_times: Cell<CopyTimes>,
 }
 
-/// Items that other lanes may steal: all that the worker was handed, of which a chunk may be a part.
+/// The worker's items that other lanes may steal. A chunk is all of them or a range of them.
 #[derive(Clone, Copy)]
 struct Stealable<'a> {
     claims: &'a Claims,
-    /// How many of them come before the chunk's first.
+    /// Number of items before the chunk's first.
     before: u32,
-    /// So many items cannot be parted.
+    /// Items are split only at multiples of this.
     unit: u32,
 }
 
-/// How long copies took, to the device and from it.
+/// Time spent in copies to the device and from it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Copies {
-    pub(crate) up: Duration,
-    pub(crate) down: Duration,
+pub(crate) struct CopyTimes {
+    pub(crate) upload: Duration,
+    pub(crate) download: Duration,
 }
 
-/// Where a chunk's items are.
+/// The memory of a chunk's items.
 pub(crate) enum Items<'a, I> {
-    /// With the caller of the run, who lends them.
-    Lent(&'a Lent<I>),
-    /// Here.
-    Here(&'a [I]),
+    /// The memory of the run's caller.
+    Lent(&'a LentItems<I>),
+    /// Memory that lives as long as the chunk.
+    Slice(&'a [I]),
 }
 
 impl<'a, I> Chunk<'a, I> {
     pub(crate) fn new(range: Range<u64>, items: Items<'a, I>) -> Self {
-        Chunk { range, items, claims: None, claimed: Cell::new(0), copying: Cell::default() }
+        Chunk { range, items, claims: None, claimed: Cell::new(0), copy_times: Cell::default() }
     }
 
-    /// The same, with items that other lanes can steal, so many of which come before the chunk's first. Units of so many
-    /// items are not parted.
+    /// Lets other lanes steal items: `before` of the claims come before the chunk's first item, and items are split
+    /// only at multiples of `unit`.
     pub(crate) fn divisible(self, claims: &'a Claims, before: u32, unit: u32) -> Self {
         Chunk { claims: Some(Stealable { claims, before, unit }), ..self }
     }
 
-    /// Takes the next items to be begun, at most so many, counted from the chunk's first. Nothing once all are taken:
-    /// those that another lane has stolen, or that are given back because this one is to yield, do not come.
+    /// Claims the next items, at most `most`, and returns their range counted from the chunk's first item. Returns
+    /// `None` once no item is left: other lanes may have stolen items, or the worker was asked to yield.
     ///
-    /// A task that says [`Task::is_divisible`] takes all its items so, and gives one result for each before it takes more:
+    /// A task that is [divisible](Task::is_divisible) claims all its items, and adds one result for each before it
+    /// claims more:
     ///
     /// ```
     /// # use evener_device::Result;
@@ -263,88 +260,90 @@ impl<'a, I> Chunk<'a, I> {
             self.claimed.set(end);
             return (start < end && !self.is_over()).then_some(start..end);
         };
-        // What comes behind the chunk is for the next one.
+        // Items behind the chunk belong to the next chunk.
         let left = self.len().saturating_sub((claims.claimed() - before) as usize);
         let most = u32::try_from(most.max(1).min(left)).unwrap_or(u32::MAX);
         let block = if most > 0 { claims.claim(most, unit)? } else { return None };
         let block = (block.start - before) as usize..(block.end - before) as usize;
-        // SAFETY: the slots of claimed items are this worker's own, and there is one for each of the chunk's items.
+        // SAFETY: `Claims` gives each item to one lane only, so the slots of claimed items are this worker's own; the
+        // maker of `results` has a slot for each of the chunk's items.
         #[allow(unsafe_code)]
         unsafe {
-            results.make_room(block.end)
+            results.set_capacity(block.end)
         };
         Some(block)
     }
 
-    /// Gives back claimed items that are not begun, from here on.
+    /// Gives back the claimed items from `from` on, which the worker has not begun.
     pub(crate) fn unclaim<O>(&self, results: &mut Results<'_, O>, from: usize) {
         let Some(Stealable { claims, before, .. }) = self.claims else { return self.claimed.set(from) };
-        // SAFETY: fewer slots than before.
+        // SAFETY: there are no more slots than before, and those were this worker's own.
         #[allow(unsafe_code)]
         unsafe {
-            results.make_room(from)
+            results.set_capacity(from)
         };
         claims.unclaim(before + from as u32);
     }
 
-    /// What tells whether the worker should give back what it has not begun.
+    /// The claims that say whether the worker should give back the items that it has not begun.
     pub(crate) fn claims(&self) -> &Claims {
         static NEVER_INTERRUPTED: LazyLock<Claims> = LazyLock::new(Claims::default);
         self.claims.map_or(&*NEVER_INTERRUPTED, |own| own.claims)
     }
 
-    /// How many of the items are this worker's in the end.
+    /// Number of items that are left to this worker after all steals.
     pub(crate) fn own_len(&self) -> usize {
         let end = |own: Stealable<'_>| own.claims.end().saturating_sub(own.before) as usize;
         self.claims.map_or(self.len(), end).min(self.len())
     }
 
-    /// Which items they are, counted from the run's first.
+    /// The items' numbers in the run.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// How many.
+    /// Number of items.
     pub fn len(&self) -> usize {
         (self.range.end - self.range.start) as usize
     }
 
-    /// Whether there are none: never, in a run.
+    /// Whether the chunk has no items, which no chunk of a run is.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// Looks at the items. They belong to whoever started the run, who waits for the closure to return: it may compute
-    /// and copy, but should not wait for a device. Fails when the run has ended meanwhile.
-    pub fn read<R>(&self, look: impl FnOnce(&[I]) -> R) -> Result<R> {
+    /// Calls a closure with the items. They belong to the caller of the run, and the run cannot return before the
+    /// closure does: the closure may compute and copy, but should not wait for a device. Fails with `Error::Ended` if
+    /// the run has ended.
+    pub fn read<R>(&self, closure: impl FnOnce(&[I]) -> R) -> Result<R> {
         match self.items {
-            Items::Here(items) => Ok(look(items)),
+            Items::Slice(items) => Ok(closure(items)),
             Items::Lent(lent) => {
                 let range = self.range.start as usize..self.range.end as usize;
-                lent.read(range, look).ok_or(Error::Ended)
+                lent.read(range, closure).ok_or(Error::Ended)
             }
         }
     }
 
-    /// Whether the run has ended, and waits for whoever looks at its items: somebody else has done these, or it was
-    /// stopped. Code that takes long may ask this now and then, and return `Error::Ended`.
+    /// Whether the run has ended: another lane has done these items, or the run was stopped. Long computations should
+    /// check this from time to time and return `Error::Ended`, because the run's caller waits for them.
     pub fn is_over(&self) -> bool {
         let is_over = self.claims.is_some_and(|own| own.claims.is_over());
-        is_over || matches!(self.items, Items::Lent(lent) if lent.is_wanted_back())
+        is_over || matches!(self.items, Items::Lent(lent) if lent.is_revoked())
     }
 
-    /// Tells how long the chunk's items were copied to the device, or its results from it, for the report.
-    pub fn spent_copying(&self, direction: Direction, time: Duration) {
-        let mut copies = self.copying.get();
+    /// Adds time that was spent copying the chunk's items to the device, or its results from it, to the report.
+    pub fn add_copy_time(&self, direction: Direction, time: Duration) {
+        let mut copies = self.copy_times.get();
         match direction {
-            Direction::Upload => copies.up += time,
-            Direction::Download => copies.down += time,
+            Direction::Upload => copies.upload += time,
+            Direction::Download => copies.download += time,
         }
-        self.copying.set(copies);
+        self.copy_times.set(copies);
     }
 
-    pub(crate) fn copies(&self) -> Copies {
-        self.copying.get()
+    pub(crate) fn copy_times(&self) -> CopyTimes {
+        self.copy_times.get()
     }
 }
 

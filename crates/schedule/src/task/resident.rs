@@ -1,4 +1,4 @@
-//! Data that stays on a device for as long as its job.
+//! Data that stays on a device as long as its job.
 
 use std::{
     any::Any,
@@ -9,37 +9,37 @@ use std::{
 use bytemuck::Pod;
 use evener_device::{Argument, Device, Result};
 
-use super::unique;
+use super::unique_id;
 use crate::sync::lock;
 
-/// What all workers of a job have in common on one opened device, such as a table that kernels read: see
+/// Data that all workers of a job share on one opened device, for example a table that kernels read: see
 /// [`Task::prepare_with`](super::Task::prepare_with).
 ///
-/// It is gone with the states of the job's workers: when the job is dropped, by [`Pool::release`](crate::Pool::release),
-/// and when the device was lost and is opened afresh.
+/// The data is dropped with the states of the job's workers: with the job, by [`Pool::release`](crate::Pool::release), and
+/// when a lost device is opened again.
 #[derive(Debug, Clone, Default)]
 pub struct Resident(Arc<Mutex<Option<Arc<dyn Any + Send + Sync>>>>);
 
 impl Resident {
-    /// Returns the workers' common data. The first worker makes it, while the others wait.
+    /// Returns the shared data. The first worker makes it, while the others wait.
     pub fn get_or_make<V: Send + Sync + 'static>(&self, make: impl FnOnce() -> Result<V>) -> Result<Arc<V>> {
-        let mut there = lock(&self.0);
-        if let Some(Ok(made)) = there.clone().map(Arc::downcast) {
+        let mut data = lock(&self.0);
+        if let Some(Ok(made)) = data.clone().map(Arc::downcast) {
             return Ok(made);
         }
         let made = Arc::new(make()?);
-        *there = Some(made.clone());
+        *data = Some(made.clone());
         Ok(made)
     }
 }
 
 type Upload = dyn Fn(&Device) -> Result<Argument> + Send + Sync;
 
-/// An array that every item may read all of.
+/// An array that is the same for every item.
 #[derive(Clone)]
 pub(super) struct Table {
     pub(super) name: Arc<str>,
-    /// Differs between any two contents.
+    /// A different number for each contents.
     pub(super) id: u64,
     upload: Arc<Upload>,
 }
@@ -47,7 +47,7 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new<T: Pod>(name: &str, data: impl AsRef<[T]> + Send + Sync + 'static) -> Self {
         let upload = move |device: &Device| Ok(device.buffer_from(data.as_ref())?.arg());
-        Table { name: name.into(), id: unique(), upload: Arc::new(upload) }
+        Table { name: name.into(), id: unique_id(), upload: Arc::new(upload) }
     }
 }
 
@@ -56,18 +56,18 @@ impl Table {
 pub(super) struct Tables(Mutex<Vec<(Table, Argument)>>);
 
 impl Tables {
-    /// The table as an argument of the kernel. The first worker that asks for it copies it to the device, in place of an
-    /// earlier one of the same name, while the others wait.
+    /// Returns the table as a kernel argument. The first worker that asks copies it to the device, in place of an earlier
+    /// table of the same name, while the others wait.
     pub(super) fn get(&self, device: &Device, table: &Table) -> Result<Argument> {
-        let mut there = lock(&self.0);
-        if let Some(place) = there.iter().position(|(it, _)| it.name == table.name) {
-            if there[place].0.id == table.id {
-                return Ok(there[place].1.clone());
+        let mut entries = lock(&self.0);
+        if let Some(index) = entries.iter().position(|(it, _)| it.name == table.name) {
+            if entries[index].0.id == table.id {
+                return Ok(entries[index].1.clone());
             }
-            there.remove(place);
+            entries.remove(index);
         }
         let argument = (table.upload)(device)?;
-        there.push((table.clone(), argument.clone()));
+        entries.push((table.clone(), argument.clone()));
         Ok(argument)
     }
 }

@@ -1,116 +1,115 @@
-//! Where a task puts its results.
-#![allow(unsafe_code)] // Each block says why it is sound.
+//! The results of a chunk, which a task fills in.
+#![allow(unsafe_code)]
 
 use std::{fmt, marker::PhantomData, mem::MaybeUninit, ops::Range, ptr::NonNull};
 
-/// Room for the results of a chunk, one an item, which a task fills in order.
+/// The results of a chunk, one per item, which a task adds in order.
 ///
-/// Where a chunk's items can be stolen, so can their slots: then results can only be written for items that were claimed
-/// before. So the slots are behind a pointer, and never a slice of all of them is made.
+/// If a chunk's items can be stolen, so can their slots: only the slots of claimed items may be written. So the slots are
+/// behind a pointer, and no slice of all of them is made.
 pub struct Results<'a, O> {
     slots: NonNull<MaybeUninit<O>>,
-    /// The slots before this one may be written: they are this chunk's own for good.
-    room: usize,
-    /// The slots before this one are filled. Never above `room`.
+    /// Number of slots that may be written: no other lane can steal them.
+    capacity: usize,
+    /// Number of filled slots, at most `capacity`.
     filled: usize,
-    /// More was given than there is room for.
+    /// Whether the task added more results than `capacity`.
     overflowed: bool,
-    /// All of them, where they are somewhere else.
-    elsewhere: Option<&'a [O]>,
-    /// What else is done with those that are kept.
-    when_kept: Option<WhenKept<'a>>,
+    /// All results, if they are in the task's own memory.
+    borrowed: Option<&'a [O]>,
+    /// Called with the accepted results.
+    on_accept: Option<OnAccept<'a>>,
     lent: PhantomData<&'a mut [MaybeUninit<O>]>,
 }
 
-/// Told which results are kept, each once, counted from the chunk's first.
-type WhenKept<'a> = Box<dyn FnMut(Range<usize>) + Send + 'a>;
+/// Called with ranges of accepted results, counted from the chunk's first. Each result is in one range.
+type OnAccept<'a> = Box<dyn FnMut(Range<usize>) + Send + 'a>;
 
-// SAFETY: it is an exclusive slice of slots, but for those at the end that nobody has claimed, which it does not touch;
-// and it may have a shared slice of results.
+// SAFETY: it owns the slots before `capacity` exclusively and does not use the others; `borrowed` is a shared slice, which
+// needs `O: Sync`.
 unsafe impl<O: Send + Sync> Send for Results<'_, O> {}
 // SAFETY: a shared reference only gives shared references to results.
 unsafe impl<O: Sync> Sync for Results<'_, O> {}
 
 impl<'a, O> Results<'a, O> {
-    /// Nothing yet, with room for as many as there are slots. What is in the slots is forgotten.
+    /// No results, with capacity for as many as there are slots. Old contents of the slots are not dropped.
     pub(crate) fn new(slots: &'a mut [MaybeUninit<O>]) -> Self {
-        let room = slots.len();
-        // SAFETY: the slots are exclusively this one's for as long as it lives.
+        let capacity = slots.len();
+        // SAFETY: `slots` is borrowed exclusively for `'a`, and the capacity is its length.
         let mut results = unsafe { Results::for_claims(NonNull::from(slots).cast()) };
-        results.room = room;
+        results.capacity = capacity;
         results
     }
 
-    /// Nothing yet, and no room until [`Results::make_room`] says so. What is in the slots is forgotten.
+    /// No results, and no capacity before [`Results::set_capacity`]. Old contents of the slots are not dropped.
     ///
     /// # Safety
-    /// For as long as this lives, the slots must be there, and nothing else may touch the first so many of them as
-    /// `make_room` has said.
+    /// As long as the value lives, the slots must live, and nothing else may use those within its capacity.
     pub(crate) unsafe fn for_claims(slots: NonNull<MaybeUninit<O>>) -> Self {
-        let (elsewhere, when_kept) = (None, None);
-        Results { slots, room: 0, filled: 0, overflowed: false, elsewhere, when_kept, lent: PhantomData }
+        let (borrowed, on_accept) = (None, None);
+        Results { slots, capacity: 0, filled: 0, overflowed: false, borrowed, on_accept, lent: PhantomData }
     }
 
-    /// So many slots, counted from the first, may be written from now on.
+    /// Sets how many slots, counted from the first, may be written.
     ///
     /// # Safety
-    /// There are as many, and nothing else touches them for as long as this lives.
-    pub(crate) unsafe fn make_room(&mut self, room: usize) {
-        self.room = room.max(self.filled);
+    /// There must be as many slots, and nothing else may use them as long as the value lives.
+    pub(crate) unsafe fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity.max(self.filled);
     }
 
-    /// The results of the next part of a chunk, with no room yet.
+    /// The results of the chunk's next segment, without capacity.
     ///
     /// # Safety
-    /// The part must be dropped, or added with [`Results::add_part`], before this is used in any other way.
-    pub(crate) unsafe fn next_part<'p>(&mut self) -> Results<'p, O> {
-        // SAFETY: the slots are there for as long as this lives, and those behind the filled ones are not touched through it
-        // while the part lives.
+    /// The segment must be dropped, or appended with [`Results::append_segment`], before any other use of `self`.
+    pub(crate) unsafe fn next_segment<'p>(&mut self) -> Results<'p, O> {
+        // SAFETY: the slots live as long as `self`, which does not use those behind the filled ones while the segment
+        // lives, as the caller promises.
         unsafe { Results::for_claims(self.slots.add(self.filled)) }
     }
 
-    /// Adds the results of the part that was made last.
-    pub(crate) fn add_part(&mut self, part: Results<'_, O>) {
-        let count = part.len();
-        part.leave();
+    /// Appends the results of the last segment.
+    pub(crate) fn append_segment(&mut self, segment: Results<'_, O>) {
+        let count = segment.len();
+        segment.leave_in_slots();
         self.filled += count;
-        self.room = self.room.max(self.filled);
+        self.capacity = self.capacity.max(self.filled);
     }
 
     /// The slots that may be written and are not filled.
     fn free(&mut self) -> &mut [MaybeUninit<O>] {
-        // SAFETY: the slots before `room` are exclusively this one's, and `filled` is not above it.
+        // SAFETY: the slots before `capacity` are exclusively this value's, and `filled` is at most `capacity`.
         unsafe {
-            std::slice::from_raw_parts_mut(self.slots.as_ptr().add(self.filled), self.room - self.filled)
+            std::slice::from_raw_parts_mut(self.slots.as_ptr().add(self.filled), self.capacity - self.filled)
         }
     }
 
-    /// Takes the results out of the slots: they count as not there any more, and it is up to the caller to use them.
+    /// Returns the filled slots and marks them as empty: the caller has to move or drop the results.
     fn take_filled(&mut self) -> &mut [MaybeUninit<O>] {
         let filled = std::mem::take(&mut self.filled);
         // SAFETY: as for `free`.
         unsafe { std::slice::from_raw_parts_mut(self.slots.as_ptr(), filled) }
     }
 
-    /// Says where all of the results are: in memory of the task's state, such as what a device has copied them to. They
-    /// are copied from there if they are accepted, and only then.
+    /// Sets all results to a slice of the task's state, for example the memory that a device has copied them to. They
+    /// are copied from there only if they are accepted.
     pub fn lend(&mut self, results: &'a [O])
     where
         O: Copy,
     {
-        self.overflowed |= self.filled > 0 || results.len() > self.room;
-        self.elsewhere = Some(results);
+        self.overflowed |= self.filled > 0 || results.len() > self.capacity;
+        self.borrowed = Some(results);
     }
 
-    /// Says what else is done with results that are accepted, while nobody can take them from the run: the thread that
-    /// keeps them calls this with the numbers of those of the chunk's results, each once. It must not panic.
-    pub(crate) fn when_kept(&mut self, act: impl FnMut(Range<usize>) + Send + 'a) {
-        self.when_kept = Some(Box::new(act));
+    /// Sets a closure that the accepting thread calls with the ranges of accepted results, while the run cannot end.
+    /// It must not panic.
+    pub(crate) fn on_accept(&mut self, act: impl FnMut(Range<usize>) + Send + 'a) {
+        self.on_accept = Some(Box::new(act));
     }
 
-    /// How many there are.
+    /// Number of results.
     pub fn len(&self) -> usize {
-        self.elsewhere.map_or(self.filled, <[O]>::len)
+        self.borrowed.map_or(self.filled, <[O]>::len)
     }
 
     /// Whether there are none yet.
@@ -118,7 +117,7 @@ impl<'a, O> Results<'a, O> {
         self.len() == 0
     }
 
-    /// Adds the next result. One more than there are items makes the chunk fail.
+    /// Adds the next result. The chunk fails if there are more results than items.
     pub fn push(&mut self, result: O) {
         match self.free().first_mut() {
             Some(slot) => {
@@ -134,26 +133,26 @@ impl<'a, O> Results<'a, O> {
     where
         O: Copy,
     {
-        let room = self.free();
-        let count = results.len().min(room.len());
-        room[..count].write_copy_of_slice(&results[..count]);
+        let free = self.free();
+        let count = results.len().min(free.len());
+        free[..count].write_copy_of_slice(&results[..count]);
         self.filled += count;
         self.overflowed |= count < results.len();
     }
 
-    /// Adds what a function makes of the next items, one each, for as long as it may go on: it is asked before every item
-    /// but the first. Says how many it has added.
+    /// Adds a function's results for the next items, while `go_on`, which is called before every item but the first,
+    /// returns `true`. Returns how many results were added.
     pub(crate) fn fill<I>(&mut self, items: &[I], make: impl Fn(&I) -> O, go_on: impl Fn() -> bool) -> usize {
         // SAFETY: as for `free`, which cannot be borrowed beside the count.
-        let room = unsafe {
-            std::slice::from_raw_parts_mut(self.slots.as_ptr().add(self.filled), self.room - self.filled)
+        let free = unsafe {
+            std::slice::from_raw_parts_mut(self.slots.as_ptr().add(self.filled), self.capacity - self.filled)
         };
-        self.overflowed |= items.len() > room.len();
-        let mut count = Count(&mut self.filled, 0);
-        // Eight at a time, which the compiler unrolls: asking before every item costs half as much so.
+        self.overflowed |= items.len() > free.len();
+        let mut count = FilledOnDrop(&mut self.filled, 0);
+        // The compiler unrolls chunks of eight, which halves the cost of `go_on`.
         const UNROLLED: usize = 8;
-        let all = room.len().min(items.len());
-        let (slots, last_slots) = room[..all].as_chunks_mut::<UNROLLED>();
+        let all = free.len().min(items.len());
+        let (slots, last_slots) = free[..all].as_chunks_mut::<UNROLLED>();
         let (items, last_items) = items[..all].as_chunks::<UNROLLED>();
         for (slots, items) in slots.iter_mut().zip(items) {
             let before = count.1;
@@ -177,100 +176,99 @@ impl<'a, O> Results<'a, O> {
 
     /// The results so far.
     pub fn as_slice(&self) -> &[O] {
-        if let Some(elsewhere) = self.elsewhere {
-            return elsewhere;
+        if let Some(borrowed) = self.borrowed {
+            return borrowed;
         }
-        // SAFETY: the slots before `filled` are filled, and exclusively this one's.
+        // SAFETY: the slots before `filled` are filled, and exclusively this value's.
         unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast::<O>(), self.filled) }
     }
 
-    /// Whether there are so many, and no more were given.
+    /// Whether there are exactly `items` results.
     pub(crate) fn is_complete(&self, items: usize) -> bool {
-        let in_one_place = self.elsewhere.is_none() || self.filled == 0;
-        self.len() == items && !self.overflowed && in_one_place
+        let is_mixed = self.borrowed.is_some() && self.filled > 0;
+        self.len() == items && !self.overflowed && !is_mixed
     }
 
-    /// Leaves the results in the slots, for whoever has them.
-    pub(crate) fn leave(mut self) {
+    /// Leaves the results in the slots, to the slots' owner.
+    pub(crate) fn leave_in_slots(mut self) {
         let all = 0..self.len();
-        self.when_kept.iter_mut().for_each(|act| act(all.clone()));
-        if let Some(elsewhere) = self.elsewhere {
-            // `is_complete` was asked: there are no more than there is room for.
-            copy(elsewhere, &mut self.free()[..elsewhere.len()]);
+        self.on_accept.iter_mut().for_each(|act| act(all.clone()));
+        if let Some(borrowed) = self.borrowed {
+            // The caller has checked `is_complete`: they fit the capacity.
+            copy(borrowed, &mut self.free()[..borrowed.len()]);
         }
         self.filled = 0;
     }
 
-    /// The results, moved to other slots, of which there must be as many.
+    /// Moves the results to as many other slots.
     #[cfg(test)]
     fn move_to(self, slots: &mut [MaybeUninit<O>]) {
         let all = 0..self.len();
-        self.move_parts(std::iter::once((all, slots)));
+        self.move_ranges(std::iter::once((all, slots)));
     }
 
-    /// Some of the results, moved to other slots, of which there must be as many each. The parts are in order and apart;
+    /// Moves ranges of the results to other slots, as many as the range has. The ranges are in order and do not overlap;
     /// the other results are dropped.
-    pub(crate) fn move_parts<'s>(
+    pub(crate) fn move_ranges<'s>(
         mut self,
-        parts: impl Iterator<Item = (Range<usize>, &'s mut [MaybeUninit<O>])>,
+        ranges: impl Iterator<Item = (Range<usize>, &'s mut [MaybeUninit<O>])>,
     ) where
         O: 's,
     {
-        let mut when_kept = self.when_kept.take();
-        let parts = parts.inspect(|(part, _)| when_kept.iter_mut().for_each(|act| act(part.clone())));
-        if let Some(elsewhere) = self.elsewhere {
-            parts.for_each(|(part, slots)| copy(&elsewhere[part], slots));
+        let mut on_accept = self.on_accept.take();
+        let ranges = ranges.inspect(|(range, _)| on_accept.iter_mut().for_each(|act| act(range.clone())));
+        if let Some(borrowed) = self.borrowed {
+            ranges.for_each(|(range, slots)| copy(&borrowed[range], slots));
             return;
         }
         let filled = self.take_filled();
-        // Everything is moved before anything is dropped: dropping is the user's code, and may panic.
+        // All ranges are moved before any result is dropped: dropping runs the user's code, which may panic.
         let (mut end, mut others) = (0, Vec::new());
-        for (part, slots) in parts {
-            assert!(end <= part.start, "the parts are in order");
-            if end < part.start {
-                others.push(end..part.start);
+        for (range, slots) in ranges {
+            assert!(end <= range.start, "the ranges are in order");
+            if end < range.start {
+                others.push(end..range.start);
             }
-            end = part.end;
-            assert_eq!(part.len(), slots.len(), "as many slots as results");
-            // SAFETY: these were filled and count as gone from here on, so nothing is dropped twice; two exclusive slices
-            // do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(filled[part].as_ptr(), slots.as_mut_ptr(), slots.len()) };
+            end = range.end;
+            assert_eq!(range.len(), slots.len(), "as many slots as results");
+            // SAFETY: these slots were filled and are marked as empty, so no result is dropped twice; two exclusive
+            // slices do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(filled[range].as_ptr(), slots.as_mut_ptr(), slots.len()) };
         }
         others.push(end..filled.len());
-        for part in others {
-            // SAFETY: these were filled, and no part had them.
-            unsafe { filled[part].assume_init_drop() };
+        for range in others {
+            // SAFETY: these slots were filled, and no range has them.
+            unsafe { filled[range].assume_init_drop() };
         }
     }
 
-    /// Moves the results out, which leaves room for as many.
+    /// Moves the results out, which empties their slots.
     pub(crate) fn take(&mut self) -> Vec<O> {
-        if let Some(elsewhere) = self.elsewhere.take() {
-            let mut copied = Vec::with_capacity(elsewhere.len());
-            copy(elsewhere, &mut copied.spare_capacity_mut()[..elsewhere.len()]);
-            // SAFETY: so many were just written.
-            unsafe { copied.set_len(elsewhere.len()) };
+        if let Some(borrowed) = self.borrowed.take() {
+            let mut copied = Vec::with_capacity(borrowed.len());
+            copy(borrowed, &mut copied.spare_capacity_mut()[..borrowed.len()]);
+            // SAFETY: `copy` has written all of these elements.
+            unsafe { copied.set_len(borrowed.len()) };
             return copied;
         }
-        // SAFETY: these slots are filled, and count as empty from here on, so nothing is dropped twice.
+        // SAFETY: these slots are filled, and marked as empty, so no result is dropped twice.
         self.take_filled().iter().map(|slot| unsafe { slot.assume_init_read() }).collect()
     }
 }
 
-/// Copies results that were lent. Only those that may be copied can be: `Results::lend` asks for it.
+/// Copies results of `Results::lend`, which requires `O: Copy`.
 fn copy<O>(from: &[O], to: &mut [MaybeUninit<O>]) {
     assert_eq!(from.len(), to.len(), "as many slots as results");
-    // SAFETY: both are slices of so many, which do not overlap since one is exclusive; and `lend` takes only what may be
-    // copied bit by bit.
+    // SAFETY: both slices have this length, they do not overlap because one is exclusive, and `lend` requires `O: Copy`.
     unsafe {
         std::ptr::copy_nonoverlapping(from.as_ptr().cast::<MaybeUninit<O>>(), to.as_mut_ptr(), from.len())
     };
 }
 
-/// Tells how many slots are filled even when the code that fills them panics. The count itself stays in a register.
-struct Count<'c>(&'c mut usize, usize);
+/// Adds a count to the number of filled slots when dropped, even by a panic. The count itself stays in a register.
+struct FilledOnDrop<'c>(&'c mut usize, usize);
 
-impl Drop for Count<'_> {
+impl Drop for FilledOnDrop<'_> {
     fn drop(&mut self) {
         *self.0 += self.1;
     }
@@ -280,11 +278,11 @@ impl<O> Extend<O> for Results<'_, O> {
     fn extend<I: IntoIterator<Item = O>>(&mut self, results: I) {
         let mut results = results.into_iter();
         // SAFETY: as for `free`, which cannot be borrowed beside the count.
-        let room = unsafe {
-            std::slice::from_raw_parts_mut(self.slots.as_ptr().add(self.filled), self.room - self.filled)
+        let free = unsafe {
+            std::slice::from_raw_parts_mut(self.slots.as_ptr().add(self.filled), self.capacity - self.filled)
         };
-        let mut count = Count(&mut self.filled, 0);
-        for slot in room {
+        let mut count = FilledOnDrop(&mut self.filled, 0);
+        for slot in free {
             let Some(result) = results.next() else { return };
             slot.write(result);
             count.1 += 1;
@@ -297,7 +295,7 @@ impl<O> Extend<O> for Results<'_, O> {
 impl<O> Drop for Results<'_, O> {
     fn drop(&mut self) {
         if std::mem::needs_drop::<O>() {
-            // SAFETY: these slots are filled, and count as empty from here on.
+            // SAFETY: these slots are filled, and marked as empty from here on.
             unsafe { self.take_filled().assume_init_drop() };
         }
     }
@@ -305,7 +303,7 @@ impl<O> Drop for Results<'_, O> {
 
 impl<O> fmt::Debug for Results<'_, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Results({} of {})", self.filled, self.room)
+        write!(f, "Results({} of {})", self.filled, self.capacity)
     }
 }
 
@@ -363,32 +361,32 @@ mod test {
     }
 
     #[test]
-    fn each_result_that_is_kept_is_told_once_and_no_other() {
-        let (mut here, mut there, mut told) = (slots(6), slots::<u32>(6), Vec::new());
+    fn on_accept_is_called_once_for_each_accepted_result_and_for_no_other() {
+        let (mut here, mut there, mut accepted) = (slots(6), slots::<u32>(6), Vec::new());
         let mut results = Results::new(&mut here);
         results.extend(0..6);
-        results.when_kept(|part| told.push(part));
+        results.on_accept(|range| accepted.push(range));
         let (left, right) = there.split_at_mut(3);
-        results.move_parts([(1..2, &mut left[1..2]), (4..6, &mut right[1..3])].into_iter());
+        results.move_ranges([(1..2, &mut left[1..2]), (4..6, &mut right[1..3])].into_iter());
         let mut results = Results::new(&mut here);
         results.extend(0..3);
-        results.when_kept(|part| told.push(part));
-        results.leave();
+        results.on_accept(|range| accepted.push(range));
+        results.leave_in_slots();
         let mut results = Results::new(&mut here);
         results.extend(0..3);
-        results.when_kept(|part| told.push(part));
+        results.on_accept(|range| accepted.push(range));
         drop(results);
-        assert_eq!(told, [1..2, 4..6, 0..3]);
+        assert_eq!(accepted, [1..2, 4..6, 0..3]);
     }
 
     #[test]
-    fn parts_are_moved_and_the_rest_is_dropped() {
+    fn ranges_are_moved_and_the_rest_is_dropped() {
         let counted = Arc::new(());
         let (mut here, mut there) = (slots(6), slots(6));
         let mut results = Results::new(&mut here);
         results.extend((0..6).map(|number| (number, counted.clone())));
         let (left, right) = there.split_at_mut(3);
-        results.move_parts([(1..2, &mut left[1..2]), (4..6, &mut right[1..3])].into_iter());
+        results.move_ranges([(1..2, &mut left[1..2]), (4..6, &mut right[1..3])].into_iter());
         assert_eq!(Arc::strong_count(&counted), 4, "three were dropped");
         for slot in [1, 4, 5] {
             // SAFETY: these were moved there.
@@ -412,7 +410,7 @@ mod test {
         results.extend((0..5).map(|number| Bomb(number, number == 0)));
         let (left, right) = to.split_at_mut(2);
         let parts = [(1..2, &mut left[1..2]), (3..4, &mut right[1..2])];
-        let moved = std::panic::AssertUnwindSafe(|| results.move_parts(parts.into_iter()));
+        let moved = std::panic::AssertUnwindSafe(|| results.move_ranges(parts.into_iter()));
         assert!(std::panic::catch_unwind(moved).is_err());
         // SAFETY: it was written at the beginning, and again.
         assert_eq!(unsafe { to[3].assume_init_ref() }.0, 3);
@@ -421,14 +419,14 @@ mod test {
     #[test]
     fn only_claimed_slots_are_written() {
         let mut slots = slots::<u32>(4);
-        // SAFETY: the slots are there, and nothing else touches them.
+        // SAFETY: the slots outlive `results`, and nothing else uses them.
         let mut results = unsafe { Results::for_claims(NonNull::from(slots.as_mut_slice()).cast()) };
         results.push(1);
-        assert!(results.is_empty() && !results.is_complete(0), "there is no room yet");
+        assert!(results.is_empty() && !results.is_complete(0), "there is no capacity yet");
         // SAFETY: as above.
         let mut results = unsafe { Results::for_claims(NonNull::from(slots.as_mut_slice()).cast()) };
         // SAFETY: as above.
-        unsafe { results.make_room(2) };
+        unsafe { results.set_capacity(2) };
         results.extend([1, 2]);
         assert!(results.is_complete(2));
         results.extend([3]);

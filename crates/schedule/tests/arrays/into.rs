@@ -1,4 +1,4 @@
-//! Results that are written to where the caller wants them.
+//! Results that are written to the caller's slices.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -11,11 +11,11 @@ use evener_device::{
 };
 use evener_schedule::{Arrays, Cancel, Closure, KernelTask, RunError};
 
-use crate::common::{Faulty, SHORT, Scramble, card, cores, forgetful, numbers, scramble};
+use crate::common::{Faulty, SHORT, Scramble, card, cores, numbers, scramble, without_history};
 
 #[test]
 fn results_are_written_in_place_whatever_their_number() {
-    let pool = forgetful([card("card:0"), cores("cpu", 2)]);
+    let pool = without_history([card("card:0"), cores("cpu", 2)]);
     let job = pool.job(&Scramble::new()).settings(SHORT).all_devices();
     let halves = Closure::new("half", |&item: &u32| item / 2);
     for count in [0, 1, 2, 255, 256, 257, 10_001] {
@@ -40,13 +40,13 @@ fn a_device_that_fails_in_the_middle_leaves_no_wrong_result_in_place() {
         let mut results = vec![0; items.len()];
         faulty.job(&Scramble::new()).map_into(&items, &mut results).unwrap();
         assert_eq!(results, right);
-        faulty.settle();
+        faulty.wait_until_idle();
     }
 }
 
 #[test]
 fn a_run_that_ends_early_writes_nothing_afterwards() {
-    let pool = forgetful([cores("cpu", 2)]);
+    let pool = without_history([cores("cpu", 2)]);
     let slow = Closure::new("slow", |&item: &u32| {
         std::thread::sleep(Duration::from_micros(500));
         item + 1
@@ -77,7 +77,7 @@ fn a_run_that_ends_early_writes_no_output_afterwards() {
         launch.write::<u32>(0)?.fill(1);
         Ok(())
     });
-    let pool = forgetful([card("card:0"), card("card:1"), cores("cpu", 2)]);
+    let pool = without_history([card("card:0"), card("card:1"), cores("cpu", 2)]);
     let task = KernelTask::arrays(&kernel).output::<u32>();
     let mut output = vec![0u32; 20_000];
     for round in 0..10 {

@@ -1,4 +1,4 @@
-//! A kernel that is generated for any number of inputs, outputs and tables, with the plain loop that it stands for.
+//! A kernel generated for any number of inputs, outputs and tables, and the equivalent plain loop.
 
 use std::fmt::Write;
 
@@ -6,9 +6,9 @@ use bytemuck::{Pod, Zeroable};
 use evener_device::{BoxError, Kernel, Launch};
 use evener_schedule::{Arrays, KernelParams, KernelTask};
 
-use crate::common::Dice;
+use crate::common::Rng;
 
-/// What a kernel is told.
+/// The kernel's parameters.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Params {
@@ -17,14 +17,14 @@ pub(crate) struct Params {
     pub(crate) shift: u32,
 }
 
-/// An input: so many elements an item, each of one byte or of four.
+/// An input: a number of elements per item, each of one or four bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Input {
     width: usize,
     is_bytes: bool,
 }
 
-/// What a kernel reads and writes.
+/// The inputs, outputs and tables of a kernel.
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     inputs: Vec<Input>,
@@ -48,31 +48,31 @@ pub(crate) struct Data {
 
 impl Shape {
     /// Up to three inputs and tables, and one to three outputs.
-    pub(crate) fn random(dice: &mut Dice) -> Shape {
+    pub(crate) fn random(rng: &mut Rng) -> Shape {
         let inputs =
-            (0..dice.under(4)).map(|_| Input { width: 1 + dice.under(5), is_bytes: dice.under(3) == 0 });
+            (0..rng.below(4)).map(|_| Input { width: 1 + rng.below(5), is_bytes: rng.below(3) == 0 });
         let inputs = inputs.collect();
-        let tables = (0..dice.under(3)).map(|_| 1 + dice.under(100)).collect();
-        let outputs = (0..1 + dice.under(3)).map(|_| 1 + dice.under(4)).collect();
+        let tables = (0..rng.below(3)).map(|_| 1 + rng.below(100)).collect();
+        let outputs = (0..1 + rng.below(3)).map(|_| 1 + rng.below(4)).collect();
         Shape { inputs, tables, outputs }
     }
 
-    pub(crate) fn data(&self, items: usize, dice: &mut Dice) -> Data {
+    pub(crate) fn data(&self, items: usize, rng: &mut Rng) -> Data {
         let mut elements = |input: &Input| match input.is_bytes {
-            true => Elements::Bytes((0..items * input.width).map(|_| dice.roll() as u8).collect()),
-            false => Elements::Words((0..items * input.width).map(|_| dice.roll() as u32).collect()),
+            true => Elements::Bytes((0..items * input.width).map(|_| rng.next() as u8).collect()),
+            false => Elements::Words((0..items * input.width).map(|_| rng.next() as u32).collect()),
         };
         let inputs = self.inputs.iter().map(&mut elements).collect();
-        let tables = self.tables.iter().map(|&len| (0..len).map(|_| dice.roll() as u32).collect()).collect();
+        let tables = self.tables.iter().map(|&len| (0..len).map(|_| rng.next() as u32).collect()).collect();
         Data { inputs, tables }
     }
 
-    /// Places for the results, with something in them that no result is likely to be.
+    /// Output arrays, filled with a value that no result is likely to be.
     pub(crate) fn places(&self, items: usize) -> Vec<Vec<u32>> {
         self.outputs.iter().map(|width| vec![0xDEAD_BEEF; items * width]).collect()
     }
 
-    /// What comes of the items.
+    /// The results of a plain loop.
     pub(crate) fn plain(&self, data: &Data, items: usize, params: Params) -> Vec<Vec<u32>> {
         let rows = |(output, &width): (usize, &usize)| {
             let places = (0..items).flat_map(|item| (0..width).map(move |column| (item, column)));
@@ -89,7 +89,7 @@ impl Shape {
         self.outputs.iter().enumerate().map(rows).collect()
     }
 
-    /// One result: of an item with a number in the run, and another in its chunk.
+    /// One result of an item, by its number in the run and in its chunk.
     #[expect(clippy::too_many_arguments, reason = "all that goes into a result")]
     fn value(
         &self,

@@ -1,4 +1,4 @@
-//! Tables are on each device once, for as long as they are needed.
+//! Tables are on each device once, as long as they are needed.
 
 use std::{
     sync::{
@@ -11,7 +11,7 @@ use std::{
 use evener_device::{Device, Kernel, testing::Faults};
 use evener_schedule::{KernelParams, KernelTask, Pool};
 
-use crate::common::{SHORT, card, cores, forgetful, settle, within};
+use crate::common::{SHORT, card, cores, wait_until_idle, within, without_history};
 
 /// A table that counts how often it is copied to a device.
 #[derive(Clone)]
@@ -63,14 +63,14 @@ fn a_table_is_copied_once_a_device_however_many_workers_and_runs_there_are() {
     let items: Vec<u32> = (0..50_000).collect();
     for device in [cores("cpu", 4), card("card:0")] {
         let (first, second) = (Counted::new(3), Counted::new(5));
-        let pool = forgetful([device]);
+        let pool = without_history([device]);
         let task = look_up(&first);
         let job = pool.job(&task).settings(SHORT);
         for _ in 0..5 {
             assert!(is_right(job.map(&items).unwrap().results(), 3));
         }
         assert_eq!(first.uploads(), 1);
-        // Another one takes its place in the same job, and then the first comes back.
+        // Another table replaces it in the same job, and then the first comes back.
         let other = job.with_task(&task.table("factors", second.clone()));
         for _ in 0..3 {
             assert!(is_right(other.map(&items).unwrap().results(), 5));
@@ -82,10 +82,10 @@ fn a_table_is_copied_once_a_device_however_many_workers_and_runs_there_are() {
 }
 
 #[test]
-fn a_table_that_takes_anothers_place_is_copied_once_and_the_old_one_is_let_go() {
+fn a_table_that_replaces_another_is_copied_once_and_the_old_one_is_freed() {
     let items: Vec<u32> = (0..50_000).collect();
     let (first, second) = (Counted::new(3), Counted::new(5));
-    let pool = forgetful([cores("cpu", 1)]);
+    let pool = without_history([cores("cpu", 1)]);
     let task = look_up(&first);
     let changed = task.clone().table("factors", second.clone());
     let before = used(&pool);
@@ -98,10 +98,10 @@ fn a_table_that_takes_anothers_place_is_copied_once_and_the_old_one_is_let_go() 
         assert!(is_right(pool.map(&changed, &items).unwrap().results(), 5));
     }
     assert_eq!((first.uploads(), second.uploads()), (1, 1));
-    settle(&pool);
+    wait_until_idle(&pool);
     assert!(used(&pool) < with_table + 4 * LEN as u64, "{with_table}, then {}", used(&pool));
     pool.release();
-    // A worker may need a moment longer than the run to put its state back.
+    // A worker may return its state a moment after the run.
     within(Duration::from_secs(10), "letting go", move || {
         while used(&pool) > before {
             pool.release();
@@ -114,7 +114,7 @@ fn a_table_that_takes_anothers_place_is_copied_once_and_the_old_one_is_let_go() 
 fn a_device_that_was_lost_gets_its_tables_again() {
     let items: Vec<u32> = (0..50_000).collect();
     let (device, faults) = Faults::wrap(&card("card:0"));
-    let (table, pool) = (Counted::new(7), forgetful([device]));
+    let (table, pool) = (Counted::new(7), without_history([device]));
     let job = pool.job(&look_up(&table)).settings(SHORT);
     assert!(is_right(job.map(&items).unwrap().results(), 7));
     assert_eq!(table.uploads(), 1);
@@ -125,7 +125,7 @@ fn a_device_that_was_lost_gets_its_tables_again() {
 
 #[test]
 fn the_workers_of_a_queue_share_a_table() {
-    let (table, pool) = (Counted::new(2), forgetful([Device::cpu()]));
+    let (table, pool) = (Counted::new(2), without_history([Device::cpu()]));
     let queue = pool.queue(&look_up(&table)).open().unwrap();
     let handles: Vec<_> = (0..64).map(|item| queue.submit(item).unwrap()).collect();
     for (item, handle) in handles.into_iter().enumerate() {

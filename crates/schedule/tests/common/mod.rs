@@ -1,4 +1,4 @@
-//! What the tests of whole runs share: devices that fail on purpose, a task that checks itself, and a watchdog.
+//! Shared by the tests of whole runs: devices that fail on purpose, a task that checks itself, and a watchdog.
 #![allow(dead_code, reason = "no file of tests uses all of it")]
 
 use std::{
@@ -13,17 +13,18 @@ use evener_device::{
     testing::Faults,
 };
 use evener_schedule::{
-    Chunk, Done, Job, KernelParams, KernelState, KernelTask, Pool, Report, Results, RunError, Settings, Task,
+    Chunk, DoneItems, Job, KernelParams, KernelState, KernelTask, Pool, Report, Results, RunError, Settings,
+    Task,
 };
 
 /// The processor under another name, as a device of another kind.
 #[derive(Debug)]
-struct Disguised {
+struct Renamed {
     under: Arc<dyn Source>,
     description: Description,
 }
 
-impl Source for Disguised {
+impl Source for Renamed {
     fn describe(&self) -> &Description {
         &self.description
     }
@@ -37,29 +38,29 @@ impl Source for Disguised {
     }
 }
 
-fn disguised(id: &str, kind: DeviceKind, units: u32) -> Device {
+fn renamed(id: &str, kind: DeviceKind, units: u32) -> Device {
     let cpu = Device::cpu();
     let description =
         Description { id: DeviceId::from(id), kind, compute_units: Some(units), ..cpu.describe().clone() };
-    Device::from_source(Arc::new(Disguised { under: cpu.source().clone(), description }))
+    Device::from_source(Arc::new(Renamed { under: cpu.source().clone(), description }))
 }
 
-/// A processor of so many cores: as many lanes, each with one chunk in hand.
+/// A processor of so many cores: as many lanes, each with one chunk in flight.
 pub(crate) fn cores(id: &str, count: u32) -> Device {
-    disguised(id, DeviceKind::Cpu, count)
+    renamed(id, DeviceKind::Cpu, count)
 }
 
-/// What is scheduled like a card: one lane with two chunks in hand.
+/// A device that is scheduled like a card: one lane with two chunks in flight.
 pub(crate) fn card(id: &str) -> Device {
-    disguised(id, DeviceKind::Discrete, 16)
+    renamed(id, DeviceKind::Discrete, 16)
 }
 
-/// A pool that keeps nothing of what it learns.
-pub(crate) fn forgetful<D: Borrow<Device>>(devices: impl IntoIterator<Item = D>) -> Pool {
+/// A pool without a file of learned times.
+pub(crate) fn without_history<D: Borrow<Device>>(devices: impl IntoIterator<Item = D>) -> Pool {
     Pool::builder().devices(devices).keep_history_at(None).build().unwrap()
 }
 
-/// Devices that work together, each with what makes it fail.
+/// The devices of a pool, each with its fault injector.
 pub(crate) struct Faulty {
     pub(crate) pool: Pool,
     pub(crate) faults: Vec<Faults>,
@@ -68,26 +69,26 @@ pub(crate) struct Faulty {
 impl Faulty {
     pub(crate) fn new(devices: &[Device]) -> Faulty {
         let (devices, faults): (Vec<_>, Vec<_>) = devices.iter().map(Faults::wrap).unzip();
-        Faulty { pool: forgetful(devices), faults }
+        Faulty { pool: without_history(devices), faults }
     }
 
     pub(crate) fn job<T: Task>(&self, task: &T) -> Job<'static, T> {
         self.pool.job(task).settings(SHORT).prepare_limit(Duration::from_millis(400)).all_devices()
     }
 
-    /// Ends every hang, and waits until nobody is at work any more.
-    pub(crate) fn settle(&self) {
-        // Over and over: who lost a race may come to its hang only after the run.
-        settle_while(&self.pool, || self.faults.iter().for_each(Faults::release));
+    /// Ends every hang, and waits until no worker is busy.
+    pub(crate) fn wait_until_idle(&self) {
+        // Repeatedly: a worker that lost a race may hang only after the run.
+        wait_until_idle_while(&self.pool, || self.faults.iter().for_each(Faults::release));
     }
 }
 
-/// Waits until nobody is at work any more: the counters come back to nothing, whatever happened.
-pub(crate) fn settle(pool: &Pool) {
-    settle_while(pool, || ());
+/// Waits until no worker is busy: the counters return to zero, whatever happened.
+pub(crate) fn wait_until_idle(pool: &Pool) {
+    wait_until_idle_while(pool, || ());
 }
 
-fn settle_while(pool: &Pool, mut meanwhile: impl FnMut()) {
+fn wait_until_idle_while(pool: &Pool, mut meanwhile: impl FnMut()) {
     let start = Instant::now();
     loop {
         meanwhile();
@@ -100,35 +101,34 @@ fn settle_while(pool: &Pool, mut meanwhile: impl FnMut()) {
     }
 }
 
-/// Few, large chunks, and little patience. What is healthy must still get away with being slow, on a machine that has
-/// other things to do.
+/// Settings with few, large chunks and short limits. A healthy device on a busy machine must still be within them.
 pub(crate) const SHORT: Settings = Settings {
-    shortest_fraction: 0.2,
-    longest_fraction: 0.5,
-    longest_at_least: Duration::from_micros(200),
-    whole_under: Duration::ZERO,
-    overheads: 0.0,
-    growth: 1_000.0,
+    min_fraction: 0.2,
+    max_fraction: 0.5,
+    always_allowed: Duration::from_micros(200),
+    unsplit_under: Duration::ZERO,
+    min_overheads: 0.0,
+    max_growth: 1_000.0,
     hung_after: Duration::from_millis(250),
     hung_factor: 10.0,
-    limit: None,
+    chunk_limit: None,
     silence: Duration::from_secs(10),
     silence_factor: 100.0,
     return_limit: Duration::from_millis(300),
-    cooldown: Duration::from_millis(2),
-    longest_cooldown: Duration::from_millis(64),
-    look_again: Duration::from_millis(1),
-    rescue: true,
+    first_quarantine: Duration::from_millis(2),
+    max_quarantine: Duration::from_millis(64),
+    straggler_check: Duration::from_millis(1),
+    speculative_copies: true,
     exclusive_under: Duration::from_micros(100),
     max_items: None,
 };
 
-/// What the task makes of an item.
+/// The result of an item.
 pub(crate) fn scramble(item: u32) -> u32 {
     item.wrapping_mul(2_654_435_761).rotate_left(7) ^ item
 }
 
-/// A kernel that scrambles, as a task that checks what comes of it.
+/// A kernel that scrambles, as a task that checks its results.
 #[derive(Clone)]
 pub(crate) struct Scramble(KernelTask<u32, u32>);
 
@@ -204,12 +204,12 @@ impl Task for Scramble {
     }
 }
 
-/// So many items.
+/// Returns `count` items.
 pub(crate) fn numbers(count: u32) -> Vec<u32> {
     (0..count).map(|number| number.wrapping_mul(2_246_822_519)).collect()
 }
 
-/// Does something, and fails where it takes longer than this: what hangs must not hang the tests.
+/// Calls a closure, and fails if it takes longer than the limit: a hang must not hang the tests.
 pub(crate) fn within<R: Send + 'static>(
     limit: Duration,
     name: &str,
@@ -230,14 +230,15 @@ pub(crate) fn within<R: Send + 'static>(
     }
 }
 
-/// Every item was done by exactly one device.
+/// Asserts that every item was done by exactly one device.
 pub(crate) fn assert_counted_once(report: &Report, items: usize) {
     let counted: u64 = report.devices.iter().map(|device| device.items).sum();
     assert_eq!((report.items, report.done, counted), (items as u64, items as u64, items as u64), "{report}");
 }
 
-/// What an error says was done is possible: ranges in order, apart, within the items, and not all of them.
-pub(crate) fn assert_sane(done: &Done, items: usize) {
+/// Asserts that an error's finished items are possible: ordered ranges that do not touch, within the items, and not all
+/// of them.
+pub(crate) fn assert_possible(done: &DoneItems, items: usize) {
     let mut after = None;
     for range in &done.0 {
         assert!(range.start < range.end && range.end <= items as u64, "{done:?} of {items}");
@@ -247,8 +248,8 @@ pub(crate) fn assert_sane(done: &Done, items: usize) {
     assert!(done.count() < items as u64, "all was done, and yet it is an error");
 }
 
-/// What the error says was done, where it says so.
-pub(crate) fn done_of(error: &RunError) -> Option<&Done> {
+/// An error's finished items, if it has them.
+pub(crate) fn done_of(error: &RunError) -> Option<&DoneItems> {
     match error {
         RunError::NoDeviceLeft { done, .. }
         | RunError::Cancelled { done, .. }
@@ -257,11 +258,11 @@ pub(crate) fn done_of(error: &RunError) -> Option<&Done> {
     }
 }
 
-/// A generator of numbers that look random, from a seed. SplitMix64.
-pub(crate) struct Dice(pub(crate) u64);
+/// SplitMix64, a random number generator.
+pub(crate) struct Rng(pub(crate) u64);
 
-impl Dice {
-    pub(crate) fn roll(&mut self) -> u64 {
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -269,8 +270,8 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number under this one.
-    pub(crate) fn under(&mut self, limit: usize) -> usize {
-        (self.roll() % limit as u64) as usize
+    /// A number below `limit`.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
     }
 }

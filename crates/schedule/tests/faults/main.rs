@@ -1,5 +1,5 @@
-//! Every fault at every operation of a run, on every device: the run gives every result, or an error that is justified,
-//! and it ends.
+//! Every fault at every operation of a run, on every device: the run returns every result, or an error that the faults
+//! explain, and it ends.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 #[path = "../common/mod.rs"]

@@ -12,11 +12,12 @@ use evener_device::{
 use evener_schedule::{DeviceReport, Mapped, RunError};
 
 use crate::common::{
-    Dice, Faulty, Scramble, assert_counted_once, assert_sane, card, cores, done_of, numbers, scramble, within,
+    Faulty, Rng, Scramble, assert_counted_once, assert_possible, card, cores, done_of, numbers, scramble,
+    within,
 };
 
 const ITEMS: u32 = 400;
-/// No run of so few items takes this long unless it hangs.
+/// Limit of a run of so few items: a longer one has hung.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Every fault there is.
@@ -24,13 +25,13 @@ pub(crate) fn every_fault() -> impl Iterator<Item = Fault> {
     Failure::ALL.into_iter().map(Fault::Fail).chain([Fault::Hang, Fault::Corrupt])
 }
 
-/// What goes wrong in a run.
+/// The faults of a run.
 #[derive(Clone)]
 struct Case {
     devices: Vec<Device>,
-    /// On which device, in which of its operations, what.
+    /// The device, its operation and the fault.
     plan: Vec<(usize, u64, Fault)>,
-    /// A chunk that takes this long has hung, whatever is known of its device.
+    /// The user's time limit of a chunk.
     chunk_limit: Option<Duration>,
 }
 
@@ -46,7 +47,7 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// Runs it, and once more with what the first run left behind. Gives how many operations each device did.
+    /// Runs it twice, so that the second run follows a fault. Returns the number of operations of each device.
     fn run(self) -> Vec<u64> {
         let name = self.to_string();
         within(LIMIT, &name, move || {
@@ -61,15 +62,15 @@ impl Case {
             let items = numbers(ITEMS);
             self.judge(&items, job.map(&items));
             let operations = faulty.faults.iter().map(Faults::operations).collect();
-            faulty.settle();
-            // A fault that was planned for later than the first run got to may come now.
+            faulty.wait_until_idle();
+            // A fault that the first run did not reach may come now.
             self.judge(&items, job.map(&items));
-            faulty.settle();
+            faulty.wait_until_idle();
             operations
         })
     }
 
-    /// The results are those of the plain loop, or what went wrong excuses the error.
+    /// Asserts that the results are those of a plain loop, or that the faults explain the error.
     fn judge(&self, items: &[u32], outcome: Result<Mapped<u32>, RunError>) {
         match outcome {
             Ok(run) => {
@@ -95,7 +96,7 @@ impl Case {
                 let broken =
                     (0..self.devices.len()).filter(|it| self.plan.iter().any(|fault| fault.0 == *it));
                 assert_eq!(broken.count(), self.devices.len(), "a device is well, and yet: {error}\n{self}");
-                assert_sane(done_of(&error).unwrap(), items.len());
+                assert_possible(done_of(&error).unwrap(), items.len());
             }
         }
     }
@@ -108,8 +109,8 @@ impl Case {
 /// A device that shares a run does more operations than this.
 const ENOUGH_OPERATIONS: u64 = 10;
 
-/// How many operations each device does in a run in which nothing goes wrong, at most. One that takes long to open may
-/// have nothing left to do in some runs, so there are more of them until every device has done something.
+/// The largest number of operations of each device in a run without faults. A device that takes long to open may get no
+/// items in some runs, so there are more runs until every device has some.
 fn operations_of(devices: &[Device]) -> Vec<u64> {
     let clean = || Case { devices: devices.to_vec(), plan: Vec::new(), chunk_limit: None }.run();
     let mut most = vec![0; devices.len()];
@@ -140,18 +141,18 @@ fn every_single_fault(devices: &[Device]) {
     eprintln!("{cases} cases over {operations:?} operations, {:.1} s", start.elapsed().as_secs_f64());
 }
 
-/// Faults on two devices at once, as many as asked for. Where no device may be left that has ever finished a chunk, only
-/// a limit of the user's own tells that the last one hangs.
+/// Faults on two devices at once, `count` times. If no device may be left that has ever finished a chunk, only the
+/// user's limit tells that the last one hangs.
 fn some_double_faults(devices: &[Device], count: usize, seed: u64) {
     let start = Instant::now();
     let operations = operations_of(devices);
     let faults: Vec<Fault> = every_fault().collect();
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     for _ in 0..count {
-        let first = dice.under(devices.len());
-        let second = (first + 1 + dice.under(devices.len() - 1)) % devices.len();
+        let first = rng.below(devices.len());
+        let second = (first + 1 + rng.below(devices.len() - 1)) % devices.len();
         let mut fault =
-            |device: usize| (device, 1 + dice.roll() % operations[device], faults[dice.under(faults.len())]);
+            |device: usize| (device, 1 + rng.next() % operations[device], faults[rng.below(faults.len())]);
         let plan = vec![fault(first), fault(second)];
         let chunk_limit = Some(Duration::from_millis(800));
         Case { devices: devices.to_vec(), plan, chunk_limit }.run();

@@ -1,7 +1,6 @@
 //! Random faults on random pools for some time.
 //!
-//! `EVENER_SOAK_SECONDS` says for how long, `EVENER_SOAK_SEED` which faults: it is printed when one of them shows
-//! something.
+//! `EVENER_SOAK_SECONDS` sets the duration, `EVENER_SOAK_SEED` the seed, which is printed when a round fails.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -16,7 +15,7 @@ use evener_schedule::{Job, RunError, Strategy};
 
 use crate::{
     common::{
-        Dice, Faulty, Scramble, assert_counted_once, assert_sane, card, cores, done_of, numbers, scramble,
+        Faulty, Rng, Scramble, assert_counted_once, assert_possible, card, cores, done_of, numbers, scramble,
         within,
     },
     matrix::every_fault,
@@ -29,10 +28,10 @@ fn from_environment(name: &str) -> Option<u64> {
 
 /// A pool of one to four devices, each with up to four faults, and three runs of one job on it.
 fn round(seed: u64) {
-    let mut dice = Dice(seed);
-    let devices: Vec<Device> = (0..1 + dice.under(4))
-        .map(|number| match dice.under(3) {
-            0 => cores(&format!("cpu/{number}"), 1 + dice.under(3) as u32),
+    let mut rng = Rng(seed);
+    let devices: Vec<Device> = (0..1 + rng.below(4))
+        .map(|number| match rng.below(3) {
+            0 => cores(&format!("cpu/{number}"), 1 + rng.below(3) as u32),
             _ => card(&format!("card:{number}")),
         })
         .collect();
@@ -40,40 +39,40 @@ fn round(seed: u64) {
     let all: Vec<Fault> = every_fault().collect();
     let (mut broken, mut task_fails) = (0, false);
     for faults in &faulty.faults {
-        let planned: Vec<Fault> = (0..dice.under(5)).map(|_| all[dice.under(all.len())]).collect();
-        planned.iter().for_each(|&fault| faults.at(1 + dice.roll() % 120, fault));
+        let planned: Vec<Fault> = (0..rng.below(5)).map(|_| all[rng.below(all.len())]).collect();
+        planned.iter().for_each(|&fault| faults.at(1 + rng.next() % 120, fault));
         broken += usize::from(!planned.is_empty());
         task_fails |= planned.contains(&Fault::Fail(Failure::Task));
-        // What is slowed down takes many times as long over its hang, too.
-        if dice.under(4) == 0 && !planned.contains(&Fault::Hang) {
-            faults.slow_down(1.0 + dice.under(50) as f64);
+        // A device that is slowed down also hangs for many times as long.
+        if rng.below(4) == 0 && !planned.contains(&Fault::Hang) {
+            faults.slow_down(1.0 + rng.below(50) as f64);
         }
     }
     let strategies = [Strategy::Adaptive, Strategy::Adaptive, Strategy::Equal, Strategy::Proportional];
     let job = faulty
         .job(&Scramble::new())
-        .strategy(strategies[dice.under(strategies.len())])
+        .strategy(strategies[rng.below(strategies.len())])
         .chunk_limit(Duration::from_millis(1200));
     for _ in 0..3 {
-        let items = numbers(dice.under(1_500) as u32);
-        match one_run(&job, &items, dice.under(3)) {
+        let items = numbers(rng.below(1_500) as u32);
+        match one_run(&job, &items, rng.below(3)) {
             Ok(()) => {}
             Err(RunError::Task { error, .. }) => assert!(task_fails, "{error}"),
             Err(error) => {
                 let RunError::NoDeviceLeft { items, .. } = error else { panic!("{error}") };
                 assert_eq!(broken, devices.len(), "a device is well, and yet: {error}");
-                // Of a stream, these are the items that it had taken: all of them may be done.
+                // For a stream these are the items that it had read: all of them may be done.
                 let done = done_of(&error).unwrap();
                 if done.count() < items {
-                    assert_sane(done, items as usize);
+                    assert_possible(done, items as usize);
                 }
             }
         }
-        faulty.settle();
+        faulty.wait_until_idle();
     }
 }
 
-/// A run in one of three ways; its results are checked.
+/// Runs in one of three ways, and checks the results.
 fn one_run(job: &Job<'_, Scramble>, items: &[u32], way: usize) -> Result<(), RunError> {
     let plain: Vec<u32> = items.iter().map(|&item| scramble(item)).collect();
     match way {

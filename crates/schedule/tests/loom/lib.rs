@@ -1,8 +1,9 @@
-//! The parts of the executor whose soundness rests on the order of what threads do, alone, for the tools that check it:
+//! The modules whose soundness depends on the order of operations of several threads, built alone for the tools that check
+//! it:
 //!
-//! - loom, in every order in which threads can take turns: `RUSTFLAGS="--cfg loom" cargo test --lib
+//! - loom runs their tests in every interleaving of the threads: `RUSTFLAGS="--cfg loom" cargo test --lib
 //!   --manifest-path crates/schedule/tests/loom/Cargo.toml --target-dir target/loom`;
-//! - Miri, for what is not defined: `cargo +nightly miri test --lib
+//! - Miri finds undefined behaviour: `cargo +nightly miri test --lib
 //!   --manifest-path crates/schedule/tests/loom/Cargo.toml --target-dir target/miri`.
 #![allow(dead_code, unreachable_pub, unsafe_code, unused_imports, unused_macros)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,4 +1,4 @@
-//! Few dear items next to each other among many cheap ones: whichever lane meets them, the others help.
+//! A cluster of expensive items among many cheap ones: the other lanes help the one that gets them.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use evener_device::Device;
 use evener_schedule::{Pool, Task};
 
 use crate::{
-    common::{assert_counted_once, cores, forgetful, within},
+    common::{assert_counted_once, cores, within, without_history},
     support::{
         LIMIT, Plain, alone, answers, assert_takes_at_most, closure, fallible, item, job, kernel, ms, total,
     },
@@ -15,19 +15,19 @@ use crate::{
 const LANES: u32 = 8;
 const ITEMS: usize = 100_000;
 /// A thousandth of the items, and as many for each lane.
-const DEAR: usize = 104;
+const EXPENSIVE: usize = 104;
 const DEAR_COST: Duration = ms(20);
 /// Two thousand times less.
 const CHEAP_COST: Duration = Duration::from_micros(10);
 
-/// Cheap items with all dear ones side by side: at the beginning (0), in the middle (0.5) or at the end (1).
+/// Cheap items with all expensive ones side by side: at the beginning (0), in the middle (0.5) or at the end (1).
 fn clustered(place: f64, cheap: Duration) -> Vec<u64> {
-    let first = (place * (ITEMS - DEAR) as f64) as usize;
-    let dear = first..first + DEAR;
-    (0..ITEMS).map(|it| item(if dear.contains(&it) { DEAR_COST } else { cheap }, it)).collect()
+    let first = (place * (ITEMS - EXPENSIVE) as f64) as usize;
+    let expensive = first..first + EXPENSIVE;
+    (0..ITEMS).map(|it| item(if expensive.contains(&it) { DEAR_COST } else { cheap }, it)).collect()
 }
 
-/// Eight lanes take at most so many times as long as if each had an eighth of the work.
+/// Asserts that eight lanes take at most `times` times as long as if each had an eighth of the work.
 fn shared<T: Task<Input = u64, Output = u64>>(task: T, place: f64, cheap: Duration, times: f64) {
     shared_by(vec![cores("cpu", LANES)], task, place, cheap, times);
 }
@@ -39,12 +39,12 @@ fn shared_by<T: Task<Input = u64, Output = u64>>(
     cheap: Duration,
     times: f64,
 ) {
-    within(LIMIT, "dear items side by side", move || {
-        let pool = forgetful(devices);
+    within(LIMIT, "expensive items side by side", move || {
+        let pool = without_history(devices);
         let items = clustered(place, cheap);
         let expected = answers(&items);
         let ideal = total(&items) / LANES + free(&task, &pool, cheap);
-        let name = format!("{} with dear items at {place}, ideally {ideal:?}", task.name());
+        let name = format!("{} with expensive items at {place}, ideally {ideal:?}", task.name());
         assert_takes_at_most(ideal.mul_f64(times), &name, || {
             let job = job(&pool, &task);
             let start = Instant::now();
@@ -59,7 +59,7 @@ fn shared_by<T: Task<Input = u64, Output = u64>>(
     });
 }
 
-/// What items that are said to cost nothing take all the same: the time of a run of nothing else.
+/// The time of a run of free items only, which take some time nonetheless.
 fn free<T: Task<Input = u64, Output = u64>>(task: &T, pool: &Pool, cheap: Duration) -> Duration {
     if !cheap.is_zero() {
         return Duration::ZERO;
@@ -75,13 +75,13 @@ fn free<T: Task<Input = u64, Output = u64>>(task: &T, pool: &Pool, cheap: Durati
 }
 
 #[test]
-fn dear_closure_items_at_the_beginning_are_shared() {
+fn expensive_closure_items_at_the_beginning_are_shared() {
     let _turn = alone();
     shared(closure(), 0.0, Duration::ZERO, 1.15);
 }
 
 #[test]
-fn dear_closure_items_in_the_middle_are_shared() {
+fn expensive_closure_items_in_the_middle_are_shared() {
     let _turn = alone();
     shared(closure(), 0.5, Duration::ZERO, 1.15);
     shared(closure(), 0.31, Duration::ZERO, 1.15);
@@ -89,22 +89,23 @@ fn dear_closure_items_in_the_middle_are_shared() {
 }
 
 #[test]
-fn dear_closure_items_at_the_end_are_shared() {
+fn expensive_closure_items_at_the_end_are_shared() {
     let _turn = alone();
     shared(closure(), 1.0, Duration::ZERO, 1.15);
 }
 
 #[test]
-fn dear_items_of_a_task_that_reads_in_place_are_shared() {
+fn expensive_items_of_a_task_that_reads_in_place_are_shared() {
     let _turn = alone();
     for place in [0.0, 0.5, 1.0] {
-        // The run waits for a lane that still reads its items, so this depends on how many dear ones are in one chunk.
+        // The run waits for a lane that still reads its items, so the time depends on the number of expensive ones in
+        // one chunk.
         shared(Plain { copies: false }, place, CHEAP_COST, 2.0);
     }
 }
 
 #[test]
-fn dear_items_of_a_task_that_copies_are_shared() {
+fn expensive_items_of_a_task_that_copies_are_shared() {
     let _turn = alone();
     for place in [0.0, 0.5, 1.0] {
         shared(Plain { copies: true }, place, CHEAP_COST, 2.0);
@@ -112,10 +113,10 @@ fn dear_items_of_a_task_that_copies_are_shared() {
 }
 
 #[test]
-fn dear_items_of_a_kernel_are_shared() {
+fn expensive_items_of_a_kernel_are_shared() {
     let _turn = alone();
     for place in [0.0, 0.5, 1.0] {
-        // A device runs as many kernels at once as the machine has cores, whatever it says of itself.
+        // A device runs as many kernels at once as the machine has cores, whatever it reports.
         let devices = (0..LANES).map(|number| cores(&format!("cpu/{number}"), 1)).collect();
         shared_by(devices, kernel(), place, CHEAP_COST, 2.0);
     }

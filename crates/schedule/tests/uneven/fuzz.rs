@@ -1,7 +1,7 @@
-//! Random runs: devices, items, costs, tasks, deadlines, limits and passing errors, all from a seed.
+//! Random runs: devices, items, costs, tasks, deadlines, limits and transient errors, all from a seed.
 //!
-//! `EVENER_FUZZ_SECONDS` says for how long, `EVENER_FUZZ_SEED` which runs. A failure prints the seed of its round; with
-//! `EVENER_FUZZ_SECONDS=0` that round alone is run.
+//! `EVENER_FUZZ_SECONDS` sets the duration, `EVENER_FUZZ_SEED` the first seed. A failure prints the seed of its round;
+//! with `EVENER_FUZZ_SECONDS=0` only that round runs.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -16,19 +16,22 @@ use evener_device::{
 use evener_schedule::{Cancel, Closure, Job, Pool, Results, RunError, Settings, Strategy, Task};
 
 use crate::{
-    common::{Dice, assert_counted_once, assert_sane, card, cores, done_of, forgetful, settle, within},
+    common::{
+        Rng, assert_counted_once, assert_possible, card, cores, done_of, wait_until_idle, within,
+        without_history,
+    },
     support::{
         Checked, Plain, alike, answer, answers, beside_others, closure, cost, fallible, item, ms, spend,
         total,
     },
 };
 
-/// A round that takes longer has hung: its runs are of a second at most.
+/// Limit of a round: its runs take a second at most.
 const ROUND: Duration = Duration::from_secs(30);
-/// What a machine that has other things to do may add to any time.
+/// The time that a busy machine may add to any other.
 const SLACK: Duration = ms(400);
 
-/// Errors after which a device is as well as before.
+/// Transient errors: the device works afterwards.
 const PASSING: [Fault; 5] = [
     Fault::Fail(Failure::Lost),
     Fault::Fail(Failure::TimedOut),
@@ -37,7 +40,7 @@ const PASSING: [Fault; 5] = [
     Fault::Corrupt,
 ];
 
-/// Which task a round runs.
+/// The task of a round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Closure,
@@ -49,7 +52,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The kernel more often than the others, since it alone has errors.
+    /// The kernel more often than the others, because only it has errors.
     const ALL: [Kind; 8] = [
         Kind::Closure,
         Kind::Fallible,
@@ -62,7 +65,7 @@ impl Kind {
     ];
 }
 
-/// How a run is ended before its time, if at all.
+/// How a run is stopped, if at all.
 #[derive(Debug, Clone, Copy)]
 enum End {
     Never,
@@ -70,7 +73,7 @@ enum End {
     Cancel(Duration),
 }
 
-/// One run as it is drawn.
+/// The random choices of one run.
 #[derive(Debug)]
 struct Plan {
     kind: Kind,
@@ -82,15 +85,15 @@ struct Plan {
     errors: usize,
 }
 
-fn devices(dice: &mut Dice) -> (Vec<Device>, usize) {
+fn devices(rng: &mut Rng) -> (Vec<Device>, usize) {
     let mut lanes = 0;
-    let devices = (0..1 + dice.under(3)).map(|number| {
-        // The first is a processor: only that can do every task.
-        if number > 0 && dice.under(2) == 0 {
+    let devices = (0..1 + rng.below(3)).map(|number| {
+        // The first is a processor: only a processor can run every task.
+        if number > 0 && rng.below(2) == 0 {
             lanes += 1;
             return card(&format!("card:{number}"));
         }
-        let count = 1 + dice.under(4);
+        let count = 1 + rng.below(4);
         lanes += count;
         cores(&format!("cpu/{number}"), count as u32)
     });
@@ -98,12 +101,12 @@ fn devices(dice: &mut Dice) -> (Vec<Device>, usize) {
 }
 
 /// Items that take a fifth of a second at most when the lanes share them.
-fn items(dice: &mut Dice, lanes: usize) -> Vec<u64> {
-    let count = match dice.under(8) {
-        0 => dice.under(2),
-        1 => 1 + dice.under(2 * lanes),
-        2 => 1 + dice.under(200_000),
-        _ => 1 + dice.under(3_000),
+fn items(rng: &mut Rng, lanes: usize) -> Vec<u64> {
+    let count = match rng.below(8) {
+        0 => rng.below(2),
+        1 => 1 + rng.below(2 * lanes),
+        2 => 1 + rng.below(200_000),
+        _ => 1 + rng.below(3_000),
     };
     let mut left = ms(200) * lanes as u32;
     let mut items = alike(count, Duration::ZERO);
@@ -112,23 +115,23 @@ fn items(dice: &mut Dice, lanes: usize) -> Vec<u64> {
         left -= time;
         items[place] = item(time, place);
     };
-    let shape = if count == 0 { 5 } else { dice.under(5) };
+    let shape = if count == 0 { 5 } else { rng.below(5) };
     match shape {
-        // Anything from nothing to five milliseconds.
-        0 => (0..count).for_each(|place| spend_on(place, dice.under(5_000))),
-        // A cluster somewhere, dear by chance.
+        // From zero to five milliseconds.
+        0 => (0..count).for_each(|place| spend_on(place, rng.below(5_000))),
+        // A cluster of expensive items somewhere.
         1 => {
-            let (first, long) = (dice.under(count), 1 + dice.under(200));
-            let each = 100 + dice.under(5_000);
+            let (first, long) = (rng.below(count), 1 + rng.below(200));
+            let each = 100 + rng.below(5_000);
             (first..count.min(first + long)).for_each(|place| spend_on(place, each));
         }
-        // A few, far apart.
-        2 => (0..1 + dice.under(6)).for_each(|_| spend_on(dice.under(count), dice.under(100_000))),
-        // One that takes almost all of the time.
-        3 => spend_on(dice.under(count), 250_000),
-        // All alike.
+        // A few expensive items, far apart.
+        2 => (0..1 + rng.below(6)).for_each(|_| spend_on(rng.below(count), rng.below(100_000))),
+        // One item that takes almost all of the time.
+        3 => spend_on(rng.below(count), 250_000),
+        // Equal items.
         4 => {
-            let each = dice.under(1_000);
+            let each = rng.below(1_000);
             (0..count).for_each(|place| spend_on(place, each));
         }
         _ => {}
@@ -136,26 +139,26 @@ fn items(dice: &mut Dice, lanes: usize) -> Vec<u64> {
     items
 }
 
-fn plan(dice: &mut Dice, lanes: usize) -> Plan {
+fn plan(rng: &mut Rng, lanes: usize) -> Plan {
     let strategies = [Strategy::Equal, Strategy::Proportional, Strategy::Dynamic];
-    let kind = Kind::ALL[dice.under(Kind::ALL.len())];
+    let kind = Kind::ALL[rng.below(Kind::ALL.len())];
     Plan {
         kind,
         lanes,
-        end: match dice.under(6) {
-            0 => End::Deadline(Duration::from_micros(dice.under(300_000) as u64)),
-            1 => End::Cancel(Duration::from_micros(dice.under(300_000) as u64)),
+        end: match rng.below(6) {
+            0 => End::Deadline(Duration::from_micros(rng.below(300_000) as u64)),
+            1 => End::Cancel(Duration::from_micros(rng.below(300_000) as u64)),
             _ => End::Never,
         },
-        chunk_limit: match dice.under(6) {
+        chunk_limit: match rng.below(6) {
             0 => Some(Duration::from_secs(600)),
-            1 => Some(Duration::from_millis(100 + dice.under(900) as u64)),
+            1 => Some(Duration::from_millis(100 + rng.below(900) as u64)),
             _ => None,
         },
-        strategy: if dice.under(5) == 0 { strategies[dice.under(3)] } else { Strategy::Adaptive },
-        settings: match dice.under(4) {
-            0 => Settings { max_items: Some(1 + dice.under(64) as u64), ..Settings::default() },
-            1 => Settings { rescue: false, ..Settings::default() },
+        strategy: if rng.below(5) == 0 { strategies[rng.below(3)] } else { Strategy::Adaptive },
+        settings: match rng.below(4) {
+            0 => Settings { max_items: Some(1 + rng.below(64) as u64), ..Settings::default() },
+            1 => Settings { speculative_copies: false, ..Settings::default() },
             _ => Settings::default(),
         },
         errors: 0,
@@ -164,26 +167,26 @@ fn plan(dice: &mut Dice, lanes: usize) -> Plan {
 
 /// A pool, a job on it, and two runs.
 fn round(seed: u64) {
-    let mut dice = Dice(seed);
-    let (devices, lanes) = devices(&mut dice);
-    let mut plan = plan(&mut dice, lanes);
+    let mut rng = Rng(seed);
+    let (devices, lanes) = devices(&mut rng);
+    let mut plan = plan(&mut rng, lanes);
     let (devices, faults): (Vec<_>, Vec<_>) = devices.iter().map(Faults::wrap).unzip();
-    if plan.kind == Kind::Kernel && dice.under(2) == 0 {
+    if plan.kind == Kind::Kernel && rng.below(2) == 0 {
         for faults in &faults {
-            for _ in 0..dice.under(3) {
-                faults.at(1 + dice.roll() % 80, PASSING[dice.under(PASSING.len())]);
+            for _ in 0..rng.below(3) {
+                faults.at(1 + rng.next() % 80, PASSING[rng.below(PASSING.len())]);
                 plan.errors += 1;
             }
         }
     }
-    let pool = forgetful(devices);
+    let pool = without_history(devices);
     match plan.kind {
-        Kind::Closure => runs(&pool, &closure(), &plan, &mut dice),
-        Kind::Fallible => runs(&pool, &fallible(), &plan, &mut dice),
-        Kind::OfChunks => runs(&pool, &of_chunks(), &plan, &mut dice),
-        Kind::Reading => runs(&pool, &Plain { copies: false }, &plan, &mut dice),
-        Kind::Copying => runs(&pool, &Plain { copies: true }, &plan, &mut dice),
-        Kind::Kernel => runs(&pool, &Checked::new(), &plan, &mut dice),
+        Kind::Closure => runs(&pool, &closure(), &plan, &mut rng),
+        Kind::Fallible => runs(&pool, &fallible(), &plan, &mut rng),
+        Kind::OfChunks => runs(&pool, &of_chunks(), &plan, &mut rng),
+        Kind::Reading => runs(&pool, &Plain { copies: false }, &plan, &mut rng),
+        Kind::Copying => runs(&pool, &Plain { copies: true }, &plan, &mut rng),
+        Kind::Kernel => runs(&pool, &Checked::new(), &plan, &mut rng),
     }
 }
 
@@ -197,12 +200,12 @@ fn of_chunks() -> impl Task<Input = u64, Output = u64> {
     })
 }
 
-fn runs<T: Task<Input = u64, Output = u64>>(pool: &Pool, task: &T, plan: &Plan, dice: &mut Dice) {
+fn runs<T: Task<Input = u64, Output = u64>>(pool: &Pool, task: &T, plan: &Plan, rng: &mut Rng) {
     let cancel = Cancel::new();
-    // Where a limit of the user's is too tight for every device, the run ends once none has come back for this long.
+    // If a limit of the user's is too short for every device, the run ends once no device has answered for this long.
     let settings = Settings { return_limit: Duration::from_secs(3), ..plan.settings };
     let mut job = pool.job(task).settings(settings).strategy(plan.strategy);
-    if dice.under(2) == 0 {
+    if rng.below(2) == 0 {
         job = job.all_devices();
     }
     if let Some(limit) = plan.chunk_limit {
@@ -214,8 +217,8 @@ fn runs<T: Task<Input = u64, Output = u64>>(pool: &Pool, task: &T, plan: &Plan, 
         End::Cancel(_) => job.cancel(&cancel),
     };
     for _ in 0..2 {
-        let items = items(dice, plan.lanes);
-        let way = dice.under(4);
+        let items = items(rng, plan.lanes);
+        let way = rng.below(4);
         let start = Instant::now();
         let canceller = match plan.end {
             End::Cancel(after) => {
@@ -238,11 +241,11 @@ fn runs<T: Task<Input = u64, Output = u64>>(pool: &Pool, task: &T, plan: &Plan, 
         if let Some(canceller) = canceller {
             canceller.join().unwrap();
         }
-        settle(pool);
+        wait_until_idle(pool);
     }
 }
 
-/// A run in one of several ways; its results are checked.
+/// Runs in one of several ways, and checks the results.
 fn one_run<T: Task<Input = u64, Output = u64>>(
     job: &Job<'_, T>,
     items: &[u64],
@@ -256,7 +259,7 @@ fn one_run<T: Task<Input = u64, Output = u64>>(
         1 => {
             let combine = |a: u64, b: u64| a.rotate_left(1) ^ b;
             let reduced = job.map_reduce(items, combine)?;
-            // Blocks depend on the number of items alone, so with fewer than that it is a plain fold.
+            // Blocks depend on the number of items only; with fewer than that, it is a plain fold.
             if items.len() < 16_384 {
                 let plain = answers(items).into_iter().reduce(combine);
                 assert_eq!(reduced.into_value(), plain, "wrong result of a reduction");
@@ -271,11 +274,11 @@ fn one_run<T: Task<Input = u64, Output = u64>>(
     Ok(())
 }
 
-/// An error has to be one that the plan excuses, and the end has to come in time.
+/// Asserts that an error is one that the plan explains, and that the end comes in time.
 fn judge(plan: &Plan, items: &[u64], way: usize, took: Duration, outcome: Result<(), RunError>) {
     let all = total(items);
     let longest = items.iter().map(|&item| cost(item)).max().unwrap_or_default();
-    // What cannot be interrupted is waited for where it reads the caller's items; what was copied is left behind.
+    // The run waits for uninterruptible code that reads the caller's items, and not for code that has copied them.
     let wait = match plan.kind {
         Kind::OfChunks | Kind::Reading => all,
         _ => longest,
@@ -303,7 +306,7 @@ fn judge(plan: &Plan, items: &[u64], way: usize, took: Duration, outcome: Result
         }
         (Ok(()), _) => {}
     }
-    // Where nothing goes wrong, a run is not slower than one thread that does everything.
+    // Without failures, a run is not slower than one thread that does everything.
     if plan.errors == 0 && plan.chunk_limit.is_none_or(|limit| limit > all) {
         assert!(took <= all + 5 * SLACK, "{took:?} for what a plain loop does in {all:?}");
     }
@@ -312,7 +315,7 @@ fn judge(plan: &Plan, items: &[u64], way: usize, took: Duration, outcome: Result
         && let Some(done) = done_of(error)
         && !items.is_empty()
     {
-        assert_sane(done, items.len());
+        assert_possible(done, items.len());
     }
 }
 
@@ -324,7 +327,7 @@ fn from_environment(name: &str) -> Option<u64> {
 #[test]
 fn random_runs_give_the_results_of_a_plain_loop_or_a_justified_error() {
     let time = Duration::from_secs(from_environment("EVENER_FUZZ_SECONDS").unwrap_or(12));
-    // The same rounds every time; other seeds are for whoever looks for more.
+    // The same rounds every time, unless the variables choose others.
     let first = from_environment("EVENER_FUZZ_SEED").unwrap_or(7_000_000);
     let (next, failures) = (AtomicU64::new(0), AtomicU64::new(0));
     // Items sleep, so several rounds at once use the cores better.
@@ -341,7 +344,7 @@ fn random_runs_give_the_results_of_a_plain_loop_or_a_justified_error() {
                         eprintln!("to see it again: EVENER_FUZZ_SECONDS=0 EVENER_FUZZ_SEED={seed}");
                         failures.fetch_add(1, SeqCst);
                     }
-                    // Turns of tests that run alone do not count.
+                    // Waiting for tests that run alone does not count.
                     spent += start.elapsed();
                     drop(turn);
                     if spent >= time || failures.load(SeqCst) >= 10 {

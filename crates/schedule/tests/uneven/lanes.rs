@@ -6,19 +6,19 @@ use evener_device::Device;
 use evener_schedule::Task;
 
 use crate::{
-    common::{cores, forgetful, within},
+    common::{cores, within, without_history},
     support::{LIMIT, alike, alone, answers, assert_takes_at_most, closure, job, kernel, ms},
 };
 
 const ITEM: Duration = ms(300);
 
-/// One item a lane takes at most a twentieth longer than one item.
+/// Asserts that one item per lane takes at most a twentieth longer than one item.
 fn one_each<T: Task<Input = u64, Output = u64>>(devices: Vec<Device>, task: T, lanes: usize) {
     within(LIMIT, "one item a lane", move || {
-        let pool = forgetful(devices);
+        let pool = without_history(devices);
         let items = alike(lanes, ITEM);
         let name = format!("{lanes} items on {lanes} lanes for {}", task.name());
-        // A job that has learned nothing each time: it cannot tell how long the items take before it has done one.
+        // A new job each time, which does not know how long the items take.
         assert_takes_at_most(ITEM.mul_f64(1.05), &name, || {
             let job = job(&pool, &task);
             let start = Instant::now();

@@ -1,4 +1,4 @@
-//! A run is never lost while a device is well: slow is not hung, and what failed once is tried again.
+//! No run fails while a device works: slow is not hung, and failed chunks are retried.
 
 use std::{panic::resume_unwind, time::Duration};
 
@@ -9,7 +9,7 @@ use evener_device::{
 use evener_schedule::{KernelParams, KernelTask, Report, Task};
 
 use crate::{
-    common::{card, cores, forgetful, settle, within},
+    common::{card, cores, wait_until_idle, within, without_history},
     support::{
         Checked, LIMIT, alike, answer, answers, beside_others, closure, cost, item, job, kernel, ms, total,
     },
@@ -20,17 +20,17 @@ fn halves() -> Vec<Device> {
     Device::cpu().split(&[1, 1]).expect("the processor has two cores")
 }
 
-/// Every device was trusted throughout.
+/// Asserts that no device failed or was in quarantine.
 fn assert_trusted(report: &Report) {
     let trusted = report.devices.iter().all(|device| (device.quarantines, device.retries) == (0, 0));
     assert!(trusted, "every device is well, and yet:\n{report}");
 }
 
 #[test]
-fn kernel_items_that_become_a_thousand_times_dearer_lose_no_run() {
+fn kernel_items_that_become_a_thousand_times_more_expensive_fail_no_run() {
     let _turn = beside_others();
-    within(LIMIT * 2, "cheap kernel items, then dear ones", || {
-        let pool = forgetful(halves());
+    within(LIMIT * 2, "cheap kernel items, then expensive ones", || {
+        let pool = without_history(halves());
         let mut items = alike(100_000, Duration::from_micros(5));
         items.extend(alike(800, ms(5)));
         let job = job(&pool, &kernel());
@@ -41,7 +41,7 @@ fn kernel_items_that_become_a_thousand_times_dearer_lose_no_run() {
     });
 }
 
-/// Two million items that take next to nothing, and one among them that takes a second.
+/// Two million items that take almost no time, and one among them that takes a second.
 fn needle(place: usize) -> Vec<u64> {
     let mut items = alike(2_000_000, Duration::ZERO);
     items[place] = item(Duration::from_secs(1), place);
@@ -50,8 +50,8 @@ fn needle(place: usize) -> Vec<u64> {
 
 fn finds_the_needle<T: Task<Input = u64, Output = u64>>(devices: &[Device], task: &T, places: &[usize]) {
     for &place in places {
-        let (pool, task) = (forgetful(devices), task.clone());
-        within(LIMIT, &format!("item {place} is dear for {}", task.name()), move || {
+        let (pool, task) = (without_history(devices), task.clone());
+        within(LIMIT, &format!("item {place} is expensive for {}", task.name()), move || {
             let items = needle(place);
             let mapped =
                 job(&pool, &task).map(&items).unwrap_or_else(|error| panic!("item {place}: {error}"));
@@ -61,25 +61,24 @@ fn finds_the_needle<T: Task<Input = u64, Output = u64>>(devices: &[Device], task
 }
 
 #[test]
-fn one_dear_kernel_item_among_two_million_cheap_ones_loses_no_run() {
+fn one_expensive_kernel_item_among_two_million_cheap_ones_fails_no_run() {
     let _turn = beside_others();
     finds_the_needle(&halves(), &kernel(), &[5_000, 777_777, 1_999_999]);
 }
 
 #[test]
-fn one_dear_kernel_item_of_the_only_device_loses_no_run() {
+fn one_expensive_kernel_item_of_the_only_device_fails_no_run() {
     let _turn = beside_others();
     finds_the_needle(&[cores("cpu", 1)], &kernel(), &[1_999_999]);
 }
 
 #[test]
-fn one_dear_item_of_a_closure_among_two_million_cheap_ones_loses_no_run() {
+fn one_expensive_item_of_a_closure_among_two_million_cheap_ones_fails_no_run() {
     let _turn = beside_others();
     finds_the_needle(&[cores("cpu/a", 1), cores("cpu/b", 1)], &closure(), &[777_777, 1_999_999]);
 }
 
-/// How many steps a point of the plane takes to leave, of a picture of this size: one or two around the set, and all of
-/// them in its middle.
+/// Number of iterations until a pixel of the picture escapes: one or two around the set, and the maximum inside it.
 fn mandelbrot(pixel: u32, width: u32, height: u32) -> u32 {
     const STEPS: u32 = 4_000;
     let (column, row) = (f64::from(pixel % width), f64::from(pixel / width));
@@ -110,22 +109,22 @@ fn a_plain_mandelbrot_picture_comes_out_whole() {
                 Ok(())
             },
         );
-        let pool = forgetful(halves());
+        let pool = without_history(halves());
         let pixels: Vec<u32> = (0..SIZE.0 * SIZE.1).collect();
         let mapped = job(&pool, &KernelTask::<u32, u32>::new(&kernel)).map(&pixels).unwrap();
         assert_eq!(mapped.results().len(), pixels.len());
-        // A plain loop over all of them would take as long again.
+        // Checking all of them with a plain loop would take as long again.
         for (&pixel, &steps) in pixels.iter().zip(mapped.results()).step_by(97) {
             assert_eq!(steps, mandelbrot(pixel, SIZE.0, SIZE.1), "pixel {pixel}");
         }
     });
 }
 
-/// On which device, when, what.
-type Fall = (usize, When, Fault);
+/// The device, the time and the fault.
+type PlannedFault = (usize, When, Fault);
 
 /// Runs with faults, several at once: their items sleep.
-fn all_run(cases: Vec<(Vec<Device>, Vec<Fall>)>) {
+fn all_run(cases: Vec<(Vec<Device>, Vec<PlannedFault>)>) {
     for batch in cases.chunks(6) {
         std::thread::scope(|scope| {
             let running: Vec<_> =
@@ -138,13 +137,13 @@ fn all_run(cases: Vec<(Vec<Device>, Vec<Fall>)>) {
 }
 
 /// A run of 200 items of a millisecond, with faults that are planned by operation or that come after a while.
-fn run_with(devices: &[Device], plan: &[Fall]) {
+fn run_with(devices: &[Device], plan: &[PlannedFault]) {
     let ids: Vec<_> = devices.iter().map(|device| device.id().as_str()).collect();
     let name = format!("on {}: {plan:?}", ids.join(", "));
     let (devices, plan) = (devices.to_vec(), plan.to_vec());
     within(LIMIT, &name.clone(), move || {
         let (devices, faults): (Vec<_>, Vec<_>) = devices.iter().map(Faults::wrap).unzip();
-        let pool = forgetful(devices);
+        let pool = without_history(devices);
         let items = alike(200, ms(1));
         let mut timers = Vec::new();
         for (device, when, fault) in plan {
@@ -160,7 +159,7 @@ fn run_with(devices: &[Device], plan: &[Fall]) {
         let mapped = job(&pool, &Checked::new()).map(&items).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(mapped.results(), answers(&items));
         timers.into_iter().for_each(|timer| timer.join().unwrap());
-        settle(&pool);
+        wait_until_idle(&pool);
     });
 }
 
@@ -170,7 +169,7 @@ enum When {
     After(Duration),
 }
 
-/// Errors after which a device is as well as before.
+/// Transient errors: the device works afterwards.
 const PASSING: [Fault; 4] = [
     Fault::Fail(Failure::Lost),
     Fault::Fail(Failure::TimedOut),
@@ -179,7 +178,7 @@ const PASSING: [Fault; 4] = [
 ];
 
 #[test]
-fn one_passing_error_of_the_only_device_while_it_works_loses_no_run() {
+fn one_transient_error_of_the_only_device_while_it_works_fails_no_run() {
     let _turn = beside_others();
     let mut cases = Vec::new();
     for device in [cores("cpu", 1), cores("cpu", 4), card("card:0")] {
@@ -191,7 +190,7 @@ fn one_passing_error_of_the_only_device_while_it_works_loses_no_run() {
 }
 
 #[test]
-fn one_passing_error_of_the_only_device_at_its_beginning_loses_no_run() {
+fn one_transient_error_of_the_only_device_at_its_beginning_fails_no_run() {
     let _turn = beside_others();
     let mut cases = Vec::new();
     for device in [cores("cpu", 1), card("card:0")] {
@@ -205,7 +204,7 @@ fn one_passing_error_of_the_only_device_at_its_beginning_loses_no_run() {
 }
 
 #[test]
-fn two_devices_with_a_passing_error_each_lose_no_run() {
+fn two_devices_with_a_transient_error_each_fail_no_run() {
     let _turn = beside_others();
     let mut cases = Vec::new();
     for devices in [[cores("cpu/a", 1), cores("cpu/b", 1)], [card("card:0"), cores("cpu", 1)]] {
@@ -223,7 +222,7 @@ fn a_chunk_limit_of_ten_minutes_is_never_reached_by_slow_items() {
     let _turn = beside_others();
     for devices in [vec![card("card:0"), cores("cpu", 1)], vec![card("card:0")]] {
         within(LIMIT, "a limit of ten minutes", move || {
-            let pool = forgetful(devices);
+            let pool = without_history(devices);
             let job = job(&pool, &kernel()).chunk_limit(Duration::from_secs(600));
             let mut items = alike(500, Duration::from_micros(100));
             assert_eq!(job.map(&items).unwrap().results(), answers(&items));
@@ -237,7 +236,7 @@ fn a_chunk_limit_of_ten_minutes_is_never_reached_by_slow_items() {
 
 fn slow_piece_after_quick_ones<T: Task<Input = u64, Output = u64>>(devices: Vec<Device>, task: T) {
     within(LIMIT, "a slow piece in a queue", move || {
-        let pool = forgetful(devices);
+        let pool = without_history(devices);
         let queue = pool.queue(&task).open().unwrap();
         let quick = alike(200, Duration::from_micros(200));
         let handles: Vec<_> = quick.iter().map(|&item| queue.submit(item).unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Items that cost unlike amounts, on real threads and in real time: a run is never lost while a device is well, ends when
-//! it is told to, and keeps every lane busy.
+//! Items of different costs, on real threads and in real time: no run fails while a device works, a run ends when it is
+//! stopped, and every lane stays busy.
 //!
 //! Items sleep instead of computing, so that lanes can outnumber cores and a loaded machine changes little. Every test has
 //! a watchdog: a run that hangs fails it.

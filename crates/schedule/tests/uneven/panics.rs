@@ -1,4 +1,4 @@
-//! Code of the user's that panics where Evener calls it: a run returns all the same.
+//! User code that panics: the run returns nonetheless.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -14,13 +14,13 @@ use tracing::{
 };
 
 use crate::{
-    common::{card, cores, forgetful, settle, within},
+    common::{card, cores, wait_until_idle, within, without_history},
     support::{
         Checked, LIMIT, Process, alike, answer, answers, beside_others, closure, is_child, job, kernel, ms,
     },
 };
 
-/// Asserts that a call comes back with a value: a panic of the user's code does not pass through it.
+/// Asserts that a call returns a value: a panic of the user's code does not pass through it.
 fn returns<R>(name: &str, call: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| panic!("{name}: the panic came through"))
 }
@@ -31,22 +31,22 @@ fn survives_progress<T: Task<Input = u64, Output = u64>>(
     panics: fn(&Progress, u64) -> bool,
 ) {
     within(LIMIT, name, move || {
-        let pool = forgetful([cores("cpu/a", 2), cores("cpu/b", 1)]);
+        let pool = without_history([cores("cpu/a", 2), cores("cpu/b", 1)]);
         let mut calls = 0;
         let job = job(&pool, &task).on_progress(move |progress| {
             calls += 1;
             assert!(!panics(progress, calls), "on purpose");
         });
         let items = alike(400, ms(3));
-        // Once more, with what the panic has left behind. The callback runs on the thread that started the run, and its
-        // panic is that thread's own.
+        // Once more, after the panic. The callback runs on the thread that started the run, and its panic continues
+        // there.
         for _ in 0..2 {
             match catch_unwind(AssertUnwindSafe(|| job.map(&items))) {
                 Ok(mapped) => assert_eq!(mapped.unwrap().results(), answers(&items)),
                 Err(panic) => assert_eq!(panic.downcast_ref(), Some(&"on purpose"), "{name}"),
             }
         }
-        settle(&pool);
+        wait_until_idle(&pool);
         let plain = pool.job(&task);
         assert_eq!(plain.map(&items[..50]).unwrap().results(), answers(&items[..50]), "the pool still works");
     });
@@ -71,7 +71,7 @@ fn a_progress_callback_that_panics_at_the_end_hangs_no_run() {
     survives_progress("a callback that panics at the end", closure(), |progress, _| progress.ended);
 }
 
-/// A subscriber that panics on every event, on whichever thread it happens.
+/// A subscriber that panics on every event, on any thread.
 struct Panicking;
 
 static EVENTS: AtomicU64 = AtomicU64::new(0);
@@ -107,19 +107,19 @@ fn run_with<T: Task<Input = u64, Output = u64>>(
 ) -> Result<(), RunError> {
     let (devices, faults): (Vec<_>, Vec<_>) =
         [card("card:0"), cores("cpu", 2)].iter().map(Faults::wrap).unzip();
-    let pool = forgetful(devices);
+    let pool = without_history(devices);
     faults[0].at(operation, fault);
     let items = alike(300, ms(1));
     let job = job(&pool, task).chunk_limit(ms(400)).prepare_limit(ms(400));
     let outcome = returns("a run", || job.map(&items));
-    // What hung goes on, so that its thread ends.
+    // The hung worker goes on, so that its thread ends.
     faults[0].release();
     assert_eq!(outcome?.results(), answers(&items));
     Ok(())
 }
 
 fn queue() {
-    let pool = forgetful([card("card:0"), cores("cpu", 1)]);
+    let pool = without_history([card("card:0"), cores("cpu", 1)]);
     let Ok(queue) = returns("opening a queue", || pool.queue(&kernel()).open()) else { return };
     let items = alike(50, ms(1));
     let handles: Vec<_> = items.iter().map(|&item| returns("submitting", || queue.submit(item))).collect();
@@ -133,7 +133,7 @@ fn queue() {
     queue.join();
 }
 
-/// Everything that tells something, in a process whose subscriber panics: this one.
+/// Everything that logs, in a process whose subscriber panics: this one.
 fn with_a_panicking_subscriber() {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

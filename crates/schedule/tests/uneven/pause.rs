@@ -1,4 +1,4 @@
-//! A process that is stopped and continued: time went by, and nothing is wrong with any device.
+//! A process that is stopped and continued: time passes, and no device has failed.
 
 use std::{
     sync::{
@@ -9,17 +9,16 @@ use std::{
 };
 
 use crate::{
-    common::{card, cores, forgetful, within},
+    common::{card, cores, within, without_history},
     support::{Process, alike, answers, is_child, job, kernel, ms},
 };
 
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A run of about two seconds on devices that may hang, which is stopped in its middle, in a process of its own: this
-/// one.
+/// A run of about two seconds on devices that may hang, in a child process that is stopped in the middle.
 fn paused_run() {
     within(Duration::from_secs(25), "a run that is stopped", move || {
-        let pool = forgetful([card("card:0"), cores("cpu", 2)]);
+        let pool = without_history([card("card:0"), cores("cpu", 2)]);
         let warm = alike(2_000, Duration::from_micros(50));
         job(&pool, &kernel()).map(&warm).unwrap();
         let told = Arc::new(AtomicBool::new(false));

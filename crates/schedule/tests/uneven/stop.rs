@@ -6,13 +6,13 @@ use evener_device::Device;
 use evener_schedule::{Cancel, Job, RunError, Task};
 
 use crate::{
-    common::{assert_sane, cores, done_of, forgetful, settle, within},
+    common::{assert_possible, cores, done_of, wait_until_idle, within, without_history},
     support::{LIMIT, alike, alone, closure, fallible, job, kernel, ms},
 };
 
 /// When a run is to end.
 const END: Duration = ms(300);
-/// How late it may be: 50 ms are promised, and the rest is for a machine that has other things to do.
+/// Maximum delay: 50 ms are documented, and the rest is for a busy machine.
 const LATE: Duration = ms(100);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,13 +25,13 @@ enum How {
 fn ended<T: Task<Input = u64, Output = u64>>(how: How, devices: Vec<Device>, task: T, cost: Duration) {
     let name = format!("{how:?} of {cost:?} items for {} on {} devices", task.name(), devices.len());
     within(LIMIT, &name.clone(), move || {
-        let pool = forgetful(devices);
+        let pool = without_history(devices);
         let cancel = Cancel::new();
         let job: Job<'_, T> = match how {
             How::Deadline => job(&pool, &task).deadline(END),
             How::Cancel => job(&pool, &task).cancel(&cancel),
         };
-        // So short that the calling thread does some of them itself.
+        // So short that the calling thread runs some of them itself.
         for _ in 0..20 {
             job.map(&alike(200, Duration::ZERO)).unwrap();
         }
@@ -51,8 +51,8 @@ fn ended<T: Task<Input = u64, Output = u64>>(how: How, devices: Vec<Device>, tas
         assert!(ended, "{name}: {error}");
         assert!(took >= END, "{name}: {took:?}");
         assert!(took <= END + LATE + cost, "{name}: {took:?}, which is {:?} late", took - END);
-        assert_sane(done_of(&error).unwrap(), items.len());
-        settle(&pool);
+        assert_possible(done_of(&error).unwrap(), items.len());
+        wait_until_idle(&pool);
     });
 }
 
@@ -100,10 +100,10 @@ fn a_deadline_and_cancelling_do_not_wait_for_a_kernel() {
 }
 
 #[test]
-fn a_deadline_ends_cheap_items_that_become_dear() {
+fn a_deadline_ends_cheap_items_that_become_expensive() {
     let _turn = alone();
-    within(LIMIT, "cheap items, then dear ones, and a deadline", || {
-        let pool = forgetful([cores("cpu", 4)]);
+    within(LIMIT, "cheap items, then expensive ones, and a deadline", || {
+        let pool = without_history([cores("cpu", 4)]);
         let job = job(&pool, &closure()).deadline(END);
         let mut items = alike(500_000, Duration::ZERO);
         items.extend(alike(20_000, ms(1)));

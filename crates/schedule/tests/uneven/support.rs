@@ -1,4 +1,4 @@
-//! Items that say how long they take, the tasks that do them, and child processes.
+//! Items that encode how long they take, their tasks, and child processes.
 
 use std::{
     io::{BufRead, BufReader},
@@ -17,12 +17,12 @@ pub(crate) const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// An item: how long it takes, in microseconds, above 32 bits that tell it from the others.
+/// An item: its microseconds in the high 32 bits, and its number in the low ones.
 pub(crate) fn item(cost: Duration, number: usize) -> u64 {
     (u64::try_from(cost.as_micros()).unwrap() << 32) | (number as u64 & 0xFFFF_FFFF)
 }
 
-/// So many items that take the same time each.
+/// Returns `count` items that take the same time each.
 pub(crate) fn alike(count: usize, cost: Duration) -> Vec<u64> {
     (0..count).map(|number| item(cost, number)).collect()
 }
@@ -45,7 +45,7 @@ pub(crate) fn answers(items: &[u64]) -> Vec<u64> {
     items.iter().map(|&item| answer(item)).collect()
 }
 
-/// Takes this long without using a core, but for what is too short to sleep.
+/// Takes this long without using a core, except for the part that is too short to sleep.
 pub(crate) fn spend(time: Duration) {
     if time >= Duration::from_micros(60) {
         std::thread::sleep(time);
@@ -65,7 +65,7 @@ pub(crate) fn closure() -> impl Task<Input = u64, Output = u64> {
     })
 }
 
-/// The same as a closure that may fail, and never does.
+/// The same as a fallible closure that never fails.
 pub(crate) fn fallible() -> impl Task<Input = u64, Output = u64> {
     Closure::fallible("uneven fallible", |&item: &u64| {
         spend(cost(item));
@@ -73,8 +73,8 @@ pub(crate) fn fallible() -> impl Task<Input = u64, Output = u64> {
     })
 }
 
-/// Takes as long as these items together, in steps of a millisecond or an item: what is stopped in between has the rest
-/// still to do, as code that computes would.
+/// Takes as long as these items together, in steps of a millisecond or an item: a process that is stopped in between
+/// still has the rest to do, as code that computes would.
 pub(crate) fn spend_all(items: &[u64]) {
     let mut due = Duration::ZERO;
     for &item in items {
@@ -153,7 +153,7 @@ impl Task for Checked {
     }
 }
 
-/// A task of somebody who read the documentation of [`Task`] and nothing else: it cannot be interrupted.
+/// A minimal task by the documentation of [`Task`]: it cannot be interrupted.
 #[derive(Clone)]
 pub(crate) struct Plain {
     /// Whether it copies its items first, so that the run need not wait for it.
@@ -161,9 +161,9 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Results after as long as the items take together, less what the last chunk overslept: a sleep of a quarter of a
-    /// millisecond takes a fifth longer, and would count as the scheduler's fault. What other programs took away is not
-    /// made up for: no task becomes faster after that.
+    /// Returns results after the items' total time, less what the last chunk overslept: a sleep of a quarter of a
+    /// millisecond takes a fifth longer, and would count as the scheduler's fault. Time taken by other programs is not
+    /// made up for.
     fn perform(overslept: &mut Duration, items: &[u64], results: &mut Results<'_, u64>) {
         let owed = total(items);
         let due = owed.saturating_sub(*overslept);
@@ -208,7 +208,7 @@ impl Task for Plain {
     }
 }
 
-/// A job on all devices of the pool, which learns from its own runs alone.
+/// A job on all devices of the pool, which learns from its own runs only.
 pub(crate) fn job<T: Task>(pool: &Pool, task: &T) -> Job<'static, T> {
     pool.job(task).all_devices()
 }
@@ -237,7 +237,7 @@ pub(crate) fn assert_takes_at_most(limit: Duration, name: &str, mut work: impl F
     panic!("{name}: {limit:?} at most, but took {tries:?}");
 }
 
-/// The variable that makes a test the child of itself, in a process of its own.
+/// Set in a child process that runs one test.
 const CHILD: &str = "EVENER_TEST_CHILD";
 
 /// Whether this process was started by [`Process::start`].
@@ -245,7 +245,7 @@ pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// A test of this file in a process of its own, which ends with this value.
+/// A test of this file in a child process.
 pub(crate) struct Process {
     child: Child,
     name: String,
@@ -277,7 +277,7 @@ impl Process {
         assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success(), "{command}");
     }
 
-    /// Asserts that the process ends well within this time.
+    /// Asserts that the process succeeds within this time.
     pub(crate) fn assert_ends_well_within(mut self, limit: Duration) {
         let start = Instant::now();
         let hung = loop {
@@ -307,7 +307,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be stopped, and would stay so.
+        // The process may be stopped, and would stay so.
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = self.child.kill();
             let _ = self.child.wait();

@@ -19,12 +19,12 @@ fn triple() -> KernelTask<u64, u64> {
     KernelTask::new(&kernel)
 }
 
-/// A queue over a device that can be made to fail and one that does not, each with so many workers, both of which have
-/// done some pieces.
+/// A queue of a device that can be made to fail and one that cannot, each with this many workers. Both have finished
+/// some pieces.
 fn faulty_queue(workers: u32) -> (Queue<KernelTask<u64, u64>>, Faults) {
     let (faulty, faults) = Faults::wrap(&cores("faulty", workers));
     let pool = Pool::new([faulty, cores("sound", workers)]).unwrap();
-    let queue = pool.queue(&triple()).balancer(at_once()).open().unwrap();
+    let queue = pool.queue(&triple()).balancer(without_interval()).open().unwrap();
     while queue.statistics().devices.iter().any(|device| device.done < 3) {
         let handles: Vec<_> = (0..20).map(|item| (item, queue.submit(item).unwrap())).collect();
         expect_all(handles);
@@ -32,7 +32,7 @@ fn faulty_queue(workers: u32) -> (Queue<KernelTask<u64, u64>>, Faults) {
     (queue, faults)
 }
 
-/// Submits pieces until a device is given work again.
+/// Submits pieces until the first device gets work again.
 fn wait_until_well(queue: &Queue<KernelTask<u64, u64>>) {
     while !queue.statistics().devices[0].working {
         expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
@@ -40,10 +40,10 @@ fn wait_until_well(queue: &Queue<KernelTask<u64, u64>>) {
     }
 }
 
-/// Makes the first device fail, and submits pieces until it is opened afresh for that: a piece has failed there, or a
-/// worker could not make it ready.
+/// Makes the first device fail, and submits pieces until it is opened again for that: a piece or a preparation has
+/// failed there.
 fn run_into(queue: &Queue<KernelTask<u64, u64>>, fault: impl FnOnce()) {
-    let generation = || queue.shared.seats[0].generation();
+    let generation = || queue.shared.devices[0].generation();
     let before = generation();
     fault();
     let mut item = 0;
@@ -59,7 +59,7 @@ fn a_device_that_is_killed_loses_no_piece_and_comes_back() {
     for workers in [1, 2, 16] {
         within_a_minute(move || {
             let (queue, faults) = faulty_queue(workers);
-            // While pieces are queued and worked on.
+            // While pieces are queued and in flight.
             let early: Vec<_> = (0..200).map(|item| (item, queue.submit(item).unwrap())).collect();
             run_into(&queue, || faults.kill());
             expect_all(early);
@@ -70,13 +70,13 @@ fn a_device_that_is_killed_loses_no_piece_and_comes_back() {
 
 #[test]
 fn a_device_that_hangs_loses_no_piece_and_comes_back() {
-    // Where there are many workers, some are still making the device ready when it hangs.
+    // With many workers, some still prepare the device when it hangs.
     for workers in [1, 2, 16] {
         within_a_minute(move || {
             let (queue, faults) = faulty_queue(workers);
             run_into(&queue, || faults.at_next(Fault::Hang));
             assert!(!queue.statistics().devices[0].working);
-            // It hangs while it is tried, too, and nobody waits for that.
+            // The canary hangs too, and no piece waits for it.
             std::thread::sleep(Duration::from_millis(200));
             expect_all((0..100).map(|item| (item, queue.submit(item).unwrap())).collect());
             faults.release();
@@ -86,7 +86,7 @@ fn a_device_that_hangs_loses_no_piece_and_comes_back() {
 }
 
 #[test]
-fn a_piece_has_no_longer_than_the_users_limit() {
+fn a_piece_that_passes_the_users_limit_is_retried() {
     within_a_minute(|| {
         let (latch, hung) = (Latch::default(), Arc::new(AtomicUsize::new(0)));
         let (held, count) = (latch.clone(), hung.clone());
@@ -104,7 +104,7 @@ fn a_piece_has_no_longer_than_the_users_limit() {
             expect_all(submit_all(&queue, 0..40));
         }
         wait_until(|| queue.statistics().devices[0].failed > 0);
-        // Those who were given up on come back, and what they bring is nobody's.
+        // Removed workers come back, and their results are dropped.
         latch.open();
         expect_all(submit_all(&queue, 40..80));
     });
@@ -117,7 +117,7 @@ fn a_device_that_never_gets_ready_loses_no_piece() {
         within_a_minute(move || {
             let latch = Latch::default();
             let held = latch.clone();
-            let mut task = Probe { hands: 3, ..Probe::new(|_, item| Ok(3 * item)) };
+            let mut task = Probe { workers: 3, ..Probe::new(|_, item| Ok(3 * item)) };
             task.prepare = Arc::new(move |device| {
                 if device.as_str() == "a" {
                     held.pass();
@@ -135,7 +135,7 @@ fn a_device_that_never_gets_ready_loses_no_piece() {
 }
 
 #[test]
-fn bad_results_are_never_given() {
+fn bad_results_are_never_returned() {
     within_a_minute(|| {
         let bad = Arc::new(AtomicUsize::new(0));
         let count = bad.clone();
@@ -144,7 +144,7 @@ fn bad_results_are_never_given() {
             Ok(if is_bad { 0 } else { 3 * item })
         });
         let pool = Pool::new([named("a"), named("b")]).unwrap();
-        let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
+        let queue = pool.queue(&task).balancer(without_interval()).open().unwrap();
         let mut item = 1;
         while bad.load(SeqCst) < 4 || !queue.statistics().devices[0].working {
             expect_all(submit_all(&queue, item..item + 20));
@@ -156,7 +156,7 @@ fn bad_results_are_never_given() {
 }
 
 #[test]
-fn where_no_device_is_left_every_handle_is_told_why() {
+fn when_no_device_is_left_every_handle_gets_the_errors() {
     within_a_minute(|| {
         let pool = Pool::new([named("a"), named("b")]).unwrap();
         let told = |handle: Handle<u64>, text: &str| {
@@ -176,7 +176,7 @@ fn where_no_device_is_left_every_handle_is_told_why() {
         submit_all(&queue, 0..10).into_iter().for_each(|(_, handle)| told(handle, "no teeth"));
         told(queue.submit(1).unwrap(), "no teeth");
 
-        // Lost when it is made ready, and lost when it runs: each time it is tried again, but not forever.
+        // Lost when it is prepared, and lost when it runs: each time it is retried, but not forever.
         let mut unready = Probe::new(|_, item| Ok(3 * item));
         unready.prepare = Arc::new(|device| Err(lost(device)));
         std::thread::scope(|scope| {
@@ -218,9 +218,9 @@ fn a_piece_without_memory_is_done_elsewhere() {
 }
 
 /// A state that panics when it is dropped.
-struct Touchy(Arc<AtomicBool>);
+struct PanicsOnDropOnce(Arc<AtomicBool>);
 
-impl Drop for Touchy {
+impl Drop for PanicsOnDropOnce {
     fn drop(&mut self) {
         if self.0.swap(false, SeqCst) {
             panic!("do not drop me");
@@ -230,15 +230,15 @@ impl Drop for Touchy {
 
 /// Fails once, so that its state is dropped.
 #[derive(Clone)]
-struct Fragile {
+struct FailsOnce {
     fails: Arc<AtomicBool>,
     panics: Arc<AtomicBool>,
 }
 
-impl Task for Fragile {
+impl Task for FailsOnce {
     type Input = u64;
     type Output = u64;
-    type State = Touchy;
+    type State = PanicsOnDropOnce;
 
     fn name(&self) -> &str {
         "fragile"
@@ -248,15 +248,20 @@ impl Task for Fragile {
         true
     }
 
-    fn hands(&self, _: &Device) -> usize {
+    fn workers(&self, _: &Device) -> usize {
         1
     }
 
-    fn prepare(&self, _: &Device) -> Result<Touchy> {
-        Ok(Touchy(self.panics.clone()))
+    fn prepare(&self, _: &Device) -> Result<PanicsOnDropOnce> {
+        Ok(PanicsOnDropOnce(self.panics.clone()))
     }
 
-    fn run(&self, _: &mut Touchy, chunk: &Chunk<'_, u64>, results: &mut Results<'_, u64>) -> Result<()> {
+    fn run(
+        &self,
+        _: &mut PanicsOnDropOnce,
+        chunk: &Chunk<'_, u64>,
+        results: &mut Results<'_, u64>,
+    ) -> Result<()> {
         if self.fails.swap(false, SeqCst) {
             return Err(lost(&"a".into()));
         }
@@ -265,22 +270,22 @@ impl Task for Fragile {
 }
 
 #[test]
-fn a_hand_that_panics_is_replaced() {
+fn a_worker_that_panics_is_replaced() {
     within_a_minute(|| {
-        let task = Fragile { fails: Arc::new(true.into()), panics: Arc::new(true.into()) };
+        let task = FailsOnce { fails: Arc::new(true.into()), panics: Arc::new(true.into()) };
         let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
         expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
         assert!(!task.fails.load(SeqCst), "it failed");
-        // Whoever did is not waited for.
+        // The test does not wait for the thread that panicked.
         wait_until(|| !task.panics.load(SeqCst));
         expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
     });
 }
 
-/// A state that cannot be given back before a latch is opened, as on a device that has hung.
-struct Sticky(Option<Latch>);
+/// A state whose drop blocks until a latch is opened, as on a device that has hung.
+struct BlocksOnDrop(Option<Latch>);
 
-impl Drop for Sticky {
+impl Drop for BlocksOnDrop {
     fn drop(&mut self) {
         if let Some(latch) = &self.0 {
             latch.pass();
@@ -288,17 +293,17 @@ impl Drop for Sticky {
     }
 }
 
-/// Fails on device "a", where its state then cannot be given back.
+/// Fails on device "a", where the drop of its state then blocks.
 #[derive(Clone)]
-struct Stuck {
+struct FailsOnA {
     latch: Latch,
     fails: Arc<AtomicUsize>,
 }
 
-impl Task for Stuck {
+impl Task for FailsOnA {
     type Input = u64;
     type Output = u64;
-    type State = Sticky;
+    type State = BlocksOnDrop;
 
     fn name(&self) -> &str {
         "stuck"
@@ -308,15 +313,20 @@ impl Task for Stuck {
         true
     }
 
-    fn hands(&self, _: &Device) -> usize {
+    fn workers(&self, _: &Device) -> usize {
         2
     }
 
-    fn prepare(&self, device: &Device) -> Result<Sticky> {
-        Ok(Sticky((device.id().as_str() == "a").then(|| self.latch.clone())))
+    fn prepare(&self, device: &Device) -> Result<BlocksOnDrop> {
+        Ok(BlocksOnDrop((device.id().as_str() == "a").then(|| self.latch.clone())))
     }
 
-    fn run(&self, state: &mut Sticky, chunk: &Chunk<'_, u64>, results: &mut Results<'_, u64>) -> Result<()> {
+    fn run(
+        &self,
+        state: &mut BlocksOnDrop,
+        chunk: &Chunk<'_, u64>,
+        results: &mut Results<'_, u64>,
+    ) -> Result<()> {
         let fails = || self.fails.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
         if state.0.is_some() && fails() {
             return Err(lost(&"a".into()));
@@ -326,11 +336,11 @@ impl Task for Stuck {
 }
 
 #[test]
-fn no_piece_waits_for_a_worker_that_cannot_give_back_what_it_holds() {
+fn no_piece_waits_for_a_worker_whose_state_cannot_be_dropped() {
     within_a_minute(|| {
-        let task = Stuck { latch: Latch::default(), fails: Arc::new(3.into()) };
+        let task = FailsOnA { latch: Latch::default(), fails: Arc::new(3.into()) };
         let pool = Pool::new([named("a"), named("b")]).unwrap();
-        let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
+        let queue = pool.queue(&task).balancer(without_interval()).open().unwrap();
         while task.fails.load(SeqCst) > 0 || !queue.statistics().devices[0].working {
             expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
             std::thread::sleep(Duration::from_millis(5));
@@ -339,9 +349,9 @@ fn no_piece_waits_for_a_worker_that_cannot_give_back_what_it_holds() {
     });
 }
 
-/// A number that looks random, the same for the same pair.
-fn dice(item: u64, throw: u64) -> u64 {
-    let mut mixed = (item << 32 ^ throw).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+/// A pseudo-random number, the same for the same pair.
+fn pseudo_random(item: u64, round: u64) -> u64 {
+    let mut mixed = (item << 32 ^ round).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^= mixed >> 29;
     mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33
 }
@@ -350,20 +360,21 @@ fn dice(item: u64, throw: u64) -> u64 {
 fn whatever_fails_every_handle_is_answered_and_no_answer_is_wrong() {
     within_a_minute(|| {
         let throws = Arc::new(AtomicUsize::new(0));
-        let task =
-            Probe::new(move |device, item| match dice(item, throws.fetch_add(1, SeqCst) as u64) % 40 {
+        let task = Probe::new(move |device, item| {
+            match pseudo_random(item, throws.fetch_add(1, SeqCst) as u64) % 40 {
                 0 => Err(lost(device)),
                 1 => Ok(0),
-                2 => panic!("an unlucky throw"),
+                2 => panic!("an unlucky round"),
                 3 => {
                     std::thread::sleep(Duration::from_millis(2));
                     Ok(3 * item)
                 }
                 _ => Ok(3 * item),
-            });
-        let task = Probe { hands: 2, ..task };
+            }
+        });
+        let task = Probe { workers: 2, ..task };
         let pool = Pool::new(["a", "b", "c"].map(named)).unwrap();
-        let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
+        let queue = pool.queue(&task).balancer(without_interval()).open().unwrap();
         let well = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for thread in 0..3 {

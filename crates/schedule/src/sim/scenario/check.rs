@@ -1,12 +1,12 @@
-//! The ranges within which a scenario can be simulated.
+//! The ranges of a scenario's numbers.
 
 use std::{collections::HashSet, ops::RangeInclusive};
 
-use super::{Cost, Device, Event, Scenario, What};
+use super::{Cost, DeviceSpec, EventKind, Scenario, ScenarioEvent};
 
 const ITEMS: u64 = 1_000_000_000;
-/// Eight bytes of memory each.
-const ITEMS_OF_UNLIKE_COST: u64 = 100_000_000;
+/// Each takes eight bytes of memory.
+const ITEMS_OF_UNEQUAL_COST: u64 = 100_000_000;
 /// Together with `ITEMS`, the bytes of all items still fit a `u64`.
 const BYTES_PER_ITEM: u64 = 1_000_000_000;
 const DEVICES: u64 = 100_000;
@@ -27,14 +27,14 @@ const AT_S: RangeInclusive<f64> = 0.0..=1e9;
 const FACTOR: RangeInclusive<f64> = 1e-6..=1e6;
 
 impl Scenario {
-    /// Checks that every number is within its range, that each device has a name of its own, and that each event
-    /// happens to a device that there is. [`Scenario::from_toml`] has checked it already.
+    /// Checks that every number is within its range, that no two devices share a name, and that each event names a device of
+    /// the scenario. [`Scenario::from_toml`] does so too.
     ///
     /// The error names the first key that is wrong, its value and what is allowed.
     pub fn check(&self) -> Result<(), String> {
         match self.cost {
             Cost::Constant => whole("", "items", self.items, 1, ITEMS)?,
-            _ => whole("where costs are not constant, ", "items", self.items, 1, ITEMS_OF_UNLIKE_COST)?,
+            _ => whole("with costs that are not constant, ", "items", self.items, 1, ITEMS_OF_UNEQUAL_COST)?,
         }
         match self.cost {
             Cost::HeavyTail { exponent } => number("cost: ", "exponent", exponent, EXPONENT)?,
@@ -79,7 +79,7 @@ impl Scenario {
     }
 }
 
-impl Device {
+impl DeviceSpec {
     fn check(&self, position: usize) -> Result<(), String> {
         let device = &format!("device {position}: ");
         let is_printable = !self.id.chars().any(char::is_control);
@@ -106,37 +106,37 @@ impl Device {
     }
 }
 
-impl Event {
+impl ScenarioEvent {
     fn check(&self, position: usize) -> Result<(), String> {
         let event = &format!("event {position}: ");
         number(event, "at_s", self.at_s, AT_S)?;
-        match self.what {
-            What::Slow { factor } => number(event, "factor", factor, FACTOR),
-            What::LoseMemory { items } => whole(event, "items", items, 1, u64::MAX),
-            What::Hang | What::Die | What::Return => Ok(()),
+        match self.kind {
+            EventKind::Slow { factor } => number(event, "factor", factor, FACTOR),
+            EventKind::LoseMemory { items } => whole(event, "items", items, 1, u64::MAX),
+            EventKind::Hang | EventKind::Die | EventKind::Return => Ok(()),
         }
     }
 }
 
-fn number(place: &str, key: &str, value: f64, allowed: RangeInclusive<f64>) -> Result<(), String> {
+fn number(prefix: &str, key: &str, value: f64, allowed: RangeInclusive<f64>) -> Result<(), String> {
     // False for NaN too.
     if allowed.contains(&value) {
         return Ok(());
     }
-    let [value, least, most] = [value, *allowed.start(), *allowed.end()].map(shown);
-    Err(format!("{place}`{key}` is {value}; allowed is {least} to {most}"))
+    let [value, least, most] = [value, *allowed.start(), *allowed.end()].map(formatted);
+    Err(format!("{prefix}`{key}` is {value}; allowed is {least} to {most}"))
 }
 
-/// Very small and very large numbers as powers of ten.
-fn shown(number: f64) -> String {
+/// Formats very small and very large numbers as powers of ten.
+fn formatted(number: f64) -> String {
     let is_short = number == 0.0 || (1e-3..1e6).contains(&number.abs());
     if is_short { number.to_string() } else { format!("{number:e}") }
 }
 
-fn whole(place: &str, key: &str, value: u64, least: u64, most: u64) -> Result<(), String> {
+fn whole(prefix: &str, key: &str, value: u64, least: u64, most: u64) -> Result<(), String> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
     let allowed = if most == u64::MAX { format!("{least} or more") } else { format!("{least} to {most}") };
-    Err(format!("{place}`{key}` is {value}; allowed is {allowed}"))
+    Err(format!("{prefix}`{key}` is {value}; allowed is {allowed}"))
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::sim::cost::Rng;
 
 /// A scenario with every key that there is.
 const WHOLE: &str = "\
@@ -101,7 +102,7 @@ fn a_whole_number_outside_its_range_is_refused_with_the_range() {
         for value in values {
             assert_refused(&with(line, &format!("{key} = {value}\n")), &format!("`{key}`"), allowed);
         }
-        // What is no `u64` is refused by the reader of TOML, which shows the line.
+        // The TOML parser refuses a value that is no `u64`, and shows the line.
         for value in ["-1", "18446744073709551616", "1e20", "nan", "'many'"] {
             assert_refused(&with(line, &format!("{key} = {value}\n")), key, value);
         }
@@ -127,7 +128,7 @@ fn devices_have_names_of_their_own_and_are_not_too_many() {
 }
 
 #[test]
-fn what_the_simulator_does_not_know_is_refused() {
+fn unknown_keys_and_kinds_are_refused() {
     assert_refused(&with("seed = 7", "seeds = 7"), "`seeds`", "`seed`");
     assert_refused(&with("depth = 3", "depths = 3"), "`depths`", "`depth`");
     assert_refused(&with("factor = 2.0", "factors = 2.0"), "`factors`", "`factor`");
@@ -142,11 +143,11 @@ fn what_the_simulator_does_not_know_is_refused() {
 }
 
 #[test]
-fn what_is_nested_too_deep_is_refused() {
+fn a_document_that_is_nested_too_deep_is_refused() {
     assert_refused(&format!("items = {}", "[".repeat(100_000)), "items", "recursion");
 }
 
-/// The ranges of the documentation, said once more.
+/// Asserts the ranges that the documentation states.
 fn assert_within_ranges(scenario: &Scenario, text: &str) {
     let time =
         |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_else(|why| panic!("{why}: {text}"));
@@ -168,7 +169,7 @@ fn assert_within_ranges(scenario: &Scenario, text: &str) {
         assert!((0.0..=1e6).contains(&device.launch_s), "{text}");
         assert!(device.memory_items != Some(0) && (1..=1000).contains(&device.depth), "{text}");
         assert!((1..=100).contains(&device.id.len()), "{text}");
-        // All items on one device, one a chunk, a thousand times over.
+        // All items on one device, one per chunk, a thousand times over.
         let work = scenario.items as f64 * (1.0 / device.rate + device.launch_s);
         let copies = device.copy_bytes_per_s.map_or(0.0, |rate| bytes as f64 / rate);
         assert!(device.copy_bytes_per_s.is_none_or(|rate| (1e3..=1e15).contains(&rate)), "{text}");
@@ -177,27 +178,21 @@ fn assert_within_ranges(scenario: &Scenario, text: &str) {
     for event in &scenario.events {
         assert!(names.binary_search(&event.device).is_ok(), "{text}");
         assert!(time(event.at_s) <= Duration::from_secs(1_000_000_000), "{text}");
-        match event.what {
-            What::Slow { factor } => assert!((1e-6..=1e6).contains(&factor), "{text}"),
-            What::LoseMemory { items } => assert!(items > 0, "{text}"),
-            What::Hang | What::Die | What::Return => {}
+        match event.kind {
+            EventKind::Slow { factor } => assert!((1e-6..=1e6).contains(&factor), "{text}"),
+            EventKind::LoseMemory { items } => assert!(items > 0, "{text}"),
+            EventKind::Hang | EventKind::Die | EventKind::Return => {}
         }
     }
 }
 
-/// A small generator of random numbers: xorshift64*.
-struct Dice(u64);
-
-impl Dice {
+impl Rng {
     fn under(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % limit.max(1)
+        (self.next() >> 33) as usize % limit.max(1)
     }
 
-    fn of<'a>(&mut self, these: &[&'a str]) -> &'a str {
-        these[self.under(these.len())]
+    fn pick<'a>(&mut self, values: &[&'a str]) -> &'a str {
+        values[self.under(values.len())]
     }
 }
 
@@ -248,32 +243,32 @@ const VALUES: [&str; 43] = [
 ];
 
 /// Changes a scenario's text somewhere.
-fn mutate(text: &str, dice: &mut Dice) -> String {
+fn mutate(text: &str, rng: &mut Rng) -> String {
     let mut lines: Vec<String> = text.lines().map(Into::into).collect();
-    let at = dice.under(lines.len());
-    match dice.under(10) {
+    let at = rng.under(lines.len());
+    match rng.under(10) {
         // Half of the time, a key gets another value.
         0..=4 => {
             if let Some((key, _)) = lines[at].split_once('=') {
-                lines[at] = format!("{key}= {}", dice.of(&VALUES));
+                lines[at] = format!("{key}= {}", rng.pick(&VALUES));
             }
         }
         5 => drop(lines.remove(at)),
-        6 => lines.insert(at, WHOLE.lines().nth(dice.under(WHOLE.lines().count())).unwrap().into()),
+        6 => lines.insert(at, WHOLE.lines().nth(rng.under(WHOLE.lines().count())).unwrap().into()),
         7 => {
-            let other = dice.under(lines.len());
+            let other = rng.under(lines.len());
             lines.swap(at, other);
         }
         8 => {
             let kinds =
                 ["'uniform'", "'ascending'", "'constant'", "'return'", "'hang'", "'slow'", "'lose-memory'"];
-            let kind = dice.of(&kinds);
+            let kind = rng.pick(&kinds);
             lines[at] = lines[at].replace("'heavy-tail', exponent = 2.5", kind).replace("'die'", kind);
         }
         _ => {
             let mut bytes = std::mem::take(&mut lines[at]).into_bytes();
-            let place = dice.under(bytes.len() + 1);
-            bytes.insert(place, b" =[]{}'\"\\#,.-+_0123456789aeinx\0\x7f"[dice.under(32)]);
+            let index = rng.under(bytes.len() + 1);
+            bytes.insert(index, b" =[]{}'\"\\#,.-+_0123456789aeinx\0\x7f"[rng.under(32)]);
             lines[at] = String::from_utf8_lossy(&bytes).into_owned();
         }
     }
@@ -281,13 +276,13 @@ fn mutate(text: &str, dice: &mut Dice) -> String {
 }
 
 #[test]
-fn whatever_is_accepted_is_within_the_ranges() {
-    let mut dice = Dice(0x5EED);
+fn every_accepted_scenario_is_within_the_ranges() {
+    let mut rng = Rng(0x5EED);
     let (mut accepted, mut refused) = (0, 0);
     for _ in 0..20_000 {
         let mut text = WHOLE.to_owned();
-        for _ in 0..=dice.under(3) {
-            text = mutate(&text, &mut dice);
+        for _ in 0..=rng.under(3) {
+            text = mutate(&text, &mut rng);
         }
         match Scenario::from_toml(&text) {
             Ok(scenario) => {

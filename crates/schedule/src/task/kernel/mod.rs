@@ -1,4 +1,4 @@
-//! A kernel as a task: with one result an item, or with several inputs and outputs.
+//! A kernel as a task: with one result per item, or with several inputs and outputs.
 
 mod state;
 
@@ -9,19 +9,19 @@ use evener_device::{Argument, Buffer, Device, DeviceId, Kernel, Result};
 
 pub use self::state::KernelState;
 use super::{
-    arrays::{Arrays, Element, LentArray},
+    arrays::{Arrays, ElementType, LentArray},
     resident::Table,
-    unique,
+    unique_id,
 };
 
 /// A kernel that reads an array of items and writes an array of as many results, as a task.
 ///
 /// The kernel declares `reads::<I>()`, `writes::<O>()` and [`params::<KernelParams>()`](KernelParams), in this order,
-/// and has one thread an item. It is told how many items there are, since the last workgroup may reach past them, and
-/// which item is the first.
+/// and has one thread per item. Its parameters give the number of items, because the last workgroup may reach past them,
+/// and the number of the first item.
 ///
-/// Both buffers have room for at least `count` items, and threads past them may be launched: that is what the promise of
-/// a CUDA body ([`Kernel::cuda`]) is about here.
+/// Both buffers have at least `count` elements, and threads past them may be launched: a CUDA body ([`Kernel::cuda`])
+/// must not use elements past them.
 ///
 /// ```
 /// use evener_device::{Device, Kernel};
@@ -52,41 +52,40 @@ use super::{
 /// # Ok::<(), evener_schedule::RunError>(())
 /// ```
 ///
-/// A kernel with other arrays than one of items and one of results begins with [`arrays`](KernelTask::arrays). Data that
-/// every item reads is a [`table`](KernelTask::table), and numbers that change from run to run are
-/// [`parameters`](KernelTask::parameters).
+/// A task with several inputs or outputs begins with [`arrays`](KernelTask::arrays). Data that every item reads is a
+/// [`table`](KernelTask::table), and numbers that change from run to run are [`parameters`](KernelTask::parameters).
 pub struct KernelTask<I, O, P = KernelParams> {
     kernel: Arc<Kernel>,
-    /// What the kernel's buffers are, in the order of their declaration.
-    arrays: Vec<Array>,
+    /// The kernel's buffers, in the order of their declaration.
+    arrays: Vec<ArraySpec>,
     params: Arc<Params<P>>,
-    /// The inputs and outputs of one run, by the number of the array. Those that are not there are the run's items and
-    /// its results. Nothing where they are still to be given.
+    /// The caller's inputs and outputs of one run, by the number of the array; missing ones are the run's items and
+    /// results. `None` before `lend`, for a task with declared arrays.
     lent: Option<Arc<[Option<LentArray>]>>,
-    /// The kernel's, with the sizes of the arrays.
+    /// The kernel's fingerprint, with the sizes of the arrays.
     fingerprint: u64,
-    /// What tells it and its clones from all others in this program. With other parameters or tables it is the same.
+    /// The same for the task's clones, also with other parameters or tables; different for every other task.
     id: u64,
     types: PhantomData<fn(I) -> O>,
 }
 
-/// What a kernel is told on a device about items with these numbers.
+/// Makes the kernel's parameters for a range of items on a device.
 type Params<P> = dyn Fn(&DeviceId, Range<u64>) -> P + Send + Sync;
 
-/// Makes a buffer for so many elements: its bytes, and what the kernel is given.
+/// Allocates a buffer of so many elements. Returns its bytes and the kernel argument.
 type Allocate = fn(&Device, usize) -> Result<(Buffer<u8>, Argument)>;
 
-/// One of a kernel's buffers.
+/// The declaration of one of a kernel's buffers.
 #[derive(Clone)]
-struct Array {
+struct ArraySpec {
     role: Role,
-    element: Element,
-    /// How many elements an item has.
+    element: ElementType,
+    /// Number of elements per item.
     width: usize,
     allocate: Allocate,
 }
 
-/// What a kernel's buffer is.
+/// The role of a kernel's buffer.
 #[derive(Clone)]
 enum Role {
     Input,
@@ -94,16 +93,16 @@ enum Role {
     Table(Table),
 }
 
-impl Array {
+impl ArraySpec {
     fn new<T: Pod>(role: Role, width: usize) -> Self {
         let allocate = |device: &Device, elements| {
             let buffer = device.buffer_uninit::<T>(elements)?;
             Ok((buffer.cast()?, buffer.arg()))
         };
-        Array { role, element: Element::of::<T>(), width, allocate }
+        ArraySpec { role, element: ElementType::of::<T>(), width, allocate }
     }
 
-    /// The bytes of an item that go to the device, and that come back.
+    /// Bytes per item that are copied to the device, and back.
     fn item_bytes(&self) -> (u64, u64) {
         let bytes = (self.width as u64).saturating_mul(self.element.bytes as u64);
         match self.role {
@@ -118,15 +117,15 @@ impl Array {
     }
 }
 
-/// What a [`KernelTask`]'s kernel is told.
+/// The parameters of a [`KernelTask`]'s kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct KernelParams {
     /// The number of the chunk's first item in the run: its low and high half.
     pub first: [u32; 2],
-    /// How many items the chunk has.
+    /// Number of items in the chunk.
     pub count: u32,
-    /// Nothing: it makes the size a multiple of eight.
+    /// Unused: makes the size a multiple of eight.
     pub padding: u32,
 }
 
@@ -147,12 +146,10 @@ impl<I: Pod, O: Pod> KernelTask<I, O> {
 impl KernelTask<(), ()> {
     /// A task whose arrays are declared one after another with [`input`](Self::input), [`output`](Self::output) and
     /// [`table`](Self::table). They are the kernel's buffers in this order; the kernel itself declares none. It has one
-    /// thread an item, and is told the same as that of [`KernelTask::new`]. [`Pool::map_arrays`](crate::Pool::map_arrays)
-    /// runs it.
+    /// thread per item, and the parameters of [`KernelTask::new`]. [`Pool::map_arrays`](crate::Pool::map_arrays) runs it.
     ///
-    /// A chunk's launch sees the part of each input and output that belongs to the chunk's items: thread `i`, counted from
-    /// the chunk's first item, has the elements from `i * width` on. These buffers have room for at least
-    /// `count * width` elements.
+    /// A launch has the chunk's range of each input and output: thread `i`, counted from the chunk's first item, has the
+    /// elements from `i * width` on. These buffers have at least `count * width` elements.
     pub fn arrays(kernel: &Kernel) -> Self {
         let kernel = kernel.clone().params::<KernelParams>();
         KernelTask::of(&kernel, Vec::new(), None, Arc::new(|_: &DeviceId, items: Range<u64>| items.into()))
@@ -160,38 +157,39 @@ impl KernelTask<(), ()> {
 }
 
 impl<P: Pod> KernelTask<(), (), P> {
-    /// Declares the kernel's next buffer as an input with one element an item.
+    /// Declares the kernel's next buffer as an input with one element per item.
     pub fn input<T: Pod>(self) -> Self {
         self.input_rows::<T>(1)
     }
 
-    /// Declares the kernel's next buffer as an input with so many elements an item.
+    /// Declares the kernel's next buffer as an input with `width` elements per item.
     pub fn input_rows<T: Pod>(self, width: usize) -> Self {
         self.declare::<T>(Role::Input, width)
     }
 
-    /// Declares the kernel's next buffer as an output with one element an item.
+    /// Declares the kernel's next buffer as an output with one element per item.
     pub fn output<T: Pod>(self) -> Self {
         self.output_rows::<T>(1)
     }
 
-    /// Declares the kernel's next buffer as an output with so many elements an item: the results are a matrix with a row
-    /// an item, row by row.
+    /// Declares the kernel's next buffer as an output with `width` elements per item: a row-major matrix with one row
+    /// per item.
     pub fn output_rows<T: Pod>(self, width: usize) -> Self {
         self.declare::<T>(Role::Output, width)
     }
 
-    /// The same with the inputs and outputs of a run, and the number of its items. Says what does not fit.
+    /// Returns the task with the inputs and outputs of a run, and the number of items. Fails with a message if they do not
+    /// match the declarations.
     ///
     /// # Safety
-    /// For as long as a chunk of a run of this task can be [read](super::Chunk::read), the inputs must be there and not change;
-    /// and for as long as its results can be kept, the outputs must be there, and nobody else may touch them.
+    /// As long as a chunk of a run of this task can be [read](super::Chunk::read), the inputs must live and not change. As
+    /// long as its results can be accepted, the outputs must live, and nothing else may use them.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn lend(&self, arrays: Arrays<'_>) -> Result<(Self, usize), String> {
         let (mut inputs, mut outputs) = (arrays.inputs.iter().enumerate(), arrays.outputs.iter().enumerate());
         let (mut lent, mut items) = (Vec::new(), None);
-        for Array { role, element, width, .. } in &self.arrays {
-            let (what, given) = match role {
+        for ArraySpec { role, element, width, .. } in &self.arrays {
+            let (kind, next) = match role {
                 Role::Input => ("input", inputs.next()),
                 Role::Output => ("output", outputs.next()),
                 Role::Table(_) => {
@@ -199,49 +197,52 @@ impl<P: Pod> KernelTask<(), (), P> {
                     continue;
                 }
             };
-            let Some((number, &array)) = given else { return Err(format!("there are too few {what}s")) };
-            let name = format!("{what} {number}");
+            let Some((number, &array)) = next else {
+                return Err(format!("fewer {kind}s than declared"));
+            };
+            let name = format!("{kind} {number}");
             if array.element != *element {
-                return Err(format!(
-                    "{name} is declared as {}, given as {}",
-                    element.name, array.element.name
-                ));
+                let (declared, found) = (element.name, array.element.name);
+                return Err(format!("{name} has elements of type {found}, declared as {declared}"));
             }
             if *width == 0 || !array.len.is_multiple_of(*width) {
-                return Err(format!("{name} has {} elements, which are no rows of {width}", array.len));
+                return Err(format!(
+                    "{name} has {} elements, not a multiple of its row of {width}",
+                    array.len
+                ));
             }
             let (count, first) = items.get_or_insert((array.len / width, name.clone()));
             if *count != array.len / width {
-                return Err(format!("{first} has {count} items, {name} has {}", array.len / width));
+                return Err(format!("{first} has {count} items, but {name} has {}", array.len / width));
             }
             lent.push(Some(array));
         }
         if inputs.next().is_some() || outputs.next().is_some() {
-            return Err("there are more inputs or outputs than are declared".into());
+            return Err("more inputs or outputs than declared".into());
         }
-        let Some((count, _)) = items else { return Err("no inputs or outputs are declared".into()) };
+        let Some((count, _)) = items else { return Err("the task declares no inputs or outputs".into()) };
         Ok((KernelTask { lent: Some(lent.into()), ..self.clone() }, count))
     }
 }
 
 impl<I: Pod, O: Pod, P: Pod> KernelTask<I, O, P> {
-    /// A task that runs a kernel with parameters of its own, told which device it is and the numbers of the chunk's
-    /// items. How many there are must be among them.
+    /// A task that runs a kernel with custom parameters, made from the device and the range of the chunk's items. They
+    /// must include the number of items.
     pub fn with_params(
         kernel: &Kernel,
         params: impl Fn(&DeviceId, Range<u64>) -> P + Send + Sync + 'static,
     ) -> Self {
-        let arrays = vec![Array::new::<I>(Role::Input, 1), Array::new::<O>(Role::Output, 1)];
+        let arrays = vec![ArraySpec::new::<I>(Role::Input, 1), ArraySpec::new::<O>(Role::Output, 1)];
         KernelTask::of(kernel, arrays, Some(Arc::default()), Arc::new(params))
     }
 
     fn of(
         kernel: &Kernel,
-        arrays: Vec<Array>,
+        arrays: Vec<ArraySpec>,
         lent: Option<Arc<[Option<LentArray>]>>,
         params: Arc<Params<P>>,
     ) -> Self {
-        let (fingerprint, id) = (kernel.fingerprint(), unique());
+        let (fingerprint, id) = (kernel.fingerprint(), unique_id());
         KernelTask {
             kernel: Arc::new(kernel.clone()),
             arrays,
@@ -258,21 +259,21 @@ impl<I: Pod, O: Pod, P: Pod> KernelTask<I, O, P> {
         let kernel = (*self.kernel).clone();
         let is_written = matches!(role, Role::Output);
         self.kernel = Arc::new(if is_written { kernel.writes::<T>() } else { kernel.reads::<T>() });
-        let array = Array::new::<T>(role, width);
+        let array = ArraySpec::new::<T>(role, width);
         let (up, down) = array.item_bytes();
         self.fingerprint =
             self.fingerprint.wrapping_mul(31).wrapping_add(up).wrapping_mul(31).wrapping_add(down);
         self.arrays.push(array);
-        self.id = unique();
+        self.id = unique_id();
         self
     }
 
-    /// Declares the kernel's next buffer as a table: an array that every item may read all of. It is copied to each device
-    /// once, and stays there for as long as the job, or until [`Pool::release`](crate::Pool::release).
+    /// Declares the kernel's next buffer as a table: an array that is the same for every item. It is copied to each device
+    /// once, and stays there as long as the job, or until [`Pool::release`](crate::Pool::release).
     ///
-    /// Where there is a table of this name already, the new one takes its place: kernels stay compiled, and the other
-    /// tables stay where they are. It must have elements of the same type, or every device refuses it when it runs. The memory
-    /// of the old one is free once every worker of the device has seen the new one.
+    /// A table replaces an earlier one of the same name; kernels stay compiled, and the other tables stay on the devices.
+    /// Its elements must have the same type, or every device refuses the run. The old table's memory is freed once every
+    /// worker of the device has used the new one.
     ///
     /// ```
     /// use evener_device::{Device, Kernel};
@@ -304,8 +305,8 @@ impl<I: Pod, O: Pod, P: Pod> KernelTask<I, O, P> {
         }
     }
 
-    /// The same task with these parameters for the kernel. They begin with [`KernelParams`], which are set for each chunk;
-    /// the rest is as given here. What was made on the devices is the same for all parameters of one type.
+    /// Returns the task with other kernel parameters. They begin with [`KernelParams`], which are set for each chunk; the
+    /// rest is copied. Tasks that differ in their parameters only share compiled kernels and buffers.
     ///
     /// ```
     /// use bytemuck::{Pod, Zeroable};
@@ -336,7 +337,7 @@ impl<I: Pod, O: Pod, P: Pod> KernelTask<I, O, P> {
     /// # Ok::<(), evener_schedule::RunError>(())
     /// ```
     pub fn parameters<Q: Pod + Send + Sync>(&self, parameters: Q) -> KernelTask<I, O, Q> {
-        const { assert!(size_of::<Q>() >= size_of::<KernelParams>(), "they begin with KernelParams") };
+        const { assert!(size_of::<Q>() >= size_of::<KernelParams>(), "parameters begin with KernelParams") };
         let params = move |_: &DeviceId, items: Range<u64>| {
             let (mut all, chunk) = (parameters, KernelParams::from(items));
             bytemuck::bytes_of_mut(&mut all)[..size_of_val(&chunk)]

@@ -7,7 +7,7 @@ use std::{
 
 use super::*;
 
-/// A piece that takes three seconds wherever it runs.
+/// A piece that takes three seconds on every device.
 const LONG: u64 = 1_000;
 
 fn with_a_long_piece() -> Probe {
@@ -40,7 +40,7 @@ fn a_long_piece_is_done_on(devices: &'static [&'static str]) {
 }
 
 #[test]
-fn a_piece_of_three_seconds_after_quick_ones_is_done_by_a_device_alone() {
+fn a_piece_of_three_seconds_after_quick_ones_is_done_by_a_single_device() {
     a_long_piece_is_done_on(&["a"]);
 }
 
@@ -81,7 +81,7 @@ fn a_piece_that_hangs_on_one_device_is_done_by_the_other_and_the_first_comes_bac
 }
 
 #[test]
-fn a_device_alone_that_hangs_once_is_opened_afresh_after_the_silence_limit() {
+fn a_single_device_that_hangs_once_is_opened_again_after_the_silence_limit() {
     within_a_minute(|| {
         let latch = Latch::default();
         let (closed, hangs) = (latch.clone(), Arc::new(AtomicUsize::new(0)));
@@ -101,9 +101,9 @@ fn a_device_alone_that_hangs_once_is_opened_afresh_after_the_silence_limit() {
 }
 
 /// A result that panics when it is dropped, on request.
-struct Loud(Arc<AtomicUsize>);
+struct PanicsOnDrop(Arc<AtomicUsize>);
 
-impl Drop for Loud {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
         if self.0.load(SeqCst) > 0 {
             self.0.fetch_sub(1, SeqCst);
@@ -112,28 +112,28 @@ impl Drop for Loud {
     }
 }
 
-/// Gives loud results. The first piece waits for the latch on device `a`, and takes a second on the other: long enough
-/// that `a` is not soon called hung.
+/// Returns results that panic when dropped. The first piece waits for the latch on device `a`, and takes a second on
+/// the other: long enough that `a` is not soon declared hung.
 #[derive(Clone)]
-struct Shouting {
-    loud: Arc<AtomicUsize>,
+struct FirstPieceHangs {
+    panics: Arc<AtomicUsize>,
     latch: Latch,
 }
 
-impl Task for Shouting {
+impl Task for FirstPieceHangs {
     type Input = u64;
-    type Output = Loud;
+    type Output = PanicsOnDrop;
     type State = DeviceId;
 
     fn name(&self) -> &str {
-        "shouting"
+        "first piece hangs"
     }
 
     fn can_use(&self, _: &Device) -> bool {
         true
     }
 
-    fn hands(&self, _: &Device) -> usize {
+    fn workers(&self, _: &Device) -> usize {
         1
     }
 
@@ -141,14 +141,19 @@ impl Task for Shouting {
         Ok(device.id().clone())
     }
 
-    fn run(&self, id: &mut DeviceId, chunk: &Chunk<'_, u64>, results: &mut Results<'_, Loud>) -> Result<()> {
+    fn run(
+        &self,
+        id: &mut DeviceId,
+        chunk: &Chunk<'_, u64>,
+        results: &mut Results<'_, PanicsOnDrop>,
+    ) -> Result<()> {
         let item = chunk.read(|items| items[0])?;
         match (item, id.as_str()) {
             (0, "a") => self.latch.pass(),
             (0, _) => std::thread::sleep(Duration::from_secs(1)),
             _ => {}
         }
-        results.push(Loud(self.loud.clone()));
+        results.push(PanicsOnDrop(self.panics.clone()));
         Ok(())
     }
 }
@@ -156,15 +161,15 @@ impl Task for Shouting {
 #[test]
 fn a_late_result_that_panics_when_it_is_dropped_costs_no_piece() {
     within_a_minute(|| {
-        let (loud, latch) = (Arc::new(AtomicUsize::new(0)), Latch::default());
-        let task = Shouting { loud: loud.clone(), latch: latch.clone() };
+        let (panics, latch) = (Arc::new(AtomicUsize::new(0)), Latch::default());
+        let task = FirstPieceHangs { panics: panics.clone(), latch: latch.clone() };
         let queue = Pool::new([named("a"), named("b")]).unwrap().queue(&task).open().unwrap();
         let answer = queue.submit(0).unwrap().wait().unwrap();
         assert_eq!(queue.statistics().devices[1].copied, 1, "{:?}", queue.statistics());
         std::mem::forget(answer);
-        loud.store(1, SeqCst);
+        panics.store(1, SeqCst);
         latch.open();
-        wait_until(|| loud.load(SeqCst) == 0);
+        wait_until(|| panics.load(SeqCst) == 0);
         for item in 1..50 {
             std::mem::forget(queue.submit(item).unwrap().wait().unwrap());
         }
@@ -173,18 +178,18 @@ fn a_late_result_that_panics_when_it_is_dropped_costs_no_piece() {
     });
 }
 
-/// A subscriber that panics at whatever names a device that it cannot stand.
-struct Irritable;
+/// A subscriber that panics at every event that names a certain device.
+struct PanickingSubscriber;
 
 struct FindsDevice(bool);
 
 impl tracing::field::Visit for FindsDevice {
     fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn fmt::Debug) {
-        self.0 |= format!("{value:?}").contains("irritating");
+        self.0 |= format!("{value:?}").contains("unlogged");
     }
 }
 
-impl tracing::Subscriber for Irritable {
+impl tracing::Subscriber for PanickingSubscriber {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
         true
     }
@@ -201,7 +206,7 @@ impl tracing::Subscriber for Irritable {
         let mut finds = FindsDevice(false);
         event.record(&mut finds);
         if finds.0 {
-            IRRITATED.fetch_add(1, SeqCst);
+            PANICS.fetch_add(1, SeqCst);
             panic!("the log cannot stand this");
         }
     }
@@ -211,13 +216,13 @@ impl tracing::Subscriber for Irritable {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-static IRRITATED: AtomicUsize = AtomicUsize::new(0);
+static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
-fn a_log_that_panics_at_every_line_costs_no_piece() {
+fn a_log_that_panics_at_every_message_costs_no_piece() {
     within_a_minute(|| {
-        // For all threads, since the lines come from the queue's own. It leaves other tests alone.
-        tracing::subscriber::set_global_default(Irritable).expect("no other test has a subscriber");
+        // For all threads, because the messages come from the queue's own. Other tests are not affected.
+        tracing::subscriber::set_global_default(PanickingSubscriber).expect("no other test has a subscriber");
         let count = AtomicUsize::new(0);
         let task = Probe::new(move |device, item| match count.fetch_add(1, SeqCst) % 30 {
             3 => Err(lost(device)),
@@ -225,9 +230,9 @@ fn a_log_that_panics_at_every_line_costs_no_piece() {
             11 => panic!("the task cannot stand this"),
             _ => Ok(3 * item),
         });
-        let task = Probe { hands: 2, ..task };
-        let pool = Pool::new([named("irritating"), named("irritating too")]).unwrap();
-        let queue = pool.queue(&task).balancer(at_once()).open().unwrap();
+        let task = Probe { workers: 2, ..task };
+        let pool = Pool::new([named("unlogged"), named("unlogged too")]).unwrap();
+        let queue = pool.queue(&task).balancer(without_interval()).open().unwrap();
         for (item, handle) in submit_all(&queue, 1..301) {
             match handle.wait() {
                 Ok(result) => assert_eq!(result, 3 * item),
@@ -238,7 +243,7 @@ fn a_log_that_panics_at_every_line_costs_no_piece() {
                 Err(error) => panic!("{error}"),
             }
         }
-        assert!(IRRITATED.load(SeqCst) > 50, "{IRRITATED:?}");
+        assert!(PANICS.load(SeqCst) > 50, "{PANICS:?}");
         assert_eq!(queue.statistics().outstanding, 0);
     });
 }
@@ -246,10 +251,10 @@ fn a_log_that_panics_at_every_line_costs_no_piece() {
 /// Set in the process that is stopped.
 const IS_STOPPED: &str = "EVENER_TEST_IS_STOPPED";
 
-/// What the process says once its piece runs.
+/// Printed by the process once its piece runs.
 const BEGUN: &str = "the piece has begun";
 
-/// Does a piece of 0.8 seconds with a limit of 2 seconds, while another process stops this one for 3 seconds.
+/// Runs a piece of 0.8 seconds with a limit of 2 seconds, while another process stops this one for 3 seconds.
 fn do_a_piece_while_stopped() {
     let task = Probe::new(|_, item| {
         writeln!(std::io::stdout(), "{BEGUN}").unwrap();
@@ -272,7 +277,8 @@ fn a_process_that_is_stopped_for_longer_than_the_limit_loses_no_device() {
         return do_a_piece_while_stopped();
     }
     within_a_minute(|| {
-        let name = "queue::test::late::a_process_that_is_stopped_for_longer_than_the_limit_loses_no_device";
+        let name =
+            "queue::test::stragglers::a_process_that_is_stopped_for_longer_than_the_limit_loses_no_device";
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([name, "--exact", "--nocapture"])
             .env(IS_STOPPED, "1")

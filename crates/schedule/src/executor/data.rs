@@ -1,4 +1,4 @@
-//! Where the items of a run come from, and where its results go.
+//! The items of a run, and the destination of its results.
 
 use std::{collections::BTreeMap, ops::Range, sync::Mutex};
 
@@ -8,46 +8,46 @@ use super::Window;
 use crate::{
     contain::contain,
     sync::lock,
-    task::{Items, Lent, Results, Slots, Task},
+    task::{Items, LentItems, ResultSlots, Results, Task},
 };
 
-/// Where the items of a run come from, and where its results go.
-pub(crate) trait Ends<T: Task>: Send + Sync + 'static {
-    /// The places of the results, where they are written to those.
-    fn slots(&self) -> Option<&Slots<T::Output>> {
+/// The items of a run, and the destination of its results.
+pub(crate) trait RunData<T: Task>: Send + Sync + 'static {
+    /// The slots of the results, if each item has one.
+    fn slots(&self) -> Option<&ResultSlots<T::Output>> {
         None
     }
 
-    /// The items, where they come one after another.
+    /// The window of a stream, if the items come from one.
     fn window(&self) -> Option<&Window<T::Input>> {
         None
     }
 
-    /// Has a worker use a chunk's items. Fails where the run, or those who have done them, need them no more.
+    /// Calls `use_them` with a chunk's items. Fails if the run has ended, or other workers' results for them were accepted.
     fn with_items<R>(
         &self,
         range: &Range<u64>,
         use_them: impl FnOnce(Items<'_, T::Input>) -> Result<R>,
     ) -> Result<R>;
 
-    /// Keeps the results of those units that were accepted, of a chunk with this first one. The slots, where there are any,
-    /// are held.
+    /// Keeps the results of a chunk's accepted units. `first` is the chunk's first unit. The caller holds the slots, if
+    /// there are any.
     fn keep(&self, first: u64, results: Results<'_, T::Output>, accepted: &[Range<u64>]);
 }
 
-/// Which of a chunk's results are those of some units.
+/// The indices of units in their chunk's results.
 fn part(first: u64, units: &Range<u64>) -> Range<usize> {
     (units.start - first) as usize..(units.end - first) as usize
 }
 
-/// A slice of the caller's, and as many results.
-pub(crate) struct Slice<T: Task> {
-    pub(crate) items: Lent<T::Input>,
-    pub(crate) results: Slots<T::Output>,
+/// The caller's slice, and a slot for each result.
+pub(crate) struct SliceData<T: Task> {
+    pub(crate) items: LentItems<T::Input>,
+    pub(crate) results: ResultSlots<T::Output>,
 }
 
-impl<T: Task> Ends<T> for Slice<T> {
-    fn slots(&self) -> Option<&Slots<T::Output>> {
+impl<T: Task> RunData<T> for SliceData<T> {
+    fn slots(&self) -> Option<&ResultSlots<T::Output>> {
         Some(&self.results)
     }
 
@@ -60,24 +60,25 @@ impl<T: Task> Ends<T> for Slice<T> {
     }
 
     fn keep(&self, first: u64, results: Results<'_, T::Output>, accepted: &[Range<u64>]) {
-        // SAFETY: the slots are held by `finish`; a unit is accepted once, so nobody else has its slot.
+        // SAFETY: `finish`, the only caller, holds the slots, so they are valid; `Run` accepts each unit once, so no other
+        // worker has its slot.
         #[allow(unsafe_code)]
         let slots =
             |units: &Range<u64>| unsafe { self.results.slice(units.start as usize..units.end as usize) };
         let parts = accepted.iter().map(|units| (part(first, units), slots(units)));
-        // All parts are moved before the other results are dropped, which is the user's code.
-        contain(|| results.move_parts(parts));
+        // All parts are moved before the other results are dropped, which runs the user's code.
+        contain(|| results.move_ranges(parts));
     }
 }
 
-/// Items that come one after another, and results that are given in their order.
-pub(crate) struct Stream<T: Task> {
+/// The items of a stream, and results that are delivered in their order.
+pub(crate) struct StreamData<T: Task> {
     pub(crate) window: Window<T::Input>,
-    /// Results that were not given yet, by the number of the first.
+    /// Results that were not delivered yet, by the number of the first.
     pub(crate) results: Mutex<BTreeMap<u64, Vec<T::Output>>>,
 }
 
-/// Items of a stream that a worker shares. Dropping the last share of them is the user's code.
+/// A worker's share of items of a stream. Dropping the last share runs the user's code.
 struct Owned<T>(Option<T>);
 
 impl<T> Drop for Owned<T> {
@@ -87,7 +88,7 @@ impl<T> Drop for Owned<T> {
     }
 }
 
-impl<T: Task> Ends<T> for Stream<T> {
+impl<T: Task> RunData<T> for StreamData<T> {
     fn window(&self) -> Option<&Window<T::Input>> {
         Some(&self.window)
     }
@@ -97,15 +98,15 @@ impl<T: Task> Ends<T> for Stream<T> {
         range: &Range<u64>,
         use_them: impl FnOnce(Items<'_, T::Input>) -> Result<R>,
     ) -> Result<R> {
-        // What was accepted from another worker may be gone.
+        // Items whose results were accepted from another worker may be gone.
         let shared = Owned(self.window.chunk(range.start));
         let items = shared.0.as_ref().and_then(|chunk| chunk.get(range));
-        use_them(Items::Here(items.ok_or(Error::Ended)?))
+        use_them(Items::Slice(items.ok_or(Error::Ended)?))
     }
 
     fn keep(&self, first: u64, mut results: Results<'_, T::Output>, accepted: &[Range<u64>]) {
         let mut results = results.take();
-        // From the end, so that each part is what is left there. Dropping the others is the user's code.
+        // From the end, so that each part can be split off. Dropping the others runs the user's code.
         let (mut parts, mut others) = (Vec::new(), Vec::new());
         for units in accepted.iter().rev() {
             others.push(results.split_off(part(first, units).end));

@@ -1,11 +1,11 @@
-//! The model as a pool lives with it: one task, runs of one size after another, with noise, and with devices that take
-//! longer when they had nothing to do for a while.
+//! A simulation of a pool's use of the model: one task, runs of one size after another, with noise, and with devices
+//! that are slower after they were idle.
 
 use std::time::Duration;
 
 use super::*;
 
-/// What runs of so many items take on each device alone, in microseconds, as an H200 in three parts and 16 cores showed.
+/// Times of runs on each device alone, in microseconds, measured on three partitions of an H200 and 16 cores.
 const ALONE: [(u64, [f64; 4]); 9] = [
     (1, [92.0, 97.0, 92.0, 46.0]),
     (3, [92.0, 97.0, 92.0, 46.0]),
@@ -19,31 +19,31 @@ const ALONE: [(u64, [f64; 4]); 9] = [
 ];
 const NAMES: [&str; 4] = ["a", "b", "c", "cpu"];
 
-/// Chance, the same every time.
-struct Chance(u64);
+/// A deterministic random number generator.
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     /// Evenly from 0 to 1.
     fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Whatever disturbs a run makes it longer: mostly a little, at times a lot.
+    /// A factor by which a run is longer: mostly small, sometimes large.
     fn disturbance(&mut self) -> f64 {
         let much = if self.next() < 0.03 { 1.0 + self.next() * 3.0 } else { 1.0 };
         (1.0 + self.next() * 0.08) * much
     }
 }
 
-/// Seconds that devices take together: what they would alone, and some for having to be woken and fed; or what one of them
-/// takes, where it is done before the others are awake, and some for waking them.
+/// Seconds that devices take together, including waking and feeding them; or that the fastest one takes, if it ends
+/// before the others are awake.
 fn together(members: &[usize], alone: &[f64; 4]) -> f64 {
     let (all, one) = both_ways(members, alone);
     all.min(one) * 1e-6
 }
 
-/// The one of them that does it all, where there is one.
+/// The device that does all the work, if one does.
 fn only_worker(members: &[usize], alone: &[f64; 4]) -> Option<usize> {
     let (all, one) = both_ways(members, alone);
     let fastest = members.iter().copied().min_by(|&a, &b| alone[a].total_cmp(&alone[b]));
@@ -58,11 +58,11 @@ fn both_ways(members: &[usize], alone: &[f64; 4]) -> (f64, f64) {
     (waking + 1.0 / rate, one)
 }
 
-/// Lives through the sizes with so many pools, one after another, each of which is a little luckier with one device than
-/// with another. Gives for each size what the lower quartile of the runs, once it has learned, is to that of the best
-/// device alone.
-fn live(seed: u64, pools: usize) -> Vec<(u64, f64)> {
-    let mut chance = Chance(seed);
+/// Simulates all sizes with so many pools, one after another, each of which is a little faster on some devices than on
+/// others. Returns for each size the lower quartile of the runs, after learning, relative to that of the best device
+/// alone.
+fn simulate(seed: u64, pools: usize) -> Vec<(u64, f64)> {
+    let mut rng = Rng(seed);
     let candidates: Vec<Candidate> =
         NAMES.iter().map(|name| Candidate { device: (*name).into(), score: 50.0, cold: false }).collect();
     let mut model = Model::default();
@@ -71,7 +71,7 @@ fn live(seed: u64, pools: usize) -> Vec<(u64, f64)> {
     for pool in 0..pools {
         let mut used_last = [0u64; 4];
         let born = clock;
-        let mut luck = || -> [f64; 4] { std::array::from_fn(|_| 1.0 + 0.02 * (chance.next() - 0.5)) };
+        let mut luck = || -> [f64; 4] { std::array::from_fn(|_| 1.0 + 0.02 * (rng.next() - 0.5)) };
         let (lucky, alone_lucky) = (luck(), luck());
         for ((items, alone), (walls, singles)) in ALONE.iter().zip(&mut measured) {
             let (learning, counted) = if pool == 0 { (2_000, 1_000) } else { (300, 500) };
@@ -89,22 +89,22 @@ fn live(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                     run += 1;
                     let sleepy = members.iter().any(|&it| clock - used_last[it] > 4);
                     members.iter().for_each(|&it| used_last[it] = clock);
-                    let sleep = if sleepy { 1.1 + chance.next() } else { 1.0 };
-                    // The machine is faster at times.
+                    let sleep = if sleepy { 1.1 + rng.next() } else { 1.0 };
+                    // The speed of the machine varies.
                     let drift = 1.0 + 0.08 * (clock as f64 / 700.0).sin();
-                    // It takes a pool some time to get going.
+                    // A new pool is slower at first.
                     let drift = if clock - born < 200 { drift * 1.3 } else { drift };
-                    // And the cores more than the others.
+                    // And its cores even more.
                     let cores = if clock - born < 300 { 1.8 } else { 1.0 };
                     let now = |luck: &[f64; 4]| {
                         let of = |it: usize| alone[it] * drift * luck[it] * if it == 3 { cores } else { 1.0 };
                         std::array::from_fn(of)
                     };
-                    here.push(together(&members, &now(&lucky)) * chance.disturbance() * sleep);
+                    here.push(together(&members, &now(&lucky)) * rng.disturbance() * sleep);
                     if run > learning {
                         walls.extend(here.last());
                         (0..4).for_each(|it| {
-                            singles[it].push(together(&[it], &now(&alone_lucky)) * chance.disturbance());
+                            singles[it].push(together(&[it], &now(&alone_lucky)) * rng.disturbance());
                         });
                     }
                 }
@@ -127,7 +127,7 @@ fn live(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                 let named = |members: &[usize]| members.iter().map(|&it| NAMES[it].to_owned()).collect();
                 let devices = named(&members);
                 let worked = named(&only_worker(&members, alone).map_or(members, |one| vec![one]));
-                model.ended("task", *items, Experience { devices, worked, wall, runs });
+                model.record_runs("task", *items, Measurements { devices, worked, wall, runs });
             }
         }
     }
@@ -148,7 +148,7 @@ fn quartile(times: &[f64]) -> f64 {
 #[test]
 fn choosing_costs_next_to_nothing_at_any_size() {
     for pools in [1, 4] {
-        let found: Vec<(u64, f64)> = (0..20).flat_map(|seed| live(seed, pools)).collect();
+        let found: Vec<(u64, f64)> = (0..20).flat_map(|seed| simulate(seed, pools)).collect();
         let over = |limit: f64| found.iter().filter(|(_, ratio)| *ratio > limit).collect::<Vec<_>>();
         println!("{pools}: {:?} of {}", over(1.02), found.len());
         assert!(over(1.03).is_empty(), "{:?}", over(1.03));

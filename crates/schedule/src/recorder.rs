@@ -1,139 +1,152 @@
-//! What a run did, written down while it goes: who was busy when, and what the report is made of.
+//! Records what the lanes of a run do, for its report and its trace.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use crate::{
     report::{DeviceReport, Report, Speedup},
-    run::{Chunk, Outcome, Purpose, Run, State, Time},
+    run::{Chunk, LaneState, Outcome, Purpose, Run, Time},
     trace::{Activity, Span},
 };
 
-/// The book of one run. Times are those of whoever drives it, real or virtual.
+/// The record of one run. Its times are the driver's, real or virtual.
 #[derive(Debug)]
-pub(crate) struct Account {
-    lanes: Vec<LaneAccount>,
-    /// What every lane did; not kept where nobody wants to see it.
+pub(crate) struct Recorder {
+    lanes: Vec<LaneTimes>,
+    /// The spans of all lanes, if the caller wants a trace.
     spans: Option<Vec<Span>>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct LaneAccount {
+struct LaneTimes {
     /// Items whose results were accepted.
     items: u64,
     busy: Duration,
-    /// The part of the busy time whose results were not accepted.
-    in_vain: Duration,
+    /// The part of the busy time without accepted results.
+    wasted: Duration,
     copying: Duration,
     /// When it was ready for its first chunk.
     ready: Option<Time>,
     last_end: Time,
-    /// Since when it is not trusted, where it is not, and how long it was not before.
-    left: Option<Time>,
-    away: Duration,
+    /// Since when it is quarantined or retired, if it is, and how long it was before.
+    quarantined_since: Option<Time>,
+    quarantined: Duration,
 }
 
-/// One device of a report: its name, and which lanes are its own.
+/// A device of a report: its name and its lanes.
 #[derive(Debug, Clone)]
 pub(crate) struct DeviceLanes {
     pub(crate) id: String,
     pub(crate) lanes: std::ops::Range<usize>,
 }
 
-impl Account {
+impl Recorder {
     pub(crate) fn new(lanes: usize, keep_spans: bool) -> Self {
-        Account { lanes: vec![LaneAccount::default(); lanes], spans: keep_spans.then(Vec::new) }
+        Recorder { lanes: vec![LaneTimes::default(); lanes], spans: keep_spans.then(Vec::new) }
     }
 
-    /// A lane is ready for chunks.
+    /// Records that a lane is ready for chunks.
     pub(crate) fn ready(&mut self, lane: usize, now: Time) {
         self.lanes[lane].ready.get_or_insert(now);
     }
 
-    /// How long a chunk that ends now has kept its lane: since it began, or since the one before it ended.
+    /// How long a chunk that ends now has kept its lane busy: since it began, or since the one before it ended.
     pub(crate) fn took(&self, lane: usize, began: Time, now: Time) -> Duration {
         now.saturating_sub(began.max(self.lanes[lane].last_end))
     }
 
-    /// A chunk has ended well, and the results of so many of its items were accepted.
-    pub(crate) fn ended(&mut self, chunk: &Chunk, began: Time, accepted: u64, now: Time) {
+    /// Records a chunk that ended without an error: how many of its items were accepted, and how long its copies to and from
+    /// the device took.
+    pub(crate) fn ended(
+        &mut self,
+        chunk: &Chunk,
+        began: Time,
+        accepted: u64,
+        (upload, download): (Duration, Duration),
+        now: Time,
+    ) {
         let took = self.took(chunk.lane, began, now);
         let lane = &mut self.lanes[chunk.lane];
         lane.busy += took;
         lane.last_end = now;
         lane.items += accepted;
+        lane.copying += upload + download;
         if accepted == 0 {
-            lane.in_vain += took;
+            lane.wasted += took;
         }
         let activity = match chunk.purpose {
             _ if accepted == 0 => Activity::Dropped,
-            Purpose::Rescue => Activity::Rescue,
+            Purpose::Speculative => Activity::Speculative,
             _ => Activity::Work,
         };
-        self.span(chunk, activity, now.saturating_sub(took), now);
+        self.span(chunk.lane, activity, chunk.items.clone(), (began, now), (upload, download));
     }
 
-    /// A chunk has failed or its lane was given up on; or it was in hand when its items were done, and is dropped.
-    pub(crate) fn in_vain(&mut self, chunk: &Chunk, activity: Activity, began: Time, now: Time) {
+    /// Records a chunk without accepted results: it failed, its lane was given up on, or it was dropped.
+    pub(crate) fn wasted(&mut self, chunk: &Chunk, activity: Activity, began: Time, now: Time) {
         let took = self.took(chunk.lane, began, now);
         let lane = &mut self.lanes[chunk.lane];
         lane.busy += took;
-        lane.in_vain += took;
+        lane.wasted += took;
         lane.last_end = now;
-        self.span(chunk, activity, began, now);
+        self.span(chunk.lane, activity, chunk.items.clone(), (began, now), Default::default());
     }
 
-    /// So much of a lane's time went into copies.
+    /// Adds time of a lane's copies.
     pub(crate) fn copied(&mut self, lane: usize, time: Duration) {
         self.lanes[lane].copying += time;
     }
 
-    /// A chunk's items were copied to the device first, and its results from it last.
-    pub(crate) fn copies(&mut self, chunk: &Chunk, (began, now): (Time, Time), up: Duration, down: Duration) {
-        self.copied(chunk.lane, up + down);
-        for (from, time) in [(began, up), (now.saturating_sub(down), down)] {
-            if !time.is_zero() {
-                self.span(chunk, Activity::Copy, from, from + time);
-            }
-        }
+    /// Records that a worker prepared a lane's device.
+    pub(crate) fn prepared(&mut self, lane: usize, began: Time, now: Time) {
+        self.span(lane, Activity::Preparation, 0..0, (began, now), Default::default());
     }
 
-    fn span(&mut self, chunk: &Chunk, activity: Activity, from: Time, until: Time) {
+    fn span(
+        &mut self,
+        lane: usize,
+        activity: Activity,
+        items: Range<u64>,
+        (from, until): (Time, Time),
+        (upload, download): (Duration, Duration),
+    ) {
         if let Some(spans) = &mut self.spans {
-            spans.push(Span { lane: chunk.lane, activity, items: chunk.items.clone(), from, until });
+            spans.push(Span { lane, activity, items, from, until, upload, download });
         }
     }
 
-    /// Looks which lanes are trusted.
-    pub(crate) fn look_at_trust(&mut self, run: &Run, now: Time) {
+    /// Records which lanes are quarantined or retired.
+    pub(crate) fn update_lane_states(&mut self, run: &Run, now: Time) {
         for (index, lane) in self.lanes.iter_mut().enumerate() {
-            match (run.state(index), lane.left) {
-                (State::Healthy, Some(since)) => {
-                    lane.away += now.saturating_sub(since);
-                    lane.left = None;
+            match (run.state(index), lane.quarantined_since) {
+                (LaneState::Healthy, Some(since)) => {
+                    lane.quarantined += now.saturating_sub(since);
+                    lane.quarantined_since = None;
                 }
-                (State::Quarantined { .. } | State::Retired, None) => lane.left = Some(now),
+                (LaneState::Quarantined { .. } | LaneState::Retired, None) => {
+                    lane.quarantined_since = Some(now)
+                }
                 _ => {}
             }
         }
     }
 
-    /// Counts for so many more lanes.
+    /// Adds lanes.
     pub(crate) fn add_lanes(&mut self, count: usize) {
-        self.lanes.extend(std::iter::repeat_n(LaneAccount::default(), count));
+        self.lanes.extend(std::iter::repeat_n(LaneTimes::default(), count));
     }
 
-    /// Items of a lane whose results were accepted.
+    /// The items whose results were accepted from a lane.
     pub(crate) fn items(&self, lane: usize) -> u64 {
         self.lanes[lane].items
     }
 
-    /// What every lane did, where that was kept.
+    /// Takes the spans of all lanes, if they were kept.
     pub(crate) fn take_spans(&mut self) -> Vec<Span> {
         self.spans.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The report of a run of so many items that has ended. Without an ideal time of the driver's own, it is that of
-    /// the rates which the devices showed.
+    /// The report of a run that has ended. Without an ideal time of the driver's, it is computed from the rates that the
+    /// devices had.
     pub(crate) fn report(
         &self,
         run: &Run,
@@ -174,9 +187,8 @@ impl Account {
         }
     }
 
-    /// The latest time at which the run could have ended, from the moment when its last item was handed out: after the
-    /// longest time that items which were in flight then were in flight in all, and what the driver took to notice the
-    /// end. `run/README.md` has the proof.
+    /// The latest time at which the run could have ended: when its last item was handed out, plus the longest time in flight
+    /// of the items in flight then, plus the time that the driver took to notice the end. `run/README.md` has the proof.
     fn latest_end(&self, run: &Run, wall: Time) -> Option<Time> {
         let tail = run.tail();
         let noticing = wall.saturating_sub(run.last_accepted());
@@ -186,28 +198,28 @@ impl Account {
     fn device_report(&self, run: &Run, device: &DeviceLanes, wall: Time) -> DeviceReport {
         let lanes = &self.lanes[device.lanes.clone()];
         let tallies = &run.tallies()[device.lanes.clone()];
-        // Times are means over the lanes: a processor whose cores were all busy all the time was busy all the time.
-        let mean = |time: fn(&LaneAccount) -> Duration| {
+        // Times are means over the lanes: a processor is busy all the time if all of its cores are.
+        let mean = |time: fn(&LaneTimes) -> Duration| {
             lanes.iter().map(|lane| time(lane).as_secs_f64()).sum::<f64>() / lanes.len().max(1) as f64
         };
         let busy_s = mean(|lane| lane.busy).min(wall.as_secs_f64());
-        let away_s = mean(|lane| lane.away)
+        let quarantined_s = mean(|lane| lane.quarantined)
             + lanes
                 .iter()
-                .filter_map(|lane| Some(wall.saturating_sub(lane.left?).as_secs_f64()))
+                .filter_map(|lane| Some(wall.saturating_sub(lane.quarantined_since?).as_secs_f64()))
                 .sum::<f64>()
                 / lanes.len().max(1) as f64;
         let startup_s = lanes.iter().filter_map(|lane| lane.ready).min().unwrap_or_default().as_secs_f64();
         let items: u64 = lanes.iter().map(|lane| lane.items).sum();
-        // Work in vain says nothing about how fast a device is.
-        let useful = |lane: &LaneAccount| lane.busy.saturating_sub(lane.in_vain).as_secs_f64();
+        // Wasted work says nothing about the speed of a device.
+        let useful = |lane: &LaneTimes| lane.busy.saturating_sub(lane.wasted).as_secs_f64();
         let rates = lanes.iter().filter(|lane| lane.items > 0 && useful(lane) > 0.0);
         let rate: f64 = rates.map(|lane| lane.items as f64 / useful(lane)).sum();
         let sum = |count: fn(&crate::run::Tally) -> u64| tallies.iter().map(count).sum::<u64>();
-        let states: Vec<State> = device.lanes.clone().map(|lane| run.state(lane)).collect();
+        let states: Vec<LaneState> = device.lanes.clone().map(|lane| run.state(lane)).collect();
         let state = match states.as_slice() {
-            all if all.contains(&State::Healthy) => "healthy",
-            all if all.iter().all(|state| *state == State::Retired) => "retired",
+            all if all.contains(&LaneState::Healthy) => "healthy",
+            all if all.iter().all(|state| *state == LaneState::Retired) => "retired",
             _ => "quarantined",
         };
         DeviceReport {
@@ -218,10 +230,10 @@ impl Account {
             copy_s: mean(|lane| lane.copying),
             idle_s: (wall.as_secs_f64() - busy_s).max(0.0),
             startup_s,
-            away_s,
+            quarantined_s,
             rate: (rate > 0.0).then_some(rate),
             retries: sum(|tally| tally.retries),
-            rescues: sum(|tally| tally.rescues),
+            speculative: sum(|tally| tally.speculative),
             steals: sum(|tally| tally.steals),
             dropped: sum(|tally| tally.dropped),
             quarantines: sum(|tally| tally.quarantines),

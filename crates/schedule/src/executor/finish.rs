@@ -1,0 +1,158 @@
+//! The end of a chunk: its results are kept, or it failed.
+
+use std::{ops::Range, sync::Arc};
+
+use evener_device::Error;
+use smallvec::{SmallVec, smallvec};
+
+use super::{
+    RunData, Shared, WorkerActivity,
+    worker::{ChunkStats, Next},
+};
+use crate::{
+    contain::log,
+    run::{self, Failure, LaneIndex, LaneState, Purpose, Time, Verdict},
+    task::{ResultSlots, Results, Task, catch_panic},
+    trace::Activity,
+};
+
+impl<T: Task, E: RunData<T>> Shared<T, E> {
+    /// Keeps those results of a chunk that are the first of their items. Returns what comes next.
+    #[expect(clippy::too_many_arguments, reason = "the chunk with its results")]
+    pub(super) fn finish(
+        self: &Arc<Self>,
+        me: usize,
+        chunk: &run::Chunk,
+        began: Time,
+        done: ChunkStats,
+        mut results: Results<'_, T::Output>,
+        generation: u64,
+        in_place: bool,
+    ) -> Next {
+        if let Some(fold) = &self.fold {
+            match catch_panic(self.device(chunk.lane).id.clone(), "combining", || Ok(fold(results.take()))) {
+                Ok(folded) => results.extend(folded),
+                Err(error) => return self.fail(me, chunk, began, error, generation),
+            }
+        }
+        // Until the results are written, the thread that started the run cannot take them.
+        let held = self.data.slots().map(ResultSlots::guard);
+        if let Some(None) = held {
+            return self.ended(me, chunk.lane);
+        }
+        let mut guard = self.core();
+        let core = &mut *guard;
+        let now = self.now();
+        if core.workers[me].abandoned {
+            return Next::Exit;
+        }
+        core.workers[me].activity = WorkerActivity::Idle;
+        if core.run.outcome().is_some() {
+            self.device(chunk.lane).counters.drop();
+            return Next::Exit;
+        }
+        let took = core.recorder.took(chunk.lane, began, now);
+        // The worker may have ended the chunk early, because it was asked to yield.
+        let gives_back = core.run.shrink(chunk.id, chunk.items.end, now);
+        let verdict = core.run.ended(chunk.id, took, now.saturating_sub(began), now);
+        let accepted: SmallVec<[Range<u64>; 1]> = match verdict {
+            Verdict::Accept => smallvec![chunk.items.clone()],
+            Verdict::AcceptPart(parts) => parts.into(),
+            Verdict::Drop => SmallVec::new(),
+        };
+        let items = accepted.iter().map(|units| self.items_of(units));
+        let items = items.map(|items| items.end - items.start).sum();
+        core.recorder.ended(chunk, began, items, (done.copies.upload, done.copies.download), now);
+        core.run.done_in_parts(chunk.lane, done.parts);
+        self.device(chunk.lane).counters.end(took);
+        if chunk.purpose == Purpose::Canary {
+            core.recorder.update_lane_states(&core.run, now);
+        }
+        let next = self.ask_within(core, me, chunk.lane, generation, now);
+        // Nothing may panic from here until the results are kept: accepted units count as written.
+        core.accept(&accepted);
+        let has_ended = core.run.outcome().is_some();
+        drop(guard);
+        if accepted.is_empty() {
+            drop(results);
+        } else if in_place {
+            // No other lane runs a unit of a chunk that is written in place, so all are accepted.
+            results.leave_in_slots();
+        } else {
+            self.data.keep(chunk.items.start, results, &accepted);
+        }
+        drop(held);
+        if self.data.window().is_some() {
+            // A thread that found no results holds the lock until it waits, so it cannot miss this notification.
+            drop(self.core());
+            self.progress_made.notify_all();
+        }
+        if has_ended {
+            self.notify_end();
+        } else if chunk.purpose == Purpose::Canary || gives_back {
+            // There may be work for lanes that wait.
+            self.work_available.notify_all();
+        }
+        next
+    }
+
+    /// The run ended while a chunk was in flight.
+    pub(super) fn ended(&self, me: usize, lane: LaneIndex) -> Next {
+        if !self.core().workers[me].abandoned {
+            self.device(lane).counters.drop();
+        }
+        Next::Exit
+    }
+
+    /// Gives a failed chunk back. Returns what comes next.
+    pub(super) fn fail(
+        self: &Arc<Self>,
+        me: usize,
+        chunk: &run::Chunk,
+        began: Time,
+        error: Error,
+        generation: u64,
+    ) -> Next {
+        let lane = chunk.lane;
+        let mut core = self.core();
+        let now = self.now();
+        if core.workers[me].abandoned {
+            return Next::Exit;
+        }
+        core.workers[me].activity = WorkerActivity::Idle;
+        let has_failed = !matches!(error, Error::Ended);
+        if has_failed {
+            self.device(lane).counters.fail()
+        } else {
+            self.device(lane).counters.drop()
+        }
+        if core.run.outcome().is_some() {
+            return Next::Exit;
+        }
+        if !has_failed {
+            // Other workers' results for these items were accepted, and the items were dropped.
+            core.recorder.wasted(chunk, Activity::Dropped, began, now);
+            core.run.dropped(chunk.id, now);
+            return self.ask_within(&mut core, me, lane, generation, now);
+        }
+        core.recorder.wasted(chunk, Activity::Failure, began, now);
+        log!(warn, device = %self.device(lane).id, items = ?chunk.items, %error, "chunk failed");
+        let failure = Failure::from(&error);
+        core.run.failed(chunk.id, failure, now);
+        match failure {
+            Failure::Task => core.task_error = Some(error),
+            _ => core.keep_failure(error),
+        }
+        core.record_lane_states(now);
+        if core.run.state(lane) != LaneState::Healthy {
+            // The lane was set aside with all of its chunks: its device is reopened, and its other workers are replaced,
+            // since nothing would notice if one of them hung.
+            self.device(lane).reopen(generation);
+            self.replace(&mut core, lane, now, |activity| matches!(activity, WorkerActivity::Chunk(..)));
+        }
+        let next = self.ask_within(&mut core, me, lane, generation, now);
+        drop(core);
+        self.wake_all();
+        next
+    }
+}

@@ -1,0 +1,106 @@
+//! A device of a pool: its present opening, its threads, and its counters.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use evener_device::{Device, DeviceId, DeviceKind, ScoreTable};
+
+use super::{SpinBudget, ThreadCache};
+use crate::sync::lock;
+
+/// A device of a pool.
+#[derive(Debug)]
+pub(crate) struct PoolDevice {
+    pub(crate) index: usize,
+    pub(crate) id: DeviceId,
+    /// Its static score, from its description alone.
+    pub(crate) score: f64,
+    device: Mutex<Device>,
+    /// How often the device was reopened.
+    generation: AtomicU64,
+    pub(crate) threads: ThreadCache,
+    pub(crate) counters: Counters,
+}
+
+impl PoolDevice {
+    pub(crate) fn new(index: usize, device: Device) -> Self {
+        let id = device.id().clone();
+        let binding = device.clone();
+        let is_core = device.describe().kind == DeviceKind::Cpu;
+        let spin_budget = if is_core { SpinBudget::SHORT } else { SpinBudget::LONG };
+        let threads =
+            ThreadCache::new(id.to_string(), spin_budget, move |number| binding.bind_thread(number));
+        let score = ScoreTable::default().score(device.describe()).points;
+        let (device, generation) = (Mutex::new(device), AtomicU64::new(0));
+        PoolDevice { index, id, score, device, generation, threads, counters: Counters::default() }
+    }
+
+    /// The device, and its generation.
+    pub(crate) fn device(&self) -> (Device, u64) {
+        let device = lock(&self.device);
+        (device.clone(), self.generation())
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(SeqCst)
+    }
+
+    /// Reopens the device, unless it was reopened since this generation. Returns whether it did.
+    pub(crate) fn reopen(&self, generation: u64) -> bool {
+        let mut device = lock(&self.device);
+        if self.generation() != generation {
+            return false;
+        }
+        *device = device.reopened();
+        self.generation.store(generation + 1, SeqCst);
+        true
+    }
+}
+
+/// Counters of a device over all runs. Any thread may read them at any time.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    active: AtomicU64,
+    pub(crate) queued: AtomicU64,
+    pub(crate) done: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn begin(&self) {
+        self.active.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn end(&self, took: Duration) {
+        self.active.fetch_sub(1, Relaxed);
+        self.done.fetch_add(1, Relaxed);
+        self.nanoseconds.fetch_add(took.as_nanos() as u64, Relaxed);
+    }
+
+    pub(crate) fn fail(&self) {
+        self.active.fetch_sub(1, Relaxed);
+        self.failed.fetch_add(1, Relaxed);
+    }
+
+    /// A chunk ended without results, and without a failure of the device.
+    pub(crate) fn drop(&self) {
+        self.active.fetch_sub(1, Relaxed);
+    }
+
+    /// Chunks in flight. A chunk that is given up on just before its worker begins it is subtracted before it is added.
+    pub(crate) fn active(&self) -> u64 {
+        self.active.load(Relaxed).cast_signed().max(0).cast_unsigned()
+    }
+
+    /// The mean time of the chunks that are done.
+    pub(crate) fn mean(&self) -> Option<Duration> {
+        let nanoseconds = self.nanoseconds.load(Relaxed).checked_div(self.done.load(Relaxed));
+        nanoseconds.map(Duration::from_nanos)
+    }
+}
