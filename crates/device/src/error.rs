@@ -4,9 +4,9 @@
 //! its work: by their kind a scheduler decides whether to retry, to halve the work or to quarantine the device. The
 //! others are returned before a device is used.
 
-use std::time::Duration;
+use std::{fmt, sync::Arc, time::Duration};
 
-use crate::describe::DeviceId;
+use crate::{describe::DeviceId, kernel::BoxError};
 
 /// The result of an operation on a device.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -82,6 +82,8 @@ pub enum Error {
         item: Option<u64>,
         /// The message of the user's code.
         message: String,
+        /// The error that the user's code returned; `None` if it panicked.
+        source: Option<SharedError>,
     },
     /// The device cannot do this, now or later.
     #[error("{device}: {operation} failed: {detail}")]
@@ -123,7 +125,37 @@ pub enum Error {
         path: String,
         /// What went wrong.
         detail: String,
+        /// The error that it comes from, if there is one.
+        source: Option<SharedError>,
     },
+}
+
+/// An error of other code, in an [`Error`], which can be cloned.
+#[derive(Debug, Clone)]
+pub struct SharedError(Arc<dyn std::error::Error + Send + Sync>);
+
+impl SharedError {
+    /// Wraps an error.
+    pub fn new(error: impl Into<BoxError>) -> Self {
+        SharedError(error.into().into())
+    }
+
+    /// Returns the wrapped error, for example to downcast it.
+    pub fn get(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        &*self.0
+    }
+}
+
+impl fmt::Display for SharedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for SharedError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
 }
 
 /// How a scheduler should react to an error.
@@ -160,6 +192,30 @@ impl Error {
             | Error::Unsupported { device, .. }
             | Error::Split { device, .. } => Some(device),
             Error::Ended | Error::Selection { .. } | Error::File { .. } => None,
+        }
+    }
+
+    /// Returns the error of other code that this error comes from, as that code returned it: the user's own for
+    /// [`Error::Task`].
+    ///
+    /// ```
+    /// use evener_device::{Device, Error, Kernel};
+    ///
+    /// let kernel = Kernel::new("parse").reads::<u8>().rust(|launch| {
+    ///     std::str::from_utf8(launch.read(0)?)?;
+    ///     Ok(())
+    /// });
+    /// let device = Device::cpu();
+    /// let (text, mut stream) = (device.buffer_from(&[0xFFu8])?, device.stream()?);
+    /// stream.launch(&device.compile(&kernel)?.bind(&[text.arg()])?, 1, &())?;
+    /// let error = stream.wait().unwrap_err();
+    /// assert!(error.cause().is_some_and(|cause| cause.is::<std::str::Utf8Error>()));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        match self {
+            Error::Task { source, .. } | Error::File { source, .. } => source.as_ref().map(SharedError::get),
+            _ => None,
         }
     }
 

@@ -59,7 +59,7 @@ pub use device::Device;
 pub use discover::{Absent, Inventory};
 pub use disk_cache::{CACHE_VARIABLE, folder as cache_folder, write_atomically};
 pub use dtype::{DType, UnknownDType, WithDType};
-pub use error::{Error, Result, Severity};
+pub use error::{Error, Result, Severity, SharedError};
 pub use graph::{Graph, GraphRecorder};
 pub use kernel::{Access, Binding, BoundKernel, BoxError, Extent, Kernel, Program};
 pub use launch::Launch;

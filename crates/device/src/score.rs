@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     describe::{Api, Description, DeviceKind},
-    error::{Error, Result},
+    error::{Error, Result, SharedError},
 };
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -128,9 +128,10 @@ impl ScoreTable {
 
     /// Reads a table from a JSON file. Fails if the file cannot be read or is not a score table.
     pub fn from_file(path: &Path) -> Result<Self> {
-        let fail = |detail| Error::File { path: path.display().to_string(), detail };
-        let text = std::fs::read_to_string(path).map_err(|why| fail(why.to_string()))?;
-        ScoreTable::from_json(&text).map_err(|why| fail(format!("not a score table: {why}")))
+        let fail = |detail, source| Error::File { path: path.display().to_string(), detail, source };
+        let text = std::fs::read_to_string(path)
+            .map_err(|why| fail(why.to_string(), Some(SharedError::new(why))))?;
+        ScoreTable::from_json(&text).map_err(|why| fail(format!("not a score table: {why}"), None))
     }
 
     /// Returns a device's score. Unknown properties are left out, and the score is then an estimate; it is 0 if no

@@ -5,6 +5,7 @@ mod common;
 
 use std::{
     collections::BTreeSet,
+    error::Error as _,
     sync::{
         Arc, Mutex,
         atomic::{
@@ -234,6 +235,27 @@ fn a_task_error_ends_the_run_and_names_the_item() {
         }
         wait_until_idle(&pool.pool);
         assert_eq!(ran.load(SeqCst), 1, "it would fail anywhere, so it is not tried again");
+    });
+}
+
+#[test]
+fn the_error_of_a_closure_is_kept_as_the_source() {
+    within(LIMIT, "sources", || {
+        let pool = Pool::new([cores("cpu", 2)]).unwrap();
+        let parse = Closure::fallible("parse", |text: &String| Ok(text.parse::<u32>()?));
+        let error = pool.map(&parse, &["12".to_owned(), "x".to_owned()]).unwrap_err();
+        let RunError::Task { error: cause, .. } = &error else { panic!("{error}") };
+        assert!(cause.cause().unwrap().is::<std::num::ParseIntError>());
+        // Whoever follows the chain finds it too.
+        let (mut last, mut next) = (String::new(), error.source());
+        while let Some(error) = next {
+            (last, next) = (error.to_string(), error.source());
+        }
+        assert_eq!(last, "invalid digit found in string");
+        let queue = pool.queue(&parse).open().unwrap();
+        let error = queue.submit("y".to_owned()).unwrap().wait().unwrap_err();
+        let cause = error.source().unwrap().downcast_ref::<Error>().unwrap().cause();
+        assert!(cause.unwrap().is::<std::num::ParseIntError>());
     });
 }
 

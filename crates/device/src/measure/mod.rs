@@ -15,8 +15,8 @@ use crate::{
     describe::{Api, DeviceKind},
     device::Device,
     disk_cache,
-    error::{Error, Result},
-    kernel::BoundKernel,
+    error::{Error, Result, SharedError},
+    kernel::{BoundKernel, BoxError},
     stream::Stream,
 };
 
@@ -260,9 +260,13 @@ pub fn load_rates(device: &Device) -> Option<Rates> {
 /// Stores rates for later runs, in the cache folder.
 pub fn save_rates(device: &Device, rates: &Rates) -> Result<()> {
     let Some(path) = rates_file(device) else { return Ok(()) };
-    let failed = |detail: String| Error::File { path: path.display().to_string(), detail };
-    let text = serde_json::to_vec_pretty(rates).map_err(|why| failed(why.to_string()))?;
-    disk_cache::write_atomically(&path, &text).map_err(|why| failed(why.to_string()))
+    let failed = |why: BoxError| Error::File {
+        path: path.display().to_string(),
+        detail: why.to_string(),
+        source: Some(SharedError::new(why)),
+    };
+    let text = serde_json::to_vec_pretty(rates).map_err(|why| failed(why.into()))?;
+    disk_cache::write_atomically(&path, &text).map_err(|why| failed(why.into()))
 }
 
 fn rates_file(device: &Device) -> Option<PathBuf> {

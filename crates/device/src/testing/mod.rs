@@ -93,7 +93,7 @@ impl Failure {
                 Error::WillNotCompile { device, kernel: operation, body: "any".into(), log: detail }
             }
             Failure::BadResult => Error::BadResult { device, operation, detail },
-            Failure::Task => Error::Task { device, operation, item: None, message: detail },
+            Failure::Task => Error::Task { device, operation, item: None, message: detail, source: None },
             Failure::Unsupported => Error::Unsupported { device, operation, detail },
         }
     }

@@ -23,8 +23,8 @@ use super::{
 };
 use crate::{
     describe::DeviceId,
-    error::{Error, Result},
-    kernel::Access,
+    error::{Error, Result, SharedError},
+    kernel::{Access, BoxError},
     launch::{Launch, Slot},
 };
 
@@ -199,11 +199,12 @@ impl StreamBackend for CpuStream {
 /// Runs a kernel's body in the pool, with its buffers locked.
 fn run_body(bound: &CpuBoundKernel, pool: &ThreadPool, groups: [u32; 3], params: &[u8]) -> Result<()> {
     let program = &bound.program;
-    let task_error = |message: String| Error::Task {
+    let task_error = |message: String, source: Option<BoxError>| Error::Task {
         device: program.device.clone(),
         operation: format!("running kernel `{}`", program.name),
         item: None,
         message,
+        source: source.map(SharedError::new),
     };
     let mut locks = lock_all(bound)?;
     let mut slots: Vec<Slot<'_>> = bound.arguments.iter().map(|_| Slot::Taken).collect();
@@ -221,11 +222,11 @@ fn run_body(bound: &CpuBoundKernel, pool: &ThreadPool, groups: [u32; 3], params:
     let body = &program.body.0;
     match catch_unwind(AssertUnwindSafe(|| pool.install(|| body(&mut launch)))) {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(why)) => Err(task_error(why.to_string())),
+        Ok(Err(why)) => Err(task_error(why.to_string(), Some(why))),
         Err(panic) => {
             let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-            Err(task_error(format!("panicked: {}", message.unwrap_or_default())))
+            Err(task_error(format!("panicked: {}", message.unwrap_or_default()), None))
         }
     }
 }

@@ -270,7 +270,7 @@ impl Simulation {
         if let Work::Batch(pieces) = work
             && pieces.iter().any(|&index| self.pieces[index].faulty)
         {
-            let error = Error::Task { device, operation, item: None, message: String::new() };
+            let error = Error::Task { device, operation, item: None, message: String::new(), source: None };
             return (Some(self.now + usual), Ending::Fails(error));
         }
         match self.conditions[index] {

@@ -782,7 +782,7 @@ fn failure(kind: u8) -> Option<Error> {
     let (device, operation) = (evener_device::DeviceId::from("cpu"), "a test".to_owned());
     match kind {
         0 => Some(lost()),
-        1 => Some(Error::Task { device, operation, item: None, message: String::new() }),
+        1 => Some(Error::Task { device, operation, item: None, message: String::new(), source: None }),
         2 => Some(Error::Unsupported { device, operation, detail: String::new() }),
         3 => Some(Error::BadResult { device, operation, detail: String::new() }),
         _ => None,
