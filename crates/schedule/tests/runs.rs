@@ -386,7 +386,7 @@ fn a_run_whose_devices_cannot_be_prepared_ends_with_their_errors() {
         ("on purpose", LIMIT, Arc::new(|device| Err(lost(device)))),
         ("panicked: on purpose", LIMIT, Arc::new(|_| panic!("on purpose"))),
         (
-            "no answer after 100ms while being made ready",
+            "timed out after 100ms while being made ready",
             ms(100),
             Arc::new(|_| {
                 std::thread::sleep(ms(1500));
@@ -1018,9 +1018,9 @@ fn devices_in_reserve_join_when_the_chosen_ones_fail_or_do_not_respond() {
     let breaks: [(&str, Break); 5] = [
         ("destroyed", |faults| faults.destroy()),
         ("killed", |faults| faults.kill()),
-        ("not able", |faults| faults.now(Fault::Fail(Failure::Unsupported))),
-        ("out of memory", |faults| faults.now(Fault::Fail(Failure::OutOfMemory))),
-        ("hung", |faults| faults.now(Fault::Hang)),
+        ("not able", |faults| faults.at_next(Fault::Fail(Failure::Unsupported))),
+        ("out of memory", |faults| faults.at_next(Fault::Fail(Failure::OutOfMemory))),
+        ("hung", |faults| faults.at_next(Fault::Hang)),
     ];
     within(ms(120_000), "one device chosen, which fails", move || {
         let mut used_alone = 0;
@@ -1061,7 +1061,7 @@ fn a_device_that_hangs_is_not_chosen_alone_again() {
         let hung = usize::from(last.as_deref() == Some("cpu"));
         let start = Instant::now();
         for _ in 0..20 {
-            faulty.faults[hung].now(Fault::Hang);
+            faulty.faults[hung].at_next(Fault::Hang);
             assert_eq!(faulty.pool.map(&Scramble::new(), &items).unwrap().results(), plain(&items));
             faulty.wait_until_idle();
         }
