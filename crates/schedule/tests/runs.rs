@@ -642,7 +642,7 @@ fn progress_only_ever_grows_and_a_callback_that_panics_costs_nothing_else() {
 
         let job = faulty.job(&task).settings(settings).on_progress(|_| panic!("on purpose"));
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.map(&items).map(drop)));
-        assert!(run.is_err(), "the panic goes to whoever started the run");
+        assert!(run.is_err(), "the panic continues in the thread that started the run");
         drop(job);
         wait_until_idle(&faulty.pool);
         assert_eq!(faulty.job(&task).settings(settings).map(&items).unwrap().results(), plain(&items));
@@ -921,7 +921,7 @@ fn a_stream_goes_on_without_a_device_that_hangs_while_the_source_has_no_item() {
         assert_eq!(results, (0..3_000).map(scramble).collect::<Vec<_>>());
         assert!(!hangs.load(SeqCst), "it never hung");
         let failed = faulty.pool.statistics()[0].failed;
-        assert!(failed >= 1, "nobody noticed that it hangs");
+        assert!(failed >= 1, "the hang was not detected");
     });
 }
 
