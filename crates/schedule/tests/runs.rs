@@ -246,7 +246,7 @@ fn the_error_of_a_closure_is_kept_as_the_source() {
         let error = pool.map(&parse, &["12".to_owned(), "x".to_owned()]).unwrap_err();
         let RunError::Task { error: cause, .. } = &error else { panic!("{error}") };
         assert!(cause.cause().unwrap().is::<std::num::ParseIntError>());
-        // Whoever follows the chain finds it too.
+        // It is the last error of the chain.
         let (mut last, mut next) = (String::new(), error.source());
         while let Some(error) = next {
             (last, next) = (error.to_string(), error.source());
