@@ -25,7 +25,8 @@ use evener_device::{
     testing::{Failure, Fault, Faults},
 };
 use evener_schedule::{
-    Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Pool, Results, RunError, Settings, Strategy, Task,
+    Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Pool, Report, Results, RunError, Settings,
+    Strategy, Task,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -235,6 +236,24 @@ fn a_task_error_ends_the_run_and_names_the_item() {
         }
         wait_until_idle(&pool.pool);
         assert_eq!(ran.load(SeqCst), 1, "it would fail anywhere, so it is not tried again");
+    });
+}
+
+#[test]
+fn the_options_of_a_pool_are_those_of_its_jobs_and_a_job_may_override_them() {
+    within(LIMIT, "options", || {
+        let settings = Settings { max_items: Some(7), ..Settings::default() };
+        let pool = Pool::builder().devices([cores("cpu", 2)]).keep_history_at(None);
+        let pool = pool.strategy(Strategy::Equal).settings(settings).build().unwrap();
+        let (items, task) = (numbers(700), Closure::new("plain", |&item: &u32| scramble(item)));
+        let chunks = |report: &Report| report.devices.iter().map(|device| device.chunks).sum::<u64>();
+        let run = pool.map(&task, &items).unwrap();
+        assert_eq!(run.report().strategy.as_deref(), Some("equal"));
+        assert!(chunks(run.report()) >= 100, "{} chunks of at most 7 items", chunks(run.report()));
+        let run =
+            pool.job(&task).strategy(Strategy::Adaptive).settings(Settings::default()).map(&items).unwrap();
+        assert_eq!(run.report().strategy.as_deref(), Some("adaptive"));
+        assert!(chunks(run.report()) < 100, "{} chunks", chunks(run.report()));
     });
 }
 

@@ -199,6 +199,31 @@ fn an_index_out_of_range_touches_no_other_slice() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
+fn a_division_by_zero_in_a_checked_body_is_defined() {
+    let (device, _) = open_vulkan(&vulkan());
+    let kernel = Kernel::new("divide").writes::<i32>().params::<[i32; 2]>().workgroup(64).wgsl(
+        "struct Params { value: i32, divisor: i32 }
+         var<immediate> p: Params;
+         @group(0) @binding(0) var<storage, read_write> data: array<i32>;
+         @compute @workgroup_size(64)
+         fn divide(@builtin(global_invocation_id) id: vec3<u32>) {
+             if (id.x > 0) { return; }
+             data[0] = p.value / p.divisor;
+             data[1] = p.value % p.divisor;
+         }",
+    );
+    let data = device.buffer::<i32>(2).unwrap();
+    let mut stream = device.stream().unwrap();
+    let bound = device.compile(&kernel).unwrap().bind(&[data.arg()]).unwrap();
+    // As WGSL has it: the dividend and 0, also where the quotient does not fit.
+    for (value, divisor, expected) in [(7, 0, [7, 0]), (i32::MIN, -1, [i32::MIN, 0]), (7, 2, [3, 1])] {
+        stream.launch(&bound, 1, &[value, divisor]).unwrap();
+        assert_eq!(stream.download(&data).unwrap().wait().unwrap(), expected, "{value} by {divisor}");
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
 fn a_body_without_checks_computes_the_same() {
     let (device, _) = open_vulkan(&vulkan());
     let [checked, unchecked] = [true, false].map(|is_checked| {
