@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use clap::Args;
 use evener_device::{
-    Device, Inventory, Rates, Score, ScoreTable, Telemetry, known_rates, measure, remember_rates,
+    Device, Inventory, Rates, Score, ScoreTable, Telemetry, load_rates, measure, save_rates,
     selection_from_environment,
 };
 use indicatif::{ProgressBar, ProgressStyle};
@@ -130,7 +130,7 @@ impl Entry {
         Entry {
             telemetry: device.telemetry(),
             score: score_table.score(device.describe()),
-            rates: known_rates(&device),
+            rates: load_rates(&device),
             measure_error: None,
             keep_error: None,
             device,
@@ -142,7 +142,7 @@ impl Entry {
         match measure(&self.device) {
             Ok(rates) => {
                 self.rates = Some(rates);
-                self.keep_error = remember_rates(&self.device, &rates).err().map(|error| error.to_string());
+                self.keep_error = save_rates(&self.device, &rates).err().map(|error| error.to_string());
             }
             Err(error) => self.measure_error = Some(error.to_string()),
         }

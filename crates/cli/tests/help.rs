@@ -119,7 +119,7 @@ fn variables(folder: &std::path::Path, found: &mut std::collections::BTreeSet<St
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
-        if path.is_dir() && name != "test" && name != "stand_in" {
+        if path.is_dir() && name != "test" && name != "fake_driver" {
             variables(&path, found);
         } else if path.extension().is_some_and(|it| it == "rs")
             && !["test.rs", "fuzz.rs", "live.rs"].contains(&name)

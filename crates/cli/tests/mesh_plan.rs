@@ -60,7 +60,7 @@ fn a_placed_layout_is_better_than_the_listed_one() {
     let (placed, listed) = (json(&sizes), json(&[&sizes[..], &["--as-listed"]].concat()));
     let step = |plan: &Value| plan["prediction"]["step_s"].as_f64().unwrap();
     assert!(step(&placed) < 0.8 * step(&listed), "{} {}", step(&placed), step(&listed));
-    assert_eq!(placed["prediction"]["search"], "everything");
+    assert_eq!(placed["prediction"]["search"], "exhaustive");
     assert_eq!(listed["prediction"]["search"], "as-listed");
     assert_eq!(listed["ranks"][1]["id"], "fast-a-0");
     for group in placed["groups"].as_array().unwrap().iter().filter(|group| group["axis"] == "tp") {

@@ -1,4 +1,4 @@
-//! Device memory whose element type is known at run time only.
+//! Buffers whose element type is known at run time only.
 
 use std::{fmt, ops::RangeBounds};
 
@@ -13,7 +13,8 @@ use crate::{
 
 /// Elements in a device's memory whose type is a value: a [`Buffer`] for programs that learn the type at run time.
 ///
-/// It is a handle on the same memory as the typed buffer that it was made from, and turns into one where the type is right.
+/// It is a handle of the same memory as the typed buffer that it was made from, and converts back to one of the same
+/// type.
 ///
 /// ```
 /// use evener_device::{AnyBuffer, Buffer, DType, Device};
@@ -36,11 +37,13 @@ pub struct AnyBuffer {
 }
 
 impl AnyBuffer {
-    /// These bytes as elements of a type. Fails when they do not come out even.
+    /// Makes a buffer of bytes into one of elements. Fails if size or offset is not a multiple of an element.
     pub fn from_bytes(bytes: Buffer<u8>, dtype: DType) -> Result<Self> {
         let (size, offset, element) = (bytes.bytes(), bytes.region().offset, dtype.bytes());
         if !size.is_multiple_of(element) || !offset.is_multiple_of(element) {
-            let detail = format!("{size} bytes at {offset} as {dtype} of {element} bytes each");
+            let detail = format!(
+                "{size} bytes at offset {offset} are not a whole number of {dtype} of {element} bytes"
+            );
             return Err(Error::unsupported(bytes.device(), "casting a buffer", detail));
         }
         Ok(AnyBuffer { bytes, dtype })
@@ -51,12 +54,12 @@ impl AnyBuffer {
         self.dtype
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.bytes.len() / self.dtype.bytes() as usize
     }
 
-    /// Whether it has none.
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -66,18 +69,18 @@ impl AnyBuffer {
         self.bytes.device()
     }
 
-    /// Its bytes: another handle on the same memory, for copies, zeroing and whatever else needs no type.
+    /// Its bytes: another handle of the same memory, for operations that need no type.
     pub fn as_bytes(&self) -> &Buffer<u8> {
         &self.bytes
     }
 
-    /// A handle on the same elements with their type. Fails where the elements are of another one.
+    /// Returns a typed handle of the same elements. Fails if they are of another type.
     pub fn typed<T: WithDType>(&self) -> Result<Buffer<T>> {
         self.check("casting a buffer", T::DTYPE)?;
         self.bytes.cast()
     }
 
-    /// A handle on some of the elements. Fails when the range reaches past the end.
+    /// Returns a handle of some of the elements. Fails if the range is out of bounds.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<AnyBuffer> {
         let range = slice_range(range, self.len(), self.device())?;
         let element = self.dtype.bytes() as usize;
@@ -85,7 +88,7 @@ impl AnyBuffer {
         Ok(AnyBuffer { bytes, dtype: self.dtype })
     }
 
-    /// This buffer as an argument of a kernel, which has to be declared for the same type.
+    /// This buffer as an argument of a kernel, which has to declare the same type.
     pub fn arg(&self) -> Argument {
         let (element, element_name) = self.dtype.element();
         Argument { region: self.bytes.region().clone(), element, element_name }
@@ -121,11 +124,11 @@ impl fmt::Debug for AnyBuffer {
 }
 
 impl Device {
-    /// A buffer of zeros of a type that is known at run time.
+    /// Allocates a zeroed buffer of a type that is known at run time.
     pub fn any_buffer(&self, dtype: DType, len: usize) -> Result<AnyBuffer> {
         let bytes = (len as u64).checked_mul(dtype.bytes()).and_then(|bytes| usize::try_from(bytes).ok());
         let bytes = bytes.ok_or_else(|| {
-            let detail = format!("{len} elements of {} bytes are more than can be counted", dtype.bytes());
+            let detail = format!("{len} elements of {} bytes are more than 2^64 bytes", dtype.bytes());
             Error::unsupported(self.id(), "allocating a buffer", detail)
         })?;
         AnyBuffer::from_bytes(self.buffer(bytes)?, dtype)
@@ -133,20 +136,20 @@ impl Device {
 }
 
 impl Stream {
-    /// Copies elements, given as their bytes in native order, to the beginning of a buffer as
-    /// [`upload`](Stream::upload) does. Fails where the buffer's elements are of another type, or the bytes are no whole
-    /// number of elements.
+    /// Copies elements, given as bytes in native order, to the beginning of a buffer as [`upload`](Stream::upload) does.
+    /// Fails if the buffer's elements are of another type, or the bytes are not a whole number of elements.
     pub fn upload_bytes(&mut self, bytes: &[u8], dtype: DType, to: &AnyBuffer) -> Result<()> {
         to.check("upload", dtype)?;
         if !(bytes.len() as u64).is_multiple_of(dtype.bytes()) {
-            let detail = format!("{} bytes as {dtype} of {} bytes each", bytes.len(), dtype.bytes());
+            let detail =
+                format!("{} bytes are not a whole number of {dtype} of {} bytes", bytes.len(), dtype.bytes());
             return Err(Error::unsupported(self.device(), "upload", detail));
         }
         self.upload(bytes, &to.bytes)
     }
 
-    /// Begins to copy a buffer to the host as [`download`](Stream::download) does; the bytes are in native order. Fails where
-    /// the buffer's elements are of another type than the caller takes them for.
+    /// Begins to copy a buffer to the host as [`download`](Stream::download) does; the bytes are in native order. Fails
+    /// if the buffer's elements are not of the type `dtype`.
     pub fn download_bytes(&mut self, from: &AnyBuffer, dtype: DType) -> Result<Download<u8>> {
         from.check("download", dtype)?;
         self.download(&from.bytes)
@@ -202,7 +205,7 @@ mod test {
     }
 
     #[test]
-    fn bytes_that_are_no_whole_number_of_elements_are_refused() {
+    fn bytes_that_are_not_a_whole_number_of_elements_are_refused() {
         let device = Device::cpu();
         let bytes = device.buffer::<u8>(16).unwrap();
         refused(AnyBuffer::from_bytes(bytes.slice(0..6).unwrap(), DType::F32));
@@ -229,6 +232,6 @@ mod test {
         stream.launch(&program.bind(&[any.arg()]).unwrap(), 1, &()).unwrap();
         assert_eq!(stream.download(&any.typed::<i32>().unwrap()).unwrap().wait().unwrap(), [2, -4, 6]);
         let text = refused(program.bind(&[device.any_buffer(DType::U32, 3).unwrap().arg()]));
-        assert!(text.contains("declared as i32, given as u32"), "{text}");
+        assert!(text.contains("declared as i32 and given as u32"), "{text}");
     }
 }

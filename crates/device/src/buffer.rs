@@ -1,4 +1,4 @@
-//! Typed memory: on a device, and on the host where a device can reach it.
+//! Typed memory: on a device, and on the host for copies.
 
 use std::{
     any::{TypeId, type_name},
@@ -11,20 +11,20 @@ use std::{
 use bytemuck::Pod;
 
 use crate::{
-    backend::{self, Address, Copied, HOST_ALIGNMENT, HostMemory, Memory, Region, SharedMemory},
+    backend::{self, Address, CopiedMemory, HOST_ALIGNMENT, HostMemory, Memory, Region, SharedMemory},
     describe::DeviceId,
     error::{Error, Result},
 };
 
-/// The bytes of so many elements. Fails where they are more than can be counted.
+/// Returns the size of `len` elements. Fails on overflow.
 pub(crate) fn size_in_bytes<T>(device: &DeviceId, operation: &str, len: usize) -> Result<u64> {
     (len as u64).checked_mul(size_of::<T>() as u64).ok_or_else(|| {
-        let detail = format!("{len} elements of {} bytes are more than can be counted", size_of::<T>());
+        let detail = format!("{len} elements of {} bytes are more than 2^64 bytes", size_of::<T>());
         Error::unsupported(device, operation, detail)
     })
 }
 
-/// The places in a range of so many elements. Fails when the range reaches past the end.
+/// Resolves the bounds of a range. Fails if the range is out of bounds.
 pub(crate) fn slice_range(
     range: impl RangeBounds<usize>,
     len: usize,
@@ -41,14 +41,14 @@ pub(crate) fn slice_range(
         End::Unbounded => len,
     };
     if start > end || end > len {
-        let detail = format!("elements {start}..{end} of a buffer of {}", len);
-        return Err(Error::unsupported(device, "taking part of a buffer", detail));
+        let detail = format!("elements {start}..{end} are out of bounds: the buffer has {len}");
+        return Err(Error::unsupported(device, "slicing a buffer", detail));
     }
     Ok(start..end)
 }
 
-/// Elements in a device's memory, or a part of them. Cloning it gives another handle on the same
-/// elements; the memory is reused once the last handle is dropped and no operation uses it any more.
+/// Elements in a device's memory, or a slice of them. A clone is another handle of the same elements; the memory is
+/// reused once the last handle is dropped and no operation uses it.
 pub struct Buffer<T> {
     region: Region,
     device: DeviceId,
@@ -61,17 +61,17 @@ impl<T: Pod> Buffer<T> {
         Buffer { region: Region { memory, offset: 0, bytes }, device, element: PhantomData }
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.region.bytes as usize / size_of::<T>().max(1)
     }
 
-    /// Whether it has none.
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many bytes that is.
+    /// The size in bytes.
     pub fn bytes(&self) -> u64 {
         self.region.bytes
     }
@@ -81,7 +81,7 @@ impl<T: Pod> Buffer<T> {
         &self.device
     }
 
-    /// A handle on some of the elements. Fails when the range reaches past the end.
+    /// Returns a handle of some of the elements. Fails if the range is out of bounds.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Buffer<T>> {
         let Range { start, end } = slice_range(range, self.len(), &self.device)?;
         let element = size_of::<T>() as u64;
@@ -93,7 +93,8 @@ impl<T: Pod> Buffer<T> {
         Ok(Buffer { region, device: self.device.clone(), element: PhantomData })
     }
 
-    /// A handle on the same bytes as elements of another type. Fails when they do not come out even.
+    /// Returns a handle of the same bytes as elements of another type. Fails if size or offset is not a multiple of an
+    /// element.
     pub fn cast<U: Pod>(&self) -> Result<Buffer<U>> {
         let element = size_of::<U>() as u64;
         if element == 0
@@ -101,7 +102,7 @@ impl<T: Pod> Buffer<T> {
             || !self.region.offset.is_multiple_of(element)
         {
             let detail = format!(
-                "{} bytes at {} as {} of {element} bytes each",
+                "{} bytes at offset {} are not a whole number of {} of {element} bytes",
                 self.region.bytes,
                 self.region.offset,
                 type_name::<U>()
@@ -111,7 +112,7 @@ impl<T: Pod> Buffer<T> {
         Ok(Buffer { region: self.region.clone(), device: self.device.clone(), element: PhantomData })
     }
 
-    /// A handle on the same bytes.
+    /// Returns a handle of the same bytes.
     pub(crate) fn untyped(&self) -> Buffer<u8> {
         Buffer { region: self.region.clone(), device: self.device.clone(), element: PhantomData }
     }
@@ -121,8 +122,8 @@ impl<T: Pod> Buffer<T> {
         Argument { region: self.region.clone(), element: TypeId::of::<T>(), element_name: type_name::<T>() }
     }
 
-    /// The address of the first element in a CUDA device's memory; nothing where it is not in one. For libraries that
-    /// take such addresses. Whoever uses it keeps the buffer, and waits for the streams that write to it.
+    /// The address of the first element in a CUDA device's memory, for libraries that take such addresses; `None` on
+    /// other devices. Keep the buffer while the address is used, and wait for the streams that write to it.
     pub fn cuda_address(&self) -> Option<u64> {
         match self.region.memory.address()? {
             Address::Cuda { address, .. } => Some(address + self.region.offset),
@@ -130,17 +131,17 @@ impl<T: Pod> Buffer<T> {
         }
     }
 
-    /// The context that its memory is in on a CUDA device; nothing where it is not in one. Other libraries enter it before
-    /// they use the memory.
-    pub fn cuda_context(&self) -> Option<backend::cuda::guest::Context> {
-        backend::cuda::guest::context_of(&self.region)
+    /// The primary context of its memory on a CUDA device; `None` on other devices. Other libraries enter the context
+    /// before they use the memory.
+    pub fn cuda_context(&self) -> Option<backend::cuda::primary_context::PrimaryContext> {
+        backend::cuda::primary_context::context_of(&self.region)
     }
 
-    /// wgpu's buffer that the elements are in, and which of its bytes they are, for a bind group of the caller's; nothing
-    /// where they are not on a device of [`Device::from_wgpu`](crate::Device::from_wgpu).
+    /// The wgpu buffer of the elements, and their byte range in it, for the caller's bind groups; `None` if the device
+    /// does not come from [`Device::from_wgpu`](crate::Device::from_wgpu).
     ///
-    /// It can be used as storage and in copies, and is Evener's: keep this handle until the work that uses it is submitted,
-    /// and neither map nor destroy it, after which operations on it fail.
+    /// Use it as storage and in copies, and keep this handle until that work is submitted. The wgpu buffer belongs to
+    /// Evener: if it is mapped or destroyed, operations on it fail.
     #[cfg(feature = "wgpu")]
     pub fn wgpu_buffer(&self) -> Option<(wgpu::Buffer, Range<u64>)> {
         let Region { offset, bytes, .. } = self.region;
@@ -165,7 +166,7 @@ impl<T> fmt::Debug for Buffer<T> {
     }
 }
 
-/// A buffer as an argument of a kernel, its element type remembered so that it can be checked.
+/// A buffer as an argument of a kernel, with its element type for the check.
 #[derive(Debug, Clone)]
 pub struct Argument {
     pub(crate) region: Region,
@@ -173,21 +174,19 @@ pub struct Argument {
     pub(crate) element_name: &'static str,
 }
 
-/// Elements in host memory that a device can copy from or to without stopping the host: pinned memory
-/// for CUDA, a staging buffer for wgpu.
+/// Elements in host memory for asynchronous copies: pinned memory for CUDA, a staging buffer for wgpu.
 pub struct HostBuffer<T> {
     pub(crate) memory: Box<dyn HostMemory>,
     element: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod> HostBuffer<T> {
-    /// Fails where the memory is not aligned for the elements, which is for such as are aligned to more than
-    /// [`HOST_ALIGNMENT`] only.
+    /// Fails if the memory is not aligned for the elements: only for alignments above [`HOST_ALIGNMENT`].
     pub(crate) fn new(memory: Box<dyn HostMemory>, device: &DeviceId) -> Result<Self> {
         let needed = align_of::<T>();
         if needed > HOST_ALIGNMENT || !memory.bytes().as_ptr().cast::<T>().is_aligned() {
             let detail = format!(
-                "{} is aligned to {needed} bytes, host memory to {HOST_ALIGNMENT} at most",
+                "{} needs an alignment of {needed} bytes, and host memory has {HOST_ALIGNMENT}",
                 type_name::<T>()
             );
             return Err(Error::unsupported(device, "allocating host memory", detail));
@@ -200,28 +199,28 @@ impl<T: Pod> HostBuffer<T> {
         bytemuck::cast_slice(self.memory.bytes())
     }
 
-    /// The elements, to write. In memory made for uploads, reading them back can be slow.
+    /// The elements, to write. Reading memory for uploads can be slow.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(self.memory.bytes_mut())
     }
 }
 
 impl<T: Pod> HostBuffer<T> {
-    /// Gives up writing, so that it can be read by several, and copied to devices again and again and in parts.
+    /// Makes it read-only, so that several threads can read it and copy parts of it to devices, any number of times.
     pub fn share(self) -> SharedBuffer<T> {
         let mut memory = self.memory.share();
-        // For back ends of others' making, which may share a copy.
+        // Other back ends may share a copy with another alignment.
         if !memory.bytes().as_ptr().cast::<T>().is_aligned() {
-            memory = Copied::of(memory.bytes());
+            memory = CopiedMemory::of(memory.bytes());
         }
         SharedBuffer { bytes: 0..memory.bytes().len(), memory, element: PhantomData }
     }
 }
 
-/// Elements in host memory that nobody writes any more. Cloning it gives another handle on the same elements.
+/// Read-only elements in host memory. A clone is another handle of the same elements.
 ///
-/// A CUDA device copies from what was its [`HostBuffer`] at the full rate of the bus; other devices copy through staging
-/// memory.
+/// A CUDA device copies from its own shared [`HostBuffer`] at the full rate of the bus; other devices copy through
+/// staging memory.
 ///
 /// ```
 /// use evener_device::{Device, Direction};
@@ -237,7 +236,7 @@ impl<T: Pod> HostBuffer<T> {
 /// ```
 pub struct SharedBuffer<T> {
     pub(crate) memory: Arc<dyn SharedMemory>,
-    /// Which of the memory's bytes these are.
+    /// The byte range of the elements in the memory.
     pub(crate) bytes: Range<usize>,
     element: PhantomData<fn() -> T>,
 }
@@ -248,7 +247,7 @@ impl<T: Pod> SharedBuffer<T> {
         bytemuck::cast_slice(&self.memory.bytes()[self.bytes.clone()])
     }
 
-    /// A handle on some of the elements. Nothing when the range reaches past the end.
+    /// Returns a handle of some of the elements, or `None` if the range is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> Option<SharedBuffer<T>> {
         self.as_slice().get(range.clone())?;
         let (first, element) = (self.bytes.start, size_of::<T>());
@@ -270,27 +269,26 @@ impl<T> fmt::Debug for SharedBuffer<T> {
     }
 }
 
-/// Host memory in pieces, through which elements from anywhere reach a device: a piece goes up while the next one is
-/// written. [`Stream::upload_staged`](crate::Stream::upload_staged) uses it.
+/// Host memory in pieces, through which elements are copied to a device: one piece is copied while the next is written.
+/// [`Stream::upload_staged`](crate::Stream::upload_staged) uses it.
 pub struct StagingBuffer<T> {
     pub(crate) pieces: Vec<HostBuffer<T>>,
     len: usize,
 }
 
 impl<T: Pod> StagingBuffer<T> {
-    /// Bytes of a piece: short enough that the first one is soon on its way, long enough that starting a copy costs
-    /// little.
+    /// Bytes of a piece: small enough that the first copy starts soon, large enough that starting a copy costs little.
     pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
-    /// Number of elements in a piece; the last one may have fewer. A multiple of four, so that a piece begins where
-    /// every device can copy to.
+    /// Number of elements in a piece; the last one may have fewer. A multiple of four, so that every device can copy to
+    /// the beginning of each piece.
     pub(crate) const PIECE_LEN: usize = {
         let element = if size_of::<T>() == 0 { 1 } else { size_of::<T>() };
         let quarter = Self::PIECE_BYTES / 4 / element;
         if quarter == 0 { 4 } else { 4 * quarter }
     };
 
-    /// Makes room for so many elements out of the pieces that `allocate` gives.
+    /// Allocates the pieces for `len` elements with `allocate`.
     pub(crate) fn new(len: usize, mut allocate: impl FnMut(usize) -> Result<HostBuffer<T>>) -> Result<Self> {
         let pieces = (0..len)
             .step_by(Self::PIECE_LEN)
@@ -299,12 +297,12 @@ impl<T: Pod> StagingBuffer<T> {
         Ok(StagingBuffer { pieces, len })
     }
 
-    /// How many elements it has room for.
+    /// The capacity in elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has room for none.
+    /// Whether the capacity is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,13 +1,13 @@
-//! What a device is: the facts that discovery finds, before anything runs on it.
+//! The description of a device, which discovery makes before anything runs on it.
 
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-/// A device's name within a machine: `cuda:0`, `vulkan:1`, `cpu`, or `cuda:0/a` for a partition.
+/// The id of a device on a machine: `cuda:0`, `vulkan:1`, `cpu`, or `cuda:0/a` for a partition.
 ///
-/// Ids are stable between runs as long as the machine's devices stay the same: they are numbered in
-/// the order of PCI addresses within an API.
+/// Ids are stable between runs as long as the machine's devices stay the same: they are numbered within an API in the
+/// order of PCI addresses.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceId(Arc<str>);
@@ -56,7 +56,7 @@ impl fmt::Debug for DeviceId {
     }
 }
 
-/// What sort of hardware a device is.
+/// The kind of hardware of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
@@ -64,10 +64,10 @@ pub enum DeviceKind {
     Discrete,
     /// A GPU that shares the processor's memory.
     Integrated,
-    /// A GPU that a hypervisor lends.
+    /// A GPU of a virtual machine.
     Virtual,
-    /// A graphics API that is computed by the processor. It shares the processor's cores, so using it
-    /// beside `cpu` gains nothing: it is for tests.
+    /// A graphics API that the processor emulates. It uses the processor's cores, so it adds nothing to `cpu`: it is for
+    /// tests.
     Software,
     /// The processor's cores.
     Cpu,
@@ -85,7 +85,7 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// The interface through which a device is driven.
+/// The API through which a device is driven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Api {
@@ -116,35 +116,35 @@ impl fmt::Display for Api {
     }
 }
 
-/// The facts about a device. A `None` is a fact too: nothing on this machine tells.
+/// The properties of a device. `None` means that nothing on this machine reports the property.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     /// Its id on this machine.
     pub id: DeviceId,
-    /// The name that its maker gave it.
+    /// The name that its vendor gave it.
     pub name: String,
-    /// What sort of hardware it is.
+    /// The kind of hardware.
     pub kind: DeviceKind,
-    /// How it is driven.
+    /// The API that drives it.
     pub api: Api,
-    /// Its memory in all, in bytes.
+    /// The total memory in bytes.
     pub memory_bytes: Option<u64>,
     /// Multiprocessors of an NVIDIA GPU, compute units of an AMD one, logical cores of a processor.
     pub compute_units: Option<u32>,
-    /// Its PCI address, as `0000:01:00.0`.
+    /// The PCI address, such as `0000:01:00.0`.
     pub pci: Option<String>,
-    /// The UUID that its driver gives it, as `GPU-…` or plain hexadecimal.
+    /// The driver's UUID of it, as `GPU-…` or plain hexadecimal.
     pub uuid: Option<String>,
     /// The driver's name and version.
     pub driver: String,
     /// The device that this is a partition of.
     pub part_of: Option<DeviceId>,
-    /// Where this partition's size differs from what was asked for: what was asked for.
+    /// The requested size of this partition, if it was rounded.
     pub rounded_from: Option<u32>,
 }
 
 bitflags::bitflags! {
-    /// What a device's kernels may use. A WGSL body states the ones it needs.
+    /// Optional features of a device's kernels and streams. A WGSL body declares the ones that it needs.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Features: u32 {
         /// 64-bit integers in kernels.
@@ -155,35 +155,35 @@ bitflags::bitflags! {
         const FLOAT16 = 1 << 2;
         /// Subgroup (warp) operations in kernels.
         const SUBGROUPS = 1 << 3;
-        /// The device's own clock can be read between operations.
+        /// Timestamps: the device's own clock can be read between operations.
         const TIMESTAMPS = 1 << 4;
     }
 }
 
-/// What an open device can do, and how much of it at once.
+/// The features and limits of an open device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Capabilities {
-    /// What its kernels may use.
+    /// The features of its kernels and streams.
     pub features: Features,
-    /// The largest single buffer, in bytes.
+    /// The largest buffer, in bytes.
     pub max_buffer_bytes: u64,
-    /// The largest part of a buffer that a kernel can be given, in bytes.
+    /// The largest part of a buffer that can be bound to a kernel, in bytes.
     pub max_binding_bytes: u64,
-    /// How many buffers a kernel can be given.
+    /// Maximum number of buffers of a kernel.
     pub max_bindings: u32,
-    /// The largest parameter block, in bytes.
+    /// Maximum bytes of a kernel's parameters.
     pub max_params_bytes: u32,
-    /// The largest workgroup, a dimension each.
+    /// Maximum size of a workgroup in each dimension.
     pub max_workgroup: [u32; 3],
-    /// The most threads in a workgroup.
+    /// Maximum number of threads in a workgroup.
     pub max_workgroup_threads: u32,
-    /// The most workgroups in a launch, a dimension each.
+    /// Maximum number of workgroups of a launch in each dimension.
     pub max_groups: [u32; 3],
-    /// The most shared memory of a workgroup, in bytes.
+    /// Maximum bytes of shared memory of a workgroup.
     pub max_shared_bytes: u32,
-    /// Threads in a subgroup (warp), where that is one number.
+    /// Number of threads in a subgroup (warp), if it is fixed.
     pub subgroup_size: Option<u32>,
-    /// A buffer's part must begin at a multiple of this many bytes to be given to a kernel.
+    /// A slice of a buffer can be bound to a kernel if its offset is a multiple of this many bytes.
     pub binding_alignment: u64,
     /// A copy must begin and end at a multiple of this many bytes, or at the buffer's end.
     pub copy_alignment: u64,

@@ -1,4 +1,4 @@
-//! The device: a handle that describes it, opens it on demand and makes everything that runs on it.
+//! The handle of a device: describes it, opens it on demand, and creates its buffers, kernels and streams.
 
 use std::{
     any::Any,
@@ -16,10 +16,10 @@ use crate::{
     stream::Stream,
 };
 
-/// One thing that computes: a GPU through one API, a partition of a GPU, or a set of CPU cores.
+/// A compute device: a GPU through one API, a partition of a GPU, or a set of CPU cores.
 ///
-/// A device is opened by the first operation that needs it and closed when its last clone, and everything
-/// made from it, is dropped. Finding and describing a device therefore costs nothing on it.
+/// The first operation that needs the device opens it. It is closed when its last clone, and everything made from it, is
+/// dropped. Finding and describing a device therefore uses nothing of the hardware.
 #[derive(Debug, Clone)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -32,18 +32,17 @@ struct Inner {
 }
 
 impl Device {
-    /// A device from a back end's source. This is how a back end of your own, or one that wraps another,
-    /// becomes a device.
+    /// Creates a device from a back end's source. Use this for a back end of your own, or for one that wraps another.
     pub fn from_source(source: Arc<dyn Source>) -> Self {
         Device { inner: Arc::new(Inner { source, open: Mutex::new(None) }) }
     }
 
-    /// The processor's cores, all of them: the one device that every machine has.
+    /// Returns the processor with all of its cores: the one device that every machine has.
     pub fn cpu() -> Self {
         Device::from_source(backend::cpu::source())
     }
 
-    /// The facts about it.
+    /// Its description.
     pub fn describe(&self) -> &Description {
         self.inner.source.describe()
     }
@@ -53,76 +52,77 @@ impl Device {
         &self.describe().id
     }
 
-    /// The same hardware, not yet opened: what was lost with this handle is not lost with that one.
+    /// Returns a new handle of the same hardware, not yet opened. Use it after this handle was lost.
     pub fn reopened(&self) -> Device {
         Device::from_source(self.inner.source.clone())
     }
 
-    /// Opens the device if it is not open yet. Anything that needs it open does this by itself.
+    /// Opens the device if it is not open yet. Operations do this automatically.
     pub fn open(&self) -> Result<()> {
         self.backend().map(drop)
     }
 
-    /// What it can do. Opens it.
+    /// Returns its features and limits. Opens it.
     pub fn capabilities(&self) -> Result<Capabilities> {
         Ok(self.backend()?.capabilities().clone())
     }
 
-    /// Cuts it into partitions of these many compute units (multiprocessors of a CUDA device, cores of the
-    /// processor), each a device of its own named `…/a`, `…/b` and so on. Where the hardware only allows
-    /// certain sizes, a size is rounded up and the partition's description says so; sizes that cannot be
-    /// had at all are an error that states the step.
+    /// Splits it into partitions of these many compute units (multiprocessors of a CUDA device, cores of the processor),
+    /// each a device of its own named `…/a`, `…/b` and so on. If the hardware allows certain sizes only, a size is
+    /// rounded up and the partition's description says so. Sizes that are not possible are an error, which states the
+    /// possible ones.
     pub fn split(&self, sizes: &[u32]) -> Result<Vec<Device>> {
         let refuse = |detail: &str| {
             Err(Error::Split { device: self.id().clone(), sizes: sizes.to_vec(), detail: detail.into() })
         };
         if sizes.is_empty() {
-            return refuse("no size was given");
+            return refuse("no sizes were given");
         }
         if sizes.contains(&0) {
-            return refuse("a partition needs at least one unit");
+            return refuse("a partition needs at least one compute unit");
         }
         Ok(self.inner.source.split(sizes)?.into_iter().map(Device::from_source).collect())
     }
 
-    /// Binds the calling thread to one of this device's cores, counted round, where it is a partition of the
-    /// processor: for whoever runs host code of their own on its share of the cores. Nothing for other devices.
+    /// Binds the calling thread to one of the cores of a processor partition (the index wraps around), for programs that
+    /// run host code of their own on those cores. Does nothing for other devices.
     pub fn bind_thread(&self, index: usize) {
         self.inner.source.bind_thread(index);
     }
 
-    /// A buffer of zeros.
+    /// Allocates a zeroed buffer.
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
         self.allocate(len, Contents::Zeroed)
     }
 
-    /// A buffer whose contents are anything, for whoever writes all of it before reading.
+    /// Allocates a buffer with undefined contents, for a caller that writes every element before it reads it.
     pub fn buffer_uninit<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
-        self.allocate(len, Contents::Any)
+        self.allocate(len, Contents::Uninit)
     }
 
-    /// A buffer with these elements.
+    /// Allocates a buffer and copies these elements to it.
     pub fn buffer_from<T: Pod>(&self, elements: &[T]) -> Result<Buffer<T>> {
-        let buffer = self.allocate(elements.len(), Contents::Any)?;
+        let buffer = self.allocate(elements.len(), Contents::Uninit)?;
         let mut stream = self.stream()?;
         stream.upload(elements, &buffer)?;
         stream.wait()?;
         Ok(buffer)
     }
 
-    /// A buffer over memory of this CUDA device that another library has, such as a tensor of PyTorch's: it is used in
-    /// place. The library keeps it until `owner` is dropped, which is when the last handle on the buffer is gone and no
-    /// operation uses it any more.
+    /// Makes a buffer of another library's memory on this CUDA device, such as a PyTorch tensor, which is used in place.
+    /// `owner` is dropped, and may free the memory, when the last handle of the buffer is dropped and no operation uses
+    /// it.
     ///
-    /// Work of the other library is not ordered with Evener's by itself: see [`Stream::wait_cuda_event`] and
-    /// [`Stream::record_cuda_event`], or wait on the host. Fails with `Unsupported` where this is no CUDA device, and where
-    /// the address is no multiple of 16, as kernels may rely on.
+    /// The other library's work is not ordered with Evener's automatically: use [`Stream::wait_cuda_event`] and
+    /// [`Stream::record_cuda_event`], or wait on the host. Fails with `Unsupported` if this is not a CUDA device, or if
+    /// the address is not a multiple of 16, which kernels may rely on.
     ///
     /// # Safety
-    /// - The address is of so many elements in memory of this device, in its primary context, and of nothing else that
-    ///   Evener has a buffer on.
-    /// - The memory stays there until `owner` is dropped.
-    /// - Nobody else writes to it while operations of Evener's use it, or reads it while they write to it.
+    /// - The address is that of `len` elements in memory of this device, in its primary context, and Evener has no other
+    ///   buffer over them.
+    /// - The memory stays valid until `owner` is dropped.
+    /// - No other code writes the memory while Evener's operations use it, or reads it while Evener's operations write
+    ///   it.
     ///
     /// ```compile_fail,E0133
     /// let buffer = evener_device::Device::cpu().buffer_at_cuda_address::<u32>(0x7f00_0000_0000, 1000, ());
@@ -139,10 +139,10 @@ impl Device {
         unsafe { self.adopt(Address::Cuda { ordinal: None, address }, bytes, Box::new(owner)) }
     }
 
-    /// A buffer over so many bytes of memory that another library has.
+    /// Makes a buffer of another library's memory.
     ///
     /// # Safety
-    /// As for [`buffer_at_cuda_address`](Device::buffer_at_cuda_address), on the host where the address is of the host.
+    /// As for [`buffer_at_cuda_address`](Device::buffer_at_cuda_address), or the same on the host for a host address.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn adopt<T: Pod>(
         &self,
@@ -154,9 +154,9 @@ impl Device {
         let refuse = |detail: &str| Err(Error::unsupported(self.id(), "adopting memory", detail));
         let absent = match address {
             Address::Cuda { address, .. } if !address.is_multiple_of(ALIGNMENT) => {
-                return refuse(&format!("address {address:#x} is no multiple of {ALIGNMENT}"));
+                return refuse(&format!("the address {address:#x} is not a multiple of {ALIGNMENT}"));
             }
-            Address::Cuda { .. } => "it is no CUDA device",
+            Address::Cuda { .. } => "it is not a CUDA device",
             Address::Host(_) => "it is not the processor",
         };
         // SAFETY: the caller promises the same.
@@ -166,20 +166,21 @@ impl Device {
         }
     }
 
-    /// A device over a `wgpu::Device` of the caller's, whose buffers then are used in place by both:
-    /// [`buffer_over_wgpu`](Device::buffer_over_wgpu) takes a buffer of the caller's, and
-    /// [`Buffer::wgpu_buffer`] gives one of Evener's.
+    /// Makes a device of the caller's `wgpu::Device`, so that both use each other's buffers in place:
+    /// [`buffer_over_wgpu`](Device::buffer_over_wgpu) takes a buffer of the caller, and [`Buffer::wgpu_buffer`] returns
+    /// one of Evener.
     ///
-    /// - It can do what the `wgpu::Device` was requested with: [`wgpu_features`](crate::wgpu_features) names the features
-    ///   that Evener has a use for. Without `IMMEDIATES`, kernels have no parameters.
-    /// - Both submit to one queue, which runs submissions in their order. [`Stream::flush`] submits what was queued; work
-    ///   that the caller submits after it sees its results, and the other way round.
-    /// - The callbacks for errors and for the loss of the device stay the caller's. Evener's errors come from its calls. That
-    ///   the device is lost is told by the next wait at the latest, and it stays lost: make a new `wgpu::Device`.
-    /// - The caller may poll. Its callbacks may run in polls of Evener's, and must not call Evener then.
-    /// - Dropping it leaves the `wgpu::Device` as it is. Its id is new each time.
+    /// - The device has the features that the `wgpu::Device` was requested with: [`wgpu_features`](crate::wgpu_features)
+    ///   returns those that Evener uses. Without `IMMEDIATES`, kernels cannot have parameters.
+    /// - Both submit to one queue, which runs submissions in order. [`Stream::flush`] submits Evener's queued operations:
+    ///   work that the caller submits afterwards sees their results, and the other way round.
+    /// - The callbacks for errors and for the loss of the device stay the caller's. Evener's calls return Evener's
+    ///   errors. The next wait, at the latest, reports a loss. A lost device stays lost: create a new `wgpu::Device`.
+    /// - The caller may poll the device. The caller's callbacks may run during Evener's polls, and must not call Evener
+    ///   then.
+    /// - Dropping the device leaves the `wgpu::Device` as it is. Its id is new each time.
     ///
-    /// Fails with `Unsupported` where wgpu does not drive the device natively.
+    /// Fails with `Unsupported` if wgpu does not drive the device natively.
     ///
     /// ```no_run
     /// use evener_device::{Device, wgpu, wgpu_features};
@@ -203,12 +204,12 @@ impl Device {
         Ok(Device::from_source(backend::wgpu::source_of(adapter, device, queue)?))
     }
 
-    /// A buffer over one that the caller has made with the same `wgpu::Device`. It is used in place, and kept until the last
-    /// handle is gone and no operation uses it any more. Where the caller destroys or maps it meanwhile, operations on it
+    /// Makes a buffer of one that the caller created with the same `wgpu::Device`. It is used in place, and kept until
+    /// the last handle is dropped and no operation uses it. If the caller destroys or maps it meanwhile, operations on it
     /// fail.
     ///
-    /// Fails with `Unsupported` where this is no device of [`from_wgpu`](Device::from_wgpu), where the buffer was made without
-    /// `STORAGE`, `COPY_SRC` and `COPY_DST`, and where its size is no multiple of 4 and of an element.
+    /// Fails with `Unsupported` if the device does not come from [`from_wgpu`](Device::from_wgpu), if the buffer lacks
+    /// one of the usages `STORAGE`, `COPY_SRC` and `COPY_DST`, or if its size is not a multiple of 4 and of an element.
     #[cfg(feature = "wgpu")]
     pub fn buffer_over_wgpu<T: Pod>(&self, buffer: &wgpu::Buffer) -> Result<Buffer<T>> {
         match self.backend()?.adopt_wgpu(buffer)? {
@@ -216,26 +217,25 @@ impl Device {
             None => Err(Error::unsupported(
                 self.id(),
                 "adopting a buffer",
-                "it is no device of `Device::from_wgpu`",
+                "the device does not come from `Device::from_wgpu`",
             )),
         }
     }
 
-    /// Host memory that this device copies from or to without stopping the host. Fails for elements that are aligned
-    /// to more than 64 bytes.
+    /// Allocates host memory for asynchronous copies from or to this device. Fails for elements with an alignment of more
+    /// than 64 bytes.
     pub fn host_buffer<T: Pod>(&self, len: usize, direction: Direction) -> Result<HostBuffer<T>> {
         let bytes = self.size_in_bytes::<T>(len)?;
         HostBuffer::new(self.backend()?.allocate_host(bytes, direction)?, self.id())
     }
 
-    /// Host memory in pieces, through which so many elements from anywhere reach this device.
+    /// Allocates staging memory, through which [`Stream::upload_staged`] copies up to `len` elements to this device.
     pub fn staging_buffer<T: Pod>(&self, len: usize) -> Result<StagingBuffer<T>> {
         StagingBuffer::new(len, |piece| self.host_buffer(piece, Direction::Upload))
     }
 
-    /// Compiles a kernel. Fails with `Unsupported` where the kernel has no body for this kind of device or
-    /// asks for more than the device has, and with `WillNotCompile` and the compiler's words where the body
-    /// is wrong.
+    /// Compiles a kernel. Fails with `Unsupported` if the kernel has no body for this kind of device or needs more than
+    /// the device has, and with `WillNotCompile` and the compiler's log if the body is wrong.
     pub fn compile(&self, kernel: &Kernel) -> Result<Program> {
         let backend = self.backend()?;
         let has = backend.capabilities();
@@ -247,10 +247,16 @@ impl Device {
         }
         if kernel.params_bytes > has.max_params_bytes {
             let (asked, limit) = (kernel.params_bytes, has.max_params_bytes);
-            return refuse(format!("{asked} bytes of parameters, at most {limit} here: use a buffer"));
+            return refuse(format!(
+                "{asked} bytes of parameters, and the device allows {limit}: use a buffer"
+            ));
         }
         if kernel.bindings.len() as u64 > u64::from(has.max_bindings) {
-            return refuse(format!("{} buffers, at most {} here", kernel.bindings.len(), has.max_bindings));
+            return refuse(format!(
+                "{} buffers, and the device allows {}",
+                kernel.bindings.len(),
+                has.max_bindings
+            ));
         }
         Ok(Program {
             inner: backend.compile(kernel)?,
@@ -261,26 +267,26 @@ impl Device {
         })
     }
 
-    /// A new stream of operations.
+    /// Creates a stream of operations.
     pub fn stream(&self) -> Result<Stream> {
         let backend = self.backend()?;
         Ok(Stream::new(backend.stream()?, backend, self.id().clone()))
     }
 
-    /// Memory held through this handle: in use, at its peak, and kept for reuse, on the device and pinned on the host.
-    /// All zero while it is not open.
+    /// The memory of this handle: in use, at its peak, and cached, on the device and pinned on the host. All zero if it
+    /// is not open.
     pub fn memory(&self) -> MemoryUsage {
         self.inner.lock().as_ref().map(|backend| backend.memory()).unwrap_or_default()
     }
 
-    /// Gives memory kept for reuse back to the driver.
+    /// Frees cached memory.
     pub fn trim(&self) {
         if let Some(backend) = self.inner.lock().as_ref() {
             backend.trim();
         }
     }
 
-    /// The source behind it, for a back end that wraps another.
+    /// The device's source, for a back end that wraps another.
     pub fn source(&self) -> &Arc<dyn Source> {
         &self.inner.source
     }
@@ -295,7 +301,7 @@ impl Device {
                 operation: "allocating a buffer".into(),
                 requested: bytes,
                 available: Some(limit),
-                detail: "the largest single buffer here".into(),
+                detail: "limited by the device's largest buffer".into(),
             });
         }
         Ok(Buffer::new(backend.allocate(bytes, contents)?, self.id().clone()))
@@ -316,7 +322,7 @@ impl Device {
 }
 
 impl Inner {
-    // Nothing is left half-done under this lock: the slot is either empty or holds an open device.
+    // No code under this lock can panic between two changes that belong together.
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<dyn Backend>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

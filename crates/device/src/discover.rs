@@ -1,4 +1,4 @@
-//! What is there: every back end is asked, and one physical GPU becomes one device.
+//! Discovery: queries every back end, and merges the views of one physical GPU into one device.
 
 use std::{fmt, sync::Arc};
 
@@ -10,12 +10,12 @@ use crate::{
     device::Device,
 };
 
-/// Why a back end, or a device of it, is not there. One line, for people.
+/// A back end or device that is not available, and why. One line for the user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Absent {
     /// The back end: `cuda`, `vulkan` and so on.
     pub back_end: String,
-    /// Why it is not there.
+    /// Why it is not available.
     pub reason: String,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Absent {
     }
 }
 
-/// What one back end found.
+/// The devices that one back end found.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) sources: Vec<Arc<dyn Source>>,
@@ -43,15 +43,14 @@ impl Found {
 #[derive(Debug)]
 pub struct Inventory {
     devices: Vec<Device>,
-    /// Further views of the same hardware: what another API shows of a GPU that is among the devices. They
-    /// are not listed, but can be selected.
+    /// Other views of the same hardware: the same GPUs through other APIs. They are not listed, but can be selected.
     hidden: Vec<Device>,
     absent: Vec<Absent>,
 }
 
 impl Inventory {
-    /// Finds every device, each physical GPU once: through CUDA where CUDA can compile kernels for it, and
-    /// otherwise through the first API that shows it.
+    /// Finds every device, each physical GPU once: through CUDA if CUDA can compile kernels for it, and otherwise through
+    /// the first API that lists it.
     pub fn discover() -> Self {
         let Inventory { devices, absent, .. } = Self::discover_all_apis();
         Self::each_once(devices, absent)
@@ -69,7 +68,7 @@ impl Inventory {
         Inventory { devices, hidden, absent }
     }
 
-    /// Finds every device, a physical GPU once for each API that shows it.
+    /// Finds every device, a physical GPU once for each API that lists it.
     pub fn discover_all_apis() -> Self {
         let cuda = backend::cuda::find();
         let wgpu = backend::wgpu::find();
@@ -83,8 +82,7 @@ impl Inventory {
         }
     }
 
-    /// The devices, in the order of preference: CUDA where it can compile kernels, then the other APIs, then the
-    /// processor.
+    /// The devices, in order of preference: CUDA if it can compile kernels, then the other APIs, then the processor.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
@@ -94,13 +92,13 @@ impl Inventory {
         self.devices.iter().chain(&self.hidden)
     }
 
-    /// Why others are not there.
+    /// The back ends and devices that are not available.
     pub fn absent(&self) -> &[Absent] {
         &self.absent
     }
 }
 
-/// For each view, whether an earlier one shows the same hardware.
+/// For each view, whether an earlier one is of the same hardware.
 pub(crate) fn repeats<'a>(views: impl Iterator<Item = &'a Device> + Clone) -> Vec<bool> {
     let earlier = views.clone();
     let is_repeat = |(index, view): (usize, &Device)| {
@@ -109,7 +107,7 @@ pub(crate) fn repeats<'a>(views: impl Iterator<Item = &'a Device> + Clone) -> Ve
     views.enumerate().map(is_repeat).collect()
 }
 
-/// CUDA first; but where it has no compiler, the APIs that have one come before it.
+/// Puts CUDA first, or last if it has no compiler.
 fn in_order_of_preference<S>(cuda: Vec<S>, others: Vec<S>, cuda_compiles: impl FnOnce() -> bool) -> Vec<S> {
     let cuda_first = cuda.is_empty() || cuda_compiles();
     let (mut first, second) = if cuda_first { (cuda, others) } else { (others, cuda) };
@@ -117,8 +115,8 @@ fn in_order_of_preference<S>(cuda: Vec<S>, others: Vec<S>, cuda_compiles: impl F
     first
 }
 
-/// Whether two descriptions are of one physical device through two APIs. Two devices of one API are never
-/// the same: identical cards are two devices.
+/// Whether two descriptions are of one physical device through two APIs. Two devices of one API are never the same:
+/// identical cards are two devices.
 pub(crate) fn same_hardware(a: &Description, b: &Description) -> bool {
     if a.api == b.api {
         return false;
@@ -131,7 +129,7 @@ pub(crate) fn same_hardware(a: &Description, b: &Description) -> bool {
     if let (Some(a), Some(b)) = (&a.pci, &b.pci) {
         return a.eq_ignore_ascii_case(b);
     }
-    // OpenGL tells neither address nor UUID, only a name that contains the other API's name for the card.
+    // OpenGL reports neither address nor UUID, only a name that contains the other API's name of the card.
     let by_name = a.api == Api::Gl || b.api == Api::Gl;
     by_name
         && a.kind != DeviceKind::Cpu
@@ -139,7 +137,7 @@ pub(crate) fn same_hardware(a: &Description, b: &Description) -> bool {
         && (a.name.contains(&b.name) || b.name.contains(&a.name))
 }
 
-/// A UUID as lower-case hexadecimal digits alone.
+/// Returns the lower-case hexadecimal digits of a UUID.
 pub(crate) fn plain_uuid(uuid: &str) -> String {
     uuid.trim_start_matches("GPU-").chars().filter(char::is_ascii_hexdigit).collect::<String>().to_lowercase()
 }

@@ -6,13 +6,13 @@ use bytemuck::Pod;
 
 /// An element type that has a [`DType`].
 pub trait WithDType: Pod {
-    /// Its value at run time.
+    /// The type as a value.
     const DTYPE: DType;
 }
 
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $name:ident = $element:ty, $text:literal;)*) => {
-        /// An element type as a value: what Python's buffer protocol, NumPy and DLPack can name.
+        /// An element type as a value, as in Python's buffer protocol, NumPy and DLPack.
         ///
         /// ```
         /// use evener_device::{DType, WithDType};
@@ -28,10 +28,10 @@ macro_rules! dtypes {
         }
 
         impl DType {
-            /// All of them.
+            /// All types.
             pub const ALL: &[DType] = &[$(DType::$name),*];
 
-            /// The bytes of an element.
+            /// The size of an element in bytes.
             pub const fn bytes(self) -> u64 {
                 match self { $(DType::$name => size_of::<$element>() as u64,)* }
             }
@@ -41,7 +41,7 @@ macro_rules! dtypes {
                 match self { $(DType::$name => $text,)* }
             }
 
-            /// The Rust type that it stands for, and that type's name.
+            /// Returns the Rust type and its name.
             pub(crate) fn element(self) -> (TypeId, &'static str) {
                 match self {
                     $(DType::$name => (TypeId::of::<$element>(), std::any::type_name::<$element>()),)*
@@ -83,8 +83,8 @@ dtypes! {
 }
 
 impl DType {
-    /// The format of one element in Python's buffer protocol, in native byte order. Nothing for `bf16`, which that protocol
-    /// cannot name.
+    /// The format of one element in Python's buffer protocol, in native byte order; `None` for `bf16`, which the protocol
+    /// does not have.
     pub const fn buffer_format(self) -> Option<&'static str> {
         Some(match self {
             DType::U8 => "B",
@@ -102,8 +102,8 @@ impl DType {
         })
     }
 
-    /// The type of a format in Python's buffer protocol. Nothing where the format has several fields, is no number, or is in
-    /// the other byte order.
+    /// Returns the type of a format in Python's buffer protocol; `None` if the format has several fields, is not a
+    /// number, or has the other byte order.
     pub fn from_buffer_format(format: &str) -> Option<DType> {
         let foreign = if cfg!(target_endian = "little") { ['>', '!'] } else { ['<', '<'] };
         if format.starts_with(foreign) {
@@ -114,7 +114,7 @@ impl DType {
         if format.len() > code.len() + 1 {
             return None;
         }
-        // The size of a C `long` is the platform's in native formats, and 4 otherwise.
+        // A C `long` has the platform's size in native formats, and 4 bytes otherwise.
         let is_long_64 = is_native && size_of::<c_long>() == 8;
         match code {
             "L" => Some(if is_long_64 { DType::U64 } else { DType::U32 }),
@@ -130,9 +130,9 @@ impl fmt::Display for DType {
     }
 }
 
-/// A text that names no [`DType`].
+/// The error for a text that names no [`DType`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no element type is called `{0}`")]
+#[error("unknown element type `{0}`: use one of u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64")]
 pub struct UnknownDType(String);
 
 impl std::str::FromStr for DType {
@@ -161,12 +161,12 @@ mod test {
         assert_eq!(DType::Bf16.buffer_format(), None);
         assert_eq!(
             "float32".parse::<DType>().unwrap_err().to_string(),
-            "no element type is called `float32`"
+            "unknown element type `float32`: use one of u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64"
         );
     }
 
     #[test]
-    fn formats_that_are_no_single_native_number_are_refused() {
+    fn formats_other_than_a_single_native_number_are_refused() {
         let foreign = if cfg!(target_endian = "little") { ">i" } else { "<i" };
         for format in ["", "@", "ii", "2f", "?", "c", "==i", "=@i", "Zf", "T{i:x:}", foreign] {
             assert_eq!(DType::from_buffer_format(format), None, "{format}");

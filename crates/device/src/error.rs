@@ -1,147 +1,177 @@
-//! Everything that can go wrong on a device, as values.
+//! The errors of a device.
 //!
-//! A message says what was asked, what was found, and what to do about it. The first seven variants
-//! are failures of a device or of the work it was given: a scheduler decides by their kind whether to
-//! retry, to halve the work or to leave the device alone. The rest are answers to a question that had
-//! no good answer, before any device was touched.
+//! A message says what was asked, what was found, and what to do. The first seven variants are failures of a device or of
+//! its work: by their kind a scheduler decides whether to retry, to halve the work or to quarantine the device. The
+//! others are returned before a device is used.
 
-use std::time::Duration;
+use std::{fmt, sync::Arc, time::Duration};
 
-use crate::describe::DeviceId;
+use crate::{describe::DeviceId, kernel::BoxError};
 
 /// The result of an operation on a device.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation did not give a result.
+/// Why an operation failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The device is gone, or its context is beyond use. Nothing on it can be read any more.
+    /// The device is gone, or its context is broken. Its memory can no longer be read.
     #[error("{device}: lost while {operation}: {detail}")]
     Lost {
         /// The device that was lost.
         device: DeviceId,
-        /// What was being done.
+        /// The operation that failed.
         operation: String,
-        /// What the driver said.
+        /// The driver's message.
         detail: String,
     },
-    /// There was no room. Asking for less may succeed.
-    #[error("{device}: out of memory while {operation}: {requested} bytes asked for, {} ({detail})", available_text(.available))]
+    /// There is not enough memory. A smaller request may succeed.
+    #[error("{device}: out of memory while {operation}: {requested} bytes requested, {} ({detail})", available_text(.available))]
     OutOfMemory {
-        /// The device that had no room.
+        /// The device without enough memory.
         device: DeviceId,
-        /// What was being done.
+        /// The operation that failed.
         operation: String,
-        /// How many bytes were asked for.
+        /// The requested size in bytes.
         requested: u64,
-        /// How many bytes were to be had at that moment, where that is known.
+        /// The bytes that were available, if known.
         available: Option<u64>,
         /// What set the limit.
         detail: String,
     },
-    /// The device did not answer in time. It may still be working: nothing that it was given can be
-    /// assumed to be done or undone.
-    #[error("{device}: no answer after {after:?} while {operation}")]
+    /// The device did not finish in time. It may still be working: its operations may or may not take effect.
+    #[error("{device}: timed out after {after:?} while {operation}")]
     TimedOut {
-        /// The device that did not answer.
+        /// The device that did not finish.
         device: DeviceId,
-        /// What was being waited for.
+        /// The operation that was waited for.
         operation: String,
-        /// How long was waited.
+        /// How long the host waited.
         after: Duration,
     },
     /// The compiler refused a kernel.
-    #[error("{device}: kernel `{kernel}` will not compile ({body}):\n{log}")]
+    #[error("{device}: kernel `{kernel}` does not compile ({body}):\n{log}")]
     WillNotCompile {
         /// The device it was compiled for.
         device: DeviceId,
         /// The kernel's name.
         kernel: String,
-        /// Which of its bodies.
+        /// The body that was compiled.
         body: String,
-        /// What the compiler said, with the line.
+        /// The compiler's log, with the line.
         log: String,
     },
-    /// The device gave an answer that cannot be right.
-    #[error("{device}: bad result while {operation}: {detail}")]
+    /// The device computed a wrong result.
+    #[error("{device}: wrong result while {operation}: {detail}")]
     BadResult {
-        /// The device that gave the answer.
+        /// The device that computed it.
         device: DeviceId,
-        /// What was being done.
+        /// The operation that failed.
         operation: String,
         /// What was expected and what was found.
         detail: String,
     },
-    /// The user's own code returned an error or panicked. Running it again would not help.
+    /// The user's code returned an error or panicked. Running it again would not help.
     #[error("{device}: task failed while {operation}: {message}")]
     Task {
         /// The device it ran on.
         device: DeviceId,
-        /// What was being done.
+        /// The operation that failed.
         operation: String,
-        /// The item that failed, where the task said which.
+        /// The item that failed, if the task reported it.
         item: Option<u64>,
-        /// What the user's code said.
+        /// The message of the user's code.
         message: String,
+        /// The error that the user's code returned; `None` if it panicked.
+        source: Option<SharedError>,
     },
     /// The device cannot do this, now or later.
-    #[error("{device}: cannot do {operation}: {detail}")]
+    #[error("{device}: {operation} failed: {detail}")]
     Unsupported {
-        /// The device that was asked.
+        /// The device.
         device: DeviceId,
-        /// What it was asked to do.
+        /// The operation that it cannot do.
         operation: String,
-        /// What was needed and what the device has.
+        /// What was needed, and what the device has.
         detail: String,
     },
-    /// The run that this was part of has ended, and its items are no longer to be had.
-    #[error("the run has ended meanwhile")]
+    /// The run has ended, and its items are no longer available.
+    #[error("the run has already ended")]
     Ended,
-    /// A selection such as `cuda:3,-cpu` names no device, or cannot be read.
-    #[error("no device for `{asked}`: {detail}\ndevices here:\n{available}")]
+    /// A selection such as `cuda:3,-cpu` names no device, or cannot be parsed.
+    #[error("no device for `{asked}`: {detail}\navailable devices:\n{available}")]
     Selection {
-        /// The part of the selection that failed.
+        /// The term that failed.
         asked: String,
         /// What is wrong with it.
         detail: String,
-        /// The devices there are, a line each.
+        /// The available devices, one per line.
         available: String,
     },
-    /// A device cannot be split this way.
+    /// A device cannot be split into these sizes.
     #[error("{device}: cannot be split into {sizes:?}: {detail}")]
     Split {
         /// The device that was to be split.
         device: DeviceId,
-        /// The sizes asked for.
+        /// The requested sizes.
         sizes: Vec<u32>,
-        /// What would be possible: how many units there are, and in what steps.
+        /// The possible sizes: the number of units, and the step.
         detail: String,
     },
-    /// A file of Evener's own could not be read or written.
+    /// A file could not be read or written.
     #[error("{path}: {detail}")]
     File {
         /// The file.
         path: String,
         /// What went wrong.
         detail: String,
+        /// The error that it comes from, if there is one.
+        source: Option<SharedError>,
     },
 }
 
-/// What a failure means for whoever handed out the work.
+/// An error of other code, in an [`Error`], which can be cloned.
+#[derive(Debug, Clone)]
+pub struct SharedError(Arc<dyn std::error::Error + Send + Sync>);
+
+impl SharedError {
+    /// Wraps an error.
+    pub fn new(error: impl Into<BoxError>) -> Self {
+        SharedError(error.into().into())
+    }
+
+    /// Returns the wrapped error, for example to downcast it.
+    pub fn get(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        &*self.0
+    }
+}
+
+impl fmt::Display for SharedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for SharedError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// How a scheduler should react to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Severity {
-    /// Asking for less may succeed: out of memory.
+    /// Retry with less: out of memory.
     Shrink,
-    /// The device is not to be trusted for now: lost, timed out, wrong.
+    /// Do not use the device for now: lost, timed out, or wrong result.
     Quarantine,
-    /// It would fail the same way again, here or anywhere: the user's code, a kernel that will not
-    /// compile, something unsupported.
+    /// Do not retry: the same error would occur again on any device. The user's code failed, a kernel does not compile,
+    /// or an operation is not supported.
     Final,
 }
 
 impl Error {
-    /// What this failure means for whoever handed out the work.
+    /// How a scheduler should react to this error.
     pub fn severity(&self) -> Severity {
         match self {
             Error::OutOfMemory { .. } => Severity::Shrink,
@@ -150,7 +180,7 @@ impl Error {
         }
     }
 
-    /// The device that failed, where one did.
+    /// The device that failed, if the error is about one.
     pub fn device(&self) -> Option<&DeviceId> {
         match self {
             Error::Lost { device, .. }
@@ -162,6 +192,30 @@ impl Error {
             | Error::Unsupported { device, .. }
             | Error::Split { device, .. } => Some(device),
             Error::Ended | Error::Selection { .. } | Error::File { .. } => None,
+        }
+    }
+
+    /// Returns the error of other code that this error comes from, as that code returned it: the user's own for
+    /// [`Error::Task`].
+    ///
+    /// ```
+    /// use evener_device::{Device, Error, Kernel};
+    ///
+    /// let kernel = Kernel::new("parse").reads::<u8>().rust(|launch| {
+    ///     std::str::from_utf8(launch.read(0)?)?;
+    ///     Ok(())
+    /// });
+    /// let device = Device::cpu();
+    /// let (text, mut stream) = (device.buffer_from(&[0xFFu8])?, device.stream()?);
+    /// stream.launch(&device.compile(&kernel)?.bind(&[text.arg()])?, 1, &())?;
+    /// let error = stream.wait().unwrap_err();
+    /// assert!(error.cause().is_some_and(|cause| cause.is::<std::str::Utf8Error>()));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        match self {
+            Error::Task { source, .. } | Error::File { source, .. } => source.as_ref().map(SharedError::get),
+            _ => None,
         }
     }
 

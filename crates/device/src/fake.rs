@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Result},
 };
 
-/// A discrete Vulkan card about which nothing else is known.
+/// A discrete Vulkan card with no other properties.
 pub(crate) fn description(id: &str) -> Description {
     Description {
         id: DeviceId::from(id),
@@ -46,26 +46,26 @@ impl Source for FakeSource {
     }
 
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
-        let given: Vec<u32> = sizes.iter().map(|size| size.saturating_add(7) / 8 * 8).collect();
+        let rounded: Vec<u32> = sizes.iter().map(|size| size.saturating_add(7) / 8 * 8).collect();
         let units = self.description.compute_units.unwrap_or(0);
-        if given.iter().map(|&size| u64::from(size)).sum::<u64>() > u64::from(units) {
+        if rounded.iter().map(|&size| u64::from(size)).sum::<u64>() > u64::from(units) {
             return Err(Error::Split {
                 device: self.description.id.clone(),
                 sizes: sizes.to_vec(),
-                detail: format!("{units} units here, in steps of 8"),
+                detail: format!("the device has {units} units, in steps of 8"),
             });
         }
-        let partition = |(index, (&asked, &given)): (usize, (&u32, &u32))| -> Arc<dyn Source> {
+        let partition = |(index, (&asked, &rounded)): (usize, (&u32, &u32))| -> Arc<dyn Source> {
             Arc::new(FakeSource {
                 description: Description {
                     id: self.description.id.partition(index),
-                    compute_units: Some(given),
+                    compute_units: Some(rounded),
                     part_of: Some(self.description.id.clone()),
-                    rounded_from: (asked != given).then_some(asked),
+                    rounded_from: (asked != rounded).then_some(asked),
                     ..self.description.clone()
                 },
             })
         };
-        Ok(sizes.iter().zip(&given).enumerate().map(partition).collect())
+        Ok(sizes.iter().zip(&rounded).enumerate().map(partition).collect())
     }
 }

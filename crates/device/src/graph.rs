@@ -1,34 +1,33 @@
-//! Graphs: launches that are recorded once and queued again as one operation.
+//! Graphs: launches that are recorded once and queued many times.
 
 use bytemuck::Pod;
 
 use crate::{
-    backend::{self, Recorded},
+    backend::{self, RecordedLaunch},
     error::Result,
     kernel::{BoundKernel, Extent},
     stream::Stream,
 };
 
-/// Launches that were recorded once and are queued again as one operation, by [`Stream::replay`].
+/// Recorded launches, which [`Stream::replay`] queues any number of times. [`Stream::record_graph`] makes it.
 ///
-/// On a CUDA device this is one call to the driver however many launches there are; elsewhere, they are queued one by one.
-/// [`Stream::record_graph`] makes one.
+/// On a CUDA device a replay is one call to the driver for all launches; other devices queue them one by one.
 #[derive(Debug)]
 pub struct Graph {
-    pub(crate) launches: Vec<Recorded>,
-    /// What the back end made of them, if it makes something.
+    pub(crate) launches: Vec<RecordedLaunch>,
+    /// The back end's form of the launches, if it has one.
     pub(crate) inner: Option<std::sync::Arc<dyn backend::Graph>>,
 }
 
-/// Takes the launches of a [`Graph`].
+/// Records the launches of a [`Graph`].
 #[derive(Debug)]
 pub struct GraphRecorder<'a> {
     pub(crate) stream: &'a Stream,
-    pub(crate) launches: Vec<Recorded>,
+    pub(crate) launches: Vec<RecordedLaunch>,
 }
 
 impl GraphRecorder<'_> {
-    /// Records a launch, as [`Stream::launch`] would queue it. The parameters are those of now.
+    /// Records a launch, with the arguments of [`Stream::launch`]. The parameters are copied now.
     pub fn launch<P: Pod>(
         &mut self,
         bound: &BoundKernel,
@@ -37,7 +36,7 @@ impl GraphRecorder<'_> {
     ) -> Result<()> {
         let (Extent(groups), params) = (groups.into(), bytemuck::bytes_of(params));
         if self.stream.check_launch(bound, groups, params.len())? {
-            self.launches.push(Recorded { bound: bound.inner.clone(), groups, params: params.into() });
+            self.launches.push(RecordedLaunch { bound: bound.inner.clone(), groups, params: params.into() });
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
-//! Kernels: one computation with up to three bodies, and the compiled form of it.
+//! Kernels: one computation with up to three bodies, and its compiled form.
 //!
-//! The bodies agree on this:
-//! - Buffers are given in the order in which the kernel declares them. In CUDA C they are the first
-//!   parameters, as pointers; in WGSL they are `@group(0) @binding(0)`, `@binding(1)` and so on, declared
-//!   `var<storage, read>` or `var<storage, read_write>`; in Rust they are slices by index.
-//! - Parameters are one plain struct of at most [`Capabilities::max_params_bytes`]. In CUDA C it is the last
-//!   parameter, by value; in WGSL it is `var<immediate>`; in Rust it is [`Launch::params`].
+//! The conventions of the bodies:
+//! - Buffers are passed in the order in which the kernel declares them. In CUDA C they are the first parameters, as
+//!   pointers; in WGSL they are `@group(0) @binding(0)`, `@binding(1)` and so on, declared `var<storage, read>` or
+//!   `var<storage, read_write>`; in Rust they are slices by index.
+//! - Parameters are one plain struct of at most [`Capabilities::max_params_bytes`]. In CUDA C it is the last parameter,
+//!   by value; in WGSL it is `var<immediate>`; in Rust it is [`Launch::params`].
 //! - The entry point has the kernel's name (`extern "C" __global__` in CUDA C, `@compute` in WGSL).
 //!
 //! [`Capabilities::max_params_bytes`]: crate::Capabilities::max_params_bytes
@@ -29,7 +29,7 @@ use crate::{
     module::{CudaSource, WgslBody},
 };
 
-/// What the user's own Rust code may return when it fails.
+/// The error type of the user's Rust code.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) type RustBody = dyn Fn(&mut Launch<'_>) -> Result<(), BoxError> + Send + Sync;
@@ -43,10 +43,10 @@ pub enum Access {
     ReadWrite,
 }
 
-/// One buffer that a kernel works on: what it does with it, and what the buffer holds.
+/// One buffer that a kernel declares: its access and its element type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
-    /// What the kernel does with it.
+    /// Whether the kernel writes to it.
     pub access: Access,
     pub(crate) element: TypeId,
     pub(crate) element_name: &'static str,
@@ -54,9 +54,9 @@ pub struct Binding {
 
 /// One computation, with a body for each kind of device that it can run on.
 ///
-/// A Rust body is safe Rust. WGSL is compiled with run-time checks, so it reaches no memory but its buffers. CUDA C can
-/// reach any address, so [`cuda`](Kernel::cuda) is `unsafe`. Kernels of one source with several entry points, constants,
-/// headers or options for the compiler come from a [`Module`](crate::Module).
+/// A Rust body is safe Rust. WGSL is compiled with run-time checks, so it cannot access memory outside of its buffers.
+/// CUDA C can access any address, so [`cuda`](Kernel::cuda) is `unsafe`. Use a [`Module`](crate::Module) for a source
+/// with several entry points, constants, headers or compiler options.
 ///
 /// ```
 /// use evener_device::{Device, Kernel};
@@ -104,7 +104,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel without a body yet. The name is that of the entry point in each body.
+    /// Creates a kernel without a body. `name` is the entry point in each body.
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
         Kernel {
             name: name.into(),
@@ -147,37 +147,37 @@ impl Kernel {
         self
     }
 
-    /// Declares the parameters. Their layout must be the same in all three languages: fields of four
-    /// bytes, or of eight at multiples of eight, are.
+    /// Declares the parameters. Their layout must be the same in all three languages, as it is for fields of four bytes,
+    /// and for fields of eight bytes at multiples of eight.
     pub fn params<P: Pod>(mut self) -> Self {
         self.params_bytes = size_of::<P>() as u32;
         self
     }
 
-    /// Sets the workgroup's size, as one number or three. A WGSL body must declare the same.
+    /// Sets the size of a workgroup, as one number or three. A WGSL body must declare the same.
     pub fn workgroup(mut self, size: impl Into<Extent>) -> Self {
         self.workgroup = size.into().0;
         self
     }
 
-    /// Sets how much dynamic shared memory a workgroup gets in CUDA C (`extern __shared__`). WGSL declares
-    /// its own with `var<workgroup>`.
+    /// Sets the bytes of dynamic shared memory of a workgroup in CUDA C (`extern __shared__`). WGSL declares its own with
+    /// `var<workgroup>`.
     pub fn shared_bytes(mut self, bytes: u32) -> Self {
         self.shared_bytes = bytes;
         self
     }
 
-    /// Gives the body for CUDA devices.
+    /// Sets the body for CUDA devices.
     ///
     /// # Safety
-    /// Nothing checks what CUDA C does with an address. In every launch of this kernel, with the workgroups, the
+    /// The addresses that CUDA C accesses are not checked. In every launch of this kernel, with the workgroups, the
     /// parameters and the buffers of that launch, the source must
-    /// - read only elements of the buffers that it is given, and write only elements of those declared with
-    ///   [`writes`](Kernel::writes), beside its parameters and its own local and shared memory;
+    /// - read only elements of its buffers, and write only elements of those declared with [`writes`](Kernel::writes),
+    ///   apart from its parameters and its own local and shared memory;
     /// - use no more dynamic shared memory than [`shared_bytes`](Kernel::shared_bytes).
     ///
-    /// The promise covers launches that other code makes. A function that gives the kernel to its callers is `unsafe`
-    /// itself and says which launches are allowed, unless the source is within bounds in all of them.
+    /// The promise covers launches by other code. A function that returns the kernel to its callers must be `unsafe`
+    /// itself and state which launches are allowed, unless the source is within bounds in all of them.
     ///
     /// ```compile_fail,E0133
     /// use evener_device::Kernel;
@@ -191,32 +191,32 @@ impl Kernel {
         self
     }
 
-    /// Gives the body for devices driven through wgpu that needs no feature.
+    /// Sets the body for devices driven through wgpu, without optional features.
     pub fn wgsl(self, source: impl Into<Cow<'static, str>>) -> Self {
         self.wgsl_with(Features::empty(), source)
     }
 
-    /// Gives a body for devices driven through wgpu that have these features. Of the bodies that a
-    /// device has the features for, the first one given is used.
+    /// Adds a body for devices driven through wgpu that have these features. A device uses the first body whose features
+    /// it has.
     ///
-    /// The body is compiled with run-time checks. An index out of bounds reads or writes some element of the same
-    /// buffer, or does nothing; a division by zero has a result; a loop ends after 2^64 turns. Where these cost too
-    /// much, [`wgsl_unchecked`](Kernel::wgsl_unchecked) leaves them out.
+    /// The body is compiled with run-time checks. An index out of bounds reads or writes some element of the same buffer,
+    /// or does nothing; a division by zero has a result; a loop ends after 2^64 iterations. If these cost too much,
+    /// [`wgsl_unchecked`](Kernel::wgsl_unchecked) leaves them out.
     pub fn wgsl_with(self, needs: Features, source: impl Into<Cow<'static, str>>) -> Self {
         self.wgsl_body(WgslBody { needs, source: source.into(), is_checked: true, constants: Vec::new() })
     }
 
-    /// Gives a body as [`wgsl_with`](Kernel::wgsl_with) does, compiled without run-time checks.
+    /// Adds a body as [`wgsl_with`](Kernel::wgsl_with) does, compiled without run-time checks.
     ///
     /// The check of loops alone has made kernels up to a hundred times slower on some drivers (gfx-rs/wgpu#7698).
     ///
     /// # Safety
     /// In every launch of this kernel, with the workgroups, the parameters and the buffers of that launch,
     /// - every index must be within its array or buffer;
-    /// - every loop must end: compilers may take one that does not for code that is never reached;
-    /// - no integer may be divided by zero, nor the least one by -1.
+    /// - every loop must end: compilers may treat an endless one as unreachable code;
+    /// - no integer may be divided by zero, nor the smallest one by -1.
     ///
-    /// The promise covers launches that other code makes, as with [`cuda`](Kernel::cuda).
+    /// The promise covers launches by other code, as with [`cuda`](Kernel::cuda).
     ///
     /// ```compile_fail,E0133
     /// use evener_device::{Features, Kernel};
@@ -235,8 +235,8 @@ impl Kernel {
         self
     }
 
-    /// Gives the body for the processor's cores: it computes the whole launch, and may use rayon to spread
-    /// it over the device's threads.
+    /// Sets the body for the processor: it computes the whole launch, and may use rayon to run on all of the device's
+    /// threads.
     pub fn rust(
         mut self,
         body: impl Fn(&mut Launch<'_>) -> Result<(), BoxError> + Send + Sync + 'static,
@@ -250,7 +250,7 @@ impl Kernel {
         &self.name
     }
 
-    /// A hash of its name, workgroup and sources, the same in every program. Code in Rust does not count.
+    /// A hash of its name, workgroup and sources, the same in every program. It does not include Rust code.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = blake3::Hasher::new();
         let constant = |(name, value): &(String, f64)| format!("{name}={value}");
@@ -270,12 +270,12 @@ impl Kernel {
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// The buffers it works on.
+    /// The buffers that it declares.
     pub fn bindings(&self) -> &[Binding] {
         &self.bindings
     }
 
-    /// Whether it has a body for devices of this API. One in WGSL may still ask for features that a device lacks.
+    /// Whether it has a body for devices of this API. A WGSL body may still need features that a device lacks.
     pub fn has_body_for(&self, api: Api) -> bool {
         match api {
             Api::Cuda => self.cuda.is_some(),
@@ -284,33 +284,33 @@ impl Kernel {
         }
     }
 
-    /// How many threads a workgroup has.
+    /// The number of threads in a workgroup.
     pub fn workgroup_threads(&self) -> u64 {
         self.workgroup.iter().map(|&n| u64::from(n)).product()
     }
 
-    /// The body for CUDA devices, where it has one.
+    /// The CUDA C body, if it has one.
     pub fn cuda_source(&self) -> Option<&str> {
         self.cuda.as_ref().map(|source| &*source.text)
     }
 
-    /// How many workgroups cover this many items, one thread an item.
+    /// The number of workgroups for this many items, one thread per item.
     pub fn groups_for(&self, items: u64) -> u64 {
         items.div_ceil(self.workgroup_threads().max(1))
     }
 
-    /// In what way a workgroup is too large for a device, if it is.
+    /// Returns why a workgroup is too large for a device, if it is.
     pub(crate) fn exceeds(&self, has: &Capabilities) -> Option<String> {
         let threads = self.workgroup_threads();
         let is_too_long = self.workgroup.iter().zip(&has.max_workgroup).any(|(asked, limit)| asked > limit);
         if threads == 0 || threads > u64::from(has.max_workgroup_threads) || is_too_long {
             return Some(format!(
-                "a workgroup of {:?} asked for, at most {:?} and {} threads in all here",
+                "a workgroup of {:?}, and the device allows {:?} and {} threads in total",
                 self.workgroup, has.max_workgroup, has.max_workgroup_threads
             ));
         }
         let (asked, limit) = (self.shared_bytes, has.max_shared_bytes);
-        (asked > limit).then(|| format!("{asked} bytes of shared memory asked for, at most {limit} here"))
+        (asked > limit).then(|| format!("{asked} bytes of shared memory, and the device allows {limit}"))
     }
 
     /// The WGSL body for a device with these features.
@@ -366,7 +366,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Which body was compiled: `CUDA C`, `WGSL`, `WGSL with INT64`, `Rust`.
+    /// The body that was compiled: `CUDA C`, `WGSL`, `WGSL with INT64`, `Rust`.
     pub fn body(&self) -> &str {
         self.inner.body()
     }
@@ -376,38 +376,41 @@ impl Program {
         &self.kernel
     }
 
-    /// Fixes the buffers that the kernel works on, in the order of their declaration. The result can be
-    /// launched any number of times at no further cost.
+    /// Binds buffers to the kernel, in the order of their declaration. The result can be launched any number of times.
     ///
-    /// The buffers may be slices of one buffer. Fails when a buffer's number, element type, size or place does not fit, and
-    /// when two slices overlap and the kernel writes to one of them: that would be a data race on every kind of device.
-    /// Through wgpu, a slice that the kernel only reads is copied before every launch where the kernel writes to another
-    /// slice of the same buffer; declare it with [`Kernel::writes`] to have it used in place.
+    /// The buffers may be slices of one buffer. Fails if the number, element type, size or alignment of the buffers does
+    /// not fit, and if two slices overlap and the kernel writes to one of them, which would be a data race. On wgpu, a
+    /// slice that the kernel only reads is copied before every launch if the kernel writes to another slice of the same
+    /// buffer; declare it with [`Kernel::writes`] to use it in place.
     pub fn bind(&self, arguments: &[Argument]) -> Result<BoundKernel> {
         let kernel = &*self.kernel;
         let refuse = |detail: String| {
             Err(Error::unsupported(&self.device, format!("binding kernel `{}`", kernel.name), detail))
         };
         if arguments.len() != kernel.bindings.len() {
-            return refuse(format!("{} buffers declared, {} given", kernel.bindings.len(), arguments.len()));
+            return refuse(format!(
+                "{} buffers are declared and {} given",
+                kernel.bindings.len(),
+                arguments.len()
+            ));
         }
         for (index, (argument, binding)) in arguments.iter().zip(&kernel.bindings).enumerate() {
             if argument.element != binding.element {
                 return refuse(format!(
-                    "buffer {index} is declared as {}, given as {}",
+                    "buffer {index} is declared as {} and given as {}",
                     binding.element_name, argument.element_name
                 ));
             }
             let (offset, bytes) = (argument.region.offset, argument.region.bytes);
             if bytes > self.max_binding_bytes {
                 return refuse(format!(
-                    "buffer {index} has {bytes} bytes, a kernel can be given {} here: pass it in parts",
+                    "buffer {index} has {bytes} bytes, and the device allows {}: pass it in parts",
                     self.max_binding_bytes
                 ));
             }
             if !offset.is_multiple_of(self.binding_alignment) {
                 return refuse(format!(
-                    "buffer {index} begins at byte {offset}, which must be a multiple of {} here",
+                    "buffer {index} begins at byte {offset}, and the device needs a multiple of {}",
                     self.binding_alignment
                 ));
             }
@@ -416,7 +419,9 @@ impl Program {
                     && (binding.access == Access::ReadWrite || rival.access == Access::ReadWrite)
             };
             if let Some(other) = arguments[..index].iter().zip(&kernel.bindings).position(shared) {
-                return refuse(format!("buffers {other} and {index} overlap, and one is written"));
+                return refuse(format!(
+                    "buffers {other} and {index} overlap, and the kernel writes to one of them"
+                ));
             }
         }
         let regions: Vec<_> = arguments.iter().map(|argument| argument.region.clone()).collect();
@@ -432,11 +437,11 @@ pub struct BoundKernel {
 }
 
 impl BoundKernel {
-    /// The same kernel and buffers with another size of the workgroup and of the dynamic shared memory than the kernel
-    /// declares. Neither the kernel is compiled again, nor the buffers are bound again.
+    /// Returns the same kernel and buffers with another workgroup size and size of the dynamic shared memory. Nothing is
+    /// compiled or bound again.
     ///
-    /// Fails with `Unsupported` where the sizes are more than the device, or the kernel's registers, allow; and through
-    /// wgpu, where WGSL fixes both: there, give a [`Module`](crate::Module) a constant for an `override`.
+    /// Fails with `Unsupported` if the device, or the kernel's registers, do not allow the sizes; and on wgpu, because
+    /// WGSL fixes both: there, give a [`Module`](crate::Module) a constant for an `override`.
     ///
     /// ```
     /// use evener_device::{Device, Kernel};
@@ -458,13 +463,13 @@ impl BoundKernel {
         Ok(BoundKernel { inner: self.inner.with_workgroup(&kernel)?, kernel: Arc::new(kernel) })
     }
 
-    /// The number of workgroups that a compute unit runs at once, by the registers and the shared memory that they take.
-    /// Nothing where the device does not tell, as all but CUDA devices.
+    /// The number of workgroups that a compute unit runs at once, limited by their registers and shared memory; `None` on
+    /// devices other than CUDA.
     pub fn occupancy(&self) -> Result<Option<u32>> {
         self.inner.occupancy()
     }
 
-    /// The kernel that it was compiled from, with the sizes that it is launched with.
+    /// The kernel that it was compiled from, with the sizes of this launch.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
     }

@@ -1,4 +1,4 @@
-//! What a kernel's Rust body sees of a launch.
+//! The arguments of a kernel's Rust body.
 
 use bytemuck::{AnyBitPattern, Pod};
 
@@ -6,8 +6,8 @@ use crate::kernel::BoxError;
 
 /// One launch, as the Rust body of a kernel sees it.
 ///
-/// Slices of buffers that the kernel writes are exclusive, so safe Rust, rayon's `par_chunks_mut` included,
-/// is all that a body needs.
+/// Slices of buffers that the kernel writes are exclusive, so a body needs only safe Rust and may use rayon's
+/// `par_chunks_mut`.
 #[derive(Debug)]
 pub struct Launch<'a> {
     pub(crate) groups: [u32; 3],
@@ -21,34 +21,34 @@ pub struct Launch<'a> {
 pub(crate) enum Slot<'a> {
     Read(&'a [u8]),
     Write(&'a mut [u8]),
-    /// Already handed to the body.
+    /// The body has taken it.
     Taken,
 }
 
 impl<'a> Launch<'a> {
-    /// How many workgroups were launched.
+    /// The number of workgroups in each dimension.
     pub fn groups(&self) -> [u32; 3] {
         self.groups
     }
 
-    /// The workgroup's size that the kernel declares.
+    /// The workgroup size that the kernel declares.
     pub fn workgroup(&self) -> [u32; 3] {
         self.workgroup
     }
 
-    /// How many threads the same launch has on a GPU.
+    /// The number of threads that the same launch has on a GPU.
     pub fn threads(&self) -> u64 {
         let count = |extent: [u32; 3]| extent.into_iter().map(u64::from).product::<u64>();
         count(self.groups).saturating_mul(count(self.workgroup))
     }
 
-    /// The parameters. Fails when `P` is not of the declared size.
+    /// The parameters. Fails if `P` does not have the declared size.
     pub fn params<P: AnyBitPattern>(&self) -> Result<P, BoxError> {
         bytemuck::try_pod_read_unaligned(self.params)
-            .map_err(|why| format!("{} bytes of parameters: {why}", self.params.len()).into())
+            .map_err(|why| format!("the launch has {} bytes of parameters: {why}", self.params.len()).into())
     }
 
-    /// A buffer that the kernel reads, or the present contents of one that it writes.
+    /// Returns a buffer that the kernel reads, or the current contents of one that it writes.
     pub fn read<T: Pod>(&mut self, index: usize) -> Result<&'a [T], BoxError> {
         let slot = self.take(index)?;
         let bytes: &'a [u8] = match slot {
@@ -62,21 +62,24 @@ impl<'a> Launch<'a> {
         bytemuck::try_cast_slice(bytes).map_err(|why| format!("buffer {index}: {why}").into())
     }
 
-    /// A buffer that the kernel writes. Each can be taken once.
+    /// Returns a buffer that the kernel writes. Each one can be taken once.
     pub fn write<T: Pod>(&mut self, index: usize) -> Result<&'a mut [T], BoxError> {
         match self.take(index)? {
             Slot::Write(bytes) => {
                 bytemuck::try_cast_slice_mut(bytes).map_err(|why| format!("buffer {index}: {why}").into())
             }
-            _ => Err(format!("buffer {index} is declared as read only").into()),
+            _ => Err(format!("buffer {index} is declared with `reads`: declare it with `writes`").into()),
         }
     }
 
     fn take(&mut self, index: usize) -> Result<Slot<'a>, BoxError> {
         let count = self.buffers.len();
-        let slot = self.buffers.get_mut(index).ok_or_else(|| format!("buffer {index} of {count}"))?;
+        let slot = self
+            .buffers
+            .get_mut(index)
+            .ok_or_else(|| format!("there is no buffer {index}: the kernel declares {count}"))?;
         match std::mem::replace(slot, Slot::Taken) {
-            Slot::Taken => Err(format!("buffer {index} was taken before in this launch").into()),
+            Slot::Taken => Err(format!("buffer {index} was already taken in this launch").into()),
             slot => Ok(slot),
         }
     }

@@ -1,26 +1,25 @@
-//! What is there, how strong is it, and how does code run on it?
+//! Devices of a machine: what is there, how fast is it, and how does code run on it?
 //!
-//! The ground floor of Evener: it finds the compute devices of a machine, describes and measures them,
-//! splits them into partitions, and runs kernels on all of them through one interface.
+//! This crate finds the compute devices of a machine, describes and measures them, splits them into partitions, and runs
+//! kernels on all of them through one interface.
 //!
 //! # Cargo features
 //!
-//! Both are on by default, and either can be left out with all that it depends on. Without them the processor is the only
-//! device.
+//! Both are enabled by default. Without them the processor is the only device.
 //!
-//! - `cuda`: NVIDIA cards through the CUDA driver, which is opened at run time.
+//! - `cuda`: NVIDIA cards through the CUDA driver, which is loaded at run time.
 //! - `wgpu`: GPUs through Vulkan, Metal, Direct3D 12 or OpenGL.
 
-// Back ends share more than each needs, and the processor needs little of it.
+// The back ends share code that the processor alone does not use.
 #![cfg_attr(not(all(feature = "cuda", feature = "wgpu")), allow(dead_code))]
 
 mod any_buffer;
 pub mod backend;
 mod buffer;
-mod cache;
 mod describe;
 mod device;
 mod discover;
+mod disk_cache;
 mod dtype;
 mod error;
 #[cfg(test)]
@@ -38,9 +37,9 @@ mod stream;
 mod telemetry;
 pub mod testing;
 
-/// CUDA C without a card, and CUDA devices for other libraries in the process.
+/// Compiling CUDA C without a card, and the primary context of a CUDA device for other libraries in the process.
 pub mod cuda {
-    pub use crate::backend::cuda::guest::{Context, Entered};
+    pub use crate::backend::cuda::primary_context::{ContextGuard, PrimaryContext};
     #[cfg(feature = "cuda")]
     pub use crate::backend::cuda::{compile_for, compile_kernel};
 }
@@ -49,19 +48,22 @@ pub use any_buffer::AnyBuffer;
 #[doc(hidden)]
 pub use backend::copy::copy_with;
 #[cfg(feature = "wgpu")]
+#[doc(hidden)]
+pub use backend::wgpu::check_wgsl;
+#[cfg(feature = "wgpu")]
 pub use backend::wgpu::wgpu_features;
 pub use backend::{Direction, MemoryUsage, copy::copy_parallel, dlpack};
 pub use buffer::{Argument, Buffer, HostBuffer, SharedBuffer, StagingBuffer};
-pub use cache::{CACHE_VARIABLE, folder as cache_folder, write as write_whole};
 pub use describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features};
 pub use device::Device;
 pub use discover::{Absent, Inventory};
+pub use disk_cache::{CACHE_VARIABLE, folder as cache_folder, write_atomically};
 pub use dtype::{DType, UnknownDType, WithDType};
-pub use error::{Error, Result, Severity};
+pub use error::{Error, Result, Severity, SharedError};
 pub use graph::{Graph, GraphRecorder};
 pub use kernel::{Access, Binding, BoundKernel, BoxError, Extent, Kernel, Program};
 pub use launch::Launch;
-pub use measure::{Rates, known_rates, measure, remember_rates};
+pub use measure::{Rates, load_rates, measure, save_rates};
 pub use module::Module;
 pub use score::{ApiPoints, KindPoints, Score, ScoreTable, SizePoints, Weights};
 pub use select::{DEVICES_VARIABLE, selection_from_environment};

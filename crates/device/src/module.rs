@@ -1,13 +1,13 @@
-//! Modules: source code with several entry points, and what it is compiled with.
+//! Modules: source code with several entry points, and its constants, headers and compiler options.
 
 use std::{borrow::Cow, sync::Arc};
 
 use crate::{describe::Features, kernel::Kernel};
 
-/// Source code with several entry points, in CUDA C and in WGSL, and what it is compiled with.
+/// Source code with several entry points, in CUDA C and in WGSL, with its constants, headers and compiler options.
 ///
-/// A device compiles a module once for all kernels of it. What a constant is called is the same in both languages: a macro
-/// in CUDA C, an `override` in WGSL. Rust bodies are given to the kernels.
+/// A device compiles a module once for all of its kernels. A constant has the same name in both languages: it is a macro
+/// in CUDA C and an `override` in WGSL. Rust bodies are set on the kernels.
 ///
 /// ```
 /// use evener_device::{Device, Module};
@@ -20,7 +20,7 @@ use crate::{describe::Features, kernel::Kernel};
 ///      @compute @workgroup_size(64)
 ///      fn add(@builtin(global_invocation_id) id: vec3<u32>) { data[id.x] += FACTOR; }",
 /// );
-/// // SAFETY: both kernels are launched with a thread an element.
+/// // SAFETY: both kernels are launched with one thread per element.
 /// let module = unsafe { module.cuda(
 ///     r#"#define I blockIdx.x * blockDim.x + threadIdx.x
 ///        extern "C" __global__ void multiply(unsigned *data) { data[I] *= FACTOR; }
@@ -48,15 +48,15 @@ pub struct Module {
 }
 
 impl Module {
-    /// A module without source yet.
+    /// Creates a module without source.
     pub fn new() -> Self {
         Module::default()
     }
 
-    /// Gives the source for CUDA devices.
+    /// Sets the source for CUDA devices.
     ///
     /// # Safety
-    /// As for [`Kernel::cuda`], for every kernel of this module and with all that the module is compiled with.
+    /// As for [`Kernel::cuda`], for every kernel of this module and with its constants, headers and options.
     ///
     /// ```compile_fail,E0133
     /// use evener_device::Module;
@@ -69,21 +69,21 @@ impl Module {
         self
     }
 
-    /// Gives the source for devices driven through wgpu that needs no feature.
+    /// Sets the source for devices driven through wgpu, without optional features.
     pub fn wgsl(self, source: impl Into<Cow<'static, str>>) -> Self {
         self.wgsl_with(Features::empty(), source)
     }
 
-    /// Gives a source for devices driven through wgpu that have these features, as [`Kernel::wgsl_with`] does.
+    /// Adds a source for devices driven through wgpu that have these features, as [`Kernel::wgsl_with`] does.
     pub fn wgsl_with(mut self, needs: Features, source: impl Into<Cow<'static, str>>) -> Self {
         self.wgsl.push((needs, source.into(), true));
         self
     }
 
-    /// Gives a source as [`wgsl_with`](Module::wgsl_with) does, compiled without run-time checks.
+    /// Adds a source as [`wgsl_with`](Module::wgsl_with) does, compiled without run-time checks.
     ///
     /// # Safety
-    /// As for [`Kernel::wgsl_unchecked`], for every kernel of this module and with all that the module is compiled with.
+    /// As for [`Kernel::wgsl_unchecked`], for every kernel of this module and with its constants.
     ///
     /// ```compile_fail,E0133
     /// use evener_device::{Features, Module};
@@ -96,34 +96,34 @@ impl Module {
         self
     }
 
-    /// Gives a constant's value: a macro of this name in CUDA C, and the value of an `override` of this name in WGSL,
-    /// which may be a workgroup's size or the length of an array in `var<workgroup>`. A WGSL source that has no such
-    /// `override` is compiled without it.
+    /// Sets a constant: a macro of this name in CUDA C, and the value of an `override` of this name in WGSL, which may be
+    /// a workgroup size or the length of an array in `var<workgroup>`. A WGSL source without such an `override` ignores
+    /// it.
     pub fn constant(mut self, name: impl Into<String>, value: impl Into<f64>) -> Self {
         self.constants.push((name.into(), value.into()));
         self
     }
 
-    /// Defines a macro for CUDA C alone, with any text.
+    /// Defines a macro for CUDA C only, with any text.
     pub fn define(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
         self.defines.push((name.into(), text.into()));
         self
     }
 
-    /// Gives a header for CUDA C: `#include "name"` stands for this text.
+    /// Adds a header for CUDA C: `#include "name"` includes this text.
     pub fn include(mut self, name: impl Into<String>, text: impl Into<Cow<'static, str>>) -> Self {
         self.headers.push((name.into(), text.into()));
         self
     }
 
-    /// Gives an option to the compiler of CUDA C (NVRTC), such as `--maxrregcount=64`. Binaries are not kept on disk
-    /// where an option names headers outside of the module (`--include-path`), which may change.
+    /// Adds an option of the CUDA C compiler (NVRTC), such as `--maxrregcount=64`. Binaries are not cached on disk if an
+    /// option names headers outside of the module (`--include-path`), which may change.
     pub fn option(mut self, option: impl Into<String>) -> Self {
         self.options.push(option.into());
         self
     }
 
-    /// A kernel whose bodies in CUDA C and WGSL are the module's. The name is that of the entry point.
+    /// Returns a kernel whose CUDA C and WGSL bodies are the module's. `entry` is the name of the entry point.
     pub fn kernel(&self, entry: impl Into<Cow<'static, str>>) -> Kernel {
         let mut kernel = Kernel::new(entry);
         kernel.cuda = self.cuda.as_ref().map(|text| {
@@ -146,9 +146,9 @@ impl Module {
     }
 }
 
-/// A number as CUDA C writes it.
+/// Formats a number for CUDA C.
 fn in_c(value: f64) -> String {
-    // Beyond this, not every integer is a number of this type.
+    // Larger integers are not all exact in an `f64`.
     const EXACT: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
     if value.fract() == 0.0 && value.abs() < EXACT {
         format!("{}", value as i64)
@@ -157,7 +157,7 @@ fn in_c(value: f64) -> String {
     }
 }
 
-/// CUDA C, and what it is compiled with.
+/// CUDA C, with its macros, headers and compiler options.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CudaSource {
     pub(crate) text: Cow<'static, str>,
@@ -167,24 +167,24 @@ pub(crate) struct CudaSource {
 }
 
 impl CudaSource {
-    /// Text alone.
+    /// A source without macros, headers or options.
     pub(crate) fn plain(text: impl Into<Cow<'static, str>>) -> Self {
         CudaSource { text: text.into(), ..CudaSource::default() }
     }
 
-    /// The options for the compiler.
+    /// Returns the compiler options.
     pub(crate) fn options(&self) -> impl Iterator<Item = String> {
         let define = |(name, text): &(String, String)| format!("--define-macro={name}={text}");
         self.defines.iter().map(define).chain(self.options.iter().cloned())
     }
 
-    /// Whether nothing outside of this goes into the binary.
+    /// Whether the binary depends on nothing outside of this source.
     pub(crate) fn is_self_contained(&self) -> bool {
         const OUTSIDE: [&str; 4] = ["-I", "--include-path", "-include", "--pre-include"];
         !self.options.iter().any(|option| OUTSIDE.iter().any(|outside| option.starts_with(outside)))
     }
 
-    /// Puts everything that goes into the binary into a hash, so that no two different sources give the same.
+    /// Hashes everything that the binary depends on, so that different sources have different hashes.
     pub(crate) fn hash(&self, hasher: &mut blake3::Hasher) {
         let mut part = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
@@ -207,7 +207,7 @@ impl CudaSource {
 pub(crate) struct WgslBody {
     pub(crate) needs: Features,
     pub(crate) source: Cow<'static, str>,
-    /// Whether the run-time checks are compiled in: indices, divisors, loops that never end.
+    /// Whether run-time checks are compiled in: of indices, divisors and endless loops.
     pub(crate) is_checked: bool,
     /// Values of `override` declarations.
     pub(crate) constants: Vec<(String, f64)>,
@@ -250,7 +250,7 @@ mod test {
     }
 
     #[test]
-    fn headers_from_elsewhere_are_noticed() {
+    fn headers_outside_of_the_module_are_detected() {
         let with = |option: &str| CudaSource { options: vec![option.into()], ..CudaSource::default() };
         assert!(with("--maxrregcount=64").is_self_contained());
         assert!(!with("-I/usr/include").is_self_contained());

@@ -1,5 +1,4 @@
-//! How strong a device probably is, from its description alone. Measured rates say more; this is for the
-//! time before anything was measured.
+//! Static scores: a device's estimated speed from its description alone, for use before its rates are measured.
 
 use std::path::Path;
 
@@ -7,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     describe::{Api, Description, DeviceKind},
-    error::{Error, Result},
+    error::{Error, Result, SharedError},
 };
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -15,14 +14,13 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// A device's static score, from 0 to 100 with the default table.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Score {
-    /// The weighted mean of the points of what is known.
+    /// The weighted mean of the known points.
     pub points: f64,
-    /// Whether something that should count is unknown, and the rest was weighted up in its place.
+    /// Whether a weighted property is unknown, so that the score rests on the others.
     pub estimate: bool,
 }
 
-/// What counts how much in a static score. Replace it, or part of it, to say what matters to you:
-/// in a JSON file, whatever is left out keeps its default value.
+/// The weights and points of the static score. In a JSON file, values that are left out keep their defaults.
 ///
 /// ```
 /// # use evener_device::ScoreTable;
@@ -33,7 +31,7 @@ pub struct Score {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScoreTable {
-    /// How much each part counts.
+    /// The weight of each property.
     pub weights: Weights,
     /// Points for the kind of hardware.
     pub kind: KindPoints,
@@ -43,7 +41,7 @@ pub struct ScoreTable {
     pub size: SizePoints,
 }
 
-/// How much each part of a score counts. They need not add up to one: only their proportions matter.
+/// The weight of each property. Only the proportions matter: they need not add up to one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Weights {
@@ -100,45 +98,47 @@ impl Default for ApiPoints {
     }
 }
 
-/// Points for the memory and the compute units, which grow with them up to a limit.
+/// Points for the memory and the compute units, which are proportional to them up to a maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SizePoints {
-    /// Points a GiB of memory.
+    /// Points per GiB of memory.
     pub per_gib: f64,
-    /// So many compute units are a point.
+    /// Number of compute units per point.
     pub units_per_point: f64,
-    /// Neither earns more points than this.
-    pub most: f64,
+    /// Maximum points of each.
+    #[serde(alias = "most")]
+    pub max: f64,
 }
 
 impl Default for SizePoints {
     fn default() -> Self {
-        SizePoints { per_gib: 10.0, units_per_point: 20.0, most: 100.0 }
+        SizePoints { per_gib: 10.0, units_per_point: 20.0, max: 100.0 }
     }
 }
 
 impl ScoreTable {
-    /// Reads a table from JSON. Fails with a sentence where it is not JSON, names something that does not
-    /// count, or holds numbers that cannot make a score.
+    /// Reads a table from JSON. Fails with a message if the text is not JSON, has an unknown name, or has numbers that
+    /// make no score.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let table: ScoreTable = serde_json::from_str(text).map_err(|why| why.to_string())?;
         table.check()?;
         Ok(table)
     }
 
-    /// Reads a table from a JSON file. Fails where the file cannot be read or is not a score table.
+    /// Reads a table from a JSON file. Fails if the file cannot be read or is not a score table.
     pub fn from_file(path: &Path) -> Result<Self> {
-        let fail = |detail| Error::File { path: path.display().to_string(), detail };
-        let text = std::fs::read_to_string(path).map_err(|why| fail(why.to_string()))?;
-        ScoreTable::from_json(&text).map_err(|why| fail(format!("not a score table: {why}")))
+        let fail = |detail, source| Error::File { path: path.display().to_string(), detail, source };
+        let text = std::fs::read_to_string(path)
+            .map_err(|why| fail(why.to_string(), Some(SharedError::new(why))))?;
+        ScoreTable::from_json(&text).map_err(|why| fail(format!("not a score table: {why}"), None))
     }
 
-    /// A device's score. What is unknown about it is left out, never made up, and the score is then an
-    /// estimate; it is 0 where nothing that counts is known.
+    /// Returns a device's score. Unknown properties are left out, and the score is then an estimate; it is 0 if no
+    /// weighted property is known.
     pub fn score(&self, device: &Description) -> Score {
         let Weights { kind, api, memory, units } = self.weights;
-        let capped = |points: f64| points.min(self.size.most);
+        let capped = |points: f64| points.min(self.size.max);
         let parts = [
             (kind, Some(self.kind_points(device.kind))),
             (api, Some(self.api_points(device.api))),
@@ -178,12 +178,12 @@ impl ScoreTable {
         }
     }
 
-    /// Shares follow scores, and a negative or endless share means nothing.
+    /// Checks that the numbers make a score: a device's share of work follows it, so it must be finite and not negative.
     fn check(&self) -> Result<(), String> {
         let Weights { kind, api, memory, units } = self.weights;
         let KindPoints { discrete, integrated, r#virtual, software, cpu } = self.kind;
         let ApiPoints { cuda, dx12, vulkan, metal, other } = self.api;
-        let SizePoints { per_gib, units_per_point, most } = self.size;
+        let SizePoints { per_gib, units_per_point, max } = self.size;
         let numbers = [
             ("weights.kind", kind),
             ("weights.api", api),
@@ -201,16 +201,16 @@ impl ScoreTable {
             ("api.other", other),
             ("size.per_gib", per_gib),
             ("size.units_per_point", units_per_point),
-            ("size.most", most),
+            ("size.max", max),
         ];
         if let Some((name, number)) = numbers.into_iter().find(|(_, n)| !n.is_finite() || *n < 0.0) {
             return Err(format!("{name} is {number}: it must be 0 or more"));
         }
         if units_per_point == 0.0 {
-            return Err("size.units_per_point is 0: it must be more".into());
+            return Err("size.units_per_point is 0: it must be above 0".into());
         }
         if kind + api + memory + units == 0.0 {
-            return Err("every weight is 0: at least one part must count".into());
+            return Err("every weight is 0: at least one must be above 0".into());
         }
         Ok(())
     }
@@ -249,7 +249,7 @@ mod test {
     }
 
     #[test]
-    fn what_is_unknown_is_left_out_and_the_score_is_an_estimate() {
+    fn unknown_properties_are_left_out_and_the_score_is_an_estimate() {
         check(DeviceKind::Discrete, Api::Vulkan, Some(5), None, (40.0 + 18.0 + 10.0) / 0.8, true);
         check(DeviceKind::Discrete, Api::Vulkan, None, Some(100), (40.0 + 18.0 + 1.0) / 0.8, true);
         check(DeviceKind::Integrated, Api::Vulkan, None, None, (20.0 + 18.0) / 0.6, true);
@@ -268,7 +268,7 @@ mod test {
     }
 
     #[test]
-    fn a_table_survives_being_written_and_read() {
+    fn a_table_survives_a_round_trip_through_json() {
         let text = serde_json::to_string(&ScoreTable::default()).unwrap();
         assert_eq!(ScoreTable::from_json(&text).unwrap(), ScoreTable::default());
     }

@@ -1,4 +1,4 @@
-//! A time as a number of seconds, for `#[serde(with = "…")]`.
+//! A duration as a number of seconds, for `#[serde(with = "…")]`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::
     to.serialize_f64(duration.as_secs_f64())
 }
 
-/// Reads them. Fails where they are no time: negative, or more than a time can be.
+/// Reads the seconds. Fails if they are negative or too many for a `Duration`.
 pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(serde::de::Error::custom)
 }

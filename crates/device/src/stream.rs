@@ -1,4 +1,4 @@
-//! Streams: operations that run in order on one device while the host goes on.
+//! Streams: operations that run in order on one device, asynchronously to the host.
 
 use std::{
     any::type_name,
@@ -21,39 +21,39 @@ use crate::{
     kernel::{BoundKernel, Extent},
 };
 
-/// A slice that is uploaded is copied through staging memory in pieces of this size, so that the copy
-/// into staging memory and the copy to the device overlap.
+/// Size of the pieces in which a slice is copied through staging memory, so that the copy into staging memory and the
+/// copy to the device overlap.
 const PIECE_BYTES: usize = StagingBuffer::<u8>::PIECE_BYTES;
 
 /// Maximum number of pieces in flight before the host waits for the oldest.
 const PIECES_IN_FLIGHT: usize = 4;
 
-/// Downloads up to this size go to host memory of their own; longer ones come through staging memory in pieces.
+/// Downloads of at most this many bytes use host memory of their own; longer ones go through staging memory in pieces.
 const DIRECT_DOWNLOAD_BYTES: u64 = 64 << 20;
 
-/// Pieces of a download in flight, each with the number of its first element.
-type Coming<T> = VecDeque<(usize, Transfer<T>)>;
+/// Pieces of a download in flight, each with the index of its first element.
+type PendingPieces<T> = VecDeque<(usize, Transfer<T>)>;
 
-/// Waits for the oldest piece in flight, copies it to where it belongs, and gives its host memory for the next one.
+/// Waits for the oldest piece in flight, copies it into `arrived`, and returns its host memory for reuse.
 fn take_oldest<T: Pod>(
-    coming: &mut Coming<T>,
+    pending: &mut PendingPieces<T>,
     arrived: &mut [T],
     timeout: Option<Duration>,
 ) -> Result<Option<HostBuffer<T>>> {
-    let Some((first, transfer)) = coming.pop_front() else { return Ok(None) };
+    let Some((first, transfer)) = pending.pop_front() else { return Ok(None) };
     let host = transfer.finish(timeout)?;
     let to = &mut arrived[first..];
-    // The last piece may be shorter than the host memory that it came through.
+    // The last piece may be shorter than its host memory.
     let len = host.as_slice().len().min(to.len());
     copy_parallel(&host.as_slice()[..len], &mut to[..len]);
     Ok(Some(host))
 }
 
-/// A sequence of operations that run in order on one device while the host goes on.
+/// Operations that run in order on one device, asynchronously to the host.
 ///
-/// An error that an operation meets on the device is returned by a later call, at the latest by
-/// [`wait`](Stream::wait). Operations of different streams of a device may overlap: copies hide behind
-/// compute when chunks alternate between two streams.
+/// An error of an operation on the device is returned by a later call, at the latest by [`wait`](Stream::wait).
+/// Operations of different streams of a device may overlap: copies hide behind compute if chunks alternate between two
+/// streams.
 #[derive(Debug)]
 pub struct Stream {
     inner: Box<dyn StreamBackend>,
@@ -71,10 +71,10 @@ impl Stream {
         &self.device
     }
 
-    /// Copies elements to the beginning of a buffer. Returns as soon as the elements may change again;
-    /// for the last word in speed, fill a [`HostBuffer`] and use [`upload_host`](Stream::upload_host).
+    /// Copies elements to the beginning of a buffer. Returns as soon as the elements may change again. For the full rate
+    /// of the bus, fill a [`HostBuffer`] and use [`upload_host`](Stream::upload_host).
     pub fn upload<T: Pod>(&mut self, elements: &[T], to: &Buffer<T>) -> Result<()> {
-        self.check_room("upload", elements.len(), to)?;
+        self.check_capacity("upload", elements.len(), to)?;
         let bytes: &[u8] = bytemuck::cast_slice(elements);
         self.check_copy("upload", to.region(), bytes.len() as u64)?;
         let mut pieces: VecDeque<Arc<dyn backend::Event>> = VecDeque::new();
@@ -95,28 +95,27 @@ impl Stream {
         Ok(())
     }
 
-    /// Copies host memory to the beginning of a buffer. The host memory comes back from the transfer when
-    /// the copy has ended.
+    /// Copies host memory to the beginning of a buffer. The transfer returns the host memory when the copy has finished.
     pub fn upload_host<T: Pod>(&mut self, from: HostBuffer<T>, to: &Buffer<T>) -> Result<Transfer<T>> {
         let all = from.memory.bytes().len() / size_of::<T>().max(1);
-        self.upload_first(from, all, to)
+        self.upload_host_prefix(from, all, to)
     }
 
-    /// Copies the first so many elements of host memory to the beginning of a buffer, as
-    /// [`upload_host`](Stream::upload_host) does all of them.
-    pub fn upload_first<T: Pod>(
+    /// Copies the first `count` elements of host memory to the beginning of a buffer, as
+    /// [`upload_host`](Stream::upload_host) copies all of them.
+    pub fn upload_host_prefix<T: Pod>(
         &mut self,
         mut from: HostBuffer<T>,
         count: usize,
         to: &Buffer<T>,
     ) -> Result<Transfer<T>> {
         let bytes = size_in_bytes::<T>(&self.device, "upload", count)?;
-        let there = from.memory.bytes().len() as u64;
-        if bytes > there {
-            let detail = format!("{bytes} bytes of host memory of {there}");
+        let available = from.memory.bytes().len() as u64;
+        if bytes > available {
+            let detail = format!("{bytes} bytes, and the host memory has {available}");
             return Err(Error::unsupported(&self.device, "upload", detail));
         }
-        self.check_room("upload", count, to)?;
+        self.check_capacity("upload", count, to)?;
         self.check_copy("upload", to.region(), bytes)?;
         if bytes > 0 {
             self.inner.upload(&mut *from.memory, 0..bytes, &sub_region(to.region(), 0, bytes))?;
@@ -124,11 +123,12 @@ impl Stream {
         Ok(Transfer { host: from, event: self.inner.record_event()? })
     }
 
-    /// Copies the first so many elements to the beginning of a buffer through staging memory, which comes back when the
-    /// copies have ended. `fill` writes them, piece by piece: it is given the numbers of a piece's elements and the memory
-    /// for them, and may queue operations before the copy of that piece. A piece goes up while the next one is written.
+    /// Copies `count` elements to the beginning of a buffer through staging memory, which the upload returns when the
+    /// copies have finished. `fill` writes the elements piece by piece: it gets the indices of a piece's elements and the
+    /// memory for them, and may queue operations before the copy of that piece. One piece is copied while the next is
+    /// written.
     ///
-    /// An error of `fill` is returned as it is; what was copied until then is in the buffer.
+    /// An error of `fill` is returned unchanged; the pieces before it are in the buffer.
     ///
     /// ```
     /// use evener_device::{Device, copy_parallel};
@@ -152,10 +152,10 @@ impl Stream {
         mut fill: impl FnMut(&mut Stream, Range<usize>, &mut [T]) -> Result<()>,
     ) -> Result<StagedUpload<T>> {
         if count > through.len() {
-            let detail = format!("{count} elements through staging memory for {}", through.len());
+            let detail = format!("{count} elements, and the staging memory has {}", through.len());
             return Err(Error::unsupported(&self.device, "upload", detail));
         }
-        self.check_room("upload", count, to)?;
+        self.check_capacity("upload", count, to)?;
         let element = size_of::<T>() as u64;
         self.check_copy("upload", to.region(), size_in_bytes::<T>(&self.device, "upload", count)?)?;
         let mut first = 0;
@@ -175,25 +175,25 @@ impl Stream {
         Ok(StagedUpload { through, event: self.inner.record_event()? })
     }
 
-    /// Copies some elements of shared host memory to the beginning of a buffer. Fails when they reach past the end.
+    /// Copies some elements of shared host memory to the beginning of a buffer. Fails if the range is out of bounds.
     pub fn upload_shared<T: Pod>(
         &mut self,
         from: &SharedBuffer<T>,
         range: Range<usize>,
         to: &Buffer<T>,
     ) -> Result<()> {
-        let there = from.as_slice().len();
+        let len = from.as_slice().len();
         let Some(elements) = from.as_slice().get(range.clone()) else {
-            let detail = format!("elements {range:?} of shared memory of {there}");
+            let detail = format!("elements {range:?} are out of bounds: the shared memory has {len}");
             return Err(Error::unsupported(&self.device, "upload", detail));
         };
-        self.check_room("upload", elements.len(), to)?;
+        self.check_capacity("upload", elements.len(), to)?;
         let element = size_of::<T>() as u64;
         let bytes = elements.len() as u64 * element;
         self.check_copy("upload", to.region(), bytes)?;
         let first = from.bytes.start as u64;
-        let places = first + range.start as u64 * element..first + range.end as u64 * element;
-        match self.inner.upload_shared(&from.memory, places, &sub_region(to.region(), 0, bytes))? {
+        let byte_range = first + range.start as u64 * element..first + range.end as u64 * element;
+        match self.inner.upload_shared(&from.memory, byte_range, &sub_region(to.region(), 0, bytes))? {
             true => Ok(()),
             false => self.upload(elements, to),
         }
@@ -201,24 +201,24 @@ impl Stream {
 
     /// Begins to copy a buffer to the host.
     ///
-    /// Up to 64 MiB the call returns at once. A longer buffer comes through a bounded amount of staging memory, because the
-    /// system cannot swap out the memory that a device copies to: the call returns when all but the last pieces have
-    /// arrived, and so waits for everything that was queued before. To have a long download in flight, or to limit the
-    /// time of a wait, use [`download_host`](Stream::download_host) with a host buffer of your own.
+    /// Up to 64 MiB the call returns at once. A longer buffer is copied through a bounded amount of staging memory,
+    /// because the system cannot swap out the memory that a device copies to: the call then returns when all but the last
+    /// pieces have arrived, and so waits for all operations queued before. To have a long download in flight, or to limit
+    /// the wait, use [`download_host`](Stream::download_host) with a host buffer of your own.
     pub fn download<T: Pod>(&mut self, from: &Buffer<T>) -> Result<Download<T>> {
         let device = self.device.clone();
         if from.bytes() > DIRECT_DOWNLOAD_BYTES {
-            let (arrived, coming) = self.download_staged(from)?;
-            return Ok(Download { arrived, coming, device });
+            let (arrived, pending) = self.download_staged(from)?;
+            return Ok(Download { arrived, pending, device });
         }
         let memory = self.backend.allocate_host(from.bytes(), Direction::Download)?;
         let transfer = self.download_host(from, HostBuffer::new(memory, &device)?)?;
-        Ok(Download { arrived: Vec::new(), coming: VecDeque::from([(0, transfer)]), device })
+        Ok(Download { arrived: Vec::new(), pending: VecDeque::from([(0, transfer)]), device })
     }
 
-    /// Copies a buffer to ordinary memory through staging memory, piece by piece. Returns the elements, of which the
-    /// pieces in flight, with their first elements, are still to be filled in.
-    fn download_staged<T: Pod>(&mut self, from: &Buffer<T>) -> Result<(Vec<T>, Coming<T>)> {
+    /// Copies a buffer to ordinary memory through staging memory, piece by piece. Returns the elements, and the pieces in
+    /// flight, which are not yet among them.
+    fn download_staged<T: Pod>(&mut self, from: &Buffer<T>) -> Result<(Vec<T>, PendingPieces<T>)> {
         let len = from.len();
         let mut arrived: Vec<T> =
             bytemuck::allocation::try_zeroed_vec(len).map_err(|()| Error::OutOfMemory {
@@ -226,14 +226,14 @@ impl Stream {
                 operation: "download".into(),
                 requested: from.bytes(),
                 available: None,
-                detail: "the machine's memory".into(),
+                detail: "limited by the machine's memory".into(),
             })?;
         let piece_len = 4 * StagingBuffer::<T>::PIECE_LEN;
-        let mut coming = VecDeque::with_capacity(PIECES_IN_FLIGHT);
+        let mut pending = VecDeque::with_capacity(PIECES_IN_FLIGHT);
         let mut spare = None;
         for first in (0..len).step_by(piece_len) {
-            if coming.len() >= PIECES_IN_FLIGHT {
-                spare = take_oldest(&mut coming, &mut arrived, None)?;
+            if pending.len() >= PIECES_IN_FLIGHT {
+                spare = take_oldest(&mut pending, &mut arrived, None)?;
             }
             let piece = from.slice(first..len.min(first + piece_len))?;
             let host = match spare.take() {
@@ -243,17 +243,17 @@ impl Stream {
                     HostBuffer::new(memory, &self.device)?
                 }
             };
-            coming.push_back((first, self.download_host(&piece, host)?));
+            pending.push_back((first, self.download_host(&piece, host)?));
         }
-        Ok((arrived, coming))
+        Ok((arrived, pending))
     }
 
-    /// Begins to copy a buffer into the beginning of host memory, which comes back from the transfer when
-    /// the copy has ended.
+    /// Begins to copy a buffer to the beginning of host memory. The transfer returns the host memory when the copy has
+    /// finished.
     pub fn download_host<T: Pod>(&mut self, from: &Buffer<T>, mut to: HostBuffer<T>) -> Result<Transfer<T>> {
-        let room = to.memory.bytes().len() as u64;
-        if room < from.bytes() {
-            let detail = format!("{} bytes into host memory of {room}", from.bytes());
+        let capacity = to.memory.bytes().len() as u64;
+        if capacity < from.bytes() {
+            let detail = format!("{} bytes, and the host memory has {capacity}", from.bytes());
             return Err(Error::unsupported(&self.device, "download", detail));
         }
         self.check_copy("download", from.region(), from.bytes())?;
@@ -263,9 +263,10 @@ impl Stream {
         Ok(Transfer { host: to, event: self.inner.record_event()? })
     }
 
-    /// Copies a buffer to the beginning of another on the same device. They may be slices of one buffer that do not overlap.
+    /// Copies a buffer to the beginning of another one on the same device. They may be slices of one buffer that do not
+    /// overlap.
     pub fn copy<T: Pod>(&mut self, from: &Buffer<T>, to: &Buffer<T>) -> Result<()> {
-        self.check_room("copy", from.len(), to)?;
+        self.check_capacity("copy", from.len(), to)?;
         self.check_copy("copy", from.region(), from.bytes())?;
         self.check_copy("copy", to.region(), from.bytes())?;
         if from.is_empty() {
@@ -273,7 +274,11 @@ impl Stream {
         }
         let target = sub_region(to.region(), 0, from.bytes());
         if from.region().overlaps(&target) {
-            return Err(Error::unsupported(&self.device, "copy", "source and target overlap"));
+            return Err(Error::unsupported(
+                &self.device,
+                "copy",
+                "source and target overlap: copy through another buffer",
+            ));
         }
         self.inner.copy(from.region(), &target)
     }
@@ -310,27 +315,27 @@ impl Stream {
         if self.inner.fill(buffer.region(), pattern)? {
             return Ok(());
         }
-        // One piece of staging memory goes up, and is copied from there on the device.
+        // One piece is uploaded, and then copied on the device.
         let piece = StagingBuffer::<T>::PIECE_LEN.min(buffer.len());
         if piece == buffer.len() {
             return self.upload(&vec![element; piece], buffer);
         }
-        let memory = self.backend.allocate((piece * size_of::<T>()) as u64, backend::Contents::Any)?;
+        let memory = self.backend.allocate((piece * size_of::<T>()) as u64, backend::Contents::Uninit)?;
         let block = Buffer::new(memory, self.device.clone());
         self.upload(&vec![element; piece], &block)?;
         for first in (0..buffer.len()).step_by(piece) {
             let target = buffer.slice(first..buffer.len().min(first + piece))?;
             match target.len() == piece {
                 true => self.copy(&block, &target)?,
-                // A device that copies whole words copies the last one to a buffer's end only.
+                // Devices that copy whole words allow an odd length only at a buffer's end.
                 false => self.upload(&vec![element; target.len()], &target)?,
             }
         }
         Ok(())
     }
 
-    /// Runs a kernel. `groups` is the number of workgroups, as one number or three; `params` are what the
-    /// kernel declared, `&()` where it declared none. A launch of no workgroups does nothing.
+    /// Runs a kernel. `groups` is the number of workgroups, as one number or three; `params` is the declared parameter
+    /// struct, or `&()` if there is none. A launch without workgroups does nothing.
     pub fn launch<P: Pod>(
         &mut self,
         bound: &BoundKernel,
@@ -345,7 +350,7 @@ impl Stream {
         }
     }
 
-    /// Whether there is anything to launch. Fails where it is too much, or has other parameters.
+    /// Whether there is anything to launch. Fails if there are too many workgroups, or the parameters have another size.
     #[inline]
     pub(crate) fn check_launch(
         &self,
@@ -361,7 +366,7 @@ impl Stream {
         Ok(!groups.contains(&0))
     }
 
-    /// Records launches, none of which runs yet, so that they can be queued again and again as one operation.
+    /// Records launches without running them, so that they can be queued any number of times as one operation.
     ///
     /// ```
     /// use evener_device::{Device, Kernel};
@@ -393,31 +398,31 @@ impl Stream {
         Ok(Graph { inner: self.inner.record_graph(&launches)?, launches })
     }
 
-    /// Queues recorded launches, in the order in which they were recorded.
+    /// Queues the launches of a graph, in the order in which they were recorded.
     pub fn replay(&mut self, graph: &Graph) -> Result<()> {
         if let Some(inner) = &graph.inner
             && self.inner.replay(inner)?
         {
             return Ok(());
         }
-        let launch = |recorded: &backend::Recorded| {
+        let launch = |recorded: &backend::RecordedLaunch| {
             self.inner.launch(&recorded.bound, recorded.groups, &recorded.params)
         };
         graph.launches.iter().try_for_each(launch)
     }
 
-    /// Runs a kernel over so many workgroups, in as many dimensions as the device needs for them: through wgpu, one
-    /// dimension has 65,535 at most.
+    /// Runs a kernel with this many workgroups, in as many dimensions as the device needs for them: on wgpu, one
+    /// dimension has at most 65,535.
     ///
-    /// The kernel counts its workgroup as `x + X * (y + Y * z)`, where `X` and `Y` are how many there are in the first two
-    /// dimensions (`gridDim` in CUDA C, `num_workgroups` in WGSL). There may be a few more than asked for, so that they
-    /// fill all dimensions: these have to find by themselves that there is nothing for them to do.
+    /// The kernel computes the index of its workgroup as `x + X * (y + Y * z)`, where `X` and `Y` are the numbers of
+    /// workgroups in the first two dimensions (`gridDim` in CUDA C, `num_workgroups` in WGSL). The launch may have a few
+    /// more workgroups than requested, to fill all dimensions: the kernel has to check the index.
     pub fn launch_folded<P: Pod>(&mut self, bound: &BoundKernel, groups: u64, params: &P) -> Result<()> {
         let limits = self.backend.capabilities().max_groups;
         match fold(groups, limits) {
             Some(folded) => self.launch(bound, folded, params),
             None => {
-                let detail = format!("{groups} workgroups asked for, at most {limits:?} here");
+                let detail = format!("{groups} workgroups, and the device allows {limits:?}");
                 let operation = format!("launching kernel `{}`", bound.kernel.name);
                 Err(Error::unsupported(&self.device, operation, detail))
             }
@@ -427,43 +432,43 @@ impl Stream {
     #[cold]
     fn refuse_launch(&self, bound: &BoundKernel, groups: [u32; 3], params_bytes: usize) -> Error {
         let detail = if params_bytes != bound.kernel.params_bytes as usize {
-            format!("{} bytes of parameters declared, {params_bytes} given", bound.kernel.params_bytes)
+            format!("{} bytes of parameters are declared and {params_bytes} given", bound.kernel.params_bytes)
         } else {
             format!(
-                "{groups:?} workgroups asked for, at most {:?} here",
+                "{groups:?} workgroups, and the device allows {:?}",
                 self.backend.capabilities().max_groups
             )
         };
         Error::unsupported(&self.device, format!("launching kernel `{}`", bound.kernel.name), detail)
     }
 
-    /// Reads the device's clock when everything before has ended.
+    /// Reads the device's clock when all operations before have finished.
     pub fn timestamp(&mut self) -> Result<Timestamp> {
         Ok(Timestamp { inner: self.inner.timestamp()? })
     }
 
-    /// Records an event at this point of the stream, and starts everything before it.
+    /// Records an event at this point of the stream, and starts all operations before it.
     pub fn record_event(&mut self) -> Result<Event> {
         Ok(Event { inner: self.inner.record_event()? })
     }
 
-    /// Holds what comes next until another stream of the same device has reached an event.
+    /// Makes later operations wait for an event of another stream of the same device.
     pub fn wait_event(&mut self, event: &Event) -> Result<()> {
         self.inner.wait_event(&event.inner)
     }
 
-    /// The driver's handle (`CUstream`), for other libraries that queue work of their own behind what was queued so far;
-    /// nothing where this is no CUDA device. Such work has to end before this is dropped, and buffers that it uses have to
+    /// The driver's handle (`CUstream`), for other libraries that queue their own work behind the operations so far;
+    /// `None` on other devices than CUDA. Such work has to finish before the stream is dropped, and its buffers have to
     /// be kept until then.
     pub fn cuda_handle(&self) -> Option<*mut c_void> {
         self.inner.cuda_handle()
     }
 
-    /// Holds what comes next until an event (`CUevent`) that another library has recorded has happened. Fails with
-    /// `Unsupported` where this is no CUDA device.
+    /// Makes later operations wait for an event (`CUevent`) that another library has recorded. Fails with `Unsupported`
+    /// if this is not a CUDA device.
     ///
     /// # Safety
-    /// The event is alive, and of this device's primary context.
+    /// The event is alive, and was created in this device's primary context.
     #[allow(unsafe_code)]
     pub unsafe fn wait_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
         // SAFETY: the caller promises the same.
@@ -471,49 +476,49 @@ impl Stream {
         self.expect_cuda(is_known, "waiting for an event")
     }
 
-    /// Records an event (`CUevent`) of another library: it happens when everything that was queued so far has ended. Fails
-    /// with `Unsupported` where this is no CUDA device.
+    /// Records an event (`CUevent`) of another library behind all operations so far. Fails with `Unsupported` if this is
+    /// not a CUDA device.
     ///
     /// # Safety
-    /// The event is alive, and of this device's primary context.
+    /// The event is alive, and was created in this device's primary context.
     #[allow(unsafe_code)]
     pub unsafe fn record_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
         // SAFETY: the caller promises the same.
         let is_known = unsafe { self.inner.record_cuda_event(event) }?;
-        self.expect_cuda(is_known, "signalling an event")
+        self.expect_cuda(is_known, "recording an event")
     }
 
     fn expect_cuda(&self, is_known: bool, operation: &str) -> Result<()> {
         match is_known {
             true => Ok(()),
-            false => Err(Error::unsupported(&self.device, operation, "it is no CUDA device")),
+            false => Err(Error::unsupported(&self.device, operation, "it is not a CUDA device")),
         }
     }
 
-    /// Starts everything queued so far, without waiting for it.
+    /// Starts all queued operations, without waiting for them.
     pub fn flush(&mut self) -> Result<()> {
         self.inner.flush()
     }
 
-    /// Waits until everything queued so far has ended.
+    /// Waits until all queued operations have finished.
     pub fn wait(&mut self) -> Result<()> {
         self.inner.wait(None)
     }
 
-    /// Waits until everything queued so far has ended, or fails with `TimedOut`.
+    /// Waits until all queued operations have finished, or fails with `TimedOut`.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<()> {
         self.inner.wait(Some(timeout))
     }
 
-    fn check_room<T: Pod>(&self, operation: &str, elements: usize, to: &Buffer<T>) -> Result<()> {
+    fn check_capacity<T: Pod>(&self, operation: &str, elements: usize, to: &Buffer<T>) -> Result<()> {
         if elements <= to.len() {
             return Ok(());
         }
-        let detail = format!("{elements} elements into a buffer of {}", to.len());
+        let detail = format!("{elements} elements, and the buffer has {}", to.len());
         Err(Error::unsupported(&self.device, operation, detail))
     }
 
-    /// A copy must begin and end at a multiple of the device's copy alignment, or at the buffer's end.
+    /// Checks that a copy begins and ends at a multiple of the device's copy alignment, or at the buffer's end.
     fn check_copy(&self, operation: &str, region: &Region, bytes: u64) -> Result<()> {
         let alignment = self.backend.capabilities().copy_alignment;
         let end = region.offset + bytes;
@@ -523,7 +528,7 @@ impl Stream {
             return Ok(());
         }
         let detail = format!(
-            "bytes {}..{end} must begin and end at a multiple of {alignment}, or at the buffer's end",
+            "bytes {}..{end} do not begin and end at a multiple of {alignment} or at the buffer's end",
             region.offset
         );
         Err(Error::unsupported(&self.device, operation, detail))
@@ -541,53 +546,53 @@ pub struct Event {
 }
 
 impl Event {
-    /// Whether everything before it has ended.
+    /// Whether all operations before it have finished.
     pub fn is_done(&self) -> Result<bool> {
         self.inner.is_done()
     }
 
-    /// Waits until everything before it has ended.
+    /// Waits until all operations before it have finished.
     pub fn wait(&self) -> Result<()> {
         self.inner.wait(None)
     }
 
-    /// Waits until everything before it has ended, or fails with `TimedOut`.
+    /// Waits until all operations before it have finished, or fails with `TimedOut`.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
         self.inner.wait(Some(timeout))
     }
 }
 
-/// A reading of the device's own clock.
+/// A reading of the device's clock.
 #[derive(Debug, Clone)]
 pub struct Timestamp {
     inner: Arc<dyn backend::Timestamp>,
 }
 
 impl Timestamp {
-    /// The device's time from an earlier timestamp to this one. Call it after waiting for the stream.
+    /// The time on the device's clock from an earlier timestamp to this one. Wait for the stream before you call it.
     pub fn since(&self, earlier: &Timestamp) -> Result<Duration> {
         self.inner.since(&*earlier.inner)
     }
 }
 
-/// A copy between host memory and a device that is under way.
+/// A copy in flight between host memory and a device.
 pub struct Transfer<T> {
     host: HostBuffer<T>,
     event: Arc<dyn backend::Event>,
 }
 
 impl<T: Pod> Transfer<T> {
-    /// Whether it has ended.
+    /// Whether the copy has finished.
     pub fn is_done(&self) -> Result<bool> {
         self.event.is_done()
     }
 
-    /// Waits until it has ended, and gives the host memory back.
+    /// Waits until the copy has finished, and returns the host memory.
     pub fn wait(self) -> Result<HostBuffer<T>> {
         self.finish(None)
     }
 
-    /// Waits until it has ended, or fails with `TimedOut`; the host memory is then lost.
+    /// Waits until the copy has finished, or fails with `TimedOut`, and the host memory is dropped.
     pub fn wait_timeout(self, timeout: Duration) -> Result<HostBuffer<T>> {
         self.finish(Some(timeout))
     }
@@ -605,7 +610,7 @@ impl<T> fmt::Debug for Transfer<T> {
     }
 }
 
-/// A copy to a device through staging memory that is under way.
+/// A copy in flight to a device through staging memory.
 #[derive(Debug)]
 pub struct StagedUpload<T> {
     through: StagingBuffer<T>,
@@ -613,7 +618,7 @@ pub struct StagedUpload<T> {
 }
 
 impl<T: Pod> StagedUpload<T> {
-    /// Waits until it has ended, and gives the staging memory back.
+    /// Waits until the copy has finished, and returns the staging memory.
     pub fn wait(mut self) -> Result<StagingBuffer<T>> {
         self.event.wait(None)?;
         self.through.pieces.iter_mut().try_for_each(|piece| piece.memory.reclaim())?;
@@ -621,39 +626,39 @@ impl<T: Pod> StagedUpload<T> {
     }
 }
 
-/// A copy of a buffer to the host that is under way.
+/// A copy in flight of a buffer to the host.
 #[derive(Debug)]
 pub struct Download<T> {
-    /// Empty where all of it comes in one piece.
+    /// Empty if there is only one piece.
     arrived: Vec<T>,
-    coming: Coming<T>,
+    pending: PendingPieces<T>,
     device: DeviceId,
 }
 
 impl<T: Pod> Download<T> {
-    /// Whether it has ended.
+    /// Whether the copy has finished.
     pub fn is_done(&self) -> Result<bool> {
-        self.coming.back().map_or(Ok(true), |(_, last)| last.is_done())
+        self.pending.back().map_or(Ok(true), |(_, last)| last.is_done())
     }
 
-    /// Waits until it has ended, and gives the elements.
+    /// Waits until the copy has finished, and returns the elements.
     pub fn wait(self) -> Result<Vec<T>> {
         self.finish(None)
     }
 
-    /// Waits until it has ended, or fails with `TimedOut`.
+    /// Waits until the copy has finished, or fails with `TimedOut`.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Vec<T>> {
         self.finish(Some(timeout))
     }
 
-    /// Waits until it has ended, and copies the elements to where they are wanted: for large buffers several times
-    /// as fast as a new vector, whose memory the system has to find first. Fails when the lengths differ.
+    /// Waits until the copy has finished, and copies the elements to a slice: for large buffers that is several times as
+    /// fast as a new vector, whose memory the system has to allocate first. Fails if the lengths differ.
     pub fn wait_into(mut self, elements: &mut [T]) -> Result<()> {
         let check = |found: usize, device: &DeviceId| {
             if found == elements.len() {
                 return Ok(());
             }
-            let detail = format!("{found} elements into a slice of {}", elements.len());
+            let detail = format!("{found} elements, and the slice has {}", elements.len());
             Err(Error::unsupported(device, "download", detail))
         };
         if let Some(host) = self.only_piece(None)? {
@@ -666,12 +671,12 @@ impl<T: Pod> Download<T> {
         Ok(())
     }
 
-    /// The host memory, where all of it comes in one piece.
+    /// Waits for the host memory, if there is only one piece.
     fn only_piece(&mut self, timeout: Option<Duration>) -> Result<Option<HostBuffer<T>>> {
         if !self.arrived.is_empty() {
             return Ok(None);
         }
-        self.coming.pop_front().map(|(_, transfer)| transfer.finish(timeout)).transpose()
+        self.pending.pop_front().map(|(_, transfer)| transfer.finish(timeout)).transpose()
     }
 
     fn finish(mut self, timeout: Option<Duration>) -> Result<Vec<T>> {
@@ -679,16 +684,15 @@ impl<T: Pod> Download<T> {
             return Ok(host.as_slice().to_vec());
         }
         let began = Instant::now();
-        while !self.coming.is_empty() {
+        while !self.pending.is_empty() {
             let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
-            take_oldest(&mut self.coming, &mut self.arrived, left)?;
+            take_oldest(&mut self.pending, &mut self.arrived, left)?;
         }
         Ok(self.arrived)
     }
 }
 
-/// At least so many workgroups in dimensions of at most so many, in as few dimensions as will do. Nothing where they are too
-/// many for three.
+/// Returns at least `groups` workgroups in as few dimensions as possible; `None` if they are too many for three.
 fn fold(groups: u64, limits: [u32; 3]) -> Option<[u32; 3]> {
     let [max_x, max_y, max_z] = limits.map(|limit| u64::from(limit.max(1)));
     let rows = groups.div_ceil(max_x).max(1);
@@ -703,15 +707,15 @@ mod test {
     use super::*;
 
     #[test]
-    fn workgroups_are_folded_into_as_few_dimensions_as_will_do() {
+    fn workgroups_are_folded_into_as_few_dimensions_as_possible() {
         let limits = [65_535; 3];
         assert_eq!(fold(0, limits), Some([0, 1, 1]));
         assert_eq!(fold(65_535, limits), Some([65_535, 1, 1]));
         assert_eq!(fold(65_536, limits), Some([32_768, 2, 1]));
         assert_eq!(fold(65_537, limits), Some([32_769, 2, 1]));
-        let most = 65_535u64.pow(3);
-        assert_eq!(fold(most, limits), Some(limits));
-        assert_eq!(fold(most + 1, limits), None);
+        let max = 65_535u64.pow(3);
+        assert_eq!(fold(max, limits), Some(limits));
+        assert_eq!(fold(max + 1, limits), None);
         for groups in [1 << 17, (1 << 32) + 1, (1 << 40) + 12_345] {
             let folded = fold(groups, limits).unwrap();
             let there: u64 = folded.iter().map(|&n| u64::from(n)).product();

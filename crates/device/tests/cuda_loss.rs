@@ -1,5 +1,5 @@
-//! A card that is lost, and opened again. One test in a process of its own: a fault in a kernel breaks the
-//! card's context for the whole process.
+//! The loss of a card, and opening it again. One test in a process of its own: a fault in a kernel breaks the card's
+//! context for the whole process.
 
 #![allow(unsafe_code)]
 
@@ -7,12 +7,12 @@ use evener_device::{Direction, Error, Inventory, Kernel};
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn a_card_that_a_kernel_broke_is_lost_and_works_again_when_opened_anew() {
+fn a_card_that_a_kernel_broke_is_lost_and_works_again_when_reopened() {
     let inventory = Inventory::discover_all_apis();
     let found = inventory.devices().iter().find(|device| device.id().as_str() == "cuda:0");
     let device = found.expect("no CUDA device");
     let store = Kernel::new("store").writes::<u64>().params::<u64>().workgroup(1);
-    // SAFETY: it breaks the promise on purpose, at an address where no memory is: the card stops the store.
+    // SAFETY: the kernel breaks the promise on purpose, at an address without memory: the card stops the store.
     let store = unsafe {
         store.cuda(
             r#"extern "C" __global__ void store(unsigned long long *out, unsigned long long where) {
@@ -37,11 +37,11 @@ fn a_card_that_a_kernel_broke_is_lost_and_works_again_when_opened_anew() {
     assert!(matches!(stream.launch(&bound, 1, &0u64), Err(Error::Lost { .. })));
     assert!(matches!(device.buffer::<u64>(1), Err(Error::Lost { .. })), "the whole handle is lost");
 
-    // Whether a process can use the card again after that is for the driver to say. Those of 2026 do not let it:
-    // then the answer is the same error, at once, and what to do about it.
+    // The driver decides whether a process can use the card again. Those of 2026 do not allow it: opening then fails at
+    // once with the same error and advice.
     let again = device.reopened();
     if let Err(error) = again.open() {
-        assert!(matches!(&error, Error::Lost { detail, .. } if detail.contains("start it again")), "{error}");
+        assert!(matches!(&error, Error::Lost { detail, .. } if detail.contains("restart it")), "{error}");
         assert!(host.as_slice().iter().all(|&value| value == 0), "host memory is still there to be read");
         for part in &parts {
             assert!(matches!(part.reopened().open(), Err(Error::Lost { .. })));
@@ -54,7 +54,7 @@ fn a_card_that_a_kernel_broke_is_lost_and_works_again_when_opened_anew() {
     new_stream.launch(&program.bind(&[new.arg()]).unwrap(), 1, &0u64).unwrap();
     assert_eq!(new_stream.download(&new).unwrap().wait().unwrap(), [42]);
 
-    // What is left of the old handle neither works nor harms the new one.
+    // The rest of the old handle neither works nor harms the new one.
     assert!(matches!(stream.launch(&bound, 1, &0u64), Err(Error::Lost { .. })));
     assert!(new_stream.zero(&buffer).is_err(), "memory of the lost context");
     assert!(host.as_slice().iter().all(|&value| value == 0), "host memory is still there to be read");

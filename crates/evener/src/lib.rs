@@ -88,9 +88,9 @@
 //!
 //! # Arrange them as a mesh
 //!
-//! A [`Mesh`](mesh::Mesh) gives each device a rank and arranges the ranks along named axes. A layout that does not fit is
-//! an error that names the sizes that would. The names of groups follow from the axes. [`mesh::placement`] proposes which
-//! device should be where, and predicts the balance.
+//! A [`Mesh`](mesh::Mesh) gives each device a rank and arranges the ranks by named axes, which also name the groups. The
+//! error of a layout that does not fit says what would fit. [`mesh::placement`] proposes which device takes which rank,
+//! and predicts the time; [`mesh::comm`] has the collectives between ranks.
 //!
 //! ```
 //! use evener::{DeviceKind, mesh::{Member, Mesh}};
@@ -133,7 +133,7 @@ pub use evener_device::*;
 /// Merkle trees over a pool: roots, trees and proofs.
 #[cfg(feature = "merkle")]
 pub use evener_merkle as merkle;
-/// Meshes of devices, their groups, placement and collectives.
+/// Meshes of devices, placement of a model on them, and collectives between their ranks.
 #[cfg(feature = "mesh")]
 pub use evener_mesh as mesh;
 /// The whole scheduler: its settings, decisions, reports and simulator.

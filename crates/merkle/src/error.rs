@@ -91,17 +91,20 @@ pub enum Error {
     File {
         /// The file.
         path: String,
-        /// The cause.
+        /// What went wrong.
         detail: String,
+        /// The system's error, if it comes from one.
+        source: Option<io::Error>,
     },
 }
 
 impl Error {
     pub(crate) fn file(path: &std::path::Path, detail: impl Into<String>) -> Self {
-        Error::File { path: path.display().to_string(), detail: detail.into() }
+        Error::File { path: path.display().to_string(), detail: detail.into(), source: None }
     }
 
-    pub(crate) fn io(path: &std::path::Path, doing: &str, error: &io::Error) -> Self {
-        Error::file(path, format!("{doing}: {error}"))
+    pub(crate) fn io(path: &std::path::Path, doing: &str, error: io::Error) -> Self {
+        let detail = format!("{doing}: {error}");
+        Error::File { path: path.display().to_string(), detail, source: Some(error) }
     }
 }

@@ -46,7 +46,7 @@ impl LeafFile {
     /// [`Builder::root_from_reader`](crate::Builder::root_from_reader)).
     pub fn open(path: impl AsRef<Path>) -> Result<LeafFile> {
         let path = path.as_ref();
-        let failed = |error| Error::io(path, "cannot be opened", &error);
+        let failed = |error| Error::io(path, "cannot be opened", error);
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
@@ -148,7 +148,7 @@ impl LeafFile {
         match self.file.metadata() {
             Ok(now) if same(&now) => Ok(()),
             Ok(_) => Err(Error::file(&self.path, "changed while it was read, so it has no root")),
-            Err(error) => Err(Error::io(&self.path, "has no readable metadata", &error)),
+            Err(error) => Err(Error::io(&self.path, "has no readable metadata", error)),
         }
     }
 }

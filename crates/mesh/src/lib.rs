@@ -1,8 +1,8 @@
-//! Who talks to whom: devices arranged by parallelism axes, process groups, and collectives.
+//! Meshes of devices, placement of a model on them, and collectives between their ranks.
 //!
-//! [`topology`] arranges devices and names their groups; [`placement`] says which device should be where. Both decide
-//! and do nothing else: no thread, no clock, no device of their own. [`comm`] has the collectives,
-//! and [`Mesh::connect`] gives a rank its groups to call them on.
+//! [`topology`] arranges devices by parallelism axes and names their groups; [`placement`] proposes which device takes
+//! which rank. Neither starts a thread or touches a device. [`comm`] has the collectives, and [`Mesh::connect`] returns
+//! a rank's communicator of a group.
 
 mod backend;
 pub mod comm;

@@ -15,7 +15,8 @@ pub enum RunError {
     Task {
         /// The items of the failed chunk; the error names the item if it is known.
         items: Range<u64>,
-        /// The task's error.
+        /// The task's error. [`Error::cause`] is the one that the task's own code returned.
+        #[source]
         error: Error,
     },
     /// Every device failed. The results of the finished items are lost.

@@ -42,7 +42,7 @@ pub use task::{
 /// The decisions of a run, for programs that drive it with devices of their own.
 pub mod decide {
     pub use crate::run::{
-        Answer, Chunk, Costs, Expected, Failure, LaneIndex, LaneSpec, LaneState, Outcome, Purpose, Run,
+        Answer, Costs, Expected, Failure, LaneChunk, LaneIndex, LaneSpec, LaneState, Outcome, Purpose, Run,
         Shares, Tail, Tally, Time, Verdict,
     };
 }

@@ -4,7 +4,7 @@ use std::{ops::Range, time::Duration};
 
 use crate::{
     report::{DeviceReport, Report, Speedup},
-    run::{Chunk, LaneState, Outcome, Purpose, Run, Time},
+    run::{LaneChunk, LaneState, Outcome, Purpose, Run, Time},
     trace::{Activity, Span},
 };
 
@@ -58,7 +58,7 @@ impl Recorder {
     /// the device took.
     pub(crate) fn ended(
         &mut self,
-        chunk: &Chunk,
+        chunk: &LaneChunk,
         began: Time,
         accepted: u64,
         (upload, download): (Duration, Duration),
@@ -82,7 +82,7 @@ impl Recorder {
     }
 
     /// Records a chunk without accepted results: it failed, its lane was given up on, or it was dropped.
-    pub(crate) fn wasted(&mut self, chunk: &Chunk, activity: Activity, began: Time, now: Time) {
+    pub(crate) fn wasted(&mut self, chunk: &LaneChunk, activity: Activity, began: Time, now: Time) {
         let took = self.took(chunk.lane, began, now);
         let lane = &mut self.lanes[chunk.lane];
         lane.busy += took;

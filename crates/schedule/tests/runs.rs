@@ -5,6 +5,7 @@ mod common;
 
 use std::{
     collections::BTreeSet,
+    error::Error as _,
     sync::{
         Arc, Mutex,
         atomic::{
@@ -24,7 +25,8 @@ use evener_device::{
     testing::{Failure, Fault, Faults},
 };
 use evener_schedule::{
-    Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Pool, Results, RunError, Settings, Strategy, Task,
+    Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Pool, Report, Results, RunError, Settings,
+    Strategy, Task,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -238,6 +240,45 @@ fn a_task_error_ends_the_run_and_names_the_item() {
 }
 
 #[test]
+fn the_options_of_a_pool_are_those_of_its_jobs_and_a_job_may_override_them() {
+    within(LIMIT, "options", || {
+        let settings = Settings { max_items: Some(7), ..Settings::default() };
+        let pool = Pool::builder().devices([cores("cpu", 2)]).keep_history_at(None);
+        let pool = pool.strategy(Strategy::Equal).settings(settings).build().unwrap();
+        let (items, task) = (numbers(700), Closure::new("plain", |&item: &u32| scramble(item)));
+        let chunks = |report: &Report| report.devices.iter().map(|device| device.chunks).sum::<u64>();
+        let run = pool.map(&task, &items).unwrap();
+        assert_eq!(run.report().strategy.as_deref(), Some("equal"));
+        assert!(chunks(run.report()) >= 100, "{} chunks of at most 7 items", chunks(run.report()));
+        let run =
+            pool.job(&task).strategy(Strategy::Adaptive).settings(Settings::default()).map(&items).unwrap();
+        assert_eq!(run.report().strategy.as_deref(), Some("adaptive"));
+        assert!(chunks(run.report()) < 100, "{} chunks", chunks(run.report()));
+    });
+}
+
+#[test]
+fn the_error_of_a_closure_is_kept_as_the_source() {
+    within(LIMIT, "sources", || {
+        let pool = Pool::new([cores("cpu", 2)]).unwrap();
+        let parse = Closure::fallible("parse", |text: &String| Ok(text.parse::<u32>()?));
+        let error = pool.map(&parse, &["12".to_owned(), "x".to_owned()]).unwrap_err();
+        let RunError::Task { error: cause, .. } = &error else { panic!("{error}") };
+        assert!(cause.cause().unwrap().is::<std::num::ParseIntError>());
+        // It is the last error of the chain.
+        let (mut last, mut next) = (String::new(), error.source());
+        while let Some(error) = next {
+            (last, next) = (error.to_string(), error.source());
+        }
+        assert_eq!(last, "invalid digit found in string");
+        let queue = pool.queue(&parse).open().unwrap();
+        let error = queue.submit("y".to_owned()).unwrap().wait().unwrap_err();
+        let cause = error.source().unwrap().downcast_ref::<Error>().unwrap().cause();
+        assert!(cause.unwrap().is::<std::num::ParseIntError>());
+    });
+}
+
+#[test]
 fn a_panic_of_a_closure_ends_the_run_and_names_the_item_and_the_next_run_works() {
     within(LIMIT, "a panic", || {
         let pool = Faulty::new(&[cores("cpu", 2), cores("cpu/b", 1)]);
@@ -386,7 +427,7 @@ fn a_run_whose_devices_cannot_be_prepared_ends_with_their_errors() {
         ("on purpose", LIMIT, Arc::new(|device| Err(lost(device)))),
         ("panicked: on purpose", LIMIT, Arc::new(|_| panic!("on purpose"))),
         (
-            "no answer after 100ms while preparing",
+            "timed out after 100ms while preparing",
             ms(100),
             Arc::new(|_| {
                 std::thread::sleep(ms(1500));
@@ -620,7 +661,7 @@ fn progress_only_ever_grows_and_a_callback_that_panics_costs_nothing_else() {
 
         let job = faulty.job(&task).settings(settings).on_progress(|_| panic!("on purpose"));
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.map(&items).map(drop)));
-        assert!(run.is_err(), "the panic goes to whoever started the run");
+        assert!(run.is_err(), "the panic continues in the thread that started the run");
         drop(job);
         wait_until_idle(&faulty.pool);
         assert_eq!(faulty.job(&task).settings(settings).map(&items).unwrap().results(), plain(&items));
@@ -899,7 +940,7 @@ fn a_stream_goes_on_without_a_device_that_hangs_while_the_source_has_no_item() {
         assert_eq!(results, (0..3_000).map(scramble).collect::<Vec<_>>());
         assert!(!hangs.load(SeqCst), "it never hung");
         let failed = faulty.pool.statistics()[0].failed;
-        assert!(failed >= 1, "nobody noticed that it hangs");
+        assert!(failed >= 1, "the hang was not detected");
     });
 }
 
@@ -1018,9 +1059,9 @@ fn devices_in_reserve_join_when_the_chosen_ones_fail_or_do_not_respond() {
     let breaks: [(&str, Break); 5] = [
         ("destroyed", |faults| faults.destroy()),
         ("killed", |faults| faults.kill()),
-        ("not able", |faults| faults.now(Fault::Fail(Failure::Unsupported))),
-        ("out of memory", |faults| faults.now(Fault::Fail(Failure::OutOfMemory))),
-        ("hung", |faults| faults.now(Fault::Hang)),
+        ("not able", |faults| faults.at_next(Fault::Fail(Failure::Unsupported))),
+        ("out of memory", |faults| faults.at_next(Fault::Fail(Failure::OutOfMemory))),
+        ("hung", |faults| faults.at_next(Fault::Hang)),
     ];
     within(ms(120_000), "one device chosen, which fails", move || {
         let mut used_alone = 0;
@@ -1061,7 +1102,7 @@ fn a_device_that_hangs_is_not_chosen_alone_again() {
         let hung = usize::from(last.as_deref() == Some("cpu"));
         let start = Instant::now();
         for _ in 0..20 {
-            faulty.faults[hung].now(Fault::Hang);
+            faulty.faults[hung].at_next(Fault::Hang);
             assert_eq!(faulty.pool.map(&Scramble::new(), &items).unwrap().results(), plain(&items));
             faulty.wait_until_idle();
         }

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
-use evener_mesh::comm::{Comm, CommError, Group, Operation};
+use evener_mesh::comm::{CommError, Communicator, ReduceOp, World};
 use serde::Serialize;
 
 use crate::{
@@ -75,7 +75,7 @@ enum Collective {
     Barrier,
 }
 
-/// An [`Operation`] on the command line.
+/// An [`ReduceOp`] on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Reduction {
     Sum,
@@ -85,14 +85,14 @@ enum Reduction {
     Average,
 }
 
-impl From<Reduction> for Operation {
+impl From<Reduction> for ReduceOp {
     fn from(reduction: Reduction) -> Self {
         match reduction {
-            Reduction::Sum => Operation::Sum,
-            Reduction::Product => Operation::Product,
-            Reduction::Min => Operation::Min,
-            Reduction::Max => Operation::Max,
-            Reduction::Average => Operation::Average,
+            Reduction::Sum => ReduceOp::Sum,
+            Reduction::Product => ReduceOp::Product,
+            Reduction::Min => ReduceOp::Min,
+            Reduction::Max => ReduceOp::Max,
+            Reduction::Average => ReduceOp::Average,
         }
     }
 }
@@ -131,16 +131,16 @@ fn size(text: &str) -> Result<usize, String> {
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let timeout = Duration::from_secs(arguments.timeout);
-    if Comm::was_launched_by_mpi() {
-        let comm = Comm::mpi(timeout)?;
-        if let Some(ranks) = arguments.ranks.filter(|ranks| *ranks != comm.size()) {
+    if World::was_launched_by_mpi() {
+        let world = World::mpi(timeout)?;
+        if let Some(ranks) = arguments.ranks.filter(|ranks| *ranks != world.size()) {
             let message =
-                format!("--ranks {ranks}: mpirun started {} ranks; leave the option out", comm.size());
+                format!("--ranks {ranks}: mpirun started {} ranks; leave the option out", world.size());
             return Err(UsageError(message).into());
         }
-        let measured = measure(&comm, &arguments)?;
-        return if comm.rank() == 0 {
-            report(&comm.backend(), comm.size(), &arguments, &measured)
+        let measured = measure(&world, &arguments)?;
+        return if world.rank() == 0 {
+            report(&world.backend(), world.size(), &arguments, &measured)
         } else {
             Ok(())
         };
@@ -152,11 +152,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     }
     let mut measured = Vec::new();
     std::thread::scope(|scope| {
-        let ranks: Vec<_> = Comm::local_with_timeout(ranks, timeout)
+        let ranks: Vec<_> = World::local_with_timeout(ranks, timeout)
             .into_iter()
-            .map(|comm| {
+            .map(|world| {
                 let arguments = &arguments;
-                scope.spawn(move || measure(&comm, arguments))
+                scope.spawn(move || measure(&world, arguments))
             })
             .collect();
         for (rank, thread) in ranks.into_iter().enumerate() {
@@ -186,13 +186,13 @@ struct Row {
 }
 
 /// Measures all sizes as one rank. Returns the same rows on every rank.
-fn measure(comm: &Comm, arguments: &Arguments) -> Result<Vec<Row>> {
-    let group = comm.world();
+fn measure(world: &World, arguments: &Arguments) -> Result<Vec<Row>> {
+    let group = world.communicator();
     let sizes = if arguments.op == Collective::Barrier { &[0][..] } else { &arguments.sizes.0 };
     sizes.iter().map(|bytes| Ok(measure_size(group, arguments, *bytes)?)).collect()
 }
 
-fn measure_size(group: &Group, arguments: &Arguments, bytes: usize) -> Result<Row, CommError> {
+fn measure_size(group: &Communicator, arguments: &Arguments, bytes: usize) -> Result<Row, CommError> {
     let mut trial = Trial::new(group, arguments, bytes);
     // Warm up. The slowest rank's time determines the number of iterations on all ranks.
     let mut slowest = [Duration::ZERO; 1].map(|it| it.as_secs_f64());
@@ -200,7 +200,7 @@ fn measure_size(group: &Group, arguments: &Arguments, bytes: usize) -> Result<Ro
         let (took, _) = trial.run(group)?;
         slowest[0] = slowest[0].max(took.as_secs_f64());
     }
-    group.all_reduce(&mut slowest, Operation::Max)?;
+    group.all_reduce(&mut slowest, ReduceOp::Max)?;
     let iterations = (0.1 / slowest[0].max(1e-7)).clamp(5.0, 2000.0) as usize;
     let (mut total, mut min, mut wrong) = (Duration::ZERO, Duration::MAX, 0);
     for _ in 0..iterations {
@@ -211,9 +211,9 @@ fn measure_size(group: &Group, arguments: &Arguments, bytes: usize) -> Result<Ro
     }
     let (mut mean, mut min) = ([total.as_secs_f64() / iterations as f64], [min.as_secs_f64()]);
     let mut wrong = [wrong];
-    group.all_reduce(&mut mean, Operation::Average)?;
-    group.all_reduce(&mut min, Operation::Min)?;
-    group.all_reduce(&mut wrong, Operation::Sum)?;
+    group.all_reduce(&mut mean, ReduceOp::Average)?;
+    group.all_reduce(&mut min, ReduceOp::Min)?;
+    group.all_reduce(&mut wrong, ReduceOp::Sum)?;
     let size = trial.bytes(group.size());
     let algorithm = size as f64 / mean[0] / 1e9;
     Ok(Row {
@@ -240,7 +240,7 @@ fn bus_factor(collective: Collective, ranks: usize) -> f64 {
 /// The buffers of one collective of one size, and their expected contents.
 struct Trial {
     collective: Collective,
-    operation: Operation,
+    operation: ReduceOp,
     input: Vec<f32>,
     output: Vec<f32>,
     /// The number of elements of one rank's part.
@@ -249,7 +249,7 @@ struct Trial {
 }
 
 impl Trial {
-    fn new(group: &Group, arguments: &Arguments, bytes: usize) -> Self {
+    fn new(group: &Communicator, arguments: &Arguments, bytes: usize) -> Self {
         let (collective, ranks) = (arguments.op, group.size());
         let elements = bytes / size_of::<f32>();
         let me = group.rank().unwrap_or(0);
@@ -291,13 +291,13 @@ impl Trial {
         let reduced = |index: usize| {
             let values = (0..ranks).map(|rank| self.input_at(rank, index));
             let reduced = values.reduce(|a, b| match self.operation {
-                Operation::Product => a * b,
-                Operation::Min => a.min(b),
-                Operation::Max => a.max(b),
+                ReduceOp::Product => a * b,
+                ReduceOp::Min => a.min(b),
+                ReduceOp::Max => a.max(b),
                 _ => a + b,
             });
             let reduced = reduced.unwrap_or(0.0);
-            if self.operation == Operation::Average { reduced / ranks as f32 } else { reduced }
+            if self.operation == ReduceOp::Average { reduced / ranks as f32 } else { reduced }
         };
         match self.collective {
             Collective::AllReduce => reduced(index),
@@ -313,7 +313,7 @@ impl Trial {
     }
 
     /// Runs the collective once. Returns its time on this rank and the number of wrong elements.
-    fn run(&mut self, group: &Group) -> Result<(Duration, u64), CommError> {
+    fn run(&mut self, group: &Communicator) -> Result<(Duration, u64), CommError> {
         self.rounds += 1;
         let (ranks, me) = (group.size(), group.rank().unwrap_or(0));
         let in_place = self.input.is_empty() && self.collective != Collective::Scatter;
@@ -346,7 +346,7 @@ fn report(backend: &str, ranks: usize, arguments: &Arguments, rows: &[Row]) -> R
     if arguments.json {
         let object = serde_json::json!({
             "backend": backend, "ranks": ranks, "op": arguments.op, "type": "f32",
-            "reduce": Operation::from(arguments.reduce), "sizes": rows,
+            "reduce": ReduceOp::from(arguments.reduce), "sizes": rows,
         });
         write_json(&object)?;
     } else {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use evener_mesh::{
-    placement::{Blueprint, Layer, Planner, Proposal, Workload},
+    placement::{ClusterSpec, Layer, Planner, Proposal, Workload},
     topology::{Member, Mesh},
 };
 
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     ///
     /// If the file has no devices, the devices of this machine are used. The folder `meshes` has examples.
     #[arg(value_name = "FILE")]
-    blueprint: Option<PathBuf>,
+    cluster: Option<PathBuf>,
 
     /// Use only these devices of this machine, as for `evener devices` [env: EVENER_DEVICES]
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
@@ -116,37 +116,37 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
 }
 
 fn plan(arguments: Arguments) -> Result<Plan> {
-    let blueprint = match &arguments.blueprint {
+    let cluster = match &arguments.cluster {
         Some(path) => read(path)?,
-        None => Blueprint::from_toml("").map_err(UsageError)?,
+        None => ClusterSpec::from_toml("").map_err(UsageError)?,
     };
-    let members = members(&arguments, &blueprint)?;
-    let about = blueprint.about.clone();
+    let members = members(&arguments, &cluster)?;
+    let about = cluster.about.clone();
     if let Some(parse::Axes(axes)) = arguments.axes {
         let mesh = Mesh::new(members).axes(axes).map_err(|why| UsageError(why.to_string()))?;
         return Ok(Plan { about, mesh, proposal: None, has_seconds: false });
     }
-    let has_costs = arguments.costs.is_some() || (blueprint.workload.is_some() && arguments.layers.is_none());
-    let workload = workload(&arguments, blueprint.workload);
+    let has_costs = arguments.costs.is_some() || (cluster.workload.is_some() && arguments.layers.is_none());
+    let workload = workload(&arguments, cluster.workload);
     let planner = Planner::new(members, workload)
-        .links(blueprint.links)
+        .links(cluster.links)
         .tp(arguments.tp)
         .pp(arguments.pp)
         .dp(arguments.dp);
     let proposal = if arguments.as_listed { planner.as_listed() } else { planner.propose() };
     let proposal = proposal.map_err(|why| UsageError(why.to_string()))?;
     let mesh = proposal.mesh()?;
-    let has_seconds = has_costs && proposal.rated_by == evener_mesh::placement::RatedBy::Rate;
+    let has_seconds = has_costs && proposal.rated_by == evener_mesh::placement::RateSource::Rate;
     Ok(Plan { about, mesh, proposal: Some(proposal), has_seconds })
 }
 
-fn read(path: &Path) -> Result<Blueprint> {
+fn read(path: &Path) -> Result<ClusterSpec> {
     let text = read_text(path)?;
-    Ok(Blueprint::from_toml(&text).map_err(|why| UsageError(format!("{}: {why}", display_input(path))))?)
+    Ok(ClusterSpec::from_toml(&text).map_err(|why| UsageError(format!("{}: {why}", display_input(path))))?)
 }
 
-fn members(arguments: &Arguments, blueprint: &Blueprint) -> Result<Vec<Member>> {
-    if blueprint.members.is_empty() {
+fn members(arguments: &Arguments, cluster: &ClusterSpec) -> Result<Vec<Member>> {
+    if cluster.members.is_empty() {
         let devices = select_devices(arguments.devices.as_deref())?;
         return Ok(devices.iter().map(Member::of).collect());
     }
@@ -154,7 +154,7 @@ fn members(arguments: &Arguments, blueprint: &Blueprint) -> Result<Vec<Member>> 
         let message = "the file lists devices, and --devices selects those of this machine: leave one out";
         return Err(UsageError(message.into()).into());
     }
-    Ok(blueprint.members.clone())
+    Ok(cluster.members.clone())
 }
 
 /// Combines the layers of the file or the command line with the memory and micro-batches of the command line.

@@ -1,4 +1,4 @@
-//! The operations through `cudarc` called directly: its thinnest layer, so that nothing is in Evener's favour.
+//! The operations through `cudarc` directly: through its thinnest layer, so that the comparison does not favour Evener.
 
 use std::{ffi::CString, ffi::c_void, sync::Arc};
 
@@ -22,8 +22,8 @@ impl Direct {
         let context = context_of(description)?;
         let (major, minor) = context.compute_capability()?;
         let cubin = compile_for(&format!("sm_{major}{minor}"), "rates", CUDA_SOURCE)?;
-        // SAFETY: the image is a cubin for this card; the functions are in it; the memory is this context's and
-        // lives as long as the process.
+        // SAFETY: the image is a cubin for this card and contains the functions; the memory belongs to this context and
+        // is never freed.
         unsafe {
             let module = result::module::load_data(cubin.as_ptr().cast())?;
             Ok(Direct {
@@ -91,7 +91,7 @@ impl Peer for Direct {
     }
 
     fn download(&mut self) -> Result<()> {
-        // SAFETY: as above.
+        // SAFETY: as for `upload`.
         unsafe {
             result::memcpy_dtoh_async(self.down.as_mut_slice()?, self.target, self.stream.cu_stream())?
         };
@@ -101,7 +101,7 @@ impl Peer for Direct {
     fn multiply(&mut self, iterations: u32) -> Result<()> {
         let mut params = Params { iterations, addend: ADDEND };
         let mut arguments: [*mut c_void; 2] = [(&raw mut self.out).cast(), (&raw mut params).cast()];
-        // SAFETY: the kernel takes a pointer to as many words as there are threads, and the parameters.
+        // SAFETY: the kernel takes a pointer to one word per thread, and the parameters.
         unsafe {
             result::launch_kernel(
                 self.multiply,

@@ -13,18 +13,18 @@ pub(crate) struct Evener {
     target: Buffer<u8>,
     up: Option<HostBuffer<u8>>,
     down: Option<HostBuffer<u8>>,
-    /// What is written to host memory before an upload: nothing where that is not part of getting it across.
+    /// Written to host memory before an upload; empty if that is not part of the transfer.
     written: Vec<u8>,
 }
 
-/// A kernel of the benchmark's sources.
+/// Returns a kernel of the benchmark's sources.
 ///
 /// # Safety
 /// `int32_multiply` has a buffer with an element for each thread of a launch.
 #[allow(unsafe_code)]
 pub(crate) unsafe fn kernel(name: &'static str) -> Kernel {
     let kernel = Kernel::new(name).workgroup(WORKGROUP);
-    // SAFETY: a thread writes its own element, which the caller says is there; the loop has `iterations` turns.
+    // SAFETY: a thread writes its own element, which the caller promises; the loop has `iterations` iterations.
     unsafe { kernel.cuda(CUDA_SOURCE).wgsl_unchecked(Features::empty(), WGSL_SOURCE) }
 }
 

@@ -1,8 +1,8 @@
-//! What Evener's own layer costs: the same operations through Evener and through `cudarc` or `wgpu` called
-//! directly, in one run, turn by turn; and how well copies hide behind compute.
+//! The cost of Evener's layer: the same operations through Evener and through `cudarc` or `wgpu` directly, alternating in
+//! one run; and the overlap of copies with compute.
 //!
-//! `cargo bench -p evener-device` runs it for every GPU here, software ones included (whose figures say nothing
-//! about speed, only about the layer's cost). `-- cuda:0` limits it to a device.
+//! `cargo bench -p evener-device` runs it for every GPU of the machine, also for software ones (whose figures show the
+//! cost of the layer only, not speed). `-- cuda:0` limits it to a device.
 #![allow(unsafe_code, missing_docs, clippy::print_stdout)]
 
 mod cuda;
@@ -19,15 +19,15 @@ use evener_device::{Api, Device, DeviceKind, Inventory};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What is compared: the same operations, whoever does them.
+/// The operations that are compared.
 trait Peer {
     fn name(&self) -> String;
     /// Launches an empty kernel and waits for it.
     fn launch_and_wait(&mut self) -> Result<()>;
-    /// Launches an empty kernel so many times, then waits once.
+    /// Launches an empty kernel `times` times, then waits once.
     fn launch_many(&mut self, times: u32) -> Result<()>;
-    /// Copies [`COPY_BYTES`] to the device and waits. Through wgpu, host memory is written first: it may lie in the
-    /// device's memory, so that writing it is what crosses the bus.
+    /// Copies [`COPY_BYTES`] to the device and waits. On wgpu, host memory is written first: it may be in device memory,
+    /// so that the write crosses the bus.
     fn upload(&mut self) -> Result<()>;
     /// Copies [`COPY_BYTES`] from the device and waits.
     fn download(&mut self) -> Result<()>;
@@ -51,7 +51,7 @@ struct Params {
 }
 
 fn main() -> Result<()> {
-    // Cargo passes `--bench`; anything else is a device to limit the run to.
+    // Cargo passes `--bench`; other arguments are the devices to run on.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|it| !it.starts_with("--")).collect();
     let inventory = Inventory::discover_all_apis();
     print_machine(&inventory);
@@ -96,7 +96,7 @@ fn compare(device: &Device, mut direct: Box<dyn Peer>) -> Result<()> {
 
     row("launch and wait", &mut evener, &mut *direct, 400, |peer| peer.launch_and_wait(), microseconds)?;
     let many = |peer: &mut dyn Peer| peer.launch_many(1000);
-    // A few milliseconds each, and easily disturbed; software needs a hundred times as long.
+    // A few milliseconds each, and sensitive to interference; software takes a hundred times as long.
     let rounds = if device.describe().kind == DeviceKind::Software { 20 } else { 200 };
     row("launch, of a thousand queued", &mut evener, &mut *direct, rounds, many, |time| {
         microseconds(time / 1e3)
@@ -104,7 +104,7 @@ fn compare(device: &Device, mut direct: Box<dyn Peer>) -> Result<()> {
     let bandwidth = rate("GB/s", COPY_BYTES as f64);
     row("host to device", &mut evener, &mut *direct, 60, |peer| peer.upload(), bandwidth)?;
     row("device to host", &mut evener, &mut *direct, 60, |peer| peer.download(), bandwidth)?;
-    // Long enough that the launch does not count, on a device of any strength.
+    // Long enough that the launch does not matter, on any device.
     let mut iterations = 16;
     loop {
         let start = Instant::now();
@@ -125,8 +125,8 @@ fn compare(device: &Device, mut direct: Box<dyn Peer>) -> Result<()> {
     )
 }
 
-/// Times both in turns, so that whatever disturbs the machine disturbs both, and prints a row. The lower quartile
-/// counts: whatever disturbs only ever adds. The ratio is of times: above 1, Evener is slower.
+/// Times both alternately, so that interference affects both, and prints a row. The lower quartile is reported, because
+/// interference only adds time. The ratio is of times: above 1, Evener is slower.
 fn row(
     what: &str,
     evener: &mut dyn Peer,

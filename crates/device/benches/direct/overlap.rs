@@ -1,4 +1,5 @@
-//! How well copies hide behind compute: a pipeline of chunks against the sums of its copies and of its kernels.
+//! The overlap of copies with compute: the time of a pipeline of chunks, compared with that of its copies and its
+//! kernels.
 
 use std::time::{Duration, Instant};
 
@@ -8,23 +9,23 @@ use crate::{Params, Result, WORKGROUP, evener::kernel};
 
 const CHUNKS: usize = 16;
 
-/// So many chunks are under way at once: one goes up, one computes, one comes down, and the host turns one round.
+/// Number of chunks in flight: one is uploaded, one computes, one is downloaded, and the host handles one.
 const LANES: usize = 4;
 
-/// One chunk's place: its stream, its memory on both sides, and its kernel.
+/// A lane of the pipeline: its stream, buffers and kernel.
 struct Lane {
     stream: Stream,
     buffer: Buffer<u32>,
     bound: BoundKernel,
     up: Option<HostBuffer<u32>>,
     down: Option<HostBuffer<u32>>,
-    under_way: Option<(Transfer<u32>, Transfer<u32>)>,
+    in_flight: Option<(Transfer<u32>, Transfer<u32>)>,
 }
 
 impl Lane {
-    /// Waits for the chunk under way, if there is one, and takes its host memory back.
+    /// Waits for the chunk in flight, if there is one, and takes its host memory back.
     fn finish(&mut self) -> Result<()> {
-        if let Some((up, down)) = self.under_way.take() {
+        if let Some((up, down)) = self.in_flight.take() {
             self.up = Some(up.wait()?);
             self.down = Some(down.wait()?);
         }
@@ -37,7 +38,7 @@ pub(crate) fn run(device: &Device) -> Result<()> {
     let hardware = device.describe().kind != DeviceKind::Software;
     let words: usize = if hardware { 16 << 20 } else { 1 << 20 };
     let groups = 4096.min(words as u32 / WORKGROUP);
-    // SAFETY: the buffers have `words` elements, and a launch no more threads.
+    // SAFETY: the buffers have `words` elements, and a launch has no more threads.
     let kernel = unsafe { kernel("int32_multiply") };
     let program = device.compile(&kernel.writes::<u32>().params::<Params>())?;
     let mut lanes = Vec::new();
@@ -49,10 +50,10 @@ pub(crate) fn run(device: &Device) -> Result<()> {
             buffer,
             up: Some(device.host_buffer(words, Direction::Upload)?),
             down: Some(device.host_buffer(words, Direction::Download)?),
-            under_way: None,
+            in_flight: None,
         });
     }
-    // The kernel is made to take about as long as the copies of a chunk, both ways: the hardest case to hide.
+    // The kernel is made to take about as long as a chunk's copies in both directions: the hardest case.
     let copies = best(|| copy_sum(&mut lanes))?;
     let mut iterations = 64;
     while compute_sum(&mut lanes, groups, iterations)? < copies && iterations < 1 << 15 {
@@ -79,7 +80,7 @@ fn best(mut work: impl FnMut() -> Result<Duration>) -> Result<Duration> {
     Ok(best)
 }
 
-/// All the copies one after the other, with nothing beside them.
+/// All copies one after the other, without kernels.
 fn copy_sum(lanes: &mut [Lane]) -> Result<Duration> {
     let start = Instant::now();
     for chunk in 0..CHUNKS {
@@ -94,7 +95,7 @@ fn copy_sum(lanes: &mut [Lane]) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// All the kernels one after the other, with nothing beside them.
+/// All kernels one after the other, without copies.
 fn compute_sum(lanes: &mut [Lane], groups: u32, iterations: u32) -> Result<Duration> {
     let Some(lane) = lanes.first_mut() else { return Ok(Duration::ZERO) };
     let start = Instant::now();
@@ -105,7 +106,7 @@ fn compute_sum(lanes: &mut [Lane], groups: u32, iterations: u32) -> Result<Durat
     Ok(start.elapsed())
 }
 
-/// Everything, each chunk in a lane of its own.
+/// Copies and kernels, with the chunks spread over the lanes.
 fn pipeline(lanes: &mut [Lane], groups: u32, iterations: u32) -> Result<Duration> {
     let start = Instant::now();
     for chunk in 0..CHUNKS {
@@ -115,7 +116,7 @@ fn pipeline(lanes: &mut [Lane], groups: u32, iterations: u32) -> Result<Duration
             let up = lane.stream.upload_host(up, &lane.buffer)?;
             lane.stream.launch(&lane.bound, groups, &Params { iterations, addend: 1 })?;
             let down = lane.stream.download_host(&lane.buffer, down)?;
-            lane.under_way = Some((up, down));
+            lane.in_flight = Some((up, down));
         }
     }
     for lane in lanes {

@@ -120,7 +120,7 @@ impl Direct {
         Ok(())
     }
 
-    /// As Evener's host memory does: mapped while the host has it, unmapped while the device copies.
+    /// Maps as Evener's host memory does: mapped while the host uses it, unmapped while the device copies.
     fn map(&self, buffer: &Buffer, mode: MapMode) -> Result<()> {
         buffer.map_async(mode, .., |_| {});
         self.device.poll(PollType::Poll)?;
@@ -144,8 +144,7 @@ impl Peer for Direct {
         self.launch_many(1)
     }
 
-    // Recorded into one pass and submitted every 32 launches, as fast as wgpu can be used for a queue of unknown
-    // length.
+    // Recorded into one pass and submitted every 32 launches: the fastest way to use wgpu for a queue of unknown length.
     fn launch_many(&mut self, times: u32) -> Result<()> {
         let mut left = times;
         while left > 0 {

@@ -70,7 +70,7 @@ pub fn copy_with<T: Pod>(threads: usize, from: &[T], to: &mut [T]) {
     HELPERS.copy(threads.saturating_sub(1), from, to);
 }
 
-/// A copy under way. Whoever has claimed a share copies it, and the caller returns only when every share is copied: the
+/// A copy in progress. The thread that claims a share copies it, and the caller returns only when every share is copied: the
 /// pointers are valid for as long as there is a share to claim or to copy.
 struct Copy {
     from: *const u8,

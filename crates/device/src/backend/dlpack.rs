@@ -1,15 +1,15 @@
-//! DLPack: arrays that PyTorch, NumPy, JAX, CuPy and others hand to one another without a copy.
+//! DLPack: tensors that PyTorch, NumPy, JAX, CuPy and others exchange without a copy.
 //!
-//! [`AnyBuffer::to_dlpack`] makes a managed tensor of a buffer, which holds the buffer until its deleter is called.
-//! [`Device::import_dlpack`] makes a buffer of another library's tensor, whose deleter is called when the last handle on the
-//! buffer is gone and no operation uses it any more. Buffers of the processor and of CUDA devices have the addresses that
-//! this takes; through wgpu there are none.
+//! [`AnyBuffer::to_dlpack`] exports a buffer as a managed tensor, which keeps the buffer until its deleter is called.
+//! [`Device::import_dlpack`] imports another library's tensor as a buffer; the tensor's deleter is called when the last
+//! handle of the buffer is dropped and no operation uses it. Both work for buffers of the processor and of CUDA devices.
+//! Buffers of devices driven through wgpu have no address.
 //!
-//! DLPack says nothing about when the elements may be used. Evener's streams are not ordered with the other library's work:
-//! wait for the stream before the tensor is handed over, or order both with [`Stream::record_cuda_event`] and
-//! [`Stream::wait_cuda_event`]. The same holds for the way back: when the deleter is called, the memory is used for
-//! other buffers at once, so the other library's work on it must have ended by then, also where its garbage collector is the
-//! one that calls (`torch.cuda.synchronize()` before the last reference goes).
+//! DLPack does not define when the elements may be used, and Evener's streams are not ordered with the other library's
+//! work. Wait for the stream before you hand a tensor over, or order both with [`Stream::record_cuda_event`] and
+//! [`Stream::wait_cuda_event`]. The same holds for the way back: once the deleter is called, the memory may be reused for
+//! another buffer at once, so the other library's work on it must have finished by then, even if a garbage collector
+//! calls the deleter (call `torch.cuda.synchronize()` before the last reference goes).
 //!
 //! ```
 //! use evener_device::{AnyBuffer, Device, dlpack::{DLManagedTensor, ManagedTensor}};
@@ -19,8 +19,8 @@
 //! let tensor: ManagedTensor<DLManagedTensor> = buffer.to_dlpack(&[2, 3])?;
 //! assert_eq!(tensor.tensor().ndim, 2);
 //!
-//! let raw = tensor.into_raw(); // what a `PyCapsule` called "dltensor" holds
-//! // SAFETY: nobody else has the tensor, and its producer is Evener.
+//! let raw = tensor.into_raw(); // the pointer in a `PyCapsule` named "dltensor"
+//! // SAFETY: no other code has the tensor, and Evener made it.
 //! let (again, shape) = unsafe { device.import_dlpack(ManagedTensor::from_raw(raw))? };
 //! assert_eq!((again.len(), shape), (6, vec![2, 3]));
 //! # Ok::<(), evener_device::Error>(())
@@ -28,8 +28,8 @@
 //!
 //! [`Stream::record_cuda_event`]: crate::Stream::record_cuda_event
 //! [`Stream::wait_cuda_event`]: crate::Stream::wait_cuda_event
-// The C structures are those of dlpack.h, under its names. They are few and fixed by the specification; crates that have
-// them bring error types and array traits of their own.
+// The C structures have dlpack.h's names. They are few and fixed by the specification; crates that define them add their
+// own error types and array traits.
 
 use std::{ffi::c_void, ptr::NonNull};
 
@@ -57,9 +57,9 @@ pub const READ_ONLY: u64 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct DLDevice {
-    /// What kind of device: [`CPU`], [`CUDA`] and others.
+    /// The kind of device: [`CPU`], [`CUDA`] and others.
     pub device_type: i32,
-    /// Which one: CUDA's number in this process, 0 for the host.
+    /// CUDA's number of the device in this process, 0 for the host.
     pub device_id: i32,
 }
 
@@ -75,13 +75,13 @@ pub struct DLDataType {
     pub lanes: u16,
 }
 
-/// A tensor's place and shape.
+/// A tensor's address and shape.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DLTensor {
-    /// The address of the first element, but for `byte_offset`.
+    /// The address of the data. The first element is `byte_offset` bytes behind it.
     pub data: *mut c_void,
-    /// Where that address is.
+    /// The device of that address.
     pub device: DLDevice,
     /// The number of dimensions.
     pub ndim: i32,
@@ -89,19 +89,19 @@ pub struct DLTensor {
     pub dtype: DLDataType,
     /// The length of each dimension.
     pub shape: *mut i64,
-    /// The elements between neighbours in each dimension. Null where the tensor is contiguous, the last dimension first.
+    /// The distance between neighbours in each dimension, in elements. Null for a contiguous tensor in row-major order.
     pub strides: *mut i64,
     /// The bytes from `data` to the first element.
     pub byte_offset: u64,
 }
 
-/// A tensor and who deletes it, in the form without a version.
+/// A tensor with its deleter, in the form without a version.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DLManagedTensor {
     /// The tensor.
     pub dl_tensor: DLTensor,
-    /// The producer's own.
+    /// For the producer's use.
     pub manager_ctx: *mut c_void,
     /// Called once by the consumer, when it no longer uses the tensor.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
@@ -111,19 +111,19 @@ pub struct DLManagedTensor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct DLPackVersion {
-    /// Where this differs, nothing but the deleter may be used.
+    /// If this differs, only the deleter may be used.
     pub major: u32,
-    /// Where this differs, there may be more flags and element types.
+    /// If this differs, there may be more flags and element types.
     pub minor: u32,
 }
 
-/// A tensor and who deletes it, since version 1.
+/// A tensor with its deleter, since version 1.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DLManagedTensorVersioned {
     /// The version that it follows.
     pub version: DLPackVersion,
-    /// The producer's own.
+    /// For the producer's use.
     pub manager_ctx: *mut c_void,
     /// Called once by the consumer, when it no longer uses the tensor.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
@@ -133,20 +133,20 @@ pub struct DLManagedTensorVersioned {
     pub dl_tensor: DLTensor,
 }
 
-/// The version that is exported, and the major one that is imported.
+/// The exported version. Tensors of the same major version are imported.
 const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 0 };
 
 mod sealed {
     use super::*;
 
-    /// What both forms of a managed tensor have.
+    /// The common interface of both forms of a managed tensor.
     pub trait TensorFormat: Sized + 'static {
         fn new(tensor: DLTensor, context: *mut c_void, deleter: unsafe extern "C" fn(*mut Self)) -> Self;
         fn tensor(&self) -> &DLTensor;
         fn context(&self) -> *mut c_void;
         fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)>;
-        /// Why it cannot be imported, apart from the tensor.
-        fn objection(&self) -> Option<String>;
+        /// Returns why a tensor cannot be imported, from its version and flags.
+        fn refusal(&self) -> Option<String>;
     }
 }
 use sealed::TensorFormat;
@@ -164,7 +164,7 @@ impl TensorFormat for DLManagedTensor {
     fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)> {
         self.deleter
     }
-    fn objection(&self) -> Option<String> {
+    fn refusal(&self) -> Option<String> {
         None
     }
 }
@@ -189,57 +189,58 @@ impl TensorFormat for DLManagedTensorVersioned {
     fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)> {
         self.deleter
     }
-    fn objection(&self) -> Option<String> {
+    fn refusal(&self) -> Option<String> {
         let DLPackVersion { major, minor } = self.version;
         if major != VERSION.major {
             return Some(format!(
-                "it follows version {major}.{minor} of DLPack, known here is {}",
+                "the tensor has version {major}.{minor} of DLPack, and only version {} is supported",
                 VERSION.major
             ));
         }
-        (self.flags & READ_ONLY != 0).then(|| "it is read only, and buffers can be written: copy it".into())
+        (self.flags & READ_ONLY != 0)
+            .then(|| "the tensor is read-only, and buffers can be written: copy it".into())
     }
 }
 
-/// A managed tensor, as its only owner: dropping it calls the deleter.
+/// The owner of a managed tensor: dropping it calls the deleter.
 ///
-/// `M` is [`DLManagedTensor`] or [`DLManagedTensorVersioned`], as the other library wants it.
+/// `M` is [`DLManagedTensor`] or [`DLManagedTensorVersioned`], whichever the other library uses.
 #[derive(Debug)]
 pub struct ManagedTensor<M: TensorFormat>(NonNull<M>);
 
-// SAFETY: whoever made it from a pointer promised that it may be used and deleted on any thread; what is exported here may.
+// SAFETY: the caller of `from_raw` promised that the tensor may be used and deleted on any thread; exported tensors may.
 unsafe impl<M: TensorFormat> Send for ManagedTensor<M> {}
 // SAFETY: a shared reference only reads.
 unsafe impl<M: TensorFormat> Sync for ManagedTensor<M> {}
 
 impl<M: TensorFormat> ManagedTensor<M> {
-    /// Takes over a tensor of another library's.
+    /// Takes ownership of another library's tensor.
     ///
     /// # Safety
-    /// - The pointer is to a managed tensor as DLPack specifies it, not null, whose shape and strides have as many numbers as
-    ///   it has dimensions (or are null).
-    /// - Nobody else uses it or calls its deleter any more: a consumer of a `PyCapsule` has renamed it.
-    /// - It may be read and its deleter called on any thread.
+    /// - The pointer is to a managed tensor as DLPack specifies it, is not null, and its shape and strides have a number
+    ///   for each dimension (or are null).
+    /// - No other code uses the tensor or calls its deleter: a consumer of a `PyCapsule` has renamed the capsule.
+    /// - The tensor may be read, and its deleter called, on any thread.
     pub unsafe fn from_raw(tensor: *mut M) -> Self {
         // SAFETY: the caller promises that it is not null.
         ManagedTensor(unsafe { NonNull::new_unchecked(tensor) })
     }
 
-    /// Gives the tensor away, with the duty to call its deleter.
+    /// Returns the tensor. The caller has to call its deleter.
     pub fn into_raw(self) -> *mut M {
         std::mem::ManuallyDrop::new(self).0.as_ptr()
     }
 
     /// The tensor.
     pub fn tensor(&self) -> &DLTensor {
-        // SAFETY: it is alive until this is dropped, and nobody writes to it.
+        // SAFETY: the tensor is alive until `self` is dropped, and is not written meanwhile.
         unsafe { self.0.as_ref() }.tensor()
     }
 }
 
 impl<M: TensorFormat> Drop for ManagedTensor<M> {
     fn drop(&mut self) {
-        // SAFETY: it is alive, and its deleter was not called before: this is its only owner.
+        // SAFETY: the tensor is alive, and `self` is its only owner, so its deleter was not called before.
         unsafe {
             if let Some(deleter) = self.0.as_ref().deleter() {
                 deleter(self.0.as_ptr());
@@ -248,7 +249,7 @@ impl<M: TensorFormat> Drop for ManagedTensor<M> {
     }
 }
 
-/// What an exported tensor points into. The tensor itself is part of it, so that one allocation holds all.
+/// The data of an exported tensor. It contains the tensor itself, so that one allocation holds everything.
 struct Exported<M> {
     managed: Option<M>,
     shape: Vec<i64>,
@@ -257,22 +258,25 @@ struct Exported<M> {
 }
 
 unsafe extern "C" fn delete<M: TensorFormat>(tensor: *mut M) {
-    // SAFETY: the tensor is one of ours, whose context is its box; its consumer calls this once.
+    // SAFETY: `to_dlpack` made the tensor, with its box as the context; the consumer calls this once.
     unsafe { drop(Box::from_raw((*tensor).context().cast::<Exported<M>>())) };
 }
 
 impl AnyBuffer {
-    /// This buffer as a managed tensor of this shape, contiguous with the last dimension first. It holds the buffer until its
-    /// deleter is called.
+    /// Exports this buffer as a managed tensor of this shape, contiguous in row-major order. The tensor keeps the buffer
+    /// until its deleter is called.
     ///
-    /// The consumer uses the elements in place: it and Evener's operations take turns ([module](crate::dlpack)). Fails where
-    /// the shape has another number of elements, and with `Unsupported` where the buffer is in memory without an address,
-    /// which is through wgpu.
+    /// The consumer uses the elements in place, so its work and Evener's operations must be ordered
+    /// ([module](crate::dlpack)). Fails if the shape has another number of elements, and with `Unsupported` if the memory
+    /// has no address, as on devices driven through wgpu.
     pub fn to_dlpack<M: TensorFormat>(&self, shape: &[i64]) -> Result<ManagedTensor<M>> {
         let refuse = |detail: String| Err(Error::unsupported(self.device(), "exporting a tensor", detail));
         let count = element_count(shape);
         if count != Some(self.len() as u64) {
-            return refuse(format!("a shape of {shape:?} for {} elements", self.len()));
+            return refuse(format!(
+                "the shape {shape:?} does not fit: the buffer has {} elements",
+                self.len()
+            ));
         }
         let region = self.as_bytes().region();
         let offset = region.offset as usize;
@@ -284,7 +288,9 @@ impl AnyBuffer {
                 let device = DLDevice { device_type: CUDA, device_id: ordinal.unwrap_or(0) };
                 (device, std::ptr::without_provenance_mut(address as usize + offset))
             }
-            None => return refuse("its memory has no address that other libraries can use".into()),
+            None => {
+                return refuse("the device's memory has no address: copy the elements to the host".into());
+            }
         };
         let exported = Box::into_raw(Box::new(Exported::<M> {
             managed: None,
@@ -292,7 +298,7 @@ impl AnyBuffer {
             strides: contiguous(shape),
             _buffer: self.clone(),
         }));
-        // SAFETY: the box was just leaked, and nobody else has it until the deleter takes it back.
+        // SAFETY: the box was just leaked, and no other reference exists until the deleter takes it back.
         let inner = unsafe { &mut *exported };
         let tensor = DLTensor {
             data,
@@ -309,41 +315,42 @@ impl AnyBuffer {
 }
 
 impl Device {
-    /// A buffer over another library's tensor, and the tensor's shape. The tensor is used in place, and its deleter called when
-    /// the last handle on the buffer is gone and no operation uses it any more; or at once, where this fails.
+    /// Imports another library's tensor as a buffer, and returns the buffer and the tensor's shape. The tensor is used in
+    /// place. Its deleter is called when the last handle of the buffer is dropped and no operation uses it, or at once if
+    /// this fails.
     ///
-    /// On the processor for tensors in the host's memory, on a CUDA device for tensors on the same card. Fails with
-    /// `Unsupported` for tensors elsewhere, for such as are not contiguous, read only or not aligned (to an element on the
-    /// host, to 16 bytes on a card), and for element types that are no [`DType`].
+    /// The processor imports tensors in host memory, a CUDA device those on the same card. Fails with `Unsupported` for
+    /// other tensors, for tensors that are not contiguous, read-only or not aligned (to an element on the host, to 16
+    /// bytes on a card), and for element types without a [`DType`].
     ///
     /// # Safety
-    /// - The tensor's elements are where it says, and stay there until its deleter is called. On a CUDA device they are in
-    ///   memory of its primary context. Evener has no other buffer over them.
-    /// - Nobody else writes to them while operations of Evener's use them, or reads them while operations write to them:
-    ///   streams of both libraries are not ordered by themselves.
+    /// - The tensor's elements are where it says, and stay there until its deleter is called. On a CUDA device they are
+    ///   in memory of its primary context. Evener has no other buffer over them.
+    /// - No other code writes the elements while Evener's operations use them, or reads them while Evener's operations
+    ///   write them: the streams of both libraries are not ordered automatically.
     pub unsafe fn import_dlpack<M: TensorFormat>(
         &self,
         tensor: ManagedTensor<M>,
     ) -> Result<(AnyBuffer, Vec<i64>)> {
         let refuse = |detail: String| Error::unsupported(self.id(), "importing a tensor", detail);
-        // SAFETY: it is alive, and nobody writes to it.
-        if let Some(objection) = unsafe { tensor.0.as_ref() }.objection() {
-            return Err(refuse(objection));
+        // SAFETY: the tensor is alive and not written meanwhile.
+        if let Some(refusal) = unsafe { tensor.0.as_ref() }.refusal() {
+            return Err(refuse(refusal));
         }
         let DLTensor { data, device, ndim, dtype: dl_type, shape, strides, byte_offset } = *tensor.tensor();
         let DLDevice { device_type, device_id } = device;
-        let dtype = from_dl(dl_type).ok_or_else(|| refuse(format!("elements of {dl_type:?}")))?;
+        let dtype = from_dl(dl_type).ok_or_else(|| refuse(format!("unsupported elements: {dl_type:?}")))?;
         let dimensions = match usize::try_from(ndim) {
             Ok(0) => &[],
-            // SAFETY: whoever made the tensor promised that there are so many numbers.
+            // SAFETY: the caller of `from_raw` promised that there are this many numbers.
             Ok(ndim) if !shape.is_null() => unsafe { std::slice::from_raw_parts(shape, ndim) },
-            _ => return Err(refuse(format!("{ndim} dimensions without lengths"))),
+            _ => return Err(refuse(format!("the tensor has {ndim} dimensions without lengths"))),
         };
         let count = element_count(dimensions);
         let bytes = count
             .and_then(|count| count.checked_mul(dtype.bytes()))
             .filter(|&bytes| bytes <= isize::MAX as u64);
-        let bytes = bytes.ok_or_else(|| refuse(format!("a shape of {dimensions:?}")))?;
+        let bytes = bytes.ok_or_else(|| refuse(format!("impossible shape {dimensions:?}")))?;
         let dimensions = dimensions.to_vec();
         if !strides.is_null() {
             // SAFETY: as for the shape.
@@ -352,7 +359,7 @@ impl Device {
             let fits = |((found, expected), len): ((&i64, &i64), &i64)| *len == 1 || found == expected;
             if bytes > 0 && !strides.iter().zip(&expected).zip(&dimensions).all(fits) {
                 let detail = format!(
-                    "strides of {strides:?} for a shape of {dimensions:?}: it is not contiguous, copy it"
+                    "the tensor is not contiguous (strides {strides:?}, shape {dimensions:?}): copy it"
                 );
                 return Err(refuse(detail));
             }
@@ -361,30 +368,35 @@ impl Device {
         let address = match device_type {
             CPU | CUDA_HOST => NonNull::new(start).map(Address::Host),
             CUDA => Some(Address::Cuda { ordinal: Some(device_id), address: start.addr() as u64 }),
-            // The number is of the device where it was made, and not only that one can use it.
+            // The number names the device where the memory was allocated, but any device can use it.
             CUDA_MANAGED => Some(Address::Cuda { ordinal: None, address: start.addr() as u64 }),
-            other => return Err(refuse(format!("a tensor on a device of DLPack's kind {other}"))),
+            other => {
+                return Err(refuse(format!(
+                    "the tensor is on a device of the unsupported DLPack type {other}"
+                )));
+            }
         };
         if bytes == 0 {
-            // There is nothing to use in place, and often no address.
+            // An empty tensor has no elements to use in place, and often no address.
             return Ok((self.any_buffer(dtype, 0)?, dimensions));
         }
-        let address = address.filter(|_| !data.is_null()).ok_or_else(|| refuse("no address".into()))?;
+        let address =
+            address.filter(|_| !data.is_null()).ok_or_else(|| refuse("the tensor has no address".into()))?;
         if matches!(address, Address::Host(_)) && !(start.addr() as u64).is_multiple_of(dtype.bytes()) {
             return Err(refuse(format!(
-                "{dtype} at address {start:p}, which is no multiple of {}",
+                "the {dtype} elements at address {start:p} are not aligned to {} bytes",
                 dtype.bytes()
             )));
         }
-        // SAFETY: the caller promises the rest; so many bytes are there, and the tensor, which keeps them, is the owner.
+        // SAFETY: the caller promises the rest; `bytes` are there, and the tensor, which keeps them, is the owner.
         let buffer = unsafe { self.adopt(address, bytes, Box::new(tensor)) }?;
         Ok((AnyBuffer::from_bytes(buffer, dtype)?, dimensions))
     }
 }
 
-/// The number of elements of a shape; nothing where there are too many, or less than none.
+/// Returns the number of elements of a shape; `None` if a length is negative or the product overflows.
 fn element_count(shape: &[i64]) -> Option<u64> {
-    // A length of zero makes it none, however long the others are.
+    // A length of 0 makes the tensor empty, however long the other dimensions are.
     let lengths = shape.iter().map(|&len| u64::try_from(len).ok()).collect::<Option<Vec<_>>>()?;
     if lengths.contains(&0) {
         return Some(0);
@@ -392,7 +404,7 @@ fn element_count(shape: &[i64]) -> Option<u64> {
     lengths.iter().try_fold(1u64, |count, &len| count.checked_mul(len))
 }
 
-/// The strides of a contiguous tensor, the last dimension first.
+/// Returns the strides of a contiguous tensor in row-major order.
 fn contiguous(shape: &[i64]) -> Vec<i64> {
     let mut strides = vec![1i64; shape.len()];
     for index in (1..shape.len()).rev() {

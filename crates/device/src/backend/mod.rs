@@ -1,19 +1,19 @@
-//! What a back end must be able to do, as a few small traits.
+//! The traits of a back end.
 //!
-//! A [`Source`] is a device that discovery found. Opening it gives a [`Backend`], which allocates
-//! memory, compiles kernels and makes streams. A [`StreamBackend`] is a sequence of operations that run
-//! in order, asynchronously to the caller. The typed, checked interface over these is in
-//! [`Device`](crate::Device), [`Buffer`](crate::Buffer) and [`Stream`](crate::Stream): limits, bounds,
-//! alignments and argument types are checked there, once for all back ends, so that what arrives here is
-//! well-formed.
+//! A [`Source`] is a device that discovery found. Opening it returns a [`Backend`], which allocates memory, compiles
+//! kernels and creates streams. A [`StreamBackend`] runs operations in order, asynchronously to the caller.
+//! [`Device`](crate::Device), [`Buffer`](crate::Buffer) and [`Stream`](crate::Stream) are the typed interface over these
+//! traits. They check limits, bounds, alignments and argument types once for all back ends, so that a back end receives
+//! valid arguments only.
 //!
 //! Rules for every implementation:
-//! - It never panics and never prints. Whatever the driver says becomes an [`Error`](crate::Error).
-//! - It keeps the memory of an operation alive until the operation has ended, whatever the caller drops.
-//! - Dropping anything, even with work under way, neither blocks for long nor frees what is in use.
-//! - After the device is lost, every call returns `Error::Lost` soon.
+//! - It never panics and never prints. Each error of the driver becomes an [`Error`](crate::Error).
+//! - It keeps the memory of an operation alive until the operation has finished, even if the caller drops it.
+//! - Dropping an object, even with work in flight, neither blocks for long nor frees memory that is in use.
+//! - After the device is lost, every call soon returns `Error::Lost`.
 #![allow(unsafe_code)]
 
+pub(crate) mod block_cache;
 pub(crate) mod copy;
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
@@ -22,7 +22,6 @@ pub(crate) mod cuda;
 #[path = "no_cuda.rs"]
 pub(crate) mod cuda;
 pub mod dlpack;
-pub(crate) mod shelf;
 #[cfg(feature = "wgpu")]
 pub(crate) mod wgpu;
 #[cfg(not(feature = "wgpu"))]
@@ -39,17 +38,17 @@ use crate::{
 
 /// A device that was found and can be opened, any number of times.
 pub trait Source: Send + Sync + Debug {
-    /// The facts about it.
+    /// Its description.
     fn describe(&self) -> &Description;
 
-    /// Takes hold of the device. Each call gives a new, independent hold.
+    /// Opens the device. Each call returns a new, independent opening.
     fn open(&self) -> Result<Arc<dyn Backend>>;
 
-    /// Cuts the device into partitions of these many compute units, each a device of its own.
+    /// Splits the device into partitions of these many compute units, each a device of its own.
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>>;
 
-    /// Binds the calling thread to one of the device's cores, counted round, where it is a partition of the
-    /// processor. Nothing for other devices.
+    /// Binds the calling thread to one of a processor partition's cores (the index wraps around). Does nothing for other
+    /// devices.
     fn bind_thread(&self, index: usize) {
         let _ = index;
     }
@@ -57,13 +56,13 @@ pub trait Source: Send + Sync + Debug {
 
 /// An open device.
 pub trait Backend: Send + Sync + Debug {
-    /// What it can do.
+    /// Its features and limits.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Takes device memory, from the shelf of returned blocks where one fits.
+    /// Allocates device memory, from the cache if a block fits.
     fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>>;
 
-    /// Takes memory of this device that another library has, which keeps it until `owner` is dropped. Nothing where the
+    /// Wraps another library's memory on this device, which stays valid until `owner` is dropped. Returns `None` if the
     /// device has no such addresses.
     ///
     /// # Safety
@@ -78,39 +77,40 @@ pub trait Backend: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Takes a buffer that the caller has made with the same `wgpu::Device`. Nothing where this is no device of the caller's.
+    /// Wraps a buffer that the caller created with the same `wgpu::Device`. Returns `None` if this device was not made
+    /// from one.
     #[cfg(feature = "wgpu")]
     fn adopt_wgpu(&self, buffer: &::wgpu::Buffer) -> Result<Option<Arc<dyn Memory>>> {
         let _ = buffer;
         Ok(None)
     }
 
-    /// Takes host memory that this device can copy from or to asynchronously.
+    /// Allocates host memory for asynchronous copies from or to this device.
     fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>>;
 
-    /// Compiles the body of the kernel that suits this device.
+    /// Compiles the kernel's body for this device.
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>>;
 
-    /// Makes a new sequence of operations.
+    /// Creates a stream.
     fn stream(&self) -> Result<Box<dyn StreamBackend>>;
 
-    /// Memory in use now, at its peak, and on the shelf.
+    /// Bytes in use, at their peak, and cached.
     fn memory(&self) -> MemoryUsage;
 
-    /// Gives the shelf's memory back to the driver.
+    /// Frees cached memory.
     fn trim(&self);
 }
 
-/// What a new buffer holds.
+/// The initial contents of a new buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contents {
     /// Zeros.
     Zeroed,
-    /// Anything: whoever asks for this writes before reading. Saves the time of zeroing.
-    Any,
+    /// Undefined: the caller writes each element before it reads it. Saves the time of zeroing.
+    Uninit,
 }
 
-/// Which way a host buffer's bytes go.
+/// The direction of a copy between host and device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the host to the device. Reading such memory on the host can be slow.
@@ -119,69 +119,69 @@ pub enum Direction {
     Download,
 }
 
-/// Memory held through one open device, in bytes: the device's own, and the host memory that it copies from and to.
+/// Bytes held by one open device: on the device, and in host memory for copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct MemoryUsage {
-    /// In buffers that are alive.
+    /// In live buffers.
     pub in_use_bytes: u64,
-    /// The most that was ever in use at once.
+    /// The maximum that was ever in use.
     pub peak_bytes: u64,
-    /// Kept for reuse.
-    pub shelved_bytes: u64,
-    /// Host memory that is pinned or mapped for copies and in use: in host buffers that are alive, or by copies in
-    /// flight. The system cannot swap it out. None on the processor, whose host buffers are ordinary memory.
+    /// Cached for reuse.
+    pub cached_bytes: u64,
+    /// Pinned or mapped host memory in use: in live host buffers, or by copies in flight. The system cannot swap it out.
+    /// Always 0 for the processor, whose host buffers are ordinary memory.
     pub pinned_bytes: u64,
-    /// The same kind of host memory, kept for reuse.
-    pub pinned_shelved_bytes: u64,
+    /// Pinned or mapped host memory, cached for reuse.
+    pub pinned_cached_bytes: u64,
 }
 
 impl MemoryUsage {
-    /// The same, with what a shelf of pinned host memory holds.
+    /// Adds the usage of a cache of pinned host memory.
     pub(crate) fn with_pinned(mut self, pinned: MemoryUsage) -> Self {
         self.pinned_bytes += pinned.in_use_bytes;
-        self.pinned_shelved_bytes += pinned.shelved_bytes;
+        self.pinned_cached_bytes += pinned.cached_bytes;
         self
     }
 }
 
-/// A block of device memory. Dropping the last reference returns it to the shelf once no operation uses it.
+/// A block of device memory. Dropping the last reference returns it to the cache once no operation uses it.
 pub trait Memory: Any + Send + Sync + Debug {
-    /// How many bytes were asked for.
+    /// The requested size in bytes.
     fn bytes(&self) -> u64;
 
-    /// Where it is, where that can be told to another library.
+    /// Its address, if other libraries can use it.
     fn address(&self) -> Option<Address> {
         None
     }
 }
 
-/// Where memory is, for other libraries in the process.
+/// The address of memory, for other libraries in the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Address {
     /// On the host.
     Host(NonNull<u8>),
     /// On a CUDA device.
     Cuda {
-        /// The number that the driver has for the device in this process, where it is known.
+        /// The driver's number of the device in this process, if known.
         ordinal: Option<i32>,
         /// The device's address (`CUdeviceptr`).
         address: u64,
     },
 }
 
-/// A part of a block of device memory.
+/// A range of a block of device memory.
 #[derive(Debug, Clone)]
 pub struct Region {
     /// The block.
     pub memory: Arc<dyn Memory>,
-    /// Where the part begins, in bytes.
+    /// The offset of its first byte.
     pub offset: u64,
-    /// How long it is, in bytes.
+    /// Its length in bytes.
     pub bytes: u64,
 }
 
 impl Region {
-    /// Whether both have a byte in common.
+    /// Whether the two have a byte in common.
     pub fn overlaps(&self, other: &Region) -> bool {
         let ends = |region: &Region| region.offset.saturating_add(region.bytes);
         Arc::ptr_eq(&self.memory, &other.memory)
@@ -192,62 +192,63 @@ impl Region {
     }
 }
 
-/// Host memory that a device can copy from or to asynchronously. While a copy is under way its owner
-/// does not touch it, and calls [`reclaim`](HostMemory::reclaim) before touching it again.
+/// Host memory for asynchronous copies. While a copy is in flight the owner does not access it, and then calls
+/// [`reclaim`](HostMemory::reclaim) before the next access.
 pub trait HostMemory: Any + Send + Debug {
     /// The bytes.
     fn bytes(&self) -> &[u8];
     /// The bytes, to write.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// Makes the bytes accessible to the host again after a copy that has ended.
+    /// Makes the bytes accessible to the host again after a copy that has finished.
     fn reclaim(&mut self) -> Result<()>;
-    /// Gives up writing, so that the host and any number of copies to devices may read at once. No copy may be under way.
+    /// Makes it read-only, so that the host and any number of copies to devices may read it at once. No copy may be in
+    /// flight.
     fn share(self: Box<Self>) -> Arc<dyn SharedMemory>;
 }
 
-/// Host memory that nobody writes any more.
+/// Read-only host memory.
 pub trait SharedMemory: Any + Send + Sync + Debug {
     /// The bytes.
     fn bytes(&self) -> &[u8];
 }
 
-/// What host memory is aligned to, in bytes: a cache line. Elements that need more are refused.
+/// Alignment of host memory in bytes: a cache line. Elements that need more are refused.
 pub(crate) const HOST_ALIGNMENT: usize = 64;
 
-/// So many bytes of host memory, aligned so that any element type and any vector instruction fits.
+/// One cache line of host memory, aligned for every element type and vector instruction.
 #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
 #[repr(C, align(64))]
-pub(crate) struct Line([u8; HOST_ALIGNMENT]);
+pub(crate) struct CacheLine([u8; HOST_ALIGNMENT]);
 
-impl Debug for Line {
+impl Debug for CacheLine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Line")
+        f.write_str("CacheLine")
     }
 }
 
-impl Line {
-    /// Lines of zeros with room for so many bytes.
-    pub(crate) fn zeroed(bytes: usize) -> Vec<Line> {
+impl CacheLine {
+    /// Returns zeroed lines for at least this many bytes.
+    pub(crate) fn zeroed(bytes: usize) -> Vec<CacheLine> {
         bytemuck::allocation::zeroed_vec(bytes.div_ceil(HOST_ALIGNMENT))
     }
 }
 
-/// Shared memory that a device has no faster way to than any other: a copy of what was shared.
+/// Shared memory of a device without direct copies from it: a copy of the bytes.
 #[derive(Debug)]
-pub(crate) struct Copied {
-    lines: Vec<Line>,
+pub(crate) struct CopiedMemory {
+    lines: Vec<CacheLine>,
     bytes: usize,
 }
 
-impl Copied {
+impl CopiedMemory {
     pub(crate) fn of(bytes: &[u8]) -> Arc<dyn SharedMemory> {
-        let mut lines = Line::zeroed(bytes.len());
+        let mut lines = CacheLine::zeroed(bytes.len());
         bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
-        Arc::new(Copied { lines, bytes: bytes.len() })
+        Arc::new(CopiedMemory { lines, bytes: bytes.len() })
     }
 }
 
-impl SharedMemory for Copied {
+impl SharedMemory for CopiedMemory {
     fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.lines)[..self.bytes]
     }
@@ -255,57 +256,57 @@ impl SharedMemory for Copied {
 
 /// A compiled kernel.
 pub trait Program: Any + Send + Sync + Debug {
-    /// Which body was compiled, for people: `CUDA C`, `WGSL`, `WGSL with INT64`, `Rust`.
+    /// The body that was compiled: `CUDA C`, `WGSL`, `WGSL with INT64`, `Rust`.
     fn body(&self) -> &str;
-    /// Fixes the buffers that the kernel works on, so that launching it again costs nothing more.
+    /// Binds the buffers, so that each launch costs little.
     fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernel>>;
 }
 
 /// A compiled kernel with its buffers.
 pub trait BoundKernel: Any + Send + Sync + Debug {
-    /// The same with the workgroup and the dynamic shared memory that this kernel declares, which is otherwise the one
-    /// that it was compiled from.
+    /// Returns the same bound kernel with the workgroup size and dynamic shared memory of `kernel`, which is otherwise
+    /// the kernel that it was compiled from.
     fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>>;
 
-    /// The number of workgroups that a compute unit runs at once, where that is known.
+    /// The number of workgroups that a compute unit runs at once, if known.
     fn occupancy(&self) -> Result<Option<u32>> {
         Ok(None)
     }
 }
 
-/// A launch to be queued later, as often as wanted.
+/// A recorded launch.
 #[derive(Debug, Clone)]
-pub struct Recorded {
-    /// The kernel with its buffers.
+pub struct RecordedLaunch {
+    /// The bound kernel.
     pub bound: Arc<dyn BoundKernel>,
-    /// How many workgroups.
+    /// The number of workgroups.
     pub groups: [u32; 3],
-    /// The parameters' bytes.
+    /// The bytes of the parameters.
     pub params: Arc<[u8]>,
 }
 
-/// Launches that were recorded.
+/// Recorded launches, in the back end's form.
 pub trait Graph: Any + Send + Sync + Debug {}
 
 /// A point in a stream.
 pub trait Event: Any + Send + Sync + Debug {
-    /// Whether everything before it has ended.
+    /// Whether all operations before it have finished.
     fn is_done(&self) -> Result<bool>;
-    /// Waits until everything before it has ended.
+    /// Waits until all operations before it have finished.
     fn wait(&self, timeout: Option<Duration>) -> Result<()>;
 }
 
 /// A reading of the device's clock at a point in a stream.
 pub trait Timestamp: Any + Send + Sync + Debug {
-    /// The time from an earlier timestamp of the same device to this one. Both must be done.
+    /// The time from an earlier timestamp of the same device to this one. Both must have been reached.
     fn since(&self, earlier: &dyn Timestamp) -> Result<Duration>;
 }
 
-/// A sequence of operations that run in order, asynchronously to the caller.
+/// A stream: operations that run in order, asynchronously to the caller.
 pub trait StreamBackend: Send + Debug {
     /// Copies part of host memory to the device.
     fn upload(&mut self, from: &mut dyn HostMemory, range: Range<u64>, to: &Region) -> Result<()>;
-    /// Copies part of shared memory to the device, where that needs no staging memory between. Says whether it does.
+    /// Copies part of shared memory to the device, without staging. Returns false if the device cannot do that.
     fn upload_shared(
         &mut self,
         from: &Arc<dyn SharedMemory>,
@@ -317,47 +318,47 @@ pub trait StreamBackend: Send + Debug {
     }
     /// Copies from the device into host memory at `offset`.
     fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()>;
-    /// Copies on the device, between regions of one block too, which then do not overlap.
+    /// Copies on the device. The regions do not overlap, but may be of the same block.
     fn copy(&mut self, from: &Region, to: &Region) -> Result<()>;
-    /// Fills with zeros.
+    /// Fills a region with zeros.
     fn zero(&mut self, region: &Region) -> Result<()>;
-    /// Fills with repetitions of a pattern, a whole number of which the region has room for, where the device has a way to
-    /// do that by itself. Says whether it does.
+    /// Fills a region, whose length is a multiple of the pattern's, with copies of a pattern. Returns false if the device
+    /// cannot do that by itself.
     fn fill(&mut self, region: &Region, pattern: &[u8]) -> Result<bool> {
         let _ = (region, pattern);
         Ok(false)
     }
     /// Runs a kernel.
     fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()>;
-    /// Records launches, to be queued as one operation. Nothing where the device has no way to do that.
-    fn record_graph(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
+    /// Records launches that can be queued with one call. Returns `None` if the device cannot do that.
+    fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn Graph>>> {
         let _ = launches;
         Ok(None)
     }
-    /// Queues launches that a stream of this device has recorded. Says whether they are such.
+    /// Queues the launches of a graph. Returns false if the graph is not of this device.
     fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
         let _ = graph;
         Ok(false)
     }
-    /// Reads the device's clock when everything before has ended.
+    /// Reads the device's clock when all operations before have finished.
     fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>>;
-    /// Records an event here, and starts everything before it.
+    /// Records an event here, and starts all operations before it.
     fn record_event(&mut self) -> Result<Arc<dyn Event>>;
-    /// Holds what comes next in this stream until another stream of the same device has reached an event.
+    /// Makes later operations of this stream wait for an event of another stream of the same device.
     fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()>;
-    /// The driver's handle of this stream, where it is of a CUDA device.
+    /// The driver's handle of this stream, on a CUDA device.
     fn cuda_handle(&self) -> Option<*mut c_void> {
         None
     }
-    /// Holds what comes next until a CUDA event of another library has happened. Says whether the device knows such.
+    /// Makes later operations wait for a CUDA event of another library. Returns false if this is not a CUDA device.
     ///
     /// # Safety
-    /// The event is alive, and of this stream's device.
+    /// The event is alive, and was created on this stream's device.
     unsafe fn wait_cuda_event(&mut self, event: *mut c_void) -> Result<bool> {
         let _ = event;
         Ok(false)
     }
-    /// Has a CUDA event of another library happen when everything before has ended. Says whether the device knows such.
+    /// Records a CUDA event of another library. Returns false if this is not a CUDA device.
     ///
     /// # Safety
     /// As for [`wait_cuda_event`](StreamBackend::wait_cuda_event).
@@ -365,8 +366,8 @@ pub trait StreamBackend: Send + Debug {
         let _ = event;
         Ok(false)
     }
-    /// Starts everything that was queued and not yet started.
+    /// Starts all queued operations.
     fn flush(&mut self) -> Result<()>;
-    /// Waits until everything queued so far has ended.
+    /// Waits until all queued operations have finished.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()>;
 }

@@ -2,36 +2,36 @@
 
 use crate::discover::Found;
 
-/// No cards.
+/// Finds no cards.
 pub(crate) fn find() -> Found {
     Found::nothing("cuda", "left out of this build (feature `cuda`)")
 }
 
-/// Nothing is compiled for cards.
+/// Returns false: there is no CUDA compiler in this build.
 pub(crate) fn compiles_kernels() -> bool {
     false
 }
 
-/// The way into a card's context, of which there is none.
-pub(crate) mod guest {
+/// A card's primary context. Its types have no values in a build without the feature `cuda`.
+pub(crate) mod primary_context {
     use std::{convert::Infallible, ffi::c_void, marker::PhantomData};
 
     use crate::{backend::Region, error::Result};
 
-    /// The context of an open CUDA device, of which there is none in a build without the feature `cuda`.
+    /// The primary context of an open CUDA device. It has no values in a build without the feature `cuda`.
     #[derive(Debug, Clone)]
-    pub enum Context {}
+    pub enum PrimaryContext {}
 
-    /// Leave to call the driver, which nobody has.
+    /// Permission to call the driver. It has no values in a build without the feature `cuda`.
     #[derive(Debug)]
-    pub enum Entered<'a> {
+    pub enum ContextGuard<'a> {
         #[doc(hidden)]
         Never(Infallible, PhantomData<&'a ()>),
     }
 
-    impl Context {
+    impl PrimaryContext {
         /// Enters the context.
-        pub fn enter(&self, _: &'static str) -> Result<Entered<'_>> {
+        pub fn enter(&self, _: &'static str) -> Result<ContextGuard<'_>> {
             match *self {}
         }
 
@@ -41,17 +41,17 @@ pub(crate) mod guest {
         }
     }
 
-    impl Entered<'_> {
+    impl ContextGuard<'_> {
         /// Turns a result of the driver (`CUresult`) into an error.
         pub fn check(&self, _: i32) -> Result<()> {
             match *self {
-                Entered::Never(never, _) => match never {},
+                ContextGuard::Never(never, _) => match never {},
             }
         }
     }
 
-    /// Nothing: no region is of a card's memory.
-    pub(crate) fn context_of(_: &Region) -> Option<Context> {
+    /// Returns `None`: no region is in a card's memory.
+    pub(crate) fn context_of(_: &Region) -> Option<PrimaryContext> {
         None
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::discover::Found;
 
-/// No devices.
+/// Finds no devices.
 pub(crate) fn find() -> Found {
     Found::nothing("wgpu", "left out of this build (feature `wgpu`)")
 }

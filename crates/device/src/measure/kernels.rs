@@ -6,19 +6,18 @@ use rayon::prelude::*;
 
 use crate::{describe::Features, kernel::Kernel};
 
-/// Threads in a workgroup of each of these kernels.
 pub(super) const WORKGROUP: u32 = 256;
 
 /// Independent chains of arithmetic in a thread.
 pub(super) const CHAINS: u32 = 8;
 
-/// Chains that the Rust bodies carry along together, so that the compiler fills the vector registers.
+/// Chains that the Rust bodies compute together, so that they fill the vector registers.
 const LANES: usize = 128;
 
 const CUDA: &str = include_str!("rates.cu");
 const WGSL: &str = include_str!("rates.wgsl");
 
-/// Parameters of all of these kernels.
+/// The parameters of all kernels.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Params {
@@ -26,7 +25,7 @@ pub(super) struct Params {
     pub(super) addend: u32,
 }
 
-/// Every thread does `CHAINS * iterations` multiplies (each with an addition).
+/// Each thread does `CHAINS * iterations` multiplies (each with an addition).
 pub(super) fn int32_multiply() -> Kernel {
     kernel("int32_multiply").writes::<u32>().params::<Params>().rust(|launch| {
         let (params, out) = (launch.params::<Params>()?, launch.write::<u32>(0)?);
@@ -44,7 +43,7 @@ pub(super) fn int32_multiply() -> Kernel {
 
 fn multiply_chains(first: u32, params: Params) -> [u32; LANES] {
     let mut chains: [u32; LANES] = std::array::from_fn(|lane| first.wrapping_add(lane as u32));
-    // Dispatched over the processor's vector instructions: the loop below is compiled for each kind.
+    // The loop is compiled for each set of vector instructions, and the best one is chosen at run time.
     Arch::new().dispatch(|| {
         for _ in 0..params.iterations {
             for chain in &mut chains {
@@ -55,7 +54,7 @@ fn multiply_chains(first: u32, params: Params) -> [u32; LANES] {
     chains
 }
 
-/// Every thread does `CHAINS * iterations` multiply-adds.
+/// Each thread does `CHAINS * iterations` multiply-adds.
 pub(super) fn f32_multiply_add() -> Kernel {
     kernel("f32_multiply_add").writes::<f32>().params::<Params>().rust(|launch| {
         let (params, out) = (launch.params::<Params>()?, launch.write::<f32>(0)?);
@@ -74,7 +73,7 @@ pub(super) fn f32_multiply_add() -> Kernel {
     })
 }
 
-/// The loop of `f32_multiply_add`, with the processor's own multiply-add instruction.
+/// The loop of `f32_multiply_add`, with the processor's multiply-add instruction.
 struct MultiplyAdd<'a> {
     chains: &'a mut [f32; LANES],
     iterations: u32,
@@ -115,7 +114,7 @@ pub(super) fn copy_words() -> Kernel {
     })
 }
 
-/// Does nothing: what launching it costs is what a launch costs.
+/// Does nothing: for the time of a launch alone.
 pub(super) fn nothing() -> Kernel {
     kernel("nothing").rust(|_| Ok(()))
 }
@@ -123,9 +122,9 @@ pub(super) fn nothing() -> Kernel {
 #[allow(unsafe_code)]
 fn kernel(name: &'static str) -> Kernel {
     let kernel = Kernel::new(name).workgroup(WORKGROUP);
-    // SAFETY: only this module's parent launches these kernels. It gives those that compute a buffer with an element for
-    // each thread, and `copy_words` two buffers of `iterations` elements. Every loop ends after `iterations` turns, and
-    // nothing is divided by a variable.
+    // SAFETY: only `measure` launches these kernels. It gives the arithmetic kernels a buffer with an element for each
+    // thread, and `copy_words` two buffers of `iterations` elements. Every loop ends after `iterations` iterations, and
+    // there is no division by a variable.
     unsafe { kernel.cuda(CUDA).wgsl_unchecked(Features::empty(), WGSL) }
 }
 

@@ -1,4 +1,4 @@
-//! How strong is it: rates measured by running small kernels and copies on the device.
+//! Rates of a device, measured by running small kernels and copies on it.
 
 mod kernels;
 
@@ -12,52 +12,51 @@ use serde::{Deserialize, Serialize};
 use self::kernels::Params;
 use crate::{
     backend::{Direction, copy::copy_parallel},
-    cache,
     describe::{Api, DeviceKind},
     device::Device,
-    error::{Error, Result},
-    kernel::BoundKernel,
+    disk_cache,
+    error::{Error, Result, SharedError},
+    kernel::{BoundKernel, BoxError},
     stream::Stream,
 };
 
-/// What a device was measured to do. Which of these counts depends on the task: integer multiplies for field
-/// arithmetic, multiply-adds for tensors, bandwidths for work on data that lives on the host.
+/// The measured rates of a device. Which one matters depends on the task: integer multiplies for field arithmetic,
+/// multiply-adds for tensors, bandwidths for work on host data.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// 32-bit integer multiplies a second.
+    /// 32-bit integer multiplies per second.
     pub int32_multiplies_per_s: f64,
-    /// 32-bit floating-point multiply-adds a second.
+    /// 32-bit floating-point multiply-adds per second.
     pub f32_multiply_adds_per_s: f64,
-    /// Bytes read plus bytes written in device memory a second.
+    /// Bytes read plus bytes written in device memory per second.
     pub memory_bytes_per_s: f64,
-    /// Bytes a second from the host to the device, out of a [`HostBuffer`](crate::HostBuffer). Through
-    /// Vulkan, Metal, DX12 and OpenGL, writing the host buffer is counted too: there it may lie in the device's
-    /// memory, and writing it is what crosses the bus.
+    /// Bytes per second from the host to the device, from a [`HostBuffer`](crate::HostBuffer). On Vulkan, Metal, DX12 and
+    /// OpenGL this includes writing the host buffer: it may be in device memory, so that the write crosses the bus.
     pub upload_bytes_per_s: f64,
-    /// Bytes a second from the device to the host, into a [`HostBuffer`](crate::HostBuffer).
+    /// Bytes per second from the device to the host, into a [`HostBuffer`](crate::HostBuffer).
     pub download_bytes_per_s: f64,
-    /// The time from launching an empty kernel to knowing that it has ended, in seconds.
+    /// The time from launching an empty kernel until the host knows that it has finished, in seconds.
     #[serde(rename = "launch_latency_s", with = "crate::seconds")]
     pub launch_latency: Duration,
 }
 
-/// Raised whenever what is measured changes, so that rates measured before are measured again.
+/// The version of the measurement: increased when it changes, so that stored rates are measured again.
 const VERSION: u32 = 2;
 
-/// Each rate is measured over at least this long, so that a clock that is read twice does not count.
+/// Minimum duration of a measurement, so that reading the clock does not matter.
 const LONG_ENOUGH: Duration = Duration::from_millis(40);
 
-/// So often is each measured; the best counts, because everything that disturbs makes it worse.
+/// Number of measurements of each rate. The best one counts, because interference only makes it worse.
 const REPEATS: u32 = 4;
 
-/// Workgroups of the arithmetic kernels: several times what the largest GPU runs at once.
+/// Workgroups of the arithmetic kernels: several times as many as the largest GPU runs at once.
 const GROUPS: u32 = 8192;
 
-/// The most that is copied at once: several times the largest cache.
-const MOST_COPIED: u64 = 512 << 20;
+/// Maximum bytes of a copy: several times the largest cache.
+const MAX_COPY_BYTES: u64 = 512 << 20;
 
-/// Measures a device's rates, in under five seconds. What the kernels computed is checked: a device that
-/// computes wrongly fails with `BadResult`.
+/// Measures a device's rates, in under five seconds. The results of the kernels are checked: a device that computes wrong
+/// results fails with `BadResult`.
 pub fn measure(device: &Device) -> Result<Rates> {
     let mut stream = device.stream()?;
     Ok(Rates {
@@ -122,23 +121,22 @@ fn f32_multiply_adds(device: &Device, stream: &mut Stream) -> Result<f64> {
     Ok(rate)
 }
 
-/// Iterations of one launch: enough that its start does not count. Mesa's software Vulkan ends any loop after
-/// 65,535 turns, without a word.
-const MOST_ITERATIONS: u32 = 4096;
+/// Maximum iterations of one launch: enough that starting it does not matter. Mesa's software Vulkan silently ends any
+/// loop after 65,535 iterations.
+const MAX_ITERATIONS: u32 = 4096;
 
-/// Operations a second of a kernel with eight chains a thread, and the iterations of the last launch. `launch`
-/// is given the iterations of a launch and how many launches to queue.
+/// Returns the operations per second of a kernel with eight chains per thread, and the iterations of the last launch.
+/// `launch` gets the iterations of a launch and the number of launches.
 fn arithmetic_rate(threads: u32, mut launch: impl FnMut(u32, u32) -> Result<()>) -> Result<(f64, u32)> {
     let mut last = 0;
     let rate = best_rate(16, 1 << 30, |iterations| {
-        last = iterations.min(MOST_ITERATIONS);
+        last = iterations.min(MAX_ITERATIONS);
         launch(last, iterations / last)?;
         Ok(iterations / last * last)
     })?;
     Ok((rate * f64::from(threads) * f64::from(kernels::CHAINS), last))
 }
 
-/// Queues so many launches, and waits for all of them.
 fn launch_all(
     stream: &mut Stream,
     bound: &BoundKernel,
@@ -212,35 +210,35 @@ fn copy_rate(bytes: u64, mut copy: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(bytes as f64 * copies_per_s)
 }
 
-/// How much to copy: as much as makes caches irrelevant, and no more than a fraction of the memory.
+/// Returns the bytes to copy: enough that caches do not matter, and only a fraction of the memory.
 fn copy_bytes(device: &Device, blocks: u64) -> Result<u64> {
     let has = device.capabilities()?;
     let free = device.telemetry().memory_free_bytes.or(device.describe().memory_bytes).unwrap_or(256 << 20);
-    let most = match device.describe().kind {
-        // What serves them is the processor's memory, at a tenth of the rate.
-        DeviceKind::Software | DeviceKind::Cpu => MOST_COPIED / 8,
-        _ => MOST_COPIED,
+    let max = match device.describe().kind {
+        // These use the processor's memory, at a tenth of the rate.
+        DeviceKind::Software | DeviceKind::Cpu => MAX_COPY_BYTES / 8,
+        _ => MAX_COPY_BYTES,
     };
-    let bytes = most.min(has.max_binding_bytes).min(has.max_buffer_bytes).min(free / (4 * blocks));
+    let bytes = max.min(has.max_binding_bytes).min(has.max_buffer_bytes).min(free / (4 * blocks));
     Ok((bytes / 4096 * 4096).max(4096))
 }
 
-/// The most that `work` did a second. It is asked for an amount and says how much it did of it; the amount grows from
-/// `least`, at most to `most`, until it takes long enough.
-fn best_rate(least: u32, most: u32, mut work: impl FnMut(u32) -> Result<u32>) -> Result<f64> {
-    let mut amount = least.max(1);
+/// Returns the highest rate of `work` per second. `work` gets an amount and returns how much of it was done. The amount
+/// grows from `min`, to `max` at most, until it takes `LONG_ENOUGH`.
+fn best_rate(min: u32, max: u32, mut work: impl FnMut(u32) -> Result<u32>) -> Result<f64> {
+    let mut amount = min.max(1);
     let mut best = 0f64;
     let mut repeats = 0;
     while repeats < REPEATS {
         let start = Instant::now();
         let done = work(amount)?;
         let took = start.elapsed().as_secs_f64();
-        if took >= LONG_ENOUGH.as_secs_f64() || amount >= most {
+        if took >= LONG_ENOUGH.as_secs_f64() || amount >= max {
             best = best.max(f64::from(done) / took);
             repeats += 1;
         } else {
             let factor = (LONG_ENOUGH.as_secs_f64() * 1.2 / took.max(1e-6)).clamp(2.0, 16.0);
-            amount = ((f64::from(amount) * factor) as u32).min(most);
+            amount = ((f64::from(amount) * factor) as u32).min(max);
         }
     }
     Ok(best)
@@ -254,28 +252,32 @@ fn check(device: &Device, operation: &str, right: bool, detail: String) -> Resul
     Err(Error::BadResult { device, operation, detail })
 }
 
-/// The rates that were measured before on this device, with this driver and this version of the measurement.
-pub fn known_rates(device: &Device) -> Option<Rates> {
+/// Loads the stored rates of this device, for this driver and version of the measurement.
+pub fn load_rates(device: &Device) -> Option<Rates> {
     serde_json::from_slice(&std::fs::read(rates_file(device)?).ok()?).ok()
 }
 
-/// Keeps rates for later runs, in the user's cache folder.
-pub fn remember_rates(device: &Device, rates: &Rates) -> Result<()> {
+/// Stores rates for later runs, in the cache folder.
+pub fn save_rates(device: &Device, rates: &Rates) -> Result<()> {
     let Some(path) = rates_file(device) else { return Ok(()) };
-    let failed = |detail: String| Error::File { path: path.display().to_string(), detail };
-    let text = serde_json::to_vec_pretty(rates).map_err(|why| failed(why.to_string()))?;
-    cache::write(&path, &text).map_err(|why| failed(why.to_string()))
+    let failed = |why: BoxError| Error::File {
+        path: path.display().to_string(),
+        detail: why.to_string(),
+        source: Some(SharedError::new(why)),
+    };
+    let text = serde_json::to_vec_pretty(rates).map_err(|why| failed(why.into()))?;
+    disk_cache::write_atomically(&path, &text).map_err(|why| failed(why.into()))
 }
 
 fn rates_file(device: &Device) -> Option<PathBuf> {
     let it = device.describe();
-    // Everything that tells one device from another, and nothing that changes while it stays the same.
+    // All properties that identify a device, and none that changes while it stays the same.
     let identity = format!(
         "{VERSION}|{}|{}|{}|{:?}|{:?}|{:?}|{:?}",
         it.api, it.name, it.driver, it.uuid, it.pci, it.compute_units, it.part_of
     );
     let name = blake3::hash(identity.as_bytes()).to_hex();
-    Some(cache::folder()?.join("rates").join(format!("{}.json", &name[..32])))
+    Some(disk_cache::folder()?.join("rates").join(format!("{}.json", &name[..32])))
 }
 
 #[cfg(test)]
@@ -297,7 +299,7 @@ mod test {
     }
 
     #[test]
-    fn rates_survive_their_file() {
+    fn rates_survive_a_round_trip_through_json() {
         let rates = Rates {
             int32_multiplies_per_s: 1.5e12,
             f32_multiply_adds_per_s: 3e13,

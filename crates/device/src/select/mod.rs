@@ -1,4 +1,4 @@
-//! Which devices to use, in words: `gpu,-cuda:1,cpu[8,8]`.
+//! Selections of devices as text: `gpu,-cuda:1,cpu[8,8]`.
 
 mod name;
 mod parse;
@@ -14,56 +14,55 @@ use crate::{
     error::{Error, Result},
 };
 
-/// The variable that holds a selection for whoever gives none.
+/// The environment variable with the selection for programs that are given none.
 pub const DEVICES_VARIABLE: &str = "EVENER_DEVICES";
 
-/// The selection in `EVENER_DEVICES`, where it is set and not blank.
+/// Returns the selection in `EVENER_DEVICES`, if it is set and not blank.
 pub fn selection_from_environment() -> Option<String> {
     let selection = std::env::var_os(DEVICES_VARIABLE)?.to_string_lossy().into_owned();
     Some(selection).filter(|selection| !selection.trim().is_empty())
 }
 
 impl Inventory {
-    /// The devices that a selection stands for, in the order asked for, each once.
+    /// Returns the devices of a selection, in the order of its terms, each once.
     ///
     /// A selection is a list of terms, separated by commas and applied from left to right:
     ///
-    /// | term | stands for |
+    /// | term | meaning |
     /// | --- | --- |
     /// | `cuda:0`, `vulkan:1`, `cpu` | the device with that id |
-    /// | `cuda`, `vulkan`, `metal`, `dx12`, `gl` | every device that this API shows |
+    /// | `cuda`, `vulkan`, `metal`, `dx12`, `gl` | every device of this API |
     /// | `gpu`, `software`, `all` | every GPU, every software device, every device |
     /// | `01:00.0`, `0000:01:00.0` | the device at that PCI address |
-    /// | `GPU-12345678…`, `12345678…` | the device with that UUID, or with the only one that begins so |
-    /// | `h200` | every device whose name contains this, in small or capital letters |
-    /// | `cuda:0[40,92]`, `cpu[8,8]` | that device split into partitions of so many compute units |
-    /// | `-…` | leaves out what the rest stands for |
+    /// | `GPU-12345678…`, `12345678…` | the device with this UUID, or with the only UUID that begins like this |
+    /// | `h200` | every device whose name contains this, in lower or upper case |
+    /// | `cuda:0[40,92]`, `cpu[8,8]` | this device, split into partitions of these many compute units |
+    /// | `-…` | excludes the devices that the rest of the term means |
     ///
-    /// A selection that begins with leaving something out starts from the default devices.
+    /// A selection that begins with an exclusion starts from the default devices.
     ///
-    /// No hardware is ever used twice. A group means whatever of it is not there yet, and a term that names a
-    /// device wins over a group that contains it: `all,cuda:0[40,92]` is everything, with `cuda:0` in two parts,
-    /// and `all,vulkan:0` is everything, with that card through Vulkan. Where two terms *name* the same
-    /// hardware, that is an error, because nobody can mean it.
+    /// No hardware is used twice. A group adds those of its devices that are not selected yet, and a term that names a
+    /// device has priority over a group that contains it: `all,cuda:0[40,92]` is everything, with `cuda:0` in two
+    /// partitions, and `all,vulkan:0` is everything, with that card through Vulkan. Two terms that *name* the same
+    /// hardware are an error.
     ///
-    /// Fails with [`Error::Selection`] where a term cannot be read or matches nothing, where nothing is left,
-    /// and where the same hardware would be used twice; and with [`Error::Split`] where a device cannot be
-    /// split as asked.
+    /// Fails with [`Error::Selection`] if a term cannot be parsed or matches no device, if no device is left, or if the
+    /// same hardware would be used twice; and with [`Error::Split`] if a device cannot be split into these sizes.
     pub fn select(&self, selection: &str) -> Result<Vec<Device>> {
         let terms = parse::parse(selection)
             .map_err(|malformed| self.refuse_selection(&malformed.term, malformed.detail))?;
-        let mut choice = Choice { inventory: self, partitions: Vec::new(), chosen: Vec::new() };
-        if terms.first().is_some_and(|term| term.leaves_out) {
-            choice.chosen.extend(self.default_devices().into_iter().map(Chosen::by_group));
+        let mut result = Selection { inventory: self, partitions: Vec::new(), selected: Vec::new() };
+        if terms.first().is_some_and(|term| term.excludes) {
+            result.selected.extend(self.default_devices().into_iter().map(Selected::by_group));
         }
         for term in &terms {
-            choice.apply(term)?;
+            result.apply(term)?;
         }
-        choice.finish(selection)
+        result.finish(selection)
     }
 
-    /// The devices that a selection stands for: the one given, or else the one in `EVENER_DEVICES`, or else
-    /// the default devices. Fails as [`select`](Inventory::select) does.
+    /// Returns the devices of the given selection, or else of the one in `EVENER_DEVICES`, or else the default devices.
+    /// Fails as [`select`](Inventory::select) does.
     pub fn select_or_default(&self, selection: Option<&str>) -> Result<Vec<Device>> {
         match selection.map(str::to_owned).or_else(selection_from_environment) {
             Some(selection) => self.select(&selection),
@@ -71,8 +70,8 @@ impl Inventory {
         }
     }
 
-    /// Every device except software ones, which share the processor's cores with `cpu`; those too where
-    /// there is nothing else.
+    /// Every device except software ones, which use the processor's cores as `cpu` does; software devices too if there is
+    /// no other.
     pub fn default_devices(&self) -> Vec<Device> {
         let preferred = self.preferred();
         let hardware: Vec<Device> = preferred
@@ -104,9 +103,9 @@ impl Inventory {
     }
 }
 
-/// How a device came to be chosen, which decides what may replace it.
+/// How a device was selected, which decides what may replace it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum SelectedBy {
     /// As one of a group: a term that names the same hardware replaces it.
     Group,
     /// As a partition: only a split of itself replaces it.
@@ -116,39 +115,39 @@ enum Standing {
 }
 
 #[derive(Debug)]
-struct Chosen {
+struct Selected {
     device: Device,
-    standing: Standing,
+    selected_by: SelectedBy,
 }
 
-impl Chosen {
+impl Selected {
     fn by_group(device: Device) -> Self {
-        Chosen { device, standing: Standing::Group }
+        Selected { device, selected_by: SelectedBy::Group }
     }
 }
 
-/// A selection while it is being made.
-struct Choice<'a> {
+/// A selection in progress.
+struct Selection<'a> {
     inventory: &'a Inventory,
-    /// Every partition that was made, chosen or not.
+    /// Every partition that was made, selected or not.
     partitions: Vec<Device>,
-    chosen: Vec<Chosen>,
+    selected: Vec<Selected>,
 }
 
-impl Choice<'_> {
+impl Selection<'_> {
     fn apply(&mut self, term: &Term<'_>) -> Result<()> {
         let meaning = Meaning::of(term.name, self.candidates());
         let matches: Vec<Device> =
             self.candidates().filter(|device| meaning.matches(device.describe())).cloned().collect();
-        if term.leaves_out {
-            return self.leave_out(term, &meaning, &matches);
+        if term.excludes {
+            return self.exclude(term, &meaning, &matches);
         }
         let found = self.preferred_of(&meaning, matches);
         if found.is_empty() {
-            return Err(self.inventory.refuse_selection(term.text, self.why_nothing(&meaning)));
+            return Err(self.inventory.refuse_selection(term.text, self.no_match_reason(&meaning)));
         }
         if meaning.breadth() == Breadth::One && found.len() > 1 {
-            let detail = format!("it could be {}: write more of it", ids(&found));
+            let detail = format!("it could be {}: write more of the name", ids(&found));
             return Err(self.inventory.refuse_selection(term.text, detail));
         }
         match &term.sizes {
@@ -162,19 +161,19 @@ impl Choice<'_> {
         }
     }
 
-    /// What a term can be about: every view of every device, and the partitions made so far.
+    /// The devices that a term can mean: every view of every device, and the partitions made so far.
     fn candidates(&self) -> impl Iterator<Item = &Device> + Clone {
         self.inventory.views().chain(&self.partitions)
     }
 
-    /// Of several views of the same hardware, the preferred one; all of them where the term says which API
-    /// it wants. Partitions are only meant where they are named.
+    /// Returns the preferred one of several views of the same hardware, or all of them if the term names an API.
+    /// Partitions match by id only.
     fn preferred_of(&self, meaning: &Meaning, mut matches: Vec<Device>) -> Vec<Device> {
         if !matches!(meaning, Meaning::Id(_)) {
             matches.retain(|device| !self.partitions.iter().any(|partition| partition.id() == device.id()));
         }
         if matches!(meaning, Meaning::Id(_) | Meaning::Api(_)) {
-            // Preferred views come first among the candidates; a list of one API reads best by number.
+            // Sorted by number instead of preference, for a list of devices of one API.
             matches.sort_by_key(|device| (device.id().as_str().len(), device.id().clone()));
             return matches;
         }
@@ -183,91 +182,99 @@ impl Choice<'_> {
         matches
     }
 
-    fn why_nothing(&self, meaning: &Meaning) -> String {
+    fn no_match_reason(&self, meaning: &Meaning) -> String {
         match meaning {
             Meaning::Name(name) => match name.split_once('/') {
                 Some((whole, _)) if self.candidates().any(|device| device.id().as_str() == whole) => {
-                    format!("a partition exists once its device is split, as in `{whole}[…]`")
+                    format!("a partition exists only after its device is split, as in `{whole}[…]`")
                 }
-                _ => "no id, API, group, address, UUID or name here is like this".into(),
+                _ => "it matches no id, API, group, address, UUID or device name".into(),
             },
-            Meaning::Group(_) => "this machine has none".into(),
-            Meaning::Api(_) => "no device here is driven through it".into(),
-            _ => "nothing here has it".into(),
+            Meaning::Group(_) => "this machine has no such device".into(),
+            Meaning::Api(_) => "no device is driven through this API".into(),
+            _ => "no device has it".into(),
         }
     }
 
-    /// Groups and APIs that are not there are left out already; anything else may be a slip of the pen.
-    fn leave_out(&mut self, term: &Term<'_>, meaning: &Meaning, matches: &[Device]) -> Result<()> {
+    /// Excludes devices. A group or API without devices is accepted; any other name without a match may be a typing
+    /// error.
+    fn exclude(&mut self, term: &Term<'_>, meaning: &Meaning, matches: &[Device]) -> Result<()> {
         let is_certain = matches!(meaning, Meaning::Group(_) | Meaning::Api(_));
         if matches.is_empty() && !is_certain {
-            return Err(self.inventory.refuse_selection(term.text, self.why_nothing(meaning)));
+            return Err(self.inventory.refuse_selection(term.text, self.no_match_reason(meaning)));
         }
-        let mut chosen = std::mem::take(&mut self.chosen);
-        chosen.retain(|chosen| !matches.iter().any(|left_out| self.is_within(&chosen.device, left_out.id())));
-        self.chosen = chosen;
+        let mut selected = std::mem::take(&mut self.selected);
+        selected.retain(|selected| {
+            !matches.iter().any(|excluded| self.is_within(&selected.device, excluded.id()))
+        });
+        self.selected = selected;
         Ok(())
     }
 
     fn add(&mut self, device: Device, breadth: Breadth) {
         let named = breadth == Breadth::One;
-        let standing = if named { Standing::Named } else { Standing::Group };
-        if let Some(same) = self.chosen.iter_mut().find(|chosen| chosen.device.id() == device.id()) {
+        let selected_by = if named { SelectedBy::Named } else { SelectedBy::Group };
+        if let Some(same) = self.selected.iter_mut().find(|selected| selected.device.id() == device.id()) {
             if named {
-                same.standing = Standing::Named;
+                same.selected_by = SelectedBy::Named;
             }
             return;
         }
-        let rivals: Vec<usize> = self.rivals(&device);
+        let conflicts: Vec<usize> = self.conflicts(&device);
         match breadth {
-            // Two APIs that were asked for by name and show the same card are left for the final check.
-            Breadth::Api if rivals.iter().any(|&index| self.is_related(index, &device)) => {}
-            Breadth::Many if !rivals.is_empty() => {}
-            Breadth::Api | Breadth::Many => self.chosen.push(Chosen { device, standing }),
+            // Two APIs that were named and show the same card are left for the final check.
+            Breadth::Api if conflicts.iter().any(|&index| self.is_related(index, &device)) => {}
+            Breadth::Many if !conflicts.is_empty() => {}
+            Breadth::Api | Breadth::Many => self.selected.push(Selected { device, selected_by }),
             Breadth::One => {
-                let may_replace = |chosen: &Chosen| chosen.standing == Standing::Group;
-                self.replace(may_replace, &device.clone(), vec![Chosen { device, standing }]);
+                let may_replace = |selected: &Selected| selected.selected_by == SelectedBy::Group;
+                self.replace(may_replace, &device.clone(), vec![Selected { device, selected_by }]);
             }
         }
     }
 
     fn add_split(&mut self, term: &Term<'_>, found: &[Device], sizes: &[u32]) -> Result<()> {
         let [whole] = found else {
-            let detail = format!("one device at a time can be split, and this is {}", ids(found));
+            let detail = format!("only one device at a time can be split, and this means {}", ids(found));
             return Err(self.inventory.refuse_selection(term.text, detail));
         };
         if self.partitions.iter().any(|partition| partition.describe().part_of.as_ref() == Some(whole.id())) {
-            let detail = format!("{} is split already", whole.id());
+            let detail = format!("{} is already split: write all sizes in one list", whole.id());
             return Err(self.inventory.refuse_selection(term.text, detail));
         }
         let partitions = whole.split(sizes)?;
         self.partitions.extend(partitions.iter().cloned());
-        let chosen =
-            partitions.into_iter().map(|device| Chosen { device, standing: Standing::Partition }).collect();
-        let may_replace = |chosen: &Chosen| match chosen.standing {
-            Standing::Group => true,
-            Standing::Partition => chosen.device.id() == whole.id(),
-            Standing::Named => false,
+        let selected = partitions
+            .into_iter()
+            .map(|device| Selected { device, selected_by: SelectedBy::Partition })
+            .collect();
+        let may_replace = |selected: &Selected| match selected.selected_by {
+            SelectedBy::Group => true,
+            SelectedBy::Partition => selected.device.id() == whole.id(),
+            SelectedBy::Named => false,
         };
-        self.replace(may_replace, whole, chosen);
+        self.replace(may_replace, whole, selected);
         Ok(())
     }
 
-    /// Puts devices in the place of what may be replaced of the same hardware, or at the end. What may not be
-    /// replaced stays, for the final check.
-    fn replace(&mut self, may_replace: impl Fn(&Chosen) -> bool, hardware: &Device, by: Vec<Chosen>) {
-        let gone: Vec<usize> =
-            self.rivals(hardware).into_iter().filter(|&index| may_replace(&self.chosen[index])).collect();
-        let place = gone.first().copied().unwrap_or(self.chosen.len());
-        for &index in gone.iter().rev() {
-            self.chosen.remove(index);
+    /// Inserts devices in place of those of the same hardware that may be replaced, or at the end. The others stay, for
+    /// the final check.
+    fn replace(&mut self, may_replace: impl Fn(&Selected) -> bool, hardware: &Device, by: Vec<Selected>) {
+        let replaced: Vec<usize> = self
+            .conflicts(hardware)
+            .into_iter()
+            .filter(|&index| may_replace(&self.selected[index]))
+            .collect();
+        let index = replaced.first().copied().unwrap_or(self.selected.len());
+        for &index in replaced.iter().rev() {
+            self.selected.remove(index);
         }
-        self.chosen.splice(place..place, by);
+        self.selected.splice(index..index, by);
     }
 
-    /// Where in the choice the same hardware is, whole or in part, through this API or another.
-    fn rivals(&self, device: &Device) -> Vec<usize> {
-        (0..self.chosen.len()).filter(|&index| self.is_same(&self.chosen[index].device, device)).collect()
+    /// Returns the indices of selected devices with the same hardware, whole or in part, through any API.
+    fn conflicts(&self, device: &Device) -> Vec<usize> {
+        (0..self.selected.len()).filter(|&index| self.is_same(&self.selected[index].device, device)).collect()
     }
 
     fn is_same(&self, a: &Device, b: &Device) -> bool {
@@ -277,13 +284,13 @@ impl Choice<'_> {
             || same_hardware(whole_a.describe(), whole_b.describe())
     }
 
-    /// Whether a chosen device is part of this one, or this one part of it.
+    /// Whether a selected device contains this one, or the other way round.
     fn is_related(&self, index: usize, device: &Device) -> bool {
-        let chosen = &self.chosen[index].device;
-        self.is_within(chosen, device.id()) || self.is_within(device, chosen.id())
+        let selected = &self.selected[index].device;
+        self.is_within(selected, device.id()) || self.is_within(device, selected.id())
     }
 
-    /// Whether a device is this one or, through however many splits, part of it.
+    /// Whether a device is `whole` or, through any number of splits, part of it.
     fn is_within(&self, device: &Device, whole: &DeviceId) -> bool {
         device.id() == whole || self.parent(device).is_some_and(|parent| self.is_within(parent, whole))
     }
@@ -299,19 +306,19 @@ impl Choice<'_> {
     }
 
     fn finish(self, selection: &str) -> Result<Vec<Device>> {
-        for (index, Chosen { device, .. }) in self.chosen.iter().enumerate() {
-            if let Some(&first) = self.rivals(device).first()
+        for (index, Selected { device, .. }) in self.selected.iter().enumerate() {
+            if let Some(&first) = self.conflicts(device).first()
                 && first < index
             {
-                let first = self.chosen[first].device.id();
-                let detail = format!("{first} and {} are the same hardware: leave one out", device.id());
+                let first = self.selected[first].device.id();
+                let detail = format!("{first} and {} are the same hardware: remove one of them", device.id());
                 return Err(self.inventory.refuse_selection(selection, detail));
             }
         }
-        if self.chosen.is_empty() {
-            return Err(self.inventory.refuse_selection(selection, "nothing is left"));
+        if self.selected.is_empty() {
+            return Err(self.inventory.refuse_selection(selection, "it excludes every device"));
         }
-        Ok(self.chosen.into_iter().map(|chosen| chosen.device).collect())
+        Ok(self.selected.into_iter().map(|selected| selected.device).collect())
     }
 }
 

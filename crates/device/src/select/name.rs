@@ -1,4 +1,4 @@
-//! What the name in a term stands for.
+//! The meaning of the name in a term.
 
 use crate::{
     describe::{Api, Description, DeviceKind},
@@ -6,38 +6,38 @@ use crate::{
     discover::plain_uuid,
 };
 
-/// So many digits of a UUID are taken for one; fewer could be part of a name.
+/// Minimum number of digits of a UUID; fewer could be part of a name.
 const UUID_DIGITS: usize = 8;
 
-/// What a name in a selection stands for.
+/// The meaning of a name in a selection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// The device with this id.
     Id(String),
-    /// What this API shows.
+    /// The devices of this API.
     Api(Api),
-    /// A sort of device.
+    /// A group of devices.
     Group(Group),
     /// The device at this PCI address.
-    Pci(Address),
+    Pci(PciAddress),
     /// The device whose UUID begins with these digits.
     Uuid(String),
-    /// The devices whose names contain this, in small letters.
+    /// The devices whose names contain this, in lower case.
     Name(String),
 }
 
-/// How much a name stands for.
+/// How many devices a name can mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Breadth {
     /// One device.
     One,
-    /// Whatever an API shows.
+    /// All devices of an API.
     Api,
-    /// Whatever fits.
+    /// Any number of devices.
     Many,
 }
 
-/// A sort of device.
+/// A group of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
     All,
@@ -46,10 +46,10 @@ pub(super) enum Group {
 }
 
 /// A PCI address: domain, bus, device, function.
-type Address = [u32; 4];
+type PciAddress = [u32; 4];
 
 impl Meaning {
-    /// What a name stands for among these devices.
+    /// Returns the meaning of a name among these devices.
     pub(super) fn of<'a>(name: &str, mut devices: impl Iterator<Item = &'a Device> + Clone) -> Self {
         if devices.clone().any(|device| device.id().as_str().eq_ignore_ascii_case(name)) {
             return Meaning::Id(name.to_owned());
@@ -111,10 +111,10 @@ fn keyword(name: &str) -> Option<Meaning> {
     })
 }
 
-/// Reads `0000:01:00.0` or `01:00.0`; the domain may be written with any number of zeros.
-fn address(text: &str) -> Option<Address> {
-    let hexadecimal = |text: &str, most: usize| {
-        let is_number = (1..=most).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
+/// Parses `0000:01:00.0` or `01:00.0`; the domain may have any number of leading zeros.
+fn address(text: &str) -> Option<PciAddress> {
+    let hexadecimal = |text: &str, max: usize| {
+        let is_number = (1..=max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
         is_number.then(|| u32::from_str_radix(text, 16).ok()).flatten()
     };
     let (rest, function) = text.split_once('.')?;
@@ -123,7 +123,7 @@ fn address(text: &str) -> Option<Address> {
     Some([hexadecimal(domain, 8)?, hexadecimal(bus, 2)?, hexadecimal(device, 2)?, hexadecimal(function, 1)?])
 }
 
-/// The digits of a UUID or of the beginning of one.
+/// Returns the digits of a UUID or of the beginning of one.
 fn uuid_digits(text: &str) -> Option<String> {
     let text = text.strip_prefix("gpu-").or_else(|| text.strip_prefix("mig-")).unwrap_or(text);
     let is_uuid = text.chars().all(|letter| letter.is_ascii_hexdigit() || letter == '-');

@@ -1,31 +1,30 @@
-//! The text of a selection, taken apart: `gpu,-cuda:1,cpu[8,8]` is three terms.
+//! Parsing of selections: `gpu,-cuda:1,cpu[8,8]` has three terms.
 
-/// One term of a selection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Term<'a> {
     /// The term as it was written.
     pub(super) text: &'a str,
-    /// Whether it leaves out what it names: `-cpu`.
-    pub(super) leaves_out: bool,
-    /// What it names: an id, an API, a group, an address, a UUID or a fragment of a name.
+    /// Whether it excludes the devices that it names: `-cpu`.
+    pub(super) excludes: bool,
+    /// The name: an id, an API, a group, an address, a UUID or a part of a device's name.
     pub(super) name: &'a str,
     /// The partitions to split it into: `cpu[8,8]`.
     pub(super) sizes: Option<Vec<u32>>,
 }
 
-/// A term that cannot be read, and why.
+/// A term that cannot be parsed, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Malformed {
     pub(super) term: String,
     pub(super) detail: String,
 }
 
-/// Takes a selection apart. At least one term comes back.
+/// Parses a selection. Returns at least one term.
 pub(super) fn parse(selection: &str) -> Result<Vec<Term<'_>>, Malformed> {
     terms(selection).into_iter().map(|text| term(text, selection)).collect()
 }
 
-/// Cuts at the commas that are not inside brackets.
+/// Splits at the commas outside of brackets.
 fn terms(selection: &str) -> Vec<&str> {
     let (mut terms, mut start, mut inside) = (Vec::new(), 0, false);
     for (index, letter) in selection.char_indices() {
@@ -48,7 +47,7 @@ fn term<'a>(text: &'a str, selection: &str) -> Result<Term<'a>, Malformed> {
         let term = if text.is_empty() { selection } else { text };
         Err(Malformed { term: term.into(), detail })
     };
-    let (leaves_out, rest) = match text.strip_prefix('-') {
+    let (excludes, rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest.trim_start()),
         None => (false, text),
     };
@@ -57,7 +56,7 @@ fn term<'a>(text: &'a str, selection: &str) -> Result<Term<'a>, Malformed> {
         None => (rest, None),
         Some((name, list)) => {
             let Some(list) = list.strip_suffix(']').filter(|list| !list.contains(['[', ']'])) else {
-                return refuse("one list in brackets must end it, as in `cpu[8,8]`".into());
+                return refuse("the term must end with one list in brackets, as in `cpu[8,8]`".into());
             };
             match list.split(',').map(size).collect() {
                 Ok(sizes) => (name.trim_end(), Some(sizes)),
@@ -66,17 +65,19 @@ fn term<'a>(text: &'a str, selection: &str) -> Result<Term<'a>, Malformed> {
         }
     };
     if name.is_empty() {
-        return refuse("a term is empty".into());
+        return refuse("a term is empty: remove the extra comma, or write a name".into());
     }
-    if leaves_out && sizes.is_some() {
-        return refuse("what is left out cannot be split".into());
+    if excludes && sizes.is_some() {
+        return refuse("an excluded device cannot be split: remove the sizes or the `-`".into());
     }
-    Ok(Term { text, leaves_out, name, sizes })
+    Ok(Term { text, excludes, name, sizes })
 }
 
 fn size(text: &str) -> Result<u32, String> {
     match text.trim().parse() {
-        Ok(0) | Err(_) => Err(format!("`{}` is not a number of compute units: write 1 or more", text.trim())),
+        Ok(0) | Err(_) => {
+            Err(format!("`{}` is not a number of compute units: write a number from 1 on", text.trim()))
+        }
         Ok(size) => Ok(size),
     }
 }
@@ -88,20 +89,20 @@ mod test {
     use super::*;
 
     fn plain(text: &str) -> Term<'_> {
-        Term { text, leaves_out: false, name: text, sizes: None }
+        Term { text, excludes: false, name: text, sizes: None }
     }
 
     #[test]
     fn commas_in_brackets_do_not_separate_terms() {
         let split = |text, name, sizes: &[u32]| Term { sizes: Some(sizes.to_vec()), name, ..plain(text) };
         let terms = parse(" gpu, -cuda:1 ,cuda:0[40, 92],cpu[8]").unwrap();
-        let left_out = Term { leaves_out: true, name: "cuda:1", ..plain("-cuda:1") };
+        let excluded = Term { excludes: true, name: "cuda:1", ..plain("-cuda:1") };
         let first = split("cuda:0[40, 92]", "cuda:0", &[40, 92]);
-        assert_eq!(terms, [plain("gpu"), left_out, first, split("cpu[8]", "cpu", &[8])]);
+        assert_eq!(terms, [plain("gpu"), excluded, first, split("cpu[8]", "cpu", &[8])]);
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_with_the_reason() {
+    fn a_term_that_cannot_be_parsed_is_named_with_the_reason() {
         for (selection, term, says) in [
             ("", "", "empty"),
             ("cpu,,gpu", "cpu,,gpu", "empty"),
@@ -117,7 +118,7 @@ mod test {
             ("cuda:0[]", "cuda:0[]", "`` is not a number"),
             ("cuda:0[0]", "cuda:0[0]", "`0` is not a number"),
             ("cuda:0[8,4294967296]", "cuda:0[8,4294967296]", "`4294967296` is not"),
-            ("-cpu[1,1]", "-cpu[1,1]", "left out"),
+            ("-cpu[1,1]", "-cpu[1,1]", "excluded"),
         ] {
             let why = parse(selection).unwrap_err();
             assert_eq!(why.term, term, "{selection}");

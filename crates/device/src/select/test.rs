@@ -48,7 +48,7 @@ fn refused(selection: &str) -> (String, String, String) {
 }
 
 #[test]
-fn the_default_leaves_out_software() {
+fn software_devices_are_not_default_devices() {
     let ids: Vec<_> = machine().default_devices().iter().map(|device| device.id().to_string()).collect();
     assert_eq!(ids, ["cuda:0", "cuda:1", "vulkan:2", "cpu"]);
     let software = fake::device(Description { kind: DeviceKind::Software, ..fake::description("vulkan:0") });
@@ -61,7 +61,7 @@ fn ids_come_in_the_order_asked_for_and_once() {
 }
 
 #[test]
-fn apis_and_groups_stand_for_all_of_theirs() {
+fn apis_and_groups_select_all_of_their_devices() {
     assert_eq!(selected("cuda"), "cuda:0 cuda:1");
     assert_eq!(selected("gpu"), "cuda:0 cuda:1 vulkan:2");
     assert_eq!(selected("software"), "vulkan:3");
@@ -99,7 +99,7 @@ fn names_addresses_and_uuids_find_devices() {
 }
 
 #[test]
-fn half_a_uuid_must_be_enough_to_tell() {
+fn an_ambiguous_uuid_prefix_is_refused() {
     let twins = vec![
         fake::device(Description { uuid: Some("GPU-aaaabbbbcc01".into()), ..fake::description("cuda:0") }),
         fake::device(Description { uuid: Some("GPU-aaaabbbbcc02".into()), ..fake::description("cuda:1") }),
@@ -137,7 +137,7 @@ fn the_same_hardware_twice_is_an_error() {
         ("cuda:0[8,8],cuda:0", "cuda:0/a and cuda:0"),
         ("cuda:0[8,8],vulkan:0", "cuda:0/a and vulkan:0"),
         ("cuda:0[8,8],vulkan:0[8,8]", "cuda:0/a and vulkan:0/a"),
-        ("cpu[8],cpu[8]", "split already"),
+        ("cpu[8],cpu[8]", "already split"),
     ] {
         let (_, detail, _) = refused(selection);
         assert!(detail.contains(says), "{selection}: {detail}");
@@ -145,7 +145,7 @@ fn the_same_hardware_twice_is_an_error() {
 }
 
 #[test]
-fn a_term_that_matches_nothing_is_answered_with_what_there_is() {
+fn a_term_without_a_match_is_refused_with_the_available_devices() {
     let (asked, _, available) = refused("cpu,cuda:7");
     assert_eq!(asked, "cuda:7");
     assert_eq!(available.lines().count(), 7);
@@ -158,10 +158,10 @@ fn a_term_that_matches_nothing_is_answered_with_what_there_is() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
+fn impossible_selections_are_refused() {
     assert!(refused("cpu,cuda:0[8").1.contains("brackets"));
     assert!(refused("cuda[8,8]").1.contains("cuda:0 or cuda:1"));
-    assert_eq!(refused("-all").1, "nothing is left");
+    assert_eq!(refused("-all").1, "it excludes every device");
     assert!(matches!(machine().select("cpu[65]"), Err(Error::Split { .. })));
 }
 

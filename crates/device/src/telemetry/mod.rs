@@ -1,4 +1,4 @@
-//! What a device is doing now, from the hardware's own counters.
+//! The current state of a device, from the hardware's counters.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod nvml;
@@ -14,31 +14,30 @@ use crate::{
     device::Device,
 };
 
-/// What a device is doing now. A `None` means that nothing on this machine measures it; nothing here is
-/// ever a guess.
+/// The current state of a device. `None` means that nothing on this machine measures the value; values are never
+/// estimated.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Telemetry {
-    /// How busy it is, by anyone's work, from 0 to 1. Unknown for a partition: the counters are of the whole.
+    /// Utilization by all programs, from 0 to 1. `None` for a partition: the counters are of the whole device.
     pub utilization: Option<f64>,
-    /// Memory that is free now, in bytes. Partitions of a device share it.
+    /// Free memory in bytes. Partitions of a device share it.
     pub memory_free_bytes: Option<u64>,
-    /// Its temperature.
+    /// The temperature.
     pub temperature_celsius: Option<f64>,
-    /// The power that it draws.
+    /// The power draw.
     pub power_watts: Option<f64>,
 }
 
 impl Telemetry {
-    /// Reads what the hardware tells about a device, without opening it. The first read of a processor or an
-    /// Intel GPU takes up to a fifth of a second, because their counters only tell by how much they change;
-    /// later ones tell about the time since the last.
+    /// Reads the hardware's counters for a device, without opening it. The first read of a processor or an Intel GPU
+    /// takes up to 0.2 s, because their counters have to be read twice; later reads cover the time since the last one.
     pub fn read(device: &Description) -> Telemetry {
         let mut telemetry = match device.kind {
             DeviceKind::Cpu => processor::read(),
             // It computes on the processor, in the processor's memory, and has no counters of its own.
             DeviceKind::Software => {
-                let most = device.memory_bytes.unwrap_or(u64::MAX);
-                let free = processor::memory_free().map(|free| free.min(most));
+                let max = device.memory_bytes.unwrap_or(u64::MAX);
+                let free = processor::memory_free().map(|free| free.min(max));
                 Telemetry { memory_free_bytes: free, ..Telemetry::default() }
             }
             DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual => gpu(device),
@@ -59,7 +58,7 @@ fn gpu(device: &Description) -> Telemetry {
 }
 
 impl Device {
-    /// What it is doing now, as [`Telemetry::read`] tells.
+    /// Reads its current state, as [`Telemetry::read`] does.
     pub fn telemetry(&self) -> Telemetry {
         Telemetry::read(self.describe())
     }
@@ -79,14 +78,14 @@ mod test {
     }
 
     #[test]
-    fn a_card_that_nothing_knows_tells_nothing() {
+    fn an_unknown_card_has_no_telemetry() {
         let card =
             Description { pci: Some("ffff:ff:1f.7".into()), api: Api::Cuda, ..fake::description("cuda:0") };
         assert_eq!(Telemetry::read(&card), Telemetry::default());
     }
 
     #[test]
-    fn a_partition_does_not_pass_off_the_whole_as_itself() {
+    fn a_partition_does_not_report_the_utilization_of_the_whole_device() {
         let cpu = Device::cpu();
         let half = Description { part_of: Some(cpu.id().clone()), ..cpu.describe().clone() };
         let telemetry = Telemetry::read(&half);

@@ -1,5 +1,5 @@
-//! NVIDIA's management library, which tells about any card that NVIDIA's driver runs, through whichever API
-//! it is used, and without making a context on it.
+//! NVML, NVIDIA's management library. It reports on every card that NVIDIA's driver runs, whichever API uses the card,
+//! and creates no context on it.
 
 use std::sync::OnceLock;
 
@@ -8,18 +8,18 @@ use nvml_wrapper::{Nvml, enum_wrappers::device::TemperatureSensor};
 use super::Telemetry;
 use crate::{describe::Description, discover::plain_uuid};
 
-/// The library, opened at most once; `None` where it is not installed or finds no driver.
+/// Returns the library, loaded once; `None` if it is not installed or finds no driver.
 fn library() -> Option<&'static Nvml> {
     static LIBRARY: OnceLock<Option<Nvml>> = OnceLock::new();
     LIBRARY.get_or_init(|| Nvml::init().ok()).as_ref()
 }
 
-/// The version of NVIDIA's driver.
+/// Returns the version of NVIDIA's driver.
 pub(crate) fn driver_version() -> Option<String> {
     library()?.sys_driver_version().ok()
 }
 
-/// What the library tells about a device; `None` where it does not know the device.
+/// Reads a device's state; `None` if the library does not know the device.
 pub(super) fn read(device: &Description) -> Option<Telemetry> {
     if device.uuid.is_none() && device.pci.is_none() {
         return None;
@@ -37,7 +37,7 @@ pub(super) fn read(device: &Description) -> Option<Telemetry> {
     })
 }
 
-/// A UUID as the library writes it: `GPU-` and five groups of digits.
+/// Formats a UUID for the library: `GPU-` and five groups of digits.
 fn full_uuid(uuid: &str) -> Option<String> {
     if uuid.starts_with("MIG-") {
         return Some(uuid.to_owned());
@@ -66,7 +66,7 @@ mod with_card {
     use super::*;
     use crate::fake;
 
-    /// A card must be found under every name that a description may have for it.
+    /// A card must be found under every UUID and address that a description may have.
     #[test]
     #[ignore = "needs a CUDA device"]
     fn a_card_is_found_by_address_and_by_uuid() {

@@ -1,4 +1,4 @@
-//! The processor: how busy all its cores are, as the system counts it.
+//! The processor's state, from the system's counters.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use sysinfo::{Components, MINIMUM_CPU_UPDATE_INTERVAL, System};
 use super::Telemetry;
 use crate::backend;
 
-/// The sensors that sit on the processor: Intel's, AMD's, Arm's and Apple's.
+/// The labels of sensors on the processor: Intel's, AMD's, Arm's and Apple's.
 const SENSORS: [&str; 6] = ["coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "cpu"];
 
 pub(super) fn read() -> Telemetry {
@@ -19,12 +19,12 @@ pub(super) fn read() -> Telemetry {
     }
 }
 
-/// The machine's free memory, where the system tells.
+/// The machine's free memory, if the system reports it.
 pub(super) fn memory_free() -> Option<u64> {
     Some(backend::cpu::memory_free()).filter(|&bytes| bytes != u64::MAX)
 }
 
-/// The share of time in which the cores were busy since the last read; over a moment, the first time.
+/// The utilization of all cores since the last read; the first read waits for a moment.
 fn utilization() -> Option<f64> {
     static COUNTERS: Mutex<Option<System>> = Mutex::new(None);
     let mut counters = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,13 +37,13 @@ fn utilization() -> Option<f64> {
             system
         }
     };
-    // Soon after the last refresh this keeps the last answer, because the counters are coarse.
+    // Shortly after the last refresh this keeps the last value, because the counters are coarse.
     system.refresh_cpu_usage();
     let busy = f64::from(system.global_cpu_usage()) / 100.0;
     (!system.cpus().is_empty() && busy.is_finite()).then(|| busy.clamp(0.0, 1.0))
 }
 
-/// The hottest of the processor's sensors.
+/// The highest temperature of the processor's sensors.
 fn temperature() -> Option<f64> {
     let components = Components::new_with_refreshed_list().ok()?;
     components

@@ -1,5 +1,4 @@
-//! What the Linux kernel tells about AMD's and Intel's GPUs in its `/sys` tree. On other systems there is no
-//! such tree, and nothing is told.
+//! Counters of AMD's and Intel's GPUs in Linux's `/sys` tree. Other systems have no such tree.
 
 use std::{
     collections::HashMap,
@@ -12,13 +11,13 @@ use std::{
 use super::Telemetry;
 use crate::describe::{Description, DeviceKind};
 
-/// The first time, counters are read twice so far apart.
+/// The time between the two reads of the first call.
 const FIRST_WINDOW: Duration = Duration::from_millis(50);
 
-/// Counters that tick in milliseconds tell nothing over less time than this.
+/// Counters in milliseconds are too coarse for a shorter time.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(20);
 
-/// What the tree under `root` tells about a device.
+/// Reads a device's state from the tree under `root`.
 pub(super) fn read(root: &Path, device: &Description) -> Telemetry {
     let Some(pci) = &device.pci else { return Telemetry::default() };
     let folder = root.join("bus/pci/devices").join(pci.to_lowercase());
@@ -36,8 +35,8 @@ pub(super) fn read(root: &Path, device: &Description) -> Telemetry {
     }
 }
 
-/// AMD's driver counts the card's own memory, and the part of the machine's memory that it may use: an
-/// integrated GPU uses both alike.
+/// Returns the free memory, as AMD's driver reports it: the card's own memory, and for an integrated GPU also the part of
+/// the machine's memory that it may use.
 fn memory_free(folder: &Path, kind: DeviceKind) -> Option<u64> {
     let free = |pool: &str| {
         let of = |what: &str| number(&folder.join(format!("mem_info_{pool}_{what}")));
@@ -47,7 +46,6 @@ fn memory_free(folder: &Path, kind: DeviceKind) -> Option<u64> {
     if kind == DeviceKind::Integrated { own.checked_add(free("gtt")?) } else { Some(own) }
 }
 
-/// A card's sensors.
 struct Sensors {
     folder: Option<PathBuf>,
 }
@@ -62,7 +60,7 @@ impl Sensors {
     }
 
     fn temperature_celsius(&self) -> Option<f64> {
-        // Intel's newer driver leaves the first number unused: its second sensor is the package.
+        // Intel's newer driver does not use the first number: its second sensor is the package.
         let thousandths = self.read("temp1_input").or_else(|| self.read("temp2_input"))?;
         Some(thousandths as f64 / 1e3)
     }
@@ -77,8 +75,8 @@ impl Sensors {
     }
 }
 
-/// Intel's drivers count the time that the GPU was asleep. `None` where they do not, or where sleeping is
-/// switched off and the counter stands still however idle the GPU is.
+/// Returns the time that an Intel GPU was asleep. `None` if its driver does not count it, or if sleeping is disabled, in
+/// which case the counter never changes.
 fn asleep_ms(folder: &Path) -> Option<u64> {
     let newer = folder.join("tile0/gt0/gtidle/idle_residency_ms");
     if let Some(asleep) = number(&newer) {
@@ -91,13 +89,13 @@ fn asleep_ms(folder: &Path) -> Option<u64> {
     })
 }
 
-/// Counters that tell by how much they change.
+/// Counters whose changes are reported.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Counters {
     at: Instant,
     asleep_ms: Option<u64>,
     energy_microjoules: Option<u64>,
-    /// The time for which the whole card was switched off, in which its own counters may stand still.
+    /// The time for which the whole card was suspended; its other counters may not count then.
     suspended_ms: Option<u64>,
 }
 
@@ -131,18 +129,18 @@ impl Counters {
     }
 }
 
-/// What the change of the counters tells.
+/// The values that follow from the change of the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Change {
     utilization: Option<f64>,
     power_watts: Option<f64>,
 }
 
-/// What has changed since the last call; over a moment, the first time.
+/// Returns the change since the last call; the first call waits for a moment.
 fn change(folder: &Path, sensors: &Sensors) -> Change {
     static LAST: LazyLock<Mutex<HashMap<PathBuf, (Counters, Change)>>> = LazyLock::new(Mutex::default);
     if text(&folder.join("power/runtime_status")).as_deref() == Some("suspended") {
-        // Switched off, it does nothing; and reading its counters would wake it.
+        // A suspended card does nothing, and reading its counters would wake it.
         return Change { utilization: Some(0.0), power_watts: None };
     }
     let mut now = Counters::read(folder, sensors);
@@ -165,7 +163,7 @@ fn change(folder: &Path, sensors: &Sensors) -> Change {
     change
 }
 
-/// The first folder, by number, whose name is a prefix and a number.
+/// Returns the first folder, by number, whose name is a prefix and a number.
 fn first_folder(parent: &Path, prefix: &str) -> Option<PathBuf> {
     let number_of =
         |path: &PathBuf| -> Option<u32> { path.file_name()?.to_str()?.strip_prefix(prefix)?.parse().ok() };
@@ -178,7 +176,7 @@ fn text(path: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// A whole number. Negative ones, which a sensor may show in the cold, are not read.
+/// Reads a non-negative integer.
 fn number(path: &Path) -> Option<u64> {
     text(path)?.parse().ok()
 }
@@ -192,7 +190,7 @@ mod test {
 
     const ADDRESS: &str = "0000:03:00.0";
 
-    /// A made tree, with these files in the card's folder.
+    /// Creates a tree with these files in the card's folder.
     fn tree(files: &[(&str, &str)]) -> TempDir {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("bus/pci/devices").join(ADDRESS)).unwrap();
@@ -224,7 +222,7 @@ mod test {
     }
 
     #[test]
-    fn an_amd_card_tells_by_its_own_files() {
+    fn an_amd_card_is_read_from_its_own_files() {
         let root = tree(&[
             ("gpu_busy_percent", "37"),
             ("mem_info_vram_total", "17163091968"),
@@ -271,19 +269,19 @@ mod test {
     }
 
     #[test]
-    fn a_counter_that_cannot_move_tells_nothing() {
+    fn a_disabled_counter_is_ignored() {
         let root = tree(&[("drm/card0/power/rc6_residency_ms", "0"), ("drm/card0/power/rc6_enable", "0")]);
         assert_eq!(read(root.path(), &card(DeviceKind::Integrated)).utilization, None);
     }
 
     #[test]
-    fn a_card_that_is_switched_off_is_idle() {
+    fn a_suspended_card_is_idle() {
         let root = tree(&[("power/runtime_status", "suspended"), ("drm/card0/gt/gt0/rc6_residency_ms", "7")]);
         assert_eq!(read(root.path(), &card(DeviceKind::Discrete)).utilization, Some(0.0));
     }
 
     #[test]
-    fn time_in_which_the_card_was_switched_off_is_not_taken_for_work() {
+    fn suspended_time_does_not_count_as_busy() {
         let start = Instant::now();
         let before =
             Counters { at: start, asleep_ms: Some(10), energy_microjoules: None, suspended_ms: Some(0) };
@@ -292,7 +290,7 @@ mod test {
     }
 
     #[test]
-    fn nonsense_and_absent_files_tell_nothing() {
+    fn invalid_and_missing_files_are_ignored() {
         let root = tree(&[("gpu_busy_percent", "high"), ("mem_info_vram_total", "5"), ("hwmon/other", "1")]);
         assert_eq!(read(root.path(), &card(DeviceKind::Discrete)), Telemetry::default());
         assert_eq!(read(Path::new("/no/such/tree"), &card(DeviceKind::Discrete)), Telemetry::default());

@@ -1,9 +1,9 @@
-//! Devices that fail on purpose, so that what handles failure can be tested.
+//! Devices with injected faults, for tests of error handling.
 //!
-//! [`Faults::wrap`] puts a wrapper over any device, of any back end. The wrapped device works as the one
-//! under it until an operation that the plan names: then it fails with a given error, hangs, is slow or
-//! gives a wrong result. Operations are counted from 1, in the order in which they reach the back end; how
-//! many a piece of work took is [`Faults::operations`], so a test can fail each of them in turn.
+//! [`Faults::wrap`] wraps any device of any back end. The wrapped device works like the original one until an operation
+//! for which a fault is planned: then it fails with a given error, hangs, or returns a wrong result. Operations are
+//! counted from 1, in the order in which they reach the back end. [`Faults::operations`] returns their number, so a test
+//! can fail each of them in turn.
 //!
 //! ```
 //! use evener_device::{Device, Error, testing::{Failure, Fault, Faults}};
@@ -38,19 +38,19 @@ use crate::{
     error::{Error, Result},
 };
 
-/// What goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The operation returns an error. After `Lost`, everything on this opening of the device does.
+    /// The operation returns an error. After `Lost`, all operations on this opening of the device fail.
     Fail(Failure),
-    /// The operation, and every wait after it, does not end: a wait with a timeout returns `TimedOut`, one
-    /// without waits until [`Faults::release`].
+    /// The operation, and every wait after it, does not end: a wait with a timeout returns `TimedOut`, one without waits
+    /// until [`Faults::release`].
     Hang,
     /// The next download after this operation has one bit flipped.
     Corrupt,
 }
 
-/// Which error a failing operation returns.
+/// The error of a failing operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// `Error::Lost`.
@@ -70,7 +70,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Every one of them.
+    /// All failures.
     pub const ALL: [Failure; 7] = [
         Failure::Lost,
         Failure::OutOfMemory,
@@ -93,14 +93,13 @@ impl Failure {
                 Error::WillNotCompile { device, kernel: operation, body: "any".into(), log: detail }
             }
             Failure::BadResult => Error::BadResult { device, operation, detail },
-            Failure::Task => Error::Task { device, operation, item: None, message: detail },
+            Failure::Task => Error::Task { device, operation, item: None, message: detail, source: None },
             Failure::Unsupported => Error::Unsupported { device, operation, detail },
         }
     }
 }
 
-/// The plan of what goes wrong on a wrapped device, and the switch to make it go wrong now. It may be changed
-/// from any thread while the device works.
+/// The planned faults of a wrapped device. They may be changed from any thread while the device works.
 #[derive(Debug, Clone)]
 pub struct Faults {
     state: Arc<State>,
@@ -112,17 +111,17 @@ struct State {
     plan: Mutex<BTreeMap<u64, Fault>>,
     operations: AtomicU64,
     openings: AtomicU64,
-    /// The opening up to which everything is lost; all of them, once it was destroyed.
+    /// The last lost opening, or `u64::MAX` once the device was destroyed.
     lost_opening: AtomicU64,
     corrupt_next: AtomicBool,
-    /// How much slower than the device under it, as the bits of an `f64`.
+    /// The slowdown factor, as the bits of an `f64`.
     slowness: AtomicU64,
     hung: Mutex<bool>,
     released: Condvar,
 }
 
 impl Faults {
-    /// Wraps a device. The wrapped one has the same id and works the same until told otherwise.
+    /// Wraps a device. The wrapped device has the same id, and works as before until a fault is injected.
     pub fn wrap(device: &Device) -> (Device, Faults) {
         let state = Arc::new(State {
             device: device.id().clone(),
@@ -138,42 +137,42 @@ impl Faults {
         (wrap::device(device, state.clone()), Faults { state })
     }
 
-    /// Plans a fault for the n-th operation, counted from 1 since the wrapping.
+    /// Plans a fault for the operation of this number, counted from 1 since the wrapping.
     pub fn at(&self, operation: u64, fault: Fault) {
         lock(&self.state.plan).insert(operation, fault);
     }
 
-    /// Makes a fault happen in the next operation.
-    pub fn now(&self, fault: Fault) {
-        // Operations are counted under the same lock, so none comes in between.
+    /// Injects a fault into the next operation.
+    pub fn at_next(&self, fault: Fault) {
+        // Operations are counted under the same lock, so none can come in between.
         let mut plan = lock(&self.state.plan);
         plan.insert(self.operations() + 1, fault);
     }
 
-    /// Loses the device at once: everything on it fails until it is opened afresh.
+    /// Loses the device now: all operations fail until it is opened again.
     pub fn kill(&self) {
         self.state.lose();
         self.release();
     }
 
-    /// Loses the device at once and for good: every opening of it fails.
+    /// Loses the device now and permanently: every opening of it fails.
     pub fn destroy(&self) {
         self.state.lost_opening.store(u64::MAX, SeqCst);
         self.release();
     }
 
-    /// Makes everything take so many times as long from now on; 1 is the device's own speed.
+    /// Makes everything take `factor` times as long from now on; 1 is the device's own speed.
     pub fn slow_down(&self, factor: f64) {
         self.state.slowness.store(factor.max(1.0).to_bits(), SeqCst);
     }
 
-    /// Ends a hang: what was waiting goes on.
+    /// Ends a hang: waiting threads go on.
     pub fn release(&self) {
         *lock(&self.state.hung) = false;
         self.state.released.notify_all();
     }
 
-    /// How many operations have reached the back end.
+    /// The number of operations that have reached the back end.
     pub fn operations(&self) -> u64 {
         self.state.operations.load(SeqCst)
     }
@@ -188,7 +187,7 @@ impl State {
         self.lost_opening.fetch_max(self.openings.load(SeqCst), SeqCst);
     }
 
-    /// Counts an operation, and lets the plan have its way with it.
+    /// Counts an operation, and applies the fault that is planned for it.
     fn operation(&self, opening: u64, name: &str) -> Result<()> {
         let fault = {
             let mut plan = lock(&self.plan);

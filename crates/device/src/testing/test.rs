@@ -20,7 +20,7 @@ fn sum_on(device: &Device) -> Result<u32> {
 }
 
 #[test]
-fn a_wrapped_device_without_a_plan_works_as_the_one_under_it() {
+fn a_wrapped_device_without_faults_works_as_the_original_one() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     assert_eq!(sum_on(&device).unwrap(), 10);
     assert!(faults.operations() > 8);
@@ -49,7 +49,7 @@ fn every_operation_can_fail_with_every_error() {
 fn a_hung_device_times_out_and_goes_on_when_released() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     let mut stream = device.stream().unwrap();
-    faults.now(Fault::Hang);
+    faults.at_next(Fault::Hang);
     let event = stream.record_event().unwrap();
     assert!(!event.is_done().unwrap());
     assert!(matches!(event.wait_timeout(Duration::from_millis(20)), Err(Error::TimedOut { .. })));
@@ -58,7 +58,7 @@ fn a_hung_device_times_out_and_goes_on_when_released() {
 }
 
 #[test]
-fn a_fault_that_is_to_happen_now_happens_although_others_use_the_device() {
+fn a_fault_is_injected_into_the_next_operation_while_other_threads_use_the_device() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     device.buffer::<u8>(1).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
@@ -72,7 +72,7 @@ fn a_fault_that_is_to_happen_now_happens_although_others_use_the_device() {
             });
         }
         for round in 0..2_000 {
-            faults.now(Fault::Fail(Failure::Task));
+            faults.at_next(Fault::Fail(Failure::Task));
             let start = Instant::now();
             while failed.load(SeqCst) == round {
                 if start.elapsed() > Duration::from_secs(10) {
@@ -88,10 +88,10 @@ fn a_fault_that_is_to_happen_now_happens_although_others_use_the_device() {
 }
 
 #[test]
-fn killing_a_hung_device_wakes_whoever_waits_for_it() {
+fn killing_a_hung_device_wakes_waiting_threads() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     let mut stream = device.stream().unwrap();
-    faults.now(Fault::Hang);
+    faults.at_next(Fault::Hang);
     let event = stream.record_event().unwrap();
     let waiting = std::thread::spawn(move || event.wait());
     std::thread::sleep(Duration::from_millis(20));
@@ -104,7 +104,7 @@ fn a_corrupted_download_differs_in_one_bit() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     let sent = [7u8; 100];
     let buffer = device.buffer_from(&sent).unwrap();
-    faults.now(Fault::Corrupt);
+    faults.at_next(Fault::Corrupt);
     let received = device.stream().unwrap().download(&buffer).unwrap().wait().unwrap();
     let flipped: u32 = sent.iter().zip(&received).map(|(a, b)| (a ^ b).count_ones()).sum();
     assert_eq!(flipped, 1);
@@ -127,7 +127,7 @@ fn a_slowed_device_takes_the_factor_longer() {
         stream.wait().unwrap();
         start.elapsed()
     };
-    // Each takes at least its two sleeps of 20 ms, and on a busy machine any amount more.
+    // Each takes at least its two sleeps of 20 ms, and any amount more on a busy machine.
     let plain = (0..5).map(|_| time(&device)).min().unwrap();
     faults.slow_down(4.0);
     let slowed = (0..3).map(|_| time(&device)).min().unwrap();
@@ -146,7 +146,7 @@ fn a_destroyed_device_fails_however_often_it_is_opened() {
 }
 
 #[test]
-fn a_slowed_device_is_as_slow_in_whatever_order_its_marks_are_waited_for() {
+fn a_slowed_device_is_as_slow_whatever_the_order_of_waits() {
     let (device, faults) = Faults::wrap(&Device::cpu());
     faults.slow_down(40.0);
     let kernel = Kernel::new("sleep").rust(|_| {
@@ -167,7 +167,7 @@ fn a_slowed_device_is_as_slow_in_whatever_order_its_marks_are_waited_for() {
 }
 
 #[test]
-fn a_wait_may_be_as_long_as_a_duration_can_be() {
+fn a_wait_accepts_the_longest_duration() {
     let (device, _faults) = Faults::wrap(&Device::cpu());
     let buffer = device.buffer_from(&[1u32, 2, 3]).unwrap();
     let mut stream = device.stream().unwrap();

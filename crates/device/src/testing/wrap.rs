@@ -1,4 +1,4 @@
-//! The wrapper: each back-end trait over another implementation of it.
+//! The wrapper: an implementation of each back-end trait that injects faults and calls another implementation.
 
 use std::{
     any::Any,
@@ -11,7 +11,7 @@ use super::{State, lock};
 use crate::{
     backend::{
         Backend, BoundKernel, Contents, Direction, Event, Graph, HostMemory, Memory, MemoryUsage, Program,
-        Recorded, Region, SharedMemory, Source, StreamBackend, Timestamp,
+        RecordedLaunch, Region, SharedMemory, Source, StreamBackend, Timestamp,
     },
     describe::{Capabilities, Description},
     device::Device,
@@ -19,50 +19,50 @@ use crate::{
     kernel::Kernel,
 };
 
-pub(super) fn device(under: &Device, state: Arc<State>) -> Device {
-    Device::from_source(Arc::new(FaultySource { under: under.source().clone(), state }))
+pub(super) fn device(inner: &Device, state: Arc<State>) -> Device {
+    Device::from_source(Arc::new(FaultySource { inner: inner.source().clone(), state }))
 }
 
 #[derive(Debug)]
 struct FaultySource {
-    under: Arc<dyn Source>,
+    inner: Arc<dyn Source>,
     state: Arc<State>,
 }
 
 impl Source for FaultySource {
     fn describe(&self) -> &Description {
-        self.under.describe()
+        self.inner.describe()
     }
 
     fn open(&self) -> Result<Arc<dyn Backend>> {
-        let opening = self.state.openings.fetch_add(1, SeqCst) + 1;
-        let hold = Hold { state: self.state.clone(), opening };
-        hold.operation("opening the device")?;
-        Ok(Arc::new(FaultyBackend { under: self.under.open()?, hold }))
+        let number = self.state.openings.fetch_add(1, SeqCst) + 1;
+        let opening = Opening { state: self.state.clone(), number };
+        opening.operation("opening the device")?;
+        Ok(Arc::new(FaultyBackend { inner: self.inner.open()?, opening }))
     }
 
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
-        self.under.split(sizes)
+        self.inner.split(sizes)
     }
 
     fn bind_thread(&self, index: usize) {
-        self.under.bind_thread(index);
+        self.inner.bind_thread(index);
     }
 }
 
 /// One opening of the wrapped device: a loss ends this opening, not the next.
 #[derive(Debug, Clone)]
-struct Hold {
+struct Opening {
     state: Arc<State>,
-    opening: u64,
+    number: u64,
 }
 
-impl Hold {
+impl Opening {
     fn operation(&self, name: &str) -> Result<()> {
-        self.state.operation(self.opening, name)
+        self.state.operation(self.number, name)
     }
 
-    /// An operation that the host waits for: it hangs with the device.
+    /// An operation that the host waits for: it hangs while the device hangs.
     fn blocking_operation(&self, name: &str) -> Result<()> {
         self.operation(name)?;
         self.state.wait_while_hung(name, None)
@@ -71,41 +71,41 @@ impl Hold {
 
 #[derive(Debug)]
 struct FaultyBackend {
-    under: Arc<dyn Backend>,
-    hold: Hold,
+    inner: Arc<dyn Backend>,
+    opening: Opening,
 }
 
 impl Backend for FaultyBackend {
     fn capabilities(&self) -> &Capabilities {
-        self.under.capabilities()
+        self.inner.capabilities()
     }
 
     fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>> {
-        self.hold.blocking_operation("allocating a buffer")?;
-        self.under.allocate(bytes, contents)
+        self.opening.blocking_operation("allocating a buffer")?;
+        self.inner.allocate(bytes, contents)
     }
 
     #[cfg(feature = "wgpu")]
     fn adopt_wgpu(&self, buffer: &wgpu::Buffer) -> Result<Option<Arc<dyn Memory>>> {
-        self.hold.blocking_operation("adopting a buffer")?;
-        self.under.adopt_wgpu(buffer)
+        self.opening.blocking_operation("adopting a buffer")?;
+        self.inner.adopt_wgpu(buffer)
     }
 
     fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>> {
-        self.hold.blocking_operation("allocating host memory")?;
-        Ok(Box::new(FaultyHostMemory { under: self.under.allocate_host(bytes, direction)?, corrupt: false }))
+        self.opening.blocking_operation("allocating host memory")?;
+        Ok(Box::new(FaultyHostMemory { inner: self.inner.allocate_host(bytes, direction)?, corrupt: false }))
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
-        self.hold.blocking_operation("compiling a kernel")?;
-        self.under.compile(kernel)
+        self.opening.blocking_operation("compiling a kernel")?;
+        self.inner.compile(kernel)
     }
 
     fn stream(&self) -> Result<Box<dyn StreamBackend>> {
-        self.hold.blocking_operation("making a stream")?;
+        self.opening.blocking_operation("making a stream")?;
         Ok(Box::new(FaultyStream {
-            under: self.under.stream()?,
-            hold: self.hold.clone(),
+            inner: self.inner.stream()?,
+            opening: self.opening.clone(),
             busy_since: None,
             last: None,
             reached: Arc::default(),
@@ -113,33 +113,33 @@ impl Backend for FaultyBackend {
     }
 
     fn memory(&self) -> MemoryUsage {
-        self.under.memory()
+        self.inner.memory()
     }
 
     fn trim(&self) {
-        self.under.trim();
+        self.inner.trim();
     }
 }
 
 #[derive(Debug)]
 struct FaultyHostMemory {
-    under: Box<dyn HostMemory>,
+    inner: Box<dyn HostMemory>,
     corrupt: bool,
 }
 
 impl HostMemory for FaultyHostMemory {
     fn bytes(&self) -> &[u8] {
-        self.under.bytes()
+        self.inner.bytes()
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        self.under.bytes_mut()
+        self.inner.bytes_mut()
     }
 
     fn reclaim(&mut self) -> Result<()> {
-        self.under.reclaim()?;
+        self.inner.reclaim()?;
         if std::mem::take(&mut self.corrupt) {
-            let bytes = self.under.bytes_mut();
+            let bytes = self.inner.bytes_mut();
             let middle = bytes.len() / 2;
             if let Some(byte) = bytes.get_mut(middle) {
                 *byte ^= 1;
@@ -149,31 +149,31 @@ impl HostMemory for FaultyHostMemory {
     }
 
     fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {
-        self.under.share()
+        self.inner.share()
     }
 }
 
 #[derive(Debug)]
 struct FaultyStream {
-    under: Box<dyn StreamBackend>,
-    hold: Hold,
-    /// When the work began that no event has closed yet.
+    inner: Box<dyn StreamBackend>,
+    opening: Opening,
+    /// When the work since the last event began.
     busy_since: Option<Instant>,
     last: Option<Arc<FaultyEvent>>,
-    /// When the latest of its events that was waited for was reached, slowed down.
+    /// The number of the latest event that was waited for, and its slowed-down end.
     reached: Arc<Mutex<Option<(u64, Instant)>>>,
 }
 
 impl FaultyStream {
     fn operation(&mut self, name: &str) -> Result<()> {
         self.busy_since.get_or_insert_with(Instant::now);
-        self.hold.operation(name).inspect_err(|_| self.busy_since = None)
+        self.opening.operation(name).inspect_err(|_| self.busy_since = None)
     }
 
     fn close(&mut self) -> Result<Arc<FaultyEvent>> {
         let event = Arc::new(FaultyEvent {
-            under: self.under.record_event()?,
-            hold: self.hold.clone(),
+            inner: self.inner.record_event()?,
+            opening: self.opening.clone(),
             began: self.busy_since.take().unwrap_or_else(Instant::now),
             before: self.last.as_ref().and_then(|last| last.slow_end.get().copied()),
             slow_end: OnceLock::new(),
@@ -188,7 +188,7 @@ impl FaultyStream {
 impl StreamBackend for FaultyStream {
     fn upload(&mut self, from: &mut dyn HostMemory, range: Range<u64>, to: &Region) -> Result<()> {
         self.operation("uploading")?;
-        self.under.upload(under_host(from, &self.hold)?, range, to)
+        self.inner.upload(inner_host(from, &self.opening)?, range, to)
     }
 
     fn upload_shared(
@@ -198,100 +198,100 @@ impl StreamBackend for FaultyStream {
         to: &Region,
     ) -> Result<bool> {
         self.operation("uploading")?;
-        self.under.upload_shared(from, range, to)
+        self.inner.upload_shared(from, range, to)
     }
 
     fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()> {
         self.operation("downloading")?;
         if let Some(faulty) = (&mut *to as &mut dyn Any).downcast_mut::<FaultyHostMemory>() {
-            faulty.corrupt |= self.hold.state.corrupt_next.swap(false, SeqCst);
+            faulty.corrupt |= self.opening.state.corrupt_next.swap(false, SeqCst);
         }
-        self.under.download(from, under_host(to, &self.hold)?, offset)
+        self.inner.download(from, inner_host(to, &self.opening)?, offset)
     }
 
     fn copy(&mut self, from: &Region, to: &Region) -> Result<()> {
         self.operation("copying")?;
-        self.under.copy(from, to)
+        self.inner.copy(from, to)
     }
 
     fn zero(&mut self, region: &Region) -> Result<()> {
         self.operation("zeroing")?;
-        self.under.zero(region)
+        self.inner.zero(region)
     }
 
     fn fill(&mut self, region: &Region, pattern: &[u8]) -> Result<bool> {
         self.operation("filling")?;
-        self.under.fill(region, pattern)
+        self.inner.fill(region, pattern)
     }
 
     fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         self.operation("launching a kernel")?;
-        self.under.launch(bound, groups, params)
+        self.inner.launch(bound, groups, params)
     }
 
-    fn record_graph(&mut self, launches: &[Recorded]) -> Result<Option<Arc<dyn Graph>>> {
-        self.operation("recording launches")?;
-        self.under.record_graph(launches)
+    fn record_graph(&mut self, launches: &[RecordedLaunch]) -> Result<Option<Arc<dyn Graph>>> {
+        self.operation("recording a graph")?;
+        self.inner.record_graph(launches)
     }
 
     fn replay(&mut self, graph: &Arc<dyn Graph>) -> Result<bool> {
-        self.operation("launching what was recorded")?;
-        self.under.replay(graph)
+        self.operation("replaying a graph")?;
+        self.inner.replay(graph)
     }
 
     fn timestamp(&mut self) -> Result<Arc<dyn Timestamp>> {
         self.operation("reading the clock")?;
-        self.under.timestamp()
+        self.inner.timestamp()
     }
 
     fn record_event(&mut self) -> Result<Arc<dyn Event>> {
-        self.operation("marking a stream")?;
+        self.operation("recording an event")?;
         Ok(self.close()?)
     }
 
     fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
         self.operation("waiting for another stream")?;
         match (&**event as &dyn Any).downcast_ref::<FaultyEvent>() {
-            Some(faulty) => self.under.wait_event(&faulty.under),
-            None => self.under.wait_event(event),
+            Some(faulty) => self.inner.wait_event(&faulty.inner),
+            None => self.inner.wait_event(event),
         }
     }
 
     fn flush(&mut self) -> Result<()> {
         self.operation("flushing a stream")?;
-        self.under.flush()
+        self.inner.flush()
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
         self.operation("waiting for a stream")?;
         let event = self.close()?;
         event.wait_slowed(timeout)?;
-        // The stream under it reports, and forgets, its own failures only when it is itself waited for.
-        self.under.wait(timeout)
+        // The inner stream returns and clears its own error only in `wait`.
+        self.inner.wait(timeout)
     }
 }
 
-/// The host memory that the back end under the wrapper made.
-fn under_host<'a>(memory: &'a mut dyn HostMemory, hold: &Hold) -> Result<&'a mut dyn HostMemory> {
+/// Returns the host memory that the inner back end made.
+fn inner_host<'a>(memory: &'a mut dyn HostMemory, opening: &Opening) -> Result<&'a mut dyn HostMemory> {
     match (memory as &mut dyn Any).downcast_mut::<FaultyHostMemory>() {
-        Some(faulty) => Ok(&mut *faulty.under),
+        Some(faulty) => Ok(&mut *faulty.inner),
         None => {
-            let detail = "the host memory was made for another device";
-            Err(Error::unsupported(&hold.state.device, "copying", detail))
+            let detail = "the host memory belongs to another device";
+            Err(Error::unsupported(&opening.state.device, "copying", detail))
         }
     }
 }
 
-/// An event that is reached later than the one under it, by the factor that the device is slowed down by.
+/// An event that is reached later than the inner one, by the device's slowdown factor.
 #[derive(Debug)]
 struct FaultyEvent {
-    under: Arc<dyn Event>,
-    hold: Hold,
+    inner: Arc<dyn Event>,
+    opening: Opening,
     /// When the work before it began.
     began: Instant,
-    /// When the event before it in the stream was reached, slowed down.
+    /// The slowed-down end of the event before it in the stream.
     before: Option<Instant>,
-    /// When this event is reached, slowed down: set when the one under it is seen to be reached.
+    /// The slowed-down end of this event, set once the inner event is seen to be reached.
     slow_end: OnceLock<Instant>,
     /// Its number in the stream.
     number: u64,
@@ -302,8 +302,8 @@ impl FaultyEvent {
     fn slow_end(&self) -> Instant {
         *self.slow_end.get_or_init(|| {
             let mut reached = lock(&self.reached);
-            // One that comes earlier in the stream than one that was reached was reached before it: the time that the
-            // host has slept for that one is not this one's.
+            // A later event of the stream was reached before this one was waited for. This one was reached no later, and
+            // the time that the host slept for the other does not count again.
             if let Some((number, when)) = *reached
                 && number > self.number
             {
@@ -311,7 +311,7 @@ impl FaultyEvent {
             }
             let now = Instant::now();
             let began = self.before.map_or(self.began, |before| before.max(self.began));
-            let end = began + now.saturating_duration_since(began).mul_f64(self.hold.state.slowness());
+            let end = began + now.saturating_duration_since(began).mul_f64(self.opening.state.slowness());
             *reached = Some((self.number, end));
             end
         })
@@ -321,10 +321,10 @@ impl FaultyEvent {
         const NAME: &str = "waiting for a stream";
         let start = Instant::now();
         let left = || timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
-        let state = &self.hold.state;
-        state.check_lost(self.hold.opening, NAME)?;
+        let state = &self.opening.state;
+        state.check_lost(self.opening.number, NAME)?;
         state.wait_while_hung(NAME, timeout)?;
-        self.under.wait(left())?;
+        self.inner.wait(left())?;
         let rest = self.slow_end().saturating_duration_since(Instant::now());
         if let (Some(left), Some(timeout)) = (left(), timeout)
             && rest > left
@@ -334,22 +334,22 @@ impl FaultyEvent {
             return Err(Error::TimedOut { device, operation, after: timeout });
         }
         std::thread::sleep(rest);
-        // A device that was killed while the host waited gives no result.
-        state.check_lost(self.hold.opening, NAME)
+        // A device that was killed during the wait returns no result.
+        state.check_lost(self.opening.number, NAME)
     }
 }
 
 impl Event for FaultyEvent {
     fn is_done(&self) -> Result<bool> {
-        self.hold.state.check_lost(self.hold.opening, "asking for an event")?;
-        if self.hold.state.is_hung() || !self.under.is_done()? {
+        self.opening.state.check_lost(self.opening.number, "querying an event")?;
+        if self.opening.state.is_hung() || !self.inner.is_done()? {
             return Ok(false);
         }
         Ok(self.slow_end() <= Instant::now())
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        self.hold.operation("waiting for an event")?;
+        self.opening.operation("waiting for an event")?;
         self.wait_slowed(timeout)
     }
 }

@@ -1,4 +1,4 @@
-//! Streams run beside each other and beside the host, and nothing that is dropped early does harm.
+//! Streams run beside each other and beside the host, and dropping objects early is safe.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("the_host_goes_on_while_the_device_works", asynchronous),
     ("chunks_that_alternate_between_streams_come_out_right", pipelined),
     ("two_threads_share_a_device", two_threads),
-    ("what_is_dropped_under_way_does_no_harm", dropped),
+    ("what_is_dropped_in_flight_does_no_harm", dropped),
 ];
 
 fn events(device: &Device) -> Outcome {
@@ -42,7 +42,7 @@ fn asynchronous(device: &Device) -> Outcome {
     let host = device.host_buffer::<u8>(1 << 20, Direction::Upload)?;
     let start = Instant::now();
     for _ in 0..10 {
-        stream.launch(&bound, 1, &sources::MOST_ROUNDS)?;
+        stream.launch(&bound, 1, &sources::MAX_ROUNDS)?;
     }
     let upload = stream.upload_host(host, &target)?;
     stream.flush()?;
@@ -110,12 +110,12 @@ fn dropped(device: &Device) -> Outcome {
         let data = device.buffer_from(&[round])?;
         let bound = device.compile(&sources::spin())?.bind(&[data.arg()])?;
         let mut stream = device.stream()?;
-        stream.launch(&bound, 1, &sources::MOST_ROUNDS)?;
+        stream.launch(&bound, 1, &sources::MAX_ROUNDS)?;
         let download = stream.download(&data)?;
         let host = device.host_buffer::<u32>(1, Direction::Upload)?;
         let upload = stream.upload_host(host, &data)?;
         drop((data, bound, upload, download, stream));
-        // What was dropped is taken again at once: it must not be the memory that is still in use.
+        // A new buffer must not get memory that a dropped object still uses.
         let fresh = device.buffer::<u32>(1)?;
         let found = device.stream()?.download(&fresh)?.wait()?;
         ensure!(found == [0], "a new buffer holds {found:?}");

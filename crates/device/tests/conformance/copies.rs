@@ -1,4 +1,4 @@
-//! Bytes that go to a device and come back are the same bytes.
+//! Bytes that are copied to a device and back are unchanged.
 
 use std::fmt::Debug;
 
@@ -10,12 +10,12 @@ use crate::{Behaviour, Outcome, ensure, ensure_error};
 pub(crate) const ALL: &[Behaviour] = &[
     ("every_type_and_odd_size_comes_back", every_type_and_odd_size),
     ("host_memory_comes_back_and_can_be_used_again", host_memory),
-    ("shared_host_memory_goes_over_in_parts_from_several_streams", shared_host_memory),
-    ("elements_go_over_through_staging_memory_in_pieces", staged),
-    ("a_large_download_is_not_changed_by_what_comes_after_it", large_downloads),
-    ("a_long_download_comes_through_a_bounded_amount_of_pinned_memory", bounded_download),
+    ("shared_host_memory_is_uploaded_in_parts_by_several_streams", shared_host_memory),
+    ("elements_are_uploaded_through_staging_memory_in_pieces", staged),
+    ("a_large_download_is_not_changed_by_later_operations", large_downloads),
+    ("a_long_download_uses_a_bounded_amount_of_pinned_memory", bounded_download),
     ("parts_of_buffers_are_copied_and_zeroed_alone", parts),
-    ("slices_of_one_buffer_are_copied_to_each_other_where_they_do_not_overlap", within),
+    ("slices_of_one_buffer_that_do_not_overlap_are_copied_to_each_other", within),
     ("buffers_are_filled_with_elements_of_any_size", fills),
     ("buffers_over_four_gibibytes_keep_their_bytes", over_four_gibibytes),
 ];
@@ -36,7 +36,7 @@ fn every_type_and_odd_size(device: &Device) -> Outcome {
 }
 
 fn round_trips<T: Pod + PartialEq + Debug>(device: &Device, element: impl Fn(usize) -> T) -> Outcome {
-    // The last one goes over in several pieces of staging memory.
+    // The last length is copied in several pieces of staging memory.
     for len in [0, 1, 3, 251, 65_537, (9 << 20) / size_of::<T>() + 1] {
         let sent: Vec<T> = (0..len).map(&element).collect();
         let buffer = device.buffer_from(&sent)?;
@@ -84,7 +84,7 @@ fn filled<T: Pod + PartialEq + Debug>(device: &Device, element: T, other: T) -> 
         stream.fill(&buffer, element)?;
         let found = stream.download(&buffer)?.wait()?;
         ensure!(found == vec![element; len], "{len} of {element:?}");
-        // A part of it, and nothing around that.
+        // A slice of it, and nothing around the slice.
         if len > 1000 {
             stream.fill(&buffer, other)?;
             stream.fill(&buffer.slice(64..512)?, element)?;
@@ -106,9 +106,9 @@ fn bounded_download(device: &Device) -> Outcome {
     let mut stream = device.stream()?;
     let download = stream.download(&buffer)?;
     let memory = device.memory();
-    let pinned = memory.pinned_bytes + memory.pinned_shelved_bytes;
+    let pinned = memory.pinned_bytes + memory.pinned_cached_bytes;
     ensure!(pinned <= 80 << 20, "{pinned} bytes pinned for {}", buffer.bytes());
-    // What comes next does not change what was asked for before.
+    // Later operations do not change what is downloaded.
     stream.zero(&buffer)?;
     ensure!(download.wait()? == sent, "other elements came back");
     stream.upload(&sent, &buffer)?;
@@ -121,7 +121,7 @@ fn bounded_download(device: &Device) -> Outcome {
 }
 
 fn staged(device: &Device) -> Outcome {
-    // Several pieces, and one element more.
+    // Several pieces and one more element.
     const LEN: usize = (9 << 20) / 4 + 1;
     let numbers: Vec<u32> = (0..LEN as u32).map(|i| i.wrapping_mul(0x9E37_79B9)).collect();
     let (mut stream, buffer) = (device.stream()?, device.buffer::<u32>(LEN)?);
@@ -148,7 +148,7 @@ fn staged(device: &Device) -> Outcome {
         if piece.start == 0 { Ok(()) } else { Err(Error::Ended) }
     });
     ensure_error!(Error::Ended, failed);
-    // What went over until then neither blocks nor harms what comes next.
+    // The pieces that were copied before the error neither block nor affect later operations.
     stream.upload(&numbers, &buffer)?;
     ensure!(stream.download(&buffer)?.wait()? == numbers, "after a piece that failed");
     Ok(())
@@ -163,14 +163,14 @@ fn large_downloads(device: &Device) -> Outcome {
         stream.upload(&vec![round; LEN], &buffer)?;
         downloads.push((round, stream.download(&buffer)?));
         if round % 2 == 0 {
-            // Another stream that waits its turn overwrites it.
+            // Another stream overwrites the buffer after it has waited for the download.
             other.wait_event(&stream.record_event()?)?;
             other.zero(&buffer)?;
             stream.wait_event(&other.record_event()?)?;
         }
     }
     for round in 9..=12u8 {
-        // Memory that is given back while it is downloaded, and asked for again at once.
+        // Memory that is dropped during a download and allocated again at once.
         let short_lived = device.buffer_from(&vec![round; LEN])?;
         downloads.push((round, stream.download(&short_lived)?));
         drop(short_lived);
@@ -199,7 +199,7 @@ fn shared_host_memory(device: &Device) -> Outcome {
         parts.push((stream, buffer, range));
     }
     ensure!(shared.as_slice()[LEN - 1] == LEN as u32 - 1, "what is shared can be read meanwhile");
-    // The copies under way keep it.
+    // The copies in flight keep the memory alive.
     drop(shared.clone());
     for (mut stream, buffer, range) in parts {
         let received = stream.download(&buffer)?.wait()?;
@@ -282,14 +282,14 @@ fn over_four_gibibytes(device: &Device) -> Outcome {
     }
     let buffer = match device.buffer_uninit::<u8>(len) {
         Ok(buffer) => buffer,
-        // Where there is no room, that must be true.
+        // A refusal must be justified by the free memory.
         Err(Error::OutOfMemory { available: Some(available), .. }) if available < len as u64 => {
             eprintln!("{}: 4 GiB refused, as {available} bytes are free", device.id());
             return Ok(());
         }
         Err(why) => return Err(why.into()),
     };
-    // Each piece is told from every other by its first bytes, and from its neighbours by all of them.
+    // Each piece differs from every other one in its first bytes, and from its neighbours in all bytes.
     let mut piece = vec![0u8; PIECE];
     for (index, byte) in piece.iter_mut().enumerate() {
         *byte = (index % 251) as u8;

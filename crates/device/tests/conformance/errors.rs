@@ -1,4 +1,4 @@
-//! What cannot be done is an error that says why, and the device goes on working.
+//! An operation that is not possible fails with a reason, and the device still works afterwards.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ pub(crate) const EVERYWHERE: &[Behaviour] = &[
     ("a_kernel_without_a_body_for_the_device_is_refused", no_body),
     ("wrong_arguments_are_refused", wrong_arguments),
     ("memory_of_other_libraries_is_for_cuda_devices", others_memory),
-    ("more_memory_than_there_is_is_refused", too_much_memory),
+    ("more_memory_than_the_device_has_is_refused", too_much_memory),
     ("elements_that_host_memory_is_not_aligned_for_are_refused", over_aligned),
-    ("more_elements_than_can_be_counted_are_refused", uncountable),
+    ("element_counts_that_overflow_are_refused", uncountable),
     ("a_wait_that_is_too_short_times_out_and_the_work_goes_on", timed_out),
 ];
 
-/// Bodies in Rust can fail by themselves.
+/// Rust bodies can return errors and panic.
 pub(crate) const ON_PROCESSORS: &[Behaviour] = &[("a_task_that_fails_is_reported_once", task_fails)];
 
-/// Bodies in other languages are compiled on the spot.
+/// CUDA C and WGSL bodies are compiled at run time.
 pub(crate) const ON_GPUS: &[Behaviour] = &[
     ("a_kernel_that_does_not_compile_names_the_line", will_not_compile),
     ("a_buffer_of_another_device_is_refused", foreign_buffers),
 ];
 
-/// The device still computes.
+/// Checks that the device still computes.
 fn still_works(device: &Device) -> Outcome {
     let (input, output) = (device.buffer_from(&[1u32, 2])?, device.buffer::<u32>(2)?);
     let bound = device.compile(&sources::triple())?.bind(&[input.arg(), output.arg()])?;
@@ -39,7 +39,7 @@ fn still_works(device: &Device) -> Outcome {
     Ok(())
 }
 
-/// Memory and events of other libraries are CUDA's.
+/// Only CUDA devices accept memory and events of other libraries.
 #[allow(unsafe_code)]
 fn others_memory(device: &Device) -> Outcome {
     let mut stream = device.stream()?;
@@ -48,7 +48,7 @@ fn others_memory(device: &Device) -> Outcome {
     if is_cuda {
         return Ok(());
     }
-    // SAFETY: there are no elements, and devices other than CUDA's look at neither address nor event.
+    // SAFETY: there are no elements, and devices other than CUDA's use neither address nor event.
     unsafe {
         ensure_error!(Error::Unsupported { .. }, device.buffer_at_cuda_address::<u32>(0, 0, ()));
         ensure_error!(Error::Unsupported { .. }, stream.wait_cuda_event(std::ptr::null_mut()));
@@ -99,7 +99,7 @@ fn uncountable(device: &Device) -> Outcome {
     for count in [usize::MAX, usize::MAX / 8 + 2, 1 << 61, 5] {
         ensure_error!(Error::Unsupported { .. }, device.buffer::<u64>(count.max(1 << 61)));
         let host = device.host_buffer::<u64>(4, Direction::Upload)?;
-        ensure_error!(Error::Unsupported { .. }, stream.upload_first(host, count, &buffer));
+        ensure_error!(Error::Unsupported { .. }, stream.upload_host_prefix(host, count, &buffer));
         let staging = device.staging_buffer::<u64>(4)?;
         let staged = stream.upload_staged(staging, count, &buffer, |_, _, _| Ok(()));
         ensure_error!(Error::Unsupported { .. }, staged);
@@ -142,7 +142,7 @@ fn too_much_memory(device: &Device) -> Outcome {
     for bytes in [memory.saturating_mul(2), 1 << 50] {
         let result = device.buffer::<u8>(bytes as usize);
         let text = ensure_error!(Error::OutOfMemory { .. }, result);
-        ensure!(text.contains("bytes asked for"), "no sizes in: {text}");
+        ensure!(text.contains("bytes requested"), "no sizes in: {text}");
     }
     ensure_error!(Error::Unsupported { .. }, device.buffer::<u64>(usize::MAX));
     let Err(error) = device.buffer::<u8>(1 << 50) else { return Err("a pebibyte was had".into()) };
@@ -157,7 +157,7 @@ fn timed_out(device: &Device) -> Outcome {
     let mut stream = device.stream()?;
     const LAUNCHES: u32 = 10;
     for _ in 0..LAUNCHES {
-        stream.launch(&bound, 1, &sources::MOST_ROUNDS)?;
+        stream.launch(&bound, 1, &sources::MAX_ROUNDS)?;
     }
     ensure_error!(Error::TimedOut { .. }, stream.wait_timeout(Duration::from_millis(1)));
     let event = stream.record_event()?;
@@ -166,7 +166,7 @@ fn timed_out(device: &Device) -> Outcome {
     stream.wait_timeout(Duration::from_secs(60))?;
     ensure!(event.is_done()?, "the stream is done, its event is not");
     let (found, expected) =
-        (stream.download(&data)?.wait()?[0], sources::spun(1, LAUNCHES * sources::MOST_ROUNDS));
+        (stream.download(&data)?.wait()?[0], sources::spun(1, LAUNCHES * sources::MAX_ROUNDS));
     ensure!(found == expected, "{expected} expected, {found} found");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Kernels compute what they say, at every limit and not beyond, and the device's clock can be read.
+//! Kernels compute the right results up to every limit and are refused above it; timestamps measure the device.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::{Behaviour, Outcome, ensure, ensure_error, sources};
 pub(crate) const ALL: &[Behaviour] = &[
     ("chained_kernels_run_in_order", chained),
     ("a_bound_kernel_can_be_launched_again_with_other_parameters", relaunched),
-    ("slices_of_one_buffer_are_given_to_one_kernel_where_they_do_not_overlap", slices),
+    ("slices_of_one_buffer_that_do_not_overlap_are_bound_to_one_kernel", slices),
     ("more_workgroups_than_one_dimension_has_are_folded", folded),
     ("recorded_launches_run_in_order_as_often_as_they_are_replayed", recorded),
-    ("the_size_of_a_workgroup_is_chosen_at_launch_where_the_language_lets_it", sized),
+    ("the_workgroup_size_is_chosen_at_launch_if_the_language_allows_it", sized),
     ("entry_points_of_one_module_are_compiled_with_its_constants", modules),
     ("wide_products_are_exact_in_every_body", wide_products),
     ("launches_reach_every_limit_and_no_further", group_limits),
@@ -20,7 +20,7 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("shared_memory_reaches_its_limit_and_no_further", shared_limits),
     ("parameters_reach_their_limit_and_no_further", params_limits),
     ("buffers_of_a_kernel_reach_their_limit_and_no_further", binding_limits),
-    ("a_launch_of_nothing_does_nothing", nothing),
+    ("a_launch_without_workgroups_does_nothing", nothing),
     ("timestamps_measure_the_device", timestamps),
 ];
 
@@ -64,7 +64,7 @@ fn slices(device: &Device) -> Outcome {
     let buffer = device.buffer_from(&first)?;
     let part = |range: std::ops::Range<usize>| buffer.slice(range);
     let mut stream = device.stream()?;
-    // One is read, the other one written; again, and the other way round.
+    // One slice is read and another written; then the other way round.
     let program = device.compile(&sources::triple())?;
     let there = program.bind(&[part(0..1024)?.arg(), part(2048..3072)?.arg()])?;
     let back = program.bind(&[part(2048..3072)?.arg(), part(1024..2048)?.arg()])?;
@@ -82,7 +82,7 @@ fn slices(device: &Device) -> Outcome {
         let expected = expected(at as u32);
         ensure!(found == expected, "element {at}: {expected} expected, {found} found");
     }
-    // Both are written, beside one that is read twice.
+    // Two slices are written, beside one that is read twice.
     let program = device.compile(&sources::both())?;
     let read = part(0..512)?;
     let writes = [part(3072..3584)?, part(1024..1536)?];
@@ -108,7 +108,7 @@ fn modules(device: &Device) -> Outcome {
             let bound = device.compile(&kernel)?.bind(&[data.arg()])?;
             stream.launch(&bound, 1024 / width, &())?;
         }
-        // Each block of so many was reversed, and the width was added to each.
+        // Each block of `width` elements is reversed, and `width` is added to each element.
         let found = stream.download(&data)?.wait()?;
         for (at, found) in found.into_iter().enumerate() {
             let (block, within) = (at as u32 / width, at as u32 % width);
@@ -124,7 +124,7 @@ fn sized(device: &Device) -> Outcome {
     let data = device.buffer_from(&(0..256).collect::<Vec<u32>>())?;
     let bound = device.compile(&sources::reverse(64))?.bind(&[data.slice(..64)?.arg()])?;
     if matches!(device.describe().api, Api::Cuda | Api::Cpu) {
-        // The kernel reverses as many as there are threads; the processor's body reverses all that it is given.
+        // The kernel reverses one element per thread; the processor's body reverses the whole buffer.
         let bound = device.compile(&sources::reverse(64))?.bind(&[data.arg()])?.with_workgroup(256, 1024)?;
         stream.launch(&bound, 1, &())?;
         let found = stream.download(&data)?.wait()?;
@@ -168,7 +168,7 @@ fn recorded(device: &Device) -> Outcome {
         Error::Unsupported { .. },
         stream.record_graph(|recorder| recorder.launch(&there, 1, &0u32))
     );
-    // What was bound lives as long as what was recorded; another stream may replay it too.
+    // The graph keeps its bound kernels alive, and another stream may replay it too.
     drop((there, back));
     stream.replay(&graph)?;
     stream.replay(&graph)?;
@@ -248,9 +248,9 @@ fn group_limits(device: &Device) -> Outcome {
 
 fn workgroup_limits(device: &Device) -> Outcome {
     let has = device.capabilities()?;
-    let most = has.max_workgroup[0].min(has.max_workgroup_threads).min(1 << 16);
-    let most = most.min(has.max_shared_bytes / 4);
-    for threads in [1, 7, most] {
+    let max = has.max_workgroup[0].min(has.max_workgroup_threads).min(1 << 16);
+    let max = max.min(has.max_shared_bytes / 4);
+    for threads in [1, 7, max] {
         let first: Vec<u32> = (0..threads).collect();
         let data = device.buffer_from(&first)?;
         let bound = device.compile(&sources::reverse(threads))?.bind(&[data.arg()])?;
@@ -268,14 +268,14 @@ fn workgroup_limits(device: &Device) -> Outcome {
 }
 
 fn shared_limits(device: &Device) -> Outcome {
-    let most = device.capabilities()?.max_shared_bytes.min(1 << 20) / 4 * 4;
+    let max = device.capabilities()?.max_shared_bytes.min(1 << 20) / 4 * 4;
     let output = device.buffer::<u32>(1)?;
-    let bound = device.compile(&sources::shared_sum(most))?.bind(&[output.arg()])?;
+    let bound = device.compile(&sources::shared_sum(max))?.bind(&[output.arg()])?;
     let mut stream = device.stream()?;
-    stream.launch(&bound, 1, &(most / 4))?;
+    stream.launch(&bound, 1, &(max / 4))?;
     let found = stream.download(&output)?.wait()?[0];
-    let expected = (0..most / 4).fold(0u32, |sum, i| sum.wrapping_add(i.wrapping_mul(i)));
-    ensure!(found == expected, "{most} bytes: {expected} expected, {found} found");
+    let expected = (0..max / 4).fold(0u32, |sum, i| sum.wrapping_add(i.wrapping_mul(i)));
+    ensure!(found == expected, "{max} bytes: {expected} expected, {found} found");
     if device.capabilities()?.max_shared_bytes < u32::MAX {
         let beyond = sources::shared_sum(device.capabilities()?.max_shared_bytes + 4);
         ensure_error!(Error::Unsupported { .. }, device.compile(&beyond));
@@ -289,8 +289,8 @@ fn params_limits(device: &Device) -> Outcome {
     let one = device.compile(&sources::sum_params::<1>())?.bind(&[output.arg()])?;
     stream.launch(&one, 1, &[41u32])?;
     ensure!(stream.download(&output)?.wait()? == [41], "one parameter did not arrive");
-    let most = device.capabilities()?.max_params_bytes;
-    ensure!(most >= 128, "only {most} bytes of parameters");
+    let max = device.capabilities()?.max_params_bytes;
+    ensure!(max >= 128, "only {max} bytes of parameters");
     let full = device.compile(&sources::sum_params::<32>())?.bind(&[output.arg()])?;
     let params: [u32; 32] = std::array::from_fn(|i| 1 << i);
     stream.launch(&full, 1, &params)?;
@@ -301,17 +301,17 @@ fn params_limits(device: &Device) -> Outcome {
 }
 
 fn binding_limits(device: &Device) -> Outcome {
-    let most = device.capabilities()?.max_bindings;
-    let kernel = sources::gather(most);
-    let buffers: Vec<_> = (0..most).map(|i| device.buffer_from(&[i * i])).collect::<Result<_, _>>()?;
+    let max = device.capabilities()?.max_bindings;
+    let kernel = sources::gather(max);
+    let buffers: Vec<_> = (0..max).map(|i| device.buffer_from(&[i * i])).collect::<Result<_, _>>()?;
     let arguments: Vec<_> = buffers.iter().map(|buffer| buffer.arg()).collect();
     let bound = device.compile(&kernel)?.bind(&arguments)?;
     let mut stream = device.stream()?;
     stream.launch(&bound, 1, &())?;
-    let found = stream.download(&buffers[most as usize - 1])?.wait()?[0];
-    let expected: u32 = (0..most - 1).map(|i| i * i).sum();
-    ensure!(found == expected, "{most} buffers: {expected} expected, {found} found");
-    ensure_error!(Error::Unsupported { .. }, device.compile(&sources::gather(most + 1)));
+    let found = stream.download(&buffers[max as usize - 1])?.wait()?[0];
+    let expected: u32 = (0..max - 1).map(|i| i * i).sum();
+    ensure!(found == expected, "{max} buffers: {expected} expected, {found} found");
+    ensure_error!(Error::Unsupported { .. }, device.compile(&sources::gather(max + 1)));
     Ok(())
 }
 
@@ -343,9 +343,9 @@ fn timestamps(device: &Device) -> Outcome {
     stream.wait()?;
     let start = Instant::now();
     let t0 = stream.timestamp()?;
-    stream.launch(&bound, 1, &(sources::MOST_ROUNDS / 4))?;
+    stream.launch(&bound, 1, &(sources::MAX_ROUNDS / 4))?;
     let t1 = stream.timestamp()?;
-    stream.launch(&bound, 1, &sources::MOST_ROUNDS)?;
+    stream.launch(&bound, 1, &sources::MAX_ROUNDS)?;
     let t2 = stream.timestamp()?;
     stream.wait()?;
     let wall = start.elapsed();

@@ -1,10 +1,10 @@
 //! The conformance suite: what every device must do, run for every device of this machine.
 //!
-//! Each trial is one behaviour on one device, named `device::behaviour`. Partitions are devices too: a CUDA
-//! device is also run as two parts of 40 units and the rest, the processor as one core and the rest. Where a
-//! kind of device is not there, its trials are listed as ignored, so that they are counted as skipped and
-//! never as passed. `EVENER_TEST_DEVICES` limits the devices, for example to `cuda:0,cpu`.
-// Trials say what they refuse to do, and provoke panics.
+//! Each trial is one behaviour on one device, named `device::behaviour`. Partitions are devices too: a CUDA device is
+//! also tested as partitions of 40 units and the rest, the processor as one core and the rest. The trials of a kind of
+//! device that the machine lacks are listed as ignored, so that they count as skipped and never as passed.
+//! `EVENER_TEST_DEVICES` limits the devices, for example to `cuda:0,cpu`.
+//! Trials print why they are skipped, and cause panics.
 #![allow(clippy::print_stderr, clippy::panic)]
 
 mod concurrency;
@@ -17,19 +17,19 @@ mod sources;
 use evener_device::{Api, Device, Error, Inventory, Kernel, cuda::compile_kernel};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// What a trial returns: any error, with its text, is a failure.
+/// The result of a trial: an error fails it, with the error's text.
 type Outcome = Result<(), Failed>;
 
-/// A behaviour, by name.
+/// A behaviour and its name.
 type Behaviour = (&'static str, fn(&Device) -> Outcome);
 
-/// What every device must do.
+/// The behaviours of every device.
 const EVERYWHERE: &[&[Behaviour]] =
     &[copies::ALL, launches::ALL, errors::EVERYWHERE, concurrency::ALL, memory::ALL];
 
 fn main() {
     let mut arguments = Arguments::from_args();
-    // Trials time themselves and count memory: one at a time.
+    // One at a time: trials measure time and count memory.
     arguments.test_threads.get_or_insert(1);
     let devices = devices();
     let mut trials: Vec<Trial> = devices.iter().flat_map(trials_on).collect();
@@ -46,7 +46,7 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// Every CUDA body compiles for cards old and new, on a machine with or without one.
+/// Every CUDA body compiles for old and new architectures, without a card.
 fn cuda_sources() -> Trial {
     let compile = |kernel: &Kernel| -> Result<(), Error> {
         ["sm_75", "sm_90"].iter().try_for_each(|card| compile_kernel(card, kernel).map(drop))
@@ -59,8 +59,7 @@ fn cuda_sources() -> Trial {
     Trial::test("nvrtc::every_cuda_body_compiles", trial).with_ignored_flag(missing)
 }
 
-/// What a device of this kind must do: bodies in Rust are compiled with the program and can fail by themselves,
-/// the others are the other way round.
+/// The behaviours of a device of this API. Rust bodies can fail at run time, and the other bodies when they are compiled.
 fn behaviours(api: Api) -> impl Iterator<Item = Behaviour> {
     let own = if api == Api::Cpu { errors::ON_PROCESSORS } else { errors::ON_GPUS };
     let known = if matches!(api, Api::Cpu | Api::Cuda) { memory::WHERE_MEMORY_IS_KNOWN } else { &[] };
@@ -70,7 +69,7 @@ fn behaviours(api: Api) -> impl Iterator<Item = Behaviour> {
 fn trials_on(device: &Device) -> Vec<Trial> {
     behaviours(device.describe().api)
         .map(|(name, behaviour)| {
-            // A fresh handle each, so that no trial sees the memory of another.
+            // A new handle each, so that no trial sees the memory of another.
             let device = device.reopened();
             Trial::test(format!("{}::{name}", device.id()), move || behaviour(&device))
         })
@@ -99,7 +98,7 @@ fn devices() -> Vec<Device> {
     devices
 }
 
-/// Fails the trial with a text, unless the condition holds.
+/// Fails the trial with a message, unless the condition holds.
 #[macro_export]
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
@@ -109,7 +108,7 @@ macro_rules! ensure {
     };
 }
 
-/// Fails the trial unless the result is an error of the given kind; gives its text.
+/// Fails the trial unless the result is an error of the given kind; returns the error's text.
 #[macro_export]
 macro_rules! ensure_error {
     ($kind:pat, $result:expr) => {

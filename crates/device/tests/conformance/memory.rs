@@ -1,4 +1,4 @@
-//! Memory is zeroed, reused and counted, and no opening of a device leaves anything behind.
+//! Memory is zeroed, reused and counted, and opening a device leaks nothing.
 
 use evener_device::{Api, Device, Direction, Error};
 
@@ -8,7 +8,7 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("new_buffers_are_zero_even_when_reused", zeroed),
     ("memory_in_use_and_its_peak_are_counted", counted),
     ("host_memory_for_copies_is_counted", pinned),
-    ("a_thousand_openings_leave_nothing_behind", thousand_openings),
+    ("a_thousand_openings_leak_nothing", thousand_openings),
 ];
 
 fn zeroed(device: &Device) -> Outcome {
@@ -42,32 +42,32 @@ fn counted(device: &Device) -> Outcome {
     device.stream()?.wait()?;
     let one = device.memory();
     ensure!(one.in_use_bytes < both.in_use_bytes, "a dropped buffer still counts as in use");
-    ensure!(one.shelved_bytes >= BYTES, "a dropped buffer is not kept: {one:?}");
+    ensure!(one.cached_bytes >= BYTES, "a dropped buffer is not kept: {one:?}");
     ensure!(one.peak_bytes == both.in_use_bytes, "the peak is {}, not {}", one.peak_bytes, both.in_use_bytes);
     let third = device.buffer::<u8>(BYTES as usize)?;
     let again = device.memory();
-    ensure!(again.shelved_bytes < one.shelved_bytes, "the kept buffer was not used again: {again:?}");
+    ensure!(again.cached_bytes < one.cached_bytes, "the kept buffer was not used again: {again:?}");
     drop((second, third));
     device.trim();
-    ensure!(device.memory().shelved_bytes == 0, "after trimming: {:?}", device.memory());
+    ensure!(device.memory().cached_bytes == 0, "after trimming: {:?}", device.memory());
     Ok(())
 }
 
-/// Processors and CUDA devices refuse a buffer of all the memory that there is; what wgpu says of its devices' memory is
-/// not enough to tell.
+/// Processors and CUDA devices refuse a buffer of the machine's whole memory; wgpu does not report enough about a
+/// device's memory to do so.
 pub(crate) const WHERE_MEMORY_IS_KNOWN: &[Behaviour] =
-    &[("what_one_opening_keeps_is_given_up_for_another", given_up)];
+    &[("cached_memory_of_one_opening_is_freed_for_another", given_up)];
 
 fn given_up(device: &Device) -> Outcome {
     let (one, other) = (device.reopened(), device.reopened());
     drop(one.buffer::<u8>(3 << 20)?);
     one.stream()?.wait()?;
-    let kept = one.memory().shelved_bytes;
+    let kept = one.memory().cached_bytes;
     ensure!(kept >= 3 << 20, "a dropped buffer is not kept: {kept} bytes");
     let all = other.capabilities()?.max_buffer_bytes as usize;
     ensure_error!(Error::OutOfMemory { .. }, other.buffer_uninit::<u8>(all));
-    let kept = one.memory().shelved_bytes;
-    ensure!(kept == 0, "{kept} bytes are kept while another opening has no room");
+    let kept = one.memory().cached_bytes;
+    ensure!(kept == 0, "{kept} bytes are cached while another opening is out of memory");
     Ok(())
 }
 
@@ -82,19 +82,19 @@ fn pinned(device: &Device) -> Outcome {
         let after = device.memory();
         if is_pinned {
             ensure!((BYTES..=BYTES + BYTES / 8).contains(&with), "{BYTES} bytes count as {with}");
-            ensure!(after.pinned_shelved_bytes >= BYTES, "dropped host memory is not kept: {after:?}");
+            ensure!(after.pinned_cached_bytes >= BYTES, "dropped host memory is not kept: {after:?}");
         } else {
             ensure!(with == 0, "ordinary memory counts as {with} pinned bytes");
         }
         ensure!(after.pinned_bytes == before, "{after:?} after {before} pinned bytes");
         device.trim();
-        ensure!(device.memory().pinned_shelved_bytes == 0, "after trimming: {:?}", device.memory());
+        ensure!(device.memory().pinned_cached_bytes == 0, "after trimming: {:?}", device.memory());
     }
     Ok(())
 }
 
 fn thousand_openings(device: &Device) -> Outcome {
-    // One handle stays open: some drivers take a second to start for the first one alone.
+    // One handle stays open: with some drivers, the first opening takes a second.
     device.open()?;
     let open_once = || -> Outcome {
         let device = device.reopened();
@@ -110,7 +110,7 @@ fn thousand_openings(device: &Device) -> Outcome {
     for _ in 0..1000 {
         open_once()?;
     }
-    // Threads of dropped devices end by themselves, soon.
+    // The threads of dropped devices end soon.
     std::thread::sleep(std::time::Duration::from_millis(200));
     let after = Held::now();
     ensure!(after.threads <= before.threads + 4, "{} threads became {}", before.threads, after.threads);
@@ -120,7 +120,7 @@ fn thousand_openings(device: &Device) -> Outcome {
     Ok(())
 }
 
-/// What this process holds, as Linux tells; all zero elsewhere.
+/// The resources of this process on Linux; zero on other systems.
 struct Held {
     resident_bytes: u64,
     threads: u64,

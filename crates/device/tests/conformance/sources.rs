@@ -1,4 +1,4 @@
-//! The kernels that the suite runs, each in three bodies.
+//! The kernels of the suite, each with three bodies.
 
 use std::borrow::Cow;
 
@@ -12,13 +12,13 @@ pub(crate) trait WithCuda {
 impl WithCuda for Kernel {
     #[allow(unsafe_code)]
     fn with_cuda(self, source: impl Into<Cow<'static, str>>) -> Kernel {
-        // SAFETY: the trials launch each kernel with buffers that have an element for each thread, or for as many threads
-        // as a parameter says.
+        // SAFETY: the trials launch each kernel with buffers that have an element for each thread, or for each of the
+        // threads that a parameter allows.
         unsafe { self.cuda(source) }
     }
 }
 
-/// One of each.
+/// Returns one kernel of each kind.
 pub(crate) fn all() -> Vec<Kernel> {
     let [reverse_blocks, add_width] = module(64);
     vec![
@@ -73,7 +73,7 @@ pub(crate) fn triple() -> Kernel {
         })
 }
 
-/// `sum[i] = a[i] + b[i]` and `difference[i] = b[i] - a[i]` for the first `count` elements, one a thread.
+/// `sum[i] = a[i] + b[i]` and `difference[i] = b[i] - a[i]` for the first `count` elements, one per thread.
 pub(crate) fn both() -> Kernel {
     Kernel::new("both")
         .reads::<u32>()
@@ -114,7 +114,8 @@ pub(crate) fn both() -> Kernel {
         })
 }
 
-/// Two kernels of one module: blocks of so many elements, one a workgroup, are reversed; the width is added to each element.
+/// Two kernels of one module: one reverses blocks of `width` elements, one block per workgroup; the other adds `width` to
+/// each element.
 #[allow(unsafe_code)]
 pub(crate) fn module(width: u32) -> [Kernel; 2] {
     let module = Module::new().constant("WIDTH", width).define("INDEX", "blockIdx.x * WIDTH + threadIdx.x").wgsl(
@@ -133,7 +134,7 @@ pub(crate) fn module(width: u32) -> [Kernel; 2] {
         fn add_width(@builtin(global_invocation_id) id: vec3<u32>) { data[id.x] += WIDTH; }"#,
     );
     let module = module.include("index.h", "static __device__ unsigned own() { return INDEX; }\n");
-    // SAFETY: the trial launches a thread an element.
+    // SAFETY: the trial launches one thread per element.
     let module = unsafe {
         module.cuda(
             r#"
@@ -167,19 +168,19 @@ pub(crate) fn count() -> Kernel {
         .params::<u32>()
         .workgroup(1)
         .with_cuda(
-            r#"extern "C" __global__ void count(unsigned *seen, unsigned most) {
+            r#"extern "C" __global__ void count(unsigned *seen, unsigned limit) {
                 unsigned group = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-                if (group < most) seen[group]++;
+                if (group < limit) seen[group]++;
             }"#,
         )
         .wgsl(
             r#"
-            var<immediate> most: u32;
+            var<immediate> limit: u32;
             @group(0) @binding(0) var<storage, read_write> seen: array<u32>;
             @compute @workgroup_size(1)
             fn count(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>) {
                 let group = id.x + n.x * (id.y + n.y * id.z);
-                if (group < most) { seen[group]++; }
+                if (group < limit) { seen[group]++; }
             }"#,
         )
         .rust(|launch| {
@@ -192,10 +193,10 @@ pub(crate) fn count() -> Kernel {
 /// Steps of one round of `spin`.
 pub(crate) const ROUND: u32 = 64;
 
-/// The most rounds of one launch of `spin`: Mesa's software Vulkan ends any loop after 65,535 turns.
-pub(crate) const MOST_ROUNDS: u32 = 60_000;
+/// Maximum rounds of one launch of `spin`: Mesa's software Vulkan ends any loop after 65,535 iterations.
+pub(crate) const MAX_ROUNDS: u32 = 60_000;
 
-/// `data[0]` goes through so many rounds of steps x = x * x + 1: slow, and of a known end.
+/// Puts `data[0]` through rounds of steps x = x * x + 1: slow, with a known result.
 pub(crate) fn spin() -> Kernel {
     let steps = |step: &str| step.repeat(ROUND as usize);
     Kernel::new("spin")
@@ -229,12 +230,12 @@ pub(crate) fn spin() -> Kernel {
         })
 }
 
-/// What `spin` computes.
+/// The result of `spin`.
 pub(crate) fn spun(first: u32, rounds: u32) -> u32 {
     (0..rounds * ROUND).fold(first, |x, _| std::hint::black_box(x).wrapping_mul(x).wrapping_add(1))
 }
 
-/// The last workgroup of a launch writes how many there are in each dimension.
+/// The last workgroup of a launch writes the number of workgroups in each dimension.
 pub(crate) fn extent() -> Kernel {
     Kernel::new("extent")
         .writes::<u32>()
@@ -263,7 +264,7 @@ pub(crate) fn extent() -> Kernel {
         })
 }
 
-/// A workgroup of `threads` that reverses as many numbers through shared memory.
+/// A workgroup of `threads` threads reverses as many numbers through shared memory.
 pub(crate) fn reverse(threads: u32) -> Kernel {
     Kernel::new("reverse")
         .writes::<u32>()
@@ -294,7 +295,7 @@ pub(crate) fn reverse(threads: u32) -> Kernel {
         })
 }
 
-/// One thread that uses all of `bytes` of shared memory, and writes the sum of what it put there.
+/// One thread fills `bytes` of shared memory, and writes the sum of the values.
 pub(crate) fn shared_sum(bytes: u32) -> Kernel {
     let words = bytes / 4;
     Kernel::new("shared_sum")
@@ -396,8 +397,8 @@ where
         })
 }
 
-/// `(low, high)` of the 128-bit product of each pair of 64-bit numbers, which are pairs of words, low first. In WGSL
-/// with 64-bit integers where the device has them, and with 32-bit ones where it has not.
+/// `(low, high)` of the 128-bit product of each pair of 64-bit numbers, which are pairs of words, low first. The WGSL
+/// uses 64-bit integers if the device has them, and 32-bit integers otherwise.
 pub(crate) fn wide_product(only_fallback: bool) -> Kernel {
     let kernel = Kernel::new("wide_product").reads::<[u32; 4]>().writes::<[u32; 4]>().workgroup(64);
     let kernel = if only_fallback { kernel } else { kernel.wgsl_with(Features::INT64, WIDE_PRODUCT_U64) };
@@ -421,7 +422,7 @@ pub(crate) fn wide_product(only_fallback: bool) -> Kernel {
         })
 }
 
-/// What `wide_product` computes.
+/// The result of `wide_product`.
 pub(crate) fn wide([a, b, c, d]: [u32; 4]) -> [u32; 4] {
     let join = |low: u32, high: u32| u128::from(low) | u128::from(high) << 32;
     let product = join(a, b) * join(c, d);

@@ -189,7 +189,7 @@ impl<R: Read> PieceReader<R> {
     fn next(&mut self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let limited = self.reader.by_ref().take(self.piece_bytes as u64).read_to_end(&mut bytes);
-        limited.map_err(|error| Error::io("stream".as_ref(), "cannot be read", &error))?;
+        limited.map_err(|error| Error::io("stream".as_ref(), "cannot be read", error))?;
         Ok(bytes)
     }
 }

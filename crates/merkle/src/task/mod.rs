@@ -162,5 +162,11 @@ impl<O: BlockOutput> Task for BlockTask<O> {
 
 /// Returns the error of a failed read of leaves. It is a task error, because no other device could read them either.
 fn read_error(device: &DeviceId, message: String) -> Error {
-    Error::Task { device: device.clone(), operation: "reading leaves".into(), item: None, message }
+    Error::Task {
+        device: device.clone(),
+        operation: "reading leaves".into(),
+        item: None,
+        message,
+        source: None,
+    }
 }

@@ -50,7 +50,7 @@ impl MerkleTree {
     /// An existing file keeps its mode; a new file gets the mode of the umask.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let failed = |error: io::Error| Error::io(path, "cannot be written", &error);
+        let failed = |error: io::Error| Error::io(path, "cannot be written", error);
         replace_file(path, |file| self.write_to(file)).map_err(failed)
     }
 
@@ -94,7 +94,7 @@ impl MerkleTree {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::InvalidData => Error::file(path, error.to_string()),
             io::ErrorKind::UnexpectedEof => Error::file(path, "is cut short: it ends within the tree"),
-            _ => Error::io(path, "cannot be read", &error),
+            _ => Error::io(path, "cannot be read", error),
         };
         let file = File::open(path).map_err(failed)?;
         // A pipe has no size.

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use evener_mesh::comm::{Comm, DEFAULT_TIMEOUT, Operation};
+use evener_mesh::comm::{DEFAULT_TIMEOUT, ReduceOp, World};
 use libloading::os::unix::Library;
 
 use super::{mpirun, rounds};
@@ -47,7 +47,7 @@ struct Direct<H> {
 impl<H: Copy> Direct<H> {
     fn all_reduce(&self, data: &mut [f32]) {
         let Direct { call, in_place, float, sum, world } = *self;
-        // SAFETY: as the standard has it: the data is there and of so many elements.
+        // SAFETY: the type is that of the MPI standard, and the slice has so many elements.
         let code =
             unsafe { call(in_place, data.as_mut_ptr().cast(), data.len() as c_int, float, sum, world) };
         assert_eq!(code, 0);
@@ -56,10 +56,11 @@ impl<H: Copy> Direct<H> {
 
 type Reduce = Box<dyn Fn(&mut [f32])>;
 
-/// The library that Evener has opened, with its family's handles.
+/// Returns the all-reduce of the library that Evener has opened, with its family's handles.
 fn direct(open_mpi: bool) -> Reduce {
     let library = Library::this();
-    // SAFETY: the standard declares the function so, with the handles of the family; of variables the address is taken.
+    // SAFETY: the type is that of the MPI standard, with the handles of the family; only addresses of variables are
+    // taken.
     unsafe {
         if open_mpi {
             let address =
@@ -85,18 +86,18 @@ fn direct(open_mpi: bool) -> Reduce {
     }
 }
 
-/// One of two processes. Prints `bytes` and four times a turn, in nanoseconds: of vectors that are reduced again and again,
-/// Evener's and MPI's, and of vectors just written.
+/// Runs one of two processes. Prints `bytes` and four times per turn, in nanoseconds: Evener's and MPI's of vectors
+/// that are reduced repeatedly, and of vectors just written.
 pub(super) fn as_process() {
-    let comm = Comm::mpi(DEFAULT_TIMEOUT).unwrap();
-    let group = comm.world();
-    let evener = |data: &mut [f32]| group.all_reduce(data, Operation::Sum).unwrap();
-    let direct = direct(comm.backend().contains("Open MPI"));
-    // One of the sizes alone, for a profiler.
+    let world = World::mpi(DEFAULT_TIMEOUT).unwrap();
+    let group = world.communicator();
+    let evener = |data: &mut [f32]| group.all_reduce(data, ReduceOp::Sum).unwrap();
+    let direct = direct(world.backend().contains("Open MPI"));
+    // Only one of the sizes, for a profiler.
     let only = std::env::var("EVENER_BENCH_BYTES").ok().and_then(|it| it.parse::<usize>().ok());
     for (bytes, iterations) in SIZES.into_iter().filter(|(bytes, _)| only.is_none_or(|only| only == *bytes)) {
         let iterations = (iterations / TURNS).max(1);
-        let mut data = vec![comm.rank() as f32 + 1.0; bytes / 4];
+        let mut data = vec![world.rank() as f32 + 1.0; bytes / 4];
         evener(&mut data);
         direct(&mut data);
         assert!(data.iter().all(|value| *value == 6.0));
@@ -130,7 +131,7 @@ pub(super) fn as_process() {
                 fresh(&mut data, &evener),
                 fresh(&mut data, &direct),
             ];
-            if comm.rank() == 0 {
+            if world.rank() == 0 {
                 println!("{bytes} {} {} {} {}", times[0], times[1], times[2], times[3]);
             }
         }

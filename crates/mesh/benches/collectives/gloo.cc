@@ -1,5 +1,5 @@
 // The peer through Gloo: two processes over loopback, all-reduce of f32 by sum, in place, over the sizes given as
-// `bytes:iterations`. Rank 0 prints `bytes seconds` a line. The first argument is a folder to meet in.
+// `bytes:iterations`. Rank 0 prints `bytes seconds` a line. The first argument is a folder for the rendezvous.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -10,7 +10,7 @@
 //! Where two processes run makes more of a difference than anything else, and it changes from start to start. So
 //! `cargo bench -p evener-mesh -- direct` has the same two processes call Evener and MPI's own all-reduce in turn, a few
 //! milliseconds each, and shows the ratios of their times: quartiles over all turns of all rounds.
-// MPI is called as C programs call it.
+// Calls MPI through its C API.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, unsafe_code)]
 
 mod direct;
@@ -23,27 +23,27 @@ use std::{
 };
 
 use evener_device::Device;
-use evener_mesh::comm::{Comm, DEFAULT_TIMEOUT, Group, Operation};
+use evener_mesh::comm::{Communicator, DEFAULT_TIMEOUT, ReduceOp, World};
 
 const RANKS: usize = 2;
 /// Bytes and iterations.
 const SIZES: [(usize, usize); 5] =
     [(1 << 10, 20_000), (64 << 10, 2_000), (1 << 20, 200), (4 << 20, 50), (64 << 20, 5)];
-/// Unless `EVENER_BENCH_ROUNDS` says otherwise.
+/// The default of `EVENER_BENCH_ROUNDS`.
 const ROUNDS: usize = 7;
 
-/// Bytes, and the seconds that vectors take which are reduced again and again, and such as were just written.
+/// Bytes, and the seconds for vectors that are reduced repeatedly and for vectors just written.
 type Measured = (usize, [f64; 2]);
 
-/// One way to do it.
-struct Way {
+/// An implementation to compare.
+struct Contender {
     name: String,
     run: Box<dyn Fn() -> Vec<Measured>>,
 }
 
 fn main() {
     let direct = std::env::args().any(|argument| argument == "direct");
-    if Comm::was_launched_by_mpi() {
+    if World::was_launched_by_mpi() {
         return if direct { direct::as_process() } else { as_process() };
     }
     if direct {
@@ -51,18 +51,18 @@ fn main() {
     }
     let cpu = Device::cpu();
     println!("{}, {} cores", cpu.describe().name, cpu.describe().compute_units.unwrap_or(0));
-    let mut ways = vec![Way { name: "local".into(), run: Box::new(local) }];
+    let mut contenders = vec![Contender { name: "local".into(), run: Box::new(local) }];
     let folder = tempfile::tempdir().unwrap();
     for (family, compiler, launcher) in
         [("Open MPI", "mpicc.openmpi", "mpirun.openmpi"), ("MPICH", "mpicc.mpich", "mpirun.mpich")]
     {
         match build(folder.path(), compiler, "mpi.c", launcher, &[]) {
             Ok(peer) => {
-                ways.push(Way {
+                contenders.push(Contender {
                     name: family.into(),
                     run: Box::new(move || run(mpirun(launcher).arg(&peer).args(sizes(1)))),
                 });
-                ways.push(Way {
+                contenders.push(Contender {
                     name: "mpi on it".into(),
                     run: Box::new(move || run(mpirun(launcher).arg(std::env::current_exe().unwrap()))),
                 });
@@ -73,35 +73,37 @@ fn main() {
     match build(folder.path(), "g++", "gloo.cc", "gloo", &["-std=c++14", "-lgloo", "-lpthread"]) {
         Ok(peer) => {
             let folder = folder.path().to_owned();
-            ways.push(Way {
+            contenders.push(Contender {
                 name: "Gloo".into(),
                 run: Box::new(move || {
                     let meet = tempfile::tempdir_in(&folder).unwrap();
-                    // Over loopback a small one takes hundreds of times as long: fewer of them say as much.
+                    // Over loopback a small vector takes hundreds of times as long: fewer iterations suffice.
                     run(Command::new(&peer).arg(meet.path()).args(sizes(20)))
                 }),
             });
         }
         Err(why) => println!("skipped: Gloo: {why}"),
     }
-    let mut times: Vec<BTreeMap<usize, Vec<[f64; 2]>>> = ways.iter().map(|_| BTreeMap::new()).collect();
+    let mut times: Vec<BTreeMap<usize, Vec<[f64; 2]>>> = contenders.iter().map(|_| BTreeMap::new()).collect();
     for round in 0..rounds() {
-        for index in 0..ways.len() {
-            let index = (index + round) % ways.len();
-            for (bytes, seconds) in (ways[index].run)() {
+        for index in 0..contenders.len() {
+            let index = (index + round) % contenders.len();
+            for (bytes, seconds) in (contenders[index].run)() {
                 times[index].entry(bytes).or_default().push(seconds);
             }
         }
     }
     for (which, title) in ["the same vectors again and again", "vectors just written"].iter().enumerate() {
         println!("\n{title}");
-        show(&ways, &times, which);
+        show(&contenders, &times, which);
     }
 }
 
-fn show(ways: &[Way], times: &[BTreeMap<usize, Vec<[f64; 2]>>], which: usize) {
+fn show(contenders: &[Contender], times: &[BTreeMap<usize, Vec<[f64; 2]>>], which: usize) {
     print!("{:>10}", "bytes");
-    ways.iter().for_each(|way| print!("{:>14}{:>10}{:>10}{:>8}", way.name, "alg GB/s", "bus GB/s", "ratio"));
+    contenders.iter().for_each(|contender| {
+        print!("{:>14}{:>10}{:>10}{:>8}", contender.name, "alg GB/s", "bus GB/s", "ratio")
+    });
     println!();
     for (bytes, _) in SIZES {
         print!("{bytes:>10}");
@@ -125,29 +127,29 @@ fn rounds() -> usize {
     std::env::var("EVENER_BENCH_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(ROUNDS)
 }
 
-/// The sizes for a peer, with so many times fewer iterations.
+/// Returns the sizes for a peer, with fewer iterations by a factor.
 fn sizes(fewer: usize) -> Vec<String> {
     SIZES.iter().map(|(bytes, iterations)| format!("{bytes}:{}", (iterations / fewer).max(5))).collect()
 }
 
-/// One of two processes through `mpi`.
+/// Runs one of two processes with `mpi`.
 fn as_process() {
-    let comm = Comm::mpi(DEFAULT_TIMEOUT).unwrap();
+    let world = World::mpi(DEFAULT_TIMEOUT).unwrap();
     for (bytes, iterations) in SIZES {
-        let [again, fresh] = time(comm.world(), bytes, iterations);
-        if comm.rank() == 0 {
+        let [again, fresh] = time(world.communicator(), bytes, iterations);
+        if world.rank() == 0 {
             println!("{bytes} {again:.9} {fresh:.9}");
         }
     }
 }
 
-/// Two threads through `local`.
+/// Measures two threads with `local`.
 fn local() -> Vec<Measured> {
-    let ranks: Vec<_> = Comm::local(RANKS)
+    let ranks: Vec<_> = World::local(RANKS)
         .into_iter()
-        .map(|comm| {
+        .map(|world| {
             std::thread::spawn(move || {
-                SIZES.map(|(bytes, iterations)| (bytes, time(comm.world(), bytes, iterations)))
+                SIZES.map(|(bytes, iterations)| (bytes, time(world.communicator(), bytes, iterations)))
             })
         })
         .collect();
@@ -155,10 +157,10 @@ fn local() -> Vec<Measured> {
     times[0].to_vec()
 }
 
-fn time(group: &Group, bytes: usize, iterations: usize) -> [f64; 2] {
+fn time(group: &Communicator, bytes: usize, iterations: usize) -> [f64; 2] {
     let rank = group.rank().unwrap();
     let mut data = vec![(rank + 1) as f32; bytes / 4];
-    group.all_reduce(&mut data, Operation::Sum).unwrap();
+    group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
     assert!(data.iter().all(|value| *value == (group.size() * (group.size() + 1)) as f32 / 2.0));
     data.fill(0.0);
     let mut start = Instant::now();
@@ -167,7 +169,7 @@ fn time(group: &Group, bytes: usize, iterations: usize) -> [f64; 2] {
             group.barrier().unwrap();
             start = Instant::now();
         }
-        group.all_reduce(&mut data, Operation::Sum).unwrap();
+        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
     }
     let again = start.elapsed().as_secs_f64() / iterations as f64;
     let mut fresh = Duration::ZERO;
@@ -175,13 +177,13 @@ fn time(group: &Group, bytes: usize, iterations: usize) -> [f64; 2] {
         data.fill(iteration as f32);
         group.barrier().unwrap();
         let start = Instant::now();
-        group.all_reduce(&mut data, Operation::Sum).unwrap();
+        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
         fresh += start.elapsed();
     }
     [again, fresh.as_secs_f64() / iterations as f64]
 }
 
-/// A launcher of two processes, each on a core of its own.
+/// Returns a launcher of two processes, each bound to a core.
 fn mpirun(launcher: &str) -> Command {
     let mut command = Command::new(launcher);
     if launcher.contains("openmpi") {
@@ -191,7 +193,7 @@ fn mpirun(launcher: &str) -> Command {
     command
 }
 
-/// Builds a peer, or says why it cannot be built.
+/// Builds a peer, or prints why it cannot be built.
 fn build(
     folder: &Path,
     compiler: &str,

@@ -1,15 +1,15 @@
-//! What carries collectives from rank to rank, behind one trait.
+//! The back ends that run collectives, behind one trait.
 //!
-//! A [`Transport`] is one rank's place in a world; joining a group gives an [`Endpoint`], which runs one collective at
-//! a time. Arguments were checked before they come here, and failures become the errors that users see in
-//! [`comm`](crate::comm), so that the same mistake gives the same error everywhere.
+//! A [`Transport`] is one rank's connection to a world; joining a group returns an [`Endpoint`], which runs one
+//! collective at a time. Arguments are checked before they come here, and [`comm`](crate::comm) turns failures into
+//! errors, so that the same mistake gives the same error on every back end.
 //!
 //! Rules for every implementation:
-//! - A call gives the right answer on every member, or a failure on every member within the timeout. Members that
-//!   disagree about the call are all told so.
-//! - Reductions go by rank, ((x₀ ∘ x₁) ∘ x₂) ∘ …, in the arithmetic of [`reduce`].
-//! - No memory of the caller is touched after the call has returned, whatever happened.
-//! - It never panics and never prints.
+//! - A call gives the right result on every member, or a failure on every member within the timeout. If members call
+//!   different collectives, all get [`Failure::Mismatch`].
+//! - Reductions are in rank order, ((x₀ ∘ x₁) ∘ x₂) ∘ …, with the arithmetic of [`reduce`].
+//! - The caller's memory is not accessed after the call has returned, even if it failed.
+//! - An implementation never panics and never prints.
 #![allow(unsafe_code)]
 
 pub(crate) mod local;
@@ -27,60 +27,61 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use crate::comm::{Call, Signature};
 
-/// One rank's place in a world.
+/// One rank's connection to a world.
 pub(crate) trait Transport: Send + Sync + Debug {
-    /// For people: `local`, `mpi (Open MPI 4.1.4)`.
+    /// The name to display: `local`, `mpi (Open MPI 4.1.4)`.
     fn name(&self) -> String;
-    /// This rank's number in the world.
     fn rank(&self) -> usize;
-    /// How many ranks the world has.
     fn size(&self) -> usize;
-    /// Takes this rank's place in a group, without waiting for the others. `member` is its place among `ranks`.
+    /// Joins a group without waiting for the other ranks. `member` is this rank's index in `ranks`.
     fn join(&self, name: &str, ranks: &[usize], member: usize) -> Result<Box<dyn Endpoint>, Failure>;
-    /// Says that this rank joins no further group.
+    /// Notifies the others that this rank joins no further group.
     fn leave(&self, panicked: bool);
 }
 
-/// One rank's place in one group. After a failure other than [`Failure::NoWeight`] it is not used again.
+/// One rank's connection to one group. After a failure other than [`Failure::ZeroWeights`] it is not used again.
 pub(crate) trait Endpoint: Send + Debug {
-    /// Takes part in a collective of all members.
+    /// Runs a collective of all members.
     fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure>;
-    /// Sends to, or receives from, another member; both are in the group, and differ.
+    /// Sends to, or receives from, another member.
     fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure>;
-    /// What tells the others that this rank takes no further part, also while a call is under way.
-    fn farewell(&self) -> Arc<dyn Farewell>;
+    /// Returns what notifies the other members that this rank leaves, also while a call is in flight.
+    fn leave_notifier(&self) -> Arc<dyn LeaveNotifier>;
 }
 
-/// Tells the others that a rank takes no further part.
-pub(crate) trait Farewell: Send + Sync + Debug {
-    /// Says so, once; what comes later changes nothing.
-    fn say(&self, why: &Parting);
+/// Notifies the other members that a rank leaves.
+pub(crate) trait LeaveNotifier: Send + Sync + Debug {
+    /// Sends the notice. Only the first call has an effect.
+    fn notify(&self, why: &LeaveReason);
 }
 
-/// Why a rank takes no further part.
+/// Why a rank left a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Parting {
-    /// It dropped its handle.
+pub(crate) enum LeaveReason {
     Left,
-    /// It panicked.
     Panicked,
-    /// It met an error, for which it blames these ranks of the world; itself where there are none.
-    Failed { why: String, blame: Vec<usize> },
+    /// It failed; `blame` has the world ranks that caused it, or is empty if the rank itself did.
+    Failed {
+        why: String,
+        blame: Vec<usize>,
+    },
 }
 
-/// Why a call failed. Members are places in the group.
+/// Why a call failed. Members are given by their group rank.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
-    /// What each member called, where it was heard.
-    Disagree(Vec<Option<Signature>>),
-    /// These were not heard of in time.
+    /// The members called different collectives; `None` if a member's call is unknown.
+    Mismatch(Vec<Option<Signature>>),
+    /// These members did not join in time.
     TimedOut(Vec<usize>),
-    /// The others gave up on this rank before it came.
+    /// The other members timed out before this rank joined.
     TooLate,
-    /// A member left or failed.
-    Parted(usize, Parting),
+    MemberLeft(usize, LeaveReason),
     /// All weights were 0; the endpoint stays usable.
-    NoWeight,
-    /// A library said no.
-    Library { library: &'static str, operation: String, detail: String },
+    ZeroWeights,
+    Library {
+        library: &'static str,
+        operation: String,
+        detail: String,
+    },
 }

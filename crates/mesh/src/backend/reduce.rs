@@ -1,27 +1,26 @@
-//! Reducing the vectors of several ranks into one, in the order of ranks: the arithmetic of every back end.
+//! The reduction of several vectors into one, in rank order, which all back ends use.
 //!
-//! Vectors are worked on in blocks that fit the first-level cache: one pass a rank over an accumulator, then one
-//! copy to each output. The loops are over plain slices, so that the compiler makes vector instructions of them.
+//! Vectors are processed in blocks that fit the first-level cache: one pass per rank over an accumulator, then one copy
+//! to each output. The loops run over plain slices, so that the compiler vectorizes them.
 
 use std::{mem::MaybeUninit, ops::Range};
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use crate::comm::{ElementType, Operation, Signature};
+use crate::comm::{ElementType, ReduceOp, Signature};
 
-/// Elements in a block.
 const BLOCK: usize = 1024;
 
-/// What is to be reduced: where each rank's vector begins, in the order of ranks, and where results go.
+/// The start of each rank's input vector, in rank order, and of each output vector.
 ///
-/// An output may be one of the inputs, from the same beginning; otherwise they do not overlap.
+/// An output may be one of the inputs, at the same address; otherwise they do not overlap.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Vectors<'a> {
     pub(crate) inputs: &'a [*const u8],
     pub(crate) outputs: &'a [*mut u8],
 }
 
-/// Reduces as a call asks for: by its operation, or where it has none, to the weighted mean.
+/// Reduces by the operation of a call, or to the weighted mean if it has none.
 ///
 /// # Safety
 /// As for [`reduce`], or [`weighted`] where the call has no operation.
@@ -31,7 +30,7 @@ pub(crate) unsafe fn called(
     vectors: Vectors<'_>,
     range: Range<usize>,
 ) {
-    // SAFETY: the caller promises it.
+    // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
     unsafe {
         match signature.operation {
             Some(operation) => reduce(signature.element, operation, vectors, range),
@@ -40,27 +39,27 @@ pub(crate) unsafe fn called(
     }
 }
 
-/// Reduces the elements of a range of the inputs, and writes them to the same range of each output.
+/// Reduces a range of the inputs, and writes the result to the same range of each output.
 ///
 /// # Safety
-/// In that range every input is readable and every output writable, aligned for the element, and touched by nobody
-/// else for the duration of the call. There is at least one input.
+/// In that range every input is readable and every output writable, aligned for the element, and accessed by no other
+/// thread during the call. There is at least one input.
 pub(crate) unsafe fn reduce(
     element: ElementType,
-    operation: Operation,
+    operation: ReduceOp,
     vectors: Vectors<'_>,
     range: Range<usize>,
 ) {
     macro_rules! dispatch {
         ($element:ty, $plain:ty, $mean:ty) => {{
-            // SAFETY: the caller promises it.
+            // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
             unsafe {
                 match operation {
-                    Operation::Sum => fold::<$element, $plain>(vectors, range, Number::sum, None),
-                    Operation::Product => fold::<$element, $plain>(vectors, range, Number::product, None),
-                    Operation::Min => fold::<$element, $plain>(vectors, range, Number::least, None),
-                    Operation::Max => fold::<$element, $plain>(vectors, range, Number::greatest, None),
-                    Operation::Average => {
+                    ReduceOp::Sum => fold::<$element, $plain>(vectors, range, Number::sum, None),
+                    ReduceOp::Product => fold::<$element, $plain>(vectors, range, Number::product, None),
+                    ReduceOp::Min => fold::<$element, $plain>(vectors, range, Number::least, None),
+                    ReduceOp::Max => fold::<$element, $plain>(vectors, range, Number::greatest, None),
+                    ReduceOp::Average => {
                         let count = vectors.inputs.len() as u32;
                         fold::<$element, $mean>(vectors, range, Number::sum, Some(count))
                     }
@@ -81,18 +80,18 @@ pub(crate) unsafe fn reduce(
     }
 }
 
-/// Writes Σ wᵢ·xᵢ / Σ wᵢ of a range of the inputs to the same range of each output. An input of weight 0 is not
-/// read. f16 and bf16 are reduced in f32, the others in f64. Integers have no weighted mean: nothing is written.
+/// Writes Σ wᵢ·xᵢ / Σ wᵢ of a range of the inputs to the same range of each output. An input with weight 0 is not read.
+/// f16 and bf16 are reduced in f32, the others in f64. Writes nothing for integers, which have no weighted mean.
 ///
 /// # Safety
-/// As for [`reduce`]; the weights are as many as the inputs, and at least one is above 0.
+/// As for [`reduce`]; there is one weight per input, and at least one is above 0.
 pub(crate) unsafe fn weighted(
     element: ElementType,
     weights: &[f64],
     vectors: Vectors<'_>,
     range: Range<usize>,
 ) {
-    // SAFETY: the caller promises it.
+    // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
     unsafe {
         match element {
             ElementType::F32 => weigh::<f32, Wide<f64>>(weights, vectors, range),
@@ -104,11 +103,11 @@ pub(crate) unsafe fn weighted(
     }
 }
 
-/// Reduces block by block; `mean` is what to divide by at the end.
+/// Reduces block by block, and divides by `mean`.
 ///
 /// # Safety
 /// As for [`reduce`].
-// In place, every kind of element would take the room on the stack that the widest needs.
+// Inlined, all element types would need as much stack as the widest.
 #[inline(never)]
 unsafe fn fold<T: Copy, A: Accumulate<T>>(
     Vectors { inputs, outputs }: Vectors<'_>,
@@ -119,7 +118,7 @@ unsafe fn fold<T: Copy, A: Accumulate<T>>(
     let (mut sum, mut scratch, mut result) = (space(), (space(), space()), space());
     for start in range.clone().step_by(BLOCK) {
         let len = BLOCK.min(range.end - start);
-        // SAFETY: within the range, which the caller promises to be readable and left alone.
+        // SAFETY: within `range`, where the caller promises that inputs are readable and not written.
         let block =
             |input: *const u8| unsafe { std::slice::from_raw_parts(input.cast::<T>().add(start), len) };
         let sum = match inputs {
@@ -142,12 +141,12 @@ unsafe fn fold<T: Copy, A: Accumulate<T>>(
             sum.iter_mut().for_each(|sum| *sum = sum.divided(count));
         }
         let result = A::narrow(sum, &mut result);
-        // SAFETY: within the range, which the caller promises to be writable; the result is this function's own.
+        // SAFETY: within `range`, where the caller promises that outputs are writable; `result` is a local buffer.
         unsafe { copy_out(result, outputs, start) };
     }
 }
 
-/// The weighted mean, block by block.
+/// Computes the weighted mean block by block.
 ///
 /// # Safety
 /// As for [`weighted`].
@@ -178,46 +177,45 @@ unsafe fn weigh<T: Copy, A: Accumulate<T, Number: Weigh>>(
 }
 
 /// # Safety
-/// Every output has room for the result from there on, and does not overlap it.
+/// Every output is writable for the length of `result` from `start` on, and does not overlap it.
 unsafe fn copy_out<T: Copy>(result: &[T], outputs: &[*mut u8], start: usize) {
     for output in outputs {
-        // SAFETY: the caller promises it.
+        // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
         unsafe {
             std::ptr::copy_nonoverlapping(result.as_ptr(), output.cast::<T>().add(start), result.len())
         };
     }
 }
 
-/// Room for a block, not written to: most kinds of element need only some of it.
+/// Scratch memory for a block, uninitialized because most element types use only some of it.
 type Space<N> = [MaybeUninit<N>; BLOCK];
 
 fn space<N: Copy>() -> Space<N> {
     [const { MaybeUninit::uninit() }; BLOCK]
 }
 
-/// Writes values to the beginning of the space.
+/// Writes values to the start of the space, and returns them.
 #[inline]
 fn fill<N: Copy>(space: &mut Space<N>, values: impl ExactSizeIterator<Item = N>) -> &mut [N] {
     let len = values.len().min(BLOCK);
     let mut written = 0;
-    for (place, value) in space[..len].iter_mut().zip(values) {
-        place.write(value);
+    for (slot, value) in space[..len].iter_mut().zip(values) {
+        slot.write(value);
         written += 1;
     }
-    // SAFETY: so many have just been written.
+    // SAFETY: the loop above has initialized the first `written` elements.
     unsafe { std::slice::from_raw_parts_mut(space.as_mut_ptr().cast(), written) }
 }
 
-/// In which numbers elements are reduced.
+/// The number type in which elements are reduced.
 trait Accumulate<T> {
     type Number: Number;
-    /// Elements as such numbers, in the scratch space where they have to be converted.
+    /// Converts elements to numbers, in `scratch` if needed.
     fn wide<'a>(elements: &'a [T], scratch: &'a mut Space<Self::Number>) -> &'a [Self::Number];
-    /// The numbers as elements again.
     fn narrow<'a>(numbers: &'a [Self::Number], scratch: &'a mut Space<T>) -> &'a [T];
 }
 
-/// In the elements' own type.
+/// Reduces in the elements' own type.
 struct Plain;
 
 impl<T: Number> Accumulate<T> for Plain {
@@ -230,7 +228,7 @@ impl<T: Number> Accumulate<T> for Plain {
     }
 }
 
-/// Halves, in f32.
+/// Reduces f16 and bf16 in f32.
 struct Half;
 
 macro_rules! half {
@@ -253,7 +251,7 @@ macro_rules! half {
 half!(f16);
 half!(bf16);
 
-/// In a wider type, which holds the sum of any number of ranks.
+/// Reduces in a wider type, which holds the sum of any number of ranks.
 struct Wide<W>(std::marker::PhantomData<W>);
 
 macro_rules! wide {
@@ -271,7 +269,6 @@ macro_rules! wide {
 }
 wide!(i32 => i64, u8 => i64, u32 => i64, i64 => i128, u64 => i128, f32 => f64);
 
-/// A number that can be reduced.
 trait Number: Copy {
     const ZERO: Self;
     fn sum(self, other: Self) -> Self;
@@ -301,7 +298,7 @@ macro_rules! float {
             const ZERO: Self = 0.0;
             fn sum(self, other: Self) -> Self { self + other }
             fn product(self, other: Self) -> Self { self * other }
-            // Takes the other only where it is less, or the first NaN.
+            // Returns `other` only if it is less, or the first NaN.
             fn least(self, other: Self) -> Self {
                 if (other < self) | (other.is_nan() & !self.is_nan()) { other } else { self }
             }
@@ -320,7 +317,6 @@ macro_rules! float {
 }
 float!(f32, f64);
 
-/// A number that can be weighted.
 trait Weigh: Number {
     fn of_weight(weight: f64) -> Self;
     fn plus_weighted(self, weight: Self, value: Self) -> Self;
@@ -332,7 +328,7 @@ mod test {
     use super::*;
     use crate::comm::Element;
 
-    fn reduced<T: Element>(operation: Operation, inputs: &[&[T]]) -> Vec<T> {
+    fn reduced<T: Element>(operation: ReduceOp, inputs: &[&[T]]) -> Vec<T> {
         let mut output = vec![T::zeroed(); inputs[0].len()];
         let pointers: Vec<_> = inputs.iter().map(|input| input.as_ptr().cast()).collect();
         let vectors = Vectors { inputs: &pointers, outputs: &[output.as_mut_ptr().cast()] };
@@ -343,17 +339,17 @@ mod test {
 
     #[test]
     fn sums_of_integers_wrap_and_their_averages_do_not() {
-        assert_eq!(reduced(Operation::Sum, &[&[200u8, 1], &[100, 2]]), [44, 3]);
-        assert_eq!(reduced(Operation::Product, &[&[i32::MAX], &[2]]), [-2]);
-        assert_eq!(reduced(Operation::Average, &[&[200u8], &[101], &[255]]), [185]);
-        assert_eq!(reduced(Operation::Average, &[&[u64::MAX], &[u64::MAX - 2]]), [u64::MAX - 1]);
-        assert_eq!(reduced(Operation::Average, &[&[-3i64, i64::MIN], &[-4, i64::MIN]]), [-3, i64::MIN]);
+        assert_eq!(reduced(ReduceOp::Sum, &[&[200u8, 1], &[100, 2]]), [44, 3]);
+        assert_eq!(reduced(ReduceOp::Product, &[&[i32::MAX], &[2]]), [-2]);
+        assert_eq!(reduced(ReduceOp::Average, &[&[200u8], &[101], &[255]]), [185]);
+        assert_eq!(reduced(ReduceOp::Average, &[&[u64::MAX], &[u64::MAX - 2]]), [u64::MAX - 1]);
+        assert_eq!(reduced(ReduceOp::Average, &[&[-3i64, i64::MIN], &[-4, i64::MIN]]), [-3, i64::MIN]);
     }
 
     #[test]
     fn nan_wins_and_zeros_of_both_signs_go_by_rank() {
         let (nan, a, b) = (f32::NAN, 1.0, 2.0);
-        for operation in [Operation::Min, Operation::Max] {
+        for operation in [ReduceOp::Min, ReduceOp::Max] {
             let result = reduced(operation, &[&[nan, a, a], &[b, nan, b], &[a, b, nan]]);
             assert!(result.iter().all(|it| it.is_nan()), "{operation}: {result:?}");
             let result = reduced(operation, &[&[-0.0f64, 0.0], &[0.0, -0.0]]);
@@ -365,9 +361,9 @@ mod test {
     fn halves_are_rounded_once() {
         // 2048 + 1 is not an f16: rounded after each step, the ones would be lost.
         let (big, one) = (f16::from_f32(2048.0), f16::ONE);
-        assert_eq!(reduced(Operation::Sum, &[&[big], &[one], &[one]]), [f16::from_f32(2050.0)]);
+        assert_eq!(reduced(ReduceOp::Sum, &[&[big], &[one], &[one]]), [f16::from_f32(2050.0)]);
         let (big, one) = (bf16::from_f32(256.0), bf16::ONE);
-        assert_eq!(reduced(Operation::Sum, &[&[big], &[one], &[one]]), [bf16::from_f32(258.0)]);
+        assert_eq!(reduced(ReduceOp::Sum, &[&[big], &[one], &[one]]), [bf16::from_f32(258.0)]);
     }
 
     #[test]

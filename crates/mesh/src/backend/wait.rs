@@ -1,96 +1,91 @@
-//! How a thread waits for what it has to look at again and again: words in shared memory, messages, cards.
+//! Waiting by polling (shared memory, messages, CUDA streams): spin, then yield, then sleep.
 
 use std::{
     hint, thread,
     time::{Duration, Instant},
 };
 
-/// So many looks without a pause, which takes longer than a cache line takes to come.
-const EAGER_LOOKS: u32 = 100;
-/// So many looks before the clock is asked; and where there are more members than cores.
-const QUICK_LOOKS: u32 = 2000;
-const CROWDED_LOOKS: u32 = 100;
-/// So many looks between two questions to the clock.
-const LOOKS: u32 = 64;
-/// Looking without giving the core away ends after this.
-const SPIN: Duration = Duration::from_micros(100);
-/// A thread yields its core for so long before it begins to sleep.
-const YIELD: Duration = Duration::from_millis(2);
-/// The longest sleep.
-const LONGEST_NAP: Duration = Duration::from_millis(1);
+/// Polls without a pause, longer than a cache line takes to arrive.
+const BUSY_POLLS: u32 = 100;
+/// Polls before the clock is read; and the same if there are more members than cores.
+const SPIN_POLLS: u32 = 2000;
+const OVERSUBSCRIBED_POLLS: u32 = 100;
+const POLLS_PER_CLOCK_READ: u32 = 64;
+/// A thread spins without yielding for this long.
+const SPIN_TIME: Duration = Duration::from_micros(100);
+/// A thread yields for this long before it sleeps.
+const YIELD_TIME: Duration = Duration::from_millis(2);
+const MAX_SLEEP: Duration = Duration::from_millis(1);
 
-/// How long a thread that has waited so long sleeps before it looks again: a small part of that. Nothing while it is to
-/// stay awake.
-pub(crate) fn nap(waited: Duration) -> Option<Duration> {
-    (waited > YIELD).then(|| (waited / 16).min(LONGEST_NAP))
+/// Returns how long a thread that has waited for `waited` sleeps between two polls, or `None` if it does not sleep yet.
+pub(crate) fn sleep_time(waited: Duration) -> Option<Duration> {
+    (waited > YIELD_TIME).then(|| (waited / 16).min(MAX_SLEEP))
 }
 
-/// Spins until `look` gives something: at full speed, then between pauses of the processor, then yielding the core, at once
-/// where it is `crowded` (more members than cores). Between some looks `meanwhile` is told how long it has taken: it ends
-/// the wait by giving something, and sleeps where [`nap`] says so.
+/// Polls until `poll` returns a result: without pauses, then with pauses of the processor, then yielding the core, at
+/// once if `oversubscribed` (more members than cores). Between some polls `on_wait` gets the time waited: it can end
+/// the wait with a result, and sleeps as [`sleep_time`] says.
 #[inline]
 pub(crate) fn spin<R>(
-    crowded: bool,
-    mut look: impl FnMut() -> Option<R>,
-    meanwhile: impl FnMut(Duration) -> Option<R>,
+    oversubscribed: bool,
+    mut poll: impl FnMut() -> Option<R>,
+    on_wait: impl FnMut(Duration) -> Option<R>,
 ) -> R {
-    for index in 0..if crowded { CROWDED_LOOKS } else { QUICK_LOOKS } {
-        if let Some(seen) = look() {
-            return seen;
+    for index in 0..if oversubscribed { OVERSUBSCRIBED_POLLS } else { SPIN_POLLS } {
+        if let Some(result) = poll() {
+            return result;
         }
-        if index >= EAGER_LOOKS {
+        if index >= BUSY_POLLS {
             hint::spin_loop();
         }
     }
-    spin_longer(crowded, look, meanwhile)
+    spin_and_yield(oversubscribed, poll, on_wait)
 }
 
 #[cold]
-fn spin_longer<R>(
-    crowded: bool,
-    mut look: impl FnMut() -> Option<R>,
-    mut meanwhile: impl FnMut(Duration) -> Option<R>,
+fn spin_and_yield<R>(
+    oversubscribed: bool,
+    mut poll: impl FnMut() -> Option<R>,
+    mut on_wait: impl FnMut(Duration) -> Option<R>,
 ) -> R {
     let start = Instant::now();
     loop {
-        for _ in 0..if crowded { 1 } else { LOOKS } {
-            if let Some(seen) = look() {
-                return seen;
+        for _ in 0..if oversubscribed { 1 } else { POLLS_PER_CLOCK_READ } {
+            if let Some(result) = poll() {
+                return result;
             }
             hint::spin_loop();
         }
         let waited = start.elapsed();
-        if let Some(end) = meanwhile(waited) {
+        if let Some(end) = on_wait(waited) {
             return end;
         }
-        if (crowded || waited > SPIN) && waited <= YIELD {
+        if (oversubscribed || waited > SPIN_TIME) && waited <= YIELD_TIME {
             thread::yield_now();
         }
     }
 }
 
-/// One wait, which looks less often the longer it takes.
+/// A wait that polls less often the longer it takes.
 #[derive(Debug)]
-pub(crate) struct Wait(Instant);
+pub(crate) struct Backoff(Instant);
 
-impl Wait {
-    /// Begins to wait.
-    pub(crate) fn begin() -> Self {
-        Wait(Instant::now())
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Backoff(Instant::now())
     }
 
-    /// Whether it has taken so long.
-    pub(crate) fn has_taken(&self, timeout: Duration) -> bool {
+    pub(crate) fn has_exceeded(&self, timeout: Duration) -> bool {
         self.0.elapsed() >= timeout
     }
 
-    /// Whether [`pause`](Self::pause) sleeps by now.
+    /// Returns whether [`pause`](Self::pause) sleeps by now.
     pub(crate) fn sleeps(&self) -> bool {
-        self.0.elapsed() > YIELD
+        self.0.elapsed() > YIELD_TIME
     }
 
-    /// Between two looks: yields the core, and later sleeps.
+    /// Yields the core between two polls, and later sleeps.
     pub(crate) fn pause(&self) {
-        nap(self.0.elapsed()).map_or_else(thread::yield_now, thread::sleep);
+        sleep_time(self.0.elapsed()).map_or_else(thread::yield_now, thread::sleep);
     }
 }

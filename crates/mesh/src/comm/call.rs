@@ -1,13 +1,13 @@
-//! What a rank asks of a group: which collective, of what, with which buffers.
+//! One rank's call of a collective: its signature, its buffers and the layout of their blocks.
 
 use std::{fmt, ops::Range};
 
-use super::{element::ElementType, named::named, operation::Operation};
+use super::{element::ElementType, named::named, reduce_op::ReduceOp};
 
 named! {
-    /// Which collective.
+    /// The kind of a collective, without its arguments.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub(crate) enum Collective {
+    pub(crate) enum CollectiveKind {
         AllReduce = "all_reduce",
         WeightedAllReduce = "weighted_all_reduce",
         Reduce = "reduce",
@@ -23,72 +23,70 @@ named! {
     }
 }
 
-impl Collective {
-    /// How many blocks a rank gives and takes at most, in a group of so many ranks.
+impl CollectiveKind {
+    /// Returns the maximum number of input and output blocks of a rank in a group of `ranks`.
     pub(crate) fn blocks(self, ranks: usize) -> (usize, usize) {
         match self {
-            Collective::AllGather | Collective::Gather => (1, ranks),
-            Collective::ReduceScatter | Collective::Scatter => (ranks, 1),
-            Collective::AllToAll => (ranks, ranks),
+            CollectiveKind::AllGather | CollectiveKind::Gather => (1, ranks),
+            CollectiveKind::ReduceScatter | CollectiveKind::Scatter => (ranks, 1),
+            CollectiveKind::AllToAll => (ranks, ranks),
             _ => (1, 1),
         }
     }
 }
 
-/// What ranks must agree on. Two ranks call the same if and only if their signatures are equal.
+/// What all ranks of a call must agree on: a call runs only if the signatures of all ranks are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signature {
-    pub(crate) collective: Collective,
+    pub(crate) kind: CollectiveKind,
     pub(crate) element: ElementType,
-    /// Where the collective reduces.
-    pub(crate) operation: Option<Operation>,
-    /// The root's number in the group, where the collective has one.
+    pub(crate) operation: Option<ReduceOp>,
     pub(crate) root: Option<u32>,
-    /// Elements of one rank's part: of the whole vector for reductions and broadcasts, of one block otherwise, of the
-    /// longest where blocks are uneven.
+    /// Elements of the vector for reductions and broadcasts, of one block otherwise; of the longest block if blocks are
+    /// uneven.
     pub(crate) count: u64,
-    /// The collective that an all-gather comes before, in which ranks tell one another what it needs to know.
-    pub(crate) before: Option<Collective>,
+    /// Set for an internal all-gather that prepares this collective, for example one of block lengths.
+    pub(crate) before: Option<CollectiveKind>,
 }
 
 impl Signature {
-    /// As two words, for ranks to compare.
+    /// Encodes the signature in two words, which ranks compare.
     #[inline]
     pub(crate) fn pack(&self) -> [u64; 2] {
         let operation = self.operation.map_or(0, |it| it as u8);
         let root = self.root.map_or(0, |it| u64::from(it) + 1);
         let before = self.before.map_or(0, |it| it as u8);
-        let what = [self.collective as u8, self.element as u8, operation, before];
+        let what = [self.kind as u8, self.element as u8, operation, before];
         [u64::from(u32::from_le_bytes(what)) | root << 32, self.count]
     }
 
-    /// From two words; nothing where they are none that [`pack`](Self::pack) gives.
+    /// Decodes the result of [`pack`](Self::pack), or returns `None` if the words are not a signature.
     pub(crate) fn unpack([what, count]: [u64; 2]) -> Option<Self> {
-        let [collective, element, operation, before] = (what as u32).to_le_bytes();
+        let [kind, element, operation, before] = (what as u32).to_le_bytes();
         Some(Signature {
-            before: Collective::from_number(before),
-            collective: Collective::from_number(collective)?,
+            before: CollectiveKind::from_number(before),
+            kind: CollectiveKind::from_number(kind)?,
             element: ElementType::from_number(element)?,
-            operation: Operation::from_number(operation),
+            operation: ReduceOp::from_number(operation),
             root: (what >> 32).checked_sub(1).map(|root| root as u32),
             count,
         })
     }
 
-    /// How many bytes one part is.
+    /// Bytes of one block (see [`count`](Self::count)).
     #[inline]
-    pub(crate) fn part_bytes(&self) -> usize {
+    pub(crate) fn block_bytes(&self) -> usize {
         self.count as usize * self.element.bytes()
     }
 }
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(collective) = self.before {
-            return write!(f, "{collective} of buffers or of uneven lengths");
+        if let Some(kind) = self.before {
+            return write!(f, "{kind} of buffers or of uneven lengths");
         }
-        write!(f, "{}", self.collective)?;
-        if self.collective == Collective::Barrier {
+        write!(f, "{}", self.kind)?;
+        if self.kind == CollectiveKind::Barrier {
             return Ok(());
         }
         write!(f, " of {} {}", self.count, self.element)?;
@@ -102,92 +100,93 @@ impl fmt::Display for Signature {
     }
 }
 
-/// A rank's own view of one collective: what is called, and the bytes that it gives and takes. Lengths were checked
-/// against the signature, and both slices are aligned for the element type.
+/// One rank's arguments of one collective. The lengths were checked against the signature, and both slices are aligned
+/// for the element type.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) signature: Signature,
-    /// This rank's weight, where the collective is weighted; otherwise 1.
+    /// This rank's weight in a weighted collective; otherwise 1.
     pub(crate) weight: f64,
-    /// What this rank gives; empty where it gives what is in `output`, or nothing.
+    /// This rank's input; empty if the collective is in place or this rank has no input.
     pub(crate) input: &'a [u8],
-    /// What this rank takes, and for reductions and broadcasts also what it gives; empty where it takes nothing.
+    /// This rank's output, which in-place collectives also read; empty if this rank has no output.
     pub(crate) output: &'a mut [u8],
-    /// How many bytes blocks have where they are uneven: by the rank that gives, and for an all-to-all by the rank that
-    /// takes within that. All ranks have agreed on them.
+    /// Block lengths in bytes if blocks are uneven: by sending rank, and for an all-to-all by sending and receiving
+    /// rank. All ranks agreed on them.
     pub(crate) lengths: &'a [usize],
 }
 
-/// Where the blocks of a call lie in the ranks' inputs and outputs.
+/// The layout of a call's blocks in the inputs and outputs of all ranks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Blocks<'a> {
-    collective: Collective,
+    kind: CollectiveKind,
     root: Option<usize>,
-    part: usize,
+    block_bytes: usize,
     ranks: usize,
     lengths: &'a [usize],
 }
 
 impl<'a> Blocks<'a> {
-    /// Of a call of so many ranks; where blocks are uneven, of these lengths in bytes.
+    /// Returns the layout for a group of `ranks`; `lengths` is empty, or has the bytes of uneven blocks.
     pub(crate) fn of(signature: &Signature, lengths: &'a [usize], ranks: usize) -> Self {
-        let (root, part) = (signature.root.map(|root| root as usize), signature.part_bytes());
-        Blocks { collective: signature.collective, root, part, ranks, lengths }
+        let (root, block_bytes) = (signature.root.map(|root| root as usize), signature.block_bytes());
+        Blocks { kind: signature.kind, root, block_bytes, ranks, lengths }
     }
 
-    /// What of its vector a rank gives another, or keeps, where nothing is reduced.
-    pub(crate) fn gives(&self, from: usize, to: usize) -> Range<usize> {
+    /// Returns the range of rank `from`'s input that rank `to` receives, if nothing is reduced.
+    pub(crate) fn send_range(&self, from: usize, to: usize) -> Range<usize> {
         let at_root = |rank| self.root == Some(rank);
-        match self.collective {
-            Collective::Broadcast | Collective::Send if at_root(from) && from != to => 0..self.part,
-            Collective::AllGather => 0..self.bytes(from, to),
-            Collective::Gather if at_root(to) => 0..self.bytes(from, to),
-            Collective::Scatter if at_root(from) => self.given(from, to),
-            Collective::AllToAll => self.given(from, to),
+        match self.kind {
+            CollectiveKind::Broadcast | CollectiveKind::Send if at_root(from) && from != to => {
+                0..self.block_bytes
+            }
+            CollectiveKind::AllGather => 0..self.bytes(from, to),
+            CollectiveKind::Gather if at_root(to) => 0..self.bytes(from, to),
+            CollectiveKind::Scatter if at_root(from) => self.input_block(from, to),
+            CollectiveKind::AllToAll => self.input_block(from, to),
             _ => 0..0,
         }
     }
 
-    /// Where a rank takes what another [gives](Self::gives) it.
-    pub(crate) fn takes(&self, to: usize, from: usize) -> Range<usize> {
-        match self.collective {
-            Collective::AllGather | Collective::AllToAll => self.taken(to, from),
-            Collective::Gather if self.root == Some(to) => self.taken(to, from),
-            _ => 0..self.gives(from, to).len(),
+    /// Returns the range of rank `to`'s output that receives rank `from`'s [`send_range`](Self::send_range).
+    pub(crate) fn recv_range(&self, to: usize, from: usize) -> Range<usize> {
+        match self.kind {
+            CollectiveKind::AllGather | CollectiveKind::AllToAll => self.output_block(to, from),
+            CollectiveKind::Gather if self.root == Some(to) => self.output_block(to, from),
+            _ => 0..self.send_range(from, to).len(),
         }
     }
 
-    /// Whether all are of one length.
     pub(crate) fn are_even(&self) -> bool {
         self.lengths.is_empty()
     }
 
-    /// How many bytes one rank gives another.
     #[inline]
     fn bytes(&self, from: usize, to: usize) -> usize {
         match self.lengths {
-            [] => self.part,
+            [] => self.block_bytes,
             lengths if lengths.len() == self.ranks => lengths[from],
             lengths => lengths[from * self.ranks + to],
         }
     }
 
-    /// Where in its input a rank has its block for another, where it has one for each.
+    /// Returns the range of rank `from`'s input block for rank `to`, if it has one block per rank.
     #[inline]
-    pub(crate) fn given(&self, from: usize, to: usize) -> Range<usize> {
-        self.behind(to, self.bytes(from, to), |before| self.bytes(from, before))
+    pub(crate) fn input_block(&self, from: usize, to: usize) -> Range<usize> {
+        self.block_at(to, self.bytes(from, to), |before| self.bytes(from, before))
     }
 
-    /// Where in its output a rank takes the block of another, where it takes one of each.
+    /// Returns the range of rank `to`'s output block from rank `from`, if it has one block per rank.
     #[inline]
-    pub(crate) fn taken(&self, to: usize, from: usize) -> Range<usize> {
-        self.behind(from, self.bytes(from, to), |before| self.bytes(before, to))
+    pub(crate) fn output_block(&self, to: usize, from: usize) -> Range<usize> {
+        self.block_at(from, self.bytes(from, to), |before| self.bytes(before, to))
     }
 
-    /// The place of a block behind so many others.
+    /// Returns the range of a block after `count` other blocks.
     #[inline]
-    fn behind(&self, count: usize, bytes: usize, before: impl Fn(usize) -> usize) -> Range<usize> {
-        let start = if self.lengths.is_empty() { count * self.part } else { (0..count).map(before).sum() };
+    fn block_at(&self, count: usize, bytes: usize, before: impl Fn(usize) -> usize) -> Range<usize> {
+        let start =
+            if self.lengths.is_empty() { count * self.block_bytes } else { (0..count).map(before).sum() };
         start..start + bytes
     }
 }
@@ -198,13 +197,12 @@ mod test {
 
     #[test]
     fn signatures_survive_packing_and_say_what_they_are() {
-        for collective in Collective::ALL {
+        for kind in CollectiveKind::ALL {
             for element in ElementType::ALL {
-                for operation in [None, Some(Operation::Sum), Some(Operation::Average)] {
+                for operation in [None, Some(ReduceOp::Sum), Some(ReduceOp::Average)] {
                     for root in [None, Some(0), Some(7)] {
-                        let before = root.map(|_| Collective::Gather);
-                        let signature =
-                            Signature { collective, element, operation, root, count: 1 << 40, before };
+                        let before = root.map(|_| CollectiveKind::Gather);
+                        let signature = Signature { kind, element, operation, root, count: 1 << 40, before };
                         assert_eq!(Signature::unpack(signature.pack()), Some(signature));
                     }
                 }
@@ -212,9 +210,9 @@ mod test {
         }
         assert_eq!(Signature::unpack([0, 5]), None);
         let signature = Signature {
-            collective: Collective::Reduce,
+            kind: CollectiveKind::Reduce,
             element: ElementType::Bf16,
-            operation: Some(Operation::Max),
+            operation: Some(ReduceOp::Max),
             root: Some(3),
             count: 12,
             before: None,

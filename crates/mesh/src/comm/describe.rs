@@ -1,59 +1,57 @@
-//! What a back end's failure means, in the words that users see.
+//! Turns failures of a back end into errors.
 
 use std::time::Duration;
 
 use super::{
-    call::{Collective, Signature},
+    call::{CollectiveKind, Signature},
     error::{CommError, list},
 };
-use crate::backend::{Failure, Parting};
+use crate::backend::{Failure, LeaveReason};
 
-/// Where a failure happened.
+/// The call that failed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scene<'a> {
+pub(super) struct FailureContext<'a> {
     pub(super) group: &'a str,
-    /// The group's ranks, by member.
+    /// The world ranks of the group's members.
     pub(super) ranks: &'a [usize],
-    /// The calling rank.
     pub(super) rank: usize,
     pub(super) call: &'a Signature,
     pub(super) timeout: Duration,
 }
 
-/// A failure as an error.
-pub(super) fn error(failure: Failure, scene: Scene<'_>) -> CommError {
-    let Scene { group, ranks, rank, call, timeout } = scene;
-    let (group, call) = (group.to_owned(), call.collective.to_string());
+pub(super) fn error(failure: Failure, context: FailureContext<'_>) -> CommError {
+    let FailureContext { group, ranks, rank, call, timeout } = context;
+    let (group, call) = (group.to_owned(), call.kind.to_string());
     match failure {
-        Failure::Disagree(called) => {
-            let (ranks, detail) = disagreement(&called, ranks);
-            CommError::Disagree { group, ranks, detail }
+        Failure::Mismatch(called) => {
+            let (ranks, detail) = mismatch(&called, ranks);
+            CommError::Mismatch { group, ranks, detail }
         }
         Failure::TimedOut(missing) => {
             let ranks = missing.into_iter().map(|member| ranks[member]).collect();
             CommError::TimedOut { group, call, after: timeout, ranks }
         }
         Failure::TooLate => CommError::TooLate { group, call, rank },
-        Failure::Parted(member, parting) => {
+        Failure::MemberLeft(member, reason) => {
             let rank = ranks[member];
-            match parting {
-                Parting::Left => CommError::Left { group, call, rank, how: "left".into() },
-                Parting::Panicked => CommError::Left { group, call, rank, how: "panicked".into() },
-                Parting::Failed { why, blame } => {
+            match reason {
+                LeaveReason::Left => CommError::Left { group, call, rank, how: "left".into() },
+                LeaveReason::Panicked => CommError::Left { group, call, rank, how: "panicked".into() },
+                LeaveReason::Failed { why, blame } => {
                     let ranks = if blame.is_empty() { vec![rank] } else { blame };
                     CommError::Failed { group, call, ranks, detail: format!("rank {rank} failed: {why}") }
                 }
             }
         }
-        Failure::NoWeight => CommError::NoWeight { group },
+        Failure::ZeroWeights => CommError::ZeroWeights { group },
         Failure::Library { library, operation, detail } => {
             CommError::Library { group, library, operation, detail }
         }
     }
 }
 
-/// Who differs from most others, and what each called.
-fn disagreement(called: &[Option<Signature>], ranks: &[usize]) -> (Vec<usize>, String) {
+/// Returns the ranks whose call differs from the most common one, and a text with each call.
+fn mismatch(called: &[Option<Signature>], ranks: &[usize]) -> (Vec<usize>, String) {
     let mut kinds: Vec<(Signature, Vec<usize>)> = Vec::new();
     for (member, signature) in called.iter().enumerate() {
         let Some(signature) = signature else { continue };
@@ -62,18 +60,18 @@ fn disagreement(called: &[Option<Signature>], ranks: &[usize]) -> (Vec<usize>, S
             None => kinds.push((*signature, vec![ranks[member]])),
         }
     }
-    // Those that most called, and of equally many those of the lowest member, are what the rest is measured by.
+    // The most common call, or of several the lowest member's, is the one that the others are compared with.
     let Some(most) = kinds.iter().map(|(_, members)| members.len()).max() else {
-        return (Vec::new(), "what they called is not known".into());
+        return (Vec::new(), "the calls are unknown".into());
     };
     let usual = kinds.iter().position(|(_, members)| members.len() == most).unwrap_or(0);
     let (usual, usual_ranks) = kinds.remove(usual);
-    // Where the collectives differ, their names say it; otherwise the sizes, types and operations do. Sending and
-    // receiving belong together.
-    let names = kinds.iter().all(|(kind, _)| kind.collective != usual.collective)
-        && !matches!(usual.collective, Collective::Send | Collective::Receive);
+    // If all kinds differ from the usual one, the names are enough; otherwise sizes, types and operations are shown. A
+    // send and a receive belong together.
+    let names = kinds.iter().all(|(kind, _)| kind.kind != usual.kind)
+        && !matches!(usual.kind, CollectiveKind::Send | CollectiveKind::Receive);
     let name = |signature: &Signature| {
-        if names { signature.collective.to_string() } else { signature.to_string() }
+        if names { signature.kind.to_string() } else { signature.to_string() }
     };
     let noun = |ranks: &[usize]| if ranks.len() == 1 { "rank" } else { "ranks" };
     let others = match usual_ranks.as_slice() {
@@ -91,29 +89,29 @@ fn disagreement(called: &[Option<Signature>], ranks: &[usize]) -> (Vec<usize>, S
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::comm::{ElementType, Operation};
+    use crate::comm::{ElementType, ReduceOp};
 
-    fn signature(collective: Collective, count: u64) -> Option<Signature> {
-        let operation = (collective == Collective::AllReduce).then_some(Operation::Sum);
-        Some(Signature { collective, element: ElementType::F32, operation, root: None, count, before: None })
+    fn signature(kind: CollectiveKind, count: u64) -> Option<Signature> {
+        let operation = (kind == CollectiveKind::AllReduce).then_some(ReduceOp::Sum);
+        Some(Signature { kind, element: ElementType::F32, operation, root: None, count, before: None })
     }
 
     #[test]
-    fn whoever_differs_from_most_is_named() {
-        let usual = signature(Collective::AllReduce, 8);
-        let called = [usual, usual, signature(Collective::Broadcast, 8), usual];
-        let (ranks, detail) = disagreement(&called, &[0, 1, 2, 3]);
+    fn the_rank_that_differs_from_most_is_named() {
+        let usual = signature(CollectiveKind::AllReduce, 8);
+        let called = [usual, usual, signature(CollectiveKind::Broadcast, 8), usual];
+        let (ranks, detail) = mismatch(&called, &[0, 1, 2, 3]);
         assert_eq!((ranks, detail.as_str()), (vec![2], "rank 2 called broadcast, others all_reduce"));
     }
 
     #[test]
     fn sizes_are_named_where_the_collective_is_the_same() {
-        let usual = signature(Collective::AllReduce, 8);
+        let usual = signature(CollectiveKind::AllReduce, 8);
         let (ranks, detail) =
-            disagreement(&[signature(Collective::AllReduce, 7), usual, None, usual], &[4, 5, 6, 7]);
+            mismatch(&[signature(CollectiveKind::AllReduce, 7), usual, None, usual], &[4, 5, 6, 7]);
         assert_eq!(ranks, [4]);
         assert_eq!(detail, "rank 4 called all_reduce of 7 f32 by sum, others all_reduce of 8 f32 by sum");
-        let (ranks, detail) = disagreement(&[usual, signature(Collective::Barrier, 0)], &[4, 5]);
+        let (ranks, detail) = mismatch(&[usual, signature(CollectiveKind::Barrier, 0)], &[4, 5]);
         assert_eq!((ranks, detail.as_str()), (vec![5], "rank 5 called barrier, rank 4 all_reduce"));
     }
 }

@@ -1,4 +1,4 @@
-//! What collectives carry: the nine element types.
+//! The nine element types of collectives.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use super::named::named;
 
 named! {
-    /// The type of an element, as ranks tell one another.
+    /// The type of an element.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
     #[serde(rename_all = "lowercase")]
     pub enum ElementType {
@@ -33,7 +33,7 @@ named! {
 }
 
 impl ElementType {
-    /// How many bytes one element takes.
+    /// Returns the size of an element in bytes.
     #[inline]
     pub fn bytes(self) -> usize {
         match self {
@@ -44,20 +44,20 @@ impl ElementType {
         }
     }
 
-    /// Whether it is floating point.
+    /// Returns whether this is a floating-point type.
     #[inline]
     pub fn is_float(self) -> bool {
         matches!(self, ElementType::F32 | ElementType::F64 | ElementType::F16 | ElementType::Bf16)
     }
 }
 
-/// An element that collectives carry.
+/// An element type of collectives.
 pub trait Element: bytemuck::Pod + Send + Sync + PartialEq + fmt::Debug + sealed::Sealed {
-    /// Which one it is.
+    /// The type at run time.
     const TYPE: ElementType;
 }
 
-/// An element of which a weighted mean can be had.
+/// An element type that supports the weighted all-reduce.
 pub trait FloatElement: Element {}
 
 mod sealed {

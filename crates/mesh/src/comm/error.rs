@@ -1,6 +1,6 @@
-//! Everything that can go wrong between ranks, as values.
+//! Errors of collectives.
 //!
-//! A message names the group, the ranks by their numbers in the world, what was called and what to do about it.
+//! A message names the group, the ranks by their world ranks, the call, and what to do.
 
 use std::time::Duration;
 
@@ -9,88 +9,86 @@ use crate::topology::LayoutError;
 /// The result of a collective.
 pub type Result<T, E = CommError> = std::result::Result<T, E>;
 
-/// Why a collective gave no result. Except where stated otherwise the group is beyond use afterwards: every rank
-/// gets an error, and [`Group::rebuild`](super::Group::rebuild) makes a new group of those that are left.
+/// Why a collective failed. Unless a variant says otherwise, the group is poisoned: every rank gets an error, and
+/// [`Communicator::rebuild`](super::Communicator::rebuild) makes a new group of the remaining ranks.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
     /// Ranks called different collectives, or the same with different sizes, types, operations or roots.
-    #[error("group `{group}`: the ranks do not agree: {detail}")]
-    Disagree {
+    #[error("group `{group}`: ranks called different collectives: {detail}")]
+    Mismatch {
         /// The group.
         group: String,
         /// The ranks that differ from most others.
         ranks: Vec<usize>,
-        /// Who called what, for example `rank 2 called broadcast, others all_reduce`.
+        /// Which rank called what, for example `rank 2 called broadcast, others all_reduce`.
         detail: String,
     },
-    /// Some ranks did not take part in time.
-    #[error("group `{group}`: {call} gave up after {after:?}: nothing from rank {}", list(.ranks))]
+    /// Some ranks did not join the call within the timeout.
+    #[error("group `{group}`: {call} timed out after {after:?}: rank {} did not join", list(.ranks))]
     TimedOut {
         /// The group.
         group: String,
-        /// What was called.
+        /// The call.
         call: String,
         /// The group's timeout.
         after: Duration,
-        /// The ranks that were not heard of.
+        /// The ranks that did not join.
         ranks: Vec<usize>,
     },
-    /// The others gave up waiting for this rank before it came.
-    #[error("group `{group}`: rank {rank} came to {call} after the others had given up waiting for it")]
+    /// The other ranks timed out before this rank joined the call.
+    #[error("group `{group}`: rank {rank} joined {call} after the other ranks had timed out waiting for it")]
     TooLate {
         /// The group.
         group: String,
-        /// What was called.
+        /// The call.
         call: String,
         /// This rank.
         rank: usize,
     },
-    /// A rank has left: it ended, dropped its handle, or panicked.
+    /// A rank has left: it ended, dropped its communicator, or panicked.
     #[error("group `{group}`: rank {rank} {how} before {call}")]
     Left {
         /// The group.
         group: String,
-        /// What was called.
+        /// The call.
         call: String,
         /// The rank that left.
         rank: usize,
-        /// How it went, for example `panicked`.
+        /// How it left: `left` or `panicked`.
         how: String,
     },
-    /// A rank met an error of its own, and told the others.
-    #[error("group `{group}`: {call} cannot succeed: {detail}")]
+    /// A rank failed and notified the others.
+    #[error("group `{group}`: {call} failed: {detail}")]
     Failed {
         /// The group.
         group: String,
-        /// What was called.
+        /// The call.
         call: String,
-        /// The ranks that are the reason.
+        /// The ranks that caused the failure.
         ranks: Vec<usize>,
-        /// What they said.
+        /// The error of that rank.
         detail: String,
     },
-    /// The group failed earlier.
-    #[error(
-        "group `{group}` is beyond use since an earlier failure ({why}): rebuild it with the ranks that are left"
-    )]
+    /// The group failed in an earlier call.
+    #[error("group `{group}` failed earlier ({why}): rebuild it with the remaining ranks")]
     Poisoned {
         /// The group.
         group: String,
-        /// The failure.
+        /// The earlier error.
         why: String,
     },
-    /// The mesh that the group belonged to has been reshaped, on this rank.
+    /// The mesh of the group has been reshaped on this rank.
     #[error(
-        "group `{group}` is of generation {generation} of its mesh, which has been reshaped since: ask for it again"
+        "group `{group}` is from generation {generation} of its mesh, which was reshaped since: connect again"
     )]
     Stale {
         /// The group.
         group: String,
-        /// The generation it was made in.
+        /// The mesh's generation that the group belongs to.
         generation: u64,
     },
-    /// The calling rank is not in the group. Nothing else is harmed.
+    /// The calling rank is not in the group. The group stays usable.
     #[error("group `{group}` has ranks {ranks:?}: rank {rank} is not in it")]
     NotAMember {
         /// The group.
@@ -100,39 +98,39 @@ pub enum CommError {
         /// The ranks that are in it.
         ranks: Vec<usize>,
     },
-    /// A group cannot be made of these ranks. Nothing else is harmed.
-    #[error("group `{group}` cannot be made: {detail}")]
-    BadGroup {
+    /// The group cannot be created. Other groups stay usable.
+    #[error("group `{group}` cannot be created: {detail}")]
+    InvalidGroup {
         /// The group.
         group: String,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what would be valid.
         detail: String,
     },
-    /// The mesh has no such group, or cannot be arranged so. Nothing else is harmed.
+    /// The mesh has no such group, or the shape does not fit. Groups stay usable.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// An argument of the call cannot be right. The other ranks get an error too.
+    /// An argument of the call is invalid. The other ranks get an error too.
     #[error("group `{group}`: {call}: {detail}")]
-    Argument {
+    InvalidArgument {
         /// The group.
         group: String,
-        /// What was called.
+        /// The call.
         call: String,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what would be valid.
         detail: String,
     },
-    /// Every rank gave the weight 0, so there is no mean. Every rank gets this error, and the group stays usable.
-    #[error("group `{group}`: the weights of all ranks are 0: a weighted mean needs at least one above")]
-    NoWeight {
+    /// The weights of all ranks are 0, so there is no mean. Every rank gets this error, and the group stays usable.
+    #[error("group `{group}`: the weights of all ranks are 0: a weighted mean needs at least one above 0")]
+    ZeroWeights {
         /// The group.
         group: String,
     },
-    /// A library or a device that was asked for is not there.
+    /// A requested library is not available.
     #[error("{backend} is not available: {detail}")]
     Unavailable {
-        /// What was asked for.
+        /// The requested back end.
         backend: &'static str,
-        /// What was looked for, and where.
+        /// What was tried, and why it failed.
         detail: String,
     },
     /// A library returned an error.
@@ -144,7 +142,7 @@ pub enum CommError {
         library: &'static str,
         /// The function that failed.
         operation: String,
-        /// What it said.
+        /// The library's error.
         detail: String,
     },
     /// The device of this rank failed.
@@ -154,17 +152,17 @@ pub enum CommError {
         group: String,
         /// This rank.
         rank: usize,
-        /// What the device said.
+        /// The device's error.
         error: Box<evener_device::Error>,
     },
 }
 
 impl CommError {
-    /// The ranks, by their numbers in the world, that are known to be the reason: those to leave out when the group
-    /// is rebuilt. Empty where the error does not say.
+    /// The world ranks that caused the error: the ones to leave out of [`rebuild`](super::Communicator::rebuild). Empty
+    /// if unknown.
     pub fn ranks(&self) -> &[usize] {
         match self {
-            CommError::Disagree { ranks, .. }
+            CommError::Mismatch { ranks, .. }
             | CommError::TimedOut { ranks, .. }
             | CommError::Failed { ranks, .. } => ranks,
             CommError::TooLate { rank, .. }
@@ -175,12 +173,12 @@ impl CommError {
     }
 }
 
-/// Ranks as people list them: `2`, `2 and 5`, `2, 3 and 5`.
+/// Lists ranks: `2`, `2 and 5`, `2, 3 and 5`.
 pub(crate) fn list(ranks: &[usize]) -> String {
-    if ranks.is_empty() { "nobody".into() } else { join(ranks, "and") }
+    if ranks.is_empty() { "none".into() } else { join(ranks, "and") }
 }
 
-/// Numbers as people list them, with a word before the last.
+/// Lists numbers, with a word before the last.
 pub(crate) fn join(numbers: &[usize], word: &str) -> String {
     match numbers {
         [] => "nothing".into(),

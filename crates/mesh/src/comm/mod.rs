@@ -1,18 +1,18 @@
-//! Collectives: groups of ranks that agree on a result, or fail together, and never hang.
+//! Collectives between ranks: all ranks of a group get the result, or all get an error; no call hangs.
 //!
-//! A [`Comm`] is one rank's place in a world of ranks: a thread of this process, or a process under `mpirun`. A
-//! [`Group`] is that rank's place in a named group, and has the collectives. Each either gives the right answer on
-//! every rank of the group, or an error on every rank within the group's timeout.
+//! A [`World`] is one rank's view of all ranks: threads of this process, or processes under `mpirun`. A
+//! [`Communicator`] connects a rank to a named group of ranks, and has the collectives. Each call gives the right
+//! result on every rank of the group, or an error on every rank within the group's timeout.
 //!
 //! ```
-//! use evener_mesh::comm::{Comm, Operation};
+//! use evener_mesh::comm::{ReduceOp, World};
 //!
-//! let ranks: Vec<_> = Comm::local(4)
+//! let ranks: Vec<_> = World::local(4)
 //!     .into_iter()
-//!     .map(|comm| {
+//!     .map(|world| {
 //!         std::thread::spawn(move || {
-//!             let mut gradient = [comm.rank() as f32, 1.0];
-//!             comm.world().all_reduce(&mut gradient, Operation::Sum)?;
+//!             let mut gradient = [world.rank() as f32, 1.0];
+//!             world.communicator().all_reduce(&mut gradient, ReduceOp::Sum)?;
 //!             Ok::<_, evener_mesh::comm::CommError>(gradient)
 //!         })
 //!     })
@@ -24,95 +24,98 @@
 //! ```
 //!
 //! # What is promised
-//! - The order of reduction is fixed by rank (see [`Operation`]): every rank and every run gets the same bits.
-//! - Ranks that call different collectives, or with different sizes, types, operations or roots, all get an error that
-//!   says who called what. So they do when a rank is late, hangs, panics, leaves or dies.
-//! - After such an error the group is beyond use. [`Group::rebuild`] makes one of those that are left.
+//! - The order of reduction is fixed by rank (see [`ReduceOp`]): every rank and every run gets the same bits.
+//! - If ranks call different collectives, or with different sizes, types, operations or roots, all get an error that
+//!   says which rank called what. If a rank is late, hangs, panics, leaves or dies, the others get an error too.
+//! - After such an error the group is poisoned. [`Communicator::rebuild`] makes one of the remaining ranks.
 //! - Every collective is also a barrier: when it has succeeded on one rank, all ranks have called it.
 
 mod buffers;
 mod call;
-mod core;
+mod collective;
+mod communicator;
 mod describe;
-mod device_group;
+mod device_communicator;
 mod element;
 mod error;
-mod group;
-mod members;
+mod generation;
+mod group_spec;
+mod inner;
+mod methods;
 mod named;
-mod operation;
 mod pending;
-mod request;
-mod short;
+mod reduce_op;
 mod start;
-mod term;
 mod uneven;
 
 use std::{sync::Arc, time::Duration};
 
-pub(crate) use call::{Blocks, Call, Collective, Signature};
-pub use device_group::DeviceGroup;
+pub(crate) use call::{Blocks, Call, CollectiveKind, Signature};
+pub use collective::Collective;
+pub use communicator::Communicator;
+pub use device_communicator::DeviceCommunicator;
 pub use element::{Element, ElementType, FloatElement};
 pub(crate) use error::join;
 pub use error::{CommError, Result};
-pub use group::Group;
-pub use members::Members;
-pub use operation::Operation;
-pub use pending::Pending;
-pub use request::Request;
-pub use term::Term;
+pub use generation::Generation;
+pub use group_spec::GroupSpec;
+pub use pending::PendingCollective;
+pub use reduce_op::ReduceOp;
 
 use crate::backend::{Transport, local};
 
-/// How long a call waits for the others where nothing else was said.
+/// How long a call waits for the other ranks by default.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One rank's place in a world of ranks. Dropping it tells the others that this rank makes no further groups.
+/// One rank's view of all ranks of a job. Dropping it notifies the others that this rank creates no further groups.
 #[derive(Debug)]
-pub struct Comm {
+pub struct World {
     transport: Arc<dyn Transport>,
-    world: Group,
+    world: Communicator,
 }
 
-impl Comm {
-    /// A world of so many ranks that are threads of this process, a place each, with the default timeout.
-    pub fn local(size: usize) -> Vec<Comm> {
-        Comm::local_with_timeout(size, DEFAULT_TIMEOUT)
+impl World {
+    /// Creates a world of `size` ranks that are threads of this process, with the default timeout. Returns one `World`
+    /// per rank.
+    pub fn local(size: usize) -> Vec<World> {
+        World::local_with_timeout(size, DEFAULT_TIMEOUT)
     }
 
-    /// A world of so many ranks that are threads of this process, a place each. Groups made from it have this timeout
-    /// unless they are given another.
-    pub fn local_with_timeout(size: usize, timeout: Duration) -> Vec<Comm> {
-        // Joining fails on no account where nothing was joined before.
-        local::world(size).into_iter().filter_map(|transport| Comm::new(transport, timeout).ok()).collect()
+    /// Creates a world of `size` ranks that are threads of this process. Returns one `World` per rank. Groups inherit
+    /// this timeout unless they set another.
+    pub fn local_with_timeout(size: usize, timeout: Duration) -> Vec<World> {
+        // Joining cannot fail in a new world.
+        local::world(size).into_iter().filter_map(|transport| World::new(transport, timeout).ok()).collect()
     }
 
-    /// This process's place in the world of whatever MPI is on the machine: started by `mpirun -n 4`, `srun` and the
-    /// like, one of several; by itself, the only one. The library is opened at run time: one with the standard ABI of
-    /// MPI-5 where there is one, then Open MPI, then MPICH, and of these the one whose launcher started this process;
-    /// `EVENER_MPI` names another. Can be called once a process.
+    /// Joins the MPI world of this process: all processes that `mpirun -n 4`, `srun` or a similar launcher started, or
+    /// this process alone. The MPI library is opened at run time: one with the standard ABI of MPI-5, then Open MPI,
+    /// then MPICH, and of these the one whose launcher started this process; `EVENER_MPI` names another. Can be called
+    /// once per process.
     ///
-    /// MPI is ended with the last group. That waits at most so long for the other ranks; where one of them still has a
-    /// group by then, or is gone, MPI is left as it is. Most launchers end the other ranks when a process exits without
-    /// having ended MPI: a rank that works on alone for longer needs a longer timeout, which may be [`Duration::MAX`].
+    /// MPI is finalized with the last group. That waits for the other ranks, but no longer than `timeout`; if a rank
+    /// still has a group then, or is gone, MPI is not finalized. Most launchers kill the other ranks when a process
+    /// exits without finalizing MPI: a rank that works on alone for longer needs a longer timeout, for example
+    /// [`Duration::MAX`].
     ///
     /// # In a program that uses MPI itself
-    /// An MPI that the program has started is used on a communicator of its own, and neither ended nor changed. It must
-    /// have been started by `MPI_Init_thread` with `MPI_THREAD_SERIALIZED` at least; with `MPI_THREAD_MULTIPLE` where the
-    /// program calls MPI while a group does, which cannot be found out here. All ranks call this together.
+    /// An MPI that the program has initialized is used through a duplicated communicator, and neither finalized nor
+    /// changed. The program must have called `MPI_Init_thread` with at least `MPI_THREAD_SERIALIZED`, or
+    /// `MPI_THREAD_MULTIPLE` if it calls MPI during collectives, which cannot be checked here. All ranks call this
+    /// together.
     ///
-    /// An MPI that is started here is this crate's: errors on its world are returned from then on, not fatal. For MPICH,
-    /// whose launcher tells processes by `SIGUSR1` that another has died, the signal does what the program wants as
-    /// before; where it would have ended the process, a handler that does nothing stands in for that until MPI is ended.
-    pub fn mpi(timeout: Duration) -> Result<Comm> {
+    /// If this function initializes MPI, errors on `MPI_COMM_WORLD` are returned, not fatal. MPICH's launcher sends
+    /// `SIGUSR1` when a process has died: the program's own action stays in force, and if the signal would kill the
+    /// process, a handler that does nothing is installed until MPI is finalized.
+    pub fn mpi(timeout: Duration) -> Result<World> {
         #[cfg(unix)]
         let world = crate::backend::mpi::world(timeout);
         #[cfg(not(unix))]
         let world = Err("only on Unix so far".to_owned());
-        Comm::new(world.map_err(|detail| CommError::Unavailable { backend: "mpi", detail })?, timeout)
+        World::new(world.map_err(|detail| CommError::Unavailable { backend: "mpi", detail })?, timeout)
     }
 
-    /// Whether a launcher of MPI programs started this process: `mpirun`, `mpiexec` or `srun`.
+    /// Returns whether an MPI launcher (`mpirun`, `mpiexec` or `srun`) started this process.
     pub fn was_launched_by_mpi() -> bool {
         #[cfg(unix)]
         return crate::backend::mpi::library::was_launched();
@@ -120,48 +123,48 @@ impl Comm {
         return false;
     }
 
-    pub(crate) fn new(transport: Arc<dyn Transport>, timeout: Duration) -> Result<Comm> {
+    pub(crate) fn new(transport: Arc<dyn Transport>, timeout: Duration) -> Result<World> {
         let ranks: Vec<_> = (0..transport.size()).collect();
-        let world = Group::join(&transport, Members::new("world", ranks), timeout)?;
-        Ok(Comm { transport, world })
+        let world = Communicator::join(&transport, GroupSpec::new("world", ranks), timeout)?;
+        Ok(World { transport, world })
     }
 
-    /// This rank's number in the world.
+    /// Returns this rank's number in the world.
     pub fn rank(&self) -> usize {
         self.transport.rank()
     }
 
-    /// How many ranks the world has.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.transport.size()
     }
 
-    /// What carries the collectives: `local`, or `mpi` with the library's name and version.
+    /// Returns the back end: `local`, or `mpi` with the library's name and version.
     pub fn backend(&self) -> String {
         self.transport.name()
     }
 
-    /// The group of all ranks.
-    pub fn world(&self) -> &Group {
+    /// Returns the communicator of all ranks.
+    pub fn communicator(&self) -> &Communicator {
         &self.world
     }
 
-    /// Makes a group, without waiting for its other members, each of which makes it too. Ranks that are not in it may
-    /// make it as well; its collectives then fail with [`CommError::NotAMember`]. Without a timeout of its own it has
-    /// the world's.
+    /// Creates a group and returns this rank's communicator, without waiting for the other members, each of which
+    /// creates it too. Ranks that are not in the group may create it as well; their collectives fail with
+    /// [`CommError::NotAMember`]. The default timeout is the world's.
     ///
-    /// Groups of the same name and ranks are matched in the order in which each rank makes them. Fails where the group
-    /// is empty, names a rank twice or one that is not there, or is called `world`.
-    pub fn group(&self, members: Members) -> Result<Group> {
-        if members.name == "world" {
+    /// Groups of the same name and ranks are matched in the order in which each rank creates them. Fails if the group
+    /// is empty, has a rank twice or an unknown rank, or is named `world`.
+    pub fn new_group(&self, spec: GroupSpec) -> Result<Communicator> {
+        if spec.name == "world" {
             let detail = "`world` is the group of all ranks: give it another name".into();
-            return Err(CommError::BadGroup { group: members.name, detail });
+            return Err(CommError::InvalidGroup { group: spec.name, detail });
         }
-        Group::join(&self.transport, members, self.world.timeout())
+        Communicator::join(&self.transport, spec, self.world.timeout())
     }
 }
 
-impl Drop for Comm {
+impl Drop for World {
     fn drop(&mut self) {
         self.transport.leave(std::thread::panicking());
     }

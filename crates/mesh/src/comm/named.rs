@@ -1,6 +1,6 @@
-//! Enums whose variants have a number, by which ranks tell one another, and a name for people.
+//! Enums whose variants have a number, which ranks exchange, and a name.
 
-/// Defines such an enum: each variant with its name, and numbers in their order from 1. None is 0.
+/// Defines an enum whose variants have names, and numbers from 1 in their order.
 macro_rules! named {
     ($(#[$about:meta])* $visible:vis enum $kind:ident {
         $(#[$first_doc:meta])* $first:ident = $first_name:literal,
@@ -14,10 +14,9 @@ macro_rules! named {
         }
 
         impl $kind {
-            /// All of them.
+            /// All variants.
             $visible const ALL: [$kind; [$first_name, $($name),*].len()] = [$kind::$first, $($kind::$variant),*];
 
-            /// The one of this number, as it travels between ranks.
             pub(crate) fn from_number(number: u8) -> Option<Self> {
                 Self::ALL.into_iter().find(|it| *it as u8 == number)
             }

@@ -1,4 +1,4 @@
-//! Collectives under way: a thread of the group's own runs them, one after another, while the caller goes on.
+//! Started collectives: a thread per communicator runs them in order, while the caller continues.
 
 use std::{
     fmt, mem,
@@ -14,36 +14,35 @@ use std::{
 
 use super::error::{CommError, Result};
 
-/// What runs on the thread.
-type Work = Box<dyn FnOnce() + Send>;
+type QueuedCall = Box<dyn FnOnce() + Send>;
 
-/// The thread that runs a group's calls in the order in which they were started. It begins with the first.
+/// The thread that runs the started calls of a communicator in order. The first started call spawns it.
 #[derive(Debug)]
-pub(super) struct Worker {
-    queue: Option<Sender<Work>>,
+pub(super) struct CallThread {
+    queue: Option<Sender<QueuedCall>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Worker {
+impl CallThread {
     pub(super) fn begin(name: &str) -> std::io::Result<Self> {
-        let (queue, work) = mpsc::channel::<Work>();
+        let (queue, work) = mpsc::channel::<QueuedCall>();
         let thread = thread::Builder::new()
             .name(format!("group {name}"))
-            // A call that panics is an error to those who wait for it, and the next ones run.
+            // A call that panics is an error of its handle, and the next calls run.
             .spawn(move || work.into_iter().for_each(|it| drop(panic::catch_unwind(AssertUnwindSafe(it)))))?;
-        Ok(Worker { queue: Some(queue), thread: Some(thread) })
+        Ok(CallThread { queue: Some(queue), thread: Some(thread) })
     }
 
-    pub(super) fn run(&self, work: Work) {
+    pub(super) fn run(&self, work: QueuedCall) {
         if let Some(queue) = &self.queue {
-            // The thread takes work until the queue is dropped.
+            // The thread runs until the queue is dropped.
             let _ = queue.send(work);
         }
     }
 }
 
-impl Drop for Worker {
-    // Each call ends within its timeout, so this does too.
+impl Drop for CallThread {
+    // Joining is bounded: each call ends within its timeout.
     fn drop(&mut self) {
         drop(self.queue.take());
         if let Some(thread) = self.thread.take() {
@@ -52,37 +51,37 @@ impl Drop for Worker {
     }
 }
 
-/// A collective under way. It is a [`Future`] that needs no particular runtime; or block on it with
-/// [`wait`](Pending::wait). The buffers that were given to it come back when it has ended.
+/// A started collective. It is a [`Future`] for any runtime; [`wait`](PendingCollective::wait) blocks instead. The
+/// result returns the buffers that were moved into the call.
 ///
-/// Dropping it does not stop the collective, of which this rank is a part: it goes on, and its result is lost.
+/// Dropping it does not stop the collective, which other ranks take part in: only the result is lost.
 #[must_use = "the result is lost unless it is waited for"]
-pub struct Pending<T>(Arc<Answer<T>>);
+pub struct PendingCollective<T>(Arc<ResultSlot<T>>);
 
-/// What the handle and the thread share.
-struct Answer<T> {
+/// The result that the handle and the thread share.
+struct ResultSlot<T> {
     group: Arc<str>,
     state: Mutex<State<T>>,
-    given: Condvar,
+    ready: Condvar,
 }
 
 enum State<T> {
     Waiting(Option<Waker>),
-    Given(Result<T>),
+    Ready(Result<T>),
     Taken,
 }
 
-impl<T> Answer<T> {
+impl<T> ResultSlot<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        // Replaced as a whole, so never left half-done.
+        // Ignores poisoning: the state is only replaced as a whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The result, once it is there.
+    /// Takes the result, or returns `None` if the call has not ended.
     fn take(&self, state: &mut State<T>) -> Option<Result<T>> {
         match mem::replace(state, State::Taken) {
-            State::Given(result) => Some(result),
-            State::Taken => Some(Err(self.lost("its result was taken before"))),
+            State::Ready(result) => Some(result),
+            State::Taken => Some(Err(self.lost("the result was already taken"))),
             waiting => {
                 *state = waiting;
                 None
@@ -95,26 +94,26 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> Pending<T> {
-    /// Waits until it has ended, which it does within the group's timeout once those started before it have.
+impl<T> PendingCollective<T> {
+    /// Waits for the result, which is there within the group's timeout after the earlier calls have ended.
     pub fn wait(self) -> Result<T> {
         let mut state = self.0.state();
         loop {
             match self.0.take(&mut state) {
                 Some(result) => return result,
-                None => state = self.0.given.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => state = self.0.ready.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
 
-    /// The result where it has ended; otherwise the handle again.
+    /// Returns the result, or the handle if the call has not ended.
     pub fn try_wait(self) -> std::result::Result<Result<T>, Self> {
         let result = self.0.take(&mut self.0.state());
         result.ok_or(self)
     }
 }
 
-impl<T> Future for Pending<T> {
+impl<T> Future for PendingCollective<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -122,8 +121,8 @@ impl<T> Future for Pending<T> {
         if let Some(result) = self.0.take(&mut state) {
             return Poll::Ready(result);
         }
-        // The last task to poll is the one to wake. The waker before it, whose code is the program's, is dropped without
-        // the lock.
+        // Only the last task that polled is woken. The previous waker is dropped outside the lock, because it is the
+        // program's code.
         let before = mem::replace(&mut *state, State::Waiting(Some(context.waker().clone())));
         drop(state);
         drop(before);
@@ -131,39 +130,38 @@ impl<T> Future for Pending<T> {
     }
 }
 
-impl<T> fmt::Debug for Pending<T> {
+impl<T> fmt::Debug for PendingCollective<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pending(group `{}`)", self.0.group)
+        write!(f, "PendingCollective(group `{}`)", self.0.group)
     }
 }
 
-/// The duty to give a [`Pending`] its result. Dropping it without is an error there.
-pub(super) struct Promise<T>(Arc<Answer<T>>);
+/// Sets the result of a [`PendingCollective`]. Dropping it without a result is an error of the handle.
+pub(super) struct ResultSender<T>(Arc<ResultSlot<T>>);
 
-impl<T> Promise<T> {
-    pub(super) fn new(group: &Arc<str>) -> (Self, Pending<T>) {
+impl<T> ResultSender<T> {
+    pub(super) fn new(group: &Arc<str>) -> (Self, PendingCollective<T>) {
         let state = Mutex::new(State::Waiting(None));
-        let answer = Arc::new(Answer { group: group.clone(), state, given: Condvar::new() });
-        (Promise(answer.clone()), Pending(answer))
+        let slot = Arc::new(ResultSlot { group: group.clone(), state, ready: Condvar::new() });
+        (ResultSender(slot.clone()), PendingCollective(slot))
     }
 
-    /// Gives the result, where none was given before.
-    pub(super) fn keep(&self, result: Result<T>) {
+    pub(super) fn send(&self, result: Result<T>) {
         let mut state = self.0.state();
         let State::Waiting(waker) = &mut *state else { return };
         let waker = waker.take();
-        *state = State::Given(result);
+        *state = State::Ready(result);
         drop(state);
-        self.0.given.notify_all();
-        // A waker is the program's code. Where it panics, the group's thread goes on.
+        self.0.ready.notify_all();
+        // A waker is the program's code: if it panics, the thread continues.
         let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake)));
     }
 }
 
-impl<T> Drop for Promise<T> {
+impl<T> Drop for ResultSender<T> {
     fn drop(&mut self) {
         if matches!(*self.0.state(), State::Waiting(_)) {
-            self.keep(Err(self.0.lost("its thread failed")));
+            self.send(Err(self.0.lost("the thread that runs started calls failed")));
         }
     }
 }

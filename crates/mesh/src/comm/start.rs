@@ -1,23 +1,23 @@
-//! Starting collectives without waiting for them.
+//! Collectives that are started without waiting.
 
 use super::{
-    core::Core,
+    collective::Collective,
+    communicator::Communicator,
     element::Element,
     error::{CommError, Result},
-    group::Group,
-    pending::{Pending, Promise},
-    request::Request,
+    inner::Inner,
+    pending::{PendingCollective, ResultSender},
 };
 
-impl Group {
-    /// Starts a [`call`](Group::call); gives input and output back.
+impl Communicator {
+    /// Starts a [`call`](Communicator::call). The result has the input and the output.
     ///
     /// ```
-    /// use evener_mesh::comm::{Comm, Operation, Request};
+    /// use evener_mesh::comm::{Collective, ReduceOp, World};
     ///
-    /// let comm = Comm::local(1).remove(0);
-    /// let first = comm.world().start(Request::AllGather, vec![1.0f64, 2.0], vec![0.0; 2]);
-    /// let second = comm.world().start_all_reduce(vec![3u8], Operation::Max);
+    /// let world = World::local(1).remove(0);
+    /// let first = world.communicator().start(Collective::AllGather, vec![1.0f64, 2.0], vec![0.0; 2]);
+    /// let second = world.communicator().start_all_reduce(vec![3u8], ReduceOp::Max);
     /// // … something else meanwhile …
     /// assert_eq!(first.wait()?.1, [1.0, 2.0]);
     /// assert_eq!(second.wait()?, [3]);
@@ -25,49 +25,52 @@ impl Group {
     /// ```
     pub fn start<T: Element>(
         &self,
-        request: Request,
+        collective: Collective,
         input: Vec<T>,
         mut output: Vec<T>,
-    ) -> Pending<(Vec<T>, Vec<T>)> {
-        self.later(move |core| core.call(request, &input, &mut output).map(|()| (input, output)))
+    ) -> PendingCollective<(Vec<T>, Vec<T>)> {
+        self.start_call(move |inner| inner.call(collective, &input, &mut output).map(|()| (input, output)))
     }
 
-    /// Starts a call that has one vector.
-    pub(super) fn start_with_one<T: Element>(&self, request: Request, mut data: Vec<T>) -> Pending<Vec<T>> {
-        self.later(move |core| {
-            match request {
-                Request::Send(_) => core.call(request, &data, &mut [])?,
-                _ => core.call(request, &[], &mut data)?,
+    pub(super) fn start_one_vector<T: Element>(
+        &self,
+        collective: Collective,
+        mut data: Vec<T>,
+    ) -> PendingCollective<Vec<T>> {
+        self.start_call(move |inner| {
+            match collective {
+                Collective::Send(_) => inner.call(collective, &data, &mut [])?,
+                _ => inner.call(collective, &[], &mut data)?,
             }
             Ok(data)
         })
     }
 
-    /// Starts a [`barrier`](Group::barrier).
-    pub fn start_barrier(&self) -> Pending<()> {
-        self.later(|core| core.call::<u8>(Request::Barrier, &[], &mut []))
+    /// Starts a [`barrier`](Communicator::barrier).
+    pub fn start_barrier(&self) -> PendingCollective<()> {
+        self.start_call(|inner| inner.call::<u8>(Collective::Barrier, &[], &mut []))
     }
 
-    /// Has the group's thread make a call, after those that were started before.
-    pub(super) fn later<R: Send + 'static>(
+    /// Queues a call on the communicator's thread, after the calls that were started before.
+    pub(super) fn start_call<R: Send + 'static>(
         &self,
-        call: impl FnOnce(&Core) -> Result<R> + Send + 'static,
-    ) -> Pending<R> {
-        let (promise, pending) = Promise::new(&self.core().name);
-        // A system that has no thread to give is an error of this rank's own.
-        let Some(worker) = self.worker() else {
-            promise.keep(Err(self.core().fail(CommError::Argument {
+        call: impl FnOnce(&Inner) -> Result<R> + Send + 'static,
+    ) -> PendingCollective<R> {
+        let (sender, pending) = ResultSender::new(&self.inner().name);
+        // If the system cannot start a thread, this rank's call fails.
+        let Some(call_thread) = self.call_thread() else {
+            sender.send(Err(self.inner().fail(CommError::InvalidArgument {
                 group: self.name().to_owned(),
-                call: "starting a call".into(),
-                detail: "the system gave no thread for it: call without starting instead".into(),
+                call: "start".into(),
+                detail: "the system cannot start a thread: make a blocking call instead".into(),
             })));
             return pending;
         };
-        let started = self.core().begin_one();
-        worker.run(Box::new(move || {
+        let started = self.inner().count_started_call();
+        call_thread.run(Box::new(move || {
             let done = call(&started.0);
             drop(started);
-            promise.keep(done);
+            sender.send(done);
         }));
         pending
     }

@@ -1,106 +1,106 @@
-//! Gathers, and an all-to-all, of which every rank gives as much as it has.
+//! Gathers and an all-to-all with blocks of different lengths (MPI's `Allgatherv`, `Gatherv` and `Alltoallv`).
 
 use evener_device::{Buffer, Stream};
 
 use super::{
-    buffers::Asked,
-    call::{Call, Collective, Signature},
-    core::{Core, Turn},
-    device_group::DeviceGroup,
+    buffers::BufferArgs,
+    call::{Call, CollectiveKind, Signature},
+    collective::Collective,
+    communicator::Communicator,
+    device_communicator::DeviceCommunicator,
     element::{Element, ElementType},
     error::Result,
-    group::Group,
-    pending::Pending,
-    request::Request,
+    inner::{CallGuard, Inner},
+    pending::PendingCollective,
 };
 
-/// Writes the forms of uneven collectives. A row has a collective's name, called and started, the output that it takes
-/// where that is a buffer, its arguments before and after the output, and the request and the lengths that they make.
+/// Generates the methods of uneven collectives. A row has the names of the blocking and the started method, the type of
+/// a buffer output, the arguments before and after the output, and the collective and the lengths that they make.
 macro_rules! uneven_forms {
     ($($(#[$doc:meta])* $name:ident $start:ident $output:ty, ($($before:ident: $before_type:ty)?)
-        ($($after:ident: $after_type:ty)?) $request:expr, $lengths:expr;)*) => {
-        /// The ranks first tell one another how much each gives; no rank needs to know it before. The output is made as
-        /// long as what comes, in the order of ranks, and the result says how many elements each rank gave.
-        impl Group {$(
+        ($($after:ident: $after_type:ty)?) $collective:expr, $lengths:expr;)*) => {
+        /// The ranks first exchange the lengths of their blocks; no rank needs to know the others' lengths. The output
+        /// is resized to hold the blocks in rank order. Returns the number of elements from each rank.
+        impl Communicator {$(
             $(#[$doc])*
             pub fn $name<T: Element>(
                 &self, input: &[T], $($before: $before_type,)? output: &mut Vec<T>, $($after: $after_type,)?
             ) -> Result<Vec<usize>> {
-                self.core().settle();
-                self.core().uneven($request, input, $lengths, output)
+                self.inner().wait_for_started();
+                self.inner().uneven($collective, input, $lengths, output)
             }
 
-            #[doc = concat!("Starts [`", stringify!($name), "`](Group::", stringify!($name), "); gives input and output back.")]
+            #[doc = concat!("Starts [`", stringify!($name), "`](Communicator::", stringify!($name), "). The result has the input and the output.")]
             pub fn $start<T: Element>(
                 &self, input: Vec<T>, $($before: $before_type,)? mut output: Vec<T>, $($after: $after_type,)?
-            ) -> Pending<(Vec<T>, Vec<T>, Vec<usize>)> {
-                let (request, lengths) = ($request, $lengths.map(<[usize]>::to_vec));
-                self.later(move |core| {
-                    let given = core.uneven(request, &input, lengths.as_deref(), &mut output)?;
-                    Ok((input, output, given))
+            ) -> PendingCollective<(Vec<T>, Vec<T>, Vec<usize>)> {
+                let (collective, lengths) = ($collective, $lengths.map(<[usize]>::to_vec));
+                self.start_call(move |inner| {
+                    let counts = inner.uneven(collective, &input, lengths.as_deref(), &mut output)?;
+                    Ok((input, output, counts))
                 })
             }
         )*}
 
-        /// The ranks first tell one another how much each gives, and the result says it. The output is as long as what
-        /// comes, in the order of ranks; where one rank's is not, all fail.
-        impl DeviceGroup {$(
-            #[doc = concat!("As [`Group::", stringify!($name), "`], of buffers. A root has one that the other ranks have not.")]
+        /// The ranks first exchange the lengths of their blocks. The output must hold exactly the blocks, in rank
+        /// order; if it does not on one rank, all fail. Returns the number of elements from each rank.
+        impl DeviceCommunicator {$(
+            #[doc = concat!("As [`Communicator::", stringify!($name), "`], on device buffers. Only the root has an output, if there is one.")]
             pub fn $name<T: Element>(
                 &self, stream: &mut Stream, input: &Buffer<T>, $($before: $before_type,)? output: $output,
                 $($after: $after_type,)?
             ) -> Result<Vec<usize>> {
-                let (request, lengths) = ($request, Some($lengths));
-                self.call_any(stream, Asked { request, input: Some(input), output: output.into(), lengths })
+                let (collective, lengths) = ($collective, Some($lengths));
+                self.call_any(stream, BufferArgs { collective, input: Some(input), output: output.into(), lengths })
             }
 
-            #[doc = concat!("Starts [`", stringify!($name), "`](DeviceGroup::", stringify!($name),
-                "), as [`start`](DeviceGroup::start) does.")]
+            #[doc = concat!("Starts [`", stringify!($name), "`](DeviceCommunicator::", stringify!($name),
+                "), as [`start`](DeviceCommunicator::start) does.")]
             pub fn $start<T: Element>(
                 &self, stream: &mut Stream, input: &Buffer<T>, $($before: $before_type,)? output: $output,
                 $($after: $after_type,)?
-            ) -> Pending<Vec<usize>> {
-                let (request, lengths) = ($request, Some($lengths));
-                let asked = Asked { request, input: Some(input), output: output.into(), lengths };
-                self.start_any(stream, asked, |given| given)
+            ) -> PendingCollective<Vec<usize>> {
+                let (collective, lengths) = ($collective, Some($lengths));
+                let args = BufferArgs { collective, input: Some(input), output: output.into(), lengths };
+                self.start_any(stream, args, |counts| counts)
             }
         )*}
     };
 }
 
 uneven_forms! {
-    /// Gives everybody everybody's vector, each as long as it is.
+    /// Concatenates the vectors of all ranks, of any lengths, on every rank.
     ///
     /// ```
-    /// use evener_mesh::comm::Comm;
+    /// use evener_mesh::comm::World;
     ///
-    /// let ranks = Comm::local(3).into_iter().map(|comm| {
+    /// let ranks = World::local(3).into_iter().map(|world| {
     ///     std::thread::spawn(move || {
-    ///         let (mine, mut all) = (vec![comm.rank() as u8; comm.rank()], Vec::new());
-    ///         assert_eq!(comm.world().all_gather_uneven(&mine, &mut all).unwrap(), [0, 1, 2]);
+    ///         let (mine, mut all) = (vec![world.rank() as u8; world.rank()], Vec::new());
+    ///         assert_eq!(world.communicator().all_gather_uneven(&mine, &mut all).unwrap(), [0, 1, 2]);
     ///         assert_eq!(all, [1, 2, 2]);
     ///     })
     /// });
     /// ranks.collect::<Vec<_>>().into_iter().for_each(|rank| rank.join().unwrap());
     /// ```
-    all_gather_uneven start_all_gather_uneven &Buffer<T>, () () Request::AllGather, None;
-    /// Gives the root everybody's vector, each as long as it is. Elsewhere the output becomes empty.
-    gather_uneven start_gather_uneven Option<&Buffer<T>>, () (root: usize) Request::Gather(root), None;
-    /// Gives each rank a part of everybody's vector: the first `lengths[0]` elements to the first rank, and so on. The
-    /// lengths are as many as the ranks, and the vector is as long as all of them.
-    all_to_all_uneven start_all_to_all_uneven &Buffer<T>, (lengths: &[usize]) () Request::AllToAll, Some(lengths);
+    all_gather_uneven start_all_gather_uneven &Buffer<T>, () () Collective::AllGather, None;
+    /// Concatenates the vectors of all ranks, of any lengths, on the root. On other ranks the output becomes empty.
+    gather_uneven start_gather_uneven Option<&Buffer<T>>, () (root: usize) Collective::Gather(root), None;
+    /// Sends a block to every rank: the first `lengths[0]` elements to the first rank, and so on. There is one length
+    /// per rank, and `input` has their sum.
+    all_to_all_uneven start_all_to_all_uneven &Buffer<T>, (lengths: &[usize]) () Collective::AllToAll, Some(lengths);
 }
 
-/// What the ranks have told one another before an uneven call. Lengths are in elements.
-pub(super) struct Told {
+/// The lengths of an uneven call that all ranks know, in elements.
+pub(super) struct AgreedLengths {
     pub(super) signature: Signature,
-    /// What each rank gives, and for an all-to-all to each rank within that.
+    /// What each rank sends, and for an all-to-all to each rank.
     pub(super) lengths: Vec<usize>,
-    /// What this rank gives: once, or to each rank.
+    /// What this rank sends: once, or to each rank.
     pub(super) mine: Vec<usize>,
-    /// What this rank would take from each.
-    pub(super) given: Vec<usize>,
-    /// What it takes.
+    /// What this rank receives from each rank.
+    pub(super) counts: Vec<usize>,
+    /// The length of this rank's output.
     pub(super) total: usize,
 }
 
@@ -108,52 +108,56 @@ fn sum(lengths: &[usize]) -> usize {
     lengths.iter().fold(0, |sum, length| sum.saturating_add(*length))
 }
 
-impl Turn<'_> {
-    /// Tells everybody the lengths of what this rank gives, which is so many elements, and hears everybody's.
-    pub(super) fn tell_lengths(
+impl CallGuard<'_> {
+    /// Exchanges block lengths with all ranks. This rank's input has `input_len` elements.
+    pub(super) fn exchange_lengths(
         &mut self,
-        request: Request,
+        collective: Collective,
         element: ElementType,
-        given: usize,
+        input_len: usize,
         lengths: Option<&[usize]>,
-    ) -> Result<Told> {
-        let (size, collective, me) = (self.core.size(), request.collective(), self.core.member.unwrap_or(0));
-        let mut signature = self.signature(request, element, 0, 0)?;
-        let mine = lengths.map_or(vec![given], <[usize]>::to_vec);
-        let expected = if collective == Collective::AllToAll { size } else { 1 };
-        if mine.len() != expected || sum(&mine) != given {
-            let detail = format!("lengths {mine:?} of {given} elements, for {size} ranks");
-            return Err(self.refuse(collective, detail));
+    ) -> Result<AgreedLengths> {
+        let (size, kind, me) = (self.inner.size(), collective.kind(), self.inner.member.unwrap_or(0));
+        let mut signature = self.signature(collective, element, 0, 0)?;
+        let mine = lengths.map_or(vec![input_len], <[usize]>::to_vec);
+        let expected = if kind == CollectiveKind::AllToAll { size } else { 1 };
+        if mine.len() != expected || sum(&mine) != input_len {
+            let detail =
+                format!("lengths {mine:?}: pass {expected}, which add up to the {input_len} elements");
+            return Err(self.argument_error(kind, detail));
         }
         let words: Vec<u64> = mine.iter().map(|length| *length as u64).collect();
-        let lengths: Vec<_> = self.tell(collective, &words)?.into_iter().map(|it| it as usize).collect();
+        let lengths: Vec<_> =
+            self.all_gather_words(kind, &words)?.into_iter().map(|it| it as usize).collect();
         signature.count = lengths.iter().copied().max().unwrap_or(0) as u64;
-        let given: Vec<_> = lengths.chunks_exact(expected).map(|row| row[me.min(expected - 1)]).collect();
-        let total = if request.root().is_none_or(|root| root == me) { sum(&given) } else { 0 };
-        Ok(Told { signature, lengths, mine, given, total })
+        let counts: Vec<_> = lengths.chunks_exact(expected).map(|row| row[me.min(expected - 1)]).collect();
+        let total = if collective.root().is_none_or(|root| root == me) { sum(&counts) } else { 0 };
+        Ok(AgreedLengths { signature, lengths, mine, counts, total })
     }
 }
 
-impl Core {
+impl Inner {
     fn uneven<T: Element>(
         &self,
-        request: Request,
+        collective: Collective,
         input: &[T],
         lengths: Option<&[usize]>,
         output: &mut Vec<T>,
     ) -> Result<Vec<usize>> {
-        let mut turn = self.turn();
-        turn.begin()?;
-        let Told { signature, lengths, given, total, .. } =
-            turn.tell_lengths(request, T::TYPE, input.len(), lengths)?;
+        let mut guard = self.lock_calls();
+        guard.check_usable()?;
+        let AgreedLengths { signature, lengths, counts, total, .. } =
+            guard.exchange_lengths(collective, T::TYPE, input.len(), lengths)?;
         output.clear();
         if let Err(why) = output.try_reserve_exact(total) {
-            return Err(turn.refuse(request.collective(), format!("an output of {total} elements: {why}")));
+            return Err(
+                guard.argument_error(collective.kind(), format!("an output of {total} elements: {why}"))
+            );
         }
         output.resize(total, T::zeroed());
         let lengths: Vec<usize> = lengths.iter().map(|length| length * size_of::<T>()).collect();
         let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
-        turn.run(Call { signature, weight: 1.0, input, output, lengths: &lengths }, None)?;
-        Ok(given)
+        guard.run(Call { signature, weight: 1.0, input, output, lengths: &lengths }, None)?;
+        Ok(counts)
     }
 }

@@ -1,71 +1,71 @@
-//! Why nothing can be proposed.
+//! Errors of planning.
 
 use crate::topology::LayoutError;
 
-/// Why nothing can be proposed. A message says what would help.
+/// Why a plan cannot be proposed. The message says what to do.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
     /// The sizes do not fit the devices.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The work makes no sense.
+    /// The workload is invalid.
     #[error("{0}")]
     Workload(String),
-    /// A device's rate, score or bandwidth makes no sense.
+    /// A device's rate, score or bandwidth is not a positive number.
     #[error("{device}: {what} is {value}: it must be a number above 0")]
-    Figure {
+    InvalidNumber {
         /// The device, or the link.
         device: String,
-        /// Which figure.
+        /// Which number.
         what: &'static str,
-        /// What it is.
+        /// The value.
         value: f64,
     },
-    /// Devices cannot be compared: not all were measured, and not all have a score.
-    #[error("the rates of {} are not known, nor the scores of all devices: measure them, or say their rates", .0.join(", "))]
+    /// Devices cannot be compared: some have no rate, and some have no score.
+    #[error("the rates of {} are unknown, and not all devices have a score: measure them, or set their rates", .0.join(", "))]
     NotRated(
         /// The devices that have no rate.
         Vec<String>,
     ),
-    /// Scores say how devices compare, not how long anything takes, so traffic cannot be weighed against them.
+    /// Traffic is given, but devices have only scores, which are no times.
     #[error("traffic is given, and {} not measured: measure all devices, or leave the traffic out", are(.0))]
     NotMeasured(
         /// The devices that have no rate.
         Vec<String>,
     ),
-    /// Traffic is given, and nobody knows how fast it is.
-    #[error("traffic is given, and no bandwidth is known between {from} and {to}: say it, as a link")]
+    /// Traffic is given, but a bandwidth is unknown.
+    #[error("traffic is given, and no bandwidth is known between {from} and {to}: add a link")]
     UnknownLink {
         /// A device.
         from: String,
         /// Another.
         to: String,
     },
-    /// A link is between things that are not there.
-    #[error("a link is between {from} and {to}, and there is no device or machine called {}", .missing.join(" or "))]
-    UnknownEnd {
+    /// A link names an unknown device or machine.
+    #[error("the link between {from} and {to}: there is no device or machine called {}", .missing.join(" or "))]
+    UnknownLinkEnd {
         /// One end.
         from: String,
         /// The other.
         to: String,
-        /// Which of them is not there.
+        /// The unknown ends.
         missing: Vec<String>,
     },
-    /// Every stage needs a layer.
+    /// There are fewer layers than stages.
     #[error(
         "{stages} stages need at least as many layers, and there are {layers}: {layers} stages or fewer would fit"
     )]
     TooFewLayers {
-        /// How many layers there are.
+        /// Number of layers.
         layers: usize,
-        /// How many stages there are.
+        /// Number of stages.
         stages: usize,
     },
-    /// The layers do not fit the devices' memory, however they are cut.
+    /// No split of the layers fits the devices' memory.
     #[error("the layers do not fit the memory: {0}")]
     Memory(
-        /// What is needed, and what there is.
+        /// The required and the available memory.
         String,
     ),
 }

@@ -1,10 +1,10 @@
-//! How fast bytes go between devices.
+//! Bandwidths between devices.
 
 use super::error::PlacementError;
 use crate::topology::Member;
 
-/// How fast bytes go between devices. What is not said follows from the devices: two in one machine reach each other
-/// through its memory, at the pace of the slower one.
+/// The bandwidths between devices. By default two devices of one machine reach each other through its memory, at the
+/// bandwidth of the slower one.
 ///
 /// ```
 /// use evener_device::DeviceKind;
@@ -18,7 +18,7 @@ use crate::topology::Member;
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Links {
-    said: Vec<Link>,
+    links: Vec<Link>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -28,23 +28,23 @@ struct Link {
 }
 
 impl Links {
-    /// Nothing but what follows from the devices.
+    /// Creates a table with the defaults only.
     pub fn new() -> Self {
         Links::default()
     }
 
-    /// With so many bytes a second between two ends: each a device (`a`, or `machine/a`) or a machine, which then
-    /// stands for all its devices. A machine twice is for the devices within it. A link between devices counts before
-    /// one between a device and a machine, and that before one between machines; of two for the same, the last.
+    /// Sets the bytes per second between two ends: each a device (`a`, or `machine/a`) or a machine, which stands for
+    /// all its devices. A machine twice means the devices within it. A link between devices takes precedence over one
+    /// between a device and a machine, and that over one between machines; of equal links the last one counts.
     pub fn between(mut self, one: impl Into<String>, other: impl Into<String>, bytes_per_s: f64) -> Self {
-        self.said.push(Link { ends: [one.into(), other.into()], bytes_per_s });
+        self.links.push(Link { ends: [one.into(), other.into()], bytes_per_s });
         self
     }
 
-    /// Bytes a second between two devices, where that is known.
+    /// Returns the bytes per second between two devices, if known.
     pub fn bandwidth(&self, one: &Member, other: &Member) -> Option<f64> {
         let closest =
-            self.said.iter().filter_map(|link| Some((link.closeness(one, other)?, link.bytes_per_s)));
+            self.links.iter().filter_map(|link| Some((link.closeness(one, other)?, link.bytes_per_s)));
         if let Some((_, bytes_per_s)) = closest.max_by_key(|(closeness, _)| *closeness) {
             return Some(bytes_per_s);
         }
@@ -54,17 +54,18 @@ impl Links {
         Some(one.host_bytes_per_s?.min(other.host_bytes_per_s?))
     }
 
-    /// Every end must be there: a link that nobody uses is a slip of the pen.
+    /// Checks that every end exists: an unused link is taken for a typing error.
     pub(super) fn check(&self, members: &[Member]) -> Result<(), PlacementError> {
-        for Link { ends: [from, to], bytes_per_s } in &self.said {
+        for Link { ends: [from, to], bytes_per_s } in &self.links {
             let is_there = |end: &String| members.iter().any(|member| closeness(end, member).is_some());
             let missing: Vec<String> = [from, to].into_iter().filter(|end| !is_there(end)).cloned().collect();
             if !missing.is_empty() {
-                return Err(PlacementError::UnknownEnd { from: from.clone(), to: to.clone(), missing });
+                return Err(PlacementError::UnknownLinkEnd { from: from.clone(), to: to.clone(), missing });
             }
             if !bytes_per_s.is_finite() || *bytes_per_s <= 0.0 {
                 let device = format!("the link between {from} and {to}");
-                return Err(PlacementError::Figure { device, what: "its bandwidth", value: *bytes_per_s });
+                let (what, value) = ("its bandwidth", *bytes_per_s);
+                return Err(PlacementError::InvalidNumber { device, what, value });
             }
         }
         Ok(())
@@ -72,7 +73,7 @@ impl Links {
 }
 
 impl Link {
-    /// How closely this link is about these two; nothing where it is not.
+    /// Returns how specific this link is for two devices, or `None` if it does not apply.
     fn closeness(&self, one: &Member, other: &Member) -> Option<u32> {
         let [first, second] = &self.ends;
         let along = closeness(first, one).zip(closeness(second, other));

@@ -1,8 +1,8 @@
-//! Which device takes which rank, and which stage gets which layers.
+//! Placement: which device takes which rank, and which stage gets which layers.
 //!
-//! On unlike devices a layout is only as good as its placement: a tensor-parallel group goes at the pace of its slowest
-//! member, a pipeline at the pace of its slowest stage. [`Planner`] puts alike devices into tensor-parallel groups, cuts
-//! the layers by measured rate, and says how well balanced the result would be. [`cut`] is the cutting alone.
+//! With unlike devices, a tensor-parallel group is as fast as its slowest member, and a pipeline as its slowest stage.
+//! [`Planner`] puts similar devices into tensor-parallel groups, splits the layers by measured rates, and predicts the
+//! balance of the result. [`split_layers`] only splits layers.
 //!
 //! # The cost model
 //! For replica d and stage s, a micro-batch takes
@@ -13,16 +13,16 @@
 //! output   output_bytes of the stage's last layer / slowest link to the next stage
 //! ```
 //!
-//! A replica with m micro-batches takes the sum of its stages' times once, to fill the pipeline, and then m − 1 times the
-//! slowest of them. Micro-batches go to the replica that would be done with one more first, so that unlike replicas end
-//! together; their gradients are then averaged by weight. At the end every data-parallel group reduces its gradients:
-//! Σ gradient_bytes / tp · 2(dp − 1)/dp / slowest link within the group.
+//! A replica with m micro-batches takes the sum of its stages' times once, to fill the pipeline, plus m − 1 times the
+//! slowest of them. Each micro-batch goes to the replica that would complete it first, so that unlike replicas end
+//! together; their gradients are then averaged by weight. At the end every data-parallel group reduces its gradients: Σ
+//! gradient_bytes / tp · 2(dp − 1)/dp / slowest link within the group.
 //!
-//! All replicas have the same layers in the same stage, because their gradients are reduced together. The cut makes the
-//! slowest stage as fast as it can be, exactly, where a stage's time is what its replicas make of it together: dp over
-//! the sum of their paces. A stage fits where its layers' memory, divided by tp, fits each of its devices.
+//! All replicas have the same layers in the same stage, because their gradients are reduced together. The split makes
+//! the slowest stage as fast as possible, where a stage's time is dp over the sum of its replicas' speeds. A stage fits
+//! if its layers' memory, divided by tp, fits each of its devices.
 //!
-//! What the model leaves out: latency, traffic that hides behind compute, and links that carry several groups at once.
+//! The model leaves out latency, traffic that overlaps with compute, and links that several groups share.
 //!
 //! ```
 //! use evener_device::DeviceKind;
@@ -43,23 +43,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod blueprint;
-mod cut;
+mod cluster_spec;
 mod error;
 mod links;
 mod planner;
 mod predict;
 mod search;
+mod split;
 #[cfg(test)]
 mod test;
 mod workload;
 
 pub use self::{
-    blueprint::Blueprint,
-    cut::{Cut, StageStrength, cut},
+    cluster_spec::ClusterSpec,
     error::PlacementError,
     links::Links,
-    planner::{Planner, Proposal, RatedBy, Search},
+    planner::{Planner, Proposal, RateSource, SearchMethod},
     predict::{ReplicaPlan, StagePlan},
+    split::{LayerSplit, StageCapacity, split_layers},
     workload::{Layer, Workload},
 };

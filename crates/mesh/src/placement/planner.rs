@@ -1,21 +1,21 @@
-//! Proposing a layout: sizes, ranks, cut, and what it would take.
+//! The planner: proposes sizes, ranks and a split, with a prediction.
 
 use serde::Serialize;
 
 use super::{
-    cut::why_not,
     error::PlacementError,
     links::Links,
-    predict::{Figures, ReplicaPlan, StagePlan},
-    search::{Found, Searcher, best},
-    workload::{Sums, Workload},
+    predict::{DeviceProperties, ReplicaPlan, StagePlan},
+    search::{Candidate, Searcher, best},
+    split::why_none_fits,
+    workload::{PrefixSums, Workload},
 };
 use crate::topology::{Axis, LayoutError, Member, Mesh, Parallelism};
 
-/// So many of the layouts that begin best are improved.
+/// Number of layouts with the best start that are improved.
 const IMPROVED: usize = 4;
 
-/// Proposes which device takes which rank and which layers, by [the cost model](super). It never leaves a device out.
+/// Proposes which device takes which rank and which layers, by [the cost model](super). It uses every device.
 #[derive(Debug, Clone)]
 pub struct Planner {
     members: Vec<Member>,
@@ -26,36 +26,36 @@ pub struct Planner {
     dp: Option<usize>,
 }
 
-/// What the devices' strengths were taken from.
+/// What the devices' rates were taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RatedBy {
+pub enum RateSource {
     /// Every device's measured rate.
     Rate,
-    /// Every device's static score, because not all were measured: times then only compare.
+    /// Every device's static score, because not all were measured: then only ratios of times have a meaning.
     Score,
 }
 
-/// How a proposal was found.
+/// How an assignment of devices to ranks was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Search {
-    /// Every way to put the devices on ranks was tried: by the cost model, none is better.
-    Everything,
-    /// There were too many ways: it began with good ones, and went on for as long as a change of places helped.
-    Improved,
-    /// The devices kept the ranks that their order gives them.
+pub enum SearchMethod {
+    /// All assignments of devices to ranks were tried: by the cost model, none is better.
+    Exhaustive,
+    /// Too many assignments to try all: good ones were improved by swaps until none helped.
+    LocalSearch,
+    /// The devices are on ranks in their listed order.
     AsListed,
 }
 
-/// A layout, and what it would take. Times are in seconds where layers' costs are in the unit of the devices' rates.
+/// A layout and its predicted times, in seconds if layers' costs are in the unit of the devices' rates.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Proposal {
-    /// How many devices share a layer.
+    /// Number of devices that share a layer.
     pub tp: usize,
-    /// How many stages there are.
+    /// Number of stages.
     pub pp: usize,
-    /// How many replicas there are.
+    /// Number of replicas.
     pub dp: usize,
     /// The devices, in the order of their ranks.
     pub members: Vec<Member>,
@@ -63,24 +63,24 @@ pub struct Proposal {
     pub stages: Vec<StagePlan>,
     /// The replicas, in order.
     pub replicas: Vec<ReplicaPlan>,
-    /// How long reducing the gradients takes.
+    /// The time to reduce the gradients.
     pub gradients_s: f64,
-    /// How long a step takes in all.
+    /// The total time of a step.
     pub step_s: f64,
-    /// How long it would take were no device ever idle and no link ever used.
+    /// The time of a step if no device were ever idle and no link used.
     pub ideal_s: f64,
-    /// The ideal over the predicted time.
+    /// The ideal time over the predicted time.
     pub efficiency: f64,
-    /// How evenly the devices are busy: the mean over the most, so 1 is even. Filling the pipeline does not count.
+    /// How evenly the devices are busy: the mean over the maximum, without filling the pipeline.
     pub balance: f64,
-    /// What the devices' strengths were taken from.
-    pub rated_by: RatedBy,
-    /// How it was found.
-    pub search: Search,
+    /// What the devices' rates were taken from.
+    pub rated_by: RateSource,
+    /// How the assignment was found.
+    pub search: SearchMethod,
 }
 
 impl Proposal {
-    /// The mesh that it proposes, with axes `dp`, `pp` and `tp`.
+    /// Returns the proposed mesh, with axes `dp`, `pp` and `tp`.
     pub fn mesh(&self) -> Result<Mesh, LayoutError> {
         let &Proposal { tp, pp, dp, .. } = self;
         Mesh::new(&self.members).axes(Parallelism::Mixed { tp, pp, dp })
@@ -88,82 +88,81 @@ impl Proposal {
 }
 
 impl Planner {
-    /// For these devices and this work. Sizes that are not given are proposed.
+    /// Creates a planner for these devices and this workload. Sizes that are not set are proposed.
     pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>, workload: Workload) -> Self {
         let members = members.into_iter().map(Into::into).collect();
         Planner { members, workload, links: Links::new(), tp: None, pp: None, dp: None }
     }
 
-    /// With these links.
+    /// Sets the links.
     pub fn links(mut self, links: Links) -> Self {
         self.links = links;
         self
     }
 
-    /// With so many devices to a layer.
+    /// Sets the number of devices that share a layer.
     pub fn tp(mut self, tp: impl Into<Option<usize>>) -> Self {
         self.tp = tp.into();
         self
     }
 
-    /// With so many stages.
+    /// Sets the number of stages.
     pub fn pp(mut self, pp: impl Into<Option<usize>>) -> Self {
         self.pp = pp.into();
         self
     }
 
-    /// With so many replicas.
+    /// Sets the number of replicas.
     pub fn dp(mut self, dp: impl Into<Option<usize>>) -> Self {
         self.dp = dp.into();
         self
     }
 
-    /// The layout that would take the least time.
+    /// Returns the layout with the least predicted time.
     pub fn propose(&self) -> Result<Proposal, PlacementError> {
         self.plan(|searcher, sizes| {
-            let everything = sizes.iter().all(|&sizes| searcher.tries_everything(sizes));
-            let mut found: Vec<Found> = sizes.iter().filter_map(|&sizes| searcher.begin(sizes)).collect();
-            found.sort_by(|one, other| one.prediction.step_s.total_cmp(&other.prediction.step_s));
-            let improved = found
-                .into_iter()
-                .enumerate()
-                .map(|(place, found)| if place < IMPROVED { searcher.improve(found) } else { found });
+            let exhaustive = sizes.iter().all(|&sizes| searcher.is_exhaustive(sizes));
+            let mut candidates: Vec<_> = sizes.iter().filter_map(|&sizes| searcher.begin(sizes)).collect();
+            candidates.sort_by(|one, other| one.prediction.step_s.total_cmp(&other.prediction.step_s));
+            let improved = candidates.into_iter().enumerate().map(|(index, candidate)| {
+                if index < IMPROVED { searcher.improve(candidate) } else { candidate }
+            });
             let mut best = best(improved)?;
-            // Of these sizes every way may have been tried, and of others not.
-            best.search = if everything { Search::Everything } else { Search::Improved };
+            // The search of the best sizes may have been exhaustive, and of others not.
+            best.search = if exhaustive { SearchMethod::Exhaustive } else { SearchMethod::LocalSearch };
             Some(best)
         })
     }
 
-    /// The same with the devices on the ranks that their order gives them: only sizes that are not given are proposed.
+    /// Returns the layout with the devices on ranks in their listed order; proposes only the sizes that are not set.
     pub fn as_listed(&self) -> Result<Proposal, PlacementError> {
         self.plan(|searcher, sizes| best(sizes.iter().filter_map(|&sizes| searcher.as_listed(sizes))))
     }
 
     fn plan(
         &self,
-        search: impl FnOnce(&Searcher<'_>, &[[usize; 3]]) -> Option<Found>,
+        search: impl FnOnce(&Searcher<'_>, &[[usize; 3]]) -> Option<Candidate>,
     ) -> Result<Proposal, PlacementError> {
-        // Devices that cannot make any mesh cannot make this one.
+        // Fails if the devices cannot form any mesh.
         Mesh::new(&self.members).axes(Parallelism::DataParallel)?;
         self.workload.check()?;
         self.links.check(&self.members)?;
-        let (figures, rated_by) = self.figures()?;
-        let sums = Sums::of(&self.workload.layers);
+        let (properties, rated_by) = self.properties()?;
+        let sums = PrefixSums::of(&self.workload.layers);
         let sizes = self.sizes()?;
         let machines = self
             .members
             .iter()
             .map(|member| self.members.iter().position(|first| first.machine == member.machine).unwrap_or(0));
-        let searcher = Searcher::new(&figures, &self.workload, &sums, &machines.collect::<Vec<_>>());
-        let Some(found) = search(&searcher, &sizes) else {
-            return Err(self.no_room(&sums, &sizes));
+        let searcher = Searcher::new(&properties, &self.workload, &sums, &machines.collect::<Vec<_>>());
+        let Some(candidate) = search(&searcher, &sizes) else {
+            return Err(self.no_memory(&sums, &sizes));
         };
-        Ok(self.proposal(found, rated_by))
+        Ok(self.proposal(candidate, rated_by))
     }
 
-    fn proposal(&self, found: Found, rated_by: RatedBy) -> Proposal {
-        let Found { arrangement, prediction, search } = found;
+    fn proposal(&self, candidate: Candidate, rated_by: RateSource) -> Proposal {
+        let Candidate { arrangement, prediction, search } = candidate;
         Proposal {
             tp: arrangement.tp,
             pp: arrangement.pp,
@@ -181,16 +180,17 @@ impl Planner {
         }
     }
 
-    /// Every way to make up the number of devices with the sizes that are given, and a layer for each stage.
+    /// Returns all sizes whose product is the number of devices, with the sizes that are set and at least one layer per
+    /// stage.
     fn sizes(&self) -> Result<Vec<[usize; 3]>, PlacementError> {
         let (world, layers) = (self.members.len(), self.workload.layers.len());
-        let given = [("dp", self.dp), ("pp", self.pp), ("tp", self.tp)];
+        let axes = [("dp", self.dp), ("pp", self.pp), ("tp", self.tp)];
         let axes: Vec<Axis> =
-            given.iter().filter_map(|&(name, size)| Some(Axis { name: name.into(), size: size? })).collect();
+            axes.iter().filter_map(|&(name, size)| Some(Axis { name: name.into(), size: size? })).collect();
         if let Some(axis) = axes.iter().find(|axis| axis.size == 0) {
             return Err(LayoutError::ZeroSize { axis: axis.name.clone(), world }.into());
         }
-        let fits = |given: Option<usize>, size: usize| given.is_none_or(|given| given == size);
+        let fits = |wanted: Option<usize>, size: usize| wanted.is_none_or(|wanted| wanted == size);
         let divides = |size: &usize| world.is_multiple_of(*size);
         let sizes: Vec<[usize; 3]> = (1..=world)
             .filter(divides)
@@ -203,17 +203,17 @@ impl Planner {
             .collect();
         let fewest = sizes.iter().map(|sizes| sizes[1]).min();
         match fewest {
-            None => Err(LayoutError::NotTheWorld { axes, world }.into()),
+            None => Err(LayoutError::SizeMismatch { axes, world }.into()),
             Some(stages) if stages > layers => Err(PlacementError::TooFewLayers { layers, stages }),
             Some(_) => Ok(sizes.into_iter().filter(|sizes| sizes[1] <= layers).collect()),
         }
     }
 
-    fn figures(&self) -> Result<(Figures, RatedBy), PlacementError> {
+    fn properties(&self) -> Result<(DeviceProperties, RateSource), PlacementError> {
         let unmeasured = self.members.iter().filter(|member| member.rate_per_s.is_none());
         let unmeasured: Vec<String> = unmeasured.map(ToString::to_string).collect();
-        let rated_by = if unmeasured.is_empty() { RatedBy::Rate } else { RatedBy::Score };
-        if rated_by == RatedBy::Score {
+        let rated_by = if unmeasured.is_empty() { RateSource::Rate } else { RateSource::Score };
+        if rated_by == RateSource::Score {
             if self.members.iter().any(|member| member.score.is_none()) {
                 return Err(PlacementError::NotRated(unmeasured));
             }
@@ -221,24 +221,23 @@ impl Planner {
                 return Err(PlacementError::NotMeasured(unmeasured));
             }
         }
-        let (what, strength): (_, fn(&Member) -> Option<f64>) = match rated_by {
-            RatedBy::Rate => ("its rate", |member| member.rate_per_s),
-            RatedBy::Score => ("its score", |member| member.score),
+        let (what, rate): (_, fn(&Member) -> Option<f64>) = match rated_by {
+            RateSource::Rate => ("its rate", |member| member.rate_per_s),
+            RateSource::Score => ("its score", |member| member.score),
         };
         let mut rates = Vec::new();
         for member in &self.members {
-            let value = strength(member).unwrap_or(f64::NAN);
+            let value = rate(member).unwrap_or(f64::NAN);
             if !value.is_finite() || value <= 0.0 {
-                return Err(PlacementError::Figure { device: member.to_string(), what, value });
+                return Err(PlacementError::InvalidNumber { device: member.to_string(), what, value });
             }
             rates.push(value);
         }
-        let memory = self.members.iter().map(|member| self.room(member)).collect();
-        Ok((Figures { rates, memory, bandwidth: self.bandwidths()? }, rated_by))
+        let memory = self.members.iter().map(|member| self.capacity(member)).collect();
+        Ok((DeviceProperties { rates, memory, bandwidth: self.bandwidths()? }, rated_by))
     }
 
-    /// A device's memory; its part of it where partitions share it.
-    fn room(&self, member: &Member) -> Option<u64> {
+    fn capacity(&self, member: &Member) -> Option<u64> {
         let sharing = self.members.iter().filter(|other| other.memory_key() == member.memory_key());
         Some(member.memory_bytes? / sharing.count().max(1) as u64)
     }
@@ -258,7 +257,8 @@ impl Planner {
                     }
                     Some(value) if !value.is_finite() || value <= 0.0 => {
                         let device = if one.host_bytes_per_s == bandwidth { one } else { other }.to_string();
-                        return Err(PlacementError::Figure { device, what: "its host's bandwidth", value });
+                        let what = "its host's bandwidth";
+                        return Err(PlacementError::InvalidNumber { device, what, value });
                     }
                     _ => {}
                 }
@@ -269,17 +269,17 @@ impl Planner {
         Ok(all)
     }
 
-    /// Why nothing fits, said for the layout that has most room for a layer.
-    fn no_room(&self, sums: &Sums, sizes: &[[usize; 3]]) -> PlacementError {
+    /// Explains why nothing fits, for the layout with the most memory per layer.
+    fn no_memory(&self, sums: &PrefixSums, sizes: &[[usize; 3]]) -> PlacementError {
         let [tp, pp, dp] = sizes.iter().copied().max_by_key(|sizes| sizes[0] * sizes[1]).unwrap_or([1; 3]);
-        // The most that stages can have: the largest devices together.
-        let mut memory: Vec<Option<u64>> = self.members.iter().map(|member| self.room(member)).collect();
-        memory.sort_unstable_by_key(|room| std::cmp::Reverse(room.unwrap_or(u64::MAX)));
-        let rooms: Vec<Option<u128>> = memory
+        // The maximum for the stages: the largest devices together.
+        let mut memory: Vec<Option<u64>> = self.members.iter().map(|member| self.capacity(member)).collect();
+        memory.sort_unstable_by_key(|capacity| std::cmp::Reverse(capacity.unwrap_or(u64::MAX)));
+        let capacities: Vec<Option<u128>> = memory
             .chunks(tp * dp)
             .map(|devices| Some(u128::from(devices.iter().copied().flatten().min()?) * tp as u128))
             .collect();
-        let why = why_not(sums, &self.workload.layers, rooms.into_iter());
+        let why = why_none_fits(sums, &self.workload.layers, capacities.into_iter());
         PlacementError::Memory(format!("with tp {tp}, pp {pp} and dp {dp}, {why}"))
     }
 }

@@ -1,12 +1,12 @@
-//! What an arrangement would take, by the cost model.
+//! The cost model's prediction for an arrangement.
 
 use std::ops::Range;
 
 use serde::Serialize;
 
 use super::{
-    cut::{Cut, cut_by},
-    workload::{Sums, Workload},
+    split::{LayerSplit, split_by},
+    workload::{PrefixSums, Workload},
 };
 
 /// One stage of a plan.
@@ -14,37 +14,37 @@ use super::{
 pub struct StagePlan {
     /// Its layers.
     pub layers: Range<usize>,
-    /// What they cost.
+    /// Their total cost.
     pub cost: f64,
-    /// What each of its devices needs for them, in bytes.
+    /// The bytes that each of its devices needs.
     pub memory_bytes: u64,
-    /// The least memory that one of its devices has, in bytes, of those where it is known.
-    pub room_bytes: Option<u64>,
-    /// How long it takes for a micro-batch, as its replicas do together.
+    /// The least known memory of its devices, in bytes.
+    pub capacity_bytes: Option<u64>,
+    /// The time of a micro-batch, over all replicas together.
     pub seconds: f64,
 }
 
 /// One replica of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReplicaPlan {
-    /// How many of a step's micro-batches it does.
+    /// Its number of micro-batches in a step.
     pub micro_batches: u64,
-    /// How long each of its stages takes for one.
+    /// The time of one micro-batch in each stage.
     pub stage_s: Vec<f64>,
-    /// How long it takes for all of them, the filling of the pipeline included.
+    /// The time of all of them, including filling the pipeline.
     pub seconds: f64,
 }
 
-/// What is known of the devices, by their place in the list that was given.
+/// The devices' numbers, by their index in the given list.
 #[derive(Debug)]
-pub(super) struct Figures {
+pub(super) struct DeviceProperties {
     pub(super) rates: Vec<f64>,
     pub(super) memory: Vec<Option<u64>>,
-    /// Bytes a second between each two; nothing where not known, and then there is no traffic.
+    /// Bytes per second between each two; `None` if unknown, and then there is no traffic.
     pub(super) bandwidth: Vec<Vec<Option<f64>>>,
 }
 
-/// Devices on ranks: which device each rank is, `tp` innermost and `dp` outermost.
+/// An assignment of devices to ranks, `tp` innermost and `dp` outermost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Arrangement {
     pub(super) tp: usize,
@@ -53,7 +53,7 @@ pub(super) struct Arrangement {
     pub(super) order: Vec<usize>,
 }
 
-/// What it would take.
+/// The predicted times of an arrangement.
 #[derive(Debug, Clone)]
 pub(super) struct Prediction {
     pub(super) stages: Vec<StagePlan>,
@@ -66,9 +66,9 @@ pub(super) struct Prediction {
     pub(super) links: [f64; 3],
 }
 
-/// How long a tensor-parallel group takes: for work, for a byte reduced, for a byte handed on.
+/// The seconds of a tensor-parallel group per unit of work, per byte reduced and per byte passed on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Pace {
+struct UnitTimes {
     per_cost: f64,
     per_tensor_byte: f64,
     per_output_byte: f64,
@@ -83,20 +83,18 @@ impl Arrangement {
         self.order[self.rank(replica, stage, shard)]
     }
 
-    /// The devices of a tensor-parallel group.
     fn group(&self, replica: usize, stage: usize) -> &[usize] {
         let first = self.rank(replica, stage, 0);
         &self.order[first..first + self.tp]
     }
 
-    /// The devices of a stage, in all replicas.
     fn stage(&self, stage: usize) -> impl Iterator<Item = usize> + Clone + '_ {
         (0..self.dp).flat_map(move |replica| self.group(replica, stage).iter().copied())
     }
 }
 
-impl Figures {
-    /// The slowest link within a group; endless where it is one device alone.
+impl DeviceProperties {
+    /// Returns the slowest link within a group; infinite for one device.
     fn slowest_within(&self, group: impl Iterator<Item = usize> + Clone) -> f64 {
         let pairs = group.clone().flat_map(|one| group.clone().map(move |other| (one, other)));
         pairs
@@ -105,12 +103,12 @@ impl Figures {
             .fold(f64::INFINITY, f64::min)
     }
 
-    /// A link that nobody knows is taken to be worse than any: it only counts where all else is equal.
+    /// Treats an unknown link as the worst: it only counts if all else is equal.
     fn link(&self, one: usize, other: usize) -> f64 {
         self.bandwidth[one][other].unwrap_or(0.0)
     }
 
-    /// The slowest link from a stage to the next, over a replica's shards.
+    /// Returns the slowest link from a stage to the next, over a replica's shards.
     fn slowest_onwards(&self, arrangement: &Arrangement, replica: usize, stage: usize) -> f64 {
         (0..arrangement.tp)
             .map(|shard| {
@@ -120,16 +118,16 @@ impl Figures {
             .fold(f64::INFINITY, f64::min)
     }
 
-    /// The memory that each device of a stage has, as far as it is known.
-    pub(super) fn room(&self, arrangement: &Arrangement, stage: usize) -> Option<u64> {
+    /// Returns the least known memory of a stage's devices.
+    pub(super) fn capacity(&self, arrangement: &Arrangement, stage: usize) -> Option<u64> {
         arrangement.stage(stage).filter_map(|device| self.memory[device]).min()
     }
 
-    fn pace(&self, arrangement: &Arrangement, replica: usize, stage: usize) -> Pace {
+    fn unit_time(&self, arrangement: &Arrangement, replica: usize, stage: usize) -> UnitTimes {
         let group = arrangement.group(replica, stage);
         let slowest = group.iter().map(|&device| self.rates[device]).fold(f64::INFINITY, f64::min);
         let last = stage + 1 == arrangement.pp;
-        Pace {
+        UnitTimes {
             per_cost: 1.0 / (slowest * arrangement.tp as f64),
             per_tensor_byte: reduce(arrangement.tp) / self.slowest_within(group.iter().copied()),
             per_output_byte: if last { 0.0 } else { 1.0 / self.slowest_onwards(arrangement, replica, stage) },
@@ -137,94 +135,102 @@ impl Figures {
     }
 }
 
-/// What each member of a group sends of every byte that is reduced among them, by the ring.
+/// Returns the bytes that each member sends per byte reduced, in a ring all-reduce.
 fn reduce(members: usize) -> f64 {
     2.0 * (members - 1) as f64 / members as f64
 }
 
-/// Bytes at a pace; none take no time, even where the pace is not known.
+/// Returns the time of sending bytes; 0 for none, even if the bandwidth is unknown.
 fn sending(bytes: f64, per_byte: f64) -> f64 {
     if bytes > 0.0 { bytes * per_byte } else { 0.0 }
 }
 
-/// What an arrangement would take, with the best cut for it; nothing where no cut fits its memory.
+/// Predicts an arrangement with its best split. Returns `None` if no split fits its memory.
 pub(super) fn predict(
-    figures: &Figures,
+    properties: &DeviceProperties,
     workload: &Workload,
-    sums: &Sums,
+    sums: &PrefixSums,
     arrangement: &Arrangement,
 ) -> Option<Prediction> {
     let &Arrangement { tp, pp, dp, .. } = arrangement;
     let layers = &workload.layers;
-    let paces: Vec<Vec<Pace>> = (0..dp)
-        .map(|replica| (0..pp).map(|stage| figures.pace(arrangement, replica, stage)).collect())
+    let unit_times: Vec<Vec<UnitTimes>> = (0..dp)
+        .map(|replica| (0..pp).map(|stage| properties.unit_time(arrangement, replica, stage)).collect())
         .collect();
-    let time = |pace: Pace, from: usize, until: usize| {
-        sums.cost(from, until) * pace.per_cost
-            + sending(sums.tensor(from, until), pace.per_tensor_byte)
-            + sending(layers[until - 1].output_bytes as f64, pace.per_output_byte)
+    let time = |unit_time: UnitTimes, from: usize, until: usize| {
+        sums.cost(from, until) * unit_time.per_cost
+            + sending(sums.tensor(from, until), unit_time.per_tensor_byte)
+            + sending(layers[until - 1].output_bytes as f64, unit_time.per_output_byte)
     };
-    // Replicas that go at one pace are counted rather than asked one by one.
-    let counted: Vec<Vec<(Pace, f64)>> =
-        (0..pp).map(|stage| count(paces.iter().map(|replica| replica[stage]))).collect();
+    // Replicas with equal times are counted, not evaluated one by one.
+    let counted: Vec<Vec<(UnitTimes, f64)>> =
+        (0..pp).map(|stage| count(unit_times.iter().map(|replica| replica[stage]))).collect();
     let together = |stage: usize, from: usize, until: usize| match counted[stage][..] {
-        [(pace, _)] => time(pace, from, until),
-        ref paces => {
-            dp as f64 / paces.iter().map(|&(pace, count)| count / time(pace, from, until)).sum::<f64>()
+        [(unit_time, _)] => time(unit_time, from, until),
+        ref unit_times => {
+            dp as f64
+                / unit_times
+                    .iter()
+                    .map(|&(unit_time, count)| count / time(unit_time, from, until))
+                    .sum::<f64>()
         }
     };
-    let rooms: Vec<Option<u64>> = (0..pp).map(|stage| figures.room(arrangement, stage)).collect();
+    let capacities: Vec<Option<u64>> = (0..pp).map(|stage| properties.capacity(arrangement, stage)).collect();
     let needs = |from: usize, until: usize| sums.memory(from, until).div_ceil(tp as u128);
     let fits = |stage: usize, from: usize, until: usize| {
-        rooms[stage].is_none_or(|room| needs(from, until) <= u128::from(room))
+        capacities[stage].is_none_or(|capacity| needs(from, until) <= u128::from(capacity))
     };
-    let Cut { stages: cut, .. } = cut_by(layers.len(), pp, together, fits)?;
+    let LayerSplit { stages: split, .. } = split_by(layers.len(), pp, together, fits)?;
 
-    let stage_s: Vec<Vec<f64>> = paces
+    let stage_s: Vec<Vec<f64>> = unit_times
         .iter()
-        .map(|paces| {
-            paces.iter().zip(&cut).map(|(&pace, range)| time(pace, range.start, range.end)).collect()
+        .map(|unit_times| {
+            unit_times
+                .iter()
+                .zip(&split)
+                .map(|(&unit_time, range)| time(unit_time, range.start, range.end))
+                .collect()
         })
         .collect();
     let replicas = share(&stage_s, workload.micro_batches);
     let gradients_s = (0..pp)
         .map(|stage| {
-            let bytes = sums.gradient(cut[stage].start, cut[stage].end) / tp as f64;
-            sending(bytes, reduce(dp) / slowest_between_replicas(figures, arrangement, stage))
+            let bytes = sums.gradient(split[stage].start, split[stage].end) / tp as f64;
+            sending(bytes, reduce(dp) / slowest_between_replicas(properties, arrangement, stage))
         })
         .fold(0.0, f64::max);
     let slowest = replicas.iter().map(|replica| replica.seconds).fold(0.0, f64::max);
     let work = sums.cost(0, layers.len()) * workload.micro_batches as f64;
-    let stages = cut.iter().enumerate().map(|(stage, range)| StagePlan {
+    let stages = split.iter().enumerate().map(|(stage, range)| StagePlan {
         layers: range.clone(),
         cost: sums.cost(range.start, range.end),
         memory_bytes: needs(range.start, range.end).try_into().unwrap_or(u64::MAX),
-        room_bytes: rooms[stage],
+        capacity_bytes: capacities[stage],
         seconds: together(stage, range.start, range.end),
     });
     Some(Prediction {
-        balance: balance(figures, arrangement, sums, &cut, &replicas, &paces),
+        balance: balance(properties, arrangement, sums, &split, &replicas, &unit_times),
         stages: stages.collect(),
         replicas,
         gradients_s,
         step_s: slowest + gradients_s,
-        ideal_s: work / figures.rates.iter().sum::<f64>(),
-        links: slowest_links(figures, arrangement),
+        ideal_s: work / properties.rates.iter().sum::<f64>(),
+        links: slowest_links(properties, arrangement),
     })
 }
 
-fn count(paces: impl Iterator<Item = Pace>) -> Vec<(Pace, f64)> {
-    let mut counted: Vec<(Pace, f64)> = Vec::new();
-    for pace in paces {
-        match counted.iter_mut().find(|(known, _)| *known == pace) {
+fn count(unit_times: impl Iterator<Item = UnitTimes>) -> Vec<(UnitTimes, f64)> {
+    let mut counted: Vec<(UnitTimes, f64)> = Vec::new();
+    for unit_time in unit_times {
+        match counted.iter_mut().find(|(known, _)| *known == unit_time) {
             Some((_, count)) => *count += 1.0,
-            None => counted.push((pace, 1.0)),
+            None => counted.push((unit_time, 1.0)),
         }
     }
     counted
 }
 
-/// Hands each micro-batch to the replica that would be done with it first, which no other way of sharing beats.
+/// Assigns each micro-batch to the replica that would complete it first, which is optimal.
 fn share(stage_s: &[Vec<f64>], micro_batches: u64) -> Vec<ReplicaPlan> {
     let fill: Vec<f64> = stage_s.iter().map(|stages| stages.iter().sum()).collect();
     let each: Vec<f64> = stage_s.iter().map(|stages| stages.iter().copied().fold(0.0, f64::max)).collect();
@@ -242,49 +248,49 @@ fn share(stage_s: &[Vec<f64>], micro_batches: u64) -> Vec<ReplicaPlan> {
     plans.collect()
 }
 
-fn slowest_between_replicas(figures: &Figures, arrangement: &Arrangement, stage: usize) -> f64 {
+fn slowest_between_replicas(properties: &DeviceProperties, arrangement: &Arrangement, stage: usize) -> f64 {
     (0..arrangement.tp)
         .map(|shard| {
             let group = (0..arrangement.dp).map(move |replica| arrangement.device(replica, stage, shard));
-            figures.slowest_within(group)
+            properties.slowest_within(group)
         })
         .fold(f64::INFINITY, f64::min)
 }
 
-fn slowest_links(figures: &Figures, arrangement: &Arrangement) -> [f64; 3] {
+fn slowest_links(properties: &DeviceProperties, arrangement: &Arrangement) -> [f64; 3] {
     let &Arrangement { pp, dp, .. } = arrangement;
     let least = |links: &mut dyn Iterator<Item = f64>| links.fold(f64::INFINITY, f64::min);
-    let places = || (0..dp).flat_map(|replica| (0..pp).map(move |stage| (replica, stage)));
+    let positions = || (0..dp).flat_map(|replica| (0..pp).map(move |stage| (replica, stage)));
     [
-        least(&mut places().map(|(replica, stage)| {
-            figures.slowest_within(arrangement.group(replica, stage).iter().copied())
+        least(&mut positions().map(|(replica, stage)| {
+            properties.slowest_within(arrangement.group(replica, stage).iter().copied())
         })),
         least(
-            &mut places()
+            &mut positions()
                 .filter(|(_, stage)| stage + 1 < pp)
-                .map(|(replica, stage)| figures.slowest_onwards(arrangement, replica, stage)),
+                .map(|(replica, stage)| properties.slowest_onwards(arrangement, replica, stage)),
         ),
-        least(&mut (0..pp).map(|stage| slowest_between_replicas(figures, arrangement, stage))),
+        least(&mut (0..pp).map(|stage| slowest_between_replicas(properties, arrangement, stage))),
     ]
 }
 
-/// How evenly devices are busy in a step: the mean over the most. A device is busy while it computes its own part, and
-/// while it sends; not while it waits for a slower one.
+/// Returns how evenly devices are busy in a step: the mean over the maximum. A device is busy while it computes its own
+/// part and while it sends, not while it waits for a slower one.
 fn balance(
-    figures: &Figures,
+    properties: &DeviceProperties,
     arrangement: &Arrangement,
-    sums: &Sums,
-    cut: &[Range<usize>],
+    sums: &PrefixSums,
+    split: &[Range<usize>],
     replicas: &[ReplicaPlan],
-    paces: &[Vec<Pace>],
+    unit_times: &[Vec<UnitTimes>],
 ) -> f64 {
     let (mut all, mut most) = (0.0, 0.0f64);
     for (replica, plan) in replicas.iter().enumerate() {
-        for (stage, range) in cut.iter().enumerate() {
+        for (stage, range) in split.iter().enumerate() {
             let cost = sums.cost(range.start, range.end);
-            let sent = plan.stage_s[stage] - cost * paces[replica][stage].per_cost;
+            let sent = plan.stage_s[stage] - cost * unit_times[replica][stage].per_cost;
             for &device in arrangement.group(replica, stage) {
-                let own = cost / (figures.rates[device] * arrangement.tp as f64);
+                let own = cost / (properties.rates[device] * arrangement.tp as f64);
                 let busy = plan.micro_batches as f64 * (own + sent);
                 all += busy;
                 most = most.max(busy);

@@ -1,39 +1,38 @@
-//! Which device takes which rank: every way where there are few, and steps that help from good beginnings where there
-//! are many.
+//! The search for an assignment of devices to ranks: exhaustive if there are few, otherwise local search from good
+//! starts.
 
 use std::cmp::Reverse;
 
 use super::{
-    planner::Search,
-    predict::{Arrangement, Figures, Prediction, predict},
-    workload::{Sums, Workload},
+    planner::SearchMethod,
+    predict::{Arrangement, DeviceProperties, Prediction, predict},
+    workload::{PrefixSums, Workload},
 };
 
-/// So many ways to put devices on ranks are all tried.
-const ALL_WAYS: f64 = 5040.0;
+/// Maximum number of assignments for an exhaustive search.
+const MAX_EXHAUSTIVE: f64 = 5040.0;
 
-/// Time to decide, in steps of cutting layers: about a second of one core.
-const PATIENCE: f64 = 3e8;
+/// The search's budget, in steps of splitting layers: about a second of one core.
+const STEP_BUDGET: f64 = 3e8;
 
-/// Numbers to shuffle by: always the same, so that a plan is.
+/// Fixed distances to shuffle by, so that plans are reproducible.
 const SHUFFLES: [usize; 4] = [7, 31, 101, 1009];
 
-/// Predictions that differ by less than this part are alike.
-const ALIKE: f64 = 1e-9;
+/// Predictions that differ by less than this fraction are equal.
+const TOLERANCE: f64 = 1e-9;
 
-/// An arrangement, and what it would take.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct Candidate {
     pub(super) arrangement: Arrangement,
     pub(super) prediction: Prediction,
-    pub(super) search: Search,
+    pub(super) search: SearchMethod,
 }
 
-impl Found {
-    /// Whether this is better: faster, or as fast with faster links where they are needed most.
-    pub(super) fn is_better_than(&self, other: &Found) -> bool {
+impl Candidate {
+    /// Returns whether this is better: faster, or as fast with faster links, `tp` first.
+    pub(super) fn is_better_than(&self, other: &Candidate) -> bool {
         let (own, others) = (&self.prediction, &other.prediction);
-        if (own.step_s - others.step_s).abs() > ALIKE * others.step_s {
+        if (own.step_s - others.step_s).abs() > TOLERANCE * others.step_s {
             return own.step_s < others.step_s;
         }
         own.links.partial_cmp(&others.links).is_some_and(|order| order.is_gt())
@@ -41,69 +40,67 @@ impl Found {
 }
 
 pub(super) struct Searcher<'a> {
-    figures: &'a Figures,
+    properties: &'a DeviceProperties,
     workload: &'a Workload,
-    sums: &'a Sums,
-    /// Devices that could change places without any difference have the same number.
-    likeness: Vec<usize>,
-    /// Orders of devices to begin with, the listed one first.
-    beginnings: Vec<Vec<usize>>,
+    sums: &'a PrefixSums,
+    /// Equivalence classes: devices that could be swapped without any difference have the same number.
+    classes: Vec<usize>,
+    /// Orders of devices to start with, the listed one first.
+    starting_orders: Vec<Vec<usize>>,
 }
 
 impl<'a> Searcher<'a> {
-    /// `machines` says which devices are in one machine, by a number each.
+    /// Devices with the same number in `machines` are in one machine.
     pub(super) fn new(
-        figures: &'a Figures,
+        properties: &'a DeviceProperties,
         workload: &'a Workload,
-        sums: &'a Sums,
+        sums: &'a PrefixSums,
         machines: &[usize],
     ) -> Self {
-        let listed: Vec<usize> = (0..figures.rates.len()).collect();
+        let listed: Vec<usize> = (0..properties.rates.len()).collect();
         let by_rate = |order: &mut Vec<usize>| {
-            order.sort_by(|&one, &other| figures.rates[other].total_cmp(&figures.rates[one]));
+            order.sort_by(|&one, &other| properties.rates[other].total_cmp(&properties.rates[one]));
         };
         let mut fastest_first = listed.clone();
         by_rate(&mut fastest_first);
         let mut by_machine = fastest_first.clone();
         by_machine.sort_by_key(|&device| machines[device]);
         let mut by_memory = fastest_first.clone();
-        by_memory.sort_by_key(|&device| Reverse(figures.memory[device].unwrap_or(u64::MAX)));
+        by_memory.sort_by_key(|&device| Reverse(properties.memory[device].unwrap_or(u64::MAX)));
         let slowest_first = fastest_first.iter().rev().copied().collect();
-        let mut beginnings = vec![listed, fastest_first, by_machine, by_memory, slowest_first];
-        let shuffled = SHUFFLES.iter().map(|&step| shuffle(beginnings[0].clone(), step)).collect::<Vec<_>>();
-        beginnings.extend(shuffled);
-        Searcher { likeness: likeness(figures), beginnings, figures, workload, sums }
+        let mut starting_orders = vec![listed, fastest_first, by_machine, by_memory, slowest_first];
+        let shuffled =
+            SHUFFLES.iter().map(|&step| shuffle(starting_orders[0].clone(), step)).collect::<Vec<_>>();
+        starting_orders.extend(shuffled);
+        Searcher { classes: classes(properties), starting_orders, properties, workload, sums }
     }
 
-    /// The devices on the ranks as they are listed.
-    pub(super) fn as_listed(&self, [tp, pp, dp]: [usize; 3]) -> Option<Found> {
-        let arrangement = Arrangement { tp, pp, dp, order: self.beginnings[0].clone() };
-        self.found(arrangement, Search::AsListed)
+    pub(super) fn as_listed(&self, [tp, pp, dp]: [usize; 3]) -> Option<Candidate> {
+        let arrangement = Arrangement { tp, pp, dp, order: self.starting_orders[0].clone() };
+        self.candidate(arrangement, SearchMethod::AsListed)
     }
 
-    /// The best of all ways where they are few, or else of some good beginnings.
-    pub(super) fn begin(&self, sizes: [usize; 3]) -> Option<Found> {
-        if self.tries_everything(sizes) { self.every_way(sizes) } else { self.good_beginning(sizes) }
+    /// Returns the best of all assignments if there are few, or else of some good starts.
+    pub(super) fn begin(&self, sizes: [usize; 3]) -> Option<Candidate> {
+        if self.is_exhaustive(sizes) { self.exhaustive(sizes) } else { self.best_start(sizes) }
     }
 
-    /// Whether there are few enough ways to try all.
-    pub(super) fn tries_everything(&self, [_, pp, _]: [usize; 3]) -> bool {
-        let ways = self.ways();
-        ways <= ALL_WAYS && ways * self.effort(pp) <= PATIENCE
+    pub(super) fn is_exhaustive(&self, [_, pp, _]: [usize; 3]) -> bool {
+        let permutations = self.permutations();
+        permutations <= MAX_EXHAUSTIVE && permutations * self.effort(pp) <= STEP_BUDGET
     }
 
-    /// The best of some orders.
-    fn good_beginning(&self, sizes: [usize; 3]) -> Option<Found> {
-        best(self.arrangements(sizes).filter_map(|it| self.found(it, Search::Improved)))
+    fn best_start(&self, sizes: [usize; 3]) -> Option<Candidate> {
+        best(self.arrangements(sizes).filter_map(|it| self.candidate(it, SearchMethod::LocalSearch)))
     }
 
-    /// The orders to begin with, filled in replica by replica and stage by stage.
+    /// Returns the orders to start with, assigned replica by replica and stage by stage.
     fn arrangements(&self, [tp, pp, dp]: [usize; 3]) -> impl Iterator<Item = Arrangement> + '_ {
-        self.beginnings.iter().flat_map(move |order| {
+        self.starting_orders.iter().flat_map(move |order| {
             let replica_by_replica = Arrangement { tp, pp, dp, order: order.clone() };
             let mut stage_by_stage = replica_by_replica.clone();
-            for (place, &device) in order.iter().enumerate() {
-                let (stage, replica, shard) = (place / (dp * tp), place / tp % dp, place % tp);
+            for (index, &device) in order.iter().enumerate() {
+                let (stage, replica, shard) = (index / (dp * tp), index / tp % dp, index % tp);
                 let rank = replica_by_replica.rank(replica, stage, shard);
                 stage_by_stage.order[rank] = device;
             }
@@ -111,36 +108,38 @@ impl<'a> Searcher<'a> {
         })
     }
 
-    /// Changes places for as long as that helps and there is time; from every beginning, because where one gets stuck
-    /// another may not.
-    pub(super) fn improve(&self, begun: Found) -> Found {
-        if begun.search != Search::Improved {
-            return begun;
+    /// Swaps devices as long as that helps and the budget lasts, from every start, because one may get stuck where
+    /// another does not.
+    pub(super) fn improve(&self, start: Candidate) -> Candidate {
+        if start.search != SearchMethod::LocalSearch {
+            return start;
         }
-        let Arrangement { tp, pp, dp, .. } = begun.arrangement;
-        let mut patience = PATIENCE;
-        let mut all: Vec<Found> =
-            self.arrangements([tp, pp, dp]).filter_map(|it| self.found(it, Search::Improved)).collect();
+        let Arrangement { tp, pp, dp, .. } = start.arrangement;
+        let mut budget = STEP_BUDGET;
+        let mut all: Vec<Candidate> = self
+            .arrangements([tp, pp, dp])
+            .filter_map(|it| self.candidate(it, SearchMethod::LocalSearch))
+            .collect();
         all.sort_by(|one, other| one.prediction.step_s.total_cmp(&other.prediction.step_s));
-        all.into_iter().fold(begun, |best, found| {
-            let found = self.climb(found, &mut patience);
-            if found.is_better_than(&best) { found } else { best }
+        all.into_iter().fold(start, |best, candidate| {
+            let candidate = self.hill_climb(candidate, &mut budget);
+            if candidate.is_better_than(&best) { candidate } else { best }
         })
     }
 
-    fn climb(&self, mut best: Found, patience: &mut f64) -> Found {
+    fn hill_climb(&self, mut best: Candidate, budget: &mut f64) -> Candidate {
         loop {
             let mut helped = false;
-            for step in steps(&best.arrangement) {
-                let Some(arrangement) = self.take(&step, &best.arrangement) else { continue };
-                *patience -= self.effort(arrangement.pp);
-                if *patience < 0.0 {
+            for step in swaps(&best.arrangement) {
+                let Some(arrangement) = self.apply(&step, &best.arrangement) else { continue };
+                *budget -= self.effort(arrangement.pp);
+                if *budget < 0.0 {
                     return best;
                 }
-                if let Some(found) = self.found(arrangement, Search::Improved)
-                    && found.is_better_than(&best)
+                if let Some(candidate) = self.candidate(arrangement, SearchMethod::LocalSearch)
+                    && candidate.is_better_than(&best)
                 {
-                    best = found;
+                    best = candidate;
                     helped = true;
                 }
             }
@@ -150,64 +149,67 @@ impl<'a> Searcher<'a> {
         }
     }
 
-    /// As for devices too many to try every way.
+    /// Runs the local search even if an exhaustive search were possible.
     #[cfg(test)]
-    pub(super) fn without_every_way(&self, sizes: [usize; 3]) -> Option<Found> {
-        Some(self.improve(self.good_beginning(sizes)?))
+    pub(super) fn without_exhaustive(&self, sizes: [usize; 3]) -> Option<Candidate> {
+        Some(self.improve(self.best_start(sizes)?))
     }
 
-    fn found(&self, arrangement: Arrangement, search: Search) -> Option<Found> {
-        let prediction = predict(self.figures, self.workload, self.sums, &arrangement)?;
-        Some(Found { arrangement, prediction, search })
+    fn candidate(&self, arrangement: Arrangement, search: SearchMethod) -> Option<Candidate> {
+        let prediction = predict(self.properties, self.workload, self.sums, &arrangement)?;
+        Some(Candidate { arrangement, prediction, search })
     }
 
-    fn every_way(&self, [tp, pp, dp]: [usize; 3]) -> Option<Found> {
-        let listed = Arrangement { tp, pp, dp, order: self.beginnings[0].clone() };
-        let mut kinds = self.likeness.clone();
-        kinds.sort_unstable();
-        let mut next = Some(kinds);
-        let ways = std::iter::from_fn(|| {
-            let kinds = next.take()?;
-            let order = self.in_turn(&kinds);
-            next = next_way(kinds);
+    fn exhaustive(&self, [tp, pp, dp]: [usize; 3]) -> Option<Candidate> {
+        let listed = Arrangement { tp, pp, dp, order: self.starting_orders[0].clone() };
+        let mut sequence = self.classes.clone();
+        sequence.sort_unstable();
+        let mut next = Some(sequence);
+        let permutations = std::iter::from_fn(|| {
+            let sequence = next.take()?;
+            let order = self.devices_of(&sequence);
+            next = next_permutation(sequence);
             Some(Arrangement { tp, pp, dp, order })
         });
-        best(std::iter::once(listed).chain(ways).filter_map(|it| self.found(it, Search::Everything)))
+        best(
+            std::iter::once(listed)
+                .chain(permutations)
+                .filter_map(|it| self.candidate(it, SearchMethod::Exhaustive)),
+        )
     }
 
-    /// Devices of these kinds, those of a kind in the order that they are listed.
-    fn in_turn(&self, kinds: &[usize]) -> Vec<usize> {
-        let mut taken = vec![0; self.likeness.len()];
-        let device = |kind: usize| {
-            let from = taken[kind];
-            let found = (from..self.likeness.len()).find(|&device| self.likeness[device] == kind);
+    /// Returns devices of these classes, in listed order within a class.
+    fn devices_of(&self, sequence: &[usize]) -> Vec<usize> {
+        let mut next = vec![0; self.classes.len()];
+        let device = |class: usize| {
+            let from = next[class];
+            let found = (from..self.classes.len()).find(|&device| self.classes[device] == class);
             let device = found.unwrap_or(from);
-            taken[kind] = device + 1;
+            next[class] = device + 1;
             device
         };
-        kinds.iter().copied().map(device).collect()
+        sequence.iter().copied().map(device).collect()
     }
 
-    /// In how many ways devices can be put on ranks, alike ones not told apart.
-    fn ways(&self) -> f64 {
-        let mut seen = vec![0.0; self.likeness.len()];
-        let ways = self.likeness.iter().enumerate().fold(1.0, |ways, (index, &kind)| {
-            seen[kind] += 1.0;
-            ways * (index + 1) as f64 / seen[kind]
+    /// Returns the number of assignments, devices of one class not told apart.
+    fn permutations(&self) -> f64 {
+        let mut seen = vec![0.0; self.classes.len()];
+        let permutations = self.classes.iter().enumerate().fold(1.0, |permutations, (index, &class)| {
+            seen[class] += 1.0;
+            permutations * (index + 1) as f64 / seen[class]
         });
-        f64::round(ways)
+        f64::round(permutations)
     }
 
-    /// Steps of cutting in one prediction, at most.
+    /// Returns the maximum number of splitting steps in one prediction.
     fn effort(&self, pp: usize) -> f64 {
         (pp * self.workload.layers.len().pow(2)) as f64
     }
 
-    /// The arrangement after a step; nothing where only alike devices would change places.
-    fn take(&self, step: &[(usize, usize)], arrangement: &Arrangement) -> Option<Arrangement> {
+    /// Returns the arrangement after some swaps, or `None` if they only swap devices of one class.
+    fn apply(&self, step: &[(usize, usize)], arrangement: &Arrangement) -> Option<Arrangement> {
         let order = &arrangement.order;
-        let changes =
-            |&(one, other): &(usize, usize)| self.likeness[order[one]] != self.likeness[order[other]];
+        let changes = |&(one, other): &(usize, usize)| self.classes[order[one]] != self.classes[order[other]];
         step.iter().any(changes).then(|| {
             let mut changed = arrangement.clone();
             for &(one, other) in step {
@@ -218,30 +220,29 @@ impl<'a> Searcher<'a> {
     }
 }
 
-/// The first of the best.
-pub(super) fn best(found: impl Iterator<Item = Found>) -> Option<Found> {
-    found.fold(None, |best, found| match best {
-        Some(best) if !found.is_better_than(&best) => Some(best),
-        _ => Some(found),
+/// Returns the first of the best candidates.
+pub(super) fn best(candidates: impl Iterator<Item = Candidate>) -> Option<Candidate> {
+    candidates.fold(None, |best, candidate| match best {
+        Some(best) if !candidate.is_better_than(&best) => Some(best),
+        _ => Some(candidate),
     })
 }
 
-/// Everything that can be tried: pairs of ranks that change places, for two devices, two tensor-parallel groups and two
-/// stages.
-fn steps(arrangement: &Arrangement) -> Vec<Vec<(usize, usize)>> {
+/// Returns all moves: pairs of ranks to swap, for two devices, two tensor-parallel groups or two stages.
+fn swaps(arrangement: &Arrangement) -> Vec<Vec<(usize, usize)>> {
     let &Arrangement { tp, pp, dp, .. } = arrangement;
     let groups = pp * dp;
     let pairs =
         |count: usize| (0..count).flat_map(move |one| (one + 1..count).map(move |other| (one, other)));
     let stages = pairs(pp).map(|(one, other)| {
-        let places = (0..dp).flat_map(|replica| (0..tp).map(move |shard| (replica, shard)));
+        let shards = (0..dp).flat_map(|replica| (0..tp).map(move |shard| (replica, shard)));
         let rank = |stage, (replica, shard)| arrangement.rank(replica, stage, shard);
-        places.map(|place| (rank(one, place), rank(other, place))).collect()
+        shards.map(|index| (rank(one, index), rank(other, index))).collect()
     });
     let whole_groups = pairs(groups)
         .map(|(one, other)| (0..tp).map(|shard| (one * tp + shard, other * tp + shard)).collect());
     let devices = pairs(groups * tp).filter(|(one, other)| one / tp != other / tp).map(|pair| vec![pair]);
-    // A stage of one group is that group, and a group of one device that device.
+    // A stage with one group is that group, and a group with one device that device.
     let mut steps = Vec::new();
     if dp > 1 {
         steps.extend(stages);
@@ -253,45 +254,45 @@ fn steps(arrangement: &Arrangement) -> Vec<Vec<(usize, usize)>> {
     steps
 }
 
-/// A number for each device, the same for devices that no link and no figure tells apart.
-fn likeness(figures: &Figures) -> Vec<usize> {
-    let count = figures.rates.len();
+/// Returns each device's equivalence class: devices with equal numbers and equal links.
+fn classes(properties: &DeviceProperties) -> Vec<usize> {
+    let count = properties.rates.len();
     let alike = |one: usize, other: usize| {
-        figures.rates[one] == figures.rates[other]
-            && figures.memory[one] == figures.memory[other]
+        properties.rates[one] == properties.rates[other]
+            && properties.memory[one] == properties.memory[other]
             && (0..count)
                 .filter(|&third| third != one && third != other)
-                .all(|third| figures.bandwidth[one][third] == figures.bandwidth[other][third])
+                .all(|third| properties.bandwidth[one][third] == properties.bandwidth[other][third])
     };
-    let (mut kinds, mut firsts): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+    let (mut sequence, mut firsts): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     for device in 0..count {
-        let kind = firsts.iter().position(|&first| alike(first, device)).unwrap_or(firsts.len());
-        if kind == firsts.len() {
+        let class = firsts.iter().position(|&first| alike(first, device)).unwrap_or(firsts.len());
+        if class == firsts.len() {
             firsts.push(device);
         }
-        kinds.push(kind);
+        sequence.push(class);
     }
-    kinds
+    sequence
 }
 
-/// Takes devices out at distances of so many, until none is left.
+/// Takes devices out at a distance until none is left.
 fn shuffle(mut devices: Vec<usize>, distance: usize) -> Vec<usize> {
     let mut shuffled = Vec::with_capacity(devices.len());
-    let mut place = 0;
+    let mut index = 0;
     while !devices.is_empty() {
-        place = (place + distance) % devices.len();
-        shuffled.push(devices.remove(place));
+        index = (index + distance) % devices.len();
+        shuffled.push(devices.remove(index));
     }
     shuffled
 }
 
-/// The next order of numbers of which some are equal; nothing after the last.
-fn next_way(mut kinds: Vec<usize>) -> Option<Vec<usize>> {
-    let pivot = kinds.windows(2).rposition(|pair| pair[0] < pair[1])?;
-    let larger = kinds.iter().rposition(|&kind| kind > kinds[pivot])?;
-    kinds.swap(pivot, larger);
-    kinds[pivot + 1..].reverse();
-    Some(kinds)
+/// Returns the next permutation of numbers, or `None` after the last.
+fn next_permutation(mut sequence: Vec<usize>) -> Option<Vec<usize>> {
+    let pivot = sequence.windows(2).rposition(|pair| pair[0] < pair[1])?;
+    let larger = sequence.iter().rposition(|&class| class > sequence[pivot])?;
+    sequence.swap(pivot, larger);
+    sequence[pivot + 1..].reverse();
+    Some(sequence)
 }
 
 #[cfg(test)]
@@ -299,16 +300,16 @@ mod test {
     use super::*;
 
     #[test]
-    fn every_way_comes_once() {
-        let mut ways = vec![vec![0, 0, 1, 2]];
-        while let Some(next) = next_way(ways.last().unwrap().clone()) {
-            ways.push(next);
+    fn every_permutation_comes_once() {
+        let mut permutations = vec![vec![0, 0, 1, 2]];
+        while let Some(next) = next_permutation(permutations.last().unwrap().clone()) {
+            permutations.push(next);
         }
-        assert_eq!(ways.len(), 12);
-        assert!(ways.is_sorted());
-        ways.dedup();
-        assert_eq!(ways.len(), 12);
-        assert_eq!(next_way(vec![]), None);
+        assert_eq!(permutations.len(), 12);
+        assert!(permutations.is_sorted());
+        permutations.dedup();
+        assert_eq!(permutations.len(), 12);
+        assert_eq!(next_permutation(vec![]), None);
     }
 
     #[test]
@@ -321,14 +322,17 @@ mod test {
             }
             all
         };
-        let mut figures =
-            Figures { rates: vec![1.0, 2.0, 1.0, 1.0], memory: vec![None; 4], bandwidth: bandwidth(&[]) };
-        assert_eq!(likeness(&figures), [0, 1, 0, 0]);
-        figures.bandwidth = bandwidth(&[(0, 2)]);
-        assert_eq!(likeness(&figures), [0, 1, 0, 2], "0 and 2 share a link that 3 has no part in");
-        figures.bandwidth = bandwidth(&[(0, 1), (2, 1), (3, 1)]);
-        assert_eq!(likeness(&figures), [0, 1, 0, 0]);
-        figures.memory[2] = Some(5);
-        assert_eq!(likeness(&figures), [0, 1, 2, 0]);
+        let mut properties = DeviceProperties {
+            rates: vec![1.0, 2.0, 1.0, 1.0],
+            memory: vec![None; 4],
+            bandwidth: bandwidth(&[]),
+        };
+        assert_eq!(classes(&properties), [0, 1, 0, 0]);
+        properties.bandwidth = bandwidth(&[(0, 2)]);
+        assert_eq!(classes(&properties), [0, 1, 0, 2], "0 and 2 share a link that 3 has no part in");
+        properties.bandwidth = bandwidth(&[(0, 1), (2, 1), (3, 1)]);
+        assert_eq!(classes(&properties), [0, 1, 0, 0]);
+        properties.memory[2] = Some(5);
+        assert_eq!(classes(&properties), [0, 1, 2, 0]);
     }
 }

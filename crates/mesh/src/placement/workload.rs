@@ -1,57 +1,56 @@
-//! What is to be placed: layers, what they cost, and what they send.
+//! The workload: layers with their costs, memory and traffic.
 
 use serde::Serialize;
 
 use super::error::PlacementError;
 
-/// More micro-batches than this in a step are taken to be a slip of the pen.
-const MOST_MICRO_BATCHES: u64 = 100_000;
+/// Maximum number of micro-batches in a step: more are taken for a typing error.
+const MAX_MICRO_BATCHES: u64 = 100_000;
 
-/// One layer of a model. What it costs and sends is for one micro-batch, there and back where it is trained.
+/// One layer of a model. Cost and traffic are per micro-batch, forward and backward.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Layer {
-    /// Its work, in the unit of the devices' rates: multiply-adds, where those were measured by Evener.
+    /// Its work, in the unit of the devices' rates: multiply-adds for rates measured by Evener.
     pub cost: f64,
-    /// All the memory that it needs: weights, gradients, the optimizer's state and what waits for the way back.
+    /// All memory that it needs: weights, gradients, optimizer state and stored activations.
     pub memory_bytes: u64,
-    /// What its tensor-parallel group reduces among itself.
+    /// Bytes that its tensor-parallel group reduces.
     pub tensor_bytes: u64,
-    /// What it hands on, where the next layer is in another stage.
+    /// Bytes that it passes on if the next layer is in another stage.
     pub output_bytes: u64,
-    /// What its data-parallel groups reduce at the end of a step.
+    /// Bytes that its data-parallel groups reduce at the end of a step.
     pub gradient_bytes: u64,
 }
 
-/// A model, as far as placing it goes.
+/// A model to place.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Workload {
     /// Its layers, in order.
     pub layers: Vec<Layer>,
-    /// How many micro-batches a step has, over all replicas.
+    /// Number of micro-batches of a step, over all replicas.
     pub micro_batches: u64,
 }
 
 impl Workload {
-    /// How many micro-batches a step has where nobody says.
+    /// The default number of micro-batches of a step.
     pub const MICRO_BATCHES: u64 = 16;
 
-    /// So many alike layers, each with this cost, without memory or traffic.
+    /// Creates a workload of equal layers with this cost, without memory or traffic.
     pub fn even(layers: usize, cost: f64) -> Self {
         Workload::new(vec![Layer { cost, ..Layer::default() }; layers])
     }
 
-    /// These layers, with [`MICRO_BATCHES`](Workload::MICRO_BATCHES).
+    /// Creates a workload with [`MICRO_BATCHES`](Workload::MICRO_BATCHES).
     pub fn new(layers: Vec<Layer>) -> Self {
         Workload { layers, micro_batches: Workload::MICRO_BATCHES }
     }
 
-    /// With so many micro-batches in a step.
+    /// Sets the number of micro-batches of a step.
     pub fn with_micro_batches(mut self, micro_batches: u64) -> Self {
         self.micro_batches = micro_batches;
         self
     }
 
-    /// Whether anything is sent between devices.
     pub(super) fn has_traffic(&self) -> bool {
         let sends =
             |layer: &Layer| layer.tensor_bytes > 0 || layer.output_bytes > 0 || layer.gradient_bytes > 0;
@@ -62,11 +61,11 @@ impl Workload {
         let wrong = |text: String| Err(PlacementError::Workload(text));
         check_costs(&self.layers)?;
         if !self.layers.iter().any(|layer| layer.cost > 0.0) {
-            return wrong("no layer costs anything: at least one must".into());
+            return wrong("all layers have cost 0: at least one must cost more".into());
         }
-        if !(1..=MOST_MICRO_BATCHES).contains(&self.micro_batches) {
+        if !(1..=MAX_MICRO_BATCHES).contains(&self.micro_batches) {
             let count = self.micro_batches;
-            return wrong(format!("{count} micro-batches a step: it must be 1 to {MOST_MICRO_BATCHES}"));
+            return wrong(format!("{count} micro-batches a step: it must be 1 to {MAX_MICRO_BATCHES}"));
         }
         Ok(())
     }
@@ -83,18 +82,19 @@ pub(super) fn check_costs(layers: &[Layer]) -> Result<(), PlacementError> {
     }
 }
 
-/// Sums over ranges of layers in constant time.
+/// Prefix sums over the layers, for sums over ranges in constant time.
 #[derive(Debug)]
-pub(super) struct Sums {
+pub(super) struct PrefixSums {
     cost: Vec<f64>,
     memory: Vec<u128>,
     tensor: Vec<f64>,
     gradient: Vec<f64>,
 }
 
-impl Sums {
+impl PrefixSums {
     pub(super) fn of(layers: &[Layer]) -> Self {
-        let mut sums = Sums { cost: vec![0.0], memory: vec![0], tensor: vec![0.0], gradient: vec![0.0] };
+        let mut sums =
+            PrefixSums { cost: vec![0.0], memory: vec![0], tensor: vec![0.0], gradient: vec![0.0] };
         for (index, layer) in layers.iter().enumerate() {
             sums.cost.push(sums.cost[index] + layer.cost);
             sums.memory.push(sums.memory[index] + u128::from(layer.memory_bytes));

@@ -1,58 +1,58 @@
-//! Named axes, and the arithmetic between ranks and coordinates.
+//! Named axes, and the conversion between ranks and coordinates.
 
 use serde::Serialize;
 
 use super::error::LayoutError;
 
-/// One axis of a mesh: how many coordinates it has, and what it is called.
+/// One axis of a mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Axis {
     /// Its name.
     pub name: String,
-    /// How many coordinates it has: they are 0 to one less than this.
+    /// Number of coordinates, which start at 0.
     pub size: usize,
 }
 
-/// The usual ways to share out a model.
+/// The usual ways to distribute a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parallelism {
     /// Every device has the whole model and a part of the data: one axis, `dp`.
     DataParallel,
-    /// Every layer is cut over so many devices: one axis, `tp`. The degree must be the number of devices: where there
-    /// are more, say what the others do, with [`Mixed`](Parallelism::Mixed).
+    /// Every layer is split over `degree` devices: one axis, `tp`. The degree must be the number of devices; with more
+    /// devices, use [`Mixed`](Parallelism::Mixed).
     TensorParallel {
-        /// How many devices share a layer.
+        /// Number of devices that share a layer.
         degree: usize,
     },
-    /// Layers follow each other over so many devices: one axis, `pp`. There must be as many devices as stages.
+    /// The layers are split into stages, one device each: one axis, `pp`. There must be as many devices as stages.
     PipelineParallel {
-        /// How many stages there are.
+        /// Number of stages.
         stages: usize,
     },
-    /// All three, with axes `dp`, `pp` and `tp`, the last one innermost.
+    /// All three, with axes `dp`, `pp` and `tp` (innermost).
     Mixed {
-        /// How many devices share a layer.
+        /// Number of devices that share a layer.
         tp: usize,
-        /// How many stages there are.
+        /// Number of stages.
         pp: usize,
-        /// How many replicas of the model there are.
+        /// Number of replicas of the model.
         dp: usize,
     },
 }
 
-/// What a mesh is to look like: axes with their sizes, innermost last, or one of the usual ways.
+/// The shape of a mesh: axes with their sizes, innermost last, or a [`Parallelism`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shape(Wanted);
+pub struct Shape(ShapeKind);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Wanted {
+enum ShapeKind {
     Axes(Vec<(String, usize)>),
-    Usual(Parallelism),
+    Preset(Parallelism),
 }
 
 impl From<Parallelism> for Shape {
     fn from(parallelism: Parallelism) -> Self {
-        Shape(Wanted::Usual(parallelism))
+        Shape(ShapeKind::Preset(parallelism))
     }
 }
 
@@ -64,19 +64,18 @@ impl<Name: Into<String>, const N: usize> From<[(Name, usize); N]> for Shape {
 
 impl<Name: Into<String>> From<Vec<(Name, usize)>> for Shape {
     fn from(axes: Vec<(Name, usize)>) -> Self {
-        Shape(Wanted::Axes(axes.into_iter().map(|(name, size)| (name.into(), size)).collect()))
+        Shape(ShapeKind::Axes(axes.into_iter().map(|(name, size)| (name.into(), size)).collect()))
     }
 }
 
 impl Shape {
-    /// The axes for so many ranks.
     fn axes(self, world: usize) -> Vec<Axis> {
         let axes = match self.0 {
-            Wanted::Axes(axes) => axes,
-            Wanted::Usual(Parallelism::DataParallel) => vec![("dp".into(), world)],
-            Wanted::Usual(Parallelism::TensorParallel { degree }) => vec![("tp".into(), degree)],
-            Wanted::Usual(Parallelism::PipelineParallel { stages }) => vec![("pp".into(), stages)],
-            Wanted::Usual(Parallelism::Mixed { tp, pp, dp }) => {
+            ShapeKind::Axes(axes) => axes,
+            ShapeKind::Preset(Parallelism::DataParallel) => vec![("dp".into(), world)],
+            ShapeKind::Preset(Parallelism::TensorParallel { degree }) => vec![("tp".into(), degree)],
+            ShapeKind::Preset(Parallelism::PipelineParallel { stages }) => vec![("pp".into(), stages)],
+            ShapeKind::Preset(Parallelism::Mixed { tp, pp, dp }) => {
                 vec![("dp".into(), dp), ("pp".into(), pp), ("tp".into(), tp)]
             }
         };
@@ -84,7 +83,7 @@ impl Shape {
     }
 }
 
-/// Axes whose sizes multiply to the number of ranks, each with a name of its own.
+/// Checked axes: unique names, and sizes whose product is the number of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Axes(Vec<Axis>);
 
@@ -96,7 +95,7 @@ impl Axes {
         }
         for (index, Axis { name, size }) in axes.iter().enumerate() {
             if !is_axis_name(name) {
-                return Err(LayoutError::AxisName { name: name.clone() });
+                return Err(LayoutError::InvalidAxisName { name: name.clone() });
             }
             if axes[..index].iter().any(|before| before.name == *name) {
                 return Err(LayoutError::DuplicateAxis { name: name.clone() });
@@ -107,7 +106,7 @@ impl Axes {
         }
         let product = axes.iter().try_fold(1usize, |product, axis| product.checked_mul(axis.size));
         if product != Some(world) {
-            return Err(LayoutError::NotTheWorld { axes, world });
+            return Err(LayoutError::SizeMismatch { axes, world });
         }
         Ok(Axes(axes))
     }
@@ -123,17 +122,15 @@ impl Axes {
         })
     }
 
-    /// How far apart two ranks are that are neighbours along this axis.
+    /// Returns the distance between two ranks that are neighbours along an axis.
     pub(super) fn stride(&self, axis: usize) -> usize {
         self.0[axis + 1..].iter().map(|axis| axis.size).product()
     }
 
-    /// A rank's coordinate along one axis.
     pub(super) fn coordinate(&self, rank: usize, axis: usize) -> usize {
         rank / self.stride(axis) % self.0[axis].size
     }
 
-    /// The rank at these coordinates, where there is one.
     pub(super) fn rank(&self, coordinates: &[usize]) -> Option<usize> {
         if coordinates.len() != self.0.len() {
             return None;
@@ -143,7 +140,7 @@ impl Axes {
         })
     }
 
-    /// An axis's groups in the order of their first ranks: name and ranks of each.
+    /// Returns the name and the ranks of an axis's groups, in the order of their first ranks.
     pub(super) fn groups(&self, axis: usize) -> impl Iterator<Item = (String, Vec<usize>)> + '_ {
         let world: usize = self.0.iter().map(|axis| axis.size).product();
         let (size, stride) = (self.0[axis].size, self.stride(axis));
@@ -153,7 +150,7 @@ impl Axes {
         })
     }
 
-    /// The name of a rank's group along an axis: it depends on the other coordinates alone.
+    /// Returns the name of a rank's group along an axis, which depends only on the other coordinates.
     fn group_name(&self, axis: usize, rank: usize) -> String {
         let others = (0..self.0.len()).filter(|&other| other != axis);
         let others: String =
@@ -163,7 +160,7 @@ impl Axes {
     }
 }
 
-/// Without digits and underscores, every group's name can be read in one way only.
+/// Digits and underscores are not allowed, so that group names are unambiguous.
 fn is_axis_name(name: &str) -> bool {
     name.starts_with(|letter: char| letter.is_ascii_lowercase())
         && name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-')

@@ -1,40 +1,39 @@
-//! A mesh's groups as groups that can talk: where topology meets collectives.
+//! Communicators for the groups of a mesh.
 
-use super::{axes::Axes, group::Group, mesh::Mesh};
-use crate::comm::{self, CommError, Members};
+use super::{axes::Axes, mesh::Mesh, rank_set::RankSet};
+use crate::comm::{self, CommError, GroupSpec};
 
 impl Mesh {
-    /// This rank's communicator of a group: of `tp`, `pp` or any other axis, its own group along it; of any other name,
-    /// the group of that name, as `world`, `dp_pp0_tp1` or a custom one. It has the group's name, and the carrier's
-    /// timeout.
+    /// Returns this rank's communicator of a group. If `group` is an axis, for example `tp`, that is this rank's group
+    /// along it; otherwise the group of that name: `world`, `dp_pp0_tp1` or a custom one. It has the group's name, and
+    /// the parent's timeout.
     ///
-    /// The carrier is what the mesh's ranks are on: the mesh's rank 0 is its first, and so on. Usually that is
-    /// [`Comm::world`](comm::Comm::world). Every member connects, without waiting for the others; where one connects to
-    /// a group more than once, or to several meshes, the others do so in the same order.
+    /// The parent communicator connects all ranks of the mesh, in order; usually it is
+    /// [`World::communicator`](comm::World::communicator). Every member connects, without waiting for the others; if a
+    /// rank connects to a group more than once, or to several meshes, the others do so in the same order.
     ///
-    /// Once the mesh is reshaped, everything that the communicator is asked fails with [`CommError::Stale`]. Fails where
-    /// the mesh has no such group, where this rank is not in it, and where the carrier has more or fewer ranks than the
-    /// mesh.
+    /// Once the mesh is reshaped, all calls of the communicator fail with [`CommError::Stale`]. Fails if the mesh has
+    /// no such group, if this rank is not in it, or if the parent and the mesh have different numbers of ranks.
     ///
     /// ```
     /// use evener_device::DeviceKind;
-    /// use evener_mesh::{Member, Mesh, comm::{Comm, CommError, Operation}};
+    /// use evener_mesh::{Member, Mesh, comm::{CommError, ReduceOp, World}};
     ///
-    /// let ranks: Vec<_> = Comm::local(4)
+    /// let ranks: Vec<_> = World::local(4)
     ///     .into_iter()
-    ///     .map(|comm| {
+    ///     .map(|world| {
     ///         std::thread::spawn(move || {
     ///             let devices = (0..4).map(|index| Member::new(format!("gpu-{index}"), DeviceKind::Discrete));
     ///             let mut mesh = Mesh::new(devices).axes([("dp", 2), ("tp", 2)])?;
-    ///             let tp = mesh.connect(comm.world(), "tp")?;
-    ///             let mut sum = [comm.rank() as u32];
-    ///             tp.all_reduce(&mut sum, Operation::Sum)?;
-    ///             comm.world().barrier()?;
+    ///             let tp = mesh.connect(world.communicator(), "tp")?;
+    ///             let mut sum = [world.rank() as u32];
+    ///             tp.all_reduce(&mut sum, ReduceOp::Sum)?;
+    ///             world.communicator().barrier()?;
     ///
     ///             mesh.reshape([("dp", 4)])?;
     ///             assert!(matches!(tp.barrier(), Err(CommError::Stale { .. })));
-    ///             let dp = mesh.connect(comm.world(), "dp")?;
-    ///             dp.all_reduce(&mut sum, Operation::Sum)?;
+    ///             let dp = mesh.connect(world.communicator(), "dp")?;
+    ///             dp.all_reduce(&mut sum, ReduceOp::Sum)?;
     ///             Ok::<_, CommError>((tp.name().to_owned(), sum))
     ///         })
     ///     })
@@ -44,36 +43,36 @@ impl Mesh {
     /// assert_eq!(ended[3].0, "tp_dp1");
     /// # Ok::<(), CommError>(())
     /// ```
-    pub fn connect(&self, carrier: &comm::Group, group: &str) -> comm::Result<comm::Group> {
+    pub fn connect(&self, parent: &comm::Communicator, group: &str) -> comm::Result<comm::Communicator> {
         let group = match self.axes().iter().any(|axis| axis.name == group) {
-            true => self.group_of(self.rank_on(carrier)?, group)?,
+            true => self.group_of(self.rank_in(parent)?, group)?,
             false => self.group(group)?,
         };
-        group.connect(carrier)
+        group.connect(parent)
     }
 
-    /// Goes on without some ranks, which died, say: takes them out of the carrier and their devices out of the mesh, and
-    /// arranges the others by this shape. Gives the new carrier; groups from before fail. Ranks are numbers in the world,
-    /// as [`CommError::ranks`] gives them. In the mesh those that are left have new ranks, from 0 without a gap.
+    /// Removes ranks, for example dead ones, from the parent communicator and their devices from the mesh, and arranges
+    /// the other devices by `shape`. Returns the new parent communicator; older groups fail. `without` has world ranks,
+    /// as [`CommError::ranks`] returns them. The remaining devices get new mesh ranks, from 0 without a gap.
     ///
-    /// Every rank that is left does so, with the same ranks left out. Where the shape does not fit, nothing changes.
+    /// Every remaining rank calls this with the same ranks left out. If the shape does not fit, nothing changes.
     ///
     /// ```
     /// use evener_device::DeviceKind;
-    /// use evener_mesh::{Member, Mesh, comm::{Comm, CommError, Operation}};
+    /// use evener_mesh::{Member, Mesh, comm::{CommError, ReduceOp, World}};
     ///
-    /// let mut comms = Comm::local(3);
-    /// drop(comms.remove(1));
-    /// let ranks = comms.into_iter().map(|comm| {
+    /// let mut worlds = World::local(3);
+    /// drop(worlds.remove(1));
+    /// let ranks = worlds.into_iter().map(|world| {
     ///     std::thread::spawn(move || {
     ///         let devices = (0..3).map(|index| Member::new(format!("gpu-{index}"), DeviceKind::Discrete));
     ///         let mut mesh = Mesh::new(devices).axes([("dp", 3)])?;
-    ///         let error = mesh.connect(comm.world(), "dp")?.barrier().unwrap_err();
+    ///         let error = mesh.connect(world.communicator(), "dp")?.barrier().unwrap_err();
     ///         assert_eq!(error.ranks(), [1]);
     ///
-    ///         let carrier = mesh.rebuild(comm.world(), error.ranks(), [("dp", 2)])?;
-    ///         let mut sum = [comm.rank() as u32];
-    ///         mesh.connect(&carrier, "dp")?.all_reduce(&mut sum, Operation::Sum)?;
+    ///         let parent = mesh.rebuild(world.communicator(), error.ranks(), [("dp", 2)])?;
+    ///         let mut sum = [world.rank() as u32];
+    ///         mesh.connect(&parent, "dp")?.all_reduce(&mut sum, ReduceOp::Sum)?;
     ///         Ok::<_, CommError>(sum)
     ///     })
     /// });
@@ -84,56 +83,60 @@ impl Mesh {
     /// ```
     pub fn rebuild(
         &mut self,
-        carrier: &comm::Group,
+        parent: &comm::Communicator,
         without: &[usize],
         shape: impl Into<super::Shape>,
-    ) -> comm::Result<comm::Group> {
-        self.check_carrier(carrier)?;
-        let left = carrier.ranks().iter().zip(&*self.members).filter(|(rank, _)| !without.contains(rank));
+    ) -> comm::Result<comm::Communicator> {
+        self.check_parent(parent)?;
+        let left = parent.ranks().iter().zip(&*self.members).filter(|(rank, _)| !without.contains(rank));
         let (ranks, members): (Vec<_>, Vec<_>) = left.map(|(rank, member)| (*rank, member.clone())).unzip();
         if members.is_empty() {
             return Err(super::LayoutError::NoDevices.into());
         }
         let axes = Axes::new(shape.into(), members.len())?;
-        // Where the carrier is a group of this mesh, its successor is not: it outlasts this arrangement.
-        let rest =
-            carrier.make(Members::new(carrier.name(), ranks).all_terms(&carrier.terms_but(&self.term)))?;
+        // If the parent is a group of this mesh, the new one must outlive the mesh's current generation.
+        let rest = parent.make(
+            GroupSpec::new(parent.name(), ranks)
+                .all_generations(&parent.generations_except(&self.generation)),
+        )?;
         self.arrange(members.into(), axes);
         Ok(rest)
     }
 
-    /// The mesh's rank that this process, or thread, is.
-    fn rank_on(&self, carrier: &comm::Group) -> comm::Result<usize> {
-        self.check_carrier(carrier)?;
-        carrier.rank().ok_or_else(|| carrier.stranger())
+    fn rank_in(&self, parent: &comm::Communicator) -> comm::Result<usize> {
+        self.check_parent(parent)?;
+        parent.rank().ok_or_else(|| parent.not_a_member())
     }
 
-    fn check_carrier(&self, carrier: &comm::Group) -> comm::Result<()> {
-        check_size(self.world_size(), carrier)
+    fn check_parent(&self, parent: &comm::Communicator) -> comm::Result<()> {
+        check_size(self.world_size(), parent)
     }
 }
 
-impl Group {
-    /// This rank's communicator of the group: see [`Mesh::connect`].
-    pub fn connect(&self, carrier: &comm::Group) -> comm::Result<comm::Group> {
+impl RankSet {
+    /// Returns this rank's communicator of the group: see [`Mesh::connect`].
+    pub fn connect(&self, parent: &comm::Communicator) -> comm::Result<comm::Communicator> {
         let Ok(ranks) = self.ranks() else {
-            let (group, generation) = (self.name().to_owned(), self.term.generation());
+            let (group, generation) = (self.name().to_owned(), self.generation.number());
             return Err(CommError::Stale { group, generation });
         };
-        check_size(self.members.len(), carrier)?;
-        let ranks: Vec<_> = ranks.iter().map(|rank| carrier.ranks()[*rank]).collect();
-        let members = Members::new(self.name(), ranks).all_terms(carrier.terms()).term(&self.term);
-        let group = carrier.make(members)?;
-        if group.rank().is_none() { Err(group.stranger()) } else { Ok(group) }
+        check_size(self.members.len(), parent)?;
+        let ranks: Vec<_> = ranks.iter().map(|rank| parent.ranks()[*rank]).collect();
+        let members = GroupSpec::new(self.name(), ranks)
+            .all_generations(parent.generations())
+            .generation(&self.generation);
+        let group = parent.make(members)?;
+        if group.rank().is_none() { Err(group.not_a_member()) } else { Ok(group) }
     }
 }
 
-fn check_size(mesh: usize, carrier: &comm::Group) -> comm::Result<()> {
-    if carrier.size() == mesh {
+fn check_size(mesh: usize, parent: &comm::Communicator) -> comm::Result<()> {
+    if parent.size() == mesh {
         return Ok(());
     }
-    let (group, carries) = (carrier.name().to_owned(), carrier.size());
-    let detail =
-        format!("it has {carries} ranks, and the mesh that it is to carry {mesh}: they must be as many");
-    Err(CommError::BadGroup { group, detail })
+    let (group, ranks) = (parent.name().to_owned(), parent.size());
+    let detail = format!(
+        "it has {ranks} ranks, but the mesh has {mesh}: pass a communicator of all ranks of the mesh"
+    );
+    Err(CommError::InvalidGroup { group, detail })
 }

@@ -1,106 +1,106 @@
-//! Why a mesh cannot be arranged so, or has no answer.
+//! Errors of meshes.
 
 use super::axes::Axis;
 use crate::comm::join;
 
-/// Why a mesh cannot be arranged so, or has no answer. A message says what would fit.
+/// Why a shape does not fit, or a query of a mesh fails. The message says what would fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// There is nothing to arrange.
+    /// There are no devices.
     #[error("a mesh needs at least one device")]
     NoDevices,
-    /// One device cannot be two ranks.
+    /// Two ranks have the same device.
     #[error(
-        "ranks {first} and {second} are both {device}: give each rank a device of its own, which may be a part of one \
-         (as `cpu[1,1]`)"
+        "ranks {first} and {second} are both {device}: give each rank its own device, for example a \
+         partition (`cpu[1,1]`)"
     )]
-    SameDevice {
+    DuplicateDevice {
         /// The device.
         device: String,
-        /// The first rank that it is.
+        /// The first rank.
         first: usize,
-        /// The second.
+        /// The second rank.
         second: usize,
     },
-    /// No axis was named.
+    /// There are no axes.
     #[error("a mesh needs at least one axis: `dp` of size {world} would be one")]
     NoAxes {
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
-    /// An axis cannot be called so, because group names are made of axis names, numbers and underscores.
+    /// The name of an axis is invalid. Group names are made of axis names, numbers and underscores.
     #[error(
-        "an axis cannot be called `{name}`: small letters and hyphens, beginning with a letter, and not `world`"
+        "invalid axis name `{name}`: use lowercase letters and hyphens, with a letter first, and not `world`"
     )]
-    AxisName {
-        /// What it was called.
+    InvalidAxisName {
+        /// The name.
         name: String,
     },
-    /// Two axes have one name.
-    #[error("two axes are called `{name}`: each needs a name of its own")]
+    /// Two axes have the same name.
+    #[error("two axes are called `{name}`: give each its own name")]
     DuplicateAxis {
-        /// What they are called.
+        /// The name.
         name: String,
     },
-    /// An axis of size 0 has no room for any rank.
+    /// An axis has size 0.
     #[error("axis `{axis}` has size 0: {} would divide {world} ranks", join(&divisors(*.world), "or"))]
     ZeroSize {
         /// The axis.
         axis: String,
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
-    /// The sizes do not multiply to the number of ranks.
-    #[error("{}", not_the_world(.axes, *.world))]
-    NotTheWorld {
-        /// What was asked for.
+    /// The product of the sizes is not the number of ranks.
+    #[error("{}", size_mismatch(.axes, *.world))]
+    SizeMismatch {
+        /// The requested axes.
         axes: Vec<Axis>,
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
     /// The mesh has no such axis.
     #[error("there is no axis `{axis}`: this mesh has {}", .axes.join(", "))]
     UnknownAxis {
-        /// What was asked for.
+        /// The request.
         axis: String,
-        /// What there is.
+        /// The existing ones.
         axes: Vec<String>,
     },
     /// There is no such rank.
     #[error("there is no rank {rank}: {}", ranks_text(0, *.world))]
     UnknownRank {
-        /// What was asked for.
+        /// The request.
         rank: usize,
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
-    /// Nothing is at these coordinates.
-    #[error("nothing is at {coordinates:?}: the axes, outermost first, are {}", axes_text(.axes))]
+    /// There is no rank at these coordinates.
+    #[error("no rank is at {coordinates:?}: the axes, outermost first, are {}", axes_text(.axes))]
     UnknownCoordinates {
-        /// What was asked for.
+        /// The request.
         coordinates: Vec<usize>,
-        /// What there is.
+        /// The existing ones.
         axes: Vec<Axis>,
     },
     /// The mesh has no such group.
     #[error("there is no group `{name}`: this mesh has {}", some_of(.groups))]
     UnknownGroup {
-        /// What was asked for.
+        /// The request.
         name: String,
-        /// What there is.
+        /// The existing ones.
         groups: Vec<String>,
     },
-    /// `world` is every rank, and stays it.
+    /// `world` is reserved for the group of all ranks.
     #[error("`world` is the group of all ranks and cannot be replaced: choose another name")]
-    World,
-    /// A group cannot be called so.
-    #[error("a group cannot be called `{name}`: it needs a name without blanks")]
-    GroupName {
-        /// What it was called.
+    ReservedName,
+    /// The name of a group is invalid.
+    #[error("invalid group name `{name}`: use a name without spaces")]
+    InvalidGroupName {
+        /// The name.
         name: String,
     },
-    /// The name is taken.
+    /// A group of this name exists.
     #[error("there is a group `{name}` already, of ranks {ranks:?}: choose another name")]
     DuplicateGroup {
         /// Its name.
@@ -108,64 +108,64 @@ pub enum LayoutError {
         /// Its ranks.
         ranks: Vec<usize>,
     },
-    /// The name is an axis's, by which a rank's group of that axis is asked for.
-    #[error("an axis is called `{name}`: a group needs another name")]
-    GroupIsAxis {
+    /// The name is an axis's, which stands for a rank's group along it.
+    #[error("`{name}` is an axis: choose another name for the group")]
+    GroupNamedAsAxis {
         /// Its name.
         name: String,
     },
-    /// A group of nobody.
+    /// A group has no ranks.
     #[error("group `{name}` is empty: it needs at least one rank, and {}", ranks_text(0, *.world))]
     EmptyGroup {
-        /// What it was to be called.
+        /// The group.
         name: String,
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
-    /// A group has a rank that the mesh has not.
-    #[error("group `{name}` has rank {rank}, which there is not: {}", ranks_text(0, *.world))]
+    /// A group has a rank that is not in the mesh.
+    #[error("group `{name}` has rank {rank}, which is not in the mesh: {}", ranks_text(0, *.world))]
     GroupOutOfRange {
-        /// What it was to be called.
+        /// The group.
         name: String,
         /// The rank.
         rank: usize,
-        /// How many ranks there are.
+        /// Number of ranks in the mesh.
         world: usize,
     },
     /// A group has a rank twice.
     #[error("group `{name}` has rank {rank} twice: each rank can be in a group once")]
-    RankTwice {
-        /// What it was to be called.
+    DuplicateRank {
+        /// The group.
         name: String,
         /// The rank.
         rank: usize,
     },
-    /// The rank, or the number of a member, is not in this group.
+    /// The rank or group rank is not in this group.
     #[error("{asked} is not in group `{group}`, which has ranks {ranks:?}")]
     NotInGroup {
-        /// What was asked for.
+        /// The request.
         asked: String,
         /// The group.
         group: String,
         /// Its ranks.
         ranks: Vec<usize>,
     },
-    /// The mesh was reshaped after this handle was made: what it stood for is gone.
+    /// The mesh was reshaped after this rank set was returned.
     #[error(
-        "group `{group}` is from before the mesh was reshaped (its arrangement {made}, now {now}): ask the mesh for its \
-         groups again"
+        "group `{group}` is from generation {generation} of its mesh, which a reshape raised to {current}: ask the \
+         mesh for its groups again"
     )]
     Stale {
         /// The group.
         group: String,
-        /// The arrangement that it belonged to, counted from 0.
-        made: u64,
-        /// The arrangement that the mesh has now.
-        now: u64,
+        /// The generation of the mesh that the group belongs to, from 0.
+        generation: u64,
+        /// The current generation of the mesh.
+        current: u64,
     },
 }
 
-/// Which ranks there are: `there are ranks 0 to 7`, `there is rank 0`.
+/// Lists the ranks: `there are ranks 0 to 7`, `there is rank 0`.
 fn ranks_text(from: usize, until: usize) -> String {
     match until.saturating_sub(from) {
         0 => "there is no rank".into(),
@@ -174,7 +174,6 @@ fn ranks_text(from: usize, until: usize) -> String {
     }
 }
 
-/// Numbers that divide a number, in order.
 pub(super) fn divisors(number: usize) -> Vec<usize> {
     let low: Vec<usize> = (1..=number.isqrt()).filter(|size| number.is_multiple_of(*size)).collect();
     let high = low.iter().rev().map(|size| number / size).filter(|size| !low.contains(size));
@@ -185,8 +184,8 @@ fn axes_text(axes: &[Axis]) -> String {
     axes.iter().map(|axis| format!("{} {}", axis.name, axis.size)).collect::<Vec<_>>().join(" × ")
 }
 
-/// How sizes and ranks fail to agree: who would be left over or missing, and which sizes would fit.
-fn not_the_world(axes: &[Axis], world: usize) -> String {
+/// Explains a size mismatch: which ranks would be left over or missing, and which sizes would fit.
+fn size_mismatch(axes: &[Axis], world: usize) -> String {
     let product = axes.iter().fold(1u128, |product, axis| product.saturating_mul(axis.size as u128));
     let asked = axes_text(axes);
     let wrong = if product < world as u128 {
@@ -201,7 +200,7 @@ fn not_the_world(axes: &[Axis], world: usize) -> String {
     format!("{wrong}; {}", what_fits(axes, world))
 }
 
-/// Sizes of single axes that would make it fit, the others kept; or else what divides at all.
+/// Lists the sizes of single axes that would fit, the others unchanged; or else the divisors.
 fn what_fits(axes: &[Axis], world: usize) -> String {
     let fits: Vec<String> = (0..axes.len())
         .filter_map(|index| {
@@ -222,7 +221,6 @@ fn what_fits(axes: &[Axis], world: usize) -> String {
     }
 }
 
-/// Some names, and how many more there are.
 fn some_of(names: &[String]) -> String {
     const LISTED: usize = 8;
     let listed = names.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
@@ -251,7 +249,7 @@ mod test {
     #[test]
     fn what_is_left_over_and_what_would_fit_is_said() {
         let text = |sizes: &[(&str, usize)], world| {
-            LayoutError::NotTheWorld { axes: axes(sizes), world }.to_string()
+            LayoutError::SizeMismatch { axes: axes(sizes), world }.to_string()
         };
         assert_eq!(
             text(&[("dp", 2), ("tp", 3)], 8),

@@ -1,10 +1,10 @@
-//! One device of a mesh, at hand or made up.
+//! The devices of a mesh, real or planned.
 
-use evener_device::{Description, Device, DeviceId, DeviceKind, Rates, ScoreTable, known_rates};
+use evener_device::{Description, Device, DeviceId, DeviceKind, Rates, ScoreTable, load_rates};
 use serde::Serialize;
 
-/// One device of a mesh: what layout and placement need to know of it. It comes from a real device or its
-/// description, or is made up, to plan for machines that are not at hand. A `None` means that nobody has said.
+/// One device of a mesh, as layout and placement see it. It comes from a real device or its description, or describes a
+/// planned one. `None` means unknown.
 ///
 /// ```
 /// use evener_device::{Device, DeviceKind};
@@ -18,33 +18,33 @@ use serde::Serialize;
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Member {
-    /// Its id, as its machine names it.
+    /// Its id on its machine.
     pub id: DeviceId,
-    /// The machine that it is in; nothing for the one at hand.
+    /// Its machine; `None` for this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// What sort of hardware it is.
+    /// The kind of hardware.
     pub kind: DeviceKind,
-    /// The device that this is a partition of. Partitions of one device share its memory.
+    /// The device that it is a partition of. Partitions of one device share its memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part_of: Option<DeviceId>,
-    /// Its memory in all, in bytes.
+    /// Its total memory in bytes.
     pub memory_bytes: Option<u64>,
     /// Its compute units.
     pub compute_units: Option<u32>,
-    /// The work it was measured to do in a second. Which work is for the user to say: what counts is that it is the
-    /// same for all members, and the unit of the layers' costs.
+    /// Its measured rate, in work per second. The unit of work is free, but must be the same for all members, and that
+    /// of the layers' costs.
     pub rate_per_s: Option<f64>,
-    /// Its static score, for where not all members were measured.
+    /// Its static score, used if not all members were measured.
     pub score: Option<f64>,
-    /// Bytes a second between it and its host's memory, in the slower direction.
+    /// Bytes per second to and from its host's memory, in the slower direction.
     pub host_bytes_per_s: Option<f64>,
     #[serde(skip)]
     device: Option<Device>,
 }
 
-/// Writes methods that set what is known of a member.
-macro_rules! known {
+/// Generates methods that set the fields of a member.
+macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident $field:ident: $type:ty;)*) => {
         impl Member {$(
             $(#[$doc])*
@@ -56,21 +56,21 @@ macro_rules! known {
     };
 }
 
-known! {
-    /// With this rate, in work a second.
+setters! {
+    /// Sets the rate, in work per second.
     with_rate rate_per_s: f64;
-    /// With this score.
+    /// Sets the score.
     with_score score: f64;
-    /// With so much memory.
+    /// Sets the memory.
     with_memory_bytes memory_bytes: u64;
-    /// With so many compute units.
+    /// Sets the number of compute units.
     with_compute_units compute_units: u32;
-    /// With this bandwidth to its host's memory.
+    /// Sets the bandwidth to its host's memory.
     with_host_bytes_per_s host_bytes_per_s: f64;
 }
 
 impl Member {
-    /// A member of which only the name and the kind are known.
+    /// Describes a device of which only the id and the kind are known.
     pub fn new(id: impl Into<String>, kind: DeviceKind) -> Self {
         Member {
             id: DeviceId::from(id.into()),
@@ -86,55 +86,54 @@ impl Member {
         }
     }
 
-    /// A device with the rates that were kept when it was measured, where it was.
+    /// Describes a device, with its stored rates if it was measured.
     pub fn of(device: &Device) -> Self {
         let member = Member::from(device);
-        match known_rates(device) {
+        match load_rates(device) {
             Some(rates) => member.with_rates(&rates),
             None => member,
         }
     }
 
-    /// With these measured rates: multiply-adds count, as work on tensors needs them. For other work, see
-    /// [`with_rate`](Member::with_rate).
+    /// Sets the rate and the bandwidth from measured rates. The rate is that of multiply-adds, as for work on tensors;
+    /// for other work see [`with_rate`](Member::with_rate).
     pub fn with_rates(mut self, rates: &Rates) -> Self {
         self.rate_per_s = Some(rates.f32_multiply_adds_per_s);
         self.host_bytes_per_s = Some(rates.upload_bytes_per_s.min(rates.download_bytes_per_s));
         self
     }
 
-    /// In this machine.
+    /// Sets the machine.
     pub fn on_machine(mut self, machine: impl Into<String>) -> Self {
         self.machine = Some(machine.into());
         self
     }
 
-    /// As a partition of this device.
+    /// Makes it a partition of a device.
     pub fn part_of(mut self, device: impl Into<String>) -> Self {
         self.part_of = Some(DeviceId::from(device.into()));
         self
     }
 
-    /// The device itself, where it is at hand.
+    /// Returns the device, if it is a real one.
     pub fn device(&self) -> Option<&Device> {
         self.device.as_ref()
     }
 
-    /// The memory that it has: whoever names the same has the same memory.
+    /// Identifies its memory: members with equal keys share it.
     pub(crate) fn memory_key(&self) -> (Option<&str>, &str) {
-        // A partition of a partition is one of the whole, which its id begins with.
+        // A partition of a partition shares the memory of the whole device, whose id its own starts with.
         let whole = self.part_of.as_ref().unwrap_or(&self.id).as_str();
         let whole = if self.part_of.is_some() { whole.split('/').next().unwrap_or(whole) } else { whole };
         (self.machine.as_deref(), whole)
     }
 
-    /// Whether this is the same device as another, in the same machine.
     pub(crate) fn is_same(&self, other: &Member) -> bool {
         self.id == other.id && self.machine == other.machine
     }
 }
 
-/// Members are equal where what is known of them is, whether the devices are at hand or not.
+/// Compares what is known of the devices, real or planned.
 impl PartialEq for Member {
     fn eq(&self, other: &Self) -> bool {
         self.is_same(other)
@@ -148,7 +147,7 @@ impl PartialEq for Member {
     }
 }
 
-/// The id, after the machine where one is given: `rack-3/h200-0`.
+/// Writes the id, after the machine if there is one: `rack-3/h200-0`.
 impl std::fmt::Display for Member {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.machine {
@@ -170,7 +169,7 @@ impl From<&Description> for Member {
     }
 }
 
-/// The device as it describes itself, without any rate: see [`Member::of`].
+/// Describes a device without any rate: see [`Member::of`].
 impl From<&Device> for Member {
     fn from(device: &Device) -> Self {
         Member { device: Some(device.clone()), ..Member::from(device.describe()) }

@@ -1,4 +1,4 @@
-//! The mesh: a rank for each device, axes over the ranks, and the groups of both.
+//! The mesh: a rank for each device, axes over the ranks, and groups of ranks.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,13 +13,13 @@ use serde::Serialize;
 use super::{
     axes::{Axes, Axis, Shape},
     error::LayoutError,
-    group::{Facts, Group, WORLD},
     member::Member,
-    statistics::{AxisStatistics, Statistics, Totals},
+    rank_set::{GroupInfo, RankSet, WORLD},
+    statistics::{AxisStatistics, MeshStatistics, ResourceTotals},
 };
-use crate::comm::Term;
+use crate::comm::Generation;
 
-/// Devices arranged by named axes, each with a rank. [The module](super) says how groups are made and named.
+/// Devices arranged by named axes, each with a rank. [The module](super) describes the groups and their names.
 ///
 /// ```
 /// use evener_device::DeviceKind;
@@ -46,13 +46,13 @@ pub struct Mesh {
     pub(super) members: Arc<[Member]>,
     axes: Axes,
     groups: Groups,
-    /// Which arrangement this is. Group handles share it, and so know when they are out of date.
-    now: Arc<AtomicU64>,
-    /// How long this arrangement lasts. Communicators of its groups have it.
-    pub(super) term: Term,
+    /// The number of the current generation, which rank sets compare with their own.
+    current_generation: Arc<AtomicU64>,
+    /// The current generation, which the groups' communicators belong to.
+    pub(super) generation: Generation,
 }
 
-/// Devices that are not arranged yet: see [`Mesh::new`].
+/// Devices without axes: see [`Mesh::new`].
 #[derive(Debug, Clone)]
 pub struct MeshBuilder {
     members: Vec<Member>,
@@ -61,44 +61,44 @@ pub struct MeshBuilder {
 /// The ranks before and after a rank along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Neighbours {
-    /// The one before; nothing for the first.
+    /// The rank before; `None` for the first.
     pub previous: Option<usize>,
-    /// The one after; nothing for the last.
+    /// The rank after; `None` for the last.
     pub next: Option<usize>,
-    /// The one before where the axis is a ring: the first has the last one. On an axis of size 1, the rank itself.
+    /// The rank before on a ring: for the first, the last. On an axis of size 1, the rank itself.
     pub ring_previous: usize,
-    /// The one after where the axis is a ring: the last has the first one. On an axis of size 1, the rank itself.
+    /// The rank after on a ring: for the last, the first. On an axis of size 1, the rank itself.
     pub ring_next: usize,
 }
 
-/// A rank's place in its pipeline.
+/// A rank's stage in its pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Stage {
-    /// Which stage it is, from 0.
+    /// The index of the stage, from 0.
     pub index: usize,
-    /// How many there are.
+    /// Number of stages.
     pub stages: usize,
-    /// The rank that it gets its input from; nothing for the first stage.
+    /// The rank that its input comes from; `None` for the first stage.
     pub predecessor: Option<usize>,
-    /// The rank that it hands its output to; nothing for the last stage.
+    /// The rank that its output goes to; `None` for the last stage.
     pub successor: Option<usize>,
 }
 
 impl Stage {
-    /// Whether the pipeline's input comes in here.
+    /// Returns whether this is the first stage.
     pub fn is_first(&self) -> bool {
         self.predecessor.is_none()
     }
 
-    /// Whether the pipeline's output goes out here.
+    /// Returns whether this is the last stage.
     pub fn is_last(&self) -> bool {
         self.successor.is_none()
     }
 }
 
 impl MeshBuilder {
-    /// Arranges the devices by these axes, innermost last, or in one of the [usual ways](super::Parallelism). Fails
-    /// where there is no device, where one is there twice, and where the sizes do not fit the number of devices.
+    /// Arranges the devices by axes, innermost last, or by a [`Parallelism`](super::Parallelism). Fails if there is no
+    /// device, if one is there twice, or if the sizes do not fit the number of devices.
     pub fn axes(self, shape: impl Into<Shape>) -> Result<Mesh, LayoutError> {
         let members = self.members;
         if members.is_empty() {
@@ -107,75 +107,80 @@ impl MeshBuilder {
         let mut seen = HashMap::new();
         for (second, member) in members.iter().enumerate() {
             if let Some(first) = seen.insert((&member.machine, &member.id), second) {
-                return Err(LayoutError::SameDevice { device: member.to_string(), first, second });
+                return Err(LayoutError::DuplicateDevice { device: member.to_string(), first, second });
             }
         }
         let axes = Axes::new(shape.into(), members.len())?;
         let groups = Groups::of(&axes, members.len());
-        Ok(Mesh { members: members.into(), axes, groups, now: Arc::default(), term: Term::new(0) })
+        Ok(Mesh {
+            members: members.into(),
+            axes,
+            groups,
+            current_generation: Arc::default(),
+            generation: Generation::new(0),
+        })
     }
 }
 
 impl Mesh {
-    /// These devices, in the order of their ranks, to be arranged by [`MeshBuilder::axes`].
-    // A mesh without axes is none yet.
+    /// Takes the devices in the order of their ranks, to be arranged by [`MeshBuilder::axes`].
+    // A mesh needs axes, which the builder takes.
     #[allow(clippy::new_ret_no_self)]
     pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> MeshBuilder {
         MeshBuilder { members: members.into_iter().map(Into::into).collect() }
     }
 
-    /// Arranges the same devices anew: all is then as in a fresh mesh of that shape, custom groups are gone, and
-    /// group handles from before fail, and so do their [communicators](Mesh::connect). Where the shape does not fit,
-    /// nothing changes.
+    /// Arranges the same devices by another shape, as in a new mesh: custom groups are gone, and older rank sets and
+    /// their [communicators](Mesh::connect) fail. If the shape does not fit, nothing changes.
     ///
-    /// Every rank reshapes its mesh. Whoever waits in a group for one that has done so gets an error at once.
+    /// Every rank reshapes its mesh. Ranks that wait in a group for one that has reshaped get an error at once.
     pub fn reshape(&mut self, shape: impl Into<Shape>) -> Result<(), LayoutError> {
         let axes = Axes::new(shape.into(), self.world_size())?;
         self.arrange(self.members.clone(), axes);
         Ok(())
     }
 
-    /// Gives the mesh another arrangement, which fits.
+    /// Replaces the devices and the axes, which fit, and starts the next generation.
     pub(super) fn arrange(&mut self, members: Arc<[Member]>, axes: Axes) {
         self.groups = Groups::of(&axes, members.len());
         (self.members, self.axes) = (members, axes);
-        let now = self.now.fetch_add(1, Ordering::AcqRel) + 1;
-        std::mem::replace(&mut self.term, Term::new(now)).end();
+        let now = self.current_generation.fetch_add(1, Ordering::AcqRel) + 1;
+        std::mem::replace(&mut self.generation, Generation::new(now)).end();
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.members.len()
     }
 
-    /// The devices, in the order of their ranks.
+    /// Returns the devices, in the order of their ranks.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// A rank's device.
+    /// Returns a rank's device.
     pub fn member(&self, rank: usize) -> Result<&Member, LayoutError> {
         self.members.get(rank).ok_or(LayoutError::UnknownRank { rank, world: self.world_size() })
     }
 
-    /// The axes, outermost first.
+    /// Returns the axes, outermost first.
     pub fn axes(&self) -> &[Axis] {
         self.axes.as_slice()
     }
 
-    /// A rank's coordinates, in the order of [`axes`](Mesh::axes).
+    /// Returns a rank's coordinates, in the order of [`axes`](Mesh::axes).
     pub fn coordinates(&self, rank: usize) -> Result<Vec<usize>, LayoutError> {
         self.member(rank)?;
         Ok((0..self.axes().len()).map(|axis| self.axes.coordinate(rank, axis)).collect())
     }
 
-    /// A rank's coordinate along one axis.
+    /// Returns a rank's coordinate along an axis.
     pub fn coordinate(&self, rank: usize, axis: &str) -> Result<usize, LayoutError> {
         self.member(rank)?;
         Ok(self.axes.coordinate(rank, self.axes.index(axis)?))
     }
 
-    /// The rank at these coordinates, given in the order of [`axes`](Mesh::axes).
+    /// Returns the rank at these coordinates, in the order of [`axes`](Mesh::axes).
     pub fn rank_at(&self, coordinates: &[usize]) -> Result<usize, LayoutError> {
         self.axes.rank(coordinates).ok_or_else(|| LayoutError::UnknownCoordinates {
             coordinates: coordinates.to_vec(),
@@ -198,15 +203,15 @@ impl Mesh {
         })
     }
 
-    /// A rank's place in its pipeline. Fails where the mesh has no axis `pp`.
+    /// Returns a rank's stage in its pipeline. Fails if the mesh has no axis `pp`.
     pub fn stage(&self, rank: usize) -> Result<Stage, LayoutError> {
         let Neighbours { previous, next, .. } = self.neighbours(rank, "pp")?;
         let stages = self.axes()[self.axes.index("pp")?].size;
         Ok(Stage { index: self.coordinate(rank, "pp")?, stages, predecessor: previous, successor: next })
     }
 
-    /// The group with this name.
-    pub fn group(&self, name: &str) -> Result<Group, LayoutError> {
+    /// Returns the group with this name.
+    pub fn group(&self, name: &str) -> Result<RankSet, LayoutError> {
         match self.groups.by_name.get(name) {
             Some(&index) => Ok(self.handle(&self.groups.list[index])),
             None => Err(LayoutError::UnknownGroup {
@@ -216,42 +221,43 @@ impl Mesh {
         }
     }
 
-    /// The group of this axis that a rank is in.
-    pub fn group_of(&self, rank: usize, axis: &str) -> Result<Group, LayoutError> {
+    /// Returns a rank's group along an axis.
+    pub fn group_of(&self, rank: usize, axis: &str) -> Result<RankSet, LayoutError> {
         let at = self.coordinate(rank, axis)?;
         let axis = self.axes.index(axis)?;
         let first = rank - at * self.axes.stride(axis);
         Ok(self.handle(&self.groups.list[self.groups.of_axes[axis][&first]]))
     }
 
-    /// All groups: `world`, those of the axes, outermost axis first, and the custom ones in the order they were made.
-    pub fn groups(&self) -> impl ExactSizeIterator<Item = Group> + '_ {
-        self.groups.list.iter().map(|facts| self.handle(facts))
+    /// Returns all groups: `world`, those of the axes, outermost first, and the custom ones in the order of their
+    /// creation.
+    pub fn groups(&self) -> impl ExactSizeIterator<Item = RankSet> + '_ {
+        self.groups.list.iter().map(|info| self.handle(info))
     }
 
-    /// The groups of one axis, in the order of their first ranks.
-    pub fn groups_of_axis(&self, axis: &str) -> Result<Vec<Group>, LayoutError> {
+    /// Returns the groups of an axis, in the order of their first ranks.
+    pub fn groups_of_axis(&self, axis: &str) -> Result<Vec<RankSet>, LayoutError> {
         let groups = &self.groups.of_axes[self.axes.index(axis)?];
         Ok(groups.values().map(|&index| self.handle(&self.groups.list[index])).collect())
     }
 
-    /// Makes a group of one's own. Its group ranks are in the order of these ranks. Fails where the name is taken, an
-    /// axis's or blank, and where the ranks are none, not of this mesh, or there twice.
+    /// Adds a custom group. Its group ranks are in the order of `ranks`. Fails if the name is taken, an axis's or
+    /// invalid, or if there are no ranks, unknown ones, or one twice.
     pub fn add_group(
         &mut self,
         name: impl Into<String>,
         ranks: impl IntoIterator<Item = usize>,
-    ) -> Result<Group, LayoutError> {
+    ) -> Result<RankSet, LayoutError> {
         let (name, ranks) = (name.into(), ranks.into_iter().collect::<Vec<_>>());
         let world = self.world_size();
         if name == WORLD {
-            return Err(LayoutError::World);
+            return Err(LayoutError::ReservedName);
         }
         if name.is_empty() || name.contains(char::is_whitespace) {
-            return Err(LayoutError::GroupName { name });
+            return Err(LayoutError::InvalidGroupName { name });
         }
         if self.axes.index(&name).is_ok() {
-            return Err(LayoutError::GroupIsAxis { name });
+            return Err(LayoutError::GroupNamedAsAxis { name });
         }
         if let Some(&taken) = self.groups.by_name.get(&name) {
             return Err(LayoutError::DuplicateGroup { name, ranks: self.groups.list[taken].ranks.clone() });
@@ -263,7 +269,7 @@ impl Mesh {
         for &rank in &ranks {
             match seen.get_mut(rank) {
                 None => return Err(LayoutError::GroupOutOfRange { name, rank, world }),
-                Some(true) => return Err(LayoutError::RankTwice { name, rank }),
+                Some(true) => return Err(LayoutError::DuplicateRank { name, rank }),
                 Some(seen) => *seen = true,
             }
         }
@@ -271,13 +277,13 @@ impl Mesh {
         Ok(self.handle(&self.groups.list[index]))
     }
 
-    /// What all devices have together.
-    pub fn totals(&self) -> Totals {
-        Totals::of(&*self.members)
+    /// Returns the sums over all devices.
+    pub fn totals(&self) -> ResourceTotals {
+        ResourceTotals::of(&*self.members)
     }
 
-    /// The mesh in numbers.
-    pub fn statistics(&self) -> Statistics {
+    /// Returns statistics of the mesh.
+    pub fn statistics(&self) -> MeshStatistics {
         let mut kinds = BTreeMap::new();
         for member in &*self.members {
             *kinds.entry(member.kind).or_insert(0) += 1;
@@ -290,26 +296,25 @@ impl Mesh {
         let axes: Vec<_> = axes.collect();
         let groups = self.groups.list.len();
         let custom_groups = groups - 1 - axes.iter().map(|axis| axis.groups).sum::<usize>();
-        let reshapes = self.now.load(Ordering::Acquire);
-        Statistics { totals: self.totals(), kinds, axes, groups, custom_groups, reshapes }
+        let reshapes = self.current_generation.load(Ordering::Acquire);
+        MeshStatistics { totals: self.totals(), kinds, axes, groups, custom_groups, reshapes }
     }
 
-    fn handle(&self, facts: &Arc<Facts>) -> Group {
-        Group {
-            facts: facts.clone(),
+    fn handle(&self, info: &Arc<GroupInfo>) -> RankSet {
+        RankSet {
+            info: info.clone(),
             members: self.members.clone(),
-            term: self.term.clone(),
-            now: self.now.clone(),
+            generation: self.generation.clone(),
+            current_generation: self.current_generation.clone(),
         }
     }
 }
 
-/// Every group of an arrangement.
 #[derive(Debug)]
 struct Groups {
-    list: Vec<Arc<Facts>>,
+    list: Vec<Arc<GroupInfo>>,
     by_name: HashMap<String, usize>,
-    /// For each axis, where its groups are in the list, by their first rank.
+    /// For each axis, the indices of its groups in the list, by their first rank.
     of_axes: Vec<BTreeMap<usize, usize>>,
 }
 
@@ -331,7 +336,7 @@ impl Groups {
     fn add(&mut self, name: String, axis: Option<String>, ranks: Vec<usize>) -> usize {
         let index = self.list.len();
         self.by_name.insert(name.clone(), index);
-        self.list.push(Arc::new(Facts { name, axis, ranks }));
+        self.list.push(Arc::new(GroupInfo { name, axis, ranks }));
         index
     }
 }

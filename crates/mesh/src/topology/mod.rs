@@ -1,12 +1,11 @@
-//! How devices are arranged: named axes, a rank for each device, and the groups that follow from them.
+//! Meshes: devices arranged by named axes, with a rank each, and groups of ranks.
 //!
-//! A [`Mesh`] has one rank a device, from 0. Its axes (`dp`, `pp`, `tp`, or any names) give every rank a coordinate
-//! each; the last axis is innermost, so its coordinate changes from one rank to the next.
+//! A [`Mesh`] has one rank per device, from 0. Each axis (`dp`, `pp`, `tp`, or any name) gives every rank a coordinate;
+//! the last axis is innermost, so its coordinate changes from one rank to the next.
 //!
 //! # Groups and their names
-//! The groups of an axis are the sets of ranks that differ in that axis's coordinate only. So the groups of each axis
-//! partition the ranks, and every rank is in exactly one group of every axis, whatever the sizes: an axis of size 1
-//! has a group of one for each rank.
+//! The groups of an axis are the sets of ranks that differ only in that axis's coordinate. So the groups of an axis
+//! partition the ranks, and every rank is in exactly one group of every axis: on an axis of size 1, in a group of one.
 //!
 //! | group | name | example |
 //! | --- | --- | --- |
@@ -15,8 +14,8 @@
 //! | of the only axis of a mesh | the axis and `_0` | `tp_0` |
 //! | of one's own | as it was called | `odd` |
 //!
-//! A name depends on the axes and coordinates, never on sizes: with axes `dp`, `pp` and `tp`, `tp_dp0_pp0` is there
-//! even where `dp` has size 1. [`Mesh::groups`] lists them all, [`Mesh::group_of`] finds a rank's by axis.
+//! A name depends on axes and coordinates, never on sizes: with axes `dp`, `pp` and `tp`, the group `tp_dp0_pp0` exists
+//! even if `dp` has size 1. [`Mesh::groups`] lists all groups, [`Mesh::group_of`] finds a rank's group by axis.
 //!
 //! ```
 //! use evener_device::DeviceKind;
@@ -34,9 +33,9 @@
 mod axes;
 mod connect;
 mod error;
-mod group;
 mod member;
 mod mesh;
+mod rank_set;
 mod statistics;
 #[cfg(test)]
 mod test;
@@ -44,8 +43,8 @@ mod test;
 pub use self::{
     axes::{Axis, Parallelism, Shape},
     error::LayoutError,
-    group::Group,
     member::Member,
     mesh::{Mesh, MeshBuilder, Neighbours, Stage},
-    statistics::{AxisStatistics, Statistics, Totals},
+    rank_set::RankSet,
+    statistics::{AxisStatistics, MeshStatistics, ResourceTotals},
 };

@@ -1,4 +1,4 @@
-//! What a mesh, or a group of it, is in numbers.
+//! Statistics of a mesh, and sums over its devices.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,29 +7,29 @@ use serde::Serialize;
 
 use super::member::Member;
 
-/// What devices have together. What is not known of one is left out, never made up, and counted.
+/// Sums over devices. Devices with an unknown value are left out and counted.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Totals {
-    /// How many devices there are.
+pub struct ResourceTotals {
+    /// Number of devices.
     pub devices: usize,
-    /// Their memory, in bytes; what partitions of one device share counts once.
+    /// Their memory in bytes; memory that partitions share counts once.
     pub memory_bytes: u64,
-    /// Devices whose memory is not known.
+    /// Devices with unknown memory.
     pub memory_unknown: usize,
     /// Their compute units.
     pub compute_units: u64,
-    /// Devices whose compute units are not known.
+    /// Devices with unknown compute units.
     pub compute_units_unknown: usize,
-    /// Their measured rates, in work a second.
+    /// Their measured rates, in work per second.
     pub rate_per_s: f64,
     /// Devices that were not measured.
     pub rate_unknown: usize,
 }
 
-impl Totals {
+impl ResourceTotals {
     pub(super) fn of<'a>(members: impl IntoIterator<Item = &'a Member>) -> Self {
         let mut seen = HashSet::new();
-        members.into_iter().fold(Totals::default(), |all, member| Totals {
+        members.into_iter().fold(ResourceTotals::default(), |all, member| ResourceTotals {
             devices: all.devices + 1,
             memory_bytes: match member.memory_bytes {
                 Some(bytes) if seen.insert(member.memory_key()) => all.memory_bytes.saturating_add(bytes),
@@ -44,30 +44,30 @@ impl Totals {
     }
 }
 
-/// A mesh in numbers.
+/// Statistics of a mesh.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Statistics {
-    /// What all devices have together.
-    pub totals: Totals,
-    /// How many devices there are of each kind.
+pub struct MeshStatistics {
+    /// The sums over all devices.
+    pub totals: ResourceTotals,
+    /// Number of devices of each kind.
     pub kinds: BTreeMap<DeviceKind, usize>,
     /// The axes, outermost first.
     pub axes: Vec<AxisStatistics>,
-    /// How many groups there are: `world`, those of the axes and the custom ones.
+    /// Number of groups: `world`, those of the axes and the custom ones.
     pub groups: usize,
-    /// How many of them are custom.
+    /// Number of custom groups.
     pub custom_groups: usize,
-    /// How often the mesh was reshaped.
+    /// Number of reshapes.
     pub reshapes: u64,
 }
 
-/// An axis in numbers.
+/// Statistics of an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AxisStatistics {
     /// Its name.
     pub name: String,
-    /// How many ranks each of its groups has.
+    /// Number of ranks of each of its groups.
     pub size: usize,
-    /// How many groups it has.
+    /// Number of its groups.
     pub groups: usize,
 }

@@ -24,7 +24,7 @@ fn names(mesh: &Mesh) -> Vec<String> {
     mesh.groups().map(|group| group.name().to_owned()).collect()
 }
 
-/// All that can be asked of a mesh, and the answers.
+/// Returns the results of all queries of a mesh.
 fn answers(mesh: &Mesh) -> String {
     let mut text = format!("{:?} {:?}", mesh.axes(), mesh.members());
     for group in mesh.groups() {
@@ -48,7 +48,7 @@ fn answers(mesh: &Mesh) -> String {
     text + &format!("\n{statistics:?}")
 }
 
-/// The laws of every layout: who is where, who is together, and what it is called.
+/// Checks the laws of every layout: coordinates, groups and names.
 fn check_laws(mesh: &Mesh) {
     let world = mesh.world_size();
     let axes = mesh.axes().to_vec();
@@ -170,10 +170,7 @@ fn a_layout_that_does_not_fit_is_refused() {
     assert!(refused(vec![]).contains("`dp` of size 8"));
     assert!(refused(vec![("dp", usize::MAX), ("tp", 2)]).contains("would be missing"));
     for name in ["", "TP", "tp_0", "t0", "-tp", "world", "t p"] {
-        assert!(
-            refused(vec![(name, 8)]).starts_with(&format!("an axis cannot be called `{name}`")),
-            "{name}"
-        );
+        assert!(refused(vec![(name, 8)]).starts_with(&format!("invalid axis name `{name}`")), "{name}");
     }
     let degree = Mesh::new(members(8)).axes(Parallelism::TensorParallel { degree: 4 }).unwrap_err();
     assert!(degree.to_string().contains("ranks 4 to 7 would be left over"), "{degree}");
@@ -184,7 +181,7 @@ fn a_layout_that_does_not_fit_is_refused() {
 fn a_device_is_one_rank_unless_machines_differ() {
     let twice = [Member::new("cuda:0", DeviceKind::Discrete), Member::new("cuda:0", DeviceKind::Discrete)];
     let refused = Mesh::new(&twice).axes(Parallelism::DataParallel).unwrap_err();
-    assert_eq!(refused, LayoutError::SameDevice { device: "cuda:0".into(), first: 0, second: 1 });
+    assert_eq!(refused, LayoutError::DuplicateDevice { device: "cuda:0".into(), first: 0, second: 1 });
     let [first, second] = twice;
     let apart = [first.on_machine("a"), second.on_machine("b")];
     assert_eq!(Mesh::new(apart).axes(Parallelism::DataParallel).unwrap().world_size(), 2);
@@ -212,8 +209,8 @@ fn custom_groups_keep_their_order_and_are_checked() {
         assert_eq!(mesh.groups().len(), before);
         error
     };
-    assert_eq!(refused("world", &[0]), LayoutError::World);
-    assert_eq!(refused("tp", &[0]), LayoutError::GroupIsAxis { name: "tp".into() });
+    assert_eq!(refused("world", &[0]), LayoutError::ReservedName);
+    assert_eq!(refused("tp", &[0]), LayoutError::GroupNamedAsAxis { name: "tp".into() });
     assert_eq!(refused("back", &[0]), LayoutError::DuplicateGroup { name: "back".into(), ranks: vec![3, 1] });
     assert_eq!(
         refused("tp_dp0", &[0]),
@@ -224,9 +221,9 @@ fn custom_groups_keep_their_order_and_are_checked() {
         refused("far", &[1, 4]),
         LayoutError::GroupOutOfRange { name: "far".into(), rank: 4, world: 4 }
     );
-    assert_eq!(refused("twice", &[1, 2, 1]), LayoutError::RankTwice { name: "twice".into(), rank: 1 });
-    assert_eq!(refused("a b", &[1]), LayoutError::GroupName { name: "a b".into() });
-    assert_eq!(refused("", &[1]), LayoutError::GroupName { name: "".into() });
+    assert_eq!(refused("twice", &[1, 2, 1]), LayoutError::DuplicateRank { name: "twice".into(), rank: 1 });
+    assert_eq!(refused("a b", &[1]), LayoutError::InvalidGroupName { name: "a b".into() });
+    assert_eq!(refused("", &[1]), LayoutError::InvalidGroupName { name: "".into() });
 }
 
 #[test]
@@ -254,10 +251,10 @@ fn a_reshape_that_does_not_fit_changes_nothing() {
 fn a_handle_from_before_a_reshape_fails_even_where_the_shape_is_the_same() {
     let mut mesh = mesh(&[("dp", 2), ("tp", 2)]);
     let custom = mesh.add_group("mine", [0]).unwrap();
-    let old: Vec<Group> = mesh.groups().chain([custom]).collect();
+    let old: Vec<RankSet> = mesh.groups().chain([custom]).collect();
     mesh.reshape([("dp", 2), ("tp", 2)]).unwrap();
     for group in &old {
-        let stale = LayoutError::Stale { group: group.name().into(), made: 0, now: 1 };
+        let stale = LayoutError::Stale { group: group.name().into(), generation: 0, current: 1 };
         assert_eq!(group.check(), Err(stale.clone()));
         assert_eq!(group.ranks(), Err(stale.clone()));
         assert_eq!(group.axis(), Err(stale.clone()));
@@ -268,7 +265,7 @@ fn a_handle_from_before_a_reshape_fails_even_where_the_shape_is_the_same() {
         assert_eq!(group.totals(), Err(stale.clone()));
         assert_eq!(group.members().err(), Some(stale));
     }
-    assert!(mesh.group("mine").is_err(), "a custom group does not outlive its arrangement");
+    assert!(mesh.group("mine").is_err(), "a custom group does not outlive its generation");
     assert_eq!(mesh.statistics().reshapes, 1);
 }
 
@@ -280,7 +277,7 @@ fn totals_leave_out_what_is_not_known_and_say_so() {
         Member::new("c", DeviceKind::Discrete).with_rate(0.5),
     ];
     let mesh = Mesh::new(devices).axes(Parallelism::DataParallel).unwrap();
-    let expected = Totals {
+    let expected = ResourceTotals {
         devices: 3,
         memory_bytes: 8,
         memory_unknown: 1,
@@ -362,13 +359,13 @@ proptest! {
         let next = another(&axes, rotate);
         let mut mesh = Mesh::new(members(world)).axes(axes).unwrap();
         mesh.add_group("mine", [world - 1]).unwrap();
-        let old: Vec<Group> = mesh.groups().collect();
+        let old: Vec<RankSet> = mesh.groups().collect();
         mesh.reshape(next.clone()).unwrap();
         check_laws(&mesh);
         let fresh = Mesh::new(members(world)).axes(next).unwrap();
         prop_assert_eq!(answers(&mesh), answers(&fresh));
         for group in old {
-            let stale = matches!(group.ranks(), Err(LayoutError::Stale { made: 0, now: 1, .. }));
+            let stale = matches!(group.ranks(), Err(LayoutError::Stale { generation: 0, current: 1, .. }));
             prop_assert!(stale, "{}", group.name());
         }
     }

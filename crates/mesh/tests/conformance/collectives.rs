@@ -1,6 +1,6 @@
 //! Every collective, of every type, by every operation, in groups of every size, against the reference.
 
-use evener_mesh::comm::{Element, Group, Operation};
+use evener_mesh::comm::{Communicator, Element, ReduceOp};
 use half::{bf16, f16};
 
 use crate::{
@@ -32,31 +32,31 @@ pub fn long(rank: &Rank, size: usize) {
         every_type(&group, LONG, &mut seed);
         return;
     }
-    of_type::<f32>(&group, LONG / size, &[Operation::Sum], &mut seed);
-    of_type::<bf16>(&group, LONG / size, &[Operation::Average], &mut seed);
-    of_type::<u8>(&group, LONG, &[Operation::Max], &mut seed);
-    all_reduce::<f32>(&group, LONG, Operation::Sum, &mut seed);
-    all_reduce::<i64>(&group, LONG, Operation::Average, &mut seed);
+    of_type::<f32>(&group, LONG / size, &[ReduceOp::Sum], &mut seed);
+    of_type::<bf16>(&group, LONG / size, &[ReduceOp::Average], &mut seed);
+    of_type::<u8>(&group, LONG, &[ReduceOp::Max], &mut seed);
+    all_reduce::<f32>(&group, LONG, ReduceOp::Sum, &mut seed);
+    all_reduce::<i64>(&group, LONG, ReduceOp::Average, &mut seed);
     if size == 2 {
-        all_reduce::<u8>(&group, LONGER_THAN_CACHES, Operation::Sum, &mut seed);
-        reduce::<u8>(&group, LONGER_THAN_CACHES, Operation::Sum, &mut seed);
+        all_reduce::<u8>(&group, LONGER_THAN_CACHES, ReduceOp::Sum, &mut seed);
+        reduce::<u8>(&group, LONGER_THAN_CACHES, ReduceOp::Sum, &mut seed);
         broadcast::<u8>(&group, LONGER_THAN_CACHES, &mut seed);
     }
 }
 
-fn every_type(group: &Group, len: usize, seed: &mut u64) {
-    of_type::<f32>(group, len, &Operation::ALL, seed);
-    of_type::<f64>(group, len, &Operation::ALL, seed);
-    of_type::<f16>(group, len, &Operation::ALL, seed);
-    of_type::<bf16>(group, len, &Operation::ALL, seed);
-    of_type::<i32>(group, len, &Operation::ALL, seed);
-    of_type::<i64>(group, len, &Operation::ALL, seed);
-    of_type::<u8>(group, len, &Operation::ALL, seed);
-    of_type::<u32>(group, len, &Operation::ALL, seed);
-    of_type::<u64>(group, len, &Operation::ALL, seed);
+fn every_type(group: &Communicator, len: usize, seed: &mut u64) {
+    of_type::<f32>(group, len, &ReduceOp::ALL, seed);
+    of_type::<f64>(group, len, &ReduceOp::ALL, seed);
+    of_type::<f16>(group, len, &ReduceOp::ALL, seed);
+    of_type::<bf16>(group, len, &ReduceOp::ALL, seed);
+    of_type::<i32>(group, len, &ReduceOp::ALL, seed);
+    of_type::<i64>(group, len, &ReduceOp::ALL, seed);
+    of_type::<u8>(group, len, &ReduceOp::ALL, seed);
+    of_type::<u32>(group, len, &ReduceOp::ALL, seed);
+    of_type::<u64>(group, len, &ReduceOp::ALL, seed);
 }
 
-fn of_type<T: Sample>(group: &Group, len: usize, operations: &[Operation], seed: &mut u64) {
+fn of_type<T: Sample>(group: &Communicator, len: usize, operations: &[ReduceOp], seed: &mut u64) {
     for operation in operations {
         all_reduce::<T>(group, len, *operation, seed);
         reduce::<T>(group, len, *operation, seed);
@@ -72,16 +72,16 @@ fn of_type<T: Sample>(group: &Group, len: usize, operations: &[Operation], seed:
 }
 
 /// What each rank gives in the next round, and this rank's number.
-fn round<T: Sample>(group: &Group, len: usize, seed: &mut u64) -> (Vec<Vec<T>>, usize) {
+fn round<T: Sample>(group: &Communicator, len: usize, seed: &mut u64) -> (Vec<Vec<T>>, usize) {
     *seed += 1;
     ((0..group.size()).map(|rank| given(*seed, rank, len)).collect(), group.rank().unwrap())
 }
 
-fn name<T: Element>(collective: &str, group: &Group, len: usize) -> String {
+fn name<T: Element>(collective: &str, group: &Communicator, len: usize) -> String {
     format!("{collective} of {len} {} in {}", T::TYPE, group.size())
 }
 
-pub fn all_reduce<T: Sample>(group: &Group, len: usize, operation: Operation, seed: &mut u64) {
+pub fn all_reduce<T: Sample>(group: &Communicator, len: usize, operation: ReduceOp, seed: &mut u64) {
     let (inputs, me) = round::<T>(group, len, seed);
     let mut data = inputs[me].clone();
     group.all_reduce(&mut data, operation).unwrap();
@@ -92,7 +92,7 @@ pub fn all_reduce<T: Sample>(group: &Group, len: usize, operation: Operation, se
     );
 }
 
-fn reduce<T: Sample>(group: &Group, len: usize, operation: Operation, seed: &mut u64) {
+fn reduce<T: Sample>(group: &Communicator, len: usize, operation: ReduceOp, seed: &mut u64) {
     let (inputs, me) = round::<T>(group, len, seed);
     let root = next(&mut seed.clone()) as usize % group.size();
     let mut data = inputs[me].clone();
@@ -101,7 +101,7 @@ fn reduce<T: Sample>(group: &Group, len: usize, operation: Operation, seed: &mut
     assert_same(&name::<T>(&format!("reduce by {operation}"), group, len), &data, &expected);
 }
 
-fn reduce_scatter<T: Sample>(group: &Group, len: usize, operation: Operation, seed: &mut u64) {
+fn reduce_scatter<T: Sample>(group: &Communicator, len: usize, operation: ReduceOp, seed: &mut u64) {
     let (inputs, me) = round::<T>(group, len * group.size(), seed);
     let mut output = vec![T::default(); len];
     group.reduce_scatter(&inputs[me], &mut output, operation).unwrap();
@@ -113,7 +113,7 @@ fn reduce_scatter<T: Sample>(group: &Group, len: usize, operation: Operation, se
     );
 }
 
-pub fn broadcast<T: Sample>(group: &Group, len: usize, seed: &mut u64) {
+pub fn broadcast<T: Sample>(group: &Communicator, len: usize, seed: &mut u64) {
     let (inputs, me) = round::<T>(group, len, seed);
     for root in 0..group.size() {
         let mut data = inputs[me].clone();
@@ -122,14 +122,14 @@ pub fn broadcast<T: Sample>(group: &Group, len: usize, seed: &mut u64) {
     }
 }
 
-pub fn all_gather<T: Sample>(group: &Group, len: usize, seed: &mut u64) {
+pub fn all_gather<T: Sample>(group: &Communicator, len: usize, seed: &mut u64) {
     let (inputs, me) = round::<T>(group, len, seed);
     let mut output = vec![T::default(); len * group.size()];
     group.all_gather(&inputs[me], &mut output).unwrap();
     assert_same(&name::<T>("all_gather", group, len), &output, &inputs.concat());
 }
 
-fn gather<T: Sample>(group: &Group, len: usize, seed: &mut u64) {
+fn gather<T: Sample>(group: &Communicator, len: usize, seed: &mut u64) {
     let (inputs, me) = round::<T>(group, len, seed);
     let root = next(&mut seed.clone()) as usize % group.size();
     let mut output = vec![T::default(); if me == root { len * group.size() } else { 0 }];
@@ -138,7 +138,7 @@ fn gather<T: Sample>(group: &Group, len: usize, seed: &mut u64) {
     assert_same(&name::<T>("gather", group, len), &output, &expected);
 }
 
-fn scatter<T: Sample>(group: &Group, len: usize, seed: &mut u64) {
+fn scatter<T: Sample>(group: &Communicator, len: usize, seed: &mut u64) {
     let (inputs, me) = round::<T>(group, len * group.size(), seed);
     let root = next(&mut seed.clone()) as usize % group.size();
     let mut output = vec![T::default(); len];
@@ -147,7 +147,7 @@ fn scatter<T: Sample>(group: &Group, len: usize, seed: &mut u64) {
     assert_same(&name::<T>("scatter", group, len), &output, &inputs[root][me * len..][..len]);
 }
 
-pub fn all_to_all<T: Sample>(group: &Group, len: usize, seed: &mut u64) {
+pub fn all_to_all<T: Sample>(group: &Communicator, len: usize, seed: &mut u64) {
     let (inputs, me) = round::<T>(group, len * group.size(), seed);
     let mut output = vec![T::default(); len * group.size()];
     group.all_to_all(&inputs[me], &mut output).unwrap();
@@ -156,7 +156,7 @@ pub fn all_to_all<T: Sample>(group: &Group, len: usize, seed: &mut u64) {
 }
 
 /// Each sends to the next, and the last to the first: every second rank receives before it sends.
-pub fn send_and_recv<T: Sample>(group: &Group, len: usize, seed: &mut u64) {
+pub fn send_and_recv<T: Sample>(group: &Communicator, len: usize, seed: &mut u64) {
     let (inputs, me) = round::<T>(group, len, seed);
     let size = group.size();
     if size == 1 {

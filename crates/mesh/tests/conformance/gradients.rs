@@ -1,6 +1,6 @@
 //! What the weighted all-reduce is for: the gradient of a batch that is spread unevenly.
 
-use evener_mesh::comm::{Group, Members};
+use evener_mesh::comm::{Communicator, GroupSpec};
 
 use crate::{Rank, reference::next};
 
@@ -24,17 +24,18 @@ fn gradient(weights: &[f64], examples: &[(Vec<f64>, f64)]) -> Vec<f64> {
 pub fn uneven_batches_train_as_one(rank: &Rank) {
     for batches in [vec![25, 10], vec![25, 0, 10]] {
         let members: Vec<_> = (0..batches.len()).collect();
-        if batches.len() > rank.comm.size() {
+        if batches.len() > rank.world.size() {
             continue;
         }
-        let group = rank.comm.group(Members::new(format!("batches{}", batches.len()), members)).unwrap();
+        let group =
+            rank.world.new_group(GroupSpec::new(format!("batches{}", batches.len()), members)).unwrap();
         if let Some(me) = group.rank() {
             train(&group, me, &batches);
         }
     }
 }
 
-fn train(group: &Group, me: usize, batches: &[usize]) {
+fn train(group: &Communicator, me: usize, batches: &[usize]) {
     let mut noise = 5u64;
     let mut unit = || (next(&mut noise) >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
     let mut together = vec![0.1; FEATURES];
@@ -48,7 +49,7 @@ fn train(group: &Group, me: usize, batches: &[usize]) {
             })
             .collect();
         let start: usize = batches[..me].iter().sum();
-        // Of no examples there is no mean: whatever it is, its weight is 0.
+        // Without examples there is no mean: the weight of the rank is 0.
         let mut mine = gradient(&together, &examples[start..start + batches[me]]);
         if batches[me] == 0 {
             mine.fill(f64::NAN);

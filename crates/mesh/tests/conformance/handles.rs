@@ -1,4 +1,4 @@
-//! Handles: calls that were started can be awaited, and on device buffers they follow a stream.
+//! Started calls can be awaited, and on device buffers they follow a stream.
 
 use std::{
     future::Future,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use evener_device::{Device, Kernel};
-use evener_mesh::comm::{CommError, Members, Operation, Request};
+use evener_mesh::comm::{Collective, CommError, GroupSpec, ReduceOp};
 
 use crate::Rank;
 
@@ -23,8 +23,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The smallest of runtimes. It sleeps until it is woken, so a waker that is not called is a test that does not end in
-/// time.
+/// A minimal runtime. It parks until woken, so a waker that is not called makes the test time out.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
@@ -37,29 +36,29 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn all(rank: &Rank) -> Vec<usize> {
-    (0..rank.comm.size()).collect()
+    (0..rank.world.size()).collect()
 }
 
 pub fn started_calls_can_be_awaited(rank: &Rank) {
-    let group = rank.comm.group(Members::new("awaited", all(rank))).unwrap();
+    let group = rank.world.new_group(GroupSpec::new("awaited", all(rank))).unwrap();
     let (me, size) = (group.rank().unwrap(), group.size());
     let start = std::time::Instant::now();
     block_on(async {
         for round in 0..50usize {
-            // Now and then a rank is late, so that the others do not find the result there.
+            // Sometimes a rank is late, so that the others have to wait for the result.
             if round % 7 == me {
                 thread::sleep(Duration::from_millis(2));
             }
-            let sum = group.start_all_reduce(vec![(me + round) as u64; 10], Operation::Sum);
-            let both = group.start(Request::AllGather, vec![me as u32], vec![0; size]);
+            let sum = group.start_all_reduce(vec![(me + round) as u64; 10], ReduceOp::Sum);
+            let both = group.start(Collective::AllGather, vec![me as u32], vec![0; size]);
             let expected = (size * round + size * (size - 1) / 2) as u64;
             assert_eq!(sum.await.unwrap(), vec![expected; 10]);
             assert_eq!(both.await.unwrap().1, (0..size as u32).collect::<Vec<_>>());
         }
-        // An error is awaited as well.
+        // An error can be awaited too.
         assert!(matches!(
-            group.start(Request::Broadcast(size), vec![], vec![1u8]).await,
-            Err(CommError::Argument { .. })
+            group.start(Collective::Broadcast(size), vec![], vec![1u8]).await,
+            Err(CommError::InvalidArgument { .. })
         ));
     });
     assert!(start.elapsed() < Duration::from_secs(55), "a waker was not called");
@@ -68,24 +67,25 @@ pub fn started_calls_can_be_awaited(rank: &Rank) {
 pub fn a_group_with_a_device_outlives_its_other_handles(rank: &Rank) {
     let device = Device::cpu();
     let group = {
-        let group = rank.comm.group(Members::new("owned", all(rank))).unwrap();
+        let group = rank.world.new_group(GroupSpec::new("owned", all(rank))).unwrap();
         group.with_device(&device).unwrap()
     };
     // Nothing is borrowed: it can go to another thread.
-    let size = rank.comm.size();
+    let size = rank.world.size();
     let sums = thread::spawn(move || {
         let (mut stream, buffer) = (device.stream().unwrap(), device.buffer_from(&[1u32; 10]).unwrap());
-        group.all_reduce(&mut stream, &buffer, Operation::Sum).unwrap();
+        group.all_reduce(&mut stream, &buffer, ReduceOp::Sum).unwrap();
         stream.download(&buffer).unwrap().wait().unwrap()
     });
     assert_eq!(sums.join().unwrap(), [size as u32; 10]);
 }
 
-/// What was queued before a started call comes first, also where it is slow; and started calls come one after another.
+/// Work queued before a started call runs first, even if it is slow; and started calls run in order.
 pub fn started_calls_on_buffers_follow_their_stream(rank: &Rank) {
     let device = Device::cpu();
-    let group = rank.comm.group(Members::new("streams", all(rank))).unwrap().with_device(&device).unwrap();
-    let (me, size) = (group.group().rank().unwrap() as u32, group.group().size());
+    let group =
+        rank.world.new_group(GroupSpec::new("streams", all(rank))).unwrap().with_device(&device).unwrap();
+    let (me, size) = (group.communicator().rank().unwrap() as u32, group.communicator().size());
     let kernel = Kernel::new("slow").writes::<u32>().rust(|launch| {
         thread::sleep(Duration::from_millis(20));
         launch.write::<u32>(0).map(|numbers| numbers.iter_mut().for_each(|it| *it += 1))
@@ -96,25 +96,29 @@ pub fn started_calls_on_buffers_follow_their_stream(rank: &Rank) {
         let (data, gathered) =
             (device.buffer_from(&vec![me; len]).unwrap(), device.buffer(len * size).unwrap());
         stream.launch(&program.bind(&[data.arg()]).unwrap(), 1, &()).unwrap();
-        let sum = group.start(&mut stream, Request::AllReduce(Operation::Sum), None, Some(&data));
-        let copies = group.start(&mut stream, Request::AllGather, Some(&data), Some(&gathered));
+        let sum = group.start(&mut stream, Collective::AllReduce(ReduceOp::Sum), None, Some(&data));
+        let copies = group.start(&mut stream, Collective::AllGather, Some(&data), Some(&gathered));
         copies.wait().unwrap();
         sum.wait().unwrap();
         let expected = (size * (size + 1) / 2) as u32;
         let found = stream.download(&gathered).unwrap().wait().unwrap();
         assert!(found.iter().all(|it| *it == expected), "{len} elements of {me}: {:?}", &found[..1]);
     }
-    // A call that cannot be right is an error of the handle, on every rank.
+    // An invalid call is an error of the handle, on every rank.
     let (one, two) = (device.buffer::<u8>(1).unwrap(), device.buffer::<u8>(size + 1).unwrap());
-    group.start(&mut stream, Request::AllGather, Some(&one), Some(&two)).wait().unwrap_err();
-    group.start(&mut stream, Request::Barrier, None, None::<&evener_device::Buffer<u8>>).wait().unwrap_err();
+    group.start(&mut stream, Collective::AllGather, Some(&one), Some(&two)).wait().unwrap_err();
+    group
+        .start(&mut stream, Collective::Barrier, None, None::<&evener_device::Buffer<u8>>)
+        .wait()
+        .unwrap_err();
 }
 
-/// Compute that is queued in the same stream goes on while the call waits for another rank.
+/// Work that is queued in the same stream later runs while the call waits for another rank.
 pub fn what_is_queued_after_a_started_call_does_not_wait_for_it(rank: &Rank) {
     let device = Device::cpu();
-    let group = rank.comm.group(Members::new("overlap", all(rank))).unwrap().with_device(&device).unwrap();
-    let (me, size) = (group.group().rank().unwrap(), group.group().size());
+    let group =
+        rank.world.new_group(GroupSpec::new("overlap", all(rank))).unwrap().with_device(&device).unwrap();
+    let (me, size) = (group.communicator().rank().unwrap(), group.communicator().size());
     let mut stream = device.stream().unwrap();
     let (data, other) = (device.buffer_from(&[1.0f32; 100]).unwrap(), device.buffer::<f32>(1).unwrap());
     let (computed, has_computed) = mpsc::channel();
@@ -124,11 +128,11 @@ pub fn what_is_queued_after_a_started_call_does_not_wait_for_it(rank: &Rank) {
     });
     let program = device.compile(&kernel).unwrap();
     let start = |stream: &mut evener_device::Stream| {
-        group.start(stream, Request::AllReduce(Operation::Sum), None, Some(&data))
+        group.start(stream, Collective::AllReduce(ReduceOp::Sum), None, Some(&data))
     };
     if me == size - 1 {
-        // The others compute before this one has come at all, and say so on another group.
-        let told = rank.comm.group(Members::new("told", all(rank))).unwrap();
+        // The others compute before this rank makes its call, and report it on another group.
+        let told = rank.world.new_group(GroupSpec::new("told", all(rank))).unwrap();
         told.barrier().unwrap();
         start(&mut stream).wait().unwrap();
     } else {
@@ -136,7 +140,7 @@ pub fn what_is_queued_after_a_started_call_does_not_wait_for_it(rank: &Rank) {
         stream.launch(&program.bind(&[other.arg()]).unwrap(), 1, &()).unwrap();
         stream.wait().unwrap();
         has_computed.recv_timeout(Duration::from_secs(30)).unwrap();
-        let told = rank.comm.group(Members::new("told", all(rank))).unwrap();
+        let told = rank.world.new_group(GroupSpec::new("told", all(rank))).unwrap();
         told.barrier().unwrap();
         pending.wait().unwrap();
     }

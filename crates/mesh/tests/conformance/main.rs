@@ -1,10 +1,10 @@
 //! The conformance suite: what every back end of the collectives must do, run on each.
 //!
 //! Each trial is one behaviour, named `back end::behaviour`. For `local` the ranks are threads. For `mpi` they are
-//! processes: run this same program under `mpirun -n 4`, as `scripts/test` does with Open MPI, with MPICH and with a
-//! library of the standard ABI; without, its trials are listed as ignored. There every behaviour is tried twice, once as
-//! processes of one host meet and once by messages, as between hosts. `EVENER_TEST_FULL` tries long vectors of every type.
-// A behaviour says what is wrong by panicking.
+//! processes: run this program under `mpirun -n 4`, as `scripts/test` does with Open MPI, MPICH and a library with the
+//! standard ABI; otherwise its trials are listed as ignored. Every behaviour runs twice there, in shared memory and by
+//! messages. `EVENER_TEST_FULL` tries long vectors of every type.
+// A behaviour reports errors by panicking.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, unreachable_pub)]
 // Under mpirun the environment is changed between two parts of the suite.
 #![allow(unsafe_code)]
@@ -24,28 +24,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_mesh::comm::{Comm, Group, Members};
+use evener_mesh::comm::{Communicator, GroupSpec, World};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// One rank of a world that runs the suite.
 pub struct Rank {
-    comm: Comm,
+    world: World,
 }
 
 impl Rank {
-    /// A group of the first ranks, where this rank is one of them.
-    fn first(&self, size: usize) -> Option<Group> {
-        let members = Members::new(format!("first{size}"), (0..size).collect::<Vec<_>>());
-        // The last ranks wait for the first, which have the smaller groups to do before.
-        let members = if is_full() { members.timeout(TIMEOUT * 30) } else { members };
-        Some(self.comm.group(members).unwrap()).filter(|group| group.rank().is_some())
+    /// Returns a group of the first ranks, if this rank is one of them.
+    fn first(&self, size: usize) -> Option<Communicator> {
+        let spec = GroupSpec::new(format!("first{size}"), (0..size).collect::<Vec<_>>());
+        // The last ranks wait for the first, which run smaller groups before.
+        let spec = if is_full() { spec.timeout(TIMEOUT * 30) } else { spec };
+        Some(self.world.new_group(spec).unwrap()).filter(|group| group.rank().is_some())
     }
 }
 
-/// Long enough for a machine that is busy with other things.
+/// Long enough for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Whether long vectors are tried of every type, which takes minutes.
+/// Returns whether long vectors are tried of every type, which takes minutes.
 pub fn is_full() -> bool {
     std::env::var_os("EVENER_TEST_FULL").is_some()
 }
@@ -55,9 +55,9 @@ type Behaviour = (&'static str, fn(&Rank));
 /// What every back end must do, in a world of any size.
 const EVERYWHERE: &[Behaviour] = &[
     ("everything_in_groups_of_every_size", |rank| {
-        (1..=rank.comm.size()).for_each(|size| collectives::everything(rank, size));
+        (1..=rank.world.size()).for_each(|size| collectives::everything(rank, size));
     }),
-    ("long_vectors", |rank| (1..=rank.comm.size()).for_each(|size| collectives::long(rank, size))),
+    ("long_vectors", |rank| (1..=rank.world.size()).for_each(|size| collectives::long(rank, size))),
     ("a_thousand_rounds_with_delays", rounds::a_thousand),
     ("two_groups_that_share_ranks_at_once", rounds::two_groups_at_once),
     ("started_calls_run_in_order", rounds::started_calls_run_in_order),
@@ -71,22 +71,25 @@ const EVERYWHERE: &[Behaviour] = &[
         "an_exchange_that_fails_is_named_as_it_was_called",
         agreement::an_exchange_that_fails_is_named_as_it_was_called,
     ),
-    ("a_wrong_argument_fails_everybody", agreement::a_wrong_argument_fails_everybody),
+    ("a_wrong_argument_fails_all_ranks", agreement::a_wrong_argument_fails_all_ranks),
     (
-        "a_mean_without_weight_is_an_error_and_nothing_is_lost",
-        agreement::a_mean_without_weight_is_an_error_and_nothing_is_lost,
+        "a_mean_without_weight_is_an_error_and_keeps_the_data",
+        agreement::a_mean_without_weight_is_an_error_and_keeps_the_data,
     ),
     ("only_members_take_part", agreement::only_members_take_part),
     ("groups_that_cannot_be_are_refused", agreement::groups_that_cannot_be_are_refused),
-    ("derived_groups_inherit_timeout_and_term", agreement::derived_groups_inherit_timeout_and_term),
+    (
+        "derived_groups_inherit_timeout_and_generation",
+        agreement::derived_groups_inherit_timeout_and_generation,
+    ),
     ("uneven_batches_train_as_one", gradients::uneven_batches_train_as_one),
     ("uneven_vectors_arrive_whole_and_in_order", uneven::uneven_vectors_arrive_whole_and_in_order),
     ("uneven_buffers_arrive_whole_and_in_order", uneven::uneven_buffers_arrive_whole_and_in_order),
     (
-        "a_buffer_that_does_not_fit_uneven_blocks_fails_everybody",
-        uneven::a_buffer_that_does_not_fit_uneven_blocks_fails_everybody,
+        "a_buffer_that_does_not_fit_uneven_blocks_fails_all_ranks",
+        uneven::a_buffer_that_does_not_fit_uneven_blocks_fails_all_ranks,
     ),
-    ("uneven_lengths_that_do_not_add_up_fail_everybody", uneven::lengths_that_do_not_add_up_fail_everybody),
+    ("uneven_lengths_that_do_not_add_up_fail_all_ranks", uneven::lengths_that_do_not_add_up_fail_all_ranks),
     ("an_uneven_call_is_not_taken_for_an_even_one", uneven::an_uneven_call_is_not_taken_for_an_even_one),
     ("started_calls_can_be_awaited", handles::started_calls_can_be_awaited),
     (
@@ -99,29 +102,32 @@ const EVERYWHERE: &[Behaviour] = &[
         handles::what_is_queued_after_a_started_call_does_not_wait_for_it,
     ),
     ("buffers_give_what_host_memory_gives", buffers::buffers_give_what_host_memory_gives),
-    ("every_axis_hands_over_its_group", meshes::every_axis_hands_over_its_group),
+    ("every_axis_has_a_communicator", meshes::every_axis_has_a_communicator),
     (
         "after_a_reshape_old_groups_fail_and_new_ones_work",
         meshes::after_a_reshape_old_groups_fail_and_new_ones_work,
     ),
     (
-        "whoever_waits_for_one_that_has_reshaped_is_told",
-        meshes::whoever_waits_for_one_that_has_reshaped_is_told,
+        "ranks_that_wait_for_one_that_has_reshaped_are_notified",
+        meshes::ranks_that_wait_for_one_that_has_reshaped_are_notified,
     ),
-    ("a_reshape_amid_a_call_leaves_no_doubt", meshes::a_reshape_amid_a_call_leaves_no_doubt),
+    (
+        "a_reshape_during_a_call_ends_alike_on_all_ranks",
+        meshes::a_reshape_during_a_call_ends_alike_on_all_ranks,
+    ),
     ("a_mesh_goes_on_without_ranks_that_are_gone", meshes::a_mesh_goes_on_without_ranks_that_are_gone),
 ];
 
-/// How processes of one host talk, one way after the other.
-const WAYS: [&str; 2] = ["memory", MESSAGES];
+/// The routes between processes of one host, tried in turn.
+const ROUTES: [&str; 2] = ["memory", MESSAGES];
 const MESSAGES: &str = "messages";
 
 fn main() {
-    if Comm::was_launched_by_mpi() {
+    if World::was_launched_by_mpi() {
         return as_process();
     }
     let mut arguments = Arguments::from_args();
-    // Trials have threads of their own.
+    // Trials spawn their own threads.
     arguments.test_threads.get_or_insert(1);
     let mut trials = Vec::new();
     for (name, behaviour) in EVERYWHERE {
@@ -132,9 +138,10 @@ fn main() {
         }
     }
     for family in ["openmpi", "mpich", "mpi_abi"] {
-        for (way, (name, _)) in WAYS.iter().flat_map(|way| EVERYWHERE.iter().map(move |it| (way, it))) {
+        for (route, (name, _)) in ROUTES.iter().flat_map(|route| EVERYWHERE.iter().map(move |it| (route, it)))
+        {
             let absent = || Err("not started by mpirun".into());
-            trials.push(Trial::test(format!("{family}::{way}::{name}"), absent).with_ignored_flag(true));
+            trials.push(Trial::test(format!("{family}::{route}::{name}"), absent).with_ignored_flag(true));
         }
     }
     libtest_mimic::run(&arguments, trials).exit();
@@ -142,44 +149,44 @@ fn main() {
 
 /// Runs every behaviour as one process of several.
 fn as_process() {
-    let rank = Rank { comm: Comm::mpi(TIMEOUT).unwrap() };
-    let first = rank.comm.rank() == 0;
+    let rank = Rank { world: World::mpi(TIMEOUT).unwrap() };
+    let first = rank.world.rank() == 0;
     if first {
         println!(
             "\nrunning {} tests on {} ranks of {}",
-            WAYS.len() * EVERYWHERE.len(),
-            rank.comm.size(),
-            rank.comm.backend()
+            ROUTES.len() * EVERYWHERE.len(),
+            rank.world.size(),
+            rank.world.backend()
         );
     }
-    for way in WAYS {
-        if way == MESSAGES {
-            // SAFETY: no other thread of this program is there, and those of an MPI library wait for events.
+    for route in ROUTES {
+        if route == MESSAGES {
+            // SAFETY: this program has no other thread, and those of an MPI library only wait for events.
             unsafe { std::env::set_var("EVENER_MPI_MESSAGES", "1") };
         }
         for (name, behaviour) in EVERYWHERE {
-            // A panic ends this process, and so the others.
+            // A panic kills this process, and so the others.
             let start = Instant::now();
             behaviour(&rank);
-            rank.comm.world().barrier().unwrap();
+            rank.world.communicator().barrier().unwrap();
             if first {
-                println!("test mpi::{way}::{name} ... ok ({:.1} s)", start.elapsed().as_secs_f64());
+                println!("test mpi::{route}::{name} ... ok ({:.1} s)", start.elapsed().as_secs_f64());
             }
         }
     }
     if first {
         println!(
             "\ntest result: ok. {} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
-            WAYS.len() * EVERYWHERE.len()
+            ROUTES.len() * EVERYWHERE.len()
         );
     }
 }
 
-/// Runs a behaviour on so many threads, each a rank.
+/// Runs a behaviour on `size` threads, one per rank.
 fn on_threads(size: usize, behaviour: fn(&Rank)) -> Result<(), Failed> {
-    let ranks: Vec<_> = Comm::local_with_timeout(size, TIMEOUT)
+    let ranks: Vec<_> = World::local_with_timeout(size, TIMEOUT)
         .into_iter()
-        .map(|comm| thread::spawn(move || behaviour(&Rank { comm })))
+        .map(|world| thread::spawn(move || behaviour(&Rank { world })))
         .collect();
     let failed = ranks.into_iter().enumerate().filter_map(|(rank, thread)| {
         let panic = thread.join().err()?;

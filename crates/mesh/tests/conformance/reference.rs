@@ -1,28 +1,28 @@
-//! What collectives should give, worked out plainly: one element after another, one rank after another.
+//! The expected results of collectives, computed one element and one rank at a time.
 
-use evener_mesh::comm::{Element, Operation};
+use evener_mesh::comm::{Element, ReduceOp};
 use half::{bf16, f16};
 
-/// An element whose reductions the suite can work out by itself.
+/// An element type with reference reductions.
 pub trait Sample: Element + Default {
-    /// Any value that is good to reduce, from any number.
+    /// Makes a value from random bits.
     fn from_noise(noise: u64) -> Self;
-    /// One value of each rank, in the order of ranks, reduced.
-    fn reduced(operation: Operation, values: &[Self]) -> Self;
+    /// Reduces one value of each rank, in rank order.
+    fn reduced(operation: ReduceOp, values: &[Self]) -> Self;
 }
 
 macro_rules! integers {
     ($($number:ty),*) => {$(
         impl Sample for $number {
             fn from_noise(noise: u64) -> Self { noise as $number }
-            fn reduced(operation: Operation, values: &[Self]) -> Self {
+            fn reduced(operation: ReduceOp, values: &[Self]) -> Self {
                 let fold = |step: fn($number, $number) -> $number| values[1..].iter().fold(values[0], |a, b| step(a, *b));
                 match operation {
-                    Operation::Sum => fold(<$number>::wrapping_add),
-                    Operation::Product => fold(<$number>::wrapping_mul),
-                    Operation::Min => fold(Ord::min),
-                    Operation::Max => fold(Ord::max),
-                    Operation::Average => {
+                    ReduceOp::Sum => fold(<$number>::wrapping_add),
+                    ReduceOp::Product => fold(<$number>::wrapping_mul),
+                    ReduceOp::Min => fold(Ord::min),
+                    ReduceOp::Max => fold(Ord::max),
+                    ReduceOp::Average => {
                         (values.iter().map(|it| *it as i128).sum::<i128>() / values.len() as i128) as $number
                     }
                 }
@@ -36,23 +36,23 @@ macro_rules! floats {
     ($($number:ty, $wide:ty, $widen:expr, $narrow:expr);*) => {$(
         impl Sample for $number {
             fn from_noise(noise: u64) -> Self {
-                // Now and then a zero of either sign, an infinity or no number at all.
+                // Sometimes a zero of either sign, an infinity or NaN.
                 let special = [0.0, -0.0, <$wide>::INFINITY, <$wide>::NEG_INFINITY, <$wide>::NAN];
                 $narrow(match noise % 101 {
                     index @ 0..5 => special[index as usize],
                     _ => ((noise >> 40) as $wide / (1u64 << 21) as $wide) - 4.0,
                 })
             }
-            fn reduced(operation: Operation, values: &[Self]) -> Self {
+            fn reduced(operation: ReduceOp, values: &[Self]) -> Self {
                 let values: Vec<$wide> = values.iter().map(|it| $widen(*it)).collect();
                 let fold = |step: fn($wide, $wide) -> $wide| values[1..].iter().fold(values[0], |a, b| step(a, *b));
                 $narrow(match operation {
-                    Operation::Sum => fold(|a, b| a + b),
-                    Operation::Product => fold(|a, b| a * b),
-                    Operation::Min | Operation::Max if values.iter().any(|it| it.is_nan()) => <$wide>::NAN,
-                    Operation::Min => fold(|a, b| if b < a { b } else { a }),
-                    Operation::Max => fold(|a, b| if b > a { b } else { a }),
-                    Operation::Average => fold(|a, b| a + b) / values.len() as $wide,
+                    ReduceOp::Sum => fold(|a, b| a + b),
+                    ReduceOp::Product => fold(|a, b| a * b),
+                    ReduceOp::Min | ReduceOp::Max if values.iter().any(|it| it.is_nan()) => <$wide>::NAN,
+                    ReduceOp::Min => fold(|a, b| if b < a { b } else { a }),
+                    ReduceOp::Max => fold(|a, b| if b > a { b } else { a }),
+                    ReduceOp::Average => fold(|a, b| a + b) / values.len() as $wide,
                 })
             }
         }
@@ -61,14 +61,14 @@ macro_rules! floats {
 floats!(f32, f32, |it| it, |it| it; f64, f64, |it| it, |it| it;
     f16, f32, f16::to_f32, f16::from_f32; bf16, f32, bf16::to_f32, bf16::from_f32);
 
-/// What a rank gives in a round, element by element.
+/// Returns a rank's input of a round.
 pub fn given<T: Sample>(seed: u64, rank: usize, len: usize) -> Vec<T> {
     let mut state =
         seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (rank as u64 + 1).wrapping_mul(0xD1B5_4A32_D192_ED03);
     (0..len).map(|_| T::from_noise(next(&mut state))).collect()
 }
 
-/// A number that looks random, from a state (splitmix64).
+/// Returns the next pseudorandom number (splitmix64).
 pub fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut mixed = *state;
@@ -77,8 +77,8 @@ pub fn next(state: &mut u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Everybody's vectors reduced.
-pub fn reduced<T: Sample>(operation: Operation, inputs: &[Vec<T>]) -> Vec<T> {
+/// Reduces the vectors of all ranks.
+pub fn reduced<T: Sample>(operation: ReduceOp, inputs: &[Vec<T>]) -> Vec<T> {
     let mut values = Vec::new();
     (0..inputs[0].len())
         .map(|index| {
@@ -89,11 +89,11 @@ pub fn reduced<T: Sample>(operation: Operation, inputs: &[Vec<T>]) -> Vec<T> {
         .collect()
 }
 
-/// Equal to the last bit, where not both are NaN.
+/// Checks that values are bitwise equal, or both NaN.
 pub fn assert_same<T: Sample>(what: &str, found: &[T], expected: &[T]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        // NaN is what differs from itself.
+        // Only NaN differs from itself.
         #[allow(clippy::eq_op)]
         let both_nan = found != found && expected != expected;
         let same = both_nan || bytemuck::bytes_of(found) == bytemuck::bytes_of(expected);

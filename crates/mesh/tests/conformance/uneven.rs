@@ -1,29 +1,29 @@
-//! Gathers and all-to-alls of which every rank gives as much as it has.
+//! Gathers and all-to-alls with blocks of different lengths.
 
 use evener_device::{Buffer, Device};
-use evener_mesh::comm::{CommError, Group, Members};
+use evener_mesh::comm::{CommError, Communicator, GroupSpec};
 
 use crate::{
     Rank,
     reference::{Sample, assert_same, given, next},
 };
 
-fn group(rank: &Rank, name: &str) -> Group {
-    rank.comm.group(Members::new(name, (0..rank.comm.size()).collect::<Vec<_>>())).unwrap()
+fn group(rank: &Rank, name: &str) -> Communicator {
+    rank.world.new_group(GroupSpec::new(name, (0..rank.world.size()).collect::<Vec<_>>())).unwrap()
 }
 
-/// Lengths from nothing to several pieces, by a seed that all ranks have.
+/// Lengths from 0 to several pieces, from a seed that all ranks share.
 pub fn uneven_vectors_arrive_whole_and_in_order(rank: &Rank) {
     let group = group(rank, "uneven");
-    let mut dice = 11u64;
+    let mut rng = 11u64;
     for most in [1, 4, 40, 3000, 300_000] {
         for _ in 0..3 {
-            of_type::<f32>(&group, most, &mut dice);
-            of_type::<u8>(&group, most, &mut dice);
-            of_type::<u64>(&group, most, &mut dice);
+            of_type::<f32>(&group, most, &mut rng);
+            of_type::<u8>(&group, most, &mut rng);
+            of_type::<u64>(&group, most, &mut rng);
         }
     }
-    // Everybody gives nothing; one gives everything.
+    // All ranks send nothing; one sends everything.
     let mut output = vec![9u8];
     assert_eq!(group.all_gather_uneven(&[], &mut output).unwrap(), vec![0; group.size()]);
     assert!(output.is_empty());
@@ -33,33 +33,33 @@ pub fn uneven_vectors_arrive_whole_and_in_order(rank: &Rank) {
     assert_eq!(output, vec![7; 100_000]);
 }
 
-fn of_type<T: Sample>(group: &Group, most: u64, dice: &mut u64) {
+fn of_type<T: Sample>(group: &Communicator, most: u64, rng: &mut u64) {
     let (me, size) = (group.rank().unwrap(), group.size());
-    let seed = next(dice);
-    let lengths: Vec<usize> = (0..size).map(|_| (next(dice) % most) as usize).collect();
+    let seed = next(rng);
+    let lengths: Vec<usize> = (0..size).map(|_| (next(rng) % most) as usize).collect();
     let inputs: Vec<Vec<T>> = (0..size).map(|rank| given(seed, rank, lengths[rank])).collect();
-    // What was in the output is of no interest.
+    // The previous content of the output is dropped.
     let mut output = vec![T::default(); 5];
     assert_eq!(group.all_gather_uneven(&inputs[me], &mut output).unwrap(), lengths);
     assert_same("all_gather_uneven", &output, &inputs.concat());
 
-    let root = next(dice) as usize % size;
+    let root = next(rng) as usize % size;
     assert_eq!(group.gather_uneven(&inputs[me], &mut output, root).unwrap(), lengths);
     assert_same("gather_uneven", &output, &if me == root { inputs.concat() } else { Vec::new() });
 
-    let (parts, inputs, expected) = all_to_all::<T>(group, most, seed, dice);
+    let (parts, inputs, expected) = all_to_all::<T>(group, most, seed, rng);
     let taken = group.all_to_all_uneven(&inputs[me], &parts[me], &mut output).unwrap();
     assert_eq!(taken, parts.iter().map(|row| row[me]).collect::<Vec<_>>());
     assert_same("all_to_all_uneven", &output, &expected);
 }
 
-/// How much each rank gives each, what it gives, and what this rank takes.
+/// The lengths between all ranks, the inputs, and this rank's output.
 type AllToAll<T> = (Vec<Vec<usize>>, Vec<Vec<T>>, Vec<T>);
 
-fn all_to_all<T: Sample>(group: &Group, most: u64, seed: u64, dice: &mut u64) -> AllToAll<T> {
+fn all_to_all<T: Sample>(group: &Communicator, most: u64, seed: u64, rng: &mut u64) -> AllToAll<T> {
     let (me, size) = (group.rank().unwrap(), group.size());
     let parts: Vec<Vec<usize>> =
-        (0..size).map(|_| (0..size).map(|_| (next(dice) % most) as usize / size).collect()).collect();
+        (0..size).map(|_| (0..size).map(|_| (next(rng) % most) as usize / size).collect()).collect();
     let inputs: Vec<Vec<T>> =
         (0..size).map(|rank| given(seed, rank, parts[rank].iter().sum::<usize>())).collect();
     let part = |from: usize| {
@@ -70,29 +70,29 @@ fn all_to_all<T: Sample>(group: &Group, most: u64, seed: u64, dice: &mut u64) ->
     (parts, inputs, expected)
 }
 
-/// The same from and to a device's buffers, called and started; and started on host memory.
+/// The same on device buffers, blocking and started; and started on host memory.
 pub fn uneven_buffers_arrive_whole_and_in_order(rank: &Rank) {
     let group = group(rank, "uneven buffers");
-    let mut dice = 12u64;
-    // With several pieces of each block, and with a rank that gives nothing.
+    let mut rng = 12u64;
+    // Several pieces of each block, and a rank that sends nothing.
     for most in [1, 5, 3000, 900_000] {
-        of_buffers::<f32>(&group, most, &mut dice);
-        of_buffers::<u8>(&group, most, &mut dice);
+        of_buffers::<f32>(&group, most, &mut rng);
+        of_buffers::<u8>(&group, most, &mut rng);
     }
 }
 
-fn of_buffers<T: Sample>(group: &Group, most: u64, dice: &mut u64) {
+fn of_buffers<T: Sample>(group: &Communicator, most: u64, rng: &mut u64) {
     let (me, size) = (group.rank().unwrap(), group.size());
     let device = Device::cpu();
     let (on_devices, mut stream) = (group.with_device(&device).unwrap(), device.stream().unwrap());
     let there = |elements: &[T]| device.buffer_from(elements).unwrap();
-    let seed = next(dice);
-    let lengths: Vec<usize> = (0..size).map(|_| (next(dice) % most) as usize).collect();
+    let seed = next(rng);
+    let lengths: Vec<usize> = (0..size).map(|_| (next(rng) % most) as usize).collect();
     let inputs: Vec<Vec<T>> = (0..size).map(|rank| given(seed, rank, lengths[rank])).collect();
     let (mine, all) = (there(&inputs[me]), inputs.concat());
-    let root = next(dice) as usize % size;
+    let root = next(rng) as usize % size;
     let at_root = |buffer| (me == root).then_some(buffer);
-    let (parts, dealt, expected) = all_to_all::<T>(group, most, seed, dice);
+    let (parts, dealt, expected) = all_to_all::<T>(group, most, seed, rng);
     let taken: Vec<usize> = parts.iter().map(|row| row[me]).collect();
     let deals = there(&dealt[me]);
     let empty = |len: usize| there(&vec![T::default(); len]);
@@ -138,8 +138,8 @@ fn of_buffers<T: Sample>(group: &Group, most: u64, dice: &mut u64) {
     assert_same("start_all_to_all_uneven", &output, &expected);
 }
 
-/// One rank's buffer is too short, or too long, or is there where only the root has one; the others' are right.
-pub fn a_buffer_that_does_not_fit_uneven_blocks_fails_everybody(rank: &Rank) {
+/// One rank's buffer is too short or too long, or is one that only the root may have; the others' are right.
+pub fn a_buffer_that_does_not_fit_uneven_blocks_fails_all_ranks(rank: &Rank) {
     for (index, started) in [(0, false), (1, false), (2, false), (3, false), (0, true), (3, true)] {
         let group = group(rank, &format!("misfits {index} {started}"));
         let (me, size) = (group.rank().unwrap(), group.size());
@@ -165,7 +165,7 @@ pub fn a_buffer_that_does_not_fit_uneven_blocks_fails_everybody(rank: &Rank) {
                 on_devices.gather_uneven(&mut stream, &mine, output.as_ref(), 0)
             }
             _ => {
-                // All elements to the first rank; one says one too many.
+                // All elements go to the first rank; one rank passes a length that is too long by one.
                 let mut lengths = vec![0; size];
                 lengths[0] = if me == wrong { me + 2 } else { me + 1 };
                 let output = output(if me == 0 { total } else { 0 });
@@ -177,7 +177,7 @@ pub fn a_buffer_that_does_not_fit_uneven_blocks_fails_everybody(rank: &Rank) {
         }
         .unwrap_err();
         if me == wrong {
-            assert!(matches!(error, CommError::Argument { .. }), "{index}: {error}");
+            assert!(matches!(error, CommError::InvalidArgument { .. }), "{index}: {error}");
         } else {
             assert_eq!(error.ranks(), [wrong], "{index}: {error}");
         }
@@ -185,7 +185,7 @@ pub fn a_buffer_that_does_not_fit_uneven_blocks_fails_everybody(rank: &Rank) {
     }
 }
 
-pub fn lengths_that_do_not_add_up_fail_everybody(rank: &Rank) {
+pub fn lengths_that_do_not_add_up_fail_all_ranks(rank: &Rank) {
     let group = group(rank, "sums");
     let (me, size) = (group.rank().unwrap(), group.size());
     let mut lengths = vec![2; size];
@@ -193,11 +193,11 @@ pub fn lengths_that_do_not_add_up_fail_everybody(rank: &Rank) {
         lengths[0] = 1;
     }
     let error = group.all_to_all_uneven(&vec![1u8; 2 * size], &lengths, &mut Vec::new()).unwrap_err();
-    assert_eq!(matches!(error, CommError::Argument { .. }), me == size - 1, "{error}");
+    assert_eq!(matches!(error, CommError::InvalidArgument { .. }), me == size - 1, "{error}");
     assert!(group.barrier().is_err());
 }
 
-/// Its lengths are words like others, and must not be taken for somebody's vector.
+/// The lengths that it exchanges must not be taken for a vector of another call.
 pub fn an_uneven_call_is_not_taken_for_an_even_one(rank: &Rank) {
     let group = group(rank, "kinds");
     let (me, size) = (group.rank().unwrap(), group.size());
@@ -208,6 +208,6 @@ pub fn an_uneven_call_is_not_taken_for_an_even_one(rank: &Rank) {
         0 => group.all_gather_uneven(&[5u64], &mut Vec::new()).map(drop).unwrap_err(),
         _ => group.all_gather(&[5u64], &mut vec![0; size]).unwrap_err(),
     };
-    assert!(matches!(error, CommError::Disagree { .. }), "{error}");
+    assert!(matches!(error, CommError::Mismatch { .. }), "{error}");
     assert!(error.to_string().contains("all_gather of buffers or of uneven lengths"), "{error}");
 }

@@ -1,14 +1,14 @@
-//! Faults: whatever one rank does, every other rank gets an error in time, and goes on without it.
-// A rank says what is wrong by panicking, and panics on purpose.
-// A process starts MPI by itself, as programs do.
+//! Faults: if one rank fails in any way, every other rank gets an error in time, and continues without it.
+// Ranks report errors by panicking, and also panic on purpose.
+// A process initializes MPI itself, as programs do.
 #![allow(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
 
-#[cfg(target_os = "linux")]
-mod guest;
 mod over_mpi;
 mod random;
 mod script;
+#[cfg(target_os = "linux")]
+mod side_effects;
 
 use std::{
     sync::{
@@ -22,17 +22,17 @@ use std::{
 use evener_device::DeviceKind;
 use evener_mesh::{
     Member, Mesh,
-    comm::{Comm, CommError, Members, Operation},
+    comm::{CommError, GroupSpec, ReduceOp, World},
 };
 use script::{DEADLINE, Fault, STEPS, TIMEOUT, run, step};
 
-/// Every fault, at every step, with vectors that are copied and vectors that are lent.
+/// Runs a fault at every step, with vectors that are copied and vectors that are lent.
 fn at_every_step(fault: Fault, size: usize) {
     for at in 0..STEPS {
         for len in [5, 3000] {
-            let ranks: Vec<_> = Comm::local(size)
+            let ranks: Vec<_> = World::local(size)
                 .into_iter()
-                .map(|comm| thread::spawn(move || run(&comm, "run", fault, at, len)))
+                .map(|world| thread::spawn(move || run(&world, "run", fault, at, len)))
                 .collect();
             for (rank, thread) in ranks.into_iter().enumerate() {
                 let joined = thread.join();
@@ -50,7 +50,7 @@ fn at_every_step(fault: Fault, size: usize) {
 fn a_rank_that_panics_fails_the_others_at_once() {
     let start = Instant::now();
     at_every_step(Fault::Panics, 4);
-    // Nobody waits for one that has gone.
+    // No rank waits for one that has left.
     assert!(start.elapsed() < TIMEOUT * 2 * STEPS as u32, "{:?}", start.elapsed());
 }
 
@@ -65,22 +65,22 @@ fn a_rank_that_exits_fails_the_others() {
 }
 
 #[test]
-fn a_wrong_size_fails_everybody() {
+fn a_wrong_size_fails_all_ranks() {
     at_every_step(Fault::WrongSize, 4);
 }
 
 #[test]
-fn another_collective_fails_everybody() {
+fn another_collective_fails_all_ranks() {
     at_every_step(Fault::OtherCollective, 4);
 }
 
 /// Runs each rank of a world in a thread.
-fn ranks<R: Send + 'static>(size: usize, rank: impl Fn(Comm) -> R + Send + Clone + 'static) -> Vec<R> {
-    let threads: Vec<_> = Comm::local_with_timeout(size, TIMEOUT)
+fn ranks<R: Send + 'static>(size: usize, rank: impl Fn(World) -> R + Send + Clone + 'static) -> Vec<R> {
+    let threads: Vec<_> = World::local_with_timeout(size, TIMEOUT)
         .into_iter()
-        .map(|comm| {
+        .map(|world| {
             let rank = rank.clone();
-            thread::spawn(move || rank(comm))
+            thread::spawn(move || rank(world))
         })
         .collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -88,12 +88,12 @@ fn ranks<R: Send + 'static>(size: usize, rank: impl Fn(Comm) -> R + Send + Clone
 
 #[test]
 fn sending_to_one_that_does_not_receive_ends_in_time() {
-    ranks(3, |comm| {
+    ranks(3, |world| {
         let start = Instant::now();
-        let error = match comm.rank() {
-            0 => comm.world().send(&[1u8; 2000], 1).unwrap_err(),
-            // Waits for the third, who is waiting for nobody.
-            1 => comm.world().recv(&mut [0u8; 9], 2).unwrap_err(),
+        let error = match world.rank() {
+            0 => world.communicator().send(&[1u8; 2000], 1).unwrap_err(),
+            // Waits for the third rank, which makes no call.
+            1 => world.communicator().recv(&mut [0u8; 9], 2).unwrap_err(),
             _ => return thread::sleep(TIMEOUT * 2),
         };
         assert!(start.elapsed() < DEADLINE, "{error}");
@@ -101,10 +101,10 @@ fn sending_to_one_that_does_not_receive_ends_in_time() {
 }
 
 #[test]
-fn a_failed_exchange_fails_whoever_meets_those_two_next() {
-    ranks(3, |comm| {
-        let group = comm.world();
-        match comm.rank() {
+fn a_failed_exchange_fails_the_next_call_of_all_ranks() {
+    ranks(3, |world| {
+        let group = world.communicator();
+        match world.rank() {
             0 => drop(group.send(&[1u8; 3], 1).unwrap_err()),
             1 => drop(group.recv(&mut [0u8; 4], 0).unwrap_err()),
             _ => {
@@ -118,26 +118,25 @@ fn a_failed_exchange_fails_whoever_meets_those_two_next() {
 
 #[test]
 fn a_group_that_a_rank_never_joins_fails_in_time() {
-    ranks(3, |comm| {
-        if comm.rank() == 2 {
+    ranks(3, |world| {
+        if world.rank() == 2 {
             return;
         }
-        let group = comm.group(Members::new("late", [0, 1, 2])).unwrap();
+        let group = world.new_group(GroupSpec::new("late", [0, 1, 2])).unwrap();
         let start = Instant::now();
-        let error = group.all_reduce(&mut [1.0f32], Operation::Sum).unwrap_err();
+        let error = group.all_reduce(&mut [1.0f32], ReduceOp::Sum).unwrap_err();
         assert!(start.elapsed() < DEADLINE && error.ranks() == [2], "{error}");
     });
 }
 
 #[test]
 fn what_was_started_fails_too_and_is_given_back_an_error() {
-    ranks(2, |comm| {
-        let group = comm.world();
-        if comm.rank() == 1 {
+    ranks(2, |world| {
+        let group = world.communicator();
+        if world.rank() == 1 {
             return thread::sleep(TIMEOUT * 3);
         }
-        let (first, second) =
-            (group.start_barrier(), group.start_all_reduce(vec![1u8; 9000], Operation::Sum));
+        let (first, second) = (group.start_barrier(), group.start_all_reduce(vec![1u8; 9000], ReduceOp::Sum));
         assert!(matches!(first.wait(), Err(CommError::TimedOut { .. })));
         assert!(matches!(second.wait(), Err(CommError::Poisoned { .. })));
     });
@@ -146,17 +145,17 @@ fn what_was_started_fails_too_and_is_given_back_an_error() {
 /// A timeout of any length, on host memory and on device buffers.
 #[test]
 fn the_longest_timeout_is_none() {
-    let threads: Vec<_> = Comm::local_with_timeout(2, Duration::MAX)
+    let threads: Vec<_> = World::local_with_timeout(2, Duration::MAX)
         .into_iter()
-        .map(|comm| {
+        .map(|world| {
             thread::spawn(move || {
-                // One waits long enough to sleep.
-                thread::sleep(Duration::from_millis(comm.rank() as u64 * 50));
-                (0..STEPS).for_each(|index| step(comm.world(), index, 3000).unwrap());
+                // One rank waits long enough to sleep.
+                thread::sleep(Duration::from_millis(world.rank() as u64 * 50));
+                (0..STEPS).for_each(|index| step(world.communicator(), index, 3000).unwrap());
                 let device = evener_device::Device::cpu();
                 let (mut stream, buffer) = (device.stream().unwrap(), device.buffer_from(&[1.0f32]).unwrap());
-                let group = comm.world().with_device(&device).unwrap();
-                group.all_reduce(&mut stream, &buffer, Operation::Sum).unwrap();
+                let group = world.communicator().with_device(&device).unwrap();
+                group.all_reduce(&mut stream, &buffer, ReduceOp::Sum).unwrap();
             })
         })
         .collect();
@@ -164,20 +163,20 @@ fn the_longest_timeout_is_none() {
 }
 
 #[test]
-fn poison_reaches_everybody() {
-    ranks(4, |comm| {
-        if comm.rank() == 3 {
-            comm.world().poison("the loss is no number");
+fn poison_reaches_all_ranks() {
+    ranks(4, |world| {
+        if world.rank() == 3 {
+            world.communicator().poison("the loss is no number");
         }
-        let error = comm.world().barrier().unwrap_err();
+        let error = world.communicator().barrier().unwrap_err();
         assert!(error.to_string().contains("the loss is no number"), "{error}");
     });
 }
 
-/// A rank that poisons a group while its own call is under way on another thread: the call gives the right result on
-/// both ranks, or an error on both. Threads that spin beside them keep one rank from its core amid its share.
+/// A rank poisons a group while its own call is in flight on another thread: the call gives the right result on both
+/// ranks, or an error on both. Spinning threads preempt the ranks during their share of the work.
 #[test]
-fn a_group_poisoned_amid_a_call_gives_no_wrong_result() {
+fn a_group_poisoned_during_a_call_gives_no_wrong_result() {
     const LEN: usize = 4_000_000;
     let done = Arc::new(AtomicBool::new(false));
     let spinning: Vec<_> = (0..4)
@@ -191,42 +190,42 @@ fn a_group_poisoned_amid_a_call_gives_no_wrong_result() {
         })
         .collect();
     for round in 0..60 {
-        let mut comms = Comm::local(2).into_iter();
-        let (one, other) = (comms.next().unwrap(), comms.next().unwrap());
+        let mut worlds = World::local(2).into_iter();
+        let (one, other) = (worlds.next().unwrap(), worlds.next().unwrap());
         let other = thread::spawn(move || {
             let mut data = vec![2.0f32; LEN];
-            let result = other.world().all_reduce(&mut data, Operation::Sum);
+            let result = other.communicator().all_reduce(&mut data, ReduceOp::Sum);
             result.map(|()| data.iter().filter(|it| **it != 3.0).count())
         });
-        let pending = one.world().start_all_reduce(vec![1.0f32; LEN], Operation::Sum);
+        let pending = one.communicator().start_all_reduce(vec![1.0f32; LEN], ReduceOp::Sum);
         thread::sleep(Duration::from_millis(round % 20));
-        one.world().poison("on purpose");
+        one.communicator().poison("on purpose");
         let wrong = |data: Vec<f32>| data.iter().filter(|it| **it != 3.0).count();
         let results = [pending.wait().map(wrong), other.join().unwrap()];
         let right = results.iter().filter(|it| matches!(it, Ok(0))).count();
         let failed = results.iter().filter(|it| it.is_err()).count();
         assert!(right == 2 || failed == 2, "round {round}, elements that are wrong: {results:?}");
-        one.world().barrier().unwrap_err();
+        one.communicator().barrier().unwrap_err();
     }
     done.store(true, Relaxed);
     spinning.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Ranks that come and go at random never disagree about whether a call succeeded, and nobody touches what is not lent
-/// any more: vectors are freed at once.
+/// Ranks that are late at random agree on whether a call succeeded, and no rank accesses memory that is no longer lent:
+/// vectors are freed at once.
 #[test]
 fn late_ranks_and_timeouts_never_disagree() {
     for round in 0..150u64 {
         let timeout = Duration::from_micros(300);
-        let threads: Vec<_> = Comm::local_with_timeout(3, timeout)
+        let threads: Vec<_> = World::local_with_timeout(3, timeout)
             .into_iter()
-            .map(|comm| {
+            .map(|world| {
                 thread::spawn(move || {
-                    // Around the timeout, so that it is open who gives up on whom.
-                    let delay = (round * 37 + comm.rank() as u64 * 101) % 450;
+                    // Around the timeout, so that any rank may time out first.
+                    let delay = (round * 37 + world.rank() as u64 * 101) % 450;
                     thread::sleep(Duration::from_micros(delay));
-                    let mut data = vec![comm.rank() as f32 + 1.0; 20_000];
-                    comm.world().all_reduce(&mut data, Operation::Sum).map(|()| data[19_999])
+                    let mut data = vec![world.rank() as f32 + 1.0; 20_000];
+                    world.communicator().all_reduce(&mut data, ReduceOp::Sum).map(|()| data[19_999])
                 })
             })
             .collect();
@@ -237,22 +236,21 @@ fn late_ranks_and_timeouts_never_disagree() {
     }
 }
 
-/// Threads may share a mesh. Whoever reshapes it then does so for all: one that waits for another is told at once, and
-/// all get the same error.
+/// Threads share a mesh. If one reshapes it, ranks that wait for another are woken at once, and all get the same error.
 #[test]
-fn a_shared_mesh_that_is_reshaped_wakes_whoever_waits() {
+fn a_shared_mesh_that_is_reshaped_wakes_waiting_ranks() {
     let devices = (0..3).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete));
     let mesh = Arc::new(RwLock::new(Mesh::new(devices).axes([("dp", 3)]).unwrap()));
-    let threads: Vec<_> = Comm::local(3)
+    let threads: Vec<_> = World::local(3)
         .into_iter()
-        .map(|comm| {
+        .map(|world| {
             let mesh = mesh.clone();
             thread::spawn(move || {
-                let connected = mesh.read().unwrap().connect(comm.world(), "dp").unwrap();
+                let connected = mesh.read().unwrap().connect(world.communicator(), "dp").unwrap();
                 connected.barrier().unwrap();
                 let start = Instant::now();
-                if comm.rank() == 2 {
-                    // The others are waiting by then.
+                if world.rank() == 2 {
+                    // The other ranks wait by then.
                     thread::sleep(Duration::from_millis(50));
                     mesh.write().unwrap().reshape([("tp", 3)]).unwrap();
                 }

@@ -1,48 +1,47 @@
-//! The same faults among processes, with Open MPI, with MPICH and with an MPI of the standard ABI: `scripts/test` runs
-//! these where they are installed.
+//! The same faults among processes, with Open MPI, MPICH and an MPI with the standard ABI: `scripts/test` runs these
+//! tests if the libraries are installed.
 //!
-//! A launcher ends all processes when one of them dies, unless it is told not to: Open MPI 4 by `--enable-recovery`.
-//! MPICH's has `-disable-auto-cleanup`, which does not keep it from ending the others when one is killed: so there each
-//! process is the child of a shell that ends well, whatever became of the process.
+//! A launcher kills all processes when one of them dies, unless told otherwise: Open MPI 4 by `--enable-recovery`.
+//! MPICH's `-disable-auto-cleanup` still kills the others when one is killed: so there each process is the child of a
+//! shell that always exits with 0.
 //!
-//! Everything happens twice: to processes that meet in memory, since they are on one host, and to processes that go by
-//! messages, as on several.
+//! Everything runs twice: in shared memory, as on one host, and by messages, as between hosts.
 
 use std::{
     process::Command,
     time::{Duration, Instant},
 };
 
-use evener_mesh::comm::{Comm, Members, Operation};
+use evener_mesh::comm::{GroupSpec, ReduceOp, World};
 
 use crate::script::{DEADLINE, Fault, STEPS, TIMEOUT, run, step};
 
-/// What the processes are told to do: a fault, and the step at which it happens, or `all` of them.
+/// What the processes do: a fault, and the step at which it happens, or `all` steps.
 const VARIABLE: &str = "EVENER_TEST_FAULT";
 
-/// The folder in which each process that survives leaves a file, which says how many calls succeeded before.
+/// The folder in which each surviving process writes a file with its number of successful calls.
 const SURVIVORS: &str = "EVENER_TEST_SURVIVORS";
 
-/// What the library that is meant is called.
+/// The name of the library to use.
 pub const LIBRARY: &str = "EVENER_TEST_LIBRARY";
 
-/// Set for processes that go by messages.
+/// Set for processes that use messages.
 const MESSAGES: &str = "EVENER_MPI_MESSAGES";
 
-/// What each process does.
+/// The main function of each process.
 #[test]
 #[ignore = "started by the tests below, under mpirun"]
 fn one_of_several_processes() {
     let what = std::env::var(VARIABLE).expect("started by the tests below");
     let (fault, at) = what.split_once(':').unwrap();
-    // One that never ends fails the test all the same.
+    // A process that never ends fails the test too.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(50));
         eprintln!("does not end");
         std::process::exit(1);
     });
     #[cfg(target_os = "linux")]
-    if crate::guest::run(fault) {
+    if crate::side_effects::run(fault) {
         return;
     }
     if fault == "Inside" {
@@ -57,27 +56,27 @@ fn one_of_several_processes() {
         "Killed" => Fault::Killed,
         other => panic!("no fault is called {other}"),
     };
-    let comm = Comm::mpi(TIMEOUT * 20).unwrap();
+    let world = World::mpi(TIMEOUT * 20).unwrap();
     let wanted = std::env::var(LIBRARY).expect("started by the tests below");
-    assert!(comm.backend().contains(&wanted), "{} is not {wanted}", comm.backend());
+    assert!(world.backend().contains(&wanted), "{} is not {wanted}", world.backend());
     let steps = if at == "all" { 0..STEPS } else { at.parse().unwrap()..at.parse::<usize>().unwrap() + 1 };
     for at in steps {
         for len in if at % 2 == 0 { [5, 40_000] } else { [40_000, 5] } {
-            let there = run(&comm, &format!("{fault:?} at {at} of {len}"), fault, at, len);
+            let there = run(&world, &format!("{fault:?} at {at} of {len}"), fault, at, len);
             if !there {
                 std::process::exit(0);
             }
             if !comes_back(fault) {
                 break;
             }
-            // The wrong rank may be late for the next.
-            comm.world().barrier().unwrap();
+            // The faulty rank may be late for the next call.
+            world.communicator().barrier().unwrap();
         }
     }
-    leave_a_file(comm.rank(), 0);
+    leave_a_file(world.rank(), 0);
     if !comes_back(fault) {
-        // Nobody waits for the one that is gone.
-        std::mem::forget(comm);
+        // Finalizing does not wait for the dead rank.
+        std::mem::forget(world);
         std::process::exit(0);
     }
 }
@@ -88,13 +87,13 @@ pub fn leave_a_file(rank: usize, succeeded: usize) {
     std::fs::write(file, succeeded.to_string()).unwrap();
 }
 
-/// Makes calls until one rank is killed, wherever in a call it is. What succeeds is right, and what does not fails in
-/// time.
+/// Makes calls until one rank is killed, at any point of a call. Calls that succeed have the right result, and others
+/// fail in time.
 fn until_killed(len: usize) {
-    let comm = Comm::mpi(TIMEOUT * 20).unwrap();
-    let (rank, size, wrong) = (comm.rank(), comm.size(), comm.size() - 1);
-    let group = Members::new("until killed", (0..size).collect::<Vec<_>>()).timeout(TIMEOUT);
-    let group = comm.group(group).unwrap();
+    let world = World::mpi(TIMEOUT * 20).unwrap();
+    let (rank, size, wrong) = (world.rank(), world.size(), world.size() - 1);
+    let group = GroupSpec::new("until killed", (0..size).collect::<Vec<_>>()).timeout(TIMEOUT);
+    let group = world.new_group(group).unwrap();
     for round in 0..1_000_000 {
         if rank == wrong && round == 20 {
             std::thread::spawn(|| {
@@ -106,7 +105,7 @@ fn until_killed(len: usize) {
         let mut data = vec![value * (rank + 1) as f32; len];
         let mut error = None;
         let start = Instant::now();
-        if let Err(why) = group.all_reduce(&mut data, Operation::Sum) {
+        if let Err(why) = group.all_reduce(&mut data, ReduceOp::Sum) {
             error = Some(why);
         }
         assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
@@ -118,35 +117,35 @@ fn until_killed(len: usize) {
         assert_eq!(error.ranks(), [wrong], "{error}");
         let rest = group.rebuild(error.ranks()).unwrap();
         (0..STEPS).for_each(|index| step(&rest, index, 1000).unwrap());
-        leave_a_file(comm.rank(), round);
-        std::mem::forget(comm);
+        leave_a_file(world.rank(), round);
+        std::mem::forget(world);
         std::process::exit(0);
     }
     panic!("nobody was killed");
 }
 
-/// Whether the wrong rank is there afterwards, to do the next thing wrong.
+/// Returns whether the faulty rank is still there, for the next fault.
 fn comes_back(fault: Fault) -> bool {
     matches!(fault, Fault::Hangs | Fault::WrongSize | Fault::OtherCollective)
 }
 
 const RANKS: usize = 4;
 
-/// What starts one process, for which no launcher says whose MPI is meant.
+/// Starts one process without a launcher that names its MPI.
 const ALONE: &str = "env";
 
-/// How processes are started, and which library they are to find.
+/// How processes are started, and which library they must find.
 #[derive(Clone, Copy)]
 struct Launch<'a> {
     library: &'a str,
     launcher: &'a [&'a str],
-    /// What each process is the child of.
+    /// The command that starts each process.
     under: &'a [&'a str],
     messages: bool,
 }
 
 impl Launch<'_> {
-    /// Runs processes that do this, and expects so many of them to survive. Gives how many calls of each succeeded.
+    /// Runs processes, and checks that `wanted` of them survive. Returns the number of successful calls of each.
     fn survive(self, what: &str, wanted: usize) -> Vec<usize> {
         let mut command = Command::new(self.launcher[0]);
         command
@@ -183,8 +182,8 @@ impl Launch<'_> {
         }
     }
 
-    /// The same in memory and by messages.
-    fn either_way(self, what: &str, wanted: usize) {
+    /// Runs both in shared memory and by messages.
+    fn both_routes(self, what: &str, wanted: usize) {
         for messages in [false, true] {
             Launch { messages, ..self }.survive(what, wanted);
         }
@@ -196,13 +195,13 @@ impl Launch<'_> {
         }
     }
 
-    /// In memory alone. Of those that go by messages one may wait for another that waits for the dead, and blame that;
-    /// and UCX, below MPICH, ends a process that was reading from one that is killed.
+    /// Only in shared memory. By messages, a rank may wait for another that waits for the dead one, and blame that; and
+    /// UCX, below MPICH, kills a process that was reading from one that is killed.
     fn killed_inside(self) {
-        // Of one step, of several, of several pieces, and past the caches.
+        // Lengths of one step, of several, of several pieces, and with non-temporal stores.
         for len in [100, 20_000, 2_000_000, 9_000_000] {
             let succeeded = self.survive(&format!("Inside:{len}"), RANKS - 1);
-            // What succeeds for one succeeds for all.
+            // A call that succeeds on one rank succeeds on all.
             assert!(succeeded[0] >= 20 && succeeded.iter().all(|it| *it == succeeded[0]), "{succeeded:?}");
         }
     }
@@ -232,8 +231,8 @@ mod with_openmpi {
 
     #[test]
     #[ignore = "needs Open MPI"]
-    fn a_group_poisoned_amid_a_call_gives_the_same_on_every_rank() {
-        LAUNCH.either_way("Poisoned:", RANKS);
+    fn a_group_poisoned_during_a_call_gives_the_same_on_every_rank() {
+        LAUNCH.both_routes("Poisoned:", RANKS);
     }
 
     #[test]
@@ -245,7 +244,7 @@ mod with_openmpi {
     #[test]
     #[ignore = "needs Open MPI"]
     fn ranks_that_wait_leave_their_cores_to_others() {
-        LAUNCH.either_way("Idle:", RANKS);
+        LAUNCH.both_routes("Idle:", RANKS);
     }
 
     #[test]
@@ -267,7 +266,7 @@ mod with_openmpi {
     }
 }
 
-/// Outlives the signal of MPICH's launcher too.
+/// Also survives the signal of MPICH's launcher.
 const SHELL: &str = r#"trap "" USR1; "$0" "$@"; exit 0"#;
 
 mod with_mpich {
@@ -294,8 +293,8 @@ mod with_mpich {
 
     #[test]
     #[ignore = "needs MPICH"]
-    fn a_group_poisoned_amid_a_call_gives_the_same_on_every_rank() {
-        LAUNCH.either_way("Poisoned:", RANKS);
+    fn a_group_poisoned_during_a_call_gives_the_same_on_every_rank() {
+        LAUNCH.both_routes("Poisoned:", RANKS);
     }
 
     #[test]
@@ -307,7 +306,7 @@ mod with_mpich {
     #[test]
     #[ignore = "needs MPICH"]
     fn ranks_that_wait_leave_their_cores_to_others() {
-        LAUNCH.either_way("Idle:", RANKS);
+        LAUNCH.both_routes("Idle:", RANKS);
     }
 
     #[test]
@@ -331,7 +330,7 @@ mod with_mpich {
     #[test]
     #[ignore = "needs MPICH"]
     fn the_signal_of_the_launcher_is_what_it_was_for_children_and_afterwards() {
-        // Without the shell, which has it ignored.
+        // Without the shell, which ignores the signal.
         Launch { under: &[], ..LAUNCH }.survive("Signals:", RANKS);
     }
 

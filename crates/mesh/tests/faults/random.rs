@@ -1,4 +1,4 @@
-//! Random calls and random faults, from a seed. Whatever happens:
+//! Random calls and random faults, from a seed. In all cases:
 //! - no call gives one rank a result and another an error,
 //! - no result is wrong,
 //! - no call takes longer than the timeout allows,
@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_mesh::comm::{Comm, CommError, Group, Members, Operation};
+use evener_mesh::comm::{CommError, Communicator, GroupSpec, ReduceOp, World};
 
-/// Unless `EVENER_SOAK_SECONDS` says otherwise.
+/// The default of `EVENER_SOAK_SECONDS`.
 const SECONDS: u64 = 5;
 const TIMEOUT: Duration = Duration::from_millis(300);
-/// On a machine that is busy with other things.
+/// Long enough for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
 const ROUNDS: u64 = 12;
 
@@ -26,9 +26,9 @@ fn next(state: &mut u64) -> u64 {
     it ^ (it >> 31)
 }
 
-/// What one rank does wrong, in one round.
+/// What one rank does wrong in one round.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Wrong {
+enum Misbehaviour {
     Nothing,
     Poisons,
     IsLate,
@@ -38,27 +38,27 @@ enum Wrong {
     Panics,
 }
 
-const WRONGS: [Wrong; 7] = [
-    Wrong::Nothing,
-    Wrong::Poisons,
-    Wrong::IsLate,
-    Wrong::CallsSomethingElse,
-    Wrong::HasAnotherLength,
-    Wrong::Leaves,
-    Wrong::Panics,
+const MISBEHAVIOURS: [Misbehaviour; 7] = [
+    Misbehaviour::Nothing,
+    Misbehaviour::Poisons,
+    Misbehaviour::IsLate,
+    Misbehaviour::CallsSomethingElse,
+    Misbehaviour::HasAnotherLength,
+    Misbehaviour::Leaves,
+    Misbehaviour::Panics,
 ];
 
-/// One call of a kind, of so many elements: whether its result is right.
-fn call(group: &Group, kind: u64, len: usize, started: bool) -> Result<bool, CommError> {
+/// Makes one call of a kind. Returns whether its result is right.
+fn call(group: &Communicator, kind: u64, len: usize, started: bool) -> Result<bool, CommError> {
     let (me, size) = (group.rank().unwrap_or(0), group.size());
     let mine: Vec<u32> = (0..len).map(|index| (index * (me + 1)) as u32).collect();
     let sum = |index: usize| (index * size * (size + 1) / 2) as u32;
     let right = |data: &[u32]| data.len() == len && data.iter().enumerate().all(|(at, it)| *it == sum(at));
     match kind {
-        0 if started => group.start_all_reduce(mine, Operation::Sum).wait().map(|data| right(&data)),
+        0 if started => group.start_all_reduce(mine, ReduceOp::Sum).wait().map(|data| right(&data)),
         0 => {
             let mut data = mine;
-            group.all_reduce(&mut data, Operation::Sum).map(|()| right(&data))
+            group.all_reduce(&mut data, ReduceOp::Sum).map(|()| right(&data))
         }
         1 => {
             let mut all = vec![0; len * size];
@@ -80,34 +80,35 @@ fn call(group: &Group, kind: u64, len: usize, started: bool) -> Result<bool, Com
     }
 }
 
-/// One rank's life: for each round until it ended, whether its call gave the right result, or failed.
-fn live(comm: &Comm, seed: u64) -> Vec<Option<bool>> {
-    let mut dice = seed;
-    let group = comm.group(Members::new("random", (0..comm.size()).collect::<Vec<_>>())).unwrap();
-    let (bad_round, bad_rank) = (next(&mut dice) % ROUNDS, next(&mut dice) as usize % comm.size());
-    let wrong = WRONGS[next(&mut dice) as usize % WRONGS.len()];
+/// Runs one rank. Returns for each round whether its call gave the right result, or `None` if it failed.
+fn run_rank(world: &World, seed: u64) -> Vec<Option<bool>> {
+    let mut rng = seed;
+    let group = world.new_group(GroupSpec::new("random", (0..world.size()).collect::<Vec<_>>())).unwrap();
+    let (bad_round, bad_rank) = (next(&mut rng) % ROUNDS, next(&mut rng) as usize % world.size());
+    let wrong = MISBEHAVIOURS[next(&mut rng) as usize % MISBEHAVIOURS.len()];
     let mut results = Vec::new();
     for round in 0..ROUNDS {
-        let (kind, len) = (next(&mut dice) % 5, [1, 40, 700, 30_000][next(&mut dice) as usize % 4]);
-        let started = next(&mut dice).is_multiple_of(2);
-        // Each at a moment of its own.
-        let mut own = seed ^ (round << 8 | comm.rank() as u64);
+        let (kind, len) = (next(&mut rng) % 5, [1, 40, 700, 30_000][next(&mut rng) as usize % 4]);
+        let started = next(&mut rng).is_multiple_of(2);
+        // Each rank calls at a different time.
+        let mut own = seed ^ (round << 8 | world.rank() as u64);
         thread::sleep(Duration::from_micros(next(&mut own) % 200));
-        let wrong = if (round, comm.rank()) == (bad_round, bad_rank) { wrong } else { Wrong::Nothing };
+        let wrong =
+            if (round, world.rank()) == (bad_round, bad_rank) { wrong } else { Misbehaviour::Nothing };
         let start = Instant::now();
         let result = match wrong {
-            Wrong::Nothing => call(&group, kind, len, started),
-            Wrong::IsLate => {
+            Misbehaviour::Nothing => call(&group, kind, len, started),
+            Misbehaviour::IsLate => {
                 thread::sleep(TIMEOUT * 2);
                 call(&group, kind, len, started)
             }
-            Wrong::CallsSomethingElse => {
-                group.scatter(&vec![1u8; comm.size()], &mut [0], comm.rank()).map(|()| true)
+            Misbehaviour::CallsSomethingElse => {
+                group.scatter(&vec![1u8; world.size()], &mut [0], world.rank()).map(|()| true)
             }
-            Wrong::HasAnotherLength => {
-                group.all_reduce(&mut vec![1u32; len + 1], Operation::Sum).map(|()| true)
+            Misbehaviour::HasAnotherLength => {
+                group.all_reduce(&mut vec![1u32; len + 1], ReduceOp::Sum).map(|()| true)
             }
-            Wrong::Poisons => thread::scope(|scope| {
+            Misbehaviour::Poisons => thread::scope(|scope| {
                 let other = scope.spawn(|| {
                     thread::sleep(Duration::from_micros(next(&mut own) % 300));
                     group.poison("on purpose");
@@ -116,8 +117,8 @@ fn live(comm: &Comm, seed: u64) -> Vec<Option<bool>> {
                 other.join().unwrap();
                 result
             }),
-            Wrong::Leaves => return results,
-            Wrong::Panics => panic!("on purpose"),
+            Misbehaviour::Leaves => return results,
+            Misbehaviour::Panics => panic!("on purpose"),
         };
         assert!(start.elapsed() < DEADLINE, "seed {seed}, round {round}: {:?}", start.elapsed());
         if results.contains(&None) {
@@ -141,15 +142,16 @@ fn random_calls_and_faults_leave_no_two_ranks_in_disagreement() {
         let seed = only.unwrap_or(seeds * 1_000_003 + 17);
         seeds += 1;
         let size = 2 + (seed % 3) as usize;
-        let threads: Vec<_> = Comm::local_with_timeout(size, TIMEOUT)
+        let threads: Vec<_> = World::local_with_timeout(size, TIMEOUT)
             .into_iter()
-            .map(|comm| thread::spawn(move || live(&comm, seed)))
+            .map(|world| thread::spawn(move || run_rank(&world, seed)))
             .collect();
-        // Nothing of one that panicked.
-        let lives: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
-        assert!(lives.len() + 1 >= size, "seed {seed}: more than one rank panicked");
+        // Without the results of a rank that panicked.
+        let results_by_rank: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
+        assert!(results_by_rank.len() + 1 >= size, "seed {seed}: more than one rank panicked");
         for round in 0..ROUNDS as usize {
-            let results: Vec<_> = lives.iter().filter_map(|life| life.get(round)).collect();
+            let results: Vec<_> =
+                results_by_rank.iter().filter_map(|results_of_rank| results_of_rank.get(round)).collect();
             assert!(!results.contains(&&Some(false)), "seed {seed}, round {round}: a wrong result");
             let succeeded = results.iter().filter(|it| it.is_some()).count();
             assert!(succeeded == 0 || succeeded == results.len(), "seed {seed}, round {round}: {results:?}");

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use evener_device::DeviceKind;
 use evener_mesh::{
     Member, Mesh,
-    comm::{Comm, CommError, Group, Members, Operation},
+    comm::{CommError, Communicator, GroupSpec, ReduceOp, World},
 };
 
-/// How long a call waits for the others.
+/// How long a call waits for the other ranks.
 pub const TIMEOUT: Duration = Duration::from_millis(400);
-/// By then every other rank has its error, on a machine that is busy with other things.
+/// By then every other rank has its error, even on a busy machine.
 pub const DEADLINE: Duration = Duration::from_millis(2000);
-/// How many collectives a run has.
+/// Number of collectives in a run.
 pub const STEPS: usize = 10;
 
 /// What goes wrong.
@@ -20,28 +20,28 @@ pub const STEPS: usize = 10;
 pub enum Fault {
     /// The rank panics.
     Panics,
-    /// The rank does nothing for longer than the timeout, and then goes on as if nothing were.
+    /// The rank does nothing for longer than the timeout, and then continues.
     Hangs,
-    /// The rank goes away.
+    /// The rank leaves.
     Exits,
-    /// The rank gives vectors of another length.
+    /// The rank passes vectors of another length.
     WrongSize,
     /// The rank calls another collective.
     OtherCollective,
-    /// The rank's process is killed, with nothing said.
+    /// The rank's process is killed, without a leave notice.
     Killed,
 }
 
-/// One of the ten collectives, of vectors of any length. Every one is there, small and large alike.
-pub fn step(group: &Group, step: usize, len: usize) -> Result<(), CommError> {
+/// Runs one of the ten collectives, with vectors of any length.
+pub fn step(group: &Communicator, step: usize, len: usize) -> Result<(), CommError> {
     let (me, size) = (group.rank().unwrap(), group.size());
     let mut data = vec![1.0f32; len];
     match step {
-        0 => group.all_reduce(&mut data, Operation::Sum)?,
+        0 => group.all_reduce(&mut data, ReduceOp::Sum)?,
         1 => group.broadcast(&mut data, 0)?,
         2 => group.all_gather(&data, &mut vec![0.0; len * size])?,
-        3 => group.reduce(&mut data, Operation::Max, size - 1)?,
-        4 => group.reduce_scatter(&vec![1.0; len * size], &mut data, Operation::Sum)?,
+        3 => group.reduce(&mut data, ReduceOp::Max, size - 1)?,
+        4 => group.reduce_scatter(&vec![1.0; len * size], &mut data, ReduceOp::Sum)?,
         5 => group.gather(&data, &mut vec![0.0; if me == 0 { len * size } else { 0 }], 0)?,
         6 => group.scatter(&vec![1.0; if me == 0 { len * size } else { 0 }], &mut data, 0)?,
         7 => group.all_to_all(&vec![1.0; len * size], &mut vec![0.0; len * size])?,
@@ -54,8 +54,8 @@ pub fn step(group: &Group, step: usize, len: usize) -> Result<(), CommError> {
     Ok(())
 }
 
-/// What the wrong rank does at its step. Gives whether it is still there.
-pub fn go_wrong(group: &Group, fault: Fault, at: usize, len: usize) -> bool {
+/// Runs the fault on the faulty rank. Returns whether the rank is still there.
+pub fn go_wrong(group: &Communicator, fault: Fault, at: usize, len: usize) -> bool {
     match fault {
         Fault::Panics => panic!("a panic on purpose"),
         Fault::Exits => return false,
@@ -69,7 +69,7 @@ pub fn go_wrong(group: &Group, fault: Fault, at: usize, len: usize) -> bool {
             std::thread::sleep(TIMEOUT * 2);
             step(group, at, len).expect_err("the others have given up");
         }
-        // A barrier has no size: there it is another collective too.
+        // A barrier has no size: there the fault is another collective too.
         Fault::WrongSize if at != 9 => {
             step(group, at, len + 1).expect_err("sizes differ");
         }
@@ -80,24 +80,29 @@ pub fn go_wrong(group: &Group, fault: Fault, at: usize, len: usize) -> bool {
     true
 }
 
-/// A rank's run in a group of all, in which the last rank goes wrong at a step. The others get an error in time, rebuild
-/// the group without it, and go on. Gives whether this rank is still there.
-pub fn run(comm: &Comm, name: &str, fault: Fault, at: usize, len: usize) -> bool {
-    let ranks: Vec<_> = (0..comm.size()).collect();
-    let wrong = comm.size() - 1;
-    let group = comm.group(Members::new(name, ranks).timeout(TIMEOUT)).unwrap();
+/// Runs one rank of a group of all, in which the last rank fails at a step. The others get an error in time, rebuild
+/// the group without it, and continue. Returns whether this rank is still there.
+pub fn run(world: &World, name: &str, fault: Fault, at: usize, len: usize) -> bool {
+    let ranks: Vec<_> = (0..world.size()).collect();
+    let wrong = world.size() - 1;
+    let group = world.new_group(GroupSpec::new(name, ranks).timeout(TIMEOUT)).unwrap();
     for index in 0..at {
         step(&group, index, len).unwrap();
     }
-    if comm.rank() == wrong {
+    if world.rank() == wrong {
         return go_wrong(&group, fault, at, len);
     }
     survive(&group, &format!("{fault:?} at {at} of {len}"), wrong, |group| step(group, at, len));
     true
 }
 
-/// What every other rank does: gets an error in time that names the wrong rank, and goes on without it.
-pub fn survive(group: &Group, what: &str, wrong: usize, call: impl FnOnce(&Group) -> Result<(), CommError>) {
+/// Runs every other rank: it gets an error in time that names the faulty rank, and continues without it.
+pub fn survive(
+    group: &Communicator,
+    what: &str,
+    wrong: usize,
+    call: impl FnOnce(&Communicator) -> Result<(), CommError>,
+) {
     let start = Instant::now();
     let Err(error) = call(group) else { panic!("{what}: no error") };
     let took = start.elapsed();
@@ -105,11 +110,11 @@ pub fn survive(group: &Group, what: &str, wrong: usize, call: impl FnOnce(&Group
     assert_eq!(error.ranks(), [wrong], "{what}: {error}");
     assert!(matches!(group.barrier(), Err(CommError::Poisoned { .. })), "{what}: not beyond use");
     group.rebuild(error.ranks()).unwrap().barrier().unwrap();
-    // And from the mesh, whose devices are then those that are left.
+    // Also rebuilds the mesh, with the remaining devices.
     let devices = (0..group.size()).map(|index| Member::new(format!("d{index}"), DeviceKind::Discrete));
     let mut mesh = Mesh::new(devices).axes([("dp", group.size())]).unwrap();
-    let carrier = mesh.rebuild(group, error.ranks(), [("dp", group.size() - 1)]).unwrap();
-    let rest = mesh.connect(&carrier, "dp").unwrap();
+    let parent = mesh.rebuild(group, error.ranks(), [("dp", group.size() - 1)]).unwrap();
+    let rest = mesh.connect(&parent, "dp").unwrap();
     for index in 0..STEPS {
         step(&rest, index, 1000).unwrap_or_else(|error| panic!("{what}: after rebuilding: {error}"));
     }

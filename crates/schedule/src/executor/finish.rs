@@ -22,7 +22,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     pub(super) fn finish(
         self: &Arc<Self>,
         me: usize,
-        chunk: &run::Chunk,
+        chunk: &run::LaneChunk,
         began: Time,
         done: ChunkStats,
         mut results: Results<'_, T::Output>,
@@ -108,7 +108,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     pub(super) fn fail(
         self: &Arc<Self>,
         me: usize,
-        chunk: &run::Chunk,
+        chunk: &run::LaneChunk,
         began: Time,
         error: Error,
         generation: u64,

@@ -168,7 +168,7 @@ enum WorkerActivity {
     /// Prepares its device, since this time.
     Preparing(Time),
     /// Runs a chunk that was handed out at this time.
-    Chunk(crate::run::Chunk, Time),
+    Chunk(crate::run::LaneChunk, Time),
 }
 
 /// Whether other lanes can steal from chunks on this device. Claims count items in 32 bits.

@@ -39,7 +39,7 @@ pub(super) struct ChunkStats {
 }
 
 /// What a worker of a run does next: a chunk, with the time at which it was handed out.
-pub(super) type Next = super::Next<(run::Chunk, Time)>;
+pub(super) type Next = super::Next<(run::LaneChunk, Time)>;
 
 /// A worker of a run.
 pub(crate) struct Worker<T: Task> {
@@ -66,7 +66,7 @@ impl Core {
 
 impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     type Worker = Worker<T>;
-    type Work = (run::Chunk, Time);
+    type Work = (run::LaneChunk, Time);
 
     /// Gets a state for the worker: its own, a cached one, or a new one.
     fn prepare(&self, worker: &mut Worker<T>) -> Next {
@@ -123,7 +123,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     }
 
     /// Runs a chunk and reports the result. Returns what comes next.
-    fn run(&self, worker: &mut Worker<T>, (mut chunk, began): (run::Chunk, Time)) -> Next {
+    fn run(&self, worker: &mut Worker<T>, (mut chunk, began): (run::LaneChunk, Time)) -> Next {
         let Worker { me, lane, ref claims, state: Some(ref mut state), ref mut scratch, .. } = *worker else {
             return Next::Prepare;
         };
@@ -458,7 +458,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     fn compute<'s>(
         &self,
         state: &'s mut T::State,
-        chunk: &run::Chunk,
+        chunk: &run::LaneChunk,
         claims: Option<&Claims>,
         results: &mut Results<'s, T::Output>,
     ) -> Result<ChunkStats> {

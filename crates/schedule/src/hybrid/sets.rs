@@ -443,7 +443,7 @@ mod test {
         ran(&mut class, &[0], &[0], 1.0);
         let history = simulate(&mut class, &lines, 20, first);
         assert!(history.iter().filter(|set| **set == [0]).count() >= 19);
-        // The other has become faster: nobody tells, but it is tried now and then.
+        // The other has become faster, which only a trial can show.
         let second = |set: &[usize]| if set == [1] { 0.5e-3 } else { 1e-3 };
         let history = simulate(&mut class, &lines, 1500, second);
         assert!(history[1400..].iter().filter(|set| **set == [1]).count() >= 95);
@@ -468,7 +468,7 @@ mod test {
     fn of_equal_sets_the_current_one_stays() {
         let lines = [CostLine::new(1e-4, 1e-9); 2];
         let noise = Cell::new(0u32);
-        // Whoever it is, a run takes as long, to a hundredth.
+        // All sets take the same time, to a hundredth.
         let truth = |_: &[usize]| {
             noise.set(noise.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
             1e-4 * (1.0 + f64::from(noise.get() >> 24) / 25_600.0)

@@ -61,7 +61,7 @@ impl Model {
             let oldest = oldest.map(|(task, _)| task.clone()).unwrap_or_default();
             tasks.remove(&oldest);
         }
-        evener_device::write_whole(path, &serde_json::to_vec(&Stored { version: VERSION, tasks })?)
+        evener_device::write_atomically(path, &serde_json::to_vec(&Stored { version: VERSION, tasks })?)
     }
 }
 

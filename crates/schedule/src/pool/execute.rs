@@ -417,3 +417,23 @@ fn trace_lanes(devices: &[DeviceLanes]) -> Vec<String> {
     };
     devices.iter().flat_map(|it| it.lanes.clone().map(move |lane| name(it, lane, &it.lanes))).collect()
 }
+
+#[cfg(test)]
+mod test {
+    use evener_device::Kernel;
+
+    use super::*;
+    use crate::task::{Closure, KernelTask};
+
+    #[test]
+    fn tasks_that_differ_in_source_type_or_name_have_histories_of_their_own() {
+        let body = "@compute @workgroup_size(64) fn body() {}";
+        let task = |source: &'static str| KernelTask::<u32, u32>::new(&Kernel::new("body").wgsl(source));
+        let key = task_key(&task(body));
+        assert_eq!(key, task_key(&task(body)));
+        assert_ne!(key, task_key(&task("@compute @workgroup_size(64) fn body() { }")));
+        assert_ne!(key, task_key(&KernelTask::<u32, u64>::new(&Kernel::new("body").wgsl(body))));
+        let [one, other] = ["one", "other"].map(|name| task_key(&Closure::new(name, |&item: &u32| item)));
+        assert_ne!(one, other);
+    }
+}

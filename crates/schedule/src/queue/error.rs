@@ -15,7 +15,8 @@ pub enum QueueError {
     /// not affected.
     #[error("the task failed on this piece: {error}")]
     Task {
-        /// The task's error.
+        /// The task's error. [`Error::cause`] is the one that the task's own code returned.
+        #[source]
         error: Error,
     },
     /// Every device that can run the piece failed.

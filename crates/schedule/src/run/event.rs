@@ -149,7 +149,7 @@ pub enum Purpose {
 
 /// A contiguous range of items, handed to one lane at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chunk {
+pub struct LaneChunk {
     /// Its number, by which its end is reported. Never used twice.
     pub id: u64,
     /// The lane that runs it.
@@ -168,7 +168,7 @@ pub struct Chunk {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// Run this chunk.
-    Run(Chunk),
+    Run(LaneChunk),
     /// Take items that its lane has not begun from the end of a chunk, and report them with
     /// [`Run::stolen`](super::Run::stolen).
     Steal {

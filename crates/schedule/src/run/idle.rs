@@ -4,7 +4,7 @@
 use std::{ops::Range, time::Duration};
 
 use super::{
-    Answer, Chunk, LaneIndex, Purpose, Run, Time,
+    Answer, LaneChunk, LaneIndex, Purpose, Run, Time,
     attempts::{Attempt, len_of},
     lane::Pace,
     len, seconds,
@@ -255,7 +255,7 @@ impl Run {
 
     /// A speculative copy of a chunk that may have hung, although there is other work: it shows whether the chunk has hung.
     /// The check is made now and then only.
-    pub(super) fn copy_suspected_hang(&mut self, lane: LaneIndex, now: Time) -> Option<Chunk> {
+    pub(super) fn copy_suspected_hang(&mut self, lane: LaneIndex, now: Time) -> Option<LaneChunk> {
         self.next_hang_check = now.saturating_add(self.settings.hung_after / 10);
         if !self.adaptive || self.lanes[lane].on_trial || self.settings.chunk_limit.is_some() {
             return None;

@@ -23,7 +23,7 @@ use self::{
 pub use self::{
     costs::Costs,
     event::{
-        Answer, Chunk, Expected, Failure, LaneIndex, LaneSpec, Outcome, Purpose, Settings, Shares, Tally,
+        Answer, Expected, Failure, LaneChunk, LaneIndex, LaneSpec, Outcome, Purpose, Settings, Shares, Tally,
         Time, Verdict,
     },
     quarantine::LaneState,
@@ -376,7 +376,7 @@ impl Run {
         purpose: Purpose,
         parent: Option<u64>,
         now: Time,
-    ) -> Chunk {
+    ) -> LaneChunk {
         let cost = self.costs.of(&items);
         let mut attempt = Attempt::new(lane, items.clone(), cost, now);
         attempt.speculative = purpose == Purpose::Speculative;
@@ -390,7 +390,7 @@ impl Run {
         self.lanes[lane].begin(cost, now);
         let id = self.attempts.insert(attempt, parent);
         let at_once = self.lanes[lane].at_once;
-        Chunk { id, lane, items, purpose, exclusive, at_once }
+        LaneChunk { id, lane, items, purpose, exclusive, at_once }
     }
 }
 

@@ -18,7 +18,7 @@ fn ms(milliseconds: u64) -> Time {
     Time::from_millis(milliseconds)
 }
 
-fn run_of(answer: Answer) -> Chunk {
+fn run_of(answer: Answer) -> LaneChunk {
     match answer {
         Answer::Run(chunk) => chunk,
         other => panic!("a chunk was expected, not {other:?}"),
@@ -139,7 +139,7 @@ fn only_items_that_are_not_begun_are_stolen() {
 fn the_chunk_with_most_items_left_ends_last_and_a_lane_that_finds_nothing_waits_before_it_asks() {
     let plain = LaneSpec { divisible: true, may_hang: false, ..ONE_AT_A_TIME };
     let mut run = Run::new(64, &[plain; 3], &Shares::Fixed(vec![30, 30, 4]), Settings::default());
-    let chunks: Vec<Chunk> = (0..3).map(|lane| run_of(run.ask(lane, ms(0)))).collect();
+    let chunks: Vec<LaneChunk> = (0..3).map(|lane| run_of(run.ask(lane, ms(0)))).collect();
     run.adaptive = true;
     assert_eq!(run.min_steal_items(2), None, "it has something to do");
     run.finished(chunks[2].id, ms(4), ms(4));
@@ -320,7 +320,7 @@ fn a_run_waits_for_lanes_that_may_come_back_and_a_task_error_ends_it_at_once() {
 }
 
 /// A run in which a lane has a chunk that should take eight milliseconds, and another is idle.
-fn with_straggler(settings: Settings) -> (Run, Chunk) {
+fn with_straggler(settings: Settings) -> (Run, LaneChunk) {
     let mut run = Run::new(9, &[ONE_AT_A_TIME; 2], &Shares::Fixed(vec![8, 1]), settings);
     let straggler = run_of(run.ask(0, ms(0)));
     let quick = run_of(run.ask(1, ms(0)));
@@ -613,14 +613,14 @@ struct Driver {
     now: Time,
     /// Depth, and whether others can steal from it.
     lanes: Vec<(usize, bool)>,
-    running: Vec<Chunk>,
+    running: Vec<LaneChunk>,
     accepted: BTreeMap<u64, u64>,
     answers: Vec<String>,
 }
 
 impl Driver {
     /// The items of a chunk that its worker has not begun: here, the second half.
-    fn not_begun(chunk: &Chunk) -> std::ops::Range<u64> {
+    fn not_begun(chunk: &LaneChunk) -> std::ops::Range<u64> {
         (chunk.items.start + len(&chunk.items).div_ceil(2))..chunk.items.end
     }
 
@@ -629,7 +629,7 @@ impl Driver {
         let least = self.run.min_steal_items(lane)?;
         let divisible = self.running.iter_mut().filter(|chunk| self.lanes[chunk.lane].1);
         let victim = divisible.max_by_key(|chunk| len(&Driver::not_begun(chunk)));
-        let may_steal = |chunk: &&mut Chunk| {
+        let may_steal = |chunk: &&mut LaneChunk| {
             len(&Driver::not_begun(chunk)) >= least && self.run.can_be_stolen_from(chunk.id)
         };
         let Some(victim) = victim.filter(may_steal) else {
@@ -668,11 +668,12 @@ impl Driver {
         assert!(chunk.items.start < chunk.items.end && chunk.items.end <= self.run.items);
         assert_eq!(chunk.lane, lane);
         if chunk.exclusive {
-            let overlaps =
-                |other: &Chunk| other.items.start < chunk.items.end && chunk.items.start < other.items.end;
+            let overlaps = |other: &LaneChunk| {
+                other.items.start < chunk.items.end && chunk.items.start < other.items.end
+            };
             assert!(!self.running.iter().any(overlaps), "an exclusive chunk shares items with another");
         }
-        let alone = |other: &Chunk| {
+        let alone = |other: &LaneChunk| {
             other.exclusive && other.items.start < chunk.items.end && chunk.items.start < other.items.end
         };
         assert!(!self.running.iter().any(alone), "{chunk:?} shares items with an exclusive chunk");

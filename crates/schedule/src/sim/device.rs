@@ -6,7 +6,7 @@ use super::{
     cost::{ItemCosts, Rng},
     scenario::{DeviceSpec, EventKind},
 };
-use crate::run::{Chunk, Expected, Time};
+use crate::run::{Expected, LaneChunk, Time};
 
 /// Whether a virtual device works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) enum Condition {
 /// A chunk in flight on a virtual device.
 #[derive(Debug)]
 struct QueuedChunk {
-    chunk: Chunk,
+    chunk: LaneChunk,
     /// When its bytes are copied.
     copied: Time,
     /// Remaining seconds of work at the device's own speed.
@@ -68,7 +68,7 @@ impl VirtualDevice {
     }
 
     /// Takes a chunk.
-    pub(super) fn take(&mut self, chunk: Chunk, cost: f64, bytes: f64, now: Time) {
+    pub(super) fn take(&mut self, chunk: LaneChunk, cost: f64, bytes: f64, now: Time) {
         let copy = self.spec.copy_bytes_per_s.map_or(0.0, |rate| bytes / rate);
         self.copies_until = self.copies_until.max(now) + Duration::from_secs_f64(copy);
         self.copied += Duration::from_secs_f64(copy);
@@ -123,7 +123,7 @@ impl VirtualDevice {
     }
 
     /// Ends the first chunk. Returns it, and how long it kept the device busy.
-    pub(super) fn end(&mut self, now: Time) -> Option<(Chunk, Duration)> {
+    pub(super) fn end(&mut self, now: Time) -> Option<(LaneChunk, Duration)> {
         let ended = self.chunks.pop_front()?;
         let took = now.saturating_sub(self.since);
         self.since = now;
@@ -159,7 +159,7 @@ impl VirtualDevice {
     }
 
     /// Applies an event. Returns the chunks that fail with it.
-    pub(super) fn apply(&mut self, kind: EventKind, now: Time) -> Vec<Chunk> {
+    pub(super) fn apply(&mut self, kind: EventKind, now: Time) -> Vec<LaneChunk> {
         self.count(now);
         match kind {
             EventKind::Slow { factor } => self.slowness = factor,
@@ -178,7 +178,7 @@ impl VirtualDevice {
     }
 
     /// Drops all chunks in flight.
-    pub(super) fn drop_chunks(&mut self, now: Time) -> Vec<Chunk> {
+    pub(super) fn drop_chunks(&mut self, now: Time) -> Vec<LaneChunk> {
         self.version += 1;
         self.copies_until = now;
         self.chunks.drain(..).map(|queued| queued.chunk).collect()

@@ -23,7 +23,7 @@ use self::{
 use crate::{
     recorder::{DeviceLanes, Recorder},
     report::Report,
-    run::{Answer, Chunk, Failure, LaneSpec, LaneState, Outcome, Run, Settings, Time, Verdict},
+    run::{Answer, Failure, LaneChunk, LaneSpec, LaneState, Outcome, Run, Settings, Time, Verdict},
     strategy::Strategy,
     trace::{Activity, Trace},
 };
@@ -296,7 +296,7 @@ impl<'a> Simulator<'a> {
         )));
     }
 
-    fn trace_failure(&mut self, chunk: Chunk) {
+    fn trace_failure(&mut self, chunk: LaneChunk) {
         let began = self.began.remove(&chunk.id).unwrap_or(self.now);
         self.recorder.wasted(&chunk, Activity::Failure, began, self.now);
     }

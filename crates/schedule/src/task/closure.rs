@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_device::{BoxError, Device, DeviceId, DeviceKind, Error, Result};
+use evener_device::{BoxError, Device, DeviceId, DeviceKind, Error, Result, SharedError};
 
 use super::{Chunk, Claims, Results, Task};
 use crate::contain::panic_message;
@@ -266,13 +266,13 @@ where
             if chunk.is_over() {
                 return Err(Error::Ended);
             }
-            let message = match outcome {
+            let (message, source): (String, Option<BoxError>) = match outcome {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(error)) => {
                     let error: BoxError = error;
-                    error.to_string()
+                    (error.to_string(), Some(error))
                 }
-                Err(panic) => panic_message(&*panic),
+                Err(panic) => (panic_message(&*panic), None),
             };
             let item = chunk.range().start + results.len() as u64;
             Err(Error::Task {
@@ -280,6 +280,7 @@ where
                 operation: format!("task `{}` on item {item}", self.name),
                 item: Some(item),
                 message,
+                source: source.map(SharedError::new),
             })
         })?
     }

@@ -65,5 +65,5 @@ pub(crate) fn thread_error(device: &DeviceId, why: &std::io::Error) -> Error {
 }
 
 pub(crate) fn task_error(device: &DeviceId, operation: String, message: String) -> Error {
-    Error::Task { device: device.clone(), operation, item: None, message }
+    Error::Task { device: device.clone(), operation, item: None, message, source: None }
 }

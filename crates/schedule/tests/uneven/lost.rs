@@ -152,7 +152,7 @@ fn run_with(devices: &[Device], plan: &[PlannedFault]) {
                 When::Operation(operation) => faults.at(operation, fault),
                 When::After(time) => timers.push(std::thread::spawn(move || {
                     std::thread::sleep(time);
-                    faults.now(fault);
+                    faults.at_next(fault);
                 })),
             }
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use evener_mesh::{
-    placement::{RatedBy, ReplicaPlan, Search, StagePlan},
-    topology::{Axis, Member, Statistics},
+    placement::{RateSource, ReplicaPlan, SearchMethod, StagePlan},
+    topology::{Axis, Member, MeshStatistics},
 };
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ struct Layout<'a> {
     axes: &'a [Axis],
     ranks: Vec<Rank<'a>>,
     groups: Vec<Group>,
-    statistics: Statistics,
+    statistics: MeshStatistics,
     prediction: Option<Prediction<'a>>,
 }
 
@@ -45,8 +45,8 @@ struct Prediction<'a> {
     ideal_s: f64,
     efficiency: f64,
     balance: f64,
-    rated_by: RatedBy,
-    search: Search,
+    rated_by: RateSource,
+    search: SearchMethod,
     /// Whether times are in seconds. If not, only their ratios have a meaning.
     times_are_seconds: bool,
 }

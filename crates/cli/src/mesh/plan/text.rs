@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use evener_mesh::{
-    placement::{Proposal, RatedBy, Search},
-    topology::{Mesh, Totals},
+    placement::{Proposal, RateSource, SearchMethod},
+    topology::{Mesh, ResourceTotals},
 };
 
 use super::Plan;
@@ -36,8 +36,9 @@ pub(super) fn text(plan: &Plan) -> Result<String> {
 
 fn headline(mesh: &Mesh) -> String {
     let axes: Vec<String> = mesh.axes().iter().map(|axis| format!("{} {}", axis.name, axis.size)).collect();
-    let Totals { devices, memory_bytes, memory_unknown, compute_units, compute_units_unknown, .. } =
-        mesh.totals();
+    let ResourceTotals {
+        devices, memory_bytes, memory_unknown, compute_units, compute_units_unknown, ..
+    } = mesh.totals();
     let but = |unknown: usize| if unknown > 0 { format!(" (unknown for {unknown})") } else { String::new() };
     let devices = if devices == 1 { "1 device".into() } else { format!("{devices} devices") };
     format!(
@@ -50,7 +51,7 @@ fn headline(mesh: &Mesh) -> String {
 }
 
 fn ranks(mesh: &Mesh, proposal: Option<&Proposal>) -> Result<String> {
-    let by_score = proposal.is_some_and(|proposal| proposal.rated_by == RatedBy::Score);
+    let by_score = proposal.is_some_and(|proposal| proposal.rated_by == RateSource::Score);
     let mut headings = vec![Heading::number("RANK")];
     headings.extend(mesh.axes().iter().map(|axis| Heading::number(&axis.name)));
     let strength = if by_score { "SCORE" } else { "RATE /s" };
@@ -99,7 +100,7 @@ fn stages(proposal: &Proposal, has_seconds: bool) -> String {
             format!("{}..{}", layers.start, layers.end),
             format!("{:.3e}", stage.cost),
             format!("{:.2}", stage.memory_bytes as f64 / GIB),
-            known(stage.room_bytes, |bytes| format!("{:.2}", bytes as f64 / GIB)),
+            known(stage.capacity_bytes, |bytes| format!("{:.2}", bytes as f64 / GIB)),
             format!("{:.1} %", 100.0 * stage.seconds / slowest),
         ];
         if has_seconds {
@@ -158,13 +159,15 @@ fn verdict(proposal: &Proposal, has_seconds: bool) -> String {
     }
     lines.push(
         match proposal.search {
-            Search::Everything => "all assignments of devices to ranks were tried",
-            Search::Improved => "not all assignments of devices to ranks were tried: a better one may exist",
-            Search::AsListed => "the devices are on ranks in their listed order",
+            SearchMethod::Exhaustive => "all assignments of devices to ranks were tried",
+            SearchMethod::LocalSearch => {
+                "not all assignments of devices to ranks were tried: a better one may exist"
+            }
+            SearchMethod::AsListed => "the devices are on ranks in their listed order",
         }
         .into(),
     );
-    if proposal.rated_by == RatedBy::Score {
+    if proposal.rated_by == RateSource::Score {
         lines.push(
             "compared by score, because not all devices are measured: `evener devices --measure` measures them"
                 .into(),

@@ -1,4 +1,4 @@
-//! Host memory, as the CPU device's buffers and as its host buffers.
+//! Host memory, for buffers and host buffers of the CPU device.
 
 use std::{
     any::Any,
@@ -10,40 +10,41 @@ use std::{
     },
 };
 
-use super::super::{Address, HostMemory, Line, Memory, Region, SharedMemory, shelf::Shelf};
+use super::super::{Address, CacheLine, HostMemory, Memory, Region, SharedMemory, block_cache::BlockCache};
 use crate::{
     describe::DeviceId,
     error::{Error, Result},
 };
 
-/// Bytes: aligned ones of our own, or another library's.
+/// A block of bytes: this crate's own, or another library's.
 ///
-/// A pointer and no `Box`, because others may have the address too: the owner of the block makes a slice of it for as long
-/// as it reads or writes, and others use the address while no operation does ([`super::super::dlpack`]).
+/// It has a pointer instead of a `Box`, because other libraries may have the address too: the block's owner makes a slice
+/// of it only while an operation reads or writes, and other libraries use the address between operations
+/// ([`super::super::dlpack`]).
 pub(super) struct Block {
     pointer: NonNull<u8>,
     bytes: usize,
-    /// Fresh from the system, which hands out zeros.
+    /// Whether every byte is still zero, as it came from the system.
     clean: bool,
-    /// What keeps the memory, where it is another library's.
+    /// Keeps another library's memory alive; `None` for a block of this crate.
     owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: it is plain memory, and its owner may be sent and shared.
+// SAFETY: it is plain memory, and its owner is `Send` and `Sync`.
 unsafe impl Send for Block {}
-// SAFETY: as above; writing takes a `&mut`.
+// SAFETY: as for `Send`; writing needs a `&mut`.
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// At least this many bytes of zeros, or nothing where there is no room.
+    /// Allocates at least this many zeroed bytes. Returns `None` if there is not enough memory.
     pub(super) fn zeroed(bytes: u64) -> Option<Self> {
-        let lines = usize::try_from(bytes.div_ceil(size_of::<Line>() as u64)).ok()?;
-        let lines: Box<[Line]> = bytemuck::allocation::try_zeroed_slice_box(lines).ok()?;
-        let bytes = size_of_val::<[Line]>(&lines);
+        let lines = usize::try_from(bytes.div_ceil(size_of::<CacheLine>() as u64)).ok()?;
+        let lines: Box<[CacheLine]> = bytemuck::allocation::try_zeroed_slice_box(lines).ok()?;
+        let bytes = size_of_val::<[CacheLine]>(&lines);
         Some(Block { pointer: NonNull::from(Box::leak(lines)).cast(), bytes, clean: true, owner: None })
     }
 
-    /// Memory that another library has, until `owner` is dropped.
+    /// Wraps another library's memory, which stays valid until `owner` is dropped.
     ///
     /// # Safety
     /// As for [`Backend::adopt`](super::super::Backend::adopt).
@@ -55,7 +56,7 @@ impl Block {
         Block { pointer, bytes, clean: false, owner: Some(owner) }
     }
 
-    /// Makes every byte zero, at no cost where none was written.
+    /// Zeroes the block, unless it is known to be zero.
     pub(super) fn make_zero(&mut self) {
         if !self.clean {
             self.bytes_mut().fill(0);
@@ -64,29 +65,30 @@ impl Block {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is this long, initialised, and ours or lent to us; nobody writes it while this is borrowed.
+        // SAFETY: the memory has this length and is initialised; it is owned, or adopted on the caller's promise that
+        // nothing writes it while Evener's operations use it.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         self.clean = false;
-        // SAFETY: as above, and nobody reads it while this is borrowed.
+        // SAFETY: as for `bytes`, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.bytes) }
     }
 }
 
 impl Default for Block {
     fn default() -> Self {
-        Block { pointer: NonNull::<Line>::dangling().cast(), bytes: 0, clean: true, owner: None }
+        Block { pointer: NonNull::<CacheLine>::dangling().cast(), bytes: 0, clean: true, owner: None }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
         if self.owner.is_none() && self.bytes > 0 {
-            let lines = self.bytes / size_of::<Line>();
-            let lines = std::ptr::slice_from_raw_parts_mut(self.pointer.as_ptr().cast::<Line>(), lines);
-            // SAFETY: it was leaked from a box of so many lines in `zeroed`, and nobody else has it.
+            let lines = self.bytes / size_of::<CacheLine>();
+            let lines = std::ptr::slice_from_raw_parts_mut(self.pointer.as_ptr().cast::<CacheLine>(), lines);
+            // SAFETY: `zeroed` leaked a box of this many lines, and `self` is its only owner.
             drop(unsafe { Box::from_raw(lines) });
         }
     }
@@ -98,28 +100,28 @@ impl std::fmt::Debug for Block {
     }
 }
 
-/// A buffer of the CPU device. Each operation holds its lock, for reading or writing, while it runs.
+/// A buffer of the CPU device. An operation holds its lock, for reading or writing, while it runs.
 #[derive(Debug)]
 pub(super) struct CpuMemory {
     pub(super) block: RwLock<Block>,
     bytes: u64,
-    shelf: Arc<Shelf<Block>>,
-    /// Where the block is. It stays there, so that asking needs no lock.
+    cache: Arc<BlockCache<Block>>,
+    /// The block's address, which never changes: reading it needs no lock.
     start: AtomicPtr<u8>,
-    /// Whether another library was told where it is, and may have written there.
-    is_known: AtomicBool,
+    /// Whether another library was given the address, and may have written there.
+    is_exported: AtomicBool,
 }
 
 impl CpuMemory {
-    pub(super) fn new(block: Block, bytes: u64, shelf: Arc<Shelf<Block>>) -> Self {
+    pub(super) fn new(block: Block, bytes: u64, cache: Arc<BlockCache<Block>>) -> Self {
         let start = AtomicPtr::new(block.pointer.as_ptr());
-        CpuMemory { block: RwLock::new(block), bytes, shelf, start, is_known: AtomicBool::new(false) }
+        CpuMemory { block: RwLock::new(block), bytes, cache, start, is_exported: AtomicBool::new(false) }
     }
 
-    /// The memory behind a region, which must be a CPU device's.
+    /// Returns the memory of a region, which must belong to a CPU device.
     pub(super) fn of<'a>(region: &'a Region, device: &DeviceId) -> Result<&'a CpuMemory> {
         (&*region.memory as &dyn Any).downcast_ref().ok_or_else(|| {
-            Error::unsupported(device, "using a buffer", "the buffer is in another device's memory")
+            Error::unsupported(device, "using a buffer", "the buffer belongs to another device")
         })
     }
 }
@@ -130,7 +132,7 @@ impl Memory for CpuMemory {
     }
 
     fn address(&self) -> Option<Address> {
-        self.is_known.store(true, Relaxed);
+        self.is_exported.store(true, Relaxed);
         NonNull::new(self.start.load(Relaxed)).map(Address::Host)
     }
 }
@@ -138,24 +140,23 @@ impl Memory for CpuMemory {
 impl Drop for CpuMemory {
     fn drop(&mut self) {
         let mut block = std::mem::take(self.block.get_mut().unwrap_or_else(PoisonError::into_inner));
-        block.clean &= !*self.is_known.get_mut();
+        block.clean &= !*self.is_exported.get_mut();
         if block.owner.is_some() {
             return;
         }
-        self.shelf.put(block.bytes().len() as u64, block);
-        drop(self.shelf.excess());
+        self.cache.put(block.bytes().len() as u64, block);
+        drop(self.cache.take_excess());
     }
 }
 
-/// A region's place in its block.
 pub(super) fn range(region: &Region) -> Range<usize> {
     region.offset as usize..(region.offset + region.bytes) as usize
 }
 
-/// A block on its way through a stream: it is put back here when the copy has ended.
+/// Where a stream puts a lent block back when the copy has finished.
 pub(super) type Lent = Arc<Mutex<Option<Block>>>;
 
-/// Host memory. While a copy is under way, the stream has the block and this has none.
+/// Host memory. While a copy is in flight the stream has the block.
 #[derive(Debug)]
 pub(super) struct CpuHostMemory {
     device: DeviceId,
@@ -169,10 +170,9 @@ impl CpuHostMemory {
         CpuHostMemory { device, block, bytes, lent: None }
     }
 
-    /// Hands the block to a stream.
     pub(super) fn lend(memory: &mut dyn HostMemory, device: &DeviceId) -> Result<(Block, Lent)> {
         let Some(memory) = (memory as &mut dyn Any).downcast_mut::<CpuHostMemory>() else {
-            let detail = "the host memory was made for another device";
+            let detail = "the host memory belongs to another device";
             return Err(Error::unsupported(device, "copying", detail));
         };
         memory.reclaim()?;
@@ -196,8 +196,8 @@ impl HostMemory for CpuHostMemory {
     fn reclaim(&mut self) -> Result<()> {
         let Some(lent) = &self.lent else { return Ok(()) };
         let Some(block) = lent.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-            let detail = "the copy has not ended";
-            return Err(Error::unsupported(&self.device, "taking host memory back", detail));
+            let detail = "the copy is still in flight: wait for it first";
+            return Err(Error::unsupported(&self.device, "reclaiming host memory", detail));
         };
         self.block = block;
         self.lent = None;
@@ -209,7 +209,7 @@ impl HostMemory for CpuHostMemory {
     }
 }
 
-/// Host memory that nobody writes any more.
+/// Read-only host memory.
 #[derive(Debug)]
 struct CpuSharedMemory {
     block: Block,

@@ -1,7 +1,7 @@
-//! The processor's cores as a device: threads of one rayon pool, pinned where the device is a partition.
+//! The processor's cores as a device: the threads of a rayon pool, pinned if the device is a partition.
 //!
-//! A stream is a thread that takes operations from a channel; a kernel's Rust body runs inside the pool.
-//! Memory is plain host memory behind a lock each, so that streams which share a buffer cannot race.
+//! A stream is a thread that takes operations from a channel; a kernel's Rust body runs inside the pool. Each buffer is
+//! plain host memory behind a lock of its own, so that streams which share a buffer cannot race.
 
 mod memory;
 mod stream;
@@ -22,7 +22,7 @@ use self::{
 use super::{
     Address, Backend, BoundKernel, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, Region,
     Source, StreamBackend,
-    shelf::{Shelf, class_bytes, exact_bytes},
+    block_cache::{BlockCache, class_bytes, exact_bytes},
 };
 use crate::{
     describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features},
@@ -30,7 +30,7 @@ use crate::{
     kernel::{Access, Kernel, RustBody},
 };
 
-/// The device of all cores.
+/// Returns the source of the device of all cores.
 pub(crate) fn source() -> Arc<dyn Source> {
     static SOURCE: LazyLock<Arc<CpuSource>> = LazyLock::new(|| Arc::new(CpuSource::find()));
     SOURCE.clone()
@@ -40,7 +40,7 @@ pub(crate) fn source() -> Arc<dyn Source> {
 struct CpuSource {
     description: Description,
     threads: usize,
-    /// The cores to pin to; all cores, unpinned, where this is a whole processor.
+    /// The cores that threads are pinned to; `None` for the whole processor, whose threads are not pinned.
     cores: Option<Vec<CoreId>>,
 }
 
@@ -100,11 +100,11 @@ impl Source for CpuSource {
         let cores = match &self.cores {
             Some(cores) => cores.clone(),
             None => core_affinity::get_core_ids()
-                .ok_or_else(|| refuse("this system does not say which cores there are".into()))?,
+                .ok_or_else(|| refuse("this system does not report its cores".into()))?,
         };
         let asked: u64 = sizes.iter().map(|&size| u64::from(size)).sum();
         if asked > cores.len() as u64 {
-            let detail = format!("{asked} cores asked for, {} here, in steps of 1", cores.len());
+            let detail = format!("{asked} cores in total, and the device has {}", cores.len());
             return Err(refuse(detail));
         }
         let mut rest = cores.as_slice();
@@ -132,7 +132,7 @@ struct CpuBackend {
     id: DeviceId,
     capabilities: Capabilities,
     pool: Arc<ThreadPool>,
-    shelf: Arc<Shelf<Block>>,
+    cache: Arc<BlockCache<Block>>,
 }
 
 impl CpuBackend {
@@ -153,68 +153,68 @@ impl CpuBackend {
             capabilities: capabilities(source.description.memory_bytes.unwrap_or(u64::MAX)),
             id,
             pool: Arc::new(pool),
-            shelf: new_shelf(source.description.memory_bytes.unwrap_or(u64::MAX) / SHELVED_PART),
+            cache: new_cache(source.description.memory_bytes.unwrap_or(u64::MAX) / CACHE_DIVISOR),
         })
     }
 
     fn take(&self, bytes: u64) -> Result<Block> {
         let class = class_bytes(bytes);
-        if let Some((_, block)) = self.shelf.take(class) {
+        if let Some((_, block)) = self.cache.take(class) {
             return Ok(block);
         }
         let block = match self.make(class) {
             Err(Error::OutOfMemory { .. }) if exact_bytes(bytes) < class => self.make(exact_bytes(bytes))?,
             made => made?,
         };
-        self.shelf.count(block.bytes().len() as u64);
+        self.cache.add_in_use(block.bytes().len() as u64);
         Ok(block)
     }
 
     fn make(&self, bytes: u64) -> Result<Block> {
         self.check_free(bytes)?;
-        Block::zeroed(bytes).ok_or_else(|| self.no_room(bytes, None))
+        Block::zeroed(bytes).ok_or_else(|| self.out_of_memory(bytes, None))
     }
 
     fn check_free(&self, bytes: u64) -> Result<()> {
         match too_little_free(bytes, trim_all) {
             None => Ok(()),
-            Some(free) => Err(self.no_room(bytes, Some(free))),
+            Some(free) => Err(self.out_of_memory(bytes, Some(free))),
         }
     }
 
-    fn no_room(&self, requested: u64, available: Option<u64>) -> Error {
+    fn out_of_memory(&self, requested: u64, available: Option<u64>) -> Error {
         Error::OutOfMemory {
             device: self.id.clone(),
             operation: "allocating a buffer".into(),
             requested,
             available,
-            detail: "the machine's memory".into(),
+            detail: "limited by the machine's memory".into(),
         }
     }
 }
 
-/// A shelf keeps this part of the machine's memory at most.
-const SHELVED_PART: u64 = 4;
+/// A cache keeps at most the machine's memory divided by this.
+const CACHE_DIVISOR: u64 = 4;
 
-/// The shelves of all processors and partitions that are open: they share the machine's memory, so each gives up what
-/// it keeps where another one needs it.
-static SHELVES: Mutex<Vec<Weak<Shelf<Block>>>> = Mutex::new(Vec::new());
+/// The caches of all open processors and partitions. They share the machine's memory, so all are cleared when one of them
+/// needs it.
+static CACHES: Mutex<Vec<Weak<BlockCache<Block>>>> = Mutex::new(Vec::new());
 
-fn new_shelf(cap: u64) -> Arc<Shelf<Block>> {
-    let shelf = Arc::new(Shelf::new(cap));
-    let mut shelves = SHELVES.lock().unwrap_or_else(PoisonError::into_inner);
-    shelves.retain(|shelf| shelf.strong_count() > 0);
-    shelves.push(Arc::downgrade(&shelf));
-    shelf
+fn new_cache(cap: u64) -> Arc<BlockCache<Block>> {
+    let cache = Arc::new(BlockCache::new(cap));
+    let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
+    caches.retain(|cache| cache.strong_count() > 0);
+    caches.push(Arc::downgrade(&cache));
+    cache
 }
 
-/// Gives back what all open processors and partitions keep for reuse.
+/// Frees the cached memory of all open processors and partitions.
 fn trim_all() {
-    let shelves = SHELVES.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    shelves.iter().filter_map(Weak::upgrade).for_each(|shelf| drop(shelf.clear()));
+    let caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    caches.iter().filter_map(Weak::upgrade).for_each(|cache| drop(cache.clear()));
 }
 
-/// Nothing in a processor limits a launch: these limits are those of the types.
+/// The processor has no limits for a launch: these are the limits of the types.
 fn capabilities(memory_bytes: u64) -> Capabilities {
     Capabilities {
         features: Features::INT64 | Features::FLOAT64 | Features::TIMESTAMPS,
@@ -242,7 +242,7 @@ impl Backend for CpuBackend {
         if contents == Contents::Zeroed {
             block.make_zero();
         }
-        Ok(Arc::new(CpuMemory::new(block, bytes, self.shelf.clone())))
+        Ok(Arc::new(CpuMemory::new(block, bytes, self.cache.clone())))
     }
 
     unsafe fn adopt(
@@ -254,7 +254,7 @@ impl Backend for CpuBackend {
         let (Address::Host(pointer), Ok(len)) = (address, usize::try_from(bytes)) else { return Ok(None) };
         // SAFETY: the caller promises the same.
         let block = unsafe { Block::adopt(pointer, len, owner) };
-        Ok(Some(Arc::new(CpuMemory::new(block, bytes, self.shelf.clone()))))
+        Ok(Some(Arc::new(CpuMemory::new(block, bytes, self.cache.clone()))))
     }
 
     fn allocate_host(&self, bytes: u64, _: Direction) -> Result<Box<dyn HostMemory>> {
@@ -265,7 +265,11 @@ impl Backend for CpuBackend {
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
         let Some(body) = kernel.rust.clone() else {
             let operation = format!("compiling kernel `{}`", kernel.name);
-            return Err(Error::unsupported(&self.id, operation, "it has no Rust body"));
+            return Err(Error::unsupported(
+                &self.id,
+                operation,
+                "the kernel has no Rust body: add one with `Kernel::rust`",
+            ));
         };
         Ok(Arc::new(CpuProgram {
             device: self.id.clone(),
@@ -281,11 +285,11 @@ impl Backend for CpuBackend {
     }
 
     fn memory(&self) -> MemoryUsage {
-        self.shelf.memory_use()
+        self.cache.usage()
     }
 
     fn trim(&self) {
-        drop(self.shelf.clear());
+        drop(self.cache.clear());
     }
 }
 
@@ -316,42 +320,42 @@ impl Program for CpuProgram {
         for region in arguments {
             CpuMemory::of(region, &self.device)?;
         }
-        Ok(Arc::new(CpuBound { program: self.clone(), arguments: arguments.to_vec() }))
+        Ok(Arc::new(CpuBoundKernel { program: self.clone(), arguments: arguments.to_vec() }))
     }
 }
 
 #[derive(Debug)]
-struct CpuBound {
+struct CpuBoundKernel {
     program: CpuProgram,
     arguments: Vec<Region>,
 }
 
-impl BoundKernel for CpuBound {
+impl BoundKernel for CpuBoundKernel {
     fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
-        // No workgroup of at least one thread is too large here.
+        // Any workgroup of at least one thread is possible.
         if kernel.workgroup.contains(&0) {
             let operation = format!("launching kernel `{}`", kernel.name);
-            let detail = format!("a workgroup of {:?} asked for", kernel.workgroup);
+            let detail = format!("a workgroup of {:?} has no threads", kernel.workgroup);
             return Err(Error::unsupported(&self.program.device, operation, detail));
         }
         let program = CpuProgram { workgroup: kernel.workgroup, ..self.program.clone() };
-        Ok(Arc::new(CpuBound { program, arguments: self.arguments.clone() }))
+        Ok(Arc::new(CpuBoundKernel { program, arguments: self.arguments.clone() }))
     }
 }
 
-/// A cap for shelves of pinned host memory: an eighth of the machine's, which is no longer there for anything else.
+/// The cap for caches of pinned host memory: an eighth of the machine's memory.
 pub(crate) fn pinned_cap() -> u64 {
     source().describe().memory_bytes.map_or(1 << 30, |bytes| bytes / 8)
 }
 
-/// Total memory, or what the control group allows of it.
+/// Returns the total memory, or the limit of the control group.
 fn memory_limit(system: &System) -> u64 {
     let total = system.total_memory();
     system.cgroup_limits().map_or(total, |limits| limits.total_memory.min(total))
 }
 
-/// The machine's free memory, where it is too little for so many bytes even after room was made. Linux would promise
-/// them all the same, and end the process when they are touched. Small requests are not looked at: asking takes time.
+/// Returns the machine's free memory if it is less than `bytes`, even after `make_room`. Linux would allocate the bytes
+/// anyway, and end the process when it touches them. Small requests are not checked, because checking takes time.
 pub(crate) fn too_little_free(bytes: u64, make_room: impl FnOnce()) -> Option<u64> {
     const LOOKED_AT: u64 = 64 << 20;
     if bytes <= LOOKED_AT || bytes <= memory_free() {
@@ -361,7 +365,7 @@ pub(crate) fn too_little_free(bytes: u64, make_room: impl FnOnce()) -> Option<u6
     Some(memory_free()).filter(|&free| bytes > free)
 }
 
-/// Memory that can be had now without swapping; no limit is known where the system does not say.
+/// Returns the memory that can be allocated without swapping; `u64::MAX` if the system does not report it.
 pub(crate) fn memory_free() -> u64 {
     let Ok(mut system) = System::new() else { return u64::MAX };
     system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());

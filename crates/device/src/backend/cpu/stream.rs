@@ -1,7 +1,7 @@
 //! A stream of the CPU device: a thread that takes operations from a channel and runs them in order.
 //!
-//! The first operation that fails makes the ones after it be skipped, until [`CpuStream::wait`] has
-//! reported the failure: what they would have worked on is not there.
+//! After an operation fails, later ones are skipped until [`CpuStream::wait`] has returned the error: their input is
+//! missing.
 
 use std::{
     any::Any,
@@ -18,13 +18,13 @@ use rayon::ThreadPool;
 
 use super::{
     super::{BoundKernel, Event, HostMemory, Region, StreamBackend, Timestamp},
-    CpuBound,
+    CpuBoundKernel,
     memory::{Block, CpuHostMemory, CpuMemory, range},
 };
 use crate::{
     describe::DeviceId,
-    error::{Error, Result},
-    kernel::Access,
+    error::{Error, Result, SharedError},
+    kernel::{Access, BoxError},
     launch::{Launch, Slot},
 };
 
@@ -32,9 +32,9 @@ type Operation = Box<dyn FnOnce() -> Result<()> + Send>;
 
 enum Message {
     Run(Operation),
-    /// Runs even after a failure, and is told of it.
+    /// Runs even after a failure, which it is given.
     Always(Box<dyn FnOnce(Option<Error>) + Send>),
-    Forgive,
+    ClearFailure,
 }
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl CpuStream {
                         Message::Run(operation) if failure.is_none() => failure = operation().err(),
                         Message::Run(_) => {}
                         Message::Always(operation) => operation(failure.clone()),
-                        Message::Forgive => failure = None,
+                        Message::ClearFailure => failure = None,
                     }
                 }
             })
@@ -78,7 +78,7 @@ impl StreamBackend for CpuStream {
         CpuMemory::of(to, &self.device)?;
         let (block, lent) = CpuHostMemory::lend(from, &self.device)?;
         let (to, device) = (to.clone(), self.device.clone());
-        // The block goes back to its owner whether or not the copy takes place.
+        // The block returns to its owner even if the copy is skipped.
         self.send(Message::Always(Box::new(move |failure| {
             if failure.is_none()
                 && let Ok(memory) = CpuMemory::of(&to, &device)
@@ -113,7 +113,7 @@ impl StreamBackend for CpuStream {
                 write(target).bytes_mut().copy_within(range(&from), to.offset as usize);
                 return Ok(());
             }
-            // Locks are taken in the order of addresses everywhere, so two streams cannot wait for each other.
+            // All operations take locks in the order of addresses, so two streams cannot deadlock.
             let (source, mut target) = if std::ptr::from_ref(source) < std::ptr::from_ref(target) {
                 (read(source), write(target))
             } else {
@@ -137,8 +137,8 @@ impl StreamBackend for CpuStream {
         let (region, device, pattern) = (region.clone(), self.device.clone(), pattern.to_vec());
         self.run(move || {
             let mut block = write(CpuMemory::of(&region, &device)?);
-            let places = block.bytes_mut()[range(&region)].chunks_exact_mut(pattern.len());
-            places.for_each(|place| place.copy_from_slice(&pattern));
+            let targets = block.bytes_mut()[range(&region)].chunks_exact_mut(pattern.len());
+            targets.for_each(|target| target.copy_from_slice(&pattern));
             Ok(())
         })?;
         Ok(true)
@@ -146,7 +146,7 @@ impl StreamBackend for CpuStream {
 
     fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         let bound: Arc<dyn Any + Send + Sync> = bound.clone();
-        let Ok(bound) = bound.downcast::<CpuBound>() else {
+        let Ok(bound) = bound.downcast::<CpuBoundKernel>() else {
             return Err(Error::unsupported(
                 &self.device,
                 "launching",
@@ -190,20 +190,21 @@ impl StreamBackend for CpuStream {
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
         let outcome = self.record_event()?.wait(timeout);
         if !matches!(outcome, Ok(()) | Err(Error::TimedOut { .. })) {
-            self.send(Message::Forgive)?;
+            self.send(Message::ClearFailure)?;
         }
         outcome
     }
 }
 
 /// Runs a kernel's body in the pool, with its buffers locked.
-fn run_body(bound: &CpuBound, pool: &ThreadPool, groups: [u32; 3], params: &[u8]) -> Result<()> {
+fn run_body(bound: &CpuBoundKernel, pool: &ThreadPool, groups: [u32; 3], params: &[u8]) -> Result<()> {
     let program = &bound.program;
-    let task_error = |message: String| Error::Task {
+    let task_error = |message: String, source: Option<BoxError>| Error::Task {
         device: program.device.clone(),
         operation: format!("running kernel `{}`", program.name),
         item: None,
         message,
+        source: source.map(SharedError::new),
     };
     let mut locks = lock_all(bound)?;
     let mut slots: Vec<Slot<'_>> = bound.arguments.iter().map(|_| Slot::Taken).collect();
@@ -221,25 +222,25 @@ fn run_body(bound: &CpuBound, pool: &ThreadPool, groups: [u32; 3], params: &[u8]
     let body = &program.body.0;
     match catch_unwind(AssertUnwindSafe(|| pool.install(|| body(&mut launch)))) {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(why)) => Err(task_error(why.to_string())),
+        Ok(Err(why)) => Err(task_error(why.to_string(), Some(why))),
         Err(panic) => {
             let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-            Err(task_error(format!("panicked: {}", message.unwrap_or_default())))
+            Err(task_error(format!("panicked: {}", message.unwrap_or_default()), None))
         }
     }
 }
 
-/// A lock that a launch holds, and the arguments that it is for.
+/// A lock that a launch holds, and the indices of its arguments in that buffer.
 enum Lock<'a> {
     Read(RwLockReadGuard<'a, Block>, Vec<usize>),
     Write(RwLockWriteGuard<'a, Block>, Vec<usize>),
 }
 
-/// Gives the arguments in one block their parts of it: exclusive ones to those that are written, which overlap with
-/// nothing, and of what is between these shared ones to the others.
+/// Gives each argument in one block its slice: exclusive slices to those that are written, which overlap with nothing,
+/// and shared slices of the bytes between those to the others.
 fn share_out<'a>(
-    bound: &CpuBound,
+    bound: &CpuBoundKernel,
     mut block: &'a mut [u8],
     users: &[usize],
     slots: &mut [Slot<'a>],
@@ -254,36 +255,36 @@ fn share_out<'a>(
     let mut between: Vec<(usize, &'a [u8])> = Vec::new();
     let mut begin = 0;
     for index in written {
-        let place = range(&bound.arguments[index]);
-        // An empty slice may be anywhere.
-        if place.is_empty() {
+        let bytes = range(&bound.arguments[index]);
+        // An empty slice overlaps with nothing.
+        if bytes.is_empty() {
             slots[index] = Slot::Write(&mut []);
             continue;
         }
-        let skipped = place.start.checked_sub(begin).ok_or_else(overlap)?;
+        let skipped = bytes.start.checked_sub(begin).ok_or_else(overlap)?;
         let (before, rest) = std::mem::take(&mut block).split_at_mut(skipped);
-        let (own, rest) = rest.split_at_mut(place.len());
+        let (own, rest) = rest.split_at_mut(bytes.len());
         between.push((begin, before));
         slots[index] = Slot::Write(own);
-        (begin, block) = (place.end, rest);
+        (begin, block) = (bytes.end, rest);
     }
     between.push((begin, block));
     for index in read {
-        let place = range(&bound.arguments[index]);
+        let bytes = range(&bound.arguments[index]);
         let part = between.iter().find_map(|&(begin, part)| {
-            part.get(place.start.checked_sub(begin)?..place.end.checked_sub(begin)?)
+            part.get(bytes.start.checked_sub(begin)?..bytes.end.checked_sub(begin)?)
         });
         slots[index] = match part {
-            _ if place.is_empty() => Slot::Read(&[]),
+            _ if bytes.is_empty() => Slot::Read(&[]),
             part => Slot::Read(part.ok_or_else(overlap)?),
         };
     }
     Ok(())
 }
 
-/// Locks each buffer of a launch once, in the order of addresses, so that two launches which share buffers
-/// cannot wait for each other.
-fn lock_all(bound: &CpuBound) -> Result<Vec<Lock<'_>>> {
+/// Locks each buffer of a launch once, in the order of addresses, so that two launches which share buffers cannot
+/// deadlock.
+fn lock_all(bound: &CpuBoundKernel) -> Result<Vec<Lock<'_>>> {
     let device = &bound.program.device;
     let mut users: Vec<(&CpuMemory, Vec<usize>)> = Vec::new();
     for (index, region) in bound.arguments.iter().enumerate() {
@@ -306,7 +307,7 @@ fn lock_all(bound: &CpuBound) -> Result<Vec<Lock<'_>>> {
         .collect()
 }
 
-// A panic of the user's code is caught before it can poison a lock; what it leaves is only data.
+// A panic of the user's code is caught before it can poison a lock; the data may be incomplete but is valid.
 fn read(memory: &CpuMemory) -> RwLockReadGuard<'_, Block> {
     memory.block.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -337,7 +338,7 @@ impl Timestamp for CpuTimestamp {
 #[derive(Debug)]
 struct CpuEvent {
     device: DeviceId,
-    /// `None` until reached; then what had failed before it, if anything.
+    /// `None` until reached; then the error before it, if any.
     state: Mutex<Option<Option<Error>>>,
     changed: Condvar,
 }

@@ -1,4 +1,4 @@
-//! A card, as the driver describes it, without opening it.
+//! A card's properties, which the driver reports without opening the card.
 
 use std::{
     ffi::{CStr, c_int},
@@ -8,7 +8,7 @@ use std::{
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
 
 use super::{
-    context::Slot,
+    context::ContextSlot,
     driver::{Driver, SUCCESS},
     program::MAX_PARAMS,
 };
@@ -17,29 +17,29 @@ use crate::{
     telemetry::nvml,
 };
 
-/// What stays the same however often a card is opened.
+/// The properties of a card, shared by all openings of it.
 #[derive(Debug)]
 pub(super) struct Card {
     pub(super) driver: &'static Driver,
-    pub(super) slot: Arc<Slot>,
-    /// The driver's own number for it in this process.
+    pub(super) slot: Arc<ContextSlot>,
+    /// The driver's number of the card in this process.
     pub(super) ordinal: i32,
     pub(super) capabilities: Capabilities,
-    /// What its kernels are compiled for: `sm_90`.
+    /// The architecture that its kernels are compiled for: `sm_90`.
     pub(super) architecture: String,
 }
 
-/// Every card, in the order of PCI addresses, each with its description. Fails with a line for people.
+/// Returns every card with its description, in the order of PCI addresses. Fails with one line for the user.
 pub(super) fn all(driver: &'static Driver) -> Result<Vec<(Description, Arc<Card>)>, String> {
     let mut count = 0;
     // SAFETY: the pointer is to a live integer.
     let code = unsafe { (driver.device_get_count)(&mut count) };
     if code != SUCCESS {
-        return Err(format!("driver found, no device ({})", driver.text(code)));
+        return Err(format!("driver found, but no device ({})", driver.text(code)));
     }
     let mut cards = (0..count).map(|ordinal| card(driver, ordinal)).collect::<Result<Vec<_>, _>>()?;
     if cards.is_empty() {
-        return Err("driver found, no device".into());
+        return Err("driver found, but no device".into());
     }
     cards.sort_by(|(a, _), (b, _)| a.pci.cmp(&b.pci));
     for (index, (description, _)) in cards.iter_mut().enumerate() {
@@ -48,17 +48,17 @@ pub(super) fn all(driver: &'static Driver) -> Result<Vec<(Description, Arc<Card>
     Ok(cards)
 }
 
-/// The card that the driver counts as this one. Its id is set later.
+/// Returns the card of this number. Its id is set by the caller.
 fn card(driver: &'static Driver, ordinal: c_int) -> Result<(Description, Arc<Card>), String> {
     let check = |code: c_int| match code {
         SUCCESS => Ok(()),
-        code => Err(format!("the driver does not describe device {ordinal} ({})", driver.text(code))),
+        code => Err(format!("the driver cannot describe device {ordinal} ({})", driver.text(code))),
     };
     let mut device: CUdevice = 0;
     // SAFETY: the pointer is to a live integer.
     check(unsafe { (driver.device_get)(&mut device, ordinal) })?;
     let mut name = [0u8; 256];
-    // SAFETY: the driver writes at most so many bytes, the last of them zero.
+    // SAFETY: the driver writes at most `name.len()` bytes, the last of them zero.
     check(unsafe { (driver.device_get_name)(name.as_mut_ptr().cast(), name.len() as c_int, device) })?;
     let mut bytes = 0;
     // SAFETY: the pointer is to a live integer.
@@ -66,24 +66,24 @@ fn card(driver: &'static Driver, ordinal: c_int) -> Result<(Description, Arc<Car
     let mut uuid = CUuuid { bytes: [0; 16] };
     // SAFETY: the pointer is to a live UUID.
     check(unsafe { (driver.device_get_uuid)(&mut uuid, device) })?;
-    let fact = |attribute: Attribute| {
+    let attribute = |name: Attribute| {
         let mut value = 0;
         // SAFETY: the pointer is to a live integer.
-        check(unsafe { (driver.device_get_attribute)(&mut value, attribute as u32, device) })?;
+        check(unsafe { (driver.device_get_attribute)(&mut value, name as u32, device) })?;
         Ok::<u32, String>(value.max(0) as u32)
     };
-    let integrated = fact(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0;
+    let integrated = attribute(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0;
     let description = Description {
         id: DeviceId::from("cuda"),
         name: CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().trim().to_owned(),
         kind: if integrated { DeviceKind::Integrated } else { DeviceKind::Discrete },
         api: Api::Cuda,
         memory_bytes: Some(bytes as u64),
-        compute_units: Some(fact(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?),
+        compute_units: Some(attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?),
         pci: Some(pci_text(
-            fact(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
-            fact(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
-            fact(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
         )),
         uuid: Some(uuid_text(uuid.bytes.map(|byte| byte as u8))),
         driver: driver_text(driver),
@@ -92,13 +92,13 @@ fn card(driver: &'static Driver, ordinal: c_int) -> Result<(Description, Arc<Car
     };
     let card = Card {
         driver,
-        slot: Slot::of(driver, device),
+        slot: ContextSlot::of(driver, device),
         ordinal,
-        capabilities: capabilities(bytes as u64, fact)?,
+        capabilities: capabilities(bytes as u64, attribute)?,
         architecture: format!(
             "sm_{}{}",
-            fact(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            fact(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?
         ),
     };
     Ok((description, Arc::new(card)))
@@ -106,7 +106,7 @@ fn card(driver: &'static Driver, ordinal: c_int) -> Result<(Description, Arc<Car
 
 fn capabilities(
     memory_bytes: u64,
-    fact: impl Fn(Attribute) -> Result<u32, String>,
+    attribute: impl Fn(Attribute) -> Result<u32, String>,
 ) -> Result<Capabilities, String> {
     Ok(Capabilities {
         features: Features::INT64
@@ -119,30 +119,30 @@ fn capabilities(
         max_bindings: 64,
         max_params_bytes: MAX_PARAMS as u32,
         max_workgroup: [
-            fact(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X)?,
-            fact(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y)?,
-            fact(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)?,
         ],
-        max_workgroup_threads: fact(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+        max_workgroup_threads: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
         max_groups: [
-            fact(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
-            fact(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
-            fact(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
         ],
-        max_shared_bytes: fact(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-        subgroup_size: Some(fact(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?),
-        // What the widest load of a thread needs; blocks of memory begin at 256.
+        max_shared_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        subgroup_size: Some(attribute(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?),
+        // The widest load of a thread needs this; blocks of memory are aligned to 256 bytes.
         binding_alignment: 16,
         copy_alignment: 1,
     })
 }
 
-/// `0000:01:00.0`. A GPU is always function 0 of its slot.
+/// Formats a PCI address: `0000:01:00.0`. A GPU is always function 0 of its slot.
 fn pci_text(domain: u32, bus: u32, device: u32) -> String {
     format!("{domain:04x}:{bus:02x}:{device:02x}.0")
 }
 
-/// `GPU-01234567-89ab-cdef-0123-456789abcdef`.
+/// Formats a UUID: `GPU-01234567-89ab-cdef-0123-456789abcdef`.
 fn uuid_text(bytes: [u8; 16]) -> String {
     let mut text = String::from("GPU");
     for (index, byte) in bytes.iter().enumerate() {
@@ -154,7 +154,7 @@ fn uuid_text(bytes: [u8; 16]) -> String {
     text
 }
 
-/// `NVIDIA 580.65.06, CUDA 13.0`; without the first where NVML does not tell it.
+/// The driver's versions: `NVIDIA 580.65.06, CUDA 13.0`, or the second alone without NVML.
 fn driver_text(driver: &Driver) -> String {
     match nvml::driver_version() {
         Some(version) => format!("NVIDIA {version}, {}", driver.version_text()),

@@ -1,23 +1,22 @@
-//! Compiled kernels on disk, so that a kernel is compiled once on a machine and not once a run.
+//! The disk cache of compiled kernels: each kernel is compiled once per machine, not once per run.
 //!
-//! A file is named by what went into it (source and options), the architecture and the compiler's version, and ends in a
-//! checksum of itself that is keyed with all of these: one that is damaged, or that was compiled from something else and
-//! renamed, is compiled again, as is one that the driver refuses.
+//! A file's name is a hash of the source, the options, the architecture and the compiler's version. The file ends in a
+//! checksum that is keyed with the same hash. A file that is damaged, was compiled from another source, or is refused by the
+//! driver is compiled again.
 //!
-//! A checksum is no defence against somebody who may write to the folder, and what is in these files runs on the card. So
-//! a folder that belongs to another user, or that others may write to, is neither read nor written.
+//! A checksum does not protect against another user who can write to the folder, and the files contain code that runs on the
+//! card. A folder that belongs to another user, or that other users may write to, is therefore neither read nor written.
 
 use super::nvrtc::{self, Nvrtc};
-use crate::{cache::Place, describe::DeviceId, error::Result, module::CudaSource};
+use crate::{describe::DeviceId, disk_cache::CacheFile, error::Result, module::CudaSource};
 
-/// A compiled source.
 pub(super) struct Image {
     pub(super) bytes: Vec<u8>,
-    /// It was on disk, and so may be stale in a way that the checksum does not show.
+    /// Whether it was read from disk. The driver may refuse it although its checksum is right.
     pub(super) cached: bool,
 }
 
-/// The binary for a source: from disk where it is there, compiled where it is not.
+/// Reads the binary of a source from disk, or compiles it.
 pub(super) fn obtain(
     nvrtc: &Nvrtc,
     device: &DeviceId,
@@ -25,14 +24,13 @@ pub(super) fn obtain(
     kernel: &str,
     source: &CudaSource,
 ) -> Result<Image> {
-    let cached = place(nvrtc, architecture, source).and_then(|place| place.read());
+    let cached = cache_file(nvrtc, architecture, source).and_then(|file| file.read());
     match cached {
         Some(bytes) => Ok(Image { bytes, cached: true }),
         None => compile(nvrtc, device, architecture, kernel, source),
     }
 }
 
-/// The binary for a source, compiled now, and written to disk.
 pub(super) fn compile(
     nvrtc: &Nvrtc,
     device: &DeviceId,
@@ -41,16 +39,16 @@ pub(super) fn compile(
     source: &CudaSource,
 ) -> Result<Image> {
     let bytes = nvrtc.compile(device, architecture, kernel, source)?;
-    if let Some(place) = place(nvrtc, architecture, source)
-        && let Err(why) = place.write(&bytes)
+    if let Some(file) = cache_file(nvrtc, architecture, source)
+        && let Err(why) = file.write(&bytes)
     {
-        tracing::debug!("{}: compiled kernels are not kept: {why}", place.path.display());
+        tracing::debug!("{}: cannot cache a compiled kernel: {why}", file.path.display());
     }
     Ok(Image { bytes, cached: false })
 }
 
-/// Where the binary for a source is kept. Nothing where there is no such place, or what goes into the binary is not known.
-fn place(nvrtc: &Nvrtc, architecture: &str, source: &CudaSource) -> Option<Place> {
+/// Returns the cache file of a source. `None` if there is no cache folder, or if the source includes files from outside.
+fn cache_file(nvrtc: &Nvrtc, architecture: &str, source: &CudaSource) -> Option<CacheFile> {
     if !source.is_self_contained() {
         return None;
     }
@@ -62,7 +60,7 @@ fn place(nvrtc: &Nvrtc, architecture: &str, source: &CudaSource) -> Option<Place
     source.hash(&mut hasher);
     let key = hasher.finalize();
     let file = format!("{}-{architecture}-nvrtc{version}.cubin", key.to_hex());
-    Place::new("cubin", &file, *key.as_bytes())
+    CacheFile::new("cubin", &file, *key.as_bytes())
 }
 
 #[cfg(test)]
@@ -71,15 +69,15 @@ mod with_nvrtc {
 
     #[test]
     #[ignore = "needs NVRTC"]
-    fn the_name_of_a_file_depends_on_all_that_went_into_it() {
+    fn the_name_of_a_file_depends_on_everything_that_it_was_compiled_from() {
         let nvrtc = Nvrtc::get().unwrap();
         let source = CudaSource::plain;
-        let first = place(nvrtc, "sm_90", &source("a")).unwrap();
+        let first = cache_file(nvrtc, "sm_90", &source("a")).unwrap();
         for (architecture, text) in [("sm_90", "b"), ("sm_80", "a"), ("sm_90a", "a")] {
-            let other = place(nvrtc, architecture, &source(text)).unwrap();
+            let other = cache_file(nvrtc, architecture, &source(text)).unwrap();
             assert!(other.path != first.path && other.key != first.key);
         }
-        assert_eq!(place(nvrtc, "sm_90", &source("a")).unwrap(), first);
+        assert_eq!(cache_file(nvrtc, "sm_90", &source("a")).unwrap(), first);
         let name = first.path.file_name().unwrap().to_str().unwrap();
         assert!(name.ends_with(&format!("-sm_90-nvrtc{}.cubin", nvrtc.version_text())), "{name}");
     }
@@ -92,7 +90,7 @@ mod with_nvrtc {
             "extern \"C\" __global__ void one(unsigned *out) {{ *out = {}u; }}",
             std::process::id()
         ));
-        let path = place(nvrtc, "sm_90", &source).unwrap().path;
+        let path = cache_file(nvrtc, "sm_90", &source).unwrap().path;
         let obtain = || obtain(nvrtc, &DeviceId::from("cuda"), "sm_90", "one", &source).unwrap();
         let first = obtain();
         assert!(!first.cached);

@@ -1,9 +1,8 @@
 //! The driver's functions, looked up once.
 //!
-//! cudarc finds and opens the library and gives the types. Its own functions are not called, for two
-//! reasons: they panic where a symbol is missing, and they return an enum that a newer driver's codes do not
-//! fit. Here a missing symbol is a line of text, and a result is a number that [`errors`](super::errors)
-//! reads.
+//! cudarc loads the library and provides the types. Its functions are not used, for two reasons: they panic if a symbol is
+//! missing, and they return an enum that has no values for the codes of newer drivers. Here a missing symbol is an error
+//! message, and a result is a number that [`errors`](super::errors) interprets.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -15,13 +14,12 @@ use cudarc::driver::sys::{
     CUgreenCtx, CUmodule, CUstream, CUuuid,
 };
 
-/// What every function returns when all is well.
 pub(super) const SUCCESS: c_int = 0;
 
-/// Where the driver's library is looked for, for people.
+/// The name of the driver's library, for messages.
 pub(super) const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
-/// Makes a struct of function pointers, and the function that looks all of them up in a library.
+/// Defines a struct of function pointers, and a function that looks all of them up.
 macro_rules! functions {
     ($(#[$doc:meta])* $table:ident { $($field:ident = $symbol:literal ($($argument:ty),* $(,)?);)* }) => {
         $(#[$doc])*
@@ -33,8 +31,7 @@ macro_rules! functions {
             /// Fails with the name of the first symbol that is missing.
             fn load() -> Result<Self, &'static str> {
                 Ok($table {
-                    // SAFETY: the driver's header gives the symbol this signature, and the library stays open
-                    // for as long as the process lives.
+                    // SAFETY: the symbol has this signature in the driver's header, and the library is never unloaded.
                     $($field: unsafe { symbol(concat!($symbol, "\0")) }.ok_or($symbol)?,)*
                 })
             }
@@ -43,7 +40,7 @@ macro_rules! functions {
 }
 
 functions! {
-    /// What this back end cannot do without. All of it is in every driver since CUDA 11.
+    /// Required functions. Every driver since CUDA 11 has all of them.
     Functions {
         init = "cuInit"(c_uint);
         driver_get_version = "cuDriverGetVersion"(*mut c_int);
@@ -94,7 +91,7 @@ functions! {
 }
 
 functions! {
-    /// Green contexts: part of a device's multiprocessors. In drivers since CUDA 12.5.
+    /// Green contexts, which contain some of a device's multiprocessors. In drivers since CUDA 12.5.
     GreenFunctions {
         device_get_resource = "cuDeviceGetDevResource"(CUdevice, *mut Resource, c_uint);
         green_get_resource = "cuGreenCtxGetDevResource"(CUgreenCtx, *mut Resource, c_uint);
@@ -109,7 +106,7 @@ functions! {
 }
 
 functions! {
-    /// Recording launches. In drivers since CUDA 11.4.
+    /// Graphs. In drivers since CUDA 11.4.
     #[derive(Debug)]
     GraphFunctions {
         begin_capture = "cuStreamBeginCapture_v2"(CUstream, c_int);
@@ -122,15 +119,14 @@ functions! {
 }
 
 functions! {
-    /// What a compiled kernel's parameters look like. In drivers since CUDA 12.4.
+    /// The parameters of a compiled kernel. In drivers since CUDA 12.4.
     ParameterFunctions {
         func_get_param_info = "cuFuncGetParamInfo"(CUfunction, usize, *mut usize, *mut usize);
     }
 }
 
-/// A set of multiprocessors, `CUdevResource` in the driver's words. Only its kind and its count are open to
-/// us. It is larger than the 144 bytes of CUDA 12, so that a driver with more to say has room; for that
-/// reason never put several into one array for the driver.
+/// A set of multiprocessors: the driver's `CUdevResource`, of which only the kind and the count are documented. It is larger
+/// than the 144 bytes of CUDA 12, in case a newer driver writes more; so the driver must never be given an array of these.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(super) struct Resource {
@@ -141,7 +137,7 @@ pub(super) struct Resource {
 }
 
 impl Resource {
-    /// The kind that is multiprocessors.
+    /// The kind of resource for multiprocessors.
     pub(super) const MULTIPROCESSORS: c_uint = sys::CUdevResourceType::CU_DEV_RESOURCE_TYPE_SM as c_uint;
 
     pub(super) fn empty() -> Self {
@@ -149,15 +145,14 @@ impl Resource {
     }
 }
 
-/// The driver.
+/// The loaded and initialised driver.
 pub(super) struct Driver {
     functions: Functions,
-    /// Absent from older drivers.
+    /// `None` in older drivers, as the two below.
     pub(super) green: Option<GreenFunctions>,
-    /// Absent from older drivers.
     pub(super) parameters: Option<ParameterFunctions>,
     pub(super) graphs: Option<GraphFunctions>,
-    /// As the driver counts: 13000 is CUDA 13.0.
+    /// In the driver's format: 13000 is CUDA 13.0.
     pub(super) version: c_int,
 }
 
@@ -176,19 +171,19 @@ impl std::fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// The driver, opened and initialised; or why it cannot be, as text for people.
+    /// Returns the driver, which the first call loads and initialises, or a line that says why there is none.
     pub(super) fn get() -> Result<&'static Driver, String> {
         static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
         DRIVER.get_or_init(Driver::load).as_ref().map_err(String::clone)
     }
 
     fn load() -> Result<Self, String> {
-        // SAFETY: opening the driver's library runs its initialisers, which are written to be run so.
+        // SAFETY: loading the driver's library runs its initialisers, which are safe to run at any time.
         if !unsafe { sys::is_culib_present() } {
             return Err(format!("no driver library found ({LIBRARY})"));
         }
-        let functions =
-            Functions::load().map_err(|missing| format!("the driver is too old: it has no {missing}"))?;
+        let functions = Functions::load()
+            .map_err(|missing| format!("the driver is too old: it has no function {missing}"))?;
         let mut driver = Driver {
             functions,
             green: GreenFunctions::load().ok(),
@@ -203,40 +198,40 @@ impl Driver {
         if code == SUCCESS {
             return Ok(driver);
         }
-        Err(format!("driver found, no device ({})", driver.text(code)))
+        Err(format!("driver found, but no device ({})", driver.text(code)))
     }
 
-    /// `CUDA 13.0`.
+    /// The version as text: `CUDA 13.0`.
     pub(super) fn version_text(&self) -> String {
         format!("CUDA {}.{}", self.version / 1000, self.version % 1000 / 10)
     }
 
-    /// An error's name and meaning, in the driver's words.
+    /// Returns the driver's name and description of an error code.
     pub(super) fn text(&self, code: c_int) -> String {
-        let say = |function: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
+        let lookup = |function: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
             let mut text = std::ptr::null();
             // SAFETY: the pointer is to a live pointer, which the driver sets to a string of its own or null.
             let found = unsafe { function(code, &mut text) } == SUCCESS && !text.is_null();
-            // SAFETY: the driver's strings end in zero and live as long as the process.
+            // SAFETY: it is a static C string of the driver.
             found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy())
         };
-        match (say(self.get_error_name), say(self.get_error_string)) {
+        match (lookup(self.get_error_name), lookup(self.get_error_string)) {
             (Some(name), Some(meaning)) => format!("{name}: {meaning}"),
             (Some(name), None) => name.into_owned(),
-            _ => format!("error {code}, which this driver has no name for"),
+            _ => format!("error {code}, which has no name in this driver"),
         }
     }
 }
 
-/// A function of the driver's library, if it is there. `name` ends in zero.
+/// Looks up a function of the driver's library. `name` ends in a zero byte.
 ///
 /// # Safety
 /// `F` must be the type of a pointer to a function of the signature that the symbol has, and the library must
 /// have been found to be present.
 unsafe fn symbol<F: Copy>(name: &str) -> Option<F> {
-    // SAFETY: the caller knows that the library is present, without which this would panic.
+    // SAFETY: the caller promises that the library is present; otherwise this would panic.
     let library = unsafe { sys::culib() };
-    // SAFETY: the caller gives the symbol's type.
+    // SAFETY: the caller promises the symbol's type.
     unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|symbol| *symbol)
 }
 
@@ -253,7 +248,7 @@ mod test {
     }
 
     #[test]
-    fn a_machine_without_a_driver_is_told_so_in_one_line() {
+    fn a_missing_driver_is_reported_in_one_line() {
         if let Err(reason) = Driver::get() {
             assert!(!reason.is_empty() && !reason.contains('\n'), "{reason}");
         }

@@ -1,4 +1,4 @@
-//! What the driver's result codes mean for whoever asked.
+//! The meaning of the driver's result codes.
 
 use std::{ffi::c_int, time::Duration};
 
@@ -18,9 +18,9 @@ pub(super) const NOT_READY: c_int = CUresult::CUDA_ERROR_NOT_READY as c_int;
 /// What a code means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// There was no room.
-    NoRoom,
-    /// The context is beyond use: every later call would fail too.
+    /// There was not enough memory.
+    OutOfMemory,
+    /// The context is broken: every later call would fail too.
     Lost,
     /// The driver ended a kernel that ran for too long, and the context with it.
     KernelTimedOut,
@@ -28,8 +28,8 @@ pub(super) enum Meaning {
     Refused,
 }
 
-/// What a code that is not success means. A code that this back end does not know, from a newer driver, counts
-/// as a refusal: if it is worse than that, the next call says so.
+/// Returns the meaning of an error code. An unknown code, from a newer driver, counts as `Refused`: if the context is broken,
+/// the next call fails too.
 pub(super) fn meaning(code: c_int) -> Meaning {
     use CUresult as Code;
     const LOST: &[CUresult] = &[
@@ -58,7 +58,7 @@ pub(super) fn meaning(code: c_int) -> Meaning {
         Code::CUDA_ERROR_UNKNOWN,
     ];
     if code == Code::CUDA_ERROR_OUT_OF_MEMORY as c_int {
-        Meaning::NoRoom
+        Meaning::OutOfMemory
     } else if code == Code::CUDA_ERROR_LAUNCH_TIMEOUT as c_int {
         Meaning::KernelTimedOut
     } else if LOST.iter().any(|&lost| code == lost as c_int) {
@@ -68,8 +68,7 @@ pub(super) fn meaning(code: c_int) -> Meaning {
     }
 }
 
-/// The error for a code. `text` is the driver's; `requested` is the size of what was asked for, 0 where the
-/// operation has none.
+/// Returns the error for a code. `text` is the driver's description; `requested` is the size of the allocation, or 0.
 pub(super) fn error(
     device: &DeviceId,
     operation: String,
@@ -78,12 +77,12 @@ pub(super) fn error(
     requested: u64,
 ) -> Error {
     match meaning(code) {
-        Meaning::NoRoom => {
+        Meaning::OutOfMemory => {
             let device = device.clone();
             Error::OutOfMemory { device, operation, requested, available: None, detail: text }
         }
         Meaning::Lost => Error::lost(device, operation, text),
-        // How long the driver let it run is not told.
+        // The driver does not report how long the kernel ran.
         Meaning::KernelTimedOut => Error::TimedOut {
             device: device.clone(),
             operation: format!("{operation} ({text})"),
@@ -93,9 +92,13 @@ pub(super) fn error(
     }
 }
 
-/// The error for something of another device, or of an earlier hold on this one.
-pub(super) fn foreign<T>(device: &DeviceId, operation: &str, what: &str) -> Result<T> {
-    Err(Error::unsupported(device, operation, format!("the {what} is not of this device as it is open now")))
+/// Returns the error for an object of another device, or of an earlier opening of this one.
+pub(super) fn wrong_device<T>(device: &DeviceId, operation: &str, what: &str) -> Result<T> {
+    Err(Error::unsupported(
+        device,
+        operation,
+        format!("the {what} belongs to another device, or to an earlier opening of this one"),
+    ))
 }
 
 #[cfg(test)]
@@ -107,7 +110,7 @@ mod test {
         assert_eq!(meaning(700), Meaning::Lost);
         assert_eq!(meaning(719), Meaning::Lost);
         assert_eq!(meaning(702), Meaning::KernelTimedOut);
-        assert_eq!(meaning(2), Meaning::NoRoom);
+        assert_eq!(meaning(2), Meaning::OutOfMemory);
         assert_eq!(meaning(1), Meaning::Refused);
         assert_eq!(meaning(123_456), Meaning::Refused, "a code of a driver yet to come");
         assert_eq!((NOT_FOUND, NOT_READY), (500, 600));

@@ -1,4 +1,4 @@
-//! Events, and what is built on them: events, timestamps, and knowing how far a stream has come.
+//! Events and timestamps of a stream, and the progress that is learned from them.
 
 use std::{
     any::Any,
@@ -15,49 +15,49 @@ use std::{
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
 
 use super::{
-    context::Entered,
+    context::ContextGuard,
     driver::SUCCESS,
     errors::{self, NOT_READY},
-    open::Open,
+    open::OpenDevice,
 };
 use crate::{
     backend::{Event, Timestamp},
     error::{Error, Result},
 };
 
-/// How many operations of a stream are known to have ended: all up to this one, counted from 1.
+/// The number of a stream's operations that are known to have finished. Operations are numbered from 1.
 #[derive(Debug, Default)]
 pub(super) struct Progress(AtomicU64);
 
 impl Progress {
-    pub(super) fn ended(&self) -> u64 {
+    pub(super) fn finished(&self) -> u64 {
         self.0.load(Acquire)
     }
 
-    /// Everything up to this operation was seen to have ended.
+    /// Notes that all operations up to this one have finished.
     pub(super) fn reach(&self, operation: u64) {
         self.0.fetch_max(operation, Release);
     }
 }
 
-/// Whether events read the clock. Those that do not are cheaper to wait for.
+/// Whether an event reads the device's clock. Waiting is cheaper for events that do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timing {
     Off,
     On,
 }
 
-/// A driver's event.
+/// The driver's handle of an event.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawEvent(CUevent);
 
-// SAFETY: an event may be used from any thread in whose context it is.
+// SAFETY: the driver allows an event in any thread to which the event's context is current.
 unsafe impl Send for RawEvent {}
-// SAFETY: as above; the driver locks events itself.
+// SAFETY: as for `Send`; the driver locks events itself.
 unsafe impl Sync for RawEvent {}
 
-/// Events that wait to be used again. One whose last recording has not been reached yet may be recorded anew:
-/// whoever waits for it on the device waits for what it stood for when the wait was queued.
+/// Events for reuse. An event may be recorded again before its last recording is reached: a stream that waits for it waits
+/// for the recording that was the latest when the wait was queued.
 #[derive(Debug, Default)]
 pub(super) struct EventPool {
     plain: Mutex<Vec<RawEvent>>,
@@ -69,12 +69,11 @@ impl EventPool {
         if timing == Timing::On { &self.timing } else { &self.plain }
     }
 
-    /// Destroys all of them.
-    pub(super) fn clear(&self, entered: &Entered<'_>) {
+    pub(super) fn clear(&self, guard: &ContextGuard<'_>) {
         for pool in [&self.plain, &self.timing] {
             for event in std::mem::take(&mut *pool.lock().unwrap_or_else(PoisonError::into_inner)) {
-                // SAFETY: the event is of this context, and nobody else has it.
-                unsafe { (entered.driver.event_destroy)(event.0) };
+                // SAFETY: the event was created in this context, and the pool was its only owner.
+                unsafe { (guard.driver.event_destroy)(event.0) };
             }
         }
     }
@@ -85,14 +84,14 @@ impl EventPool {
 pub(super) struct PooledEvent {
     raw: RawEvent,
     timing: Timing,
-    open: Arc<Open>,
+    open: Arc<OpenDevice>,
 }
 
 impl PooledEvent {
-    /// An event that is reached when everything queued in the stream so far has ended.
+    /// Records an event behind all operations queued in the stream so far.
     pub(super) fn record(
-        open: &Arc<Open>,
-        entered: &Entered<'_>,
+        open: &Arc<OpenDevice>,
+        guard: &ContextGuard<'_>,
         timing: Timing,
         stream: CUstream,
     ) -> Result<Self> {
@@ -105,45 +104,44 @@ impl PooledEvent {
                     Timing::On => CUevent_flags::CU_EVENT_DEFAULT,
                 };
                 let mut raw = std::ptr::null_mut();
-                // SAFETY: the context is current; the pointer is to a live pointer.
-                entered.check(unsafe { (entered.driver.event_create)(&mut raw, flags as u32) })?;
+                // SAFETY: the guard's context is current; the pointer is to a live pointer.
+                guard.check(unsafe { (guard.driver.event_create)(&mut raw, flags as u32) })?;
                 RawEvent(raw)
             }
         };
         let event = PooledEvent { raw, timing, open: open.clone() };
-        // SAFETY: event and stream are alive and of this context.
-        entered.check(unsafe { (entered.driver.event_record)(event.raw.0, stream) })?;
+        // SAFETY: event and stream are alive and were created in this context.
+        guard.check(unsafe { (guard.driver.event_record)(event.raw.0, stream) })?;
         Ok(event)
     }
 
-    /// Whether it was reached.
-    pub(super) fn query(&self, entered: &Entered<'_>) -> Result<bool> {
-        // SAFETY: the event is alive and of this context.
-        ready(entered, unsafe { (entered.driver.event_query)(self.raw.0) })
+    pub(super) fn query(&self, guard: &ContextGuard<'_>) -> Result<bool> {
+        // SAFETY: the event is alive and was created in this context.
+        ready(guard, unsafe { (guard.driver.event_query)(self.raw.0) })
     }
 }
 
 impl Drop for PooledEvent {
     fn drop(&mut self) {
-        // After a loss the handle is dead, and the pool is never asked again.
+        // After a loss the handle is invalid, but then the pool is never used again.
         self.open.events.of(self.timing).lock().unwrap_or_else(PoisonError::into_inner).push(self.raw);
     }
 }
 
-/// Whether a query says that all is done.
-pub(super) fn ready(entered: &Entered<'_>, code: i32) -> Result<bool> {
+/// Turns the result of a query into whether the work has finished.
+pub(super) fn ready(guard: &ContextGuard<'_>, code: i32) -> Result<bool> {
     match code {
         SUCCESS => Ok(true),
         NOT_READY => Ok(false),
-        code => entered.check(code).map(|()| true),
+        code => guard.check(code).map(|()| true),
     }
 }
 
-/// Asks until the answer is yes, ever less often, so that a short wait ends at once and a long one leaves the
-/// core to others. Says whether the answer came before the timeout.
+/// Calls `done` until it returns true: spins first, then yields, then sleeps, so that a short wait ends at once and a long
+/// one leaves the core to other threads. Returns false on timeout.
 pub(super) fn poll(timeout: Option<Duration>, mut done: impl FnMut() -> Result<bool>) -> Result<bool> {
     const SPIN: Duration = Duration::from_micros(50);
-    // A sleep lasts some 60 µs longer than asked: only a wait this long does not feel it.
+    // A sleep lasts some 60 µs longer than asked, which only a wait of this length hides.
     const YIELD: Duration = Duration::from_millis(20);
     const LONGEST_SLEEP: Duration = Duration::from_micros(200);
     let start = Instant::now();
@@ -160,7 +158,7 @@ pub(super) fn poll(timeout: Option<Duration>, mut done: impl FnMut() -> Result<b
         } else if waited < YIELD {
             std::thread::yield_now();
         } else {
-            // A sleep of a sixty-fourth of the wait so far makes the wait at most that much longer.
+            // Sleeping for a sixty-fourth of the time waited so far prolongs the wait by at most that fraction.
             std::thread::sleep((waited / 64).min(LONGEST_SLEEP));
         }
     }
@@ -171,33 +169,32 @@ pub(super) fn poll(timeout: Option<Duration>, mut done: impl FnMut() -> Result<b
 pub(super) struct CudaEvent {
     pub(super) event: Arc<PooledEvent>,
     pub(super) progress: Arc<Progress>,
-    /// The last operation before it.
+    /// The number of the last operation before it.
     pub(super) operation: u64,
 }
 
 impl CudaEvent {
-    /// The event, if it is of a stream in the same context as `open`.
-    pub(super) fn of<'a>(event: &'a Arc<dyn Event>, open: &Open) -> Result<&'a CudaEvent> {
+    /// Returns the event if it belongs to a stream in the same context as `open`.
+    pub(super) fn of<'a>(event: &'a Arc<dyn Event>, open: &OpenDevice) -> Result<&'a CudaEvent> {
         match (&**event as &dyn Any).downcast_ref::<CudaEvent>() {
-            Some(event) if event.event.open.hold.shares_context(&open.hold) => Ok(event),
-            _ => errors::foreign(&open.hold.id, "waiting for an event", "event"),
+            Some(event) if event.event.open.context.is_same_context(&open.context) => Ok(event),
+            _ => errors::wrong_device(&open.context.id, "waiting for an event", "event"),
         }
     }
 
-    /// Has the stream wait for it.
-    pub(super) fn hold_back(&self, entered: &Entered<'_>, stream: CUstream) -> Result<()> {
-        // SAFETY: both are alive and of this context. The driver notes what the event stands for now, so it
-        // may be dropped or recorded anew afterwards.
-        entered.check(unsafe { (entered.driver.stream_wait_event)(stream, self.event.raw.0, 0) })
+    pub(super) fn make_stream_wait(&self, guard: &ContextGuard<'_>, stream: CUstream) -> Result<()> {
+        // SAFETY: both are alive and were created in this context. The driver captures the event's latest recording now, so
+        // the event may be dropped or recorded again afterwards.
+        guard.check(unsafe { (guard.driver.stream_wait_event)(stream, self.event.raw.0, 0) })
     }
 }
 
 impl Event for CudaEvent {
     fn is_done(&self) -> Result<bool> {
-        if self.progress.ended() >= self.operation {
+        if self.progress.finished() >= self.operation {
             return Ok(true);
         }
-        let done = self.event.query(&self.event.open.hold.enter("waiting for an event")?)?;
+        let done = self.event.query(&self.event.open.context.enter("waiting for an event")?)?;
         if done {
             self.progress.reach(self.operation);
         }
@@ -212,9 +209,9 @@ impl Event for CudaEvent {
     }
 }
 
-pub(super) fn timed_out(open: &Open, operation: &str, timeout: Option<Duration>) -> Error {
+pub(super) fn timed_out(open: &OpenDevice, operation: &str, timeout: Option<Duration>) -> Error {
     Error::TimedOut {
-        device: open.hold.id.clone(),
+        device: open.context.id.clone(),
         operation: operation.into(),
         after: timeout.unwrap_or_default(),
     }
@@ -229,19 +226,23 @@ impl Timestamp for CudaTimestamp {
         let open = &self.0.open;
         let operation = "reading a timestamp";
         let earlier = match (earlier as &dyn Any).downcast_ref::<CudaTimestamp>() {
-            Some(earlier) if earlier.0.open.hold.shares_context(&open.hold) => &earlier.0,
-            _ => return errors::foreign(&open.hold.id, operation, "earlier timestamp"),
+            Some(earlier) if earlier.0.open.context.is_same_context(&open.context) => &earlier.0,
+            _ => return errors::wrong_device(&open.context.id, operation, "earlier timestamp"),
         };
-        let entered = open.hold.enter(operation)?;
-        if !(earlier.query(&entered)? && self.0.query(&entered)?) {
-            return Err(Error::unsupported(&open.hold.id, operation, "wait for the stream first"));
+        let guard = open.context.enter(operation)?;
+        if !(earlier.query(&guard)? && self.0.query(&guard)?) {
+            return Err(Error::unsupported(
+                &open.context.id,
+                operation,
+                "not reached yet: wait for the stream first",
+            ));
         }
         let mut milliseconds = 0f32;
-        // SAFETY: both events are alive, of this context, recorded, reached, and made to read the clock.
+        // SAFETY: both events are alive, were created in this context with `Timing::On`, and have been reached.
         let code =
-            unsafe { (entered.driver.event_elapsed_time)(&mut milliseconds, earlier.raw.0, self.0.raw.0) };
-        entered.check(code)?;
-        // Two readings in one tick can come out a hair below zero.
+            unsafe { (guard.driver.event_elapsed_time)(&mut milliseconds, earlier.raw.0, self.0.raw.0) };
+        guard.check(code)?;
+        // Two readings within one tick can differ by slightly less than zero.
         Ok(Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3).unwrap_or_default())
     }
 }
@@ -255,7 +256,7 @@ mod test {
         let progress = Progress::default();
         progress.reach(7);
         progress.reach(3);
-        assert_eq!(progress.ended(), 7);
+        assert_eq!(progress.finished(), 7);
     }
 
     #[test]
@@ -269,6 +270,6 @@ mod test {
         let start = Instant::now();
         assert!(!poll(Some(Duration::from_millis(20)), || Ok(false)).unwrap());
         assert!(start.elapsed() >= Duration::from_millis(20));
-        assert!(poll(Some(Duration::ZERO), || Ok(true)).unwrap(), "asks once however short the timeout");
+        assert!(poll(Some(Duration::ZERO), || Ok(true)).unwrap(), "polls once however short the timeout");
     }
 }

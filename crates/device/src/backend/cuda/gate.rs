@@ -1,9 +1,9 @@
-//! The gate in front of a context: who is inside a driver call, and whether anybody may still enter.
+//! The gate of a context: counts the threads inside driver calls, and keeps further threads out once it is shut.
 //!
-//! After a device is lost its context is destroyed, with every handle in it. No call may then be under way with
-//! such a handle, and none may begin. So every call is made inside the gate; losing the device shuts it; and
-//! whoever destroys the context first waits until the last caller has left. The counters are spread over
-//! cache lines by thread, so that threads which launch at the same time do not slow each other.
+//! After a device is lost its context is destroyed, with every handle in it. No call that uses such a handle may then be
+//! running, and none may begin. Every call is therefore made inside the gate; losing the device shuts it; and the thread that
+//! destroys the context first waits until the last caller has left. The counters are sharded by thread, each in a cache line
+//! of its own, so that threads which launch at the same time do not slow each other.
 
 use std::{
     cell::Cell,
@@ -16,7 +16,7 @@ use std::{
 
 const SHARDS: usize = 16;
 
-/// A counter with its cache line, and the neighbour that the processor fetches along, to itself.
+/// A counter alone in its cache line and in the adjacent one that the processor prefetches.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard(AtomicUsize);
@@ -27,19 +27,19 @@ pub(super) struct Gate {
     inside: [Shard; SHARDS],
 }
 
-/// Somebody inside. Leaves when dropped.
+/// A caller inside the gate, who leaves when this is dropped.
 #[derive(Debug)]
-pub(super) struct Inside<'a>(&'a AtomicUsize);
+pub(super) struct GateGuard<'a>(&'a AtomicUsize);
 
 impl Gate {
-    /// Enters, unless the gate is shut.
+    /// Enters the gate. Returns `None` if it is shut.
     #[inline]
-    pub(super) fn enter(&self) -> Option<Inside<'_>> {
+    pub(super) fn enter(&self) -> Option<GateGuard<'_>> {
         let count = &self.inside[own_shard()].0;
-        // Counting comes before looking, and shutting comes before counting the others, all in one order: so
-        // either this caller sees the gate shut, or whoever shut it sees this caller.
+        // `enter` counts, then checks `shut`; the other side sets `shut`, then reads the counts. With `SeqCst` on all four,
+        // either this thread sees the gate shut, or `drain` sees this thread.
         count.fetch_add(1, SeqCst);
-        let inside = Inside(count);
+        let inside = GateGuard(count);
         (!self.shut.load(SeqCst)).then_some(inside)
     }
 
@@ -47,12 +47,12 @@ impl Gate {
         self.shut.load(SeqCst)
     }
 
-    /// Lets nobody enter any more. Those inside stay until they leave.
+    /// Refuses all later callers. Those inside stay until they leave.
     pub(super) fn shut(&self) {
         self.shut.store(true, SeqCst);
     }
 
-    /// Waits until nobody is inside; gives up after `limit`. Says whether all have left.
+    /// Waits until all callers have left, for `limit` at most. Returns whether they have.
     pub(super) fn drain(&self, limit: Duration) -> bool {
         let start = Instant::now();
         while self.inside.iter().any(|shard| shard.0.load(SeqCst) != 0) {
@@ -65,13 +65,13 @@ impl Gate {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Release);
     }
 }
 
-/// The counter of the calling thread: threads take them in turn.
+/// The shard of the calling thread, assigned round-robin.
 #[inline]
 fn own_shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -92,7 +92,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn nobody_enters_a_shut_gate_and_those_inside_are_waited_for() {
+    fn a_shut_gate_refuses_callers_and_drains_those_inside() {
         let gate = Gate::default();
         let inside = gate.enter().unwrap();
         let nested = gate.enter().unwrap();

@@ -1,9 +1,8 @@
-//! Memory on the card, and host memory that the card copies from and to.
+//! Memory on the card, and pinned host memory for copies.
 //!
-//! Host memory is our own, pinned with the driver, and not the driver's: when a lost context is destroyed the
-//! driver takes its memory away, and whoever still reads a host buffer then would read nothing. Ours stays.
-//! It is not write-combined: that would speed copies to the card by little and slow reading by much, and
-//! `as_slice` may read it.
+//! Host memory is allocated by this crate and registered with the driver, not allocated by the driver: when a lost context is
+//! destroyed the driver frees its own memory, and a host buffer that the program still reads would be gone. The memory is not
+//! write-combined: that would hardly speed up copies to the card, and reads through `as_slice` would be slow.
 
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
@@ -15,55 +14,54 @@ use std::{
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::{
-    context::{Entered, Hold},
+    context::{ContextGuard, DeviceContext},
     driver::SUCCESS,
     errors::{self, Meaning},
     event::Progress,
-    open::Open,
+    open::OpenDevice,
 };
 use crate::{
     backend::{
         Address, HostMemory, Memory, Region, SharedMemory,
-        shelf::{class_bytes, exact_bytes},
+        block_cache::{class_bytes, exact_bytes},
     },
     error::{Error, Result},
 };
 
-/// Pages of any system that has CUDA are this large or smaller, and pages are what is pinned.
+/// The largest page size of any system that has CUDA. Memory is pinned in whole pages.
 const PAGE: u64 = 64 << 10;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context, not only for the current one.
 const PORTABLE: u32 = 1;
 
-/// A block of the card's memory. Whoever has it frees it or keeps it; dropping it does nothing.
+/// A block of the card's memory. Dropping it does not free it: its owner calls `free` or caches it.
 #[derive(Debug)]
 pub(super) struct DeviceBlock(CUdeviceptr);
 
 impl DeviceBlock {
-    fn take(open: &Open, entered: &Entered<'_>, size: u64) -> Result<(u64, Self)> {
+    fn allocate(open: &OpenDevice, guard: &ContextGuard<'_>, size: u64) -> Result<(u64, Self)> {
         let mut pointer = 0;
-        // SAFETY: the context is current; the pointer is to a live integer; a block's size is never 0.
-        let code = unsafe { (entered.driver.mem_alloc)(&mut pointer, size as usize) };
-        entered.check_sized(code, size)?;
-        open.device_shelf.count(size);
+        // SAFETY: the guard's context is current; the pointer is to a live integer; a block's size is never 0.
+        let code = unsafe { (guard.driver.mem_alloc)(&mut pointer, size as usize) };
+        guard.check_sized(code, size)?;
+        open.device_cache.add_in_use(size);
         Ok((size, DeviceBlock(pointer)))
     }
 
-    /// Gives the block back to the driver, which may wait for work in the context first.
-    pub(super) fn free(self, entered: &Entered<'_>) {
-        // SAFETY: allocated in this context, and no operation uses it: it came off the shelf.
-        unsafe { (entered.driver.mem_free)(self.0) };
+    /// Frees the block. The driver may wait for work in the context first.
+    pub(super) fn free(self, guard: &ContextGuard<'_>) {
+        // SAFETY: the block was allocated in this context, and no operation uses it: it came from the cache.
+        unsafe { (guard.driver.mem_free)(self.0) };
     }
 }
 
-/// A buffer on the card.
 pub(super) struct CudaMemory {
     block: DeviceBlock,
     /// The block's size.
     size: u64,
     bytes: u64,
-    open: Arc<Open>,
-    /// What keeps the memory, where it is another library's.
+    open: Arc<OpenDevice>,
+    /// Keeps the memory of another library alive; `None` for a block of the cache.
     owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -75,9 +73,9 @@ impl std::fmt::Debug for CudaMemory {
 }
 
 impl CudaMemory {
-    /// Memory that another library has, until `owner` is dropped.
+    /// Wraps another library's memory, which stays valid until `owner` is dropped.
     pub(super) fn adopt(
-        open: &Arc<Open>,
+        open: &Arc<OpenDevice>,
         address: CUdeviceptr,
         bytes: u64,
         owner: Box<dyn Any + Send + Sync>,
@@ -85,20 +83,20 @@ impl CudaMemory {
         CudaMemory { block: DeviceBlock(address), size: 0, bytes, open: open.clone(), owner: Some(owner) }
     }
 
-    /// From the shelf, or else from the driver; where that has no room, once more and not a byte too many, with the
-    /// shelves cleared of everything that has the card open, its partitions too.
-    pub(super) fn allocate(open: &Arc<Open>, bytes: u64) -> Result<Self> {
+    /// Takes a block from the cache, or else from the driver. If the driver is out of memory, frees the cached memory of
+    /// every device that is open on the card and tries once more, with the exact size.
+    pub(super) fn allocate(open: &Arc<OpenDevice>, bytes: u64) -> Result<Self> {
         let class = class_bytes(bytes);
-        let (size, block) = match open.device_shelf.take(class) {
+        let (size, block) = match open.device_cache.take(class) {
             Some(found) => found,
             None => {
-                let entered = open.hold.enter("allocating a buffer")?;
-                open.free_excess(&entered);
-                match DeviceBlock::take(open, &entered, class) {
+                let guard = open.context.enter("allocating a buffer")?;
+                open.free_excess(&guard);
+                match DeviceBlock::allocate(open, &guard, class) {
                     Err(Error::OutOfMemory { .. }) => {
-                        open.clear_all_shelves(&entered);
-                        DeviceBlock::take(open, &entered, exact_bytes(bytes))
-                            .map_err(|why| with_free(&entered, why))?
+                        open.clear_all_caches(&guard);
+                        DeviceBlock::allocate(open, &guard, exact_bytes(bytes))
+                            .map_err(|why| with_free(&guard, why))?
                     }
                     taken => taken?,
                 }
@@ -107,24 +105,28 @@ impl CudaMemory {
         Ok(CudaMemory { block, size, bytes, open: open.clone(), owner: None })
     }
 
-    /// The address of a region, which must be of memory in the same context as `open`.
-    pub(super) fn address(region: &Region, open: &Open, operation: &str) -> Result<CUdeviceptr> {
+    /// Returns the address of a region, which must be in the same context as `open` and within its buffer.
+    pub(super) fn address(region: &Region, open: &OpenDevice, operation: &str) -> Result<CUdeviceptr> {
         let memory = (&*region.memory as &dyn Any).downcast_ref::<CudaMemory>();
-        let Some(memory) = memory.filter(|memory| memory.open.hold.shares_context(&open.hold)) else {
-            return errors::foreign(&open.hold.id, operation, "buffer");
+        let Some(memory) = memory.filter(|memory| memory.open.context.is_same_context(&open.context)) else {
+            return errors::wrong_device(&open.context.id, operation, "buffer");
         };
         if region.offset.checked_add(region.bytes).is_none_or(|end| end > memory.bytes) {
             let Region { offset, bytes, .. } = region;
-            let detail = format!("{bytes} bytes at {offset} of a buffer of {}", memory.bytes);
-            return Err(Error::unsupported(&open.hold.id, operation, detail));
+            let detail = format!(
+                "bytes {offset}..{} of a buffer of {} bytes",
+                offset.saturating_add(*bytes),
+                memory.bytes
+            );
+            return Err(Error::unsupported(&open.context.id, operation, detail));
         }
         Ok(memory.block.0 + region.offset)
     }
 }
 
 impl CudaMemory {
-    pub(super) fn hold(&self) -> &Hold {
-        &self.open.hold
+    pub(super) fn context(&self) -> &DeviceContext {
+        &self.open.context
     }
 }
 
@@ -139,41 +141,40 @@ impl Memory for CudaMemory {
 }
 
 impl Drop for CudaMemory {
-    // The streams keep what their operations use, so no operation uses this any more.
+    // Streams keep the memory of their operations, so no operation uses it any more.
     fn drop(&mut self) {
         if self.owner.is_some() {
-            // It goes back to its owner, who is dropped with this.
-        } else if self.open.hold.context.is_lost() {
-            self.open.device_shelf.discount(self.size);
+            // Dropping the owner returns the memory to the other library.
+        } else if self.open.context.primary.is_lost() {
+            self.open.device_cache.remove_in_use(self.size);
         } else {
-            self.open.device_shelf.put(self.size, DeviceBlock(self.block.0));
+            self.open.device_cache.put(self.size, DeviceBlock(self.block.0));
         }
     }
 }
 
-/// The same error, with the free memory of this moment in it.
-fn with_free(entered: &Entered<'_>, mut error: Error) -> Error {
+fn with_free(guard: &ContextGuard<'_>, mut error: Error) -> Error {
     if let Error::OutOfMemory { available, .. } = &mut error {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the context is current; both pointers are to live integers.
-        if unsafe { (entered.driver.mem_get_info)(&mut free, &mut total) } == SUCCESS {
+        // SAFETY: the guard's context is current; both pointers are to live integers.
+        if unsafe { (guard.driver.mem_get_info)(&mut free, &mut total) } == SUCCESS {
             *available = Some(free as u64);
         }
     }
     error
 }
 
-/// A block of host memory. Whoever has it frees it or keeps it; dropping it does nothing.
+/// A block of host memory. Dropping it does not free it: its owner calls `free` or caches it.
 #[derive(Debug)]
 pub(super) struct HostBlock {
     pointer: NonNull<u8>,
     class: u64,
-    pinned: bool,
+    is_pinned: bool,
 }
 
-// SAFETY: it is plain memory, reached only through its one owner.
+// SAFETY: it is plain memory that only its owner accesses.
 unsafe impl Send for HostBlock {}
-// SAFETY: as above.
+// SAFETY: as for `Send`; a shared reference gives no access to the bytes.
 unsafe impl Sync for HostBlock {}
 
 impl HostBlock {
@@ -181,208 +182,213 @@ impl HostBlock {
         Layout::from_size_align(usize::try_from(class).ok()?, PAGE as usize).ok()
     }
 
-    fn take(open: &Open, entered: &Entered<'_>, class: u64) -> Result<Self> {
-        let no_room = || Error::OutOfMemory {
-            device: open.hold.id.clone(),
+    fn allocate(open: &OpenDevice, guard: &ContextGuard<'_>, class: u64) -> Result<Self> {
+        let out_of_memory = || Error::OutOfMemory {
+            device: open.context.id.clone(),
             operation: "allocating host memory".into(),
             requested: class,
             available: None,
-            detail: "the machine's memory".into(),
+            detail: "limited by the machine's memory".into(),
         };
-        let layout = Self::layout(class).ok_or_else(no_room)?;
-        // SAFETY: a class is never 0.
-        let pointer = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_room)?;
-        // SAFETY: the context is current; the memory is ours, of this size, and pinned nowhere else.
+        let layout = Self::layout(class).ok_or_else(out_of_memory)?;
+        // SAFETY: a size class is never 0.
+        let pointer = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
+        // SAFETY: the guard's context is current; the memory was just allocated with this size, and is registered once.
         let code =
-            unsafe { (entered.driver.mem_host_register)(pointer.as_ptr().cast(), class as usize, PORTABLE) };
-        let pinned = code == SUCCESS;
-        if !pinned {
-            let error = entered.check_sized(code, class);
+            unsafe { (guard.driver.mem_host_register)(pointer.as_ptr().cast(), class as usize, PORTABLE) };
+        let is_pinned = code == SUCCESS;
+        if !is_pinned {
+            let error = guard.check_sized(code, class);
             if errors::meaning(code) != Meaning::Refused {
-                // SAFETY: allocated above with this layout, and pinning it failed.
+                // SAFETY: it was allocated above with this layout, and the driver did not register it.
                 unsafe { dealloc(pointer.as_ptr(), layout) };
                 error?;
             }
-            // Copies from and to memory that is not pinned are right too: the driver passes them through
-            // memory of its own, while the caller waits.
-            static TOLD: Once = Once::new();
-            TOLD.call_once(|| {
-                let why = entered.driver.text(code);
-                tracing::warn!("{}: host memory cannot be pinned, copies are slower: {why}", open.hold.id);
+            // Copies from and to memory that is not pinned are correct too: the driver stages them itself while the caller
+            // waits.
+            static WARNED: Once = Once::new();
+            WARNED.call_once(|| {
+                let why = guard.driver.text(code);
+                tracing::warn!(
+                    "{}: host memory cannot be pinned, so copies are slower: {why}",
+                    open.context.id
+                );
             });
         }
-        open.host_shelf.count(class);
-        Ok(HostBlock { pointer, class, pinned })
+        open.host_cache.add_in_use(class);
+        Ok(HostBlock { pointer, class, is_pinned })
     }
 
-    /// Gives the block back to the driver and the system.
-    pub(super) fn free(self, entered: &Entered<'_>) {
-        if self.pinned {
-            // SAFETY: pinned in this context, and no copy uses it: it came off the shelf.
-            let code = unsafe { (entered.driver.mem_host_unregister)(self.pointer.as_ptr().cast()) };
+    pub(super) fn free(self, guard: &ContextGuard<'_>) {
+        if self.is_pinned {
+            // SAFETY: the block was registered in this context, and no copy uses it: it came from the cache.
+            let code = unsafe { (guard.driver.mem_host_unregister)(self.pointer.as_ptr().cast()) };
             if code != SUCCESS {
-                // The driver still has it; then so must we.
+                // The driver may still use the memory, so it is leaked.
                 return;
             }
         }
         if let Some(layout) = Self::layout(self.class) {
-            // SAFETY: allocated with this layout; nobody else has it.
+            // SAFETY: `allocate` allocated it with this layout, and `self` was its only owner.
             unsafe { dealloc(self.pointer.as_ptr(), layout) };
         }
     }
 }
 
-/// Host memory in use: by its owner, by copies under way, or by both. Returns to the shelf when neither has it.
+/// Pinned host memory that a host buffer or copies in flight use. Returns to the cache when neither does.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct PinnedBlock {
     block: HostBlock,
-    open: Arc<Open>,
+    open: Arc<OpenDevice>,
 }
 
-impl Pinned {
+impl PinnedBlock {
     pub(super) fn class(&self) -> u64 {
         self.block.class
     }
 
-    /// Where byte `offset` is.
     pub(super) fn at(&self, offset: u64) -> *mut u8 {
         self.block.pointer.as_ptr().wrapping_add(offset as usize)
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedBlock {
     fn drop(&mut self) {
-        let HostBlock { pointer, class, pinned } = self.block;
-        if self.open.hold.context.is_lost() {
-            // Nothing tells whether a copy was under way when the device was lost: the memory is left alone.
-            self.open.host_shelf.discount(class);
+        let HostBlock { pointer, class, is_pinned } = self.block;
+        if self.open.context.primary.is_lost() {
+            // A copy may have been in flight when the device was lost, so the memory is leaked.
+            self.open.host_cache.remove_in_use(class);
         } else {
-            self.open.host_shelf.put(class, HostBlock { pointer, class, pinned });
+            self.open.host_cache.put(class, HostBlock { pointer, class, is_pinned });
         }
     }
 }
 
-/// A copy of a stream: the n-th of its operations.
+/// A copy in flight: the operation of this number in a stream.
 #[derive(Debug)]
-struct Copying {
+struct PendingCopy {
     progress: Arc<Progress>,
     operation: u64,
 }
 
-/// Host memory for copies. While a copy is under way it shows no bytes.
+/// Host memory for copies. It exposes no bytes while a copy is in flight.
 #[derive(Debug)]
 pub(super) struct CudaHostMemory {
-    pinned: Arc<Pinned>,
+    pinned: Arc<PinnedBlock>,
     bytes: u64,
-    copying: Option<Copying>,
+    pending: Option<PendingCopy>,
 }
 
 impl CudaHostMemory {
-    pub(super) fn allocate(open: &Arc<Open>, bytes: u64) -> Result<Self> {
+    pub(super) fn allocate(open: &Arc<OpenDevice>, bytes: u64) -> Result<Self> {
         let class = class_bytes(bytes.max(PAGE));
-        let block = match open.host_shelf.take(class) {
+        let block = match open.host_cache.take(class) {
             Some((_, block)) => block,
             None => {
-                let entered = open.hold.enter("allocating host memory")?;
-                open.free_excess(&entered);
-                match HostBlock::take(open, &entered, class) {
+                let guard = open.context.enter("allocating host memory")?;
+                open.free_excess(&guard);
+                match HostBlock::allocate(open, &guard, class) {
                     Err(Error::OutOfMemory { .. }) => {
-                        open.clear_all_shelves(&entered);
-                        HostBlock::take(open, &entered, exact_bytes(bytes.max(PAGE)))?
+                        open.clear_all_caches(&guard);
+                        HostBlock::allocate(open, &guard, exact_bytes(bytes.max(PAGE)))?
                     }
                     taken => taken?,
                 }
             }
         };
-        let pinned = Arc::new(Pinned { block, open: open.clone() });
-        Ok(CudaHostMemory { pinned, bytes, copying: None })
+        let pinned = Arc::new(PinnedBlock { block, open: open.clone() });
+        Ok(CudaHostMemory { pinned, bytes, pending: None })
     }
 
-    /// This memory behind the trait, if it is of the same context as `open`, holds bytes `start..end`, and no
-    /// copy of it is under way.
+    /// Downcasts host memory that is in the same context as `open`, has the bytes from `start` on, and has no copy in
+    /// flight.
     pub(super) fn of<'a>(
         memory: &'a mut dyn HostMemory,
-        open: &Open,
+        open: &OpenDevice,
         operation: &str,
         (start, bytes): (u64, u64),
     ) -> Result<&'a mut CudaHostMemory> {
         let Some(memory) = (memory as &mut dyn Any)
             .downcast_mut::<CudaHostMemory>()
-            .filter(|memory| memory.pinned.open.hold.shares_context(&open.hold))
+            .filter(|memory| memory.pinned.open.context.is_same_context(&open.context))
         else {
-            return errors::foreign(&open.hold.id, operation, "host memory");
+            return errors::wrong_device(&open.context.id, operation, "host memory");
         };
         memory.reclaim()?;
         if start.checked_add(bytes).is_none_or(|end| end > memory.bytes) {
-            let detail = format!("{bytes} bytes at {start} of host memory of {}", memory.bytes);
-            return Err(Error::unsupported(&open.hold.id, operation, detail));
+            let detail = format!(
+                "bytes {start}..{} of {} bytes of host memory",
+                start.saturating_add(bytes),
+                memory.bytes
+            );
+            return Err(Error::unsupported(&open.context.id, operation, detail));
         }
         Ok(memory)
     }
 
-    /// Runs `copy`, which queues the given operation of a stream on this memory, and hides the bytes until that
-    /// operation has ended.
+    /// Runs `copy`, which queues the given operation of a stream on this memory, and hides the bytes until that operation has
+    /// finished.
     pub(super) fn lend(
         &mut self,
         progress: &Arc<Progress>,
         operation: u64,
-        copy: impl FnOnce(&Arc<Pinned>) -> Result<()>,
+        copy: impl FnOnce(&Arc<PinnedBlock>) -> Result<()>,
     ) -> Result<()> {
-        self.copying = Some(Copying { progress: progress.clone(), operation });
+        self.pending = Some(PendingCopy { progress: progress.clone(), operation });
         let copied = copy(&self.pinned);
-        // One that was refused was not queued. After a loss nothing is sure, and the bytes stay hidden.
-        if copied.is_err() && !self.pinned.open.hold.context.is_lost() {
-            self.copying = None;
+        // A refused copy was not queued. After a loss it may have been, so the bytes stay hidden.
+        if copied.is_err() && !self.pinned.open.context.primary.is_lost() {
+            self.pending = None;
         }
         copied
     }
 
-    fn shown(&self) -> usize {
-        if self.copying.is_some() { 0 } else { self.bytes as usize }
+    fn visible_bytes(&self) -> usize {
+        if self.pending.is_some() { 0 } else { self.bytes as usize }
     }
 }
 
 impl HostMemory for CudaHostMemory {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the block has at least so many bytes, all initialised when it was made; no copy is under way
-        // (or none is shown), and a stream that still holds the block after a copy does not touch it.
-        unsafe { std::slice::from_raw_parts(self.pinned.at(0), self.shown()) }
+        // SAFETY: the block has at least this many bytes, zeroed by `HostBlock::allocate`. `visible_bytes` is 0 while a copy
+        // may be in flight, and a stream that still keeps the block after its copy does not access it.
+        unsafe { std::slice::from_raw_parts(self.pinned.at(0), self.visible_bytes()) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `self` is borrowed for as long as the slice lives.
-        unsafe { std::slice::from_raw_parts_mut(self.pinned.at(0), self.shown()) }
+        // SAFETY: as for `bytes`, and `self` is borrowed mutably for as long as the slice lives.
+        unsafe { std::slice::from_raw_parts_mut(self.pinned.at(0), self.visible_bytes()) }
     }
 
     fn reclaim(&mut self) -> Result<()> {
-        let Some(copying) = &self.copying else { return Ok(()) };
-        if copying.progress.ended() >= copying.operation {
-            self.copying = None;
+        let Some(pending) = &self.pending else { return Ok(()) };
+        if pending.progress.finished() >= pending.operation {
+            self.pending = None;
             return Ok(());
         }
-        let hold = &self.pinned.open.hold;
-        // After a loss this says so.
-        drop(hold.enter("taking host memory back")?);
-        let detail = "the copy is not known to have ended: wait for its event first";
-        Err(Error::unsupported(&hold.id, "taking host memory back", detail))
+        let context = &self.pinned.open.context;
+        // Returns `Lost` after a loss.
+        drop(context.enter("reclaiming host memory")?);
+        let detail = "the copy may still be in flight: wait for its event first";
+        Err(Error::unsupported(&context.id, "reclaiming host memory", detail))
     }
 
     fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {
-        Arc::new(CudaSharedMemory { bytes: self.shown(), pinned: self.pinned })
+        Arc::new(CudaSharedMemory { bytes: self.visible_bytes(), pinned: self.pinned })
     }
 }
 
-/// Host memory that nobody writes any more. It is pinned for every card.
+/// Read-only host memory, pinned for every card.
 #[derive(Debug)]
 pub(super) struct CudaSharedMemory {
-    pub(super) pinned: Arc<Pinned>,
+    pub(super) pinned: Arc<PinnedBlock>,
     bytes: usize,
 }
 
 impl SharedMemory for CudaSharedMemory {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the block has at least so many bytes, all initialised when it was made, and nobody writes them: what
-        // could have was consumed, with no copy under way, and copies of shared memory only read.
+        // SAFETY: the block has at least this many bytes, zeroed by `HostBlock::allocate`. Nothing writes them: `share`
+        // consumed the host memory that could, while no copy was in flight, and copies of shared memory only read.
         unsafe { std::slice::from_raw_parts(self.pinned.at(0), self.bytes) }
     }
 }

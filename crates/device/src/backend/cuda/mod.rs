@@ -1,18 +1,18 @@
-//! NVIDIA cards through the driver, which is opened at run time: neither it nor a toolkit is needed to build.
+//! NVIDIA cards through the CUDA driver, which is loaded at run time: building needs neither the driver nor a toolkit.
 //!
 //! | file | what it is about |
 //! | --- | --- |
 //! | `driver` | the driver's functions |
-//! | `errors` | what its result codes mean |
-//! | `card` | what a card is, before it is opened |
-//! | `context`, `gate` | the context that all users of a card share, how it is lost and made anew |
-//! | `guest` | the way into that context for other libraries |
-//! | `open` | an open card: what is made from it, and what outlives that |
+//! | `errors` | what the driver's result codes mean |
+//! | `card` | a card's properties, before it is opened |
+//! | `context`, `gate` | the primary context that all users of a card share: how it is entered, lost and recreated |
+//! | `primary_context` | the same context for other libraries |
+//! | `open` | an open card or partition, and the work that outlives it |
 //! | `memory` | memory on the card, and pinned memory on the host |
-//! | `stream`, `event`, `keep` | operations in order, how far they are, and what they keep alive |
-//! | `graph` | launches that are recorded, and queued as one |
-//! | `program`, `cubin`, `nvrtc`, `places` | kernels: loaded, on disk, compiled, and with what |
-//! | `partition` | some of a card's multiprocessors as a device |
+//! | `stream`, `event`, `keep_alive` | operations in order, their progress, and the resources that they keep alive |
+//! | `graph` | CUDA graphs: recorded launches that are queued with one call |
+//! | `program`, `cubin`, `nvrtc`, `nvrtc_paths` | kernels: loading, the cache on disk, compiling, and finding the compiler |
+//! | `partition` | some of a card's multiprocessors as a device of their own |
 
 mod card;
 mod context;
@@ -20,19 +20,19 @@ mod cubin;
 mod driver;
 mod errors;
 mod event;
-mod gate;
-mod graph;
-pub(crate) mod guest;
-mod keep;
-mod memory;
-mod nvrtc;
-mod open;
-mod partition;
-mod places;
-mod program;
 #[cfg(test)]
 #[cfg(unix)]
-mod stand_in;
+mod fake_driver;
+mod gate;
+mod graph;
+mod keep_alive;
+mod memory;
+mod nvrtc;
+mod nvrtc_paths;
+mod open;
+mod partition;
+pub(crate) mod primary_context;
+mod program;
 mod stream;
 #[cfg(test)]
 mod with_card;
@@ -40,7 +40,9 @@ mod with_card;
 use std::sync::Arc;
 
 pub use self::nvrtc::{compile_for, compile_kernel};
-use self::{card::Card, context::Hold, driver::Driver, nvrtc::Nvrtc, open::CudaBackend, partition::Split};
+use self::{
+    card::Card, context::DeviceContext, driver::Driver, nvrtc::Nvrtc, open::CudaBackend, partition::Split,
+};
 use super::{Backend, Source};
 use crate::{
     describe::Description,
@@ -48,7 +50,7 @@ use crate::{
     error::{Error, Result},
 };
 
-/// The cards of this machine, none of them opened.
+/// Finds the cards of this machine, without opening any.
 pub(crate) fn find() -> Found {
     let cards = match Driver::get().and_then(card::all) {
         Ok(cards) => cards,
@@ -57,16 +59,17 @@ pub(crate) fn find() -> Found {
     let mut absent = Vec::new();
     if let Err(why) = Nvrtc::get() {
         let reason = format!(
-            "{why}, so kernels cannot be compiled: NVIDIA GPUs are used through Vulkan where it shows them"
+            "{why}, so kernels cannot be compiled; NVIDIA GPUs are used through Vulkan where Vulkan lists them"
         );
         absent.push(Absent { back_end: "cuda".into(), reason });
     }
-    let source =
-        |(description, card)| -> Arc<dyn Source> { Arc::new(CudaSource { description, card, part: None }) };
+    let source = |(description, card)| -> Arc<dyn Source> {
+        Arc::new(CudaSource { description, card, partition: None })
+    };
     Found { sources: cards.into_iter().map(source).collect(), absent }
 }
 
-/// Whether kernels can be compiled for the cards. Where not, the same cards through another API serve better.
+/// Whether kernels can be compiled for CUDA. If not, discovery prefers the same cards through another API.
 pub(crate) fn compiles_kernels() -> bool {
     Nvrtc::get().is_ok()
 }
@@ -75,12 +78,12 @@ pub(crate) fn compiles_kernels() -> bool {
 struct CudaSource {
     description: Description,
     card: Arc<Card>,
-    part: Option<Part>,
+    partition: Option<Partition>,
 }
 
-/// Which partition of which cut.
+/// One partition of a split card.
 #[derive(Debug)]
-struct Part {
+struct Partition {
     split: Arc<Split>,
     index: usize,
 }
@@ -92,20 +95,20 @@ impl Source for CudaSource {
 
     fn open(&self) -> Result<Arc<dyn Backend>> {
         let id = &self.description.id;
-        let backend = || match &self.part {
-            None => CudaBackend::open(self.card.slot.hold(id)?, self.card.clone(), None),
-            Some(part) => {
-                let green = part.split.green(part.index)?;
-                let hold = Hold { id: id.clone(), context: green.hold.context.clone() };
-                CudaBackend::open(hold, self.card.clone(), Some(green))
+        let backend = || match &self.partition {
+            None => CudaBackend::open(self.card.slot.open(id)?, self.card.clone(), None),
+            Some(partition) => {
+                let green = partition.split.green_context(partition.index)?;
+                let context = DeviceContext { id: id.clone(), primary: green.context.primary.clone() };
+                CudaBackend::open(context, self.card.clone(), Some(green))
             }
         };
         match backend() {
             Ok(backend) => Ok(Arc::new(backend)),
-            // The drivers of CUDA 13.0 serve no process again in which a kernel made a fault.
+            // The drivers of CUDA 13.0 do not let a process use a card again after a kernel of it faulted.
             Err(Error::Lost { device, operation, detail }) => Err(Error::Lost {
                 detail: format!(
-                    "{detail} (if a kernel broke it, this process cannot use it again: start it again)"
+                    "{detail} (if a kernel faulted, this process cannot use the device again: restart it)"
                 ),
                 device,
                 operation,
@@ -116,15 +119,15 @@ impl Source for CudaSource {
 
     fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
         let id = &self.description.id;
-        if self.part.is_some() {
+        if self.partition.is_some() {
             return Err(Error::Split {
                 device: id.clone(),
                 sizes: sizes.to_vec(),
-                detail: "it is a partition already: split the whole device into all the sizes at once".into(),
+                detail: "it is already a partition: split the whole device into all the sizes at once".into(),
             });
         }
         let split = Arc::new(Split::new(&self.card, id, sizes)?);
-        let part = |(index, (units, &asked)): (usize, (u32, &u32))| -> Arc<dyn Source> {
+        let partition = |(index, (units, &asked)): (usize, (u32, &u32))| -> Arc<dyn Source> {
             Arc::new(CudaSource {
                 description: Description {
                     id: id.partition(index),
@@ -134,9 +137,9 @@ impl Source for CudaSource {
                     ..self.description.clone()
                 },
                 card: self.card.clone(),
-                part: Some(Part { split: split.clone(), index }),
+                partition: Some(Partition { split: split.clone(), index }),
             })
         };
-        Ok(split.units().into_iter().zip(sizes).enumerate().map(part).collect())
+        Ok(split.units().into_iter().zip(sizes).enumerate().map(partition).collect())
     }
 }

@@ -1,7 +1,7 @@
 //! NVRTC, the library that compiles CUDA C: finding it, and compiling with it.
 //!
-//! It comes with the CUDA toolkit, with many a Linux distribution and with Python packages, in versions that
-//! differ by machine; it needs no card and no driver. Any version from 11.2 on serves that knows the card.
+//! NVRTC comes with the CUDA toolkit, with Linux distributions and with Python packages. It needs neither a card nor a
+//! driver. Any version from 11.2 on works if it supports the card's architecture.
 
 use std::{
     borrow::Cow,
@@ -13,7 +13,7 @@ use std::{
 
 use libloading::Library;
 
-use super::{driver::Driver, places};
+use super::{driver::Driver, nvrtc_paths};
 use crate::{
     describe::DeviceId,
     error::{Error, Result},
@@ -21,13 +21,13 @@ use crate::{
     module::CudaSource,
 };
 
-/// The variable that names the NVRTC library to use, where the one that would be found is not the right one.
+/// The environment variable that names the NVRTC library to use instead of the one that would be found.
 const VARIABLE: &str = "EVENER_NVRTC";
 
-/// The name of the library, for people.
+/// The name of the library, for messages.
 const LIBRARY: &str = if cfg!(windows) { "nvrtc64_*.dll" } else { "libnvrtc.so" };
 
-/// What is compiled here, for people.
+/// The name of the language, for messages.
 pub(super) const BODY: &str = "CUDA C";
 
 const SUCCESS: c_int = 0;
@@ -35,7 +35,6 @@ const COMPILATION_FAILED: c_int = 6;
 
 type RawProgram = *mut c_void;
 
-/// The library's functions.
 struct Functions {
     create: unsafe extern "C" fn(
         *mut RawProgram,
@@ -54,14 +53,13 @@ struct Functions {
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
 }
 
-/// NVRTC, opened.
 pub(super) struct Nvrtc {
     functions: Functions,
     /// Major and minor.
     version: (c_int, c_int),
-    /// The architectures it compiles for, as `90`; empty where it does not tell.
+    /// The architectures that it compiles for, such as `90`; empty if the library does not report them.
     architectures: Vec<c_int>,
-    /// Keeps the functions where they are.
+    /// Keeps `functions` valid.
     _library: Library,
 }
 
@@ -72,13 +70,13 @@ impl fmt::Display for Nvrtc {
 }
 
 impl Nvrtc {
-    /// The library, opened at the first call; or why there is none, in one line.
+    /// Returns the library, which the first call loads, or one line that says why there is none.
     pub(super) fn get() -> Result<&'static Nvrtc, &'static str> {
         static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
         NVRTC.get_or_init(Self::find).as_ref().map_err(String::as_str)
     }
 
-    /// `13.0`, as in the names of cached files.
+    /// The version as in the names of cached files: `13.0`.
     pub(super) fn version_text(&self) -> String {
         format!("{}.{}", self.version.0, self.version.1)
     }
@@ -86,12 +84,13 @@ impl Nvrtc {
     fn find() -> Result<Self, String> {
         if let Some(file) = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()) {
             let path = PathBuf::from(&file);
-            return Self::open(path.as_os_str())
-                .map_err(|why| format!("{VARIABLE} names {}, which is no NVRTC: {why}", path.display()));
+            return Self::open(path.as_os_str()).map_err(|why| {
+                format!("{VARIABLE} names {}, which cannot be loaded as NVRTC: {why}", path.display())
+            });
         }
         let driver = Driver::get().ok().map(|driver| (driver.version / 1000, driver.version % 1000 / 10));
         let mut found = Vec::new();
-        for library in places::all().filter_map(|name| Self::open(&name).ok()) {
+        for library in nvrtc_paths::all().filter_map(|name| Self::open(&name).ok()) {
             let is_drivers_own = driver == Some(library.version);
             found.push(library);
             if is_drivers_own {
@@ -103,15 +102,15 @@ impl Nvrtc {
     }
 
     fn open(name: &OsStr) -> Result<Self, String> {
-        // Some versions look for their second library where the system looks, and not beside the first. One that
-        // is loaded already is found by its name, and stays loaded as the first does.
-        for path in places::builtins_beside(Path::new(name)) {
-            // SAFETY: as below.
+        // Some versions look for their second library in the system's search path only, not beside the first. A library
+        // that is already loaded is found by its name, so it is loaded here, for the life of the process.
+        for path in nvrtc_paths::builtins_beside(Path::new(name)) {
+            // SAFETY: as for the first library.
             std::mem::forget(unsafe { Library::new(path) });
         }
-        // SAFETY: opening the library runs its initialisers, which are written to be run so.
+        // SAFETY: loading the library runs its initialisers, which are safe to run at any time.
         let library = unsafe { Library::new(name) }.map_err(|why| why.to_string())?;
-        // SAFETY: NVRTC's header gives each of these functions the signature that its field has.
+        // SAFETY: the fields have the signatures that NVRTC's header gives these functions.
         let functions = unsafe {
             Functions {
                 create: function(&library, "nvrtcCreateProgram")?,
@@ -125,18 +124,18 @@ impl Nvrtc {
             }
         };
         type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
-        // SAFETY: as above.
+        // SAFETY: as for `functions`.
         let version: Version = unsafe { function(&library, "nvrtcVersion") }?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both pointers are to live integers.
         if unsafe { version(&mut major, &mut minor) } != SUCCESS {
-            return Err("it does not tell its version".into());
+            return Err("nvrtcVersion failed".into());
         }
         let architectures = architectures(&library);
         Ok(Nvrtc { functions, version: (major, minor), architectures, _library: library })
     }
 
-    /// Compiles a source to the binary for one architecture, such as `sm_90`.
+    /// Compiles a source to a binary for one architecture, such as `sm_90`.
     pub(super) fn compile(
         &self,
         device: &DeviceId,
@@ -150,7 +149,7 @@ impl Nvrtc {
         if number.is_some_and(|number| !known(number)) {
             let known: Vec<_> = self.architectures.iter().map(|number| format!("sm_{number}")).collect();
             let detail = format!(
-                "{self} does not know {architecture}, only {}: install another version, or name one in {VARIABLE}",
+                "{self} supports {}, and not {architecture}: install another version, or name one in {VARIABLE}",
                 known.join(", ")
             );
             return Err(Error::unsupported(device, format!("compiling kernel `{kernel}`"), detail));
@@ -165,8 +164,8 @@ impl Nvrtc {
         program.run(architecture, source).map_err(refuse)
     }
 
-    /// What to compile for where a card is of an architecture such as `sm_90`: the form with all of that card's own
-    /// instructions, `sm_90a`, where this library knows it.
+    /// Returns the architecture to compile for on a card of an architecture such as `sm_90`: the one with all of the card's
+    /// own instructions, `sm_90a`, if this library supports it.
     pub(super) fn architecture_for(&self, card: &str) -> String {
         let since = match card {
             "sm_90" => (12, 0),
@@ -178,12 +177,12 @@ impl Nvrtc {
     }
 
     fn text(&self, code: c_int) -> String {
-        // SAFETY: takes any code, and gives a string of the library's own.
+        // SAFETY: the function takes any code, and returns a static string of the library or null.
         let text = unsafe { (self.functions.error_string)(code) };
         if text.is_null() {
             return format!("error {code}");
         }
-        // SAFETY: the library's strings end in zero and live as long as it does.
+        // SAFETY: it is a C string of the library, which is never unloaded.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
@@ -192,11 +191,11 @@ impl Nvrtc {
     }
 }
 
-/// The library that suits a driver best, the first found where several are alike.
+/// Returns the library whose version suits a driver best, and the first of several equal ones.
 ///
-/// A driver loads what was compiled by its own major version or an older one: the newest of its own major version comes
-/// first, one that is no newer than the driver before one that is, then the newest of an older major version. Newer than that
-/// is better than nothing, and the oldest of those most likely to do. Without a driver the newest is best.
+/// A driver loads binaries of its own major version or an older one. The order of preference is: the newest of the driver's
+/// major version that is not newer than the driver, the oldest newer one of that major version, the newest of an older major
+/// version, the oldest of a newer major version. Without a driver the newest library is best.
 fn best<L>(
     driver: Option<(c_int, c_int)>,
     found: impl Iterator<Item = L>,
@@ -212,16 +211,15 @@ fn best<L>(
             Some(_) => (0, -major, -minor),
         }
     };
-    // Of those that are alike, the first.
+    // `>` keeps the first of several equal ones.
     found.reduce(|best, next| if rank(&next) > rank(&best) { next } else { best })
 }
 
-/// The options that a source is compiled with. They are part of a cached file's name.
+/// The compiler options of every source. They are part of a cached file's name.
 pub(super) fn options(architecture: &str) -> [String; 3] {
     [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "-default-device".into()]
 }
 
-/// A source on its way through the compiler.
 struct Compilation<'a> {
     nvrtc: &'a Nvrtc,
     raw: RawProgram,
@@ -230,7 +228,7 @@ struct Compilation<'a> {
 impl<'a> Compilation<'a> {
     fn new(nvrtc: &'a Nvrtc, kernel: &str, source: &CudaSource) -> Result<Self, String> {
         let c_string = |text: &str, what: &str| {
-            CString::new(text).map_err(|_| format!("there is a zero byte in the {what}"))
+            CString::new(text).map_err(|_| format!("the {what} contains a zero byte"))
         };
         let text = c_string(&source.text, "source")?;
         let name = c_string(&format!("{kernel}.cu"), "name")?;
@@ -242,7 +240,7 @@ impl<'a> Compilation<'a> {
         let names: Vec<_> = headers.iter().map(|(_, name)| name.as_ptr()).collect();
         let mut raw = std::ptr::null_mut();
         let create = nvrtc.functions.create;
-        // SAFETY: all strings end in zero and are read before the call returns; there are as many headers as names of them.
+        // SAFETY: all strings are C strings and are read before the call returns; `texts` and `names` have `count` elements.
         let code = unsafe {
             let count = headers.len() as c_int;
             create(&mut raw, text.as_ptr(), name.as_ptr(), count, texts.as_ptr(), names.as_ptr())
@@ -253,11 +251,12 @@ impl<'a> Compilation<'a> {
 
     fn run(&self, architecture: &str, source: &CudaSource) -> Result<Vec<u8>, String> {
         let options = options(architecture).into_iter().chain(source.options()).map(CString::new);
-        let options: Vec<_> =
-            options.collect::<Result<_, _>>().map_err(|_| "there is a zero byte in an option".to_owned())?;
+        let options: Vec<_> = options
+            .collect::<Result<_, _>>()
+            .map_err(|_| "a compiler option contains a zero byte".to_owned())?;
         let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
         let Functions { compile, cubin_size, cubin, .. } = self.nvrtc.functions;
-        // SAFETY: the program is alive; the options end in zero and are read before the call returns.
+        // SAFETY: the program is alive; the options are C strings and are read before the call returns.
         match unsafe { compile(self.raw, pointers.len() as c_int, pointers.as_ptr()) } {
             SUCCESS => {}
             COMPILATION_FAILED => return Err(self.log()),
@@ -267,15 +266,14 @@ impl<'a> Compilation<'a> {
         // SAFETY: the program is alive; the pointer is to a live integer.
         self.nvrtc.check(unsafe { cubin_size(self.raw, &mut bytes) })?;
         let mut image = vec![0u8; bytes];
-        // SAFETY: the image has as many bytes as the library said that it writes.
+        // SAFETY: the image has the length that `cubin_size` returned.
         self.nvrtc.check(unsafe { cubin(self.raw, image.as_mut_ptr().cast()) })?;
         if image.is_empty() {
-            return Err(format!("{}: compiled to nothing for {architecture}", self.nvrtc));
+            return Err(format!("{}: the binary for {architecture} is empty", self.nvrtc));
         }
         Ok(image)
     }
 
-    /// What the compiler said.
     fn log(&self) -> String {
         let Functions { log_size, log, .. } = self.nvrtc.functions;
         let mut bytes = 0;
@@ -284,7 +282,7 @@ impl<'a> Compilation<'a> {
             return String::new();
         }
         let mut text = vec![0u8; bytes];
-        // SAFETY: the text has as many bytes as the library said that it writes, the last zero included.
+        // SAFETY: the text has the length that `log_size` returned, which includes the final zero.
         if unsafe { log(self.raw, text.as_mut_ptr().cast()) } != SUCCESS {
             return String::new();
         }
@@ -294,25 +292,25 @@ impl<'a> Compilation<'a> {
 
 impl Drop for Compilation<'_> {
     fn drop(&mut self) {
-        // SAFETY: created by this library, and destroyed once.
+        // SAFETY: this library created the program, and it is destroyed once.
         unsafe { (self.nvrtc.functions.destroy)(&mut self.raw) };
     }
 }
 
-/// A function of the library.
+/// Looks up a function of the library.
 ///
 /// # Safety
 /// `F` must be the type of a pointer to a function of the signature that the symbol has, and the library must
 /// outlive the pointer.
 unsafe fn function<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
-    // SAFETY: the caller gives the symbol's type.
-    unsafe { library.get::<F>(name) }.map(|symbol| *symbol).map_err(|_| format!("it has no {name}"))
+    // SAFETY: the caller promises the symbol's type.
+    unsafe { library.get::<F>(name) }.map(|symbol| *symbol).map_err(|_| format!("it has no function {name}"))
 }
 
-/// The architectures that the library compiles for; none where it is too old to tell.
+/// Returns the architectures that the library compiles for; empty if it is too old to report them.
 fn architectures(library: &Library) -> Vec<c_int> {
     type Get = unsafe extern "C" fn(*mut c_int) -> c_int;
-    // SAFETY: NVRTC's header gives both functions this signature.
+    // SAFETY: both functions have this signature in NVRTC's header.
     let found = unsafe {
         (function(library, "nvrtcGetNumSupportedArchs"), function(library, "nvrtcGetSupportedArchs"))
     };
@@ -323,14 +321,14 @@ fn architectures(library: &Library) -> Vec<c_int> {
         return Vec::new();
     }
     let mut all = vec![0; count as usize];
-    // SAFETY: the list has as many integers as the library said that it writes.
+    // SAFETY: the list has the length that the library returned.
     if unsafe { list(all.as_mut_ptr()) } == SUCCESS { all } else { Vec::new() }
 }
 
-/// Compiles CUDA C for an architecture such as `sm_90`, on a machine with or without a card. Gives the binary.
+/// Compiles CUDA C to a binary for an architecture such as `sm_90`. No card is needed.
 ///
-/// Fails with `WillNotCompile` and the compiler's words where the source is wrong, and with `Unsupported`
-/// where there is no NVRTC library, or none that knows the architecture.
+/// Fails with `WillNotCompile` and the compiler's log if the source is wrong, and with `Unsupported` if there is no NVRTC
+/// library or it does not support the architecture.
 pub fn compile_for(architecture: &str, kernel: &str, source: &str) -> Result<Vec<u8>> {
     let device = DeviceId::from("cuda");
     match Nvrtc::get() {
@@ -339,12 +337,15 @@ pub fn compile_for(architecture: &str, kernel: &str, source: &str) -> Result<Vec
     }
 }
 
-/// Compiles a kernel's CUDA C as [`compile_for`] does, with everything that its module is compiled with. Fails with
-/// `Unsupported` also where it has none.
+/// Compiles a kernel's CUDA C as [`compile_for`] does, with the constants, headers and options of its module. Fails with
+/// `Unsupported` also if the kernel has no CUDA C.
 pub fn compile_kernel(architecture: &str, kernel: &Kernel) -> Result<Vec<u8>> {
     let (device, name) = (DeviceId::from("cuda"), kernel.name());
     let refuse = |why: &str| Error::unsupported(&device, format!("compiling kernel `{name}`"), why);
-    let source = kernel.cuda.as_deref().ok_or_else(|| refuse("it has no CUDA C body"))?;
+    let source = kernel
+        .cuda
+        .as_deref()
+        .ok_or_else(|| refuse("the kernel has no CUDA C body: add one with `Kernel::cuda`"))?;
     Nvrtc::get().map_err(refuse)?.compile(&device, architecture, name, source)
 }
 
@@ -352,22 +353,26 @@ pub fn compile_kernel(architecture: &str, kernel: &Kernel) -> Result<Vec<u8>> {
 mod test {
     use super::best;
 
-    /// The place of the best among these versions.
-    fn place(driver: Option<(i32, i32)>, versions: &[(i32, i32)]) -> usize {
-        best(driver, 0..versions.len(), |place| versions[*place]).unwrap()
+    /// The index of the best of these versions.
+    fn best_index(driver: Option<(i32, i32)>, versions: &[(i32, i32)]) -> usize {
+        best(driver, 0..versions.len(), |index| versions[*index]).unwrap()
     }
 
     #[test]
     fn the_library_of_the_drivers_own_version_is_preferred_wherever_it_is_found() {
         let driver = Some((12, 4));
-        assert_eq!(place(driver, &[(11, 8), (12, 4)]), 1, "an older toolkit may be found first");
-        assert_eq!(place(driver, &[(13, 0), (11, 8), (12, 1), (12, 4)]), 3);
-        assert_eq!(place(driver, &[(12, 1), (12, 4), (12, 6)]), 1, "the newest that is not above the driver");
-        assert_eq!(place(driver, &[(12, 9), (12, 6)]), 1, "else the nearest above it");
-        assert_eq!(place(driver, &[(13, 0), (11, 2), (11, 8)]), 2, "else the newest of an older one");
-        assert_eq!(place(driver, &[(14, 0), (13, 1), (13, 0)]), 2, "else the oldest of a newer one");
-        assert_eq!(place(driver, &[(12, 4), (12, 4)]), 0, "the first of those that are alike");
-        assert_eq!(place(None, &[(12, 4), (13, 0), (11, 8)]), 1);
+        assert_eq!(best_index(driver, &[(11, 8), (12, 4)]), 1, "an older toolkit may be found first");
+        assert_eq!(best_index(driver, &[(13, 0), (11, 8), (12, 1), (12, 4)]), 3);
+        assert_eq!(
+            best_index(driver, &[(12, 1), (12, 4), (12, 6)]),
+            1,
+            "the newest that is not above the driver"
+        );
+        assert_eq!(best_index(driver, &[(12, 9), (12, 6)]), 1, "else the nearest above it");
+        assert_eq!(best_index(driver, &[(13, 0), (11, 2), (11, 8)]), 2, "else the newest of an older one");
+        assert_eq!(best_index(driver, &[(14, 0), (13, 1), (13, 0)]), 2, "else the oldest of a newer one");
+        assert_eq!(best_index(driver, &[(12, 4), (12, 4)]), 0, "the first of those that are alike");
+        assert_eq!(best_index(None, &[(12, 4), (13, 0), (11, 8)]), 1);
         assert_eq!(best(driver, [].into_iter(), |version| *version), None);
     }
 }
@@ -400,21 +405,21 @@ mod with_nvrtc {
 
     #[test]
     #[ignore = "needs NVRTC"]
-    fn a_card_that_the_library_does_not_know_is_named() {
+    fn an_architecture_that_the_library_does_not_support_is_named() {
         let nvrtc = Nvrtc::get().unwrap();
-        assert!(!nvrtc.architectures.is_empty(), "every library since CUDA 11 tells what it knows");
+        assert!(!nvrtc.architectures.is_empty(), "every library since CUDA 11 reports its architectures");
         let error = compile_for("sm_999", "twice", GOOD).unwrap_err();
         assert!(matches!(&error, Error::Unsupported { detail, .. } if detail.contains("sm_999")), "{error}");
     }
 
     #[test]
     #[ignore = "needs NVRTC"]
-    fn a_card_of_nvidia_gets_its_own_instructions() {
+    fn a_card_gets_the_architecture_with_all_of_its_instructions() {
         let nvrtc = Nvrtc::get().unwrap();
         assert_eq!(nvrtc.architecture_for("sm_75"), "sm_75");
         let own = nvrtc.architecture_for("sm_90");
         assert_eq!(own, if nvrtc.version >= (12, 0) { "sm_90a" } else { "sm_90" });
-        // Only compiled for sm_90a, where NVRTC says so by this macro.
+        // NVRTC defines this macro for sm_90a only.
         let source = "#ifndef __CUDA_ARCH_FEAT_SM90_ALL\n#error not all\n#endif\n".to_owned() + GOOD;
         assert_eq!(compile_for(&own, "twice", &source).is_ok(), own == "sm_90a");
         assert!(compile_for("sm_90", "twice", &source).is_err());
@@ -422,7 +427,7 @@ mod with_nvrtc {
 
     #[test]
     #[ignore = "needs NVRTC"]
-    fn a_module_is_compiled_with_all_that_it_says() {
+    fn a_module_is_compiled_with_its_constants_headers_and_options() {
         let source = r#"#include "sizes.h"
             static_assert(WIDTH == 32 && LENGTH == 7 && HALF == 0.5, "");
             #ifndef __USE_FAST_MATH__

@@ -1,4 +1,4 @@
-//! An open card, or an open partition of one: its memory, its streams, its compiled kernels.
+//! An open card or partition: its memory, its streams and its compiled kernels.
 
 use std::{
     any::Any,
@@ -10,210 +10,211 @@ use cudarc::driver::sys::{CUstream, CUstream_flags};
 
 use super::{
     card::Card,
-    context::{Entered, Hold},
+    context::{ContextGuard, DeviceContext},
     event::{self, EventPool, PooledEvent},
     memory::{CudaHostMemory, CudaMemory, DeviceBlock, HostBlock},
-    partition::Green,
+    partition::GreenContext,
     program::{self, Modules},
-    stream::{CudaStream, KeptAlive},
+    stream::{CudaStream, StreamResources},
 };
 use crate::{
     backend::{
         Address, Backend, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, Region,
-        StreamBackend, cpu::pinned_cap, shelf::Shelf,
+        StreamBackend, block_cache::BlockCache, cpu::pinned_cap,
     },
     describe::Capabilities,
     error::{Error, Result},
     kernel::Kernel,
 };
 
-/// So long zeroing a new buffer may take: a card that does not answer must not hang the host.
-const ZEROING: Duration = Duration::from_secs(60);
+/// How long zeroing a new buffer may take: a card that does not respond must not hang the host.
+const ZEROING_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// So long closing waits for work that nobody waited for.
-const CLOSING: Duration = Duration::from_millis(200);
+/// How long closing a device waits for work in flight.
+const CLOSING_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// So many idle streams are kept for reuse.
-const IDLE_STREAMS: usize = 8;
+/// Maximum number of idle streams that are kept for reuse.
+const MAX_IDLE_STREAMS: usize = 8;
 
-/// A shelf keeps this part of the card's memory at most.
-const SHELVED_PART: u64 = 4;
+/// The cache of device memory keeps at most the card's memory divided by this.
+const CACHE_DIVISOR: u64 = 4;
 
-/// What everything that was made from one opening shares.
+/// An open card or partition: the state that its streams, buffers and kernels share.
 #[derive(Debug)]
-pub(super) struct Open {
-    pub(super) hold: Hold,
+pub(super) struct OpenDevice {
+    pub(super) context: DeviceContext,
     pub(super) card: Arc<Card>,
-    pub(super) device_shelf: Shelf<DeviceBlock>,
-    pub(super) host_shelf: Shelf<HostBlock>,
+    pub(super) device_cache: BlockCache<DeviceBlock>,
+    pub(super) host_cache: BlockCache<HostBlock>,
     pub(super) events: EventPool,
     pub(super) modules: Modules,
     idle: Mutex<Vec<RawStream>>,
-    graves: Mutex<Vec<Grave>>,
-    /// The multiprocessors that its streams run on, where these are not all. Destroyed after its streams.
-    green: Option<Arc<Green>>,
+    /// Work of dropped streams.
+    unfinished: Mutex<Vec<UnfinishedWork>>,
+    /// The multiprocessors that its streams run on, for a partition. Destroyed after the streams.
+    green: Option<Arc<GreenContext>>,
 }
 
-/// A driver's stream with no work in it.
+/// The driver's handle of a stream.
 #[derive(Debug)]
 pub(super) struct RawStream(pub(super) CUstream);
 
-// SAFETY: a stream may be used from any thread in whose context it is.
+// SAFETY: the driver allows a stream in any thread to which the stream's context is current.
 unsafe impl Send for RawStream {}
-// SAFETY: as above; the driver locks streams itself.
+// SAFETY: as for `Send`; the driver locks streams itself.
 unsafe impl Sync for RawStream {}
 
-/// What a stream left behind that was dropped with work under way: it lives until that work has ended.
+/// Work in flight of a stream that was dropped, with the resources that the work uses.
 #[derive(Debug)]
-pub(super) struct Grave {
+pub(super) struct UnfinishedWork {
     pub(super) end: PooledEvent,
-    pub(super) _kept: KeptAlive,
+    pub(super) _resources: StreamResources,
 }
 
-impl Open {
-    /// An idle stream, or a new one.
-    pub(super) fn take_stream(&self, entered: &Entered<'_>) -> Result<RawStream> {
+impl OpenDevice {
+    pub(super) fn take_stream(&self, guard: &ContextGuard<'_>) -> Result<RawStream> {
         if let Some(stream) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(stream);
         }
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         let mut raw = std::ptr::null_mut();
         match &self.green {
-            Some(green) => green.stream(entered, flags, &mut raw)?,
-            // SAFETY: the context is current; the pointer is to a live pointer.
-            None => entered.check(unsafe { (entered.driver.stream_create)(&mut raw, flags) })?,
+            Some(green) => green.stream(guard, flags, &mut raw)?,
+            // SAFETY: the guard's context is current; the pointer is to a live pointer.
+            None => guard.check(unsafe { (guard.driver.stream_create)(&mut raw, flags) })?,
         }
         Ok(RawStream(raw))
     }
 
-    /// Takes back a stream that has no work in it.
+    /// Keeps a stream without work in flight for reuse, or destroys it.
     pub(super) fn return_stream(&self, stream: RawStream) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE_STREAMS {
+        if idle.len() < MAX_IDLE_STREAMS {
             return idle.push(stream);
         }
         drop(idle);
-        if let Ok(entered) = self.hold.enter("closing a stream") {
-            // SAFETY: the stream is of this context, and nobody else has it.
-            unsafe { (entered.driver.stream_destroy)(stream.0) };
+        if let Ok(guard) = self.context.enter("closing a stream") {
+            // SAFETY: `take_stream` created the stream in this context, and this was its only owner.
+            unsafe { (guard.driver.stream_destroy)(stream.0) };
         }
     }
 
-    /// Keeps what a dropped stream's work still uses.
-    pub(super) fn bury(&self, grave: Grave) {
-        self.graves.lock().unwrap_or_else(PoisonError::into_inner).push(grave);
+    /// Keeps the resources that a dropped stream's work still uses.
+    pub(super) fn keep_unfinished(&self, work: UnfinishedWork) {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).push(work);
     }
 
-    /// Lets go of what dropped streams left behind, where their work has ended. Says whether nothing is left.
-    pub(super) fn sweep(&self) -> bool {
-        let ended: Vec<Grave>;
+    /// Drops the resources of finished work. Returns whether no work is left.
+    pub(super) fn release_finished(&self) -> bool {
+        let finished: Vec<UnfinishedWork>;
         let left;
         {
-            let mut graves = self.graves.lock().unwrap_or_else(PoisonError::into_inner);
-            if graves.is_empty() {
+            let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
+            if unfinished.is_empty() {
                 return true;
             }
-            // After a loss nothing runs any more, and letting go touches nothing.
-            let entered = self.hold.enter("closing a stream").ok();
-            let has_ended = |grave: &mut Grave| match &entered {
-                Some(entered) => grave.end.query(entered).unwrap_or(self.hold.context.is_lost()),
+            // After a loss nothing runs, and dropping the resources calls no driver function.
+            let guard = self.context.enter("closing a stream").ok();
+            let has_finished = |work: &mut UnfinishedWork| match &guard {
+                Some(guard) => work.end.query(guard).unwrap_or(self.context.primary.is_lost()),
                 None => true,
             };
-            ended = graves.extract_if(.., has_ended).collect();
-            left = graves.len();
+            finished = unfinished.extract_if(.., has_finished).collect();
+            left = unfinished.len();
         }
-        // Outside the lock: what is let go may be the last of much else.
-        drop(ended);
+        // Outside the lock: these may be the last references to other objects of this device.
+        drop(finished);
         left == 0
     }
 
-    /// Gives back what is on the shelves above their caps. Freeing waits for work under way, which dropping a buffer must
-    /// not, so this is done when a new block is asked for.
-    pub(super) fn free_excess(&self, entered: &Entered<'_>) {
-        if self.hold.context.is_stuck() {
+    /// Frees the blocks above the caps of the caches. Freeing waits for work in flight, which dropping a buffer must not
+    /// do, so this is done when a new block is allocated.
+    pub(super) fn free_excess(&self, guard: &ContextGuard<'_>) {
+        if self.context.primary.has_unfinished_work() {
             return;
         }
-        self.device_shelf.excess().into_iter().for_each(|block| block.free(entered));
-        self.host_shelf.excess().into_iter().for_each(|block| block.free(entered));
+        self.device_cache.take_excess().into_iter().for_each(|block| block.free(guard));
+        self.host_cache.take_excess().into_iter().for_each(|block| block.free(guard));
     }
 
-    /// Gives back the memory on the shelves of everything that has this card open: they share its memory.
-    pub(super) fn clear_all_shelves(&self, entered: &Entered<'_>) {
-        self.clear_shelves(entered);
-        for open in self.hold.context.openings().iter().filter(|open| !std::ptr::eq(&***open, self)) {
-            open.clear_shelves(entered);
+    /// Frees the cached memory of every device that is open on this card: they share its memory.
+    pub(super) fn clear_all_caches(&self, guard: &ContextGuard<'_>) {
+        self.clear_caches(guard);
+        for open in self.context.primary.open_devices().iter().filter(|open| !std::ptr::eq(&***open, self)) {
+            open.clear_caches(guard);
         }
     }
 
-    /// Gives the memory on the shelves back.
-    pub(super) fn clear_shelves(&self, entered: &Entered<'_>) {
-        self.sweep();
-        if self.hold.context.is_stuck() {
+    pub(super) fn clear_caches(&self, guard: &ContextGuard<'_>) {
+        self.release_finished();
+        if self.context.primary.has_unfinished_work() {
             return;
         }
-        self.device_shelf.clear().into_iter().for_each(|block| block.free(entered));
-        self.host_shelf.clear().into_iter().for_each(|block| block.free(entered));
+        self.device_cache.clear().into_iter().for_each(|block| block.free(guard));
+        self.host_cache.clear().into_iter().for_each(|block| block.free(guard));
     }
 }
 
-impl Drop for Open {
-    // Nothing made from it is left, so nothing of it is in use. After a loss the driver has nothing of it either.
+impl Drop for OpenDevice {
+    // Every stream, buffer and kernel holds this, so none is left. After a loss the driver has freed everything itself.
     fn drop(&mut self) {
-        if self.hold.context.is_stuck() {
+        if self.context.primary.has_unfinished_work() {
             return;
         }
-        let Ok(entered) = self.hold.enter("closing it") else { return };
+        let Ok(guard) = self.context.enter("closing it") else { return };
         for stream in std::mem::take(self.idle.get_mut().unwrap_or_else(PoisonError::into_inner)) {
-            // SAFETY: the stream is of this context, and nobody else has it.
-            unsafe { (entered.driver.stream_destroy)(stream.0) };
+            // SAFETY: `take_stream` created the stream in this context, and this was its only owner.
+            unsafe { (guard.driver.stream_destroy)(stream.0) };
         }
-        self.clear_shelves(&entered);
-        self.events.clear(&entered);
-        self.modules.clear(&entered);
+        self.clear_caches(&guard);
+        self.events.clear(&guard);
+        self.modules.clear(&guard);
     }
 }
 
-/// An open card or partition.
 #[derive(Debug)]
 pub(super) struct CudaBackend {
-    open: Arc<Open>,
+    open: Arc<OpenDevice>,
 }
 
 impl CudaBackend {
-    /// Opens a card, or the part of it that `green` is. Fails with `Lost` where the card does not work.
-    pub(super) fn open(hold: Hold, card: Arc<Card>, green: Option<Arc<Green>>) -> Result<Self> {
-        let open = Arc::new(Open {
-            hold,
-            device_shelf: Shelf::new(card.capabilities.max_buffer_bytes / SHELVED_PART),
+    /// Opens a card, or the partition `green` of it. Fails with `Lost` if the card does not work.
+    pub(super) fn open(
+        context: DeviceContext,
+        card: Arc<Card>,
+        green: Option<Arc<GreenContext>>,
+    ) -> Result<Self> {
+        let open = Arc::new(OpenDevice {
+            context,
+            device_cache: BlockCache::new(card.capabilities.max_buffer_bytes / CACHE_DIVISOR),
             card,
-            host_shelf: Shelf::new(pinned_cap()),
+            host_cache: BlockCache::new(pinned_cap()),
             events: EventPool::default(),
             modules: Modules::default(),
             idle: Mutex::default(),
-            graves: Mutex::default(),
+            unfinished: Mutex::default(),
             green,
         });
-        open.hold.context.note(&open);
-        // A context that was lost and made anew shows here whether it works. The stream is used later.
-        let entered = open.hold.enter("opening it")?;
-        let stream = open.take_stream(&entered)?;
-        // SAFETY: the stream is alive and of this context.
-        event::ready(&entered, unsafe { (entered.driver.stream_query)(stream.0) })?;
-        drop(entered);
+        open.context.primary.register(&open);
+        // A context that was recreated after a loss fails here if it is still broken. The stream is used later.
+        let guard = open.context.enter("opening it")?;
+        let stream = open.take_stream(&guard)?;
+        // SAFETY: the stream is alive and was created in this context.
+        event::ready(&guard, unsafe { (guard.driver.stream_query)(stream.0) })?;
+        drop(guard);
         open.return_stream(stream);
         Ok(CudaBackend { open })
     }
 
-    /// Fills a new buffer with zeros, and waits for that.
     fn zero(&self, memory: Arc<dyn Memory>) -> Result<Arc<dyn Memory>> {
         let bytes = memory.bytes();
         if bytes == 0 {
             return Ok(memory);
         }
         let mut stream = CudaStream::new(&self.open)?;
-        // Should the wait fail, the stream keeps the memory for as long as it is needed.
+        // If the wait fails, the stream keeps the memory until the operation has finished.
         stream.zero(&Region { memory: memory.clone(), offset: 0, bytes })?;
-        stream.wait(Some(ZEROING))?;
+        stream.wait(Some(ZEROING_TIMEOUT))?;
         Ok(memory)
     }
 }
@@ -224,11 +225,11 @@ impl Backend for CudaBackend {
     }
 
     fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>> {
-        self.open.sweep();
+        self.open.release_finished();
         let memory: Arc<dyn Memory> = Arc::new(CudaMemory::allocate(&self.open, bytes)?);
         match contents {
             Contents::Zeroed => self.zero(memory),
-            Contents::Any => Ok(memory),
+            Contents::Uninit => Ok(memory),
         }
     }
 
@@ -241,16 +242,16 @@ impl Backend for CudaBackend {
         let Address::Cuda { ordinal, address } = address else { return Ok(None) };
         let mine = self.open.card.ordinal;
         if let Some(other) = ordinal.filter(|&ordinal| ordinal != mine) {
-            let detail = format!("the memory is on CUDA's device {other}, this is its device {mine}");
-            return Err(Error::unsupported(&self.open.hold.id, "adopting memory", detail));
+            let detail = format!("the memory is on CUDA device {other}, and this is CUDA device {mine}");
+            return Err(Error::unsupported(&self.open.context.id, "adopting memory", detail));
         }
-        // Nothing is asked of the driver, and nothing may be adopted once the device is lost.
-        drop(self.open.hold.enter("adopting memory")?);
+        // No driver call is made, but nothing may be adopted once the device is lost.
+        drop(self.open.context.enter("adopting memory")?);
         Ok(Some(Arc::new(CudaMemory::adopt(&self.open, address, bytes, owner))))
     }
 
     fn allocate_host(&self, bytes: u64, _: Direction) -> Result<Box<dyn HostMemory>> {
-        self.open.sweep();
+        self.open.release_finished();
         Ok(Box::new(CudaHostMemory::allocate(&self.open, bytes)?))
     }
 
@@ -259,27 +260,27 @@ impl Backend for CudaBackend {
     }
 
     fn stream(&self) -> Result<Box<dyn StreamBackend>> {
-        self.open.sweep();
+        self.open.release_finished();
         Ok(Box::new(CudaStream::new(&self.open)?))
     }
 
     fn memory(&self) -> MemoryUsage {
-        self.open.device_shelf.memory_use().with_pinned(self.open.host_shelf.memory_use())
+        self.open.device_cache.usage().with_pinned(self.open.host_cache.usage())
     }
 
     fn trim(&self) {
-        if let Ok(entered) = self.open.hold.enter("giving memory back") {
-            self.open.clear_shelves(&entered);
+        if let Ok(guard) = self.open.context.enter("giving memory back") {
+            self.open.clear_caches(&guard);
         }
     }
 }
 
 impl Drop for CudaBackend {
     fn drop(&mut self) {
-        // What is left after that is kept, if need be until the process ends, rather than be freed under a
-        // kernel that still runs.
-        if !matches!(event::poll(Some(CLOSING), || Ok(self.open.sweep())), Ok(true)) {
-            self.open.hold.context.keep_stuck(self.open.clone());
+        // Work that is still running after the timeout keeps the device, if need be until the process ends: nothing is
+        // freed that a running kernel may use.
+        if !matches!(event::poll(Some(CLOSING_TIMEOUT), || Ok(self.open.release_finished())), Ok(true)) {
+            self.open.context.primary.keep_closed(self.open.clone());
         }
     }
 }

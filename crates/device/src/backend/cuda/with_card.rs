@@ -1,7 +1,7 @@
-//! What only a card can show: ignored unless asked for, and failing where there is none.
+//! Tests that need a card. They are ignored by default, and fail if there is none.
 //!
-//! All of a process shares a card's context, so nothing here may break it: losing a card is tested in
-//! `tests/cuda_loss.rs`, which is a process of its own.
+//! All tests of a process share a card's context, so none may break it: `tests/cuda_loss.rs`, a process of its own, tests the
+//! loss of a card.
 
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use bytemuck::{Pod, Zeroable};
 use super::find;
 use crate::{Device, Error, Kernel};
 
-/// The first card.
 fn card() -> Device {
     assert!(super::compiles_kernels(), "no NVRTC");
     Device::from_source(find().sources.into_iter().next().expect("no CUDA device"))
@@ -36,7 +35,7 @@ extern "C" __global__ void increment(unsigned *out) {
     out[blockIdx.x * blockDim.x + threadIdx.x] += 1;
 }
 
-// Keeps a multiprocessor busy for so many clocks.
+// Keeps a multiprocessor busy for this many clocks.
 extern "C" __global__ void idle(unsigned *out, unsigned long long clocks) {
     long long start = clock64();
     while (clock64() - start < (long long)clocks) {}
@@ -84,7 +83,7 @@ fn a_card_is_described_without_opening_it() {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn thousands_of_launches_run_in_order_and_are_let_go() {
+fn thousands_of_launches_run_in_order_and_their_resources_are_dropped() {
     let device = card();
     let program = device.compile(&increment()).unwrap();
     let buffers = [device.buffer::<u32>(64).unwrap(), device.buffer::<u32>(64).unwrap()];
@@ -100,7 +99,7 @@ fn thousands_of_launches_run_in_order_and_are_let_go() {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn whatever_is_dropped_lives_until_its_work_has_ended() {
+fn dropped_resources_live_until_their_operations_have_finished() {
     let device = card();
     let slow = device.compile(&idle()).unwrap();
     let counter = device.buffer::<u32>(1).unwrap();
@@ -109,7 +108,7 @@ fn whatever_is_dropped_lives_until_its_work_has_ended() {
         let own = device.buffer_from(&[7u32; 1 << 16]).unwrap();
         stream.launch(&slow.bind(&[counter.arg()]).unwrap(), 1, &1_000_000u64).unwrap();
         stream.upload(&[9u32; 1 << 16], &own).unwrap();
-        // Stream, kernel, buffer and staging memory all go here, with everything still under way.
+        // Stream, kernel, buffer and staging memory are dropped here, with everything still in flight.
         drop(stream.download(&own).unwrap());
     }
     let mut stream = device.stream().unwrap();
@@ -135,17 +134,17 @@ fn kernels_that_do_not_fit_are_refused_with_the_reason() {
     refused(with_body(Kernel::new("idle").writes::<u32>().params::<u32>(), SOURCE), "has 8 bytes");
     refused(scale().workgroup(2048), "2048");
     let heavy = "extern \"C\" __global__ void __launch_bounds__(64) heavy(unsigned *out) { *out = 1; }";
-    refused(with_body(Kernel::new("heavy").writes::<u32>().workgroup(128), heavy), "at most 64");
+    refused(with_body(Kernel::new("heavy").writes::<u32>().workgroup(128), heavy), "at max 64");
 }
 
 #[test]
 #[ignore = "needs a CUDA device"]
 fn a_full_memory_is_an_error_with_the_free_bytes_and_nothing_breaks() {
     let device = card();
-    let most = device.capabilities().unwrap().max_buffer_bytes as usize;
-    let error = device.buffer_uninit::<u8>(most).unwrap_err();
+    let max = device.capabilities().unwrap().max_buffer_bytes as usize;
+    let error = device.buffer_uninit::<u8>(max).unwrap_err();
     let Error::OutOfMemory { available: Some(free), .. } = error else { panic!("{error}") };
-    assert!(free > 0 && (free as usize) < most);
+    assert!(free > 0 && (free as usize) < max);
     assert!(device.buffer::<u8>(1000).is_ok());
 }
 
@@ -205,7 +204,7 @@ fn three_partitions_and_impossible_ones() {
 
 #[test]
 #[ignore = "needs a CUDA device"]
-fn what_is_current_to_a_thread_is_current_to_it_afterwards() {
+fn the_current_context_of_a_thread_is_restored() {
     let driver = super::Driver::get().unwrap();
     let current = || {
         let mut raw = std::ptr::null_mut();
@@ -235,24 +234,24 @@ fn memory_and_events_of_another_library_are_used_in_place() {
     let driver = super::Driver::get().unwrap();
     let context = device.buffer::<u8>(1).unwrap().cuda_context().unwrap();
     let (mut address, mut event) = (0, std::ptr::null_mut());
-    let entered = context.enter("testing").unwrap();
-    // SAFETY: the context is current; the pointers are to live variables.
+    let guard = context.enter("testing").unwrap();
+    // SAFETY: the guard's context is current; the pointers are to live variables.
     unsafe {
-        entered.check((driver.mem_alloc)(&mut address, 4000)).unwrap();
-        entered.check((driver.event_create)(&mut event, 0)).unwrap();
+        guard.check((driver.mem_alloc)(&mut address, 4000)).unwrap();
+        guard.check((driver.event_create)(&mut event, 0)).unwrap();
     }
-    drop(entered);
+    drop(guard);
     let mut stream = device.stream().unwrap();
     let owner = std::sync::Arc::new(());
-    // SAFETY: so many bytes were allocated in this device's context, for this test alone, and are freed at its end.
+    // SAFETY: these bytes were allocated in this device's context for this test, and are freed at its end.
     let buffer = unsafe { device.buffer_at_cuda_address::<u32>(address, 1000, owner.clone()) }.unwrap();
     let output = device.buffer::<u32>(1000).unwrap();
     let program = device.compile(&scale()).unwrap();
     stream.fill(&buffer, 7).unwrap();
-    // SAFETY: the event is alive, and of this device's context.
+    // SAFETY: the event is alive, and was created in this device's context.
     unsafe { stream.record_cuda_event(event.cast()) }.unwrap();
     let mut other = device.stream().unwrap();
-    // SAFETY: as above.
+    // SAFETY: as for `record_cuda_event`.
     unsafe { other.wait_cuda_event(event.cast()) }.unwrap();
     let bound = program.bind(&[buffer.arg(), output.arg()]).unwrap();
     other.launch(&bound, 8, &Scale { factor: 3, count: 1000, offset: 0 }).unwrap();
@@ -261,11 +260,11 @@ fn memory_and_events_of_another_library_are_used_in_place() {
     stream.wait().unwrap();
     other.wait().unwrap();
     assert_eq!(std::sync::Arc::strong_count(&owner), 1);
-    let entered = context.enter("testing").unwrap();
-    // SAFETY: allocated and made above, and used no more.
+    let guard = context.enter("testing").unwrap();
+    // SAFETY: both were created above, and are not used again.
     unsafe {
-        entered.check((driver.event_destroy)(event)).unwrap();
-        entered.check((driver.mem_free)(address)).unwrap();
+        guard.check((driver.event_destroy)(event)).unwrap();
+        guard.check((driver.mem_free)(address)).unwrap();
     }
 }
 

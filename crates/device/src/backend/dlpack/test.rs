@@ -6,7 +6,7 @@ use std::sync::{
 use super::*;
 use crate::{Buffer, Kernel, WithDType};
 
-/// A tensor as another library makes it, in memory of its own.
+/// A tensor of another library.
 struct Produced<T> {
     elements: Vec<T>,
     shape: Vec<i64>,
@@ -21,7 +21,7 @@ unsafe extern "C" fn count_and_free<T>(tensor: *mut DLManagedTensorVersioned) {
     produced.deleted.fetch_add(1, SeqCst);
 }
 
-/// The tensor, after `change`, and how often its deleter was called.
+/// Returns the tensor, after `change`, and the number of calls of its deleter.
 fn produce<T: WithDType>(
     elements: &[T],
     shape: &[i64],
@@ -46,7 +46,7 @@ fn produce<T: WithDType>(
         managed,
         deleted: deleted.clone(),
     }));
-    // SAFETY: the box was just leaked, and its deleter takes it back.
+    // SAFETY: the box was just leaked, and the deleter takes it back.
     unsafe {
         let inner = &mut *produced;
         inner.managed.manager_ctx = produced.cast();
@@ -60,9 +60,8 @@ fn produce<T: WithDType>(
     }
 }
 
-/// Imports a tensor on the processor.
 fn import<M: TensorFormat>(tensor: ManagedTensor<M>) -> Result<(AnyBuffer, Vec<i64>)> {
-    // SAFETY: the tensors here are in memory of their own, which nobody uses while operations do.
+    // SAFETY: the tensors of these tests own their memory, which no other code uses during operations.
     unsafe { Device::cpu().import_dlpack(tensor) }
 }
 
@@ -71,7 +70,7 @@ fn another_librarys_tensor_is_used_in_place_and_deleted_once() {
     let (tensor, deleted) = produce(&[1u32, 2, 3, 4, 5, 6], &[2, 3], Some(&[3, 1]), |_| {});
     let elements = tensor.tensor().data.cast::<u32>();
     let device = Device::cpu();
-    // SAFETY: the elements are used by the operations below alone.
+    // SAFETY: only the operations below use the elements.
     let (any, shape) = unsafe { device.import_dlpack(tensor) }.unwrap();
     assert_eq!((any.dtype(), any.len(), shape), (DType::U32, 6, vec![2, 3]));
     let kernel = Kernel::new("double").writes::<u32>().rust(|launch| {
@@ -81,7 +80,7 @@ fn another_librarys_tensor_is_used_in_place_and_deleted_once() {
     let mut stream = device.stream().unwrap();
     stream.launch(&device.compile(&kernel).unwrap().bind(&[any.arg()]).unwrap(), 1, &()).unwrap();
     stream.wait().unwrap();
-    // SAFETY: the tensor is still there, and no operation uses it.
+    // SAFETY: the tensor is alive, and no operation uses it.
     let found = unsafe { std::slice::from_raw_parts(elements, 6) };
     assert_eq!(found, [2, 4, 6, 8, 10, 12]);
     let part = any.typed::<u32>().unwrap().slice(4..).unwrap();
@@ -92,7 +91,7 @@ fn another_librarys_tensor_is_used_in_place_and_deleted_once() {
     assert_eq!(download.wait().unwrap(), [10, 12]);
     drop(stream);
     assert_eq!(deleted.load(SeqCst), 1);
-    assert_eq!(device.memory().shelved_bytes, 0, "it is not ours to keep");
+    assert_eq!(device.memory().cached_bytes, 0, "another library's memory is not cached");
 }
 
 #[test]
@@ -135,7 +134,7 @@ fn memory_that_a_consumer_wrote_to_is_zeroed_before_it_is_a_new_buffer() {
     // SAFETY: no operation uses it.
     unsafe { tensor.tensor().data.cast::<u8>().write_bytes(7, 4096) };
     drop(tensor);
-    assert_eq!(device.memory().shelved_bytes, 4096);
+    assert_eq!(device.memory().cached_bytes, 4096);
     let again: Buffer<u8> = device.buffer(4096).unwrap();
     assert_eq!(device.stream().unwrap().download(&again).unwrap().wait().unwrap(), [0; 4096]);
 }
@@ -164,22 +163,22 @@ fn tensors_that_do_not_fit_are_refused_and_deleted_once() {
     refused(&[2, 2], Some(&[3, 1]), |_| {}, "not contiguous");
     refused(&[3], Some(&[2]), |_| {}, "not contiguous");
     refused(&[3], Some(&[-1]), |_| {}, "not contiguous");
-    refused(&[-1], None, |_| {}, "shape of [-1]");
-    refused(&[1 << 40, 1 << 40], None, |_| {}, "shape of");
-    refused(&[6], None, |it| it.flags = READ_ONLY, "read only");
+    refused(&[-1], None, |_| {}, "shape [-1]");
+    refused(&[1 << 40, 1 << 40], None, |_| {}, "impossible shape");
+    refused(&[6], None, |it| it.flags = READ_ONLY, "read-only");
     refused(&[6], None, |it| it.version.major = 2, "version 2.0");
     refused(&[6], None, |it| it.dl_tensor.dtype.lanes = 4, "lanes: 4");
     refused(&[6], None, |it| it.dl_tensor.dtype.code = 6, "code: 6");
     refused(&[6], None, |it| it.dl_tensor.ndim = -1, "-1 dimensions");
     refused(&[6], None, |it| it.dl_tensor.shape = std::ptr::null_mut(), "without lengths");
-    refused(&[6], None, |it| it.dl_tensor.device.device_type = CUDA, "it is no CUDA device");
-    refused(&[6], None, |it| it.dl_tensor.device.device_type = 7, "kind 7");
-    refused(&[5], None, |it| it.dl_tensor.byte_offset = 2, "no multiple of 4");
+    refused(&[6], None, |it| it.dl_tensor.device.device_type = CUDA, "it is not a CUDA device");
+    refused(&[6], None, |it| it.dl_tensor.device.device_type = 7, "type 7");
+    refused(&[5], None, |it| it.dl_tensor.byte_offset = 2, "not aligned to 4");
     refused(&[6], None, |it| it.dl_tensor.data = std::ptr::null_mut(), "no address");
 }
 
 #[test]
-fn strides_that_mean_nothing_are_not_looked_at() {
+fn strides_of_dimensions_of_length_one_are_ignored() {
     let (tensor, _) = produce(&[1u32, 2, 3], &[1, 3, 1], Some(&[77, 1, -5]), |_| {});
     assert_eq!(import(tensor).unwrap().0.len(), 3);
     // An offset, no strides, and no dimensions at all: a single number.
@@ -207,7 +206,7 @@ fn a_shape_with_another_number_of_elements_is_refused() {
     let any = Device::cpu().any_buffer(DType::F32, 6).unwrap();
     for shape in [&[][..], &[5], &[2, 2], &[-6], &[-2, -3], &[6, 0]] {
         let error = any.to_dlpack::<DLManagedTensor>(shape).unwrap_err();
-        assert!(error.to_string().contains("for 6 elements"), "{error}");
+        assert!(error.to_string().contains("has 6 elements"), "{error}");
     }
     assert!(any.to_dlpack::<DLManagedTensor>(&[3, 1, 2]).is_ok());
 }

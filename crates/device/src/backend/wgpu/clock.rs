@@ -1,8 +1,7 @@
-//! The device's own clock.
+//! Timestamps, which a stream writes into the slots of a [`TimestampQueries`].
 //!
-//! A stream writes the clock into the slots of a [`Kit`]. When it submits, the slots are copied to where the
-//! host can read them, and when that has ended the readings go to the timestamps and the kit to the next
-//! stream that asks.
+//! When the stream submits, the slots are copied to host memory. When that copy has finished, the readings go to the
+//! timestamps, and the `TimestampQueries` is free for the next stream.
 
 use std::{
     any::Any,
@@ -14,8 +13,8 @@ use wgpu::{Buffer, BufferDescriptor, BufferUsages, CommandEncoder, QuerySet, Que
 
 use super::{
     super::{Direction, Timestamp},
-    hold::Hold,
-    host::Staged,
+    host::StagingMemory,
+    open_device::OpenDevice,
 };
 use crate::{
     describe::Features,
@@ -24,41 +23,41 @@ use crate::{
 
 const OPERATION: &str = "reading a timestamp";
 
-/// How many times a kit can be written to before it must be submitted.
+/// Number of timestamps in a `TimestampQueries`.
 const SLOTS: u32 = 64;
 
-/// The kits that wait to be used again, and what a tick is worth.
+/// The free `TimestampQueries`, and the duration of a tick.
 #[derive(Debug)]
 pub(super) struct Clock {
-    kits: Arc<Mutex<Vec<Kit>>>,
+    free_queries: Arc<Mutex<Vec<TimestampQueries>>>,
     ns_per_tick: f64,
 }
 
 impl Clock {
     pub(super) fn new(queue: &wgpu::Queue) -> Self {
-        Clock { kits: Arc::default(), ns_per_tick: f64::from(queue.get_timestamp_period()) }
+        Clock { free_queries: Arc::default(), ns_per_tick: f64::from(queue.get_timestamp_period()) }
     }
 }
 
-/// Slots for readings, and the way from there to the host.
+/// Slots for timestamps, and the buffers through which they reach the host.
 #[derive(Debug)]
-struct Kit {
+struct TimestampQueries {
     slots: QuerySet,
     resolved: Buffer,
-    readable: Staged,
+    readable: StagingMemory,
 }
 
-impl Kit {
-    fn make(hold: &Hold) -> Result<Self> {
+impl TimestampQueries {
+    fn make(open: &OpenDevice) -> Result<Self> {
         let size = u64::from(SLOTS) * size_of::<u64>() as u64;
-        let readable = hold.make_staging(OPERATION, size, Direction::Download)?;
-        hold.attempt(OPERATION, || Kit {
-            slots: hold.device.create_query_set(&QuerySetDescriptor {
+        let readable = open.make_staging(OPERATION, size, Direction::Download)?;
+        open.attempt(OPERATION, || TimestampQueries {
+            slots: open.device.create_query_set(&QuerySetDescriptor {
                 label: None,
                 ty: QueryType::Timestamp,
                 count: SLOTS,
             }),
-            resolved: hold.device.create_buffer(&BufferDescriptor {
+            resolved: open.device.create_buffer(&BufferDescriptor {
                 label: None,
                 size,
                 usage: BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC,
@@ -69,60 +68,59 @@ impl Kit {
     }
 }
 
-/// The readings of one submission, once they are there.
+/// The readings of one submission, once it has finished.
 type Readings = Arc<OnceLock<Vec<u64>>>;
 
-/// The readings that a stream has written and not yet submitted.
+/// The timestamps that a stream has recorded and not yet submitted.
 #[derive(Debug)]
-pub(super) struct Pending {
-    kit: Kit,
+pub(super) struct PendingTimestamps {
+    queries: TimestampQueries,
     used: u32,
     readings: Readings,
 }
 
-impl Pending {
-    pub(super) fn begin(hold: &Hold) -> Result<Self> {
-        if !hold.capabilities.features.contains(Features::TIMESTAMPS) {
-            return Err(Error::unsupported(
-                &hold.id,
-                OPERATION,
-                "its clock cannot be read between operations",
-            ));
+impl PendingTimestamps {
+    pub(super) fn begin(open: &OpenDevice) -> Result<Self> {
+        if !open.capabilities.features.contains(Features::TIMESTAMPS) {
+            return Err(Error::unsupported(&open.id, OPERATION, "the device has no timestamps"));
         }
-        let shelved = hold.clock.kits.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let kit = shelved.map_or_else(|| Kit::make(hold), Ok)?;
-        Ok(Pending { kit, used: 0, readings: Readings::default() })
+        let free = open.clock.free_queries.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let queries = free.map_or_else(|| TimestampQueries::make(open), Ok)?;
+        Ok(PendingTimestamps { queries, used: 0, readings: Readings::default() })
     }
 
-    /// Whether there is no slot left.
     pub(super) fn is_full(&self) -> bool {
         self.used == SLOTS
     }
 
-    /// Reads the clock at this point of the encoder.
-    pub(super) fn write(&mut self, hold: &Arc<Hold>, encoder: &mut CommandEncoder) -> WgpuTimestamp {
-        encoder.write_timestamp(&self.kit.slots, self.used);
+    pub(super) fn write(&mut self, open: &Arc<OpenDevice>, encoder: &mut CommandEncoder) -> WgpuTimestamp {
+        encoder.write_timestamp(&self.queries.slots, self.used);
         self.used += 1;
-        WgpuTimestamp { hold: hold.clone(), readings: self.readings.clone(), slot: self.used as usize - 1 }
+        WgpuTimestamp { open: open.clone(), readings: self.readings.clone(), slot: self.used as usize - 1 }
     }
 
-    /// The last thing before the encoder is submitted.
+    /// Records the copy of the readings to host memory. Called last, before the encoder is submitted.
     pub(super) fn resolve(&self, encoder: &mut CommandEncoder) {
-        let Kit { slots, resolved, readable } = &self.kit;
+        let TimestampQueries { slots, resolved, readable } = &self.queries;
         encoder.resolve_query_set(slots, 0..self.used, resolved, 0);
         encoder.copy_buffer_to_buffer(resolved, 0, &readable.buffer, 0, u64::from(self.used) * 8);
     }
 
-    /// The first thing after the encoder was submitted.
-    pub(super) fn collect(self, hold: &Hold) {
-        let Pending { kit: Kit { slots, resolved, readable }, used, readings } = self;
-        let kits = hold.clock.kits.clone();
-        readable.when_idle(&hold.queue, Direction::Download, move |readable| {
-            // Where there is none the device is lost, and the timestamps stay without a reading.
+    /// Collects the readings when the submission has finished. Called right after it was made.
+    pub(super) fn collect(self, open: &OpenDevice) {
+        let PendingTimestamps { queries: TimestampQueries { slots, resolved, readable }, used, readings } =
+            self;
+        let free_queries = open.clock.free_queries.clone();
+        readable.when_idle(&open.queue, Direction::Download, move |readable| {
+            // `None` means that the device is lost: the timestamps then have no reading.
             let Some(readable) = readable else { return };
             let Some(bytes) = readable.read(used as usize * 8) else { return };
             let _ = readings.set(bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect());
-            kits.lock().unwrap_or_else(PoisonError::into_inner).push(Kit { slots, resolved, readable });
+            free_queries.lock().unwrap_or_else(PoisonError::into_inner).push(TimestampQueries {
+                slots,
+                resolved,
+                readable,
+            });
         });
     }
 }
@@ -130,7 +128,7 @@ impl Pending {
 /// A reading of the device's clock.
 #[derive(Debug)]
 pub(super) struct WgpuTimestamp {
-    hold: Arc<Hold>,
+    open: Arc<OpenDevice>,
     readings: Readings,
     slot: usize,
 }
@@ -144,15 +142,15 @@ impl WgpuTimestamp {
 impl Timestamp for WgpuTimestamp {
     fn since(&self, earlier: &dyn Timestamp) -> Result<Duration> {
         let earlier = (earlier as &dyn Any).downcast_ref::<WgpuTimestamp>();
-        let earlier = earlier.filter(|earlier| Arc::ptr_eq(&earlier.hold, &self.hold));
-        let refuse = |detail: &str| Err(Error::unsupported(&self.hold.id, OPERATION, detail));
-        let Some(earlier) = earlier else { return refuse("compare timestamps of one device") };
+        let earlier = earlier.filter(|earlier| Arc::ptr_eq(&earlier.open, &self.open));
+        let refuse = |detail: &str| Err(Error::unsupported(&self.open.id, OPERATION, detail));
+        let Some(earlier) = earlier else { return refuse("the timestamps belong to different devices") };
         if self.ticks().is_none() || earlier.ticks().is_none() {
-            self.hold.poll(OPERATION)?;
+            self.open.poll(OPERATION)?;
         }
         let (Some(from), Some(to)) = (earlier.ticks(), self.ticks()) else {
-            return refuse("wait for the stream first");
+            return refuse("not reached yet: wait for the stream first");
         };
-        Ok(Duration::from_nanos((to.saturating_sub(from) as f64 * self.hold.clock.ns_per_tick) as u64))
+        Ok(Duration::from_nanos((to.saturating_sub(from) as f64 * self.open.clock.ns_per_tick) as u64))
     }
 }

@@ -1,14 +1,13 @@
-//! What an adapter is, in this crate's words.
+//! The description, features and capabilities of an adapter.
 
 use wgpu::{Adapter, AdapterInfo, DeviceType, Limits};
 
 use crate::describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features};
 
-/// The facts about an adapter.
 pub(super) fn describe(id: DeviceId, api: Api, adapter: &Adapter) -> Description {
     let info = adapter.get_info();
     #[cfg(not(target_vendor = "apple"))]
-    let super::vulkan::Facts { memory_bytes, compute_units, uuid } = super::vulkan::facts(adapter);
+    let super::vulkan::Properties { memory_bytes, compute_units, uuid } = super::vulkan::properties(adapter);
     #[cfg(target_vendor = "apple")]
     let (memory_bytes, compute_units, uuid) = (None, None, None);
     Description {
@@ -40,13 +39,13 @@ fn kind(info: &AdapterInfo) -> DeviceKind {
     }
 }
 
-/// The PCI address, as `0000:01:00.0`, where the driver tells it.
+/// The PCI address, such as `0000:01:00.0`, if the driver reports it.
 pub(super) fn pci(info: &AdapterInfo) -> Option<String> {
     let address = info.device_pci_bus_id.trim().to_lowercase();
     (!address.is_empty()).then_some(address)
 }
 
-/// The features of this crate, and the features of wgpu that each stands for.
+/// The features of this crate, and the features of wgpu that each one needs.
 const FEATURES: [(Features, wgpu::Features); 5] = [
     (Features::INT64, wgpu::Features::SHADER_INT64),
     (Features::FLOAT64, wgpu::Features::SHADER_F64),
@@ -58,10 +57,10 @@ const FEATURES: [(Features, wgpu::Features); 5] = [
     ),
 ];
 
-/// What to ask of an adapter that has these features, and what that means here.
+/// Returns this crate's features of an adapter, and the features of wgpu to request.
 pub(super) fn features(has: wgpu::Features) -> (Features, wgpu::Features) {
-    // Immediates carry a kernel's parameters, a barrier belongs to the subgroup operations, and compiled pipelines are kept
-    // on disk; a device can be without any of these.
+    // Immediates carry a kernel's parameters, the barrier belongs to the subgroup operations, and the pipeline cache
+    // stores compiled pipelines on disk. A device may lack any of these.
     let optional =
         wgpu::Features::IMMEDIATES | wgpu::Features::SUBGROUP_BARRIER | wgpu::Features::PIPELINE_CACHE;
     let mut ask = has & optional;
@@ -75,7 +74,7 @@ pub(super) fn features(has: wgpu::Features) -> (Features, wgpu::Features) {
     (means, ask)
 }
 
-/// What a device can do that was opened with these limits.
+/// The capabilities of a device that was requested with these limits.
 pub(super) fn capabilities(
     features: Features,
     asked: wgpu::Features,
@@ -89,7 +88,7 @@ pub(super) fn capabilities(
         features,
         max_buffer_bytes: even(limits.max_buffer_size),
         max_binding_bytes: even(limits.max_storage_buffer_binding_size),
-        // As many as the other back ends take: some drivers name a million, and none was made for that.
+        // The same maximum as in the other back ends: some drivers report a million, which is not practical.
         max_bindings: limits
             .max_storage_buffers_per_shader_stage
             .min(limits.max_bindings_per_bind_group)

@@ -1,4 +1,4 @@
-//! Points in a stream.
+//! Events: points in a stream.
 
 use std::{
     sync::{
@@ -10,39 +10,39 @@ use std::{
 
 use wgpu::SubmissionIndex;
 
-use super::{super::Event, hold::Hold};
+use super::{super::Event, open_device::OpenDevice};
 use crate::error::{Error, Result};
 
 const OPERATION: &str = "waiting for a stream";
 
-/// The end of a submission. Any number of threads may wait for it, each on the driver, at once.
+/// The end of a submission. Any number of threads may wait for it at once.
 #[derive(Debug)]
 pub(super) struct WgpuEvent {
-    pub(super) hold: Arc<Hold>,
-    /// None where nothing had been submitted.
+    pub(super) open: Arc<OpenDevice>,
+    /// `None` if nothing was submitted before it.
     submission: Option<SubmissionIndex>,
-    /// The stream's last download on the queue for transfers; 0 where there was none.
+    /// The stream's last download on the transfer queue, or 0.
     pub(super) download: u64,
     is_done: AtomicBool,
 }
 
 impl WgpuEvent {
-    pub(super) fn new(hold: Arc<Hold>, submission: Option<SubmissionIndex>, download: u64) -> Self {
+    pub(super) fn new(open: Arc<OpenDevice>, submission: Option<SubmissionIndex>, download: u64) -> Self {
         let is_done = AtomicBool::new(submission.is_none() && download == 0);
-        WgpuEvent { hold, submission, download, is_done }
+        WgpuEvent { open, submission, download, is_done }
     }
 
     fn reached(&self, timeout: Option<Duration>) -> Result<bool> {
         if self.is_done.load(Acquire) {
-            return self.hold.check(OPERATION).map(|()| true);
+            return self.open.check(OPERATION).map(|()| true);
         }
         let began = Instant::now();
-        if !self.hold.downloaded(OPERATION, self.download, timeout)? {
+        if !self.open.wait_download(OPERATION, self.download, timeout)? {
             return Ok(false);
         }
         let left = timeout.map(|limit| limit.saturating_sub(began.elapsed()));
         let is_done = match &self.submission {
-            Some(submission) => self.hold.reached(OPERATION, submission, left)?,
+            Some(submission) => self.open.wait_submission(OPERATION, submission, left)?,
             None => true,
         };
         self.is_done.store(is_done, Release);
@@ -60,7 +60,7 @@ impl Event for WgpuEvent {
             return Ok(());
         }
         Err(Error::TimedOut {
-            device: self.hold.id.clone(),
+            device: self.open.id.clone(),
             operation: OPERATION.into(),
             after: timeout.unwrap_or_default(),
         })

@@ -1,10 +1,9 @@
 //! wgpu's errors as values.
 //!
-//! wgpu has three ways to fail. Calls report to a callback, on the thread that made them and before they return:
-//! [`watch`] is told of what happens to the calls in it, at no cost where nothing does (wgpu's own error scopes
-//! would take a microsecond of each submission). The loss of the device goes to another callback, at any time. A
-//! [`Failure`] keeps what nobody watched for, and the loss, until somebody asks. And polling a device that is
-//! being lost panics; [`catch`] turns that into an error.
+//! wgpu fails in three ways. Calls report errors to a callback, on the calling thread and before they return: [`watch`]
+//! collects those, at no cost without an error (wgpu's error scopes take a microsecond per submission). The loss of the
+//! device goes to another callback, at any time. [`DeviceFailure`] stores the loss, and errors that no `watch` collected,
+//! until the next check. Polling a device while it is being lost panics: [`catch_panic`] turns the panic into an error.
 
 use std::{
     cell::RefCell,
@@ -20,26 +19,26 @@ use crate::{
     error::{Error, Result},
 };
 
-/// What has gone wrong with an open device, outside of any call that could have said so.
+/// The loss of an open device, and errors that were reported outside of a watched call.
 #[derive(Debug, Default)]
-pub(super) struct Failure {
-    /// Whether there is anything to look at: all that a launch pays for.
+pub(super) struct DeviceFailure {
+    /// Whether there is something to report. A launch reads only this.
     any: AtomicBool,
-    /// Set once, for good.
+    /// The reason of the loss, set once.
     lost: OnceLock<String>,
-    /// The first error that no call has reported yet.
+    /// The first error that was not returned yet.
     error: Mutex<Option<wgpu::Error>>,
 }
 
-impl Failure {
-    /// Notes that the device is lost. The first reason is the one that counts.
+impl DeviceFailure {
+    /// Marks the device as lost. The first reason is kept.
     pub(super) fn lose(&self, reason: &str) {
         let reason = reason.trim();
         self.lost.get_or_init(|| if reason.is_empty() { "no reason given" } else { reason }.into());
         self.any.store(true, SeqCst);
     }
 
-    /// Takes an error from wgpu: for whoever watches this thread, or else for whoever asks next.
+    /// Takes an error from wgpu: for the `watch` on this thread, or else for the next check.
     pub(super) fn take(&self, error: wgpu::Error) {
         let unwatched = WATCHED.with_borrow_mut(|watched| match watched {
             Some(first) => {
@@ -53,7 +52,7 @@ impl Failure {
         self.any.store(true, SeqCst);
     }
 
-    /// Forgets an error that nobody asked for. The loss of the device cannot be forgotten.
+    /// Drops an error that was not returned. A loss stays.
     pub(super) fn forget(&self) {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
@@ -62,14 +61,14 @@ impl Failure {
         self.lost.get().is_some()
     }
 
-    /// Fails with `Lost` once the device is lost, and with any other error once.
+    /// Returns `Lost` from a loss on, and any other error once.
     pub(super) fn check(&self, device: &DeviceId, operation: &str) -> Result<()> {
         if self.any.load(Acquire) { self.report(device, operation) } else { Ok(()) }
     }
 
     #[cold]
     fn report(&self, device: &DeviceId, operation: &str) -> Result<()> {
-        // Cleared before it is looked at, so that what is noted meanwhile sets it again.
+        // Cleared before the check, so that an error reported meanwhile sets it again.
         self.any.store(false, SeqCst);
         if let Some(reason) = self.lost.get() {
             self.any.store(true, SeqCst);
@@ -80,7 +79,6 @@ impl Failure {
     }
 }
 
-/// One of wgpu's errors as one of ours.
 pub(super) fn translate(error: wgpu::Error, device: &DeviceId, operation: &str, requested: u64) -> Error {
     let (device, operation) = (device.clone(), operation.to_owned());
     match error {
@@ -88,28 +86,28 @@ pub(super) fn translate(error: wgpu::Error, device: &DeviceId, operation: &str, 
             Error::OutOfMemory { device, operation, requested, available: None, detail: source.to_string() }
         }
         wgpu::Error::Validation { description, .. } => {
-            Error::Unsupported { device, operation, detail: words(&description) }
+            Error::Unsupported { device, operation, detail: inner_message(&description) }
         }
         wgpu::Error::Internal { description, .. } => {
-            Error::BadResult { device, operation, detail: words(&description) }
+            Error::BadResult { device, operation, detail: inner_message(&description) }
         }
     }
 }
 
-/// What wgpu says, without the frame around it.
-pub(super) fn words(description: &str) -> String {
+/// Returns wgpu's message without the surrounding text.
+pub(super) fn inner_message(description: &str) -> String {
     let inner = description.split_once("Caused by:").map_or(description, |(_, inner)| inner);
     inner.trim().to_owned()
 }
 
 thread_local! {
-    /// Whether calls are watched on this thread, and the first error that they have reported.
+    /// `Some` while calls are watched on this thread, with the first error that they reported.
     static WATCHED: RefCell<Option<Option<wgpu::Error>>> = const { RefCell::new(None) };
 }
 
-/// Makes calls to wgpu and returns the first error that they reported.
+/// Runs calls to wgpu and returns the first error that they reported.
 pub(super) fn watch<T>(calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
-    /// Ends the watch, also where the calls unwind.
+    /// Ends the watch, even if the calls unwind.
     struct Outer(Option<Option<wgpu::Error>>);
     impl Drop for Outer {
         fn drop(&mut self) {
@@ -123,17 +121,16 @@ pub(super) fn watch<T>(calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
     (made, error)
 }
 
-/// Runs a call of wgpu's that panics where it should return an error, and gives the panic's message.
+/// Runs a call of wgpu that may panic, and returns the panic's message as an error.
 ///
-/// The process's panic hook is the host program's, and is left alone: it runs before the panic is caught here, and
-/// prints a line unless the program has set one that does not. That happens at most once for a device that is lost, and for
-/// a kernel that wgpu's translator cannot take. Nothing but unwinding out of wgpu is caught: no code of the user's runs in
-/// here.
-pub(super) fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+/// The process's panic hook belongs to the program and stays as it is: it runs before the panic is caught here, and
+/// prints a line by default. That happens at most once for a lost device, and for a kernel that wgpu's translator cannot
+/// handle. No code of the user runs inside the call.
+pub(super) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        words(text.unwrap_or("the driver's interface gave up"))
+        inner_message(text.unwrap_or("the driver's interface gave up"))
     })
 }
 
@@ -149,7 +146,7 @@ mod test {
     fn a_panic_of_wgpus_is_an_error_and_the_programs_hook_stays() {
         let address = |hook: &Hook| (&raw const **hook).cast::<()>();
         let before = take_hook();
-        // Something to capture, so that it has an address of its own.
+        // A capture, so that the closure has an address of its own.
         let mark = Box::new(7u8);
         let hook: Hook = Box::new(move |info| {
             let _ = &mark;
@@ -157,8 +154,8 @@ mod test {
         });
         let programs = address(&hook);
         set_hook(hook);
-        assert_eq!(catch(|| 7), Ok(7));
-        assert_eq!(catch(|| -> () { panic!("gone {}", 1) }), Err("gone 1".into()));
+        assert_eq!(catch_panic(|| 7), Ok(7));
+        assert_eq!(catch_panic(|| -> () { panic!("gone {}", 1) }), Err("gone 1".into()));
         let after = take_hook();
         assert_eq!(address(&after), programs);
         set_hook(after);

@@ -1,11 +1,12 @@
-//! Host memory that a device copies from or to: staging buffers.
+//! Host memory for copies: staging buffers.
 //!
-//! A block is in one of three places. The host has it, and reads and writes it. A stream has it, until it has submitted
-//! the copy. Nobody has it: it goes back to the shelf when the copy has ended.
+//! A block has one of three states. Owned by the host, which reads and writes it; lent to a stream until the stream has
+//! submitted the copy; or dropped, in which case it returns to the cache when the copy has finished.
 //!
-//! On a Vulkan device the host works on the staging buffer itself, which is in memory of ours ([`super::pages`]). The other
-//! APIs' staging buffers are wgpu's, mapped while the host has them, and their memory may go with a lost device: the host
-//! works on memory of its own, and the mapping is touched only to copy from there or to there, while no poll is under way.
+//! On a Vulkan device the host accesses the staging buffer directly: its memory belongs to this crate
+//! ([`super::mapped_memory`]). StagingCaches buffers of other APIs are wgpu's, mapped while the host owns them, and a lost
+//! device may free their memory. There the host works on a shadow copy, and the mapping is accessed only to copy from or
+//! to it while no poll is running.
 
 use std::{
     any::Any,
@@ -21,65 +22,67 @@ use smallvec::SmallVec;
 use wgpu::{Buffer, MapMode, Queue, SubmissionIndex};
 
 use super::{
-    super::{Copied, Direction, HostMemory, Line, SharedMemory, cpu::pinned_cap, shelf::Shelf},
-    hold::Hold,
-    pages::Pages,
+    super::{
+        CacheLine, CopiedMemory, Direction, HostMemory, SharedMemory, block_cache::BlockCache,
+        cpu::pinned_cap,
+    },
+    mapped_memory::MappedMemory,
+    open_device::OpenDevice,
 };
 use crate::error::{Error, Result};
 
-/// So long mapping a block may take whose copy has ended.
-const MAPPING: Duration = Duration::from_secs(1);
+/// How long mapping a block may take after its copy has finished.
+const MAPPING_TIMEOUT: Duration = Duration::from_secs(1);
 
-const RECLAIMING: &str = "taking host memory back";
+const RECLAIMING: &str = "reclaiming host memory";
 
-/// Blocks that wait to be used again, for each direction.
+/// Cached staging blocks, by direction.
 #[derive(Debug)]
-pub(super) struct Staging {
-    upload: Arc<Shelf<Staged>>,
-    download: Arc<Shelf<Staged>>,
+pub(super) struct StagingCaches {
+    upload: Arc<BlockCache<StagingMemory>>,
+    download: Arc<BlockCache<StagingMemory>>,
 }
 
-impl Staging {
+impl StagingCaches {
     pub(super) fn new() -> Self {
-        let shelf = || Arc::new(Shelf::new(pinned_cap() / 2));
-        Staging { upload: shelf(), download: shelf() }
+        let cache = || Arc::new(BlockCache::new(pinned_cap() / 2));
+        StagingCaches { upload: cache(), download: cache() }
     }
 
-    fn shelf(&self, direction: Direction) -> &Arc<Shelf<Staged>> {
+    fn cache(&self, direction: Direction) -> &Arc<BlockCache<StagingMemory>> {
         match direction {
             Direction::Upload => &self.upload,
             Direction::Download => &self.download,
         }
     }
 
-    pub(super) fn memory_use(&self, direction: Direction) -> super::super::MemoryUsage {
-        self.shelf(direction).memory_use()
+    pub(super) fn usage(&self, direction: Direction) -> super::super::MemoryUsage {
+        self.cache(direction).usage()
     }
 
-    /// Gives up every block on the shelves.
     pub(super) fn clear(&self) {
         drop((self.upload.clear(), self.download.clear()));
     }
 }
 
-/// A staging buffer.
+/// A staging buffer and its memory.
 #[derive(Debug)]
-pub(super) struct Staged {
+pub(super) struct StagingMemory {
     pub(super) buffer: Buffer,
-    /// The memory that it is in, where that is ours. Else the host reaches the buffer by mapping it.
-    pub(super) pages: Option<Pages>,
+    /// The memory, if this crate allocated it. Otherwise the host maps the buffer.
+    pub(super) mapped: Option<MappedMemory>,
 }
 
-impl Staged {
-    /// Calls back when everything has ended that was submitted so far, with the buffer in the host's hands, or with nothing
-    /// where the device is lost. What the callback keeps alive must not include the device.
+impl StagingMemory {
+    /// Calls `then` when all submissions so far have finished: with the buffer, which the host owns again, or with `None`
+    /// if the device is lost. The callback must not keep the device alive.
     pub(super) fn when_idle(
         self,
         queue: &Queue,
         direction: Direction,
-        then: impl FnOnce(Option<Staged>) + Send + 'static,
+        then: impl FnOnce(Option<StagingMemory>) + Send + 'static,
     ) {
-        match self.pages {
+        match self.mapped {
             Some(_) => queue.on_submitted_work_done(move || then(Some(self))),
             None => self
                 .buffer
@@ -88,12 +91,13 @@ impl Staged {
         }
     }
 
-    /// The first so many bytes of a buffer for downloads, for a callback that was just given it; other APIs' buffers are
-    /// unmapped then. Nothing where the device is lost.
+    /// Returns the first bytes of a download buffer, for the callback of [`when_idle`](Self::when_idle). Unmaps buffers
+    /// of APIs other than Vulkan. Returns `None` if the device is lost.
     pub(super) fn read(&self, bytes: usize) -> Option<Vec<u8>> {
-        if let Some(pages) = &self.pages {
-            // SAFETY: the memory is at least as long as the buffer, zeroed when it was made, and the host has it.
-            let all = unsafe { pages.slice(self.buffer.size() as usize) };
+        if let Some(mapped) = &self.mapped {
+            // SAFETY: the memory is at least as long as the buffer, `HostAllocator::make` zeroed it, and no copy is in
+            // flight.
+            let all = unsafe { mapped.slice(self.buffer.size() as usize) };
             return all.get(..bytes).map(<[u8]>::to_vec);
         }
         let read = self.buffer.get_mapped_range(..bytes as u64).ok()?.to_vec();
@@ -109,282 +113,294 @@ fn mode(direction: Direction) -> MapMode {
     }
 }
 
-/// A staging buffer, which goes back to its shelf when the host and the streams have let go of it.
+/// A staging buffer, which returns to its cache when neither the host nor a stream uses it.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct StagingBlock {
     pub(super) buffer: Buffer,
-    /// As in [`Staged`].
-    pages: Option<Pages>,
+    /// As in [`StagingMemory`].
+    mapped: Option<MappedMemory>,
     direction: Direction,
-    /// Whether the host has it.
-    is_with_host: AtomicBool,
-    /// The submissions that copy from or to it, since the host had it last.
+    /// Whether the host owns it.
+    is_host_owned: AtomicBool,
+    /// Submissions that copy from or to it, since the host owned it last.
     submissions: Mutex<SmallVec<[SubmissionIndex; 1]>>,
-    shelf: Arc<Shelf<Staged>>,
+    cache: Arc<BlockCache<StagingMemory>>,
     queue: Queue,
 }
 
-impl Block {
-    /// Notes a submission with a copy from or to it.
+impl StagingBlock {
+    /// Notes a submission that copies from or to it.
     pub(super) fn note(&self, submission: &SubmissionIndex) {
-        if self.pages.is_some() {
+        if self.mapped.is_some() {
             self.submissions.lock().unwrap_or_else(PoisonError::into_inner).push(submission.clone());
         }
     }
 }
 
-impl Drop for Block {
+impl Drop for StagingBlock {
     fn drop(&mut self) {
-        let (shelf, class) = (self.shelf.clone(), self.buffer.size());
-        let staged = Staged { buffer: self.buffer.clone(), pages: self.pages.take() };
-        if *self.is_with_host.get_mut() {
-            shelf.put(class, staged);
-            return drop(shelf.excess());
+        let (cache, class) = (self.cache.clone(), self.buffer.size());
+        let staging = StagingMemory { buffer: self.buffer.clone(), mapped: self.mapped.take() };
+        if *self.is_host_owned.get_mut() {
+            cache.put(class, staging);
+            return drop(cache.take_excess());
         }
-        // The copy was submitted and may be under way.
-        staged.when_idle(&self.queue, self.direction, move |staged| match staged {
-            Some(staged) => shelf.put(class, staged),
-            None => shelf.discount(class),
+        // The copy was submitted and may be in flight.
+        staging.when_idle(&self.queue, self.direction, move |staging| match staging {
+            Some(staging) => cache.put(class, staging),
+            None => cache.remove_in_use(class),
         });
     }
 }
 
-/// Host memory. While a copy is under way it has no bytes.
+/// Host memory for copies. It exposes no bytes while a copy is in flight.
 #[derive(Debug)]
 pub(super) struct WgpuHostMemory {
-    hold: Arc<Hold>,
-    block: Arc<Block>,
-    /// What the host works on where the staging buffer's memory is wgpu's.
-    shadow: Option<Vec<Line>>,
+    open: Arc<OpenDevice>,
+    block: Arc<StagingBlock>,
+    /// The host's copy of the bytes, where the staging buffer's memory is wgpu's.
+    shadow: Option<Vec<CacheLine>>,
     bytes: usize,
-    /// What a copy under way overwrites behind its last byte, because wgpu copies whole words.
-    spared: Option<Spared>,
-    /// Bytes that downloads under way write.
-    coming: SmallVec<[Range<usize>; 1]>,
+    /// Bytes behind a download's end that it overwrites, because wgpu copies whole words.
+    saved: Option<SavedBytes>,
+    /// The byte ranges that downloads in flight write.
+    pending_ranges: SmallVec<[Range<usize>; 1]>,
 }
 
-/// The bytes between a download's end and the end of its last word, to be put back when it has ended.
+/// The bytes between a download's end and the end of its last word, which are restored when it has finished.
 #[derive(Debug, Clone, Copy)]
-struct Spared {
+struct SavedBytes {
     start: usize,
     bytes: [u8; 4],
     len: usize,
 }
 
 impl WgpuHostMemory {
-    pub(super) fn allocate(hold: &Arc<Hold>, bytes: u64, direction: Direction) -> Result<Self> {
+    pub(super) fn allocate(open: &Arc<OpenDevice>, bytes: u64, direction: Direction) -> Result<Self> {
         const OPERATION: &str = "allocating host memory";
-        hold.check(OPERATION)?;
-        let class = hold.class(OPERATION, bytes)?;
-        let shelf = hold.staging.shelf(direction).clone();
-        let (Staged { buffer, pages }, is_with_host) = match shelf.take(class) {
-            Some((_, staged)) => (staged, true),
+        open.check(OPERATION)?;
+        let class = open.class(OPERATION, bytes)?;
+        let cache = open.staging.cache(direction).clone();
+        let (StagingMemory { buffer, mapped }, is_host_owned) = match cache.take(class) {
+            Some((_, staging)) => (staging, true),
             None => {
-                drop(shelf.excess());
-                let staged = hold.make_staging(OPERATION, bytes, direction)?;
-                shelf.count(staged.buffer.size());
-                let is_with_host = staged.pages.is_some() || direction == Direction::Upload;
-                (staged, is_with_host)
+                drop(cache.take_excess());
+                let staging = open.make_staging(OPERATION, bytes, direction)?;
+                cache.add_in_use(staging.buffer.size());
+                let is_host_owned = staging.mapped.is_some() || direction == Direction::Upload;
+                (staging, is_host_owned)
             }
         };
-        let shadow = pages.is_none().then(|| Line::zeroed(bytes as usize));
-        let block = Block {
+        let shadow = mapped.is_none().then(|| CacheLine::zeroed(bytes as usize));
+        let block = StagingBlock {
             buffer,
-            pages,
+            mapped,
             direction,
-            is_with_host: AtomicBool::new(is_with_host),
+            is_host_owned: AtomicBool::new(is_host_owned),
             submissions: Mutex::default(),
-            shelf,
-            queue: hold.queue.clone(),
+            cache,
+            queue: open.queue.clone(),
         };
         let mut memory = WgpuHostMemory {
-            hold: hold.clone(),
+            open: open.clone(),
             block: Arc::new(block),
             shadow,
             bytes: bytes as usize,
-            spared: None,
-            coming: SmallVec::new(),
+            saved: None,
+            pending_ranges: SmallVec::new(),
         };
         memory.reclaim()?;
         Ok(memory)
     }
 
-    fn is_with_host(&self) -> bool {
-        self.block.is_with_host.load(Acquire)
+    fn is_host_owned(&self) -> bool {
+        self.block.is_host_owned.load(Acquire)
     }
 
-    /// Hands the block to a stream, which must keep it until the copy is submitted.
+    /// Lends the block to a stream, which keeps it until the copy is submitted.
     pub(super) fn lend(
         memory: &mut dyn HostMemory,
-        hold: &Arc<Hold>,
+        open: &Arc<OpenDevice>,
         direction: Direction,
-    ) -> Result<Arc<Block>> {
-        let refuse = |detail: &str| Err(Error::unsupported(&hold.id, "copying", detail));
+    ) -> Result<Arc<StagingBlock>> {
+        let refuse = |detail: &str| Err(Error::unsupported(&open.id, "copying", detail));
         let Some(memory) = (memory as &mut dyn Any).downcast_mut::<WgpuHostMemory>() else {
-            return refuse("the host memory was made for another device");
+            return refuse("the host memory belongs to another device");
         };
-        if !Arc::ptr_eq(&memory.hold, hold) {
-            return refuse("the host memory was made for another device");
+        if !Arc::ptr_eq(&memory.open, open) {
+            return refuse("the host memory belongs to another device");
         }
         if memory.block.direction != direction {
-            return refuse("the host memory was made for the other direction");
+            return refuse("the host memory was allocated for the other direction");
         }
-        if memory.is_with_host() {
+        if memory.is_host_owned() {
             if let (Some(shadow), Direction::Upload) = (&memory.shadow, direction) {
                 let from: &[u8] = &bytemuck::cast_slice(shadow)[..memory.bytes];
-                let _turn = hold.turn();
-                let mut to = memory.block.buffer.get_mapped_range_mut(..).map_err(|why| gone(hold, &why))?;
+                let _lock = open.lock_mappings();
+                let mut to =
+                    memory.block.buffer.get_mapped_range_mut(..).map_err(|why| mapping_error(open, &why))?;
                 to.slice(..from.len()).copy_from_slice(from);
             }
             if memory.shadow.is_some() {
-                hold.attempt("copying", || memory.block.buffer.unmap())?;
+                open.attempt("copying", || memory.block.buffer.unmap())?;
             }
-            memory.block.is_with_host.store(false, Release);
+            memory.block.is_host_owned.store(false, Release);
         }
         Ok(memory.block.clone())
     }
 
-    /// Hands the block to a stream for a download to these bytes of it.
+    /// Lends the block to a stream for a download into these bytes.
     pub(super) fn lend_for_download(
         memory: &mut dyn HostMemory,
-        hold: &Arc<Hold>,
+        open: &Arc<OpenDevice>,
         to: Range<u64>,
-    ) -> Result<Arc<Block>> {
+    ) -> Result<Arc<StagingBlock>> {
         if let Some(memory) = (memory as &mut dyn Any).downcast_mut::<WgpuHostMemory>() {
-            memory.spare(hold, to.start as usize..to.end as usize)?;
+            memory.save_overwritten(open, to.start as usize..to.end as usize)?;
         }
-        Self::lend(memory, hold, Direction::Download)
+        Self::lend(memory, open, Direction::Download)
     }
 
-    /// Notes which bytes a download is to write, and keeps those that it overwrites beside them.
-    fn spare(&mut self, hold: &Hold, to: Range<usize>) -> Result<()> {
+    /// Notes the bytes that a download will write, and saves those behind them that it will overwrite.
+    fn save_overwritten(&mut self, open: &OpenDevice, to: Range<usize>) -> Result<()> {
         let word = wgpu::COPY_BUFFER_ALIGNMENT as usize;
         if to.end > self.bytes {
-            let detail = format!("bytes {to:?} of host memory of {}", self.bytes);
-            return Err(Error::unsupported(&hold.id, "downloading", detail));
+            let detail = format!("bytes {to:?} of {} bytes of host memory", self.bytes);
+            return Err(Error::unsupported(&open.id, "downloading", detail));
         }
-        if self.is_with_host() {
-            // No copy is under way; one that was refused may have left these.
-            self.spared = None;
-            self.coming.clear();
+        if self.is_host_owned() {
+            // No copy is in flight; a refused one may have left these entries.
+            self.saved = None;
+            self.pending_ranges.clear();
         }
         let beside = to.end..to.end.next_multiple_of(word).min(self.bytes);
         if !beside.is_empty() {
             let Some(bytes) = self.bytes().get(beside.clone()) else {
-                let detail =
-                    format!("bytes {to:?} of host memory that another copy uses: not a multiple of {word}");
-                return Err(Error::unsupported(&hold.id, "downloading", detail));
+                let detail = format!(
+                    "bytes {to:?} of host memory with another copy in flight do not end at a multiple of {word}"
+                );
+                return Err(Error::unsupported(&open.id, "downloading", detail));
             };
-            let mut spared = Spared { start: beside.start, bytes: [0; 4], len: bytes.len() };
-            spared.bytes[..bytes.len()].copy_from_slice(bytes);
-            self.spared = Some(spared);
-        } else if self.spared.is_some_and(|spared| to.contains(&spared.start)) {
+            let mut saved = SavedBytes { start: beside.start, bytes: [0; 4], len: bytes.len() };
+            saved.bytes[..bytes.len()].copy_from_slice(bytes);
+            self.saved = Some(saved);
+        } else if self.saved.is_some_and(|saved| to.contains(&saved.start)) {
             // A later download writes them.
-            self.spared = None;
+            self.saved = None;
         }
-        self.coming.push(to);
+        self.pending_ranges.push(to);
         Ok(())
     }
 
-    /// Fails when a copy from or to memory of ours has not ended.
+    /// Fails if a copy from or to this crate's memory is still in flight.
     fn check_ended(&self) -> Result<()> {
-        self.hold.check(RECLAIMING)?;
+        self.open.check(RECLAIMING)?;
         let mut submissions = self.block.submissions.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(last) = submissions.last() {
-            if !self.hold.reached(RECLAIMING, last, Some(Duration::ZERO))? {
-                return Err(Error::unsupported(&self.hold.id, RECLAIMING, "the copy has not ended"));
+            if !self.open.wait_submission(RECLAIMING, last, Some(Duration::ZERO))? {
+                return Err(Error::unsupported(
+                    &self.open.id,
+                    RECLAIMING,
+                    "the copy is still in flight: wait for it first",
+                ));
             }
             submissions.pop();
         }
         Ok(())
     }
 
-    /// Maps wgpu's buffer again. Fails when the copy has not ended.
+    /// Maps wgpu's buffer again. Fails if the copy is still in flight.
     fn map(&self) -> Result<()> {
         let state = Arc::new(AtomicU8::new(0));
-        let told = state.clone();
-        self.hold.attempt(RECLAIMING, || {
+        let result = state.clone();
+        self.open.attempt(RECLAIMING, || {
             self.block.buffer.map_async(mode(self.block.direction), .., move |outcome| {
-                told.store(if outcome.is_ok() { 1 } else { 2 }, Release);
+                result.store(if outcome.is_ok() { 1 } else { 2 }, Release);
             });
         })?;
-        // Another thread's poll may have taken the mapping in hand and not be done with it.
+        // A poll of another thread may be processing this mapping.
         let began = Instant::now();
-        while state.load(Acquire) == 0 && began.elapsed() < MAPPING {
-            self.hold.poll(RECLAIMING)?;
+        while state.load(Acquire) == 0 && began.elapsed() < MAPPING_TIMEOUT {
+            self.open.poll(RECLAIMING)?;
             std::thread::yield_now();
         }
         match state.load(Acquire) {
             1 => Ok(()),
             0 => {
-                self.hold.attempt(RECLAIMING, || self.block.buffer.unmap())?;
-                Err(Error::unsupported(&self.hold.id, RECLAIMING, "the copy has not ended"))
+                self.open.attempt(RECLAIMING, || self.block.buffer.unmap())?;
+                Err(Error::unsupported(
+                    &self.open.id,
+                    RECLAIMING,
+                    "the copy is still in flight: wait for it first",
+                ))
             }
-            _ => Err(Error::lost(&self.hold.id, RECLAIMING, "the driver did not map it")),
+            _ => Err(Error::lost(&self.open.id, RECLAIMING, "the driver did not map the memory")),
         }
     }
 }
 
-fn gone(hold: &Hold, why: &wgpu::MapRangeError) -> Error {
-    Error::lost(&hold.id, "reaching host memory", why.to_string())
+fn mapping_error(open: &OpenDevice, why: &wgpu::MapRangeError) -> Error {
+    Error::lost(&open.id, "accessing host memory", why.to_string())
 }
 
 impl HostMemory for WgpuHostMemory {
     fn bytes(&self) -> &[u8] {
-        match (&self.block.pages, &self.shadow) {
-            _ if !self.is_with_host() => &[],
+        match (&self.block.mapped, &self.shadow) {
+            _ if !self.is_host_owned() => &[],
             (_, Some(shadow)) => &bytemuck::cast_slice(shadow)[..self.bytes],
-            // SAFETY: the block is at least this long, zeroed when it was made, and shared with nobody while this is
-            // borrowed: streams have let go of it, and their copies have ended.
-            (Some(pages), None) => unsafe { pages.slice(self.bytes) },
+            // SAFETY: the block is at least this long, and `HostAllocator::make` zeroed it. While the host owns it
+            // (checked above) no stream has it and no copy is in flight, and `self` is borrowed for as long as the slice
+            // lives.
+            (Some(mapped), None) => unsafe { mapped.slice(self.bytes) },
             (None, None) => &[],
         }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        match (&self.block.pages, &mut self.shadow) {
-            _ if !self.block.is_with_host.load(Acquire) => &mut [],
+        match (&self.block.mapped, &mut self.shadow) {
+            _ if !self.block.is_host_owned.load(Acquire) => &mut [],
             (_, Some(shadow)) => &mut bytemuck::cast_slice_mut(shadow)[..self.bytes],
-            // SAFETY: as above, and this is borrowed exclusively.
-            (Some(pages), None) => unsafe { pages.slice_mut(self.bytes) },
+            // SAFETY: as for `bytes`, and `self` is borrowed mutably.
+            (Some(mapped), None) => unsafe { mapped.slice_mut(self.bytes) },
             (None, None) => &mut [],
         }
     }
 
     fn reclaim(&mut self) -> Result<()> {
-        if self.is_with_host() {
+        if self.is_host_owned() {
             return Ok(());
         }
         if Arc::strong_count(&self.block) > 1 {
-            let detail = "the copy has not been started";
-            return Err(Error::unsupported(&self.hold.id, RECLAIMING, detail));
+            let detail = "the copy is not submitted yet: flush the stream and wait first";
+            return Err(Error::unsupported(&self.open.id, RECLAIMING, detail));
         }
-        if self.block.pages.is_some() {
+        if self.block.mapped.is_some() {
             self.check_ended()?;
         } else {
             self.map()?;
         }
-        // From here on, dropping the block returns it to its shelf at once.
-        self.block.is_with_host.store(true, Release);
-        let coming = std::mem::take(&mut self.coming);
+        // From here on, dropping the block returns it to its cache at once.
+        self.block.is_host_owned.store(true, Release);
+        let pending_ranges = std::mem::take(&mut self.pending_ranges);
         if let (Some(shadow), Direction::Download, false) =
-            (&mut self.shadow, self.block.direction, coming.is_empty())
+            (&mut self.shadow, self.block.direction, pending_ranges.is_empty())
         {
-            let _turn = self.hold.turn();
-            let from = self.block.buffer.get_mapped_range(..).map_err(|why| gone(&self.hold, &why))?;
+            let _lock = self.open.lock_mappings();
+            let from =
+                self.block.buffer.get_mapped_range(..).map_err(|why| mapping_error(&self.open, &why))?;
             let to: &mut [u8] = bytemuck::cast_slice_mut(shadow);
-            for range in coming {
+            for range in pending_ranges {
                 to[range.clone()].copy_from_slice(&from[range]);
             }
         }
-        if let Some(Spared { start, bytes, len }) = self.spared.take() {
+        if let Some(SavedBytes { start, bytes, len }) = self.saved.take() {
             self.bytes_mut()[start..start + len].copy_from_slice(&bytes[..len]);
         }
         Ok(())
     }
 
-    // A stream that copies from a block has it alone, and then the host cannot read it.
+    // A copy, because a stream that copies from a block has to own it, and the host could not read it meanwhile.
     fn share(self: Box<Self>) -> Arc<dyn SharedMemory> {
-        Copied::of(self.bytes())
+        CopiedMemory::of(self.bytes())
     }
 }

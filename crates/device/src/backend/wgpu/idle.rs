@@ -1,83 +1,83 @@
-//! Devices that are open and that nobody has.
+//! Open wgpu devices that are not in use, and a list of those that are.
 //!
-//! A device that is closed in good order is kept, and the next opening takes it. That is faster by far, and it
-//! is safer: NVIDIA's driver 580 can lock up, with every thread that uses Vulkan, when a device is destroyed while
-//! others are in use. So no device is ever destroyed: no more of them are kept than were ever open at once, and a
-//! lost one is left to the end of the process.
+//! A device that is closed without an error is kept, and the next opening takes it. That is much faster than creating one,
+//! and safer: NVIDIA's driver 580 can deadlock, with every thread that uses Vulkan, when a device is destroyed while others
+//! are in use. No device is therefore ever destroyed: at most as many are kept as were open at once, and a lost one stays
+//! until the process ends.
 
 use std::{
     collections::HashMap,
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use super::{failure::Failure, hold::Hold, transfer::TransferQueue};
+use super::{failure::DeviceFailure, open_device::OpenDevice, transfer::TransferQueue};
 use crate::describe::DeviceId;
 
-/// An open device, with what its callbacks report to.
+/// A wgpu device and its queues, with the state that its callbacks write to.
 #[derive(Debug, Clone)]
-pub(super) struct Opened {
+pub(super) struct RawDevice {
     pub(super) device: wgpu::Device,
     pub(super) queue: wgpu::Queue,
-    pub(super) failure: Arc<Failure>,
+    pub(super) failure: Arc<DeviceFailure>,
     pub(super) transfers: Option<Arc<TransferQueue>>,
 }
 
-fn kept() -> MutexGuard<'static, HashMap<DeviceId, Vec<Opened>>> {
-    static KEPT: LazyLock<Mutex<HashMap<DeviceId, Vec<Opened>>>> = LazyLock::new(Mutex::default);
-    // Nothing is left half-done under this lock.
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+fn idle_devices() -> MutexGuard<'static, HashMap<DeviceId, Vec<RawDevice>>> {
+    static IDLE: LazyLock<Mutex<HashMap<DeviceId, Vec<RawDevice>>>> = LazyLock::new(Mutex::default);
+    // No code under this lock can panic between two changes that belong together.
+    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes note of an opening, so that others of the same device can have it give up what it keeps for reuse.
-pub(super) fn note(hold: &Arc<Hold>) {
-    let mut open = open();
-    let all = open.entry(hold.id.clone()).or_default();
-    all.retain(|hold| hold.strong_count() > 0);
-    all.push(Arc::downgrade(hold));
+/// Lists an open device, so that other openings of the same device can make it free its cached memory.
+pub(super) fn register(open: &Arc<OpenDevice>) {
+    let mut devices = open_devices();
+    let all = devices.entry(open.id.clone()).or_default();
+    all.retain(|open| open.strong_count() > 0);
+    all.push(Arc::downgrade(open));
 }
 
-/// Forgets a device of the caller's, whose id is not used again once its last opening is gone.
-pub(super) fn forget(id: &DeviceId) {
-    let mut open = open();
-    if open.get(id).is_some_and(|all| all.iter().all(|hold| hold.strong_count() == 0)) {
-        open.remove(id);
+/// Removes an external device from the list once its last opening is gone: its id is not used again.
+pub(super) fn unregister(id: &DeviceId) {
+    let mut devices = open_devices();
+    if devices.get(id).is_some_and(|all| all.iter().all(|open| open.strong_count() == 0)) {
+        devices.remove(id);
     }
 }
 
-/// The present openings of a device.
-pub(super) fn openings(id: &DeviceId) -> Vec<Arc<Hold>> {
-    open().get(id).into_iter().flatten().filter_map(Weak::upgrade).collect()
+/// Returns all current openings of a device.
+pub(super) fn open_handles(id: &DeviceId) -> Vec<Arc<OpenDevice>> {
+    open_devices().get(id).into_iter().flatten().filter_map(Weak::upgrade).collect()
 }
 
-fn open() -> MutexGuard<'static, HashMap<DeviceId, Vec<Weak<Hold>>>> {
-    static OPEN: LazyLock<Mutex<HashMap<DeviceId, Vec<Weak<Hold>>>>> = LazyLock::new(Mutex::default);
-    // Nothing is left half-done under this lock.
+fn open_devices() -> MutexGuard<'static, HashMap<DeviceId, Vec<Weak<OpenDevice>>>> {
+    static OPEN: LazyLock<Mutex<HashMap<DeviceId, Vec<Weak<OpenDevice>>>>> = LazyLock::new(Mutex::default);
+    // No code under this lock can panic between two changes that belong together.
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A device of this id that nobody has and that was not lost meanwhile.
-pub(super) fn take(id: &DeviceId) -> Option<Opened> {
-    let mut kept = kept();
-    let all = kept.get_mut(id)?;
-    while let Some(opened) = all.pop() {
-        if !opened.failure.is_lost() {
-            return Some(opened);
+/// Takes an idle device of this id that was not lost meanwhile.
+pub(super) fn take(id: &DeviceId) -> Option<RawDevice> {
+    let mut idle = idle_devices();
+    let all = idle.get_mut(id)?;
+    while let Some(raw) = all.pop() {
+        if !raw.failure.is_lost() {
+            return Some(raw);
         }
-        abandon(opened);
+        abandon(raw);
     }
     None
 }
 
-/// Keeps a device whose work has all ended.
-pub(super) fn put(id: &DeviceId, opened: Opened) {
-    if opened.failure.is_lost() {
-        return abandon(opened);
+/// Keeps a device without work in flight.
+pub(super) fn put(id: &DeviceId, raw: RawDevice) {
+    if raw.failure.is_lost() {
+        return abandon(raw);
     }
-    opened.failure.forget();
-    kept().entry(id.clone()).or_default().push(opened);
+    raw.failure.forget();
+    idle_devices().entry(id.clone()).or_default().push(raw);
 }
 
-/// Leaves a lost device to the end of the process.
-pub(super) fn abandon(opened: Opened) {
-    std::mem::forget(opened);
+/// Leaks a lost device: it must not be destroyed.
+pub(super) fn abandon(raw: RawDevice) {
+    std::mem::forget(raw);
 }

@@ -1,4 +1,4 @@
-//! The way into each API: one wgpu instance an API, made when first asked for and kept for the process.
+//! The wgpu instances: one per API, created at the first use and kept until the process ends.
 
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use wgpu::{Adapter, Backends, DownlevelFlags, Instance, InstanceDescriptor, Inst
 
 use crate::describe::Api;
 
-/// The APIs that are asked on this system, in the order of preference.
+/// The APIs that are searched on this system, in order of preference.
 pub(super) const PREFERRED: &[Api] = if cfg!(target_vendor = "apple") {
     &[Api::Metal]
 } else if cfg!(windows) {
@@ -15,20 +15,20 @@ pub(super) const PREFERRED: &[Api] = if cfg!(target_vendor = "apple") {
     &[Api::Vulkan]
 };
 
-/// The APIs that are asked where the others have no device.
+/// The APIs that are searched if the others have no device.
 pub(super) const FALLBACK: &[Api] =
     if cfg!(any(windows, target_vendor = "apple")) { &[] } else { &[Api::Gl] };
 
-/// The turn to ask a driver for an instance, for its adapters or for a device. Vulkan lets several threads do so at once,
-/// but drivers are least used to that: NVIDIA's has crashed (gfx-rs/wgpu#5930, kvark/blade#336).
-pub(super) fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks the creation of instances and devices, and the search for adapters. Vulkan allows several threads to do so at
+/// once, but NVIDIA's driver has crashed (gfx-rs/wgpu#5930, kvark/blade#336).
+pub(super) fn driver_lock() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The API's adapters that can compute, or why there are none.
+/// Returns the API's adapters that support compute, or the reason why there are none.
 pub(super) fn adapters(api: Api) -> Result<Vec<Adapter>, String> {
-    let _turn = turn();
+    let _lock = driver_lock();
     static VULKAN: LazyLock<Result<Instance, String>> = LazyLock::new(vulkan);
     static METAL: LazyLock<Instance> = LazyLock::new(|| plain(Backends::METAL));
     static DX12: LazyLock<Instance> = LazyLock::new(|| plain(Backends::DX12));
@@ -47,10 +47,10 @@ pub(super) fn adapters(api: Api) -> Result<Vec<Adapter>, String> {
     adapters.retain(|adapter| {
         adapter.get_downlevel_capabilities().flags.contains(DownlevelFlags::COMPUTE_SHADERS)
     });
-    if adapters.is_empty() { Err("its devices cannot run compute kernels".into()) } else { Ok(adapters) }
+    if adapters.is_empty() { Err("its devices do not support compute".into()) } else { Ok(adapters) }
 }
 
-/// An instance without validation layers, which print, and without a display.
+/// Creates an instance without validation layers, which print, and without a display.
 fn plain(backends: Backends) -> Instance {
     Instance::new(InstanceDescriptor {
         backends,

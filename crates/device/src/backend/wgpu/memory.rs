@@ -13,122 +13,122 @@ use wgpu::{Buffer, BufferDescriptor, BufferUsages, COPY_BUFFER_ALIGNMENT};
 use super::{
     super::{
         Contents, Direction, Memory, Region,
+        block_cache::{BlockCache, class_bytes, exact_bytes},
         cpu::too_little_free,
-        shelf::{Shelf, class_bytes, exact_bytes},
     },
     failure::translate,
-    hold::{Hold, TransferError},
-    host::Staged,
+    host::StagingMemory,
+    open_device::{OpenDevice, TransferError},
 };
 use crate::{
     describe::DeviceKind,
     error::{Error, Result},
 };
 
-/// What device memory is used for.
 const BUFFER_USAGES: BufferUsages =
     BufferUsages::STORAGE.union(BufferUsages::COPY_SRC).union(BufferUsages::COPY_DST);
 
-/// A block of device memory, which goes back to its shelf when its owner and the downloads from it have let go of it.
+/// A block of device memory, which returns to its cache when its owner and the downloads from it have dropped it.
 #[derive(Debug)]
 pub(super) struct DeviceBlock {
     pub(super) buffer: Buffer,
-    /// None where the buffer is the caller's.
-    shelf: Option<Arc<Shelf<Buffer>>>,
-    /// Whether the caller was given the buffer, and may have destroyed it.
-    is_known: AtomicBool,
+    /// `None` if the buffer is the caller's.
+    cache: Option<Arc<BlockCache<Buffer>>>,
+    /// Whether the caller has a handle of the buffer, and may have destroyed it.
+    is_exported: AtomicBool,
 }
 
 impl Drop for DeviceBlock {
-    // Work that was submitted may still use the block. Whoever gets it next submits later, to the same queue.
+    // Submitted work may still use the block. Its next user submits later, to the same queue.
     fn drop(&mut self) {
-        let Some(shelf) = &self.shelf else { return };
-        if *self.is_known.get_mut() {
-            return shelf.discount(self.buffer.size());
+        let Some(cache) = &self.cache else { return };
+        if *self.is_exported.get_mut() {
+            return cache.remove_in_use(self.buffer.size());
         }
-        shelf.put(self.buffer.size(), self.buffer.clone());
-        drop(shelf.excess());
+        cache.put(self.buffer.size(), self.buffer.clone());
+        drop(cache.take_excess());
     }
 }
 
-/// Device memory.
 #[derive(Debug)]
 pub(super) struct WgpuMemory {
-    hold: Arc<Hold>,
+    open: Arc<OpenDevice>,
     pub(super) block: Arc<DeviceBlock>,
     bytes: u64,
-    /// The number of the submission that cleared it.
+    /// The number of the submission that zeroed it.
     pub(super) cleared: u64,
 }
 
 impl WgpuMemory {
-    pub(super) fn allocate(hold: &Arc<Hold>, bytes: u64, contents: Contents) -> Result<Self> {
+    pub(super) fn allocate(open: &Arc<OpenDevice>, bytes: u64, contents: Contents) -> Result<Self> {
         const OPERATION: &str = "allocating a buffer";
-        hold.check(OPERATION)?;
-        let class = hold.class(OPERATION, bytes)?;
-        let (buffer, is_zero) = match hold.shelf.take(class) {
+        open.check(OPERATION)?;
+        let class = open.class(OPERATION, bytes)?;
+        let (buffer, is_zero) = match open.cache.take(class) {
             Some((_, buffer)) => (buffer, false),
             None => {
-                let in_host_memory = matches!(hold.kind, DeviceKind::Software | DeviceKind::Integrated);
-                let buffer = hold.make_block(OPERATION, bytes, BUFFER_USAGES, false, in_host_memory)?;
-                hold.shelf.count(buffer.size());
-                // A new buffer of wgpu's own is zero.
-                let is_zero = !hold.is_made_for_transfers(buffer.size());
+                let in_host_memory = matches!(open.kind, DeviceKind::Software | DeviceKind::Integrated);
+                let buffer = open.make_block(OPERATION, bytes, BUFFER_USAGES, false, in_host_memory)?;
+                open.cache.add_in_use(buffer.size());
+                // wgpu zeroes the buffers that it creates itself.
+                let is_zero = !open.is_made_for_transfers(buffer.size());
                 (buffer, is_zero)
             }
         };
-        // From here on, dropping it returns the block.
-        let shelf = Some(hold.shelf.clone());
-        let block = Arc::new(DeviceBlock { buffer, shelf, is_known: AtomicBool::new(false) });
-        let mut memory = WgpuMemory { hold: hold.clone(), block, bytes, cleared: 0 };
-        // It is cleared ahead of everything that will be submitted.
+        // From here on, a drop returns the block to the cache.
+        let cache = Some(open.cache.clone());
+        let block = Arc::new(DeviceBlock { buffer, cache, is_exported: AtomicBool::new(false) });
+        let mut memory = WgpuMemory { open: open.clone(), block, bytes, cleared: 0 };
+        // Cleared now, before any later submission.
         if !is_zero && contents == Contents::Zeroed && bytes > 0 {
-            memory.cleared = hold.attempt(OPERATION, || {
-                let mut encoder = hold.device.create_command_encoder(&Default::default());
+            memory.cleared = open.attempt(OPERATION, || {
+                let mut encoder = open.device.create_command_encoder(&Default::default());
                 encoder.clear_buffer(memory.buffer(), 0, Some(padded(bytes)));
-                hold.submit(Some(encoder.finish()), 0).1
+                open.submit(Some(encoder.finish()), 0).1
             })?;
         }
         Ok(memory)
     }
 
-    /// The caller's buffer, used in place.
-    pub(super) fn adopt(hold: &Arc<Hold>, buffer: Buffer) -> Result<Self> {
+    /// Wraps the caller's buffer, to be used in place.
+    pub(super) fn adopt(open: &Arc<OpenDevice>, buffer: Buffer) -> Result<Self> {
         const OPERATION: &str = "adopting a buffer";
-        hold.check(OPERATION)?;
-        let refuse = |detail: String| Err(Error::unsupported(&hold.id, OPERATION, detail));
+        open.check(OPERATION)?;
+        let refuse = |detail: String| Err(Error::unsupported(&open.id, OPERATION, detail));
         let (bytes, missing) = (buffer.size(), BUFFER_USAGES - buffer.usage());
         if !missing.is_empty() {
-            return refuse(format!("it was made without {missing:?}"));
+            return refuse(format!("the buffer lacks the usages {missing:?}"));
         }
         if bytes != padded(bytes) {
-            return refuse(format!("{bytes} bytes, which must be a multiple of {COPY_BUFFER_ALIGNMENT}"));
+            return refuse(format!(
+                "the buffer has {bytes} bytes, which is not a multiple of {COPY_BUFFER_ALIGNMENT}"
+            ));
         }
-        let block = Arc::new(DeviceBlock { buffer, shelf: None, is_known: AtomicBool::new(true) });
-        Ok(WgpuMemory { hold: hold.clone(), block, bytes, cleared: 0 })
+        let block = Arc::new(DeviceBlock { buffer, cache: None, is_exported: AtomicBool::new(true) });
+        Ok(WgpuMemory { open: open.clone(), block, bytes, cleared: 0 })
     }
 
     pub(super) fn buffer(&self) -> &Buffer {
         &self.block.buffer
     }
 
-    /// The memory behind a region, which must be this open device's.
-    pub(super) fn of<'a>(region: &'a Region, hold: &Arc<Hold>) -> Result<&'a WgpuMemory> {
+    /// Returns the memory of a region, which must belong to this open device.
+    pub(super) fn of<'a>(region: &'a Region, open: &Arc<OpenDevice>) -> Result<&'a WgpuMemory> {
         let memory = (&*region.memory as &dyn Any).downcast_ref::<WgpuMemory>();
-        memory.filter(|memory| Arc::ptr_eq(&memory.hold, hold)).ok_or_else(|| {
-            Error::unsupported(&hold.id, "using a buffer", "the buffer is in another device's memory")
+        memory.filter(|memory| Arc::ptr_eq(&memory.open, open)).ok_or_else(|| {
+            Error::unsupported(&open.id, "using a buffer", "the buffer belongs to another device")
         })
     }
 }
 
-/// wgpu's buffer of a region, where it is in one of a device of the caller's. Buffers of Evener's own devices stay here: a
-/// caller who destroys one would take the memory from a copy in flight.
+/// Returns wgpu's buffer of a region, if it belongs to an external device. Buffers of Evener's own devices are not handed
+/// out: a caller who destroys one would free the memory of a copy in flight.
 pub(crate) fn buffer_of(region: &Region) -> Option<Buffer> {
     let memory = (&*region.memory as &dyn Any).downcast_ref::<WgpuMemory>()?;
-    if !memory.hold.is_callers {
+    if !memory.open.is_external {
         return None;
     }
-    memory.block.is_known.store(true, Relaxed);
+    memory.block.is_exported.store(true, Relaxed);
     Some(memory.buffer().clone())
 }
 
@@ -138,22 +138,22 @@ impl Memory for WgpuMemory {
     }
 }
 
-/// A length as wgpu wants it: a copy that ends at a buffer's end also takes the padding after it.
+/// Rounds a length up to whole words: a copy that ends at a buffer's end includes the padding after it.
 pub(super) fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(COPY_BUFFER_ALIGNMENT)
 }
 
-impl Hold {
-    /// The size of the block that serves a request, never more than a buffer may have.
+impl OpenDevice {
+    /// Returns the size class for a request, limited to the largest possible buffer.
     pub(super) fn class(&self, operation: &str, bytes: u64) -> Result<u64> {
         let limit = self.capabilities.max_buffer_bytes;
         if bytes <= limit {
             return Ok(class_bytes(bytes).min(limit));
         }
-        Err(self.no_room(operation, bytes, Some(limit), "the largest single buffer here"))
+        Err(self.out_of_memory(operation, bytes, Some(limit), "limited by the device's largest buffer"))
     }
 
-    /// A new block for so many bytes: of their class, or where there is no room for that, of exactly so many.
+    /// Creates a block of the request's size class, or of the exact size if there is not enough memory.
     pub(super) fn make_block(
         &self,
         operation: &str,
@@ -167,30 +167,39 @@ impl Hold {
         })
     }
 
-    /// Staging memory for so many bytes.
-    pub(super) fn make_staging(&self, operation: &str, bytes: u64, direction: Direction) -> Result<Staged> {
-        let Some(pages) = &self.pages else {
+    pub(super) fn make_staging(
+        &self,
+        operation: &str,
+        bytes: u64,
+        direction: Direction,
+    ) -> Result<StagingMemory> {
+        let Some(allocator) = &self.host_allocator else {
             let (usage, is_mapped) = match direction {
                 Direction::Upload => (BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC, true),
                 Direction::Download => (BufferUsages::MAP_READ | BufferUsages::COPY_DST, false),
             };
             let buffer = self.make_block(operation, bytes, usage, is_mapped, true)?;
-            return Ok(Staged { buffer, pages: None });
+            return Ok(StagingMemory { buffer, mapped: None });
         };
         self.make_fitting(operation, bytes, |size| {
             if let Some(free) = too_little_free(size, || self.trim_all()) {
-                return Err(self.no_room(operation, size, Some(free), "the machine's memory"));
+                return Err(self.out_of_memory(
+                    operation,
+                    size,
+                    Some(free),
+                    "limited by the machine's memory",
+                ));
             }
-            let make = || self.attempt(operation, || pages.make(size, direction));
+            let make = || self.attempt(operation, || allocator.make(size, direction));
             let mut made = make()?;
             if let Err(TransferError::OutOfMemory) = made {
                 self.trim_all();
                 made = make()?;
             }
             match made {
-                Ok((buffer, pages)) => Ok(Staged { buffer, pages: Some(pages) }),
+                Ok((buffer, mapped)) => Ok(StagingMemory { buffer, mapped: Some(mapped) }),
                 Err(TransferError::OutOfMemory) => {
-                    Err(self.no_room(operation, size, None, "the driver's host memory"))
+                    Err(self.out_of_memory(operation, size, None, "limited by the driver's host memory"))
                 }
                 Err(TransferError::Lost(reason)) => {
                     self.failure.lose(&reason);
@@ -200,7 +209,7 @@ impl Hold {
         })
     }
 
-    /// Makes something of the size of a block for so many bytes, or where there is no room for that, of exactly so many.
+    /// Calls `make` with the request's size class, and if there is not enough memory, with the exact size.
     fn make_fitting<T>(&self, operation: &str, bytes: u64, make: impl Fn(u64) -> Result<T>) -> Result<T> {
         let class = self.class(operation, bytes)?;
         let exact = exact_bytes(bytes).min(self.capabilities.max_buffer_bytes);
@@ -210,7 +219,7 @@ impl Hold {
         }
     }
 
-    /// A new buffer from the driver. Where there is no room, what is kept for reuse is given back first.
+    /// Creates a buffer. If there is not enough memory, frees cached memory and tries once more.
     pub(super) fn make_buffer(
         &self,
         operation: &str,
@@ -220,7 +229,7 @@ impl Hold {
         in_host_memory: bool,
     ) -> Result<Buffer> {
         if in_host_memory && let Some(free) = too_little_free(bytes, || self.trim_all()) {
-            return Err(self.no_room(operation, bytes, Some(free), "the machine's memory"));
+            return Err(self.out_of_memory(operation, bytes, Some(free), "limited by the machine's memory"));
         }
         let descriptor = BufferDescriptor { label: None, size: bytes, usage, mapped_at_creation };
         if usage.contains(BufferUsages::STORAGE) && self.is_made_for_transfers(bytes) {
@@ -229,7 +238,7 @@ impl Hold {
                 self.trim_all();
                 made = self.make_shared_buffer(operation, bytes, usage)?;
             }
-            let full = || self.no_room(operation, bytes, None, "the device's memory");
+            let full = || self.out_of_memory(operation, bytes, None, "limited by the device's memory");
             return made.ok_or_else(full).and_then(|buffer| self.check(operation).map(|()| buffer));
         }
         let mut is_second_try = false;
@@ -246,7 +255,7 @@ impl Hold {
         }
     }
 
-    fn no_room(&self, operation: &str, requested: u64, available: Option<u64>, detail: &str) -> Error {
+    fn out_of_memory(&self, operation: &str, requested: u64, available: Option<u64>, detail: &str) -> Error {
         Error::OutOfMemory {
             device: self.id.clone(),
             operation: operation.into(),

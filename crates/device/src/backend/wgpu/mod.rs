@@ -1,29 +1,29 @@
 //! Any GPU, through wgpu: Vulkan, Metal, Direct3D 12 and OpenGL.
 //!
-//! An open device is a [`Hold`](hold::Hold): wgpu's device and its one queue, which runs what it is given in
-//! the order of submission. Streams therefore need no synchronisation among themselves: a stream is a
-//! command encoder that is submitted when somebody wants to know that it has run. Through Vulkan, large downloads go to a
-//! queue of their own ([`transfer`]), so that they overlap with kernels.
+//! An [`OpenDevice`](open_device::OpenDevice) has wgpu's device and its one queue, which runs submissions in order.
+//! Streams therefore need no synchronization with each other: a stream is a command encoder, submitted when an event is
+//! recorded, a wait begins or enough operations are queued. On Vulkan, large downloads go to a second queue
+//! ([`transfer`]) and overlap with kernels.
 //!
 //! wgpu reports most errors through callbacks and panics on the rest. [`failure`] turns both into values.
 
-mod callers;
 mod clock;
 mod describe;
 mod event;
+mod external;
 mod failure;
-mod hold;
 mod host;
 mod idle;
 mod instance;
+#[cfg(not(target_vendor = "apple"))]
+mod mapped_memory;
+#[cfg(target_vendor = "apple")]
+#[path = "no_mapped_memory.rs"]
+mod mapped_memory;
 mod memory;
 mod open;
-#[cfg(not(target_vendor = "apple"))]
-mod pages;
-#[cfg(target_vendor = "apple")]
-#[path = "no_pages.rs"]
-mod pages;
-mod pipelines;
+mod open_device;
+mod pipeline_cache;
 mod program;
 mod stream;
 #[cfg(not(target_vendor = "apple"))]
@@ -38,8 +38,8 @@ mod with_vulkan;
 
 use std::sync::Arc;
 
-pub use self::callers::wgpu_features;
-pub(crate) use self::{callers::source_of, memory::buffer_of};
+pub(crate) use self::{external::source_of, memory::buffer_of};
+pub use self::{external::wgpu_features, program::check_wgsl};
 use super::{Backend, Source};
 use crate::{
     describe::{Api, Description, DeviceId},
@@ -47,10 +47,10 @@ use crate::{
     error::{Error, Result},
 };
 
-/// The devices that wgpu drives, numbered within each API in the order of their PCI addresses.
+/// Finds the devices that wgpu drives. They are numbered within each API in the order of their PCI addresses.
 ///
-/// OpenGL is asked only where no other API of this system has a device: it shows the same hardware with
-/// fewer abilities, and opening it loads a window system's libraries, some of which print to the terminal.
+/// OpenGL is searched only if no other API has a device: it lists the same hardware with fewer features, and opening it
+/// loads window-system libraries, some of which print to the terminal.
 pub(crate) fn find() -> Found {
     let mut found = Found::default();
     for &api in instance::PREFERRED {
@@ -68,7 +68,7 @@ pub(crate) fn find() -> Found {
 fn look(api: Api, found: &mut Found) {
     match instance::adapters(api) {
         Ok(mut adapters) => {
-            // Software has no address and comes last; the sort is stable, so the driver's order decides there.
+            // Software devices have no address and come last; the sort is stable, so they keep the driver's order.
             adapters.sort_by_key(|adapter| {
                 let pci = describe::pci(&adapter.get_info());
                 (pci.is_none(), pci)
@@ -107,6 +107,6 @@ fn no_partitions(description: &Description, sizes: &[u32]) -> Result<Vec<Arc<dyn
     Err(Error::Split {
         device: description.id.clone(),
         sizes: sizes.to_vec(),
-        detail: format!("{} has no way to divide a device", description.api),
+        detail: format!("{} cannot split a device", description.api),
     })
 }

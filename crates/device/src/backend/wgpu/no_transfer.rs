@@ -1,21 +1,21 @@
-//! No second queue, where there is no Vulkan.
+//! A stand-in for `transfer` on systems without Vulkan.
 
 use std::{sync::Arc, time::Duration};
 
 use wgpu::{Adapter, Buffer, BufferUsages, CommandBuffer, Device, DeviceDescriptor, Queue, SubmissionIndex};
 
-use super::{hold::TransferError, host::Block, memory::DeviceBlock};
+use super::{host::StagingBlock, memory::DeviceBlock, open_device::TransferError};
 
-/// A queue for downloads, of which there is none.
+/// A queue for downloads. It has no values on this system.
 #[derive(Debug)]
 pub(super) enum TransferQueue {}
 
-/// The family of queues that copy beside the others: none.
+/// Returns `None`: there is no queue family for transfers.
 pub(super) fn family(_: &Adapter) -> Option<u32> {
     None
 }
 
-/// Opens nothing: the adapter is not Vulkan's.
+/// Returns `None`: the adapter is not a Vulkan adapter.
 pub(super) fn request(
     _: &Adapter,
     _: Option<u32>,
@@ -26,7 +26,7 @@ pub(super) fn request(
 
 impl TransferQueue {
     pub(super) fn new(_: &Adapter, _: &Device, _: Option<u32>) -> Result<Self, String> {
-        Err("there is no queue for transfers".into())
+        Err("there is no transfer queue".into())
     }
 
     pub(super) fn submit(&self, _: &Queue, _: Option<CommandBuffer>, _: u64) -> (SubmissionIndex, u64) {
@@ -37,7 +37,7 @@ impl TransferQueue {
         &self,
         _: u64,
         _: (&Arc<DeviceBlock>, u64),
-        _: &Arc<Block>,
+        _: &Arc<StagingBlock>,
         _: u64,
     ) -> Result<u64, TransferError> {
         match *self {}

@@ -1,4 +1,4 @@
-//! Opening a device, and what an open one can be asked for.
+//! Opening a device, and the `Backend` of an open one.
 
 use std::sync::Arc;
 
@@ -6,18 +6,19 @@ use wgpu::{Adapter, DeviceDescriptor, MemoryHints};
 
 use super::{
     super::{
-        Backend, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, StreamBackend, shelf::Shelf,
+        Backend, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, StreamBackend,
+        block_cache::BlockCache,
     },
     clock::Clock,
     describe,
-    failure::{Failure, catch},
-    hold::Hold,
-    host::{Staging, WgpuHostMemory},
-    idle::{self, Opened},
+    failure::{DeviceFailure, catch_panic},
+    host::{StagingCaches, WgpuHostMemory},
+    idle::{self, RawDevice},
     instance,
+    mapped_memory::HostAllocator,
     memory::WgpuMemory,
-    pages::PageSource,
-    pipelines,
+    open_device::OpenDevice,
+    pipeline_cache,
     program::WgpuProgram,
     stream::WgpuStream,
     transfer::{self, TransferQueue},
@@ -28,142 +29,144 @@ use crate::{
     kernel::Kernel,
 };
 
-/// The shelf keeps this part of the device's memory at most.
-const SHELVED_PART: u64 = 4;
+/// The cache of device memory keeps at most the device's memory divided by this.
+const CACHE_DIVISOR: u64 = 4;
 
-/// The shelf keeps so many bytes at most where the device does not tell how much memory it has.
-const SHELVED_BYTES: u64 = 1 << 30;
+/// Maximum bytes in the cache of a device that does not report the size of its memory.
+const DEFAULT_CACHE_BYTES: u64 = 1 << 30;
 
-/// An open device.
 #[derive(Debug)]
 pub(super) struct WgpuBackend {
-    pub(super) hold: Arc<Hold>,
+    pub(super) open: Arc<OpenDevice>,
 }
 
 impl WgpuBackend {
-    /// Takes hold of an adapter's device with everything that it can do and that this crate has a use for.
+    /// Opens an adapter's device with all features that the adapter has and this crate uses.
     pub(super) fn open(description: &Description, adapter: &Adapter) -> Result<Self> {
-        Ok(Self::of(hold(description, adapter)?))
+        Ok(Self::of(open_device(description, adapter)?))
     }
 
-    /// An open device, which gives up what it keeps for reuse where another opening of the same device has no room.
-    pub(super) fn of(hold: Hold) -> Self {
-        let hold = Arc::new(hold);
-        idle::note(&hold);
-        WgpuBackend { hold }
+    /// Wraps an open device, and lists it so that it frees its cached memory when another opening of the device has none
+    /// left.
+    pub(super) fn of(open: OpenDevice) -> Self {
+        let open = Arc::new(open);
+        idle::register(&open);
+        WgpuBackend { open }
     }
 }
 
-/// A hold on a new or an idle device.
-pub(super) fn hold(description: &Description, adapter: &Adapter) -> Result<Hold> {
+/// Opens a new device, or takes an idle one.
+pub(super) fn open_device(description: &Description, adapter: &Adapter) -> Result<OpenDevice> {
     let id = description.id.clone();
     let (features, ask) = describe::features(adapter.features());
     let limits = adapter.limits();
-    let opened = match idle::take(&id) {
-        Some(opened) => opened,
+    let raw = match idle::take(&id) {
+        Some(raw) => raw,
         None => request(&id, adapter, ask, limits.clone())?,
     };
-    Ok(hold_of(description, adapter, opened, (features, ask), &limits))
+    Ok(open_device_from(description, adapter, raw, (features, ask), &limits))
 }
 
-/// A hold on a device that was opened with these features and limits.
-pub(super) fn hold_of(
+/// Builds an open device from a `wgpu::Device` that was requested with these features and limits.
+pub(super) fn open_device_from(
     description: &Description,
     adapter: &Adapter,
-    opened: Opened,
+    raw: RawDevice,
     (features, asked): (Features, wgpu::Features),
     limits: &wgpu::Limits,
-) -> Hold {
-    let Opened { device, queue, failure, transfers } = opened;
-    Hold {
-        pages: PageSource::new(&device),
-        gate: Default::default(),
+) -> OpenDevice {
+    let RawDevice { device, queue, failure, transfers } = raw;
+    OpenDevice {
+        host_allocator: HostAllocator::new(&device),
+        mapping_lock: Default::default(),
         clock: Clock::new(&queue),
         kind: description.kind,
         capabilities: describe::capabilities(features, asked, limits, &adapter.get_info()),
         device,
-        is_callers: false,
+        is_external: false,
         queue,
         failure,
-        shelf: Arc::new(Shelf::new(
-            description.memory_bytes.map_or(SHELVED_BYTES, |bytes| bytes / SHELVED_PART),
+        cache: Arc::new(BlockCache::new(
+            description.memory_bytes.map_or(DEFAULT_CACHE_BYTES, |bytes| bytes / CACHE_DIVISOR),
         )),
         transfers,
-        staging: Staging::new(),
+        staging: StagingCaches::new(),
         modules: Default::default(),
-        pipelines: pipelines::device_key(&adapter.get_info(), asked),
+        pipeline_key: pipeline_cache::device_key(&adapter.get_info(), asked),
         id: description.id.clone(),
     }
 }
 
-/// Asks the driver for a device.
-fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::Limits) -> Result<Opened> {
+fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::Limits) -> Result<RawDevice> {
     let descriptor = DeviceDescriptor {
         required_features: ask,
         required_limits: limits,
-        // Blocks are kept on the shelf, so asking the driver for small pieces costs little.
+        // Blocks are cached, so allocating small ones from the driver is rare.
         memory_hints: MemoryHints::MemoryUsage,
         ..DeviceDescriptor::default()
     };
-    let _turn = instance::turn();
+    let _lock = instance::driver_lock();
     let refused = |why: String| Error::lost(id, "opening it", why);
     let family = transfer::family(adapter);
     let request = || match transfer::request(adapter, family, &descriptor) {
-        Some(opened) => opened,
+        Some(raw) => raw,
         None => pollster::block_on(adapter.request_device(&descriptor)).map_err(|why| why.to_string()),
     };
-    let (device, queue) = catch(request).map_err(refused)?.map_err(refused)?;
+    let (device, queue) = catch_panic(request).map_err(refused)?.map_err(refused)?;
     let transfers = family.and_then(|family| {
         TransferQueue::new(adapter, &device, Some(family))
-            .inspect_err(|why| tracing::warn!("{id}: downloads do not overlap with kernels: {why}"))
+            .inspect_err(|why| {
+                tracing::warn!("{id}: no transfer queue, so downloads do not overlap with kernels: {why}")
+            })
             .ok()
     });
 
-    let failure = Arc::new(Failure::default());
+    let failure = Arc::new(DeviceFailure::default());
     let (lost, uncaught) = (failure.clone(), failure.clone());
     device.set_device_lost_callback(move |reason, message| lost.lose(&format!("{reason:?} {message}")));
     device.on_uncaptured_error(Arc::new(move |error| uncaught.take(error)));
-    Ok(Opened { device, queue, failure, transfers: transfers.map(Arc::new) })
+    Ok(RawDevice { device, queue, failure, transfers: transfers.map(Arc::new) })
 }
 
 impl Backend for WgpuBackend {
     fn capabilities(&self) -> &Capabilities {
-        &self.hold.capabilities
+        &self.open.capabilities
     }
 
     fn allocate(&self, bytes: u64, contents: Contents) -> Result<Arc<dyn Memory>> {
-        Ok(Arc::new(WgpuMemory::allocate(&self.hold, bytes, contents)?))
+        Ok(Arc::new(WgpuMemory::allocate(&self.open, bytes, contents)?))
     }
 
     fn adopt_wgpu(&self, buffer: &wgpu::Buffer) -> Result<Option<Arc<dyn Memory>>> {
-        // A device of Evener's own uses raw handles of its buffers, of which it has to know that they are its own.
-        if !self.hold.is_callers {
+        // Evener's own devices pass raw handles of their buffers to Vulkan, so every buffer of theirs must be Evener's
+        // too.
+        if !self.open.is_external {
             return Ok(None);
         }
-        Ok(Some(Arc::new(WgpuMemory::adopt(&self.hold, buffer.clone())?)))
+        Ok(Some(Arc::new(WgpuMemory::adopt(&self.open, buffer.clone())?)))
     }
 
     fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>> {
-        Ok(Box::new(WgpuHostMemory::allocate(&self.hold, bytes, direction)?))
+        Ok(Box::new(WgpuHostMemory::allocate(&self.open, bytes, direction)?))
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
-        Ok(Arc::new(WgpuProgram::compile(&self.hold, kernel)?))
+        Ok(Arc::new(WgpuProgram::compile(&self.open, kernel)?))
     }
 
     fn stream(&self) -> Result<Box<dyn StreamBackend>> {
-        self.hold.check("making a stream")?;
-        Ok(Box::new(WgpuStream::new(self.hold.clone())))
+        self.open.check("making a stream")?;
+        Ok(Box::new(WgpuStream::new(self.open.clone())))
     }
 
     fn memory(&self) -> MemoryUsage {
         [Direction::Upload, Direction::Download]
             .into_iter()
-            .map(|direction| self.hold.staging.memory_use(direction))
-            .fold(self.hold.shelf.memory_use(), MemoryUsage::with_pinned)
+            .map(|direction| self.open.staging.usage(direction))
+            .fold(self.open.cache.usage(), MemoryUsage::with_pinned)
     }
 
     fn trim(&self) {
-        self.hold.trim();
+        self.open.trim();
     }
 }

@@ -16,10 +16,10 @@ use wgpu::{
 
 use super::{
     super::{BoundKernel, Contents, Memory, Program, Region},
-    failure::{catch, translate, words},
-    hold::Hold,
+    failure::{catch_panic, inner_message, translate},
     memory::{WgpuMemory, padded},
-    pipelines::Kept,
+    open_device::OpenDevice,
+    pipeline_cache::KernelCache,
 };
 use crate::{
     describe::Features,
@@ -28,39 +28,38 @@ use crate::{
     module::WgslBody,
 };
 
-/// Bytes of the memory that is bound in place of an empty buffer, which wgpu cannot bind: as much as the smallest
-/// block has.
+/// Bytes of the memory that is bound in place of an empty buffer, which wgpu cannot bind: the size of the smallest block.
 const PLACEHOLDER_BYTES: u64 = 256;
 
-/// The sources that an open device has compiled so far: kernels that share a source, and what it is compiled with, share a
+/// The modules that an open device has compiled, by source and compile options: kernels that agree in both share a
 /// module.
 pub(super) type Modules = HashMap<Key, Arc<Module>>;
 
-/// What a module is compiled from: the source, whether with run-time checks, and the bits of the constants' values.
+/// The source, whether it has run-time checks, and the names and bits of the constants.
 type Key = (String, bool, Vec<(String, u64)>);
 
 /// A compiled source, with its entry points.
 pub(super) struct Module {
     shader: ShaderModule,
     entries: Vec<Entry>,
-    /// Those that the source has an `override` for.
+    /// The constants that the source has an `override` for.
     constants: Constants,
 }
 
-/// Names of `override` declarations, and their values.
+/// Names and values of `override` declarations.
 type Constants = Vec<(String, f64)>;
 
-/// What an entry point says about itself.
+/// The properties of an entry point.
 #[derive(Debug)]
 struct Entry {
     name: String,
     workgroup: [u32; 3],
-    /// In `var<workgroup>`. wgpu leaves it to the driver to find that this is too much.
+    /// Bytes in `var<workgroup>`. wgpu does not check the limit.
     shared_bytes: u64,
-    /// In `var<immediate>`, which wgpu does not compare with what the layout has room for.
+    /// Bytes in `var<immediate>`. wgpu does not compare them with the pipeline layout.
     params_bytes: u64,
-    /// The least that must be bound, by binding. Without it, wgpu would look at every launch.
-    least_bytes: HashMap<u32, u64>,
+    /// Minimum bytes of each binding. Without these, wgpu would check the size at every launch.
+    min_bytes: HashMap<u32, u64>,
 }
 
 impl fmt::Debug for Module {
@@ -70,37 +69,38 @@ impl fmt::Debug for Module {
 }
 
 impl Module {
-    /// The module of a source. The error is what the compiler said.
-    fn of(hold: &Hold, body: &WgslBody) -> Result<Arc<Self>, Refusal> {
+    /// Returns the module of a source, and compiles it if necessary.
+    fn of(open: &OpenDevice, body: &WgslBody) -> Result<Arc<Self>, CompileError> {
         let constants = body.constants.iter().map(|(name, value)| (name.clone(), value.to_bits()));
         let key = (body.source.clone().into_owned(), body.is_checked, constants.collect());
-        if let Some(module) = hold.modules().get(&key) {
+        if let Some(module) = open.modules().get(&key) {
             return Ok(module.clone());
         }
-        let (entries, constants) = entries(&body.source, &body.constants).map_err(Refusal::Compiler)?;
+        let (entries, constants) = entries(&body.source, &body.constants).map_err(CompileError::Compiler)?;
         let source = ShaderSource::Wgsl((&*body.source).into());
         let descriptor = ShaderModuleDescriptor { label: None, source };
-        let (shader, error) = hold.watch(|| match body.is_checked {
-            true => hold.device.create_shader_module(descriptor),
-            // SAFETY: `Kernel::wgsl_unchecked`, the only way to such a body, asks its caller for what the checks
-            // would see to.
+        let (shader, error) = open.watch(|| match body.is_checked {
+            true => open.device.create_shader_module(descriptor),
+            // SAFETY: only `Kernel::wgsl_unchecked` and `Module::wgsl_unchecked` make such a body, and their callers
+            // promise that the source needs no checks.
             false => unsafe {
-                hold.device.create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked())
+                open.device.create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked())
             },
         });
         if let Some(error) = error {
-            return Err(Refusal::Driver(error));
+            return Err(CompileError::Driver(error));
         }
         let module = Arc::new(Module { shader, entries, constants });
-        hold.modules().insert(key, module.clone());
+        open.modules().insert(key, module.clone());
         Ok(module)
     }
 }
 
-/// The entry points of a source and those of the constants that it declares, or what is wrong with it and where.
+/// Returns the entry points of a source and those constants that it declares. The error is the compiler's message with
+/// the line.
 fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Constants), String> {
     let module = naga::front::wgsl::parse_str(source).map_err(|error| error.emit_to_string(source))?;
-    // What the device cannot do is found by wgpu, which knows; this is about what the source says.
+    // All capabilities are allowed: wgpu itself checks those of the device.
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(source))?;
     let is_declared = |name: &str| module.overrides.iter().any(|(_, it)| it.name.as_deref() == Some(name));
@@ -113,7 +113,7 @@ fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Con
             entries.push(entry_of(&module, &info, index));
             continue;
         }
-        // An entry point may not need all of them. What it does need has a value from here on.
+        // An entry point may not use all overrides. Those that it uses have a value from here on.
         let point = Some((entry.stage, entry.name.as_str()));
         let (module, info) = process_overrides(&module, &info, point, &values)
             .map_err(|error| format!("entry point `{}`: {error}", entry.name))?;
@@ -122,48 +122,48 @@ fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Con
     Ok((entries, known))
 }
 
-/// What an entry point of a source says about itself.
+/// Checks WGSL as a device does before it compiles a kernel, and returns the names of the entry points. Needs no device.
+#[doc(hidden)]
+pub fn check_wgsl(source: &str, constants: &[(String, f64)]) -> Result<Vec<String>, String> {
+    let (entries, _) = entries(source, constants)?;
+    Ok(entries.into_iter().map(|entry| entry.name).collect())
+}
+
 fn entry_of(module: &naga::Module, info: &ModuleInfo, index: usize) -> Entry {
     let (entry, uses) = (&module.entry_points[index], info.get_entry_point(index));
     let (mut shared_bytes, mut params_bytes) = (0, 0);
-    let mut least_bytes = HashMap::new();
+    let mut min_bytes = HashMap::new();
     for (_, variable) in module.global_variables.iter().filter(|it| !uses[it.0].is_empty()) {
         let bytes = u64::from(module.types[variable.ty].inner.size(module.to_ctx()));
         match (variable.space, variable.binding) {
             (naga::AddressSpace::WorkGroup, _) => shared_bytes += bytes.next_multiple_of(16),
             (naga::AddressSpace::Immediate, _) => params_bytes += bytes,
             (_, Some(naga::ResourceBinding { group: 0, binding })) => {
-                least_bytes.insert(binding, bytes);
+                min_bytes.insert(binding, bytes);
             }
             _ => {}
         }
     }
-    Entry {
-        name: entry.name.clone(),
-        workgroup: entry.workgroup_size,
-        shared_bytes,
-        params_bytes,
-        least_bytes,
-    }
+    Entry { name: entry.name.clone(), workgroup: entry.workgroup_size, shared_bytes, params_bytes, min_bytes }
 }
 
 /// Why a kernel could not be compiled.
-enum Refusal {
+enum CompileError {
     Compiler(String),
     Driver(wgpu::Error),
 }
 
-impl Refusal {
-    fn into_error(self, hold: &Hold, kernel: &Kernel, body: &str) -> Error {
+impl CompileError {
+    fn into_error(self, open: &OpenDevice, kernel: &Kernel, body: &str) -> Error {
         let log = match self {
-            Refusal::Compiler(log) => log,
-            Refusal::Driver(wgpu::Error::Validation { description, .. }) => words(&description),
-            Refusal::Driver(error) => {
-                return translate(error, &hold.id, &format!("compiling kernel `{}`", kernel.name), 0);
+            CompileError::Compiler(log) => log,
+            CompileError::Driver(wgpu::Error::Validation { description, .. }) => inner_message(&description),
+            CompileError::Driver(error) => {
+                return translate(error, &open.id, &format!("compiling kernel `{}`", kernel.name), 0);
             }
         };
         Error::WillNotCompile {
-            device: hold.id.clone(),
+            device: open.id.clone(),
             kernel: kernel.name.to_string(),
             body: body.into(),
             log,
@@ -171,84 +171,87 @@ impl Refusal {
     }
 }
 
-/// A kernel compiled for one open device.
 #[derive(Debug)]
 pub(super) struct WgpuProgram {
-    hold: Arc<Hold>,
+    open: Arc<OpenDevice>,
     name: String,
     body: String,
     pipeline: ComputePipeline,
-    /// None where the kernel works on no buffers.
+    /// `None` if the kernel has no buffers.
     layout: Option<BindGroupLayout>,
-    /// The fewest bytes that any binding may have.
-    least_bytes: u64,
-    /// What the kernel does with each buffer.
+    /// Minimum bytes of the largest binding.
+    min_bytes: u64,
+    /// The access to each buffer.
     access: Vec<Access>,
 }
 
 impl WgpuProgram {
-    pub(super) fn compile(hold: &Arc<Hold>, kernel: &Kernel) -> Result<Self> {
+    pub(super) fn compile(open: &Arc<OpenDevice>, kernel: &Kernel) -> Result<Self> {
         let operation = format!("compiling kernel `{}`", kernel.name);
-        hold.check(&operation)?;
-        let Some(source) = kernel.wgsl_for(hold.capabilities.features) else {
-            return Err(Error::unsupported(&hold.id, operation, no_body(kernel, hold.capabilities.features)));
+        open.check(&operation)?;
+        let Some(source) = kernel.wgsl_for(open.capabilities.features) else {
+            return Err(Error::unsupported(&open.id, operation, no_body(kernel, open.capabilities.features)));
         };
         let needs = source.needs;
         let body = if needs.is_empty() { "WGSL".to_owned() } else { format!("WGSL with {}", names(needs)) };
-        // The translator to the driver's language panics on what it did not expect.
-        let made = catch(|| pipeline(hold, kernel, source)).unwrap_or_else(|why| Err(Refusal::Compiler(why)));
-        let Made { pipeline, layout, least_bytes } =
-            made.map_err(|refusal| refusal.into_error(hold, kernel, &body))?;
-        hold.check(&operation)?;
+        // wgpu's shader translator may panic on unexpected input.
+        let made = catch_panic(|| pipeline(open, kernel, source))
+            .unwrap_or_else(|why| Err(CompileError::Compiler(why)));
+        let CompiledKernel { pipeline, layout, min_bytes } =
+            made.map_err(|refusal| refusal.into_error(open, kernel, &body))?;
+        open.check(&operation)?;
         let name = kernel.name.to_string();
         let access = kernel.bindings.iter().map(|binding| binding.access).collect();
-        Ok(WgpuProgram { hold: hold.clone(), name, body, pipeline, layout, least_bytes, access })
+        Ok(WgpuProgram { open: open.clone(), name, body, pipeline, layout, min_bytes, access })
     }
 }
 
 fn no_body(kernel: &Kernel, has: Features) -> String {
     if kernel.wgsl.is_empty() {
-        return "it has no WGSL body".into();
+        return "the kernel has no WGSL body: add one with `Kernel::wgsl`".into();
     }
     let missing: Vec<_> = kernel.wgsl.iter().map(|body| names(body.needs.difference(has))).collect();
-    format!("its WGSL bodies need what is missing here: {}", missing.join("; or "))
+    format!("its WGSL bodies need features that the device lacks: {}", missing.join("; or "))
 }
 
 fn names(features: Features) -> String {
     features.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
 }
 
-/// What a kernel is compiled to.
-struct Made {
+/// The pipeline of a kernel.
+struct CompiledKernel {
     pipeline: ComputePipeline,
     layout: Option<BindGroupLayout>,
-    least_bytes: u64,
+    min_bytes: u64,
 }
 
-fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refusal> {
-    let module = Module::of(hold, body)?;
+fn pipeline(open: &OpenDevice, kernel: &Kernel, body: &WgslBody) -> Result<CompiledKernel, CompileError> {
+    let module = Module::of(open, body)?;
     let Some(entry) = module.entries.iter().find(|entry| entry.name == kernel.name) else {
-        let there: Vec<_> = module.entries.iter().map(|entry| format!("`{}`", entry.name)).collect();
-        let there = if there.is_empty() { "none".into() } else { there.join(", ") };
-        return Err(Refusal::Compiler(format!("no entry point `{}`; there: {there}", kernel.name)));
+        let names: Vec<_> = module.entries.iter().map(|entry| format!("`{}`", entry.name)).collect();
+        let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+        return Err(CompileError::Compiler(format!(
+            "no entry point `{}`; the source has: {names}",
+            kernel.name
+        )));
     };
     if entry.workgroup != kernel.workgroup {
-        return Err(Refusal::Compiler(format!(
-            "the body declares a workgroup of {:?}, the kernel of {:?}",
+        return Err(CompileError::Compiler(format!(
+            "the body declares a workgroup of {:?}, and the kernel one of {:?}",
             entry.workgroup, kernel.workgroup
         )));
     }
     let params_bytes = kernel.params_bytes.next_multiple_of(4);
     if entry.params_bytes > u64::from(params_bytes) {
-        return Err(Refusal::Compiler(format!(
-            "the body has {} bytes of parameters (`var<immediate>`), the kernel declares {}",
+        return Err(CompileError::Compiler(format!(
+            "the body has {} bytes of parameters (`var<immediate>`), and the kernel declares {}",
             entry.params_bytes, kernel.params_bytes
         )));
     }
-    let most = hold.capabilities.max_shared_bytes;
-    if entry.shared_bytes > u64::from(most) {
-        return Err(Refusal::Compiler(format!(
-            "{} bytes of shared memory (`var<workgroup>`), at most {most} here",
+    let limit = open.capabilities.max_shared_bytes;
+    if entry.shared_bytes > u64::from(limit) {
+        return Err(CompileError::Compiler(format!(
+            "{} bytes of shared memory (`var<workgroup>`), and the device allows {limit}",
             entry.shared_bytes
         )));
     }
@@ -262,16 +265,16 @@ fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refus
             ty: BindingType::Buffer {
                 ty: BufferBindingType::Storage { read_only: binding.access == Access::Read },
                 has_dynamic_offset: false,
-                min_binding_size: entry.least_bytes.get(&index).copied().and_then(BufferSize::new),
+                min_binding_size: entry.min_bytes.get(&index).copied().and_then(BufferSize::new),
             },
             count: None,
         })
         .collect();
-    let device = &hold.device;
+    let device = &open.device;
     let constants: Vec<_> = module.constants.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     let mut kept = None;
-    let (made, error) = hold.watch(|| {
-        kept = Kept::of(device, hold.pipelines.as_deref(), kernel, body);
+    let (made, error) = open.watch(|| {
+        kept = KernelCache::of(device, open.pipeline_key.as_deref(), kernel, body);
         let descriptor = BindGroupLayoutDescriptor { label: None, entries: &entries };
         let layout = (!entries.is_empty()).then(|| device.create_bind_group_layout(&descriptor));
         let groups: Vec<_> = layout.iter().map(Some).collect();
@@ -288,10 +291,10 @@ fn pipeline(hold: &Hold, kernel: &Kernel, body: &WgslBody) -> Result<Made, Refus
             compilation_options: PipelineCompilationOptions { constants: &constants, ..Default::default() },
             cache: kept.as_ref().map(|kept| &kept.cache),
         });
-        Made { pipeline, layout, least_bytes: entry.least_bytes.values().copied().max().unwrap_or(0) }
+        CompiledKernel { pipeline, layout, min_bytes: entry.min_bytes.values().copied().max().unwrap_or(0) }
     });
     match (error, kept) {
-        (Some(error), _) => return Err(Refusal::Driver(error)),
+        (Some(error), _) => return Err(CompileError::Driver(error)),
         (None, Some(kept)) => kept.write(),
         (None, None) => {}
     }
@@ -311,28 +314,28 @@ impl Program for WgpuProgram {
             *access == Access::ReadWrite && Arc::ptr_eq(&other.memory, &region.memory)
         };
         for (region, access) in arguments.iter().zip(&self.access) {
-            let memory = WgpuMemory::of(region, &self.hold)?;
-            // wgpu knows whole buffers only: one cannot be read and written by the same launch. What is only read is
-            // copied first.
+            let memory = WgpuMemory::of(region, &self.open)?;
+            // wgpu tracks whole buffers, so one launch cannot read and write slices of the same one. A slice that is only
+            // read is copied first.
             if region.bytes > 0
                 && *access == Access::Read
                 && arguments.iter().zip(&self.access).any(|other| writes(other, region))
             {
-                let copy = Arc::new(WgpuMemory::allocate(&self.hold, region.bytes, Contents::Any)?);
+                let copy = Arc::new(WgpuMemory::allocate(&self.open, region.bytes, Contents::Uninit)?);
                 copied.push((region.clone(), copy.clone()));
                 let (buffer, bytes) = (copy.buffer().clone(), padded(region.bytes));
-                memories.push(Place { buffer, offset: 0, bytes, memory: copy });
+                memories.push(BoundBuffer { buffer, offset: 0, bytes, memory: copy });
                 continue;
             }
-            // wgpu cannot bind nothing. Any part of the buffer itself that was bound instead would be other elements
-            // of it, which a kernel that trusts `arrayLength` overwrites: memory of its own is bound, of zeros.
+            // wgpu cannot bind an empty slice. Binding other elements of the buffer instead would let a kernel that uses
+            // `arrayLength` overwrite them, so separate zeroed memory is bound.
             memories.push(if region.bytes == 0 {
-                let bytes = self.least_bytes.max(PLACEHOLDER_BYTES);
-                let placeholder = Arc::new(WgpuMemory::allocate(&self.hold, bytes, Contents::Zeroed)?);
-                Place { buffer: placeholder.buffer().clone(), offset: 0, bytes, memory: placeholder }
+                let bytes = self.min_bytes.max(PLACEHOLDER_BYTES);
+                let placeholder = Arc::new(WgpuMemory::allocate(&self.open, bytes, Contents::Zeroed)?);
+                BoundBuffer { buffer: placeholder.buffer().clone(), offset: 0, bytes, memory: placeholder }
             } else {
                 let (buffer, bytes) = (memory.buffer().clone(), padded(region.bytes));
-                Place { buffer, offset: region.offset, bytes, memory: region.memory.clone() }
+                BoundBuffer { buffer, offset: region.offset, bytes, memory: region.memory.clone() }
             });
         }
         let entries: Vec<_> = memories
@@ -349,16 +352,16 @@ impl Program for WgpuProgram {
             .collect();
         let group = match &self.layout {
             None => None,
-            Some(layout) => Some(self.hold.attempt(&operation, || {
-                self.hold.device.create_bind_group(&BindGroupDescriptor {
+            Some(layout) => Some(self.open.attempt(&operation, || {
+                self.open.device.create_bind_group(&BindGroupDescriptor {
                     label: None,
                     layout,
                     entries: &entries,
                 })
             })?),
         };
-        Ok(Arc::new(WgpuBound {
-            hold: self.hold.clone(),
+        Ok(Arc::new(WgpuBoundKernel {
+            open: self.open.clone(),
             pipeline: self.pipeline.clone(),
             group,
             copied,
@@ -367,30 +370,30 @@ impl Program for WgpuProgram {
     }
 }
 
-/// What is bound for an argument.
-struct Place {
+/// The buffer that is bound for an argument.
+struct BoundBuffer {
     buffer: wgpu::Buffer,
     offset: u64,
     bytes: u64,
-    /// Keeps the buffer from being used for something else.
+    /// Keeps the buffer from being reused.
     memory: Arc<dyn Memory>,
 }
 
 /// A compiled kernel with its buffers, whose memory it keeps.
 #[derive(Debug)]
-pub(super) struct WgpuBound {
-    pub(super) hold: Arc<Hold>,
+pub(super) struct WgpuBoundKernel {
+    pub(super) open: Arc<OpenDevice>,
     pub(super) pipeline: ComputePipeline,
     pub(super) group: Option<BindGroup>,
-    /// What is copied before every launch, and where to.
+    /// Slices that are copied before every launch, and their copies.
     pub(super) copied: Vec<(Region, Arc<WgpuMemory>)>,
     _memories: Vec<Arc<dyn Memory>>,
 }
 
-impl BoundKernel for WgpuBound {
+impl BoundKernel for WgpuBoundKernel {
     fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
         let operation = format!("launching kernel `{}`", kernel.name);
-        let detail = "WGSL fixes the workgroup's size: give the module a constant for an `override`";
-        Err(Error::unsupported(&self.hold.id, operation, detail))
+        let detail = "WGSL fixes the workgroup size: give the module a constant for an `override`";
+        Err(Error::unsupported(&self.open.id, operation, detail))
     }
 }

@@ -1,7 +1,7 @@
 //! A stream: a command encoder that is filled, submitted and replaced.
 //!
-//! Launches that follow one another share a compute pass, in which wgpu orders those that share buffers.
-//! What an operation uses is kept until it is submitted; from then on wgpu keeps it until it has run.
+//! Consecutive launches share a compute pass, in which wgpu orders those that share buffers. The stream keeps the
+//! resources of an operation until it is submitted; from then on wgpu keeps them until it has finished.
 
 use std::{any::Any, ops::Range, sync::Arc, time::Duration};
 
@@ -12,46 +12,45 @@ use super::{
         BoundKernel, Contents, Direction, Event, HostMemory, Memory, Region, StreamBackend,
         Timestamp as TimestampBackend,
     },
-    clock::Pending,
+    clock::PendingTimestamps,
     event::WgpuEvent,
     failure::translate,
-    hold::{Hold, TRANSFER_BYTES, TransferError},
-    host::{Block, WgpuHostMemory},
+    host::{StagingBlock, WgpuHostMemory},
     memory::{WgpuMemory, padded},
-    program::WgpuBound,
+    open_device::{OpenDevice, TRANSFER_BYTES, TransferError},
+    program::WgpuBoundKernel,
 };
 use crate::error::{Error, Result};
 
-/// After so many operations they are submitted, so that the device need not wait for the host to finish
-/// recording.
-const OPERATIONS_A_SUBMISSION: u32 = 32;
+/// Number of operations after which they are submitted, so that the device starts before the host has recorded
+/// everything.
+const OPERATIONS_PER_SUBMISSION: u32 = 32;
 
-/// A sequence of operations.
 #[derive(Debug)]
 pub(super) struct WgpuStream {
-    hold: Arc<Hold>,
-    /// The open pass, which has the encoder locked: it must end before anything else is recorded.
+    open: Arc<OpenDevice>,
+    /// The open compute pass. It locks the encoder, so it must end before another operation is recorded.
     pass: Option<ComputePass<'static>>,
     encoder: Option<CommandEncoder>,
     operations: u32,
-    /// Another stream's event was waited for, and no submission of this stream is later than it yet.
+    /// Whether the stream waited for another stream's event and has submitted nothing since.
     follows: bool,
     last: Option<SubmissionIndex>,
     /// The number of the last submission.
     submitted: u64,
-    /// The number of the last download on the queue for transfers, which the next submission waits for.
+    /// The number of the last download on the transfer queue, which the next submission waits for.
     download: u64,
-    pending: Option<Pending>,
+    pending: Option<PendingTimestamps>,
     kept_memories: Vec<Arc<dyn Memory>>,
-    kept_blocks: Vec<Arc<Block>>,
-    /// The last of them is the one that the open pass is set to.
+    kept_blocks: Vec<Arc<StagingBlock>>,
+    /// The last one is set in the open pass.
     kept_bounds: Vec<Arc<dyn BoundKernel>>,
 }
 
 impl WgpuStream {
-    pub(super) fn new(hold: Arc<Hold>) -> Self {
+    pub(super) fn new(open: Arc<OpenDevice>) -> Self {
         WgpuStream {
-            hold,
+            open,
             pass: None,
             encoder: None,
             operations: 0,
@@ -66,25 +65,24 @@ impl WgpuStream {
         }
     }
 
-    /// The encoder, to record something else than a launch.
+    /// Returns the encoder, for an operation other than a launch.
     fn encoder(&mut self) -> &mut CommandEncoder {
         self.pass = None;
-        open_encoder(&mut self.encoder, &self.hold)
+        open_encoder(&mut self.encoder, &self.open)
     }
 
     /// Counts an operation, and submits when there are enough.
     fn count(&mut self) -> Result<()> {
         self.operations += 1;
-        if self.operations < OPERATIONS_A_SUBMISSION { Ok(()) } else { self.submit("running operations") }
+        if self.operations < OPERATIONS_PER_SUBMISSION { Ok(()) } else { self.submit("running operations") }
     }
 
-    /// Starts everything that was recorded.
     fn submit(&mut self, operation: &str) -> Result<()> {
         let (pass, pending) = (self.pass.take(), self.pending.take());
         let mut outcome = Ok(());
         if self.encoder.is_some() || self.follows {
             let encoder = self.encoder.take();
-            let ((submission, number), error) = self.hold.watch(|| {
+            let ((submission, number), error) = self.open.watch(|| {
                 drop(pass);
                 let commands = encoder.map(|mut encoder| {
                     if let Some(pending) = &pending {
@@ -92,9 +90,9 @@ impl WgpuStream {
                     }
                     encoder.finish()
                 });
-                self.hold.submit(commands, self.download)
+                self.open.submit(commands, self.download)
             });
-            // What was refused is not under way, and is not waited for.
+            // A refused submission is not in flight, and is not waited for.
             let mut late = None;
             if error.is_none() {
                 for block in self.kept_blocks.drain(..) {
@@ -102,45 +100,45 @@ impl WgpuStream {
                 }
                 self.last = Some(submission);
                 self.submitted = number;
-                late = self.hold.watch(|| pending.into_iter().for_each(|it| it.collect(&self.hold))).1;
+                late = self.open.watch(|| pending.into_iter().for_each(|it| it.collect(&self.open))).1;
             }
             let error = error.or(late);
-            outcome = error.map_or(Ok(()), |error| Err(translate(error, &self.hold.id, operation, 0)));
+            outcome = error.map_or(Ok(()), |error| Err(translate(error, &self.open.id, operation, 0)));
         }
         self.operations = 0;
         self.follows = false;
-        // The queue has them now, and what comes to use them again is submitted later.
+        // wgpu keeps these now, and operations that reuse them are submitted later.
         self.kept_memories.clear();
         self.kept_blocks.clear();
         self.kept_bounds.clear();
-        outcome.and_then(|()| self.hold.check(operation))
+        outcome.and_then(|()| self.open.check(operation))
     }
 
     fn copy_between(&mut self, from: (&wgpu::Buffer, u64), to: (&wgpu::Buffer, u64), bytes: u64) {
         self.encoder().copy_buffer_to_buffer(from.0, from.1, to.0, to.1, padded(bytes));
     }
 
-    /// wgpu copies whole words only.
+    /// Checks an offset in host memory: wgpu copies whole words only.
     fn check_offset(&self, operation: &str, offset: u64) -> Result<()> {
         let alignment = wgpu::COPY_BUFFER_ALIGNMENT;
         if offset.is_multiple_of(alignment) {
             return Ok(());
         }
-        let detail = format!("host memory from byte {offset}, which must be a multiple of {alignment}");
-        Err(Error::unsupported(&self.hold.id, operation, detail))
+        let detail = format!("the offset {offset} in host memory is not a multiple of {alignment}");
+        Err(Error::unsupported(&self.open.id, operation, detail))
     }
 }
 
-fn open_encoder<'a>(encoder: &'a mut Option<CommandEncoder>, hold: &Hold) -> &'a mut CommandEncoder {
-    encoder.get_or_insert_with(|| hold.device.create_command_encoder(&Default::default()))
+fn open_encoder<'a>(encoder: &'a mut Option<CommandEncoder>, open: &OpenDevice) -> &'a mut CommandEncoder {
+    encoder.get_or_insert_with(|| open.device.create_command_encoder(&Default::default()))
 }
 
 impl StreamBackend for WgpuStream {
     fn upload(&mut self, from: &mut dyn HostMemory, range: Range<u64>, to: &Region) -> Result<()> {
-        self.hold.check("uploading")?;
+        self.open.check("uploading")?;
         self.check_offset("uploading", range.start)?;
-        let memory = WgpuMemory::of(to, &self.hold)?;
-        let block = WgpuHostMemory::lend(from, &self.hold, Direction::Upload)?;
+        let memory = WgpuMemory::of(to, &self.open)?;
+        let block = WgpuHostMemory::lend(from, &self.open, Direction::Upload)?;
         let bytes = range.end.saturating_sub(range.start);
         if bytes > 0 {
             self.copy_between((&block.buffer, range.start), (memory.buffer(), to.offset), bytes);
@@ -151,13 +149,14 @@ impl StreamBackend for WgpuStream {
     }
 
     fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()> {
-        self.hold.check("downloading")?;
+        self.open.check("downloading")?;
         self.check_offset("downloading", offset)?;
-        let memory = WgpuMemory::of(from, &self.hold)?;
-        let block = WgpuHostMemory::lend_for_download(to, &self.hold, offset..offset + from.bytes)?;
-        // The queue for transfers preserves nothing of the host memory: it is for copies to its beginning.
+        let memory = WgpuMemory::of(from, &self.open)?;
+        let block = WgpuHostMemory::lend_for_download(to, &self.open, offset..offset + from.bytes)?;
+        // The transfer queue does not preserve other bytes of the host memory, so it is used for copies to its beginning
+        // only.
         let is_large = from.bytes >= TRANSFER_BYTES && offset == 0;
-        if let Some(transfers) = self.hold.transfers.clone().filter(|_| is_large) {
+        if let Some(transfers) = self.open.transfers.clone().filter(|_| is_large) {
             self.submit("downloading")?;
             let after = self.submitted.max(memory.cleared);
             match transfers.download(after, (&memory.block, from.offset), &block, padded(from.bytes)) {
@@ -167,11 +166,11 @@ impl StreamBackend for WgpuStream {
                 }
                 Err(TransferError::OutOfMemory) => {
                     tracing::warn!(
-                        "{}: no memory for a download beside kernels: it comes after them",
-                        self.hold.id
+                        "{}: not enough memory for the transfer queue: this download does not overlap with kernels",
+                        self.open.id
                     );
                 }
-                Err(why) => return Err(self.hold.transfer_failed("downloading", why)),
+                Err(why) => return Err(self.open.transfer_failed("downloading", why)),
             }
         }
         if from.bytes > 0 {
@@ -183,14 +182,14 @@ impl StreamBackend for WgpuStream {
     }
 
     fn copy(&mut self, from: &Region, to: &Region) -> Result<()> {
-        self.hold.check("copying")?;
-        let (source, target) = (WgpuMemory::of(from, &self.hold)?, WgpuMemory::of(to, &self.hold)?);
+        self.open.check("copying")?;
+        let (source, target) = (WgpuMemory::of(from, &self.open)?, WgpuMemory::of(to, &self.open)?);
         if from.bytes == 0 {
             return Ok(());
         }
         if Arc::ptr_eq(&source.block, &target.block) {
-            // wgpu copies from a buffer to another one only.
-            let between = WgpuMemory::allocate(&self.hold, from.bytes, Contents::Any)?;
+            // wgpu does not copy within one buffer.
+            let between = WgpuMemory::allocate(&self.open, from.bytes, Contents::Uninit)?;
             self.copy_between((source.buffer(), from.offset), (between.buffer(), 0), from.bytes);
             self.copy_between((between.buffer(), 0), (target.buffer(), to.offset), from.bytes);
             self.kept_memories.push(Arc::new(between));
@@ -202,8 +201,8 @@ impl StreamBackend for WgpuStream {
     }
 
     fn zero(&mut self, region: &Region) -> Result<()> {
-        self.hold.check("zeroing")?;
-        let memory = WgpuMemory::of(region, &self.hold)?;
+        self.open.check("zeroing")?;
+        let memory = WgpuMemory::of(region, &self.open)?;
         if region.bytes == 0 {
             return Ok(());
         }
@@ -213,21 +212,21 @@ impl StreamBackend for WgpuStream {
     }
 
     fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
-        self.hold.check("launching")?;
-        let kernel = (&**bound as &dyn Any).downcast_ref::<WgpuBound>();
-        let Some(kernel) = kernel.filter(|kernel| Arc::ptr_eq(&kernel.hold, &self.hold)) else {
-            let detail = "the kernel was compiled for another device";
-            return Err(Error::unsupported(&self.hold.id, "launching", detail));
+        self.open.check("launching")?;
+        let kernel = (&**bound as &dyn Any).downcast_ref::<WgpuBoundKernel>();
+        let Some(kernel) = kernel.filter(|kernel| Arc::ptr_eq(&kernel.open, &self.open)) else {
+            let detail = "the kernel belongs to another device";
+            return Err(Error::unsupported(&self.open.id, "launching", detail));
         };
         for (from, to) in &kernel.copied {
-            let source = WgpuMemory::of(from, &self.hold)?;
+            let source = WgpuMemory::of(from, &self.open)?;
             self.copy_between((source.buffer(), from.offset), (to.buffer(), 0), from.bytes);
         }
-        // A kernel that is launched again is already set.
+        // A kernel that is launched again is already set in the pass.
         let is_set =
             self.pass.is_some() && self.kept_bounds.last().is_some_and(|set| Arc::ptr_eq(set, bound));
         let pass = self.pass.get_or_insert_with(|| {
-            let encoder = open_encoder(&mut self.encoder, &self.hold);
+            let encoder = open_encoder(&mut self.encoder, &self.open);
             encoder.begin_compute_pass(&Default::default()).forget_lifetime()
         });
         if !is_set {
@@ -246,39 +245,39 @@ impl StreamBackend for WgpuStream {
     }
 
     fn timestamp(&mut self) -> Result<Arc<dyn TimestampBackend>> {
-        self.hold.check("reading a timestamp")?;
-        if self.pending.as_ref().is_some_and(Pending::is_full) {
+        self.open.check("reading a timestamp")?;
+        if self.pending.as_ref().is_some_and(PendingTimestamps::is_full) {
             self.submit("reading a timestamp")?;
         }
-        let mut pending = self.pending.take().map_or_else(|| Pending::begin(&self.hold), Ok)?;
-        let hold = self.hold.clone();
-        let timestamp = pending.write(&hold, self.encoder());
+        let mut pending = self.pending.take().map_or_else(|| PendingTimestamps::begin(&self.open), Ok)?;
+        let open = self.open.clone();
+        let timestamp = pending.write(&open, self.encoder());
         self.pending = Some(pending);
         self.count()?;
         Ok(Arc::new(timestamp))
     }
 
     fn record_event(&mut self) -> Result<Arc<dyn Event>> {
-        self.submit("marking a stream")?;
-        Ok(Arc::new(WgpuEvent::new(self.hold.clone(), self.last.clone(), self.download)))
+        self.submit("recording an event")?;
+        Ok(Arc::new(WgpuEvent::new(self.open.clone(), self.last.clone(), self.download)))
     }
 
     fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
-        self.hold.check("waiting for another stream")?;
+        self.open.check("waiting for another stream")?;
         let event = (&**event as &dyn Any).downcast_ref::<WgpuEvent>();
-        let Some(event) = event.filter(|event| Arc::ptr_eq(&event.hold, &self.hold)) else {
-            let detail = "the event is another device's";
-            return Err(Error::unsupported(&self.hold.id, "waiting for another stream", detail));
+        let Some(event) = event.filter(|event| Arc::ptr_eq(&event.open, &self.open)) else {
+            let detail = "the event belongs to another device";
+            return Err(Error::unsupported(&self.open.id, "waiting for another stream", detail));
         };
         self.download = self.download.max(event.download);
-        // What comes before an event has been submitted, and the queue keeps the order. Only an event of this
-        // stream that comes next needs a submission of its own to be later than that one.
+        // Everything before an event has been submitted, and the queue runs submissions in order. Only an event that this
+        // stream records next needs a submission of its own, which comes after.
         self.follows = true;
         Ok(())
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.submit("starting operations")
+        self.submit("flushing a stream")
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
@@ -286,7 +285,7 @@ impl StreamBackend for WgpuStream {
     }
 }
 
-/// Parameters go in whole words.
+/// Sets parameters, padded to whole words.
 fn set_params(pass: &mut ComputePass<'_>, params: &[u8]) {
     if params.len().is_multiple_of(4) {
         return pass.set_immediates(0, params);
@@ -297,9 +296,9 @@ fn set_params(pass: &mut ComputePass<'_>, params: &[u8]) {
 }
 
 impl Drop for WgpuStream {
-    // What was queued still runs. Whether it went well, nobody is left to ask.
+    // Queued operations still run. Their errors are dropped with the stream.
     fn drop(&mut self) {
-        if !self.hold.failure.is_lost() {
+        if !self.open.failure.is_lost() {
             let _ = self.submit("closing a stream");
         }
     }

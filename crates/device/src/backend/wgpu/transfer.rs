@@ -1,24 +1,25 @@
-//! A second queue, for copies from the device to the host.
+//! A transfer queue: a second queue, for copies from the device to the host.
 //!
-//! wgpu has one queue a device, on which copies and kernels take turns. Most GPUs have engines that copy while kernels
-//! run, and Vulkan shows them as a family of queues for transfers alone. Where there is one, large downloads go there,
-//! recorded and submitted past wgpu.
+//! wgpu has one queue per device, on which copies and kernels take turns. Most GPUs have copy engines that work while
+//! kernels run, and Vulkan exposes them as a queue family for transfers only. If there is one, large downloads are
+//! recorded and submitted to a queue of that family directly, not through wgpu.
 //!
 //! Two timeline semaphores keep the order. Each submission to wgpu's queue signals its number to `submitted`, and a
-//! download waits for the number of the submission that it follows. Each download signals its number to `copied`, and
-//! the next submission of its stream waits for that, since it may overwrite what is copied.
+//! download waits for the number of the submission that it follows. Each download signals its number to `copied`, and the
+//! next submission of its stream waits for that number, since it may overwrite the memory that is being copied.
 //!
-//! One lock, [`Turn`], is held by every submission to either queue. Vulkan asks for that only where both are the same
-//! queue. NVIDIA's driver needs it always: two queues of one device that are submitted to at once break its internal
-//! synchronisation (ggml-org/llama.cpp#28830, HansKristian-Work/vkd3d-proton#1484).
+//! Every submission to either queue holds one lock, that of [`QueueState`]. Vulkan requires that only if both are the
+//! same queue. NVIDIA's driver needs it always: concurrent submissions to two queues of one device break its internal
+//! synchronization (ggml-org/llama.cpp#28830, HansKristian-Work/vkd3d-proton#1484).
 //!
-//! Two rules make this sound without a transfer of ownership between the families of queues: device memory that is
-//! copied here is made for both families ([`TransferQueue::make_buffer`]), and of the host memory that is written here
-//! nothing has to be preserved: a download begins at its first byte.
+//! No transfer of ownership between the queue families is needed, for two reasons: device memory that is copied here is
+//! created for both families ([`TransferQueue::make_buffer`]), and no earlier contents of the host memory must be
+//! preserved, because a download begins at its first byte.
 //!
-//! What Vulkan wants synchronised by the caller is in three places: the command pool and its buffers under the lock of
-//! [`Downloads`], the queues under [`Turn`], and buffers and memory behind the `Arc`s of [`Used`], which a download keeps
-//! until its semaphore says that it has ended. Semaphores, pool and device are never destroyed.
+//! Vulkan leaves this synchronization to the caller: the command pool and its buffers are used under the lock of
+//! [`Downloads`], and the queues under that of [`QueueState`]. Buffers and memory are behind the `Arc`s of
+//! [`DownloadResources`], which a download keeps until its semaphore is signalled. Semaphores, pool and device are never
+//! destroyed.
 
 use std::{
     collections::VecDeque,
@@ -37,35 +38,35 @@ use wgpu::{
     hal::{api::Vulkan, vulkan},
 };
 
-use super::{hold::TransferError, host::Block, memory::DeviceBlock};
+use super::{host::StagingBlock, memory::DeviceBlock, open_device::TransferError};
 
-/// The family that wgpu's queue is of.
+/// The queue family of wgpu's queue.
 const MAIN_FAMILY: u32 = 0;
 
-/// A queue for downloads of an open device. Nothing of it is ever destroyed, as its device never is.
+/// A queue for the downloads of an open device. None of its handles is ever destroyed, because its device never is.
 pub(super) struct TransferQueue {
     device: ash::Device,
     families: [u32; 2],
     memory_types: Vec<vk::MemoryPropertyFlags>,
     submitted: vk::Semaphore,
     copied: vk::Semaphore,
-    turn: Mutex<Turn>,
-    /// The last download that is known to have ended.
-    known: AtomicU64,
-    /// Locked before `turn`, where both are.
+    queue_state: Mutex<QueueState>,
+    /// The number of the last download that is known to have finished.
+    last_finished: AtomicU64,
+    /// Locked before `queue_state`, where both are locked.
     downloads: Mutex<Downloads>,
-    /// It is wgpu's queue itself: for tests, where a driver has no other.
+    /// Whether it is wgpu's queue itself: for tests on drivers that have no other queue.
     is_main: bool,
-    /// What the next download fails with.
+    /// The error of the next download.
     #[cfg(test)]
     pub(super) fault: Mutex<Option<vk::Result>>,
 }
 
-/// What a submission needs, to wgpu's queue or to this one. Each holds it until the driver has the submission.
-struct Turn {
+/// The state of both queues. A submission to either one holds its lock until the driver has accepted the submission.
+struct QueueState {
     /// The number of the last submission to wgpu's queue.
     number: u64,
-    /// The queue for transfers, which nothing but this gives access to.
+    /// The transfer queue, accessible only under this lock.
     queue: vk::Queue,
 }
 
@@ -73,14 +74,14 @@ struct Downloads {
     last: u64,
     pool: vk::CommandPool,
     idle: Vec<vk::CommandBuffer>,
-    /// The oldest first, with what it uses.
-    in_flight: VecDeque<(u64, vk::CommandBuffer, Used)>,
+    /// Downloads with their numbers and resources, oldest first.
+    in_flight: VecDeque<(u64, vk::CommandBuffer, DownloadResources)>,
 }
 
-/// What a download uses, kept until it has ended.
-struct Used {
+/// The memory of a download, kept until the download has finished.
+struct DownloadResources {
     _from: Arc<DeviceBlock>,
-    _to: Arc<Block>,
+    _to: Arc<StagingBlock>,
 }
 
 impl From<vk::Result> for TransferError {
@@ -96,13 +97,13 @@ impl From<vk::Result> for TransferError {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is left half-done under these locks.
+    // No code under these locks can panic between two changes that belong together.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The family of queues that copy beside the others, where the adapter has one and everything else that this needs.
+/// Returns the queue family for transfers only, if the adapter has one and supports timeline semaphores.
 pub(super) fn family(adapter: &Adapter) -> Option<u32> {
-    // SAFETY: the adapter is only asked for properties, and nothing of it is kept or destroyed.
+    // SAFETY: the adapter is only queried; no handle of it is kept or destroyed.
     let hal = unsafe { adapter.as_hal::<Vulkan>() }?;
     let (instance, physical) = (hal.shared_instance().raw_instance(), hal.raw_physical_device());
     // SAFETY: the physical device belongs to the instance, and both live as long as the adapter.
@@ -112,7 +113,7 @@ pub(super) fn family(adapter: &Adapter) -> Option<u32> {
             instance.get_physical_device_queue_family_properties(physical),
         )
     };
-    // Timeline semaphores are part of version 1.2, and wgpu switches them on where they are.
+    // Version 1.2 includes timeline semaphores, and wgpu enables them if the device has them.
     if version.min(hal.shared_instance().instance_api_version()) < vk::API_VERSION_1_2 {
         return None;
     }
@@ -127,13 +128,13 @@ pub(super) fn family(adapter: &Adapter) -> Option<u32> {
     (family != MAIN_FAMILY).then_some(family)
 }
 
-/// Opens a device that has a queue of this family beside wgpu's. Nothing where the adapter is another API's.
+/// Opens a device with a queue of this family beside wgpu's. Returns `None` if the adapter is not a Vulkan adapter.
 pub(super) fn request(
     adapter: &Adapter,
     family: Option<u32>,
     descriptor: &DeviceDescriptor<'_>,
 ) -> Option<Result<(Device, Queue), String>> {
-    // SAFETY: the adapter is not destroyed meanwhile.
+    // SAFETY: the adapter is not destroyed while `hal` is used.
     let hal = unsafe { adapter.as_hal::<Vulkan>() }?;
     let add = move |arguments: vulkan::CreateDeviceCallbackArgs<'_, '_, '_>| {
         arguments.queue_create_infos.extend(family.map(|family| {
@@ -141,22 +142,22 @@ pub(super) fn request(
         }));
     };
     let DeviceDescriptor { required_features, required_limits, memory_hints, .. } = descriptor;
-    // SAFETY: features and limits are the adapter's own, and the callback adds a queue of a family that it has and that
-    // is not wgpu's.
-    let opened = unsafe {
+    // SAFETY: features and limits are the adapter's own, and the callback adds a queue of a family that the adapter has
+    // and that is not wgpu's.
+    let raw = unsafe {
         hal.open_with_callback(*required_features, required_limits, memory_hints, Some(Box::new(add)))
     };
-    Some(opened.map_err(|why| why.to_string()).and_then(|opened| {
-        // SAFETY: the device was just made from this adapter, with these features and limits.
-        unsafe { adapter.create_device_from_hal::<Vulkan>(opened, descriptor) }.map_err(|why| why.to_string())
+    Some(raw.map_err(|why| why.to_string()).and_then(|raw| {
+        // SAFETY: the device was just created from this adapter, with these features and limits.
+        unsafe { adapter.create_device_from_hal::<Vulkan>(raw, descriptor) }.map_err(|why| why.to_string())
     }))
 }
 
 impl TransferQueue {
-    /// The first queue of a family that the device was opened with; wgpu's own where there is none.
+    /// Uses the first queue of a family that the device was opened with, or wgpu's own queue for `None`.
     pub(super) fn new(adapter: &Adapter, device: &Device, family: Option<u32>) -> Result<Self, vk::Result> {
         let lost = vk::Result::ERROR_INITIALIZATION_FAILED;
-        // SAFETY: nothing of either is destroyed here.
+        // SAFETY: neither adapter nor device is destroyed here.
         let (adapter, hal) = unsafe { (adapter.as_hal::<Vulkan>(), device.as_hal::<Vulkan>()) };
         let (adapter, hal) = (adapter.ok_or(lost)?, hal.ok_or(lost)?);
         if hal.queue_family_index() != MAIN_FAMILY {
@@ -170,7 +171,7 @@ impl TransferQueue {
         let flags = vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER | vk::CommandPoolCreateFlags::TRANSIENT;
         let pool = vk::CommandPoolCreateInfo::default().flags(flags).queue_family_index(families[1]);
         // SAFETY: the physical device belongs to the instance; the device is alive, of version 1.2 with timeline
-        // semaphores, and was opened with a queue of each family.
+        // semaphores (`family` checked), and was opened with a queue of each family.
         unsafe {
             let memory = instance.get_physical_device_memory_properties(physical);
             Ok(TransferQueue {
@@ -178,8 +179,11 @@ impl TransferQueue {
                 memory_types: memory.memory_types_as_slice().iter().map(|it| it.property_flags).collect(),
                 submitted: raw.create_semaphore(&semaphore, None)?,
                 copied: raw.create_semaphore(&semaphore, None)?,
-                turn: Mutex::new(Turn { number: 0, queue: raw.get_device_queue(families[1], 0) }),
-                known: AtomicU64::new(0),
+                queue_state: Mutex::new(QueueState {
+                    number: 0,
+                    queue: raw.get_device_queue(families[1], 0),
+                }),
+                last_finished: AtomicU64::new(0),
                 downloads: Mutex::new(Downloads {
                     last: 0,
                     pool: raw.create_command_pool(&pool, None)?,
@@ -194,44 +198,47 @@ impl TransferQueue {
         }
     }
 
-    /// Submits to wgpu's queue, behind a download where one is named, and gives the submission its number.
+    /// Submits to wgpu's queue, after the download of the number `after` (0 for none). Returns the submission and its
+    /// number.
     pub(super) fn submit(
         &self,
         queue: &Queue,
         commands: Option<CommandBuffer>,
         after: u64,
     ) -> (SubmissionIndex, u64) {
-        let mut staged = Staged::new(self, queue, after);
+        let mut pending = PendingSubmission::new(self, queue, after);
         let submission = queue.submit(commands);
-        (submission, staged.settle())
+        (submission, pending.finish())
     }
 
-    /// Copies from device memory, which must be made for this queue, to the beginning of host memory, once the given
-    /// submission has ended. Gives the download its number. Where it fails, nothing was begun.
+    /// Copies device memory, which [`make_buffer`](TransferQueue::make_buffer) created, to the beginning of host memory
+    /// once the submission of the number `after` has finished. Returns the number of the download. If it fails, nothing
+    /// was started.
     pub(super) fn download(
         &self,
         after: u64,
         (from, offset): (&Arc<DeviceBlock>, u64),
-        to: &Arc<Block>,
+        to: &Arc<StagingBlock>,
         bytes: u64,
     ) -> Result<u64, TransferError> {
         let lost = vk::Result::ERROR_DEVICE_LOST;
-        // SAFETY: neither buffer is destroyed here, and both are kept until the copy has ended.
+        // SAFETY: neither buffer is destroyed here, and `DownloadResources` keeps both until the copy has finished.
         let (source, target) = unsafe {
             let source = from.buffer.as_hal::<Vulkan>().ok_or(lost)?.raw_handle();
             (source, to.buffer.as_hal::<Vulkan>().ok_or(lost)?.raw_handle())
         };
         let mut downloads = lock(&self.downloads);
         self.release(&mut downloads)?;
-        // What another stream has written is waited for by the host, if at all. The semaphore's wait is what makes it
-        // visible to this queue, so the wait is for every submission that has ended: it takes no time.
-        // SAFETY: the semaphore is this device's and is never destroyed.
+        // The host orders this download after other streams' work, if at all. Only a semaphore wait makes the results of
+        // that work visible to this queue, so the download also waits for all submissions that have finished, which takes
+        // no time.
+        // SAFETY: the semaphore belongs to this device and is never destroyed.
         let ended = unsafe { self.device.get_semaphore_counter_value(self.submitted)? };
         let commands = self.take_commands(&mut downloads)?;
         let number = downloads.last + 1;
         let part = vk::BufferCopy { src_offset: offset, dst_offset: 0, size: bytes };
-        // SAFETY: the command buffer is not in flight, and its pool is locked; both parts are within their buffers (the
-        // caller checked); the submission that is waited for was made before; numbers only grow.
+        // SAFETY: `take_commands` returned a command buffer that is not in flight, and its pool is locked; both regions
+        // are within their buffers (the caller checked); submission `after` was made before; numbers only grow.
         let queued = unsafe {
             self.record(commands, source, target, part)
                 .and_then(|()| self.submit_download(commands, after.max(ended), number))
@@ -241,27 +248,26 @@ impl TransferQueue {
             return Err(why.into());
         }
         downloads.last = number;
-        let used = Used { _from: from.clone(), _to: to.clone() };
+        let used = DownloadResources { _from: from.clone(), _to: to.clone() };
         downloads.in_flight.push_back((number, commands, used));
         Ok(number)
     }
 
-    /// A command buffer that is not in flight.
     fn take_commands(&self, downloads: &mut Downloads) -> Result<vk::CommandBuffer, vk::Result> {
         if let Some(commands) = downloads.idle.pop() {
             return Ok(commands);
         }
         let one =
             vk::CommandBufferAllocateInfo::default().command_pool(downloads.pool).command_buffer_count(1);
-        // SAFETY: the pool is this device's, and used under its lock only.
+        // SAFETY: the pool belongs to this device, and the caller holds its lock.
         let made = unsafe { self.device.allocate_command_buffers(&one)? };
         made.into_iter().next().ok_or(vk::Result::ERROR_OUT_OF_HOST_MEMORY)
     }
 
-    /// Records a copy that the host can read once it has ended.
+    /// Records a copy, with a barrier that makes it visible to the host.
     ///
     /// # Safety
-    /// The command buffer is not in flight and its pool is locked, and the part is within both buffers.
+    /// The command buffer is not in flight, its pool is locked, and the copied range is within both buffers.
     unsafe fn record(
         &self,
         commands: vk::CommandBuffer,
@@ -274,7 +280,7 @@ impl TransferQueue {
             .src_access_mask(vk::AccessFlags::TRANSFER_WRITE)
             .dst_access_mask(vk::AccessFlags::HOST_READ)];
         let (copy, host) = (vk::PipelineStageFlags::TRANSFER, vk::PipelineStageFlags::HOST);
-        // SAFETY: what the caller promises.
+        // SAFETY: the caller promises what these calls need.
         unsafe {
             self.device.begin_command_buffer(commands, &begin)?;
             self.device.cmd_copy_buffer(commands, source, target, &[part]);
@@ -283,10 +289,10 @@ impl TransferQueue {
         }
     }
 
-    /// Submits a recorded download, behind the submission of the first number.
+    /// Submits a recorded download, after the submission of the number `after`.
     ///
     /// # Safety
-    /// The submission was made before, and the download's number is above that of every earlier one.
+    /// That submission was made before, and `number` is above that of every earlier download.
     unsafe fn submit_download(
         &self,
         commands: vk::CommandBuffer,
@@ -304,46 +310,45 @@ impl TransferQueue {
             .command_buffers(&buffers)
             .signal_semaphores(&signals)
             .push_next(&mut timeline);
-        let turn = lock(&self.turn);
+        let state = lock(&self.queue_state);
         #[cfg(test)]
         if let Some(fault) = lock(&self.fault).take() {
             return Err(fault);
         }
-        // SAFETY: the queue is used by whoever holds the turn; and what the caller promises.
-        unsafe { self.device.queue_submit(turn.queue, &[submit], vk::Fence::null()) }
+        // SAFETY: the lock of `QueueState` is held, and the caller promises the rest.
+        unsafe { self.device.queue_submit(state.queue, &[submit], vk::Fence::null()) }
     }
 
-    /// Waits for a download, and lets go of what it used. False when it had not ended in time.
+    /// Waits for a download, and drops its resources. Returns false on timeout.
     pub(super) fn wait(&self, number: u64, timeout: Duration) -> Result<bool, TransferError> {
-        if self.known.load(Acquire) < number {
+        if self.last_finished.load(Acquire) < number {
             let (semaphores, values) = ([self.copied], [number]);
             let wait = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
             let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-            // SAFETY: the semaphore is this device's and is never destroyed.
+            // SAFETY: the semaphore belongs to this device and is never destroyed.
             match unsafe { self.device.wait_semaphores(&wait, timeout) } {
                 Err(vk::Result::TIMEOUT) => return Ok(false),
                 ended => ended?,
             }
         }
-        // The lock makes sure that another thread which lets go of the same is done with it.
+        // The lock also waits for another thread that is dropping the same resources.
         self.release(&mut lock(&self.downloads))?;
         Ok(true)
     }
 
-    /// Waits for all downloads.
     pub(super) fn wait_for_all(&self, timeout: Duration) -> Result<bool, TransferError> {
         let last = lock(&self.downloads).last;
         self.wait(last, timeout)
     }
 
-    /// Lets go of what ended downloads used.
+    /// Drops the resources of finished downloads.
     fn release(&self, downloads: &mut Downloads) -> Result<(), vk::Result> {
         if downloads.in_flight.is_empty() {
             return Ok(());
         }
-        // SAFETY: the semaphore is this device's and is never destroyed.
+        // SAFETY: the semaphore belongs to this device and is never destroyed.
         let ended = unsafe { self.device.get_semaphore_counter_value(self.copied)? };
-        self.known.fetch_max(ended, AcqRel);
+        self.last_finished.fetch_max(ended, AcqRel);
         while let Some((_, commands, used)) =
             downloads.in_flight.pop_front_if(|(number, ..)| *number <= ended)
         {
@@ -353,7 +358,7 @@ impl TransferQueue {
         Ok(())
     }
 
-    /// Makes a buffer in device memory that both queues may use.
+    /// Creates a buffer in device memory that both queues may use.
     pub(super) fn make_buffer(
         &self,
         device: &Device,
@@ -369,8 +374,8 @@ impl TransferQueue {
             true => info.sharing_mode(vk::SharingMode::EXCLUSIVE),
             false => info.sharing_mode(vk::SharingMode::CONCURRENT).queue_family_indices(&self.families),
         };
-        // SAFETY: the device is alive. What is made is destroyed where the next step fails, and else given to wgpu, which
-        // destroys it when nothing uses it any more.
+        // SAFETY: the device is alive. Buffer and memory are destroyed below if a later step fails, and are otherwise
+        // given to wgpu, which destroys them when they are no longer used.
         let buffer = unsafe {
             let buffer = self.device.create_buffer(&info, None)?;
             let needs = self.device.get_buffer_memory_requirements(buffer);
@@ -378,7 +383,7 @@ impl TransferQueue {
                 let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
                 needs.memory_type_bits & 1 << index != 0 && self.memory_types[index].contains(local)
             };
-            // Every buffer can be in the device's memory; where a driver disagrees, its first choice.
+            // Every buffer can be in device memory; if a driver says otherwise, its first memory type is used.
             let memory_type = (0..self.memory_types.len()).find(fits).map(|index| index as u32);
             let memory_type = memory_type.unwrap_or(needs.memory_type_bits.trailing_zeros());
             let allocation =
@@ -398,52 +403,53 @@ impl TransferQueue {
             vulkan::Buffer::from_raw_managed(buffer, memory, 0, needs.size)
         };
         let descriptor = BufferDescriptor { label: None, size: bytes, usage, mapped_at_creation: false };
-        // SAFETY: the buffer was just made on this device, with at least this usage and size.
+        // SAFETY: the buffer was just created on this device, with at least this usage and size.
         Ok(unsafe { device.create_buffer_from_hal::<Vulkan>(buffer, &descriptor) })
     }
 }
 
-/// A submission to wgpu's queue that is being made, with the semaphores that it waits for and signals. wgpu takes them
-/// along with the submission; what it leaves, because it refused the submission or unwound, must not stay for the next.
-struct Staged<'a> {
+/// A submission to wgpu's queue in progress, with the semaphores that it waits for and signals. wgpu takes them with the
+/// submission. If it refuses the submission or unwinds, the remaining ones must be removed before the next.
+struct PendingSubmission<'a> {
     transfers: &'a TransferQueue,
     queue: &'a Queue,
-    turn: MutexGuard<'a, Turn>,
-    is_settled: bool,
+    state: MutexGuard<'a, QueueState>,
+    is_finished: bool,
 }
 
-impl<'a> Staged<'a> {
+impl<'a> PendingSubmission<'a> {
     fn new(transfers: &'a TransferQueue, queue: &'a Queue, after: u64) -> Self {
-        let turn = lock(&transfers.turn);
+        let state = lock(&transfers.queue_state);
         // SAFETY: the queue is not destroyed here.
         let hal = unsafe { queue.as_hal::<Vulkan>() };
         if let Some(hal) = &hal {
-            hal.add_signal_semaphore(transfers.submitted, Some(turn.number + 1));
-            if after > transfers.known.load(Acquire) {
+            hal.add_signal_semaphore(transfers.submitted, Some(state.number + 1));
+            if after > transfers.last_finished.load(Acquire) {
                 let all = vk::PipelineStageFlags::ALL_COMMANDS;
                 hal.add_wait_semaphore(transfers.copied, Some(after), all);
             }
         }
-        Staged { transfers, queue, turn, is_settled: hal.is_none() }
+        PendingSubmission { transfers, queue, state, is_finished: hal.is_none() }
     }
 
-    /// Takes back what was not used, and counts the submission if it was made. Gives the number of the last one.
-    fn settle(&mut self) -> u64 {
-        if !std::mem::replace(&mut self.is_settled, true)
+    /// Removes the semaphores that were not used, and counts the submission if it was made. Returns the number of the
+    /// last one.
+    fn finish(&mut self) -> u64 {
+        if !std::mem::replace(&mut self.is_finished, true)
             // SAFETY: the queue is not destroyed here.
             && let Some(hal) = unsafe { self.queue.as_hal::<Vulkan>() }
         {
             hal.remove_wait_semaphore(self.transfers.copied);
             let was_refused = hal.remove_signal_semaphore(self.transfers.submitted);
-            self.turn.number += u64::from(!was_refused);
+            self.state.number += u64::from(!was_refused);
         }
-        self.turn.number
+        self.state.number
     }
 }
 
-impl Drop for Staged<'_> {
+impl Drop for PendingSubmission<'_> {
     fn drop(&mut self) {
-        self.settle();
+        self.finish();
     }
 }
 

@@ -1,14 +1,14 @@
-//! Ranks that are threads of one process, and meet in shared memory.
+//! The back end for ranks that are threads of one process.
 //!
-//! What is small is copied to memory of the meeting's own, and every member works out its result from the copies: one
-//! step. What is large is lent: every member does its share of the work directly in the others' memory, so that each
-//! vector is read once and written once; two steps. `standing` has the protocol and says why lent memory is safe whatever
-//! goes wrong; `attend` does the work. Nobody takes a lock, except to go to sleep after waiting for long.
+//! Small inputs are copied to the barrier's memory, and every member computes its result from the copies: one step.
+//! Large inputs are lent: every member does its share of the work directly in the others' memory, so that each vector
+//! is read once and written once: two steps. `arrival` has the protocol and explains why lent memory is safe; `member`
+//! does the work. No lock is taken, except to park after a long wait.
 
-mod attend;
-pub(crate) mod meeting;
+pub(crate) mod arrival;
+pub(crate) mod barrier;
+mod member;
 mod slots;
-pub(crate) mod standing;
 #[cfg(test)]
 mod test;
 
@@ -18,67 +18,69 @@ use std::{
     time::Duration,
 };
 
-use attend::{Attendance, Outcome};
-use meeting::{Meeting, Stopped};
-use standing::{Closed, Standings};
+use arrival::{Arrivals, Closed};
+use barrier::{SharedBarrier, WaitError};
+use member::{CallError, LocalMember};
 
-use super::{Endpoint, Failure, Farewell, Parting, Transport, wait};
-use crate::comm::{Call, Collective, Signature};
+use super::{Endpoint, Failure, LeaveNotifier, LeaveReason, Transport, wait};
+use crate::comm::{Call, CollectiveKind, Signature};
 
-/// A world of threads: one place each.
+/// Creates a world of threads: one transport per rank.
 pub(crate) fn world(size: usize) -> Vec<Arc<dyn Transport>> {
-    let world =
-        Arc::new(World { size, state: Mutex::new(State { gone: vec![None; size], ..State::default() }) });
-    (0..size).map(|rank| Arc::new(Place { world: world.clone(), rank }) as Arc<dyn Transport>).collect()
+    let world = Arc::new(LocalWorld {
+        size,
+        state: Mutex::new(State { gone: vec![None; size], ..State::default() }),
+    });
+    (0..size)
+        .map(|rank| Arc::new(LocalTransport { world: world.clone(), rank }) as Arc<dyn Transport>)
+        .collect()
 }
 
 #[derive(Debug)]
-struct World {
+struct LocalWorld {
     size: usize,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Groups that some have joined and some have not, by who they are.
+    /// Groups that some members have joined and some have not.
     open: HashMap<Key, (Arc<Channel>, Vec<bool>)>,
     /// How often each rank has joined groups of this name and these ranks.
     joined: HashMap<(usize, String, Vec<usize>), u64>,
-    /// Ranks that join no further group.
+    /// Why a rank joins no further group, if so.
     gone: Vec<Option<Closed>>,
 }
 
-/// A group: its name, its ranks, and the how-manieth of that name and those ranks it is.
+/// A group's name, its ranks, and how many groups of that name and those ranks came before, plus one.
 type Key = (String, Vec<usize>, u64);
 
-/// What the members of a group share.
 #[derive(Debug)]
 struct Channel {
-    meeting: Arc<Meeting>,
-    /// Meetings of two, by sender and receiver.
-    pairs: Mutex<HashMap<(usize, usize), Arc<Meeting>>>,
-    /// What members that failed said, and whom they blame.
-    said: Mutex<HashMap<usize, (String, Vec<usize>)>>,
+    barrier: Arc<SharedBarrier>,
+    pairs: Mutex<HashMap<(usize, usize), Arc<SharedBarrier>>>,
+    /// The errors of members that failed, and the ranks that they blame.
+    failures: Mutex<HashMap<usize, (String, Vec<usize>)>>,
 }
 
 #[derive(Debug)]
-struct Place {
-    world: Arc<World>,
+struct LocalTransport {
+    world: Arc<LocalWorld>,
     rank: usize,
 }
 
-impl World {
+impl LocalWorld {
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 }
 
-// Nothing under these locks is left half-done: entries are inserted and removed whole.
+// Ignores poisoning: entries are inserted and removed whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Transport for Place {
+impl Transport for LocalTransport {
     fn name(&self) -> String {
         "local".into()
     }
@@ -99,13 +101,13 @@ impl Transport for Place {
         let key = (name.to_owned(), ranks.to_vec(), *count);
         let (channel, here) = open.entry(key.clone()).or_insert_with(|| {
             let channel = Channel {
-                meeting: Arc::new(Meeting::new(ranks.len())),
+                barrier: Arc::new(SharedBarrier::new(ranks.len())),
                 pairs: Mutex::default(),
-                said: Mutex::default(),
+                failures: Mutex::default(),
             };
             for (member, rank) in ranks.iter().enumerate() {
                 if let Some(why) = gone[*rank] {
-                    channel.meeting.close(member, why);
+                    channel.barrier.close(member, why);
                 }
             }
             (Arc::new(channel), vec![false; ranks.len()])
@@ -115,8 +117,8 @@ impl Transport for Place {
         if here.iter().zip(ranks).all(|(here, rank)| *here || gone[*rank].is_some()) {
             open.remove(&key);
         }
-        Ok(Box::new(Member {
-            attendance: Attendance::new(channel.meeting.clone(), member),
+        Ok(Box::new(LocalEndpoint {
+            group: LocalMember::new(channel.barrier.clone(), member),
             pairs: HashMap::new(),
             channel,
             me: member,
@@ -132,116 +134,118 @@ impl Transport for Place {
             if let Some(member) = ranks.iter().position(|rank| *rank == self.rank)
                 && !here[member]
             {
-                channel.meeting.close(member, why);
+                channel.barrier.close(member, why);
             }
             here.iter().zip(ranks).any(|(here, rank)| !here && gone[*rank].is_none())
         });
     }
 }
 
-/// One rank's place in a group.
+/// One rank's connection to a group.
 #[derive(Debug)]
-struct Member {
+struct LocalEndpoint {
     channel: Arc<Channel>,
     me: usize,
-    attendance: Attendance,
-    /// By sender and receiver, of which this member is one.
-    pairs: HashMap<(usize, usize), Attendance>,
+    group: LocalMember,
+    /// Barriers of two, by sender and receiver, of which this member is one.
+    pairs: HashMap<(usize, usize), LocalMember>,
 }
 
-impl Member {
-    fn failure(&self, outcome: Outcome) -> Failure {
-        match outcome {
-            Outcome::Disagree(called) => Failure::Disagree(called),
-            Outcome::NoWeight => Failure::NoWeight,
-            Outcome::Stopped(Stopped::TimedOut(missing)) => Failure::TimedOut(missing),
-            Outcome::Stopped(Stopped::Never(member, Closed::TimedOut)) => Failure::TimedOut(vec![member]),
-            Outcome::Stopped(Stopped::Never(member, why)) => {
-                Failure::Parted(member, self.parting(member, why))
+impl LocalEndpoint {
+    fn failure(&self, error: CallError) -> Failure {
+        match error {
+            CallError::Mismatch(called) => Failure::Mismatch(called),
+            CallError::ZeroWeights => Failure::ZeroWeights,
+            CallError::Wait(WaitError::TimedOut(missing)) => Failure::TimedOut(missing),
+            CallError::Wait(WaitError::NeverArrives(member, Closed::TimedOut)) => {
+                Failure::TimedOut(vec![member])
             }
-            Outcome::Closed(Closed::TimedOut) => Failure::TooLate,
-            Outcome::Closed(why) => Failure::Parted(self.me, self.parting(self.me, why)),
+            CallError::Wait(WaitError::NeverArrives(member, why)) => {
+                Failure::MemberLeft(member, self.reason(member, why))
+            }
+            CallError::Closed(Closed::TimedOut) => Failure::TooLate,
+            CallError::Closed(why) => Failure::MemberLeft(self.me, self.reason(self.me, why)),
         }
     }
 
-    fn parting(&self, member: usize, why: Closed) -> Parting {
+    fn reason(&self, member: usize, why: Closed) -> LeaveReason {
         match why {
-            Closed::Left => Parting::Left,
-            Closed::Panicked => Parting::Panicked,
+            Closed::Left => LeaveReason::Left,
+            Closed::Panicked => LeaveReason::Panicked,
             Closed::TimedOut | Closed::Failed => {
-                let said = lock(&self.channel.said).get(&member).cloned();
-                let (why, blame) = said.unwrap_or_default();
-                Parting::Failed { why, blame }
+                let failures = lock(&self.channel.failures).get(&member).cloned();
+                let (why, blame) = failures.unwrap_or_default();
+                LeaveReason::Failed { why, blame }
             }
         }
     }
 }
 
-impl Endpoint for Member {
+impl Endpoint for LocalEndpoint {
     fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
-        self.attendance.run(call, timeout, &|| None).map_err(|outcome| self.failure(outcome))
+        self.group.run(call, timeout, &|| None).map_err(|error| self.failure(error))
     }
 
     fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure> {
-        let sends = call.signature.collective == Collective::Send;
-        // Of two, the sender is the first; both call the same for the comparison, and the sender is the root.
+        let sends = call.signature.kind == CollectiveKind::Send;
+        // The sender is the first of the two and the root; both announce a send, for the comparison.
         let ends = if sends { (self.me, peer) } else { (peer, self.me) };
         let (me, other) = if sends { (0, 1) } else { (1, 0) };
-        let signature = Signature { collective: Collective::Send, root: Some(0), ..call.signature };
+        let signature = Signature { kind: CollectiveKind::Send, root: Some(0), ..call.signature };
         let mut call = Call { signature, output: &mut *call.output, ..*call };
         let channel = &self.channel;
         let pair = self.pairs.entry(ends).or_insert_with(|| {
             let mut pairs = lock(&channel.pairs);
-            Attendance::new(pairs.entry(ends).or_insert_with(|| Arc::new(Meeting::new(2))).clone(), me)
+            LocalMember::new(pairs.entry(ends).or_insert_with(|| Arc::new(SharedBarrier::new(2))).clone(), me)
         });
-        let hopeless = || channel.meeting.slots.closed(peer).map(|why| (other, why));
+        let known_gone = || channel.barrier.slots.closed(peer).map(|why| (other, why));
         let in_group = |member: usize| if member == 0 { ends.0 } else { ends.1 };
-        pair.run(&mut call, timeout, &hopeless).map_err(|outcome| match outcome {
-            Outcome::Disagree(called) => {
-                let mut all = vec![None; self.channel.meeting.slots.len()];
+        pair.run(&mut call, timeout, &known_gone).map_err(|error| match error {
+            CallError::Mismatch(called) => {
+                let mut all = vec![None; self.channel.barrier.slots.len()];
                 for (member, mut signature) in called.into_iter().enumerate() {
                     if let Some(signature) = &mut signature {
                         signature.root = None;
                         if member == 1 {
-                            signature.collective = Collective::Receive;
+                            signature.kind = CollectiveKind::Receive;
                         }
                     }
                     all[in_group(member)] = signature;
                 }
-                Failure::Disagree(all)
+                Failure::Mismatch(all)
             }
-            Outcome::Stopped(Stopped::TimedOut(missing)) => {
+            CallError::Wait(WaitError::TimedOut(missing)) => {
                 Failure::TimedOut(missing.into_iter().map(in_group).collect())
             }
-            Outcome::Stopped(Stopped::Never(member, why)) => {
-                self.failure(Outcome::Stopped(Stopped::Never(in_group(member), why)))
+            CallError::Wait(WaitError::NeverArrives(member, why)) => {
+                self.failure(CallError::Wait(WaitError::NeverArrives(in_group(member), why)))
             }
             other => self.failure(other),
         })
     }
 
-    fn farewell(&self) -> Arc<dyn Farewell> {
-        Arc::new(Leaving { channel: self.channel.clone(), me: self.me })
+    fn leave_notifier(&self) -> Arc<dyn LeaveNotifier> {
+        Arc::new(LocalLeaveNotifier { channel: self.channel.clone(), me: self.me })
     }
 }
 
 #[derive(Debug)]
-struct Leaving {
+struct LocalLeaveNotifier {
     channel: Arc<Channel>,
     me: usize,
 }
 
-impl Farewell for Leaving {
-    fn say(&self, why: &Parting) {
+impl LeaveNotifier for LocalLeaveNotifier {
+    fn notify(&self, why: &LeaveReason) {
         let why = match why {
-            Parting::Left => Closed::Left,
-            Parting::Panicked => Closed::Panicked,
-            Parting::Failed { why, blame } => {
-                // Before the slot is closed, so that whoever sees that finds it.
-                lock(&self.channel.said).entry(self.me).or_insert_with(|| (why.clone(), blame.clone()));
+            LeaveReason::Left => Closed::Left,
+            LeaveReason::Panicked => Closed::Panicked,
+            LeaveReason::Failed { why, blame } => {
+                // Before the slot is closed, so that members that see it closed find the error.
+                lock(&self.channel.failures).entry(self.me).or_insert_with(|| (why.clone(), blame.clone()));
                 Closed::Failed
             }
         };
-        self.channel.meeting.close(self.me, why);
+        self.channel.barrier.close(self.me, why);
     }
 }

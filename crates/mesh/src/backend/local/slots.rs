@@ -1,79 +1,75 @@
-//! Where threads meet: a slot each, with how far the member has come and what it says.
+//! A slot per thread, with the step that it has reached and the call that it announces.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::standing::{Closed, Standing, Standings};
+use super::arrival::{Arrival, Arrivals, Closed};
 
-/// The slots of all members.
 #[derive(Debug)]
 pub(crate) struct Slots(Box<[Slot]>);
 
-/// One member's, on cache lines that nobody else writes to: neighbouring lines are fetched in pairs.
+/// One member's slot, on cache lines that no other member writes to: neighbouring lines are fetched in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot {
-    standing: Standing,
-    /// What the member says with its arrival, by the parity of the call.
-    says: [[AtomicU64; 2]; 2],
+    arrival: Arrival,
+    /// The signature that the member announces, by parity of the call.
+    announced: [[AtomicU64; 2]; 2],
 }
 
 impl Slots {
     pub(crate) fn new(members: usize) -> Self {
         let slot = |_| Slot {
-            standing: Standing::new(),
-            says: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+            arrival: Arrival::new(),
+            announced: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
         };
         Slots((0..members).map(slot).collect())
     }
 
-    /// Writes what the member says at a call. To be heard by whoever sees it arrive.
+    /// Announces a member's signature of a call, before it arrives.
     ///
-    /// There are two places, used in turn: a member that is still reading what was said at the last call has not
-    /// arrived at this one, and nobody gets to the next call, where the place is used again, before it has.
+    /// There are two copies, used in turn: a member that still reads the last call's has not arrived at this call, and
+    /// no member gets to the next call, which reuses the copy, before it has.
     #[inline]
-    pub(crate) fn say(&self, member: usize, call: u64, words: [u64; 2]) {
-        let places = &self.0[member].says[(call & 1) as usize];
-        // Arriving, which comes next, publishes them.
-        places[0].store(words[0], Relaxed);
-        places[1].store(words[1], Relaxed);
+    pub(crate) fn announce(&self, member: usize, call: u64, words: [u64; 2]) {
+        let slots = &self.0[member].announced[(call & 1) as usize];
+        // The arrival that follows publishes them.
+        slots[0].store(words[0], Relaxed);
+        slots[1].store(words[1], Relaxed);
     }
 
-    /// What a member said at a call at which it has arrived.
+    /// Returns the signature of a member that has arrived at a call.
     #[inline]
-    pub(crate) fn said(&self, member: usize, call: u64) -> [u64; 2] {
-        let places = &self.0[member].says[(call & 1) as usize];
-        [places[0].load(Relaxed), places[1].load(Relaxed)]
+    pub(crate) fn announced(&self, member: usize, call: u64) -> [u64; 2] {
+        let slots = &self.0[member].announced[(call & 1) as usize];
+        [slots[0].load(Relaxed), slots[1].load(Relaxed)]
     }
 
-    /// Arrives at the step after one at which all were, where nothing can go wrong any more.
     #[inline]
     pub(crate) fn finish(&self, member: usize) {
         self.of(member).finish();
     }
 
-    /// Whether a member's slot is closed, wherever it stands.
     pub(crate) fn closed(&self, member: usize) -> Option<Closed> {
         self.of(member).closed()
     }
 
-    /// Closes a member's slot, unless it is closed already.
     pub(crate) fn close(&self, member: usize, why: Closed) {
         self.of(member).close(why);
     }
 }
 
-impl Standings for Slots {
+impl Arrivals for Slots {
     #[inline]
     fn len(&self) -> usize {
         self.0.len()
     }
 
     #[inline]
-    fn of(&self, member: usize) -> &Standing {
-        &self.0[member].standing
+    fn of(&self, member: usize) -> &Arrival {
+        &self.0[member].arrival
     }
 }
 
@@ -81,56 +77,56 @@ impl Standings for Slots {
 mod with_loom {
     use loom::{cell::UnsafeCell, sync::Arc, thread};
 
-    use super::{super::standing::Look, *};
+    use super::{super::arrival::StepState, *};
 
-    /// What members lend one another.
+    /// Memory that a member lends.
     struct Lent(UnsafeCell<u64>);
-    // SAFETY: this is what loom is to find out.
+    // SAFETY: loom checks that no two threads access it at once.
     unsafe impl Sync for Lent {}
     // SAFETY: the same.
     unsafe impl Send for Lent {}
 
-    /// One member's part in a call: lend, arrive, wait or give up, read what the others lent, finish, take back.
-    /// Whether it succeeded.
+    /// Runs one member's call: lend, arrive, wait or give up, read what the others lent, finish, take back. Returns
+    /// whether it succeeded.
     fn take_part(slots: &Slots, lent: &[Lent], member: usize, hasty: bool) -> bool {
         lent[member].0.with_mut(|it| unsafe { *it = 7 });
-        slots.say(member, 1, [member as u64, 1]);
+        slots.announce(member, 1, [member as u64, 1]);
         if slots.arrive(member, 1).is_err() {
             return false;
         }
-        let mut there = 0;
+        let mut arrived = 0;
         loop {
-            match slots.look(1, &mut there) {
-                Look::All => break,
-                Look::Never(..) => return take_back(lent, member, false),
-                Look::Waiting if hasty => {
+            match slots.step_state(1, &mut arrived) {
+                StepState::AllArrived => break,
+                StepState::NeverArrives(..) => return take_back(lent, member, false),
+                StepState::Waiting if hasty => {
                     if !slots.give_up(1).is_empty() {
                         return take_back(lent, member, false);
                     }
                     thread::yield_now();
                 }
-                Look::Waiting => thread::yield_now(),
+                StepState::Waiting => thread::yield_now(),
             }
         }
         for other in 0..slots.len() {
-            assert_eq!(slots.said(other, 1), [other as u64, 1]);
+            assert_eq!(slots.announced(other, 1), [other as u64, 1]);
             lent[other].0.with(|it| assert_eq!(unsafe { *it }, 7));
         }
         slots.finish(member);
-        let mut there = 0;
-        while !slots.have_finished(2, &mut there) {
+        let mut arrived = 0;
+        while !slots.have_finished(2, &mut arrived) {
             thread::yield_now();
         }
         take_back(lent, member, true)
     }
 
-    /// Takes back what was lent: nobody may be looking at it.
+    /// Takes back lent memory, which no member may be reading.
     fn take_back(lent: &[Lent], member: usize, success: bool) -> bool {
         lent[member].0.with_mut(|it| unsafe { *it = 0 });
         success
     }
 
-    fn meet(hasty: &'static [bool]) {
+    fn run_members(hasty: &'static [bool]) {
         let slots = Arc::new(Slots::new(hasty.len()));
         let lent: Arc<Vec<Lent>> = Arc::new(hasty.iter().map(|_| Lent(UnsafeCell::new(0))).collect());
         let threads: Vec<_> = (1..hasty.len())
@@ -148,16 +144,16 @@ mod with_loom {
     #[test]
     fn all_succeed_or_none_does_and_nothing_lent_is_touched_after_it_was_taken_back() {
         for hasty in [&[true, false][..], &[true, true]] {
-            loom::model(move || meet(hasty));
+            loom::model(move || run_members(hasty));
         }
         // In every order with one preemption; with more it takes minutes.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(1);
-        model.check(|| meet(&[true, false, false]));
+        model.check(|| run_members(&[true, false, false]));
     }
 
-    /// Another thread of a member closes its slot at any point of the call, as `Group::poison` may.
-    fn close_amid_a_call() {
+    /// Another thread of a member closes its slot at any point of the call, as `Communicator::poison` may.
+    fn close_during_a_call() {
         let slots = Arc::new(Slots::new(2));
         let lent: Arc<Vec<Lent>> = Arc::new((0..2).map(|_| Lent(UnsafeCell::new(0))).collect());
         let (other, others, closing) = (slots.clone(), lent.clone(), slots.clone());
@@ -169,60 +165,60 @@ mod with_loom {
     }
 
     #[test]
-    fn a_slot_closed_amid_a_call_changes_nothing_for_those_who_have_arrived() {
+    fn a_slot_closed_during_a_call_changes_nothing_for_members_that_have_arrived() {
         // In every order with two preemptions; with more it takes minutes.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);
-        model.check(close_amid_a_call);
+        model.check(close_during_a_call);
     }
 
     #[test]
-    fn one_that_leaves_fails_the_others_or_has_been_there() {
+    fn a_member_that_leaves_fails_the_others_or_had_arrived() {
         loom::model(|| {
             let slots = Arc::new(Slots::new(2));
             let other = slots.clone();
             let leaver = thread::spawn(move || {
-                let there = other.arrive(1, 1).is_ok();
+                let arrived = other.arrive(1, 1).is_ok();
                 other.close(1, Closed::Left);
-                there
+                arrived
             });
             slots.arrive(0, 1).unwrap();
-            let mut there = 0;
+            let mut arrived = 0;
             let seen = loop {
-                match slots.look(1, &mut there) {
-                    Look::Waiting => thread::yield_now(),
+                match slots.step_state(1, &mut arrived) {
+                    StepState::Waiting => thread::yield_now(),
                     seen => break seen,
                 }
             };
-            assert_eq!((seen, leaver.join().unwrap()), (Look::All, true));
+            assert_eq!((seen, leaver.join().unwrap()), (StepState::AllArrived, true));
         });
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod test {
-    use super::{super::standing::Look, *};
+    use super::{super::arrival::StepState, *};
 
     #[test]
-    fn a_slot_closed_below_a_step_never_reaches_it_and_one_that_was_there_counts() {
+    fn a_slot_closed_below_a_step_never_reaches_it_and_one_that_had_arrived_counts() {
         let slots = Slots::new(3);
         slots.arrive(0, 1).unwrap();
         slots.arrive(1, 1).unwrap();
         slots.close(1, Closed::Left);
-        assert_eq!(slots.look(1, &mut 0), Look::Waiting);
-        assert_eq!(slots.never(1), None);
+        assert_eq!(slots.step_state(1, &mut 0), StepState::Waiting);
+        assert_eq!(slots.never_arriving(1), None);
         assert_eq!(slots.give_up(1), [2]);
         assert_eq!(slots.arrive(2, 1), Err(Closed::TimedOut));
-        assert_eq!(slots.look(1, &mut 0), Look::Never(2, Closed::TimedOut));
-        assert_eq!(slots.never(2), Some((1, Closed::Left)));
+        assert_eq!(slots.step_state(1, &mut 0), StepState::NeverArrives(2, Closed::TimedOut));
+        assert_eq!(slots.never_arriving(2), Some((1, Closed::Left)));
     }
 
     #[test]
-    fn nobody_is_given_up_who_came_in_the_meantime() {
+    fn a_member_that_arrived_meanwhile_is_not_given_up() {
         let slots = Slots::new(2);
         slots.arrive(0, 1).unwrap();
         slots.arrive(1, 1).unwrap();
         assert!(slots.give_up(1).is_empty());
-        assert_eq!(slots.look(1, &mut 0), Look::All);
+        assert_eq!(slots.step_state(1, &mut 0), StepState::AllArrived);
     }
 }

@@ -1,24 +1,24 @@
-//! The protocol of the slots against a model, in random order: what is promised holds whoever does what when.
+//! The protocol of the slots against a model, with actions in random order.
 
 use proptest::prelude::*;
 
 use super::{
+    arrival::{Arrivals, Closed, StepState},
     slots::Slots,
-    standing::{Closed, Look, Standings},
 };
 
 const MEMBERS: usize = 3;
 
-/// What a member, or another thread of it, does next.
+/// The next action of a member, or of another thread of it.
 #[derive(Debug, Clone, Copy)]
 enum Action {
-    /// It arrives at the step after the last one that it has seen all arrive at.
+    /// The member arrives at the step after the last one that it has seen all arrive at.
     Arrive(usize),
-    /// It looks at the step that it has arrived at.
+    /// The member polls the step that it has arrived at.
     Look(usize),
-    /// It has waited too long, and gives up those that have not come.
+    /// The member times out, and gives up members that have not arrived.
     GiveUp(usize),
-    /// Its slot is closed, at whatever point.
+    /// The member's slot is closed, at any point.
     Close(usize),
 }
 
@@ -31,7 +31,7 @@ fn action() -> impl Strategy<Value = Action> {
     })
 }
 
-/// What a member knows of one step.
+/// What a member has seen of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Verdict {
     All,
@@ -41,12 +41,12 @@ enum Verdict {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// What must never happen: that one member sees all at a step and another sees that step fail; that a closed slot
-    /// arrives; that a step which failed is reached later.
+    /// It must never happen that one member sees all arrive at a step and another sees the step fail, that a closed
+    /// slot arrives, or that a failed step is reached later.
     #[test]
     fn no_step_succeeds_for_one_member_and_fails_for_another(actions in prop::collection::vec(action(), 1..80)) {
         let slots = Slots::new(MEMBERS);
-        // By member: the step it stands at, whether it knows its outcome, and whether it takes part no more.
+        // By member: its step, whether it knows the outcome, and whether it has left.
         let mut at = [0u64; MEMBERS];
         let mut settled = [true; MEMBERS];
         let mut gone = [false; MEMBERS];
@@ -70,13 +70,13 @@ proptest! {
                         Err(_) => decide(at[member], Verdict::Failed, &mut settled[member], &mut gone[member])?,
                     }
                 }
-                Action::Look(member) if !settled[member] => match slots.look(at[member], &mut 0) {
-                    Look::All => decide(at[member], Verdict::All, &mut settled[member], &mut gone[member])?,
-                    Look::Never(other, _) => {
+                Action::Look(member) if !settled[member] => match slots.step_state(at[member], &mut 0) {
+                    StepState::AllArrived => decide(at[member], Verdict::All, &mut settled[member], &mut gone[member])?,
+                    StepState::NeverArrives(other, _) => {
                         prop_assert!(slots.closed(other).is_some() && at[other] <= at[member]);
                         decide(at[member], Verdict::Failed, &mut settled[member], &mut gone[member])?;
                     }
-                    Look::Waiting => {}
+                    StepState::Waiting => {}
                 },
                 Action::GiveUp(member) if !settled[member] => {
                     let missing = slots.give_up(at[member]);

@@ -1,14 +1,12 @@
-//! What every message says before its data.
+//! The header of every message.
 
-/// What every message says before its data.
+/// The header of every message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Header {
-    /// The end of the identity of the group that it is of, and the end of the number of the call.
+    /// The low bits of the group's identity and of the call's number.
     pub(super) identity: u32,
     pub(super) call: u32,
-    /// What is called.
     pub(super) signature: [u64; 2],
-    /// The sender's weight.
     pub(super) weight: f64,
 }
 
@@ -27,17 +25,15 @@ impl Header {
     }
 }
 
-/// Writes words to the beginning of a message.
 #[inline]
 pub(super) fn write_words<const N: usize>(words: [u64; N], buffer: &mut [u8]) {
-    for (place, word) in buffer.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-        *place = word.to_le_bytes();
+    for (slot, word) in buffer.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *slot = word.to_le_bytes();
     }
 }
 
-/// The words at the beginning of a message.
 #[inline]
 pub(super) fn read_words<const N: usize>(buffer: &[u8]) -> [u64; N] {
-    let places = buffer.as_chunks::<8>().0;
-    std::array::from_fn(|index| u64::from_le_bytes(places[index]))
+    let slots = buffer.as_chunks::<8>().0;
+    std::array::from_fn(|index| u64::from_le_bytes(slots[index]))
 }

@@ -1,7 +1,7 @@
-//! An MPI library, opened at run time: nothing of MPI is needed to build.
+//! An MPI library, loaded at run time: building needs no MPI.
 //!
-//! The functions are the same everywhere; the handles are not. The standard ABI of MPI-5 has fixed small numbers for the
-//! predefined ones, Open MPI has the addresses of its own variables, and MPICH and its relatives have 32-bit numbers.
+//! The functions are the same in all libraries; the handles are not. The standard ABI of MPI-5 has fixed small numbers
+//! for predefined handles, Open MPI the addresses of its variables, and MPICH and its relatives 32-bit numbers.
 
 use std::{
     env,
@@ -13,20 +13,18 @@ use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW}
 
 use crate::backend::symbols::symbols;
 
-/// A library of one's own choice.
-pub(crate) const VARIABLE: &str = "EVENER_MPI";
+/// Names the library to use.
+pub(crate) const LIBRARY_VARIABLE: &str = "EVENER_MPI";
 
-/// What Open MPI calls itself.
 const OPEN_MPI: &str = "Open MPI";
 
-/// A handle, as one family of libraries has it.
-pub(super) trait Handle: Copy + Send + Sync + Debug + PartialEq + 'static {
+pub(super) trait MpiHandle: Copy + Send + Sync + Debug + PartialEq + 'static {
     fn of(number: usize) -> Self;
     fn number(self) -> usize;
 }
 macro_rules! handles {
     ($($handle:ty),*) => {$(
-        impl Handle for $handle {
+        impl MpiHandle for $handle {
             fn of(number: usize) -> Self { number as $handle }
             fn number(self) -> usize { self as usize }
         }
@@ -34,7 +32,7 @@ macro_rules! handles {
 }
 handles!(usize, c_int);
 
-/// What differs between families.
+/// The constants that differ between families.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Constants<H> {
     pub(super) world: H,
@@ -69,27 +67,26 @@ symbols! {
     }
 }
 
-/// An MPI library with its constants.
 #[derive(Debug)]
 pub(super) struct Library<H> {
     pub(super) calls: Calls<H>,
     pub(super) constants: Constants<H>,
-    /// For people, for example `Open MPI v4.1.4` or `MPICH 5.0.2, standard ABI`.
+    /// The version to display, for example `Open MPI v4.1.4` or `MPICH 5.0.2, standard ABI`.
     pub(super) version: String,
-    /// Whether it takes the launcher's signal that a process has died as MPICH does.
+    /// Whether it handles the launcher's signal that a process has died, as MPICH does.
     pub(super) takes_signals: bool,
-    // Never closed: MPI libraries do not survive it.
+    // Never closed: MPI libraries do not support it.
     _opened: std::mem::ManuallyDrop<Opened>,
 }
 
-impl<H: Handle> Library<H> {
+impl<H: MpiHandle> Library<H> {
     fn new(
         opened: std::mem::ManuallyDrop<Opened>,
         constants: Constants<H>,
         version: String,
         takes_signals: bool,
     ) -> Result<Self, String> {
-        // SAFETY: as the standard declares them, with the handles of this family.
+        // SAFETY: the types are those of the MPI standard, with the handles of this family.
         let calls = unsafe { Calls::find(&opened) }?;
         Ok(Library { calls, constants, version, takes_signals, _opened: opened })
     }
@@ -97,15 +94,15 @@ impl<H: Handle> Library<H> {
 
 /// A library of either width of handles.
 #[derive(Debug)]
-pub(super) enum Either {
+pub(super) enum AnyLibrary {
     Wide(Library<usize>),
     Narrow(Library<c_int>),
 }
 
-/// The names to try: first what the program has loaded itself, then the standard ABI, Open MPI and MPICH in this order.
-/// Where a launcher says whose it is, a library of another family would not know the other ranks.
+/// Returns the names to try: first libraries that the program has loaded itself, then the standard ABI, Open MPI and
+/// MPICH. A library of another family than the launcher's would not find the other ranks.
 fn names() -> Vec<String> {
-    if let Some(own) = env::var_os(VARIABLE).filter(|it| !it.is_empty()) {
+    if let Some(own) = env::var_os(LIBRARY_VARIABLE).filter(|it| !it.is_empty()) {
         return vec![own.to_string_lossy().into_owned()];
     }
     let abi = ["libmpi_abi.so.1", "libmpi_abi.so", "libmpi_abi.1.dylib", "libmpi_abi.dylib"];
@@ -118,7 +115,7 @@ fn names() -> Vec<String> {
     names
 }
 
-/// Whose launcher started this process, where one left a trace.
+/// Returns the family of the launcher that started this process, if its environment variables tell.
 fn launcher() -> Option<Family> {
     let has = |name| env::var_os(name).is_some();
     if has("OMPI_COMM_WORLD_SIZE") {
@@ -130,7 +127,7 @@ fn launcher() -> Option<Family> {
     }
 }
 
-/// Whether a launcher of MPI programs started this process: `mpirun`, `mpiexec` or `srun`.
+/// Returns whether an MPI launcher (`mpirun`, `mpiexec` or `srun`) started this process.
 pub(crate) fn was_launched() -> bool {
     let more_than_one =
         |name| env::var(name).is_ok_and(|count| count.parse::<usize>().is_ok_and(|count| count > 1));
@@ -145,42 +142,46 @@ enum Family {
     Mpich,
 }
 
-/// Opens the first library that fits, or says what was tried.
-pub(super) fn open() -> Result<Either, String> {
+/// Opens the first usable library. The error lists what was tried.
+pub(super) fn open() -> Result<AnyLibrary, String> {
     let mut tried = Vec::new();
     for name in names() {
-        // For itself at first: one that is not used must not lend its symbols to the one that is.
+        // Local scope first: the symbols of a library that is not used must not be visible to the one that is.
         let Ok(opened) = open_as(&name, RTLD_LOCAL) else {
             tried.push(name);
             continue;
         };
         let version = version(&opened).unwrap_or_default();
         let family = if version.contains(OPEN_MPI) { Family::OpenMpi } else { Family::Mpich };
-        if launcher().is_some_and(|launcher| launcher != family) && env::var_os(VARIABLE).is_none() {
-            tried.push(format!("{name} (it is {version}, which did not launch this)"));
+        if launcher().is_some_and(|launcher| launcher != family) && env::var_os(LIBRARY_VARIABLE).is_none() {
+            tried.push(format!("{name} ({version}, but the launcher of another MPI started this process)"));
             continue;
         }
-        // Plug-ins of MPI libraries look the library's symbols up in the global scope.
+        // Plug-ins of MPI libraries look symbols up in the global scope.
         let used = open_as(&name, RTLD_GLOBAL).and_then(|opened| library(opened, &name, version));
         return used.map_err(|why| format!("{name}: {why}"));
     }
-    Err(format!("none of {} could be used; {VARIABLE} names another", tried.join(", ")))
+    Err(format!("none of {} could be used: set {LIBRARY_VARIABLE} to an MPI library", tried.join(", ")))
 }
 
 fn open_as(name: &str, scope: c_int) -> Result<std::mem::ManuallyDrop<Opened>, String> {
-    // SAFETY: MPI libraries run nothing but their own constructors when they are opened.
+    // SAFETY: MPI libraries only run their own constructors when they are opened.
     let opened = unsafe { Opened::open(Some(name), RTLD_NOW | scope) };
     opened.map(std::mem::ManuallyDrop::new).map_err(|why| why.to_string())
 }
 
-fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) -> Result<Either, String> {
+fn library(
+    opened: std::mem::ManuallyDrop<Opened>,
+    name: &str,
+    version: String,
+) -> Result<AnyLibrary, String> {
     // SAFETY: only the addresses of these variables are taken.
     let address =
         |symbol: &[u8]| unsafe { opened.get::<*const c_void>(symbol) }.map(|it| it.as_raw_ptr() as usize);
     if name.contains("mpi_abi") {
         check_abi(&opened)?;
         let (takes_signals, version) = (!version.contains(OPEN_MPI), format!("{version}, standard ABI"));
-        // As `mpi_abi.h` of the standard has them.
+        // The values of the standard's `mpi_abi.h`.
         let constants = Constants {
             world: 0x101,
             byte: 0x247,
@@ -191,7 +192,7 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
             tag_upper_bound: 501,
             thread_serialized: 2048,
         };
-        return Library::new(opened, constants, version, takes_signals).map(Either::Wide);
+        return Library::new(opened, constants, version, takes_signals).map(AnyLibrary::Wide);
     }
     if let Ok(world) = address(b"ompi_mpi_comm_world") {
         let of = |symbol: &str| address(symbol.as_bytes()).map_err(|why| why.to_string());
@@ -205,7 +206,7 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
             tag_upper_bound: 0,
             thread_serialized: 2,
         };
-        return Library::new(opened, constants, version, false).map(Either::Wide);
+        return Library::new(opened, constants, version, false).map(AnyLibrary::Wide);
     }
     let constants = Constants {
         world: 0x4400_0000,
@@ -217,27 +218,27 @@ fn library(opened: std::mem::ManuallyDrop<Opened>, name: &str, version: String) 
         tag_upper_bound: 0x6440_0001,
         thread_serialized: 2,
     };
-    Library::new(opened, constants, version, true).map(Either::Narrow)
+    Library::new(opened, constants, version, true).map(AnyLibrary::Narrow)
 }
 
-/// Fails unless the library has the ABI that the standard fixed: drafts of it had other numbers.
+/// Fails unless the library has version 1 of the standard ABI: drafts had other numbers.
 fn check_abi(opened: &Opened) -> Result<(), String> {
-    // SAFETY: the standard declares the function so, and allows it to be called at any time.
+    // SAFETY: the MPI standard declares the function with this type, and allows calling it at any time.
     let get: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
         *unsafe { opened.get(b"MPI_Abi_get_version") }.map_err(|why| why.to_string())?;
     let (mut major, mut minor) = (0, 0);
     // SAFETY: the pointers are to live variables.
     unsafe { get(&mut major, &mut minor) };
-    if major == 1 { Ok(()) } else { Err(format!("it has version {major}.{minor} of the ABI of MPI, not 1")) }
+    if major == 1 { Ok(()) } else { Err(format!("it has version {major}.{minor} of the MPI ABI, not 1")) }
 }
 
-/// The library's own words on what it is, shortened to a name and a number.
+/// Returns the library's version text, shortened to a name and a number.
 fn version(opened: &Opened) -> Option<String> {
-    // SAFETY: the standard declares the function so, and allows it to be called at any time.
+    // SAFETY: the MPI standard declares the function with this type, and allows calling it at any time.
     let get: unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int =
         unsafe { *opened.get(b"MPI_Get_library_version").ok()? };
     let (mut text, mut len) = (vec![0u8; 8192], 0);
-    // SAFETY: no library says more than 8192 bytes, and a zero ends what it says.
+    // SAFETY: the text is at most 8192 bytes in every library, with a terminating zero.
     unsafe { get(text.as_mut_ptr().cast(), &mut len) };
     let text = CStr::from_bytes_until_nul(&text).ok()?.to_string_lossy().into_owned();
     let first = text.lines().next().unwrap_or_default();

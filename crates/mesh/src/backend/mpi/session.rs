@@ -1,4 +1,4 @@
-//! One call's messages: sent, received, waited for with a deadline, and left behind when it fails.
+//! The messages of one call: sent, received, waited for with a timeout, and abandoned if the call fails.
 
 use std::{
     ffi::c_int,
@@ -10,35 +10,34 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    Line, Shared,
+    Connection, Shared,
     header::Header,
-    stream::stream,
-    wire::{HEADER_BYTES, PIECE_BYTES, Ticket, Wire},
+    messenger::{HEADER_BYTES, MessageId, Messenger, PIECE_BYTES},
+    nontemporal::copy_nontemporal,
 };
-use crate::backend::{Failure, wait::Wait};
+use crate::backend::{Failure, wait::Backoff};
 
-/// So many questions to MPI before the clock is asked, and another thread is let in.
-const LOOKS: u32 = 64;
-/// So many before the core is given away too.
-const EAGER_LOOKS: u32 = 1024;
-/// So many messages a rank may be under way.
-const WINDOW: usize = 4;
-/// How long to listen for words after having been elsewhere.
+/// Polls of MPI between two reads of the clock, at which other threads may get the lock.
+const POLLS_PER_CLOCK_READ: u32 = 64;
+/// Polls before the thread also yields or sleeps.
+const POLLS_BEFORE_PAUSE: u32 = 1024;
+const MAX_IN_FLIGHT: usize = 4;
+/// How long to poll for notices after a long time without a call.
 const CATCH_UP: Duration = Duration::from_millis(5);
-/// Timeouts under this are measured exactly, others to some hundredths of a second.
+/// Shorter timeouts are measured exactly, others to some hundredths of a second.
 const EXACT: Duration = Duration::from_secs(1);
-/// A message that was sent before its sender's word can be read after it, but not by much.
+/// A message that was sent before its sender's notice may arrive after it, but not by much.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// Messages by member; nothing for this one.
-pub(super) type Openings = SmallVec<[Option<Ticket>; 8]>;
+/// Messages by member; `None` for this rank.
+pub(super) type Messages = SmallVec<[Option<MessageId>; 8]>;
 
-/// All members but this one, the next first, so that not everybody begins with the same.
+/// Returns all other members, starting after this one, so that members do not all start with the same.
 pub(super) fn others(members: usize, me: usize) -> impl Iterator<Item = usize> {
     (me + 1..members).chain(0..me)
 }
 
-/// The time, as exactly as it matters to those who wait so long: asking a clock can take as long as a message.
+/// Returns the time, coarse for long timeouts: reading the exact clock can take as long as a message.
 #[inline]
 pub(super) fn clock(timeout: Duration) -> Duration {
     #[cfg(target_os = "linux")]
@@ -52,33 +51,31 @@ pub(super) fn clock(timeout: Duration) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// One call's messages.
+/// The messages of one call.
 pub(super) struct Session<'a> {
     shared: &'a Shared,
-    line: Option<MutexGuard<'a, Line>>,
+    connection: Option<MutexGuard<'a, Connection>>,
     pub(super) ranks: &'a [usize],
-    /// Which group it is of, and which call of the group, or of the two that exchange.
+    /// The group's identity, and the number of the call, or of the exchange between two members.
     identity: u64,
     call: u64,
     pub(super) header: Header,
-    /// When the call began, once the clock was asked.
+    /// When the call started, once the clock was read.
     start: Option<Instant>,
     timeout: Duration,
-    /// When the last call began by the [`clock`], until this one is under way.
+    /// When the last call started by the [`clock`]; taken once this call has checked it.
     last: Option<&'a mut Duration>,
-    /// Messages on their way out and whom each is to.
-    outgoing: SmallVec<[(Ticket, usize); 8]>,
-    /// Messages that are awaited, or were received and are still being read, and their tags.
-    incoming: SmallVec<[(Ticket, c_int); 16]>,
-    looks: u32,
-    /// Since a message ended last, once that is long ago.
-    wait: Option<Wait>,
-    /// How long what was sent before a word may still come.
+    outgoing: SmallVec<[(MessageId, usize); 8]>,
+    /// Messages being received or read, and their tags.
+    incoming: SmallVec<[(MessageId, c_int); 16]>,
+    polls: u32,
+    /// The wait since the last message ended, once that is long ago.
+    wait: Option<Backoff>,
+    /// Until when messages sent before a notice may still arrive.
     grace: Option<Duration>,
-    /// Whoever has said a word, at whichever call, takes no part: for exchanges, which have numbers of their own.
-    pub(super) any_word: bool,
-    /// What is sent would not stay in a cache anyway.
-    pub(super) far: bool,
+    /// A notice of any call fails this one: for exchanges, which have numbers of their own.
+    pub(super) any_notice: bool,
+    pub(super) nontemporal: bool,
 }
 
 impl<'a> Session<'a> {
@@ -91,10 +88,10 @@ impl<'a> Session<'a> {
         timeout: Duration,
         last: Option<&'a mut Duration>,
     ) -> Self {
-        let line = Some(shared.line());
+        let connection = Some(shared.connection());
         Session {
             shared,
-            line,
+            connection,
             ranks,
             identity,
             call,
@@ -104,215 +101,209 @@ impl<'a> Session<'a> {
             last,
             outgoing: SmallVec::new(),
             incoming: SmallVec::new(),
-            looks: 0,
+            polls: 0,
             wait: None,
             grace: None,
-            any_word: false,
-            far: false,
+            any_notice: false,
+            nontemporal: false,
         }
     }
 
     #[inline]
-    fn line(&mut self) -> &mut Line {
+    fn connection(&mut self) -> &mut Connection {
         let shared = self.shared;
-        self.line.get_or_insert_with(
+        self.connection.get_or_insert_with(
             #[cold]
-            || shared.line(),
+            || shared.connection(),
         )
     }
 
     #[inline]
-    pub(super) fn wire(&mut self) -> &mut Wire {
-        &mut self.line().wire
+    pub(super) fn messenger(&mut self) -> &mut Messenger {
+        &mut self.connection().messenger
     }
 
-    /// Hears words that came while this rank was elsewhere. The others may have given up meanwhile: then what they sent
-    /// before is here, and would look like success.
+    /// Receives notices that arrived between calls. The other members may have given up meanwhile: their earlier
+    /// messages would look like success.
     #[inline(always)]
-    fn catch_up(&mut self) -> Result<(), Failure> {
+    fn check_missed_notices(&mut self) -> Result<(), Failure> {
         let Some(last) = self.last.take() else { return Ok(()) };
         let now = clock(self.timeout);
         let away = now.saturating_sub(std::mem::replace(last, now));
-        if away > self.timeout / 2 { self.listen() } else { Ok(()) }
+        if away > self.timeout / 2 { self.poll_notices() } else { Ok(()) }
     }
 
     #[cold]
-    fn listen(&mut self) -> Result<(), Failure> {
-        // Each question brings in a little of what has come.
+    fn poll_notices(&mut self) -> Result<(), Failure> {
+        // Each poll makes only a little progress.
         let start = Instant::now();
         while start.elapsed() < CATCH_UP {
-            self.line().listen()?;
-            if let Some(failure) = self.parted() {
+            self.connection().receive_notices()?;
+            if let Some(failure) = self.member_left() {
                 return Err(failure);
             }
         }
         Ok(())
     }
 
-    /// Who will not take part in this call to the end, of those that were heard of.
-    fn parted(&mut self) -> Option<Failure> {
-        let (any, identity, call) = (self.any_word, self.identity, self.call);
-        let word = self.line().ear.of(identity).iter().find(|word| any || word.call <= call)?;
-        Some(Failure::Parted(word.member, word.parting.clone()))
+    /// Returns the failure if a member has left before the end of this call.
+    fn member_left(&mut self) -> Option<Failure> {
+        let (any, identity, call) = (self.any_notice, self.identity, self.call);
+        let notice =
+            self.connection().notices.of(identity).iter().find(|notice| any || notice.call <= call)?;
+        Some(Failure::MemberLeft(notice.member, notice.reason.clone()))
     }
 
-    /// Begins to receive a message.
     #[inline(always)]
-    pub(super) fn expect(&mut self, from: usize, tag: c_int) -> Result<Ticket, Failure> {
+    pub(super) fn start_recv(&mut self, from: usize, tag: c_int) -> Result<MessageId, Failure> {
         let rank = self.ranks[from];
-        let wire = self.wire();
-        let ticket = wire.take();
-        wire.receive(ticket, Some(rank), tag)?;
-        self.incoming.push((ticket, tag));
-        Ok(ticket)
+        let messenger = self.messenger();
+        let message = messenger.take();
+        messenger.receive(message, Some(rank), tag)?;
+        self.incoming.push((message, tag));
+        Ok(message)
     }
 
-    /// Sends a piece, once there are not too many on their way.
+    /// Sends a piece, once few enough messages are in flight.
     #[inline(always)]
     pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), Failure> {
-        let ticket = self.prepare()?;
-        let (far, room) = (self.far, &mut self.room(ticket)[..piece.len()]);
-        if far {
-            stream(room, piece)
+        let message = self.prepare()?;
+        let (nontemporal, data) = (self.nontemporal, &mut self.data_mut(message)[..piece.len()]);
+        if nontemporal {
+            copy_nontemporal(data, piece)
         } else {
-            room.copy_from_slice(piece)
+            data.copy_from_slice(piece)
         }
-        self.post(ticket, to, tag, piece.len())
+        self.post(message, to, tag, piece.len())
     }
 
-    /// Begins a message, once there are not too many on their way.
+    /// Creates a message, once few enough messages are in flight.
     #[inline(always)]
-    pub(super) fn prepare(&mut self) -> Result<Ticket, Failure> {
-        if self.outgoing.len() >= WINDOW * self.ranks.len() {
+    pub(super) fn prepare(&mut self) -> Result<MessageId, Failure> {
+        if self.outgoing.len() >= MAX_IN_FLIGHT * self.ranks.len() {
             self.wait_sent(0)?;
         }
         let header = self.header;
-        let wire = self.wire();
-        let ticket = wire.take();
-        header.write(wire.buffer(ticket));
-        Ok(ticket)
+        let messenger = self.messenger();
+        let message = messenger.take();
+        header.write(messenger.buffer(message));
+        Ok(message)
     }
 
-    /// The room for data in a message that was begun.
     #[inline(always)]
-    pub(super) fn room(&mut self, ticket: Ticket) -> &mut [u8] {
-        &mut self.wire().buffer(ticket)[HEADER_BYTES..]
+    pub(super) fn data_mut(&mut self, message: MessageId) -> &mut [u8] {
+        &mut self.messenger().buffer(message)[HEADER_BYTES..]
     }
 
-    /// Sends a message that was begun, with so many bytes of data.
     #[inline(always)]
     pub(super) fn post(
         &mut self,
-        ticket: Ticket,
+        message: MessageId,
         to: usize,
         tag: c_int,
         bytes: usize,
     ) -> Result<(), Failure> {
         let rank = self.ranks[to];
-        self.wire().send(ticket, HEADER_BYTES + bytes, rank, tag)?;
-        self.outgoing.push((ticket, to));
+        self.messenger().send(message, HEADER_BYTES + bytes, rank, tag)?;
+        self.outgoing.push((message, to));
         Ok(())
     }
 
-    /// What came with a message that has been waited for.
-    pub(super) fn header_of(&mut self, ticket: Ticket) -> Header {
-        Header::read(self.wire().buffer(ticket))
+    pub(super) fn header_of(&mut self, message: MessageId) -> Header {
+        Header::read(self.messenger().buffer(message))
     }
 
-    /// The data of a message that has been waited for.
-    pub(super) fn data_of(&mut self, ticket: Ticket) -> &[u8] {
-        &self.wire().buffer(ticket)[HEADER_BYTES..][..PIECE_BYTES]
+    pub(super) fn data_of(&mut self, message: MessageId) -> &[u8] {
+        &self.messenger().buffer(message)[HEADER_BYTES..][..PIECE_BYTES]
     }
 
-    /// Lets go of a message that has been read.
     #[inline(always)]
-    pub(super) fn release(&mut self, ticket: Ticket) {
-        if let Some(index) = self.incoming.iter().position(|(it, _)| *it == ticket) {
+    pub(super) fn release(&mut self, message: MessageId) {
+        if let Some(index) = self.incoming.iter().position(|(it, _)| *it == message) {
             self.incoming.swap_remove(index);
         }
-        self.wire().give_back(ticket);
+        self.messenger().give_back(message);
     }
 
-    /// Sends every other member a piece, and begins to receive one from each.
+    /// Sends every other member a piece, and starts to receive one from each.
     #[inline]
-    pub(super) fn tell<'b>(
+    pub(super) fn send_to_all<'b>(
         &mut self,
         me: usize,
         tag: c_int,
         piece: impl Fn(usize) -> &'b [u8],
-    ) -> Result<Openings, Failure> {
-        // Everything that can wait comes after sending: the others wait for that.
+    ) -> Result<Messages, Failure> {
+        // Sends first: the other members wait for that.
         for member in others(self.ranks.len(), me) {
             self.send(member, tag, piece(member))?;
         }
-        let openings = self.expect_all(me, tag)?;
-        self.settle()?;
-        Ok(openings)
+        let messages = self.start_recv_all(me, tag)?;
+        self.release_sent()?;
+        Ok(messages)
     }
 
-    /// Begins to receive a piece from every other member.
     #[inline(always)]
-    pub(super) fn expect_all(&mut self, me: usize, tag: c_int) -> Result<Openings, Failure> {
-        let mut openings = Openings::from_elem(None, self.ranks.len());
+    pub(super) fn start_recv_all(&mut self, me: usize, tag: c_int) -> Result<Messages, Failure> {
+        let mut messages = Messages::from_elem(None, self.ranks.len());
         for member in others(self.ranks.len(), me) {
-            openings[member] = Some(self.expect(member, tag)?);
+            messages[member] = Some(self.start_recv(member, tag)?);
         }
-        Ok(openings)
+        Ok(messages)
     }
 
-    /// Waits for what every other member sends.
-    pub(super) fn hear(&mut self, me: usize, openings: &Openings) -> Result<(), Failure> {
+    pub(super) fn wait_all(&mut self, me: usize, messages: &Messages) -> Result<(), Failure> {
         let members = self.ranks.len();
         for member in others(members, me) {
-            let Some(ticket) = openings[member] else { continue };
-            self.wait(ticket, member, |wire| {
-                let missing =
-                    |member: &usize| openings[*member].is_some_and(|it| !wire.is_done(it).unwrap_or(false));
+            let Some(message) = messages[member] else { continue };
+            self.wait(message, member, |messenger| {
+                let missing = |member: &usize| {
+                    messages[*member].is_some_and(|it| !messenger.is_done(it).unwrap_or(false))
+                };
                 others(members, me).filter(missing).collect()
             })?;
         }
         Ok(())
     }
 
-    /// Whether a message of this very call has come from everybody, or does before the clock has to be asked.
+    /// Returns whether a message of this call arrives from every member before the clock has to be read.
     #[inline(always)]
-    pub(super) fn hear_soon(&mut self, openings: &Openings) -> Result<bool, Failure> {
+    pub(super) fn poll_all(&mut self, messages: &Messages) -> Result<bool, Failure> {
         let header = self.header;
-        for ticket in openings.iter().flatten() {
-            while !self.wire().is_done(*ticket)? {
-                self.looks += 1;
-                if self.looks >= LOOKS {
+        for message in messages.iter().flatten() {
+            while !self.messenger().is_done(*message)? {
+                self.polls += 1;
+                if self.polls >= POLLS_PER_CLOCK_READ {
                     return Ok(false);
                 }
             }
-            if self.header_of(*ticket) != header {
+            if self.header_of(*message) != header {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Waits for a message from a member. `missing` says, at the end, who else was not heard of.
+    /// Waits for a message from a member. After a timeout, `missing` returns the members without a message.
     pub(super) fn wait(
         &mut self,
-        ticket: Ticket,
+        message: MessageId,
         from: usize,
-        missing: impl Fn(&mut Wire) -> Vec<usize>,
+        missing: impl Fn(&mut Messenger) -> Vec<usize>,
     ) -> Result<(), Failure> {
         loop {
-            if self.is_done(ticket)? {
-                if self.header_of(ticket).identity == self.header.identity {
+            if self.is_done(message)? {
+                if self.header_of(message).identity == self.header.identity {
                     return Ok(());
                 }
-                // Of a group that failed, and whose tag this one has since.
-                let tag = self.incoming.iter().find(|(it, _)| *it == ticket).map_or(0, |(_, tag)| *tag);
+                // The message is of a failed group, whose tag this group has since.
+                let tag = self.incoming.iter().find(|(it, _)| *it == message).map_or(0, |(_, tag)| *tag);
                 let rank = self.ranks[from];
-                self.wire().receive(ticket, Some(rank), tag)?;
+                self.messenger().receive(message, Some(rank), tag)?;
             }
             if let Some(failure) = self.pause(from)? {
                 return match failure {
                     Failure::TimedOut(_) => {
-                        let missing = missing(self.wire());
+                        let missing = missing(self.messenger());
                         if missing.is_empty() { Err(failure) } else { Err(Failure::TimedOut(missing)) }
                     }
                     other => Err(other),
@@ -322,41 +313,40 @@ impl<'a> Session<'a> {
     }
 
     #[inline]
-    fn is_done(&mut self, ticket: Ticket) -> Result<bool, Failure> {
-        let done = self.wire().is_done(ticket)?;
+    fn is_done(&mut self, message: MessageId) -> Result<bool, Failure> {
+        let done = self.messenger().is_done(message)?;
         if done {
             self.wait = None;
         }
         Ok(done)
     }
 
-    /// Waits until one of the messages on their way out is sent.
     fn wait_sent(&mut self, index: usize) -> Result<(), Failure> {
-        let (ticket, to) = self.outgoing[index];
-        while !self.is_done(ticket)? {
+        let (message, to) = self.outgoing[index];
+        while !self.is_done(message)? {
             if let Some(failure) = self.pause(to)? {
                 return Err(failure);
             }
         }
         self.outgoing.swap_remove(index);
-        self.wire().give_back(ticket);
+        self.messenger().give_back(message);
         Ok(())
     }
 
-    /// While messages are on their way: lets go of those that are sent, and hears what this rank has missed.
+    /// Releases messages that are sent, and receives missed notices.
     #[inline(always)]
-    pub(super) fn settle(&mut self) -> Result<(), Failure> {
+    pub(super) fn release_sent(&mut self) -> Result<(), Failure> {
         for index in (0..self.outgoing.len()).rev() {
-            let (ticket, _) = self.outgoing[index];
-            if self.wire().is_done(ticket)? {
+            let (message, _) = self.outgoing[index];
+            if self.messenger().is_done(message)? {
                 self.outgoing.swap_remove(index);
-                self.wire().give_back(ticket);
+                self.messenger().give_back(message);
             }
         }
-        self.catch_up()
+        self.check_missed_notices()
     }
 
-    /// Waits until everything is sent: a rank that goes away from MPI for long would hold up the others.
+    /// Waits until all messages are sent: a rank that does not call MPI for long would delay the others.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         while !self.outgoing.is_empty() {
             self.wait_sent(self.outgoing.len() - 1)?;
@@ -364,12 +354,12 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Between two looks at what is awaited from a member. Now and then the clock is asked and words are heard. Gives
-    /// why there is no more waiting.
+    /// Called between two polls for a member's message. Sometimes reads the clock and receives notices. Returns why
+    /// waiting must end.
     #[inline]
     fn pause(&mut self, member: usize) -> Result<Option<Failure>, Failure> {
-        self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS) {
+        self.polls += 1;
+        if !self.polls.is_multiple_of(POLLS_PER_CLOCK_READ) {
             return Ok(None);
         }
         self.pause_longer(member)
@@ -377,25 +367,25 @@ impl<'a> Session<'a> {
 
     #[cold]
     fn pause_longer(&mut self, member: usize) -> Result<Option<Failure>, Failure> {
-        self.line().listen()?;
+        self.connection().receive_notices()?;
         let waited = self.start.get_or_insert_with(Instant::now).elapsed();
-        if let Some(failure) = self.parted() {
-            // What was sent before the word is about to be here.
+        if let Some(failure) = self.member_left() {
+            // Messages sent before the notice may still arrive.
             if self.grace_is_over() {
                 return Ok(Some(failure));
             }
         } else if waited >= self.timeout {
             return Ok(Some(Failure::TimedOut(vec![member])));
         }
-        let wait = self.wait.get_or_insert_with(Wait::begin);
-        let wanted = self.shared.wanted.load(SeqCst) > 0;
-        if wanted || wait.sleeps() {
-            // Other threads of this rank may call MPI meanwhile.
-            self.line = None;
+        let wait = self.wait.get_or_insert_with(Backoff::new);
+        let waiting_threads = self.shared.waiting_threads.load(SeqCst) > 0;
+        if waiting_threads || wait.sleeps() {
+            // Lets other threads of this rank call MPI.
+            self.connection = None;
         }
-        if wanted {
+        if waiting_threads {
             thread::yield_now();
-        } else if self.looks > EAGER_LOOKS {
+        } else if self.polls > POLLS_BEFORE_PAUSE {
             wait.pause();
         }
         Ok(None)
@@ -403,7 +393,7 @@ impl<'a> Session<'a> {
 
     fn grace_is_over(&mut self) -> bool {
         let now = self.start.get_or_insert_with(Instant::now).elapsed();
-        // From the first time it is asked.
+        // Counted from the first call.
         let until = self.grace.get_or_insert(now + GRACE);
         now >= *until
     }
@@ -412,11 +402,11 @@ impl<'a> Session<'a> {
 impl Drop for Session<'_> {
     #[inline]
     fn drop(&mut self) {
-        while let Some((ticket, _)) = self.outgoing.pop() {
-            self.wire().abandon(ticket);
+        while let Some((message, _)) = self.outgoing.pop() {
+            self.messenger().abandon(message);
         }
-        while let Some((ticket, _)) = self.incoming.pop() {
-            self.wire().abandon(ticket);
+        while let Some((message, _)) = self.incoming.pop() {
+            self.messenger().abandon(message);
         }
     }
 }
@@ -433,17 +423,17 @@ mod test {
 
     use super::{
         super::{
-            wire::{Messages, Request, Shelf},
-            word::Ear,
+            messenger::{BufferCache, MessageLibrary, Request},
+            notice::NoticeReceiver,
         },
         *,
     };
 
-    /// Messages that lie ready, by tag.
+    /// Messages that have arrived, by tag.
     struct Ready(Mutex<HashMap<c_int, VecDeque<Vec<u8>>>>);
 
-    /// A request is its buffer's address and the tag.
-    impl Messages for Ready {
+    /// A request handle is its buffer's address plus the tag.
+    impl MessageLibrary for Ready {
         unsafe fn send(&self, _: *const u8, _: usize, _: usize, _: c_int) -> Result<Request, Failure> {
             Ok(0)
         }
@@ -451,7 +441,7 @@ mod test {
             Ok(buffer as usize + tag as usize)
         }
         unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure> {
-            // Messages begin at multiples of this, and tags are smaller.
+            // Messages start at multiples of 32, and tags are smaller.
             let (tag, buffer) = ((*request % 32) as c_int, (*request / 32 * 32) as *mut u8);
             let message = self.0.lock().unwrap().get_mut(&tag).and_then(VecDeque::pop_front);
             let Some(message) = message else { return Ok(false) };
@@ -468,7 +458,7 @@ mod test {
     }
 
     #[test]
-    fn what_a_failed_group_left_behind_is_not_taken_for_a_message_of_the_next() {
+    fn a_message_of_a_failed_group_is_not_taken_for_one_of_the_next() {
         let header = |identity, call| Header { identity, call, signature: [0; 2], weight: 1.0 };
         let message = |identity, call| {
             let mut bytes = vec![0; HEADER_BYTES];
@@ -476,27 +466,27 @@ mod test {
             bytes
         };
         let messages = HashMap::from([(9, [message(7, 3), message(7, 4), message(8, 1)].into())]);
-        let mut wire = Wire {
-            messages: Box::new(Ready(Mutex::new(messages))),
+        let mut messenger = Messenger {
+            library: Box::new(Ready(Mutex::new(messages))),
             none: 0,
             rank: 0,
             size: 2,
             version: "ready".into(),
             highest_tag: 100,
             eager_bytes: 4096,
-            shelf: Shelf::default(),
+            buffers: BufferCache::default(),
         };
-        let ear = Ear::new(&mut wire).unwrap();
+        let notices = NoticeReceiver::new(&mut messenger).unwrap();
         let shared = Shared {
-            line: Mutex::new(Line { wire, ear }),
-            wanted: AtomicUsize::new(0),
+            connection: Mutex::new(Connection { messenger, notices }),
+            waiting_threads: AtomicUsize::new(0),
             groups: Mutex::default(),
-            goodbye: Duration::ZERO,
+            finalize_timeout: Duration::ZERO,
             panicked: AtomicBool::new(true),
         };
         let mut session = Session::new(&shared, &[0, 1], (8, 1), ([0; 2], 1.0), Duration::from_secs(9), None);
-        let ticket = session.expect(1, 9).unwrap();
-        session.wait(ticket, 1, |_| vec![1]).unwrap();
-        assert_eq!(session.header_of(ticket), header(8, 1));
+        let message = session.start_recv(1, 9).unwrap();
+        session.wait(message, 1, |_| vec![1]).unwrap();
+        assert_eq!(session.header_of(message), header(8, 1));
     }
 }

@@ -1,49 +1,49 @@
-//! The signal of MPICH's launcher.
+//! The action for `SIGUSR1`, which MPICH's launcher sends.
 //!
-//! Where the launcher does not end the other processes when one has died, it tells them by `SIGUSR1`. MPICH's own answer
-//! to it is to ask the launcher who, from which it does not always come back; and a process that has no answer dies of
-//! it. So a program that has not said what is to become of the signal hears it with a handler that does nothing, for as
-//! long as MPI runs. The children of the process are not affected: a program that is started has no handlers.
+//! If the launcher does not kill the other processes when one has died, it sends them `SIGUSR1`. MPICH's handler then
+//! asks the launcher which process died, and does not always return; without a handler the signal kills the process. So
+//! if the program has set no action, a handler that does nothing is installed while MPI runs. Child processes are not
+//! affected: `exec` resets handlers.
 
 use std::ffi::c_int;
 
-/// What `SIGUSR1` did before.
-pub(super) struct Before(libc::sigaction);
+/// The action of `SIGUSR1` before MPI was initialized.
+pub(super) struct SavedAction(libc::sigaction);
 
-extern "C" fn hear(_: c_int) {}
+extern "C" fn ignore_signal(_: c_int) {}
 
-fn hearing() -> usize {
-    hear as extern "C" fn(c_int) as usize
+fn ignoring_handler() -> usize {
+    ignore_signal as extern "C" fn(c_int) as usize
 }
 
-impl Before {
-    /// Asks what the signal does.
+impl SavedAction {
     pub(super) fn ask() -> Option<Self> {
-        // SAFETY: a zeroed action is a valid place for the answer.
+        // SAFETY: a zeroed `sigaction` is valid, and the pointer is to it.
         unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
-            (libc::sigaction(libc::SIGUSR1, std::ptr::null(), &mut before) == 0).then_some(Before(before))
+            (libc::sigaction(libc::SIGUSR1, std::ptr::null(), &mut before) == 0)
+                .then_some(SavedAction(before))
         }
     }
 
-    /// Takes the signal from MPI: it does what it did before, or nothing where it would have ended the process.
-    pub(super) fn take_from_mpi(&self) {
+    /// Replaces MPI's handler by the saved action, or by the handler that does nothing if that would kill the process.
+    pub(super) fn override_mpi(&self) {
         let mut action = self.0;
         if action.sa_sigaction == libc::SIG_DFL {
-            (action.sa_sigaction, action.sa_flags) = (hearing(), libc::SA_RESTART);
+            (action.sa_sigaction, action.sa_flags) = (ignoring_handler(), libc::SA_RESTART);
         }
         set(&action);
     }
 
-    /// Has the signal do what it did before, unless the program has said otherwise meanwhile.
+    /// Restores the saved action, unless the program has set another meanwhile.
     pub(super) fn restore(self) {
-        if Before::ask().is_some_and(|now| now.0.sa_sigaction == hearing()) {
+        if SavedAction::ask().is_some_and(|now| now.0.sa_sigaction == ignoring_handler()) {
             set(&self.0);
         }
     }
 }
 
 fn set(action: &libc::sigaction) {
-    // SAFETY: an action that was in force before, or one whose handler does nothing.
+    // SAFETY: the action was in force before, or its handler does nothing.
     unsafe { libc::sigaction(libc::SIGUSR1, action, std::ptr::null_mut()) };
 }

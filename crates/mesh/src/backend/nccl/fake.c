@@ -13,7 +13,7 @@ static double now(void) {
     return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-/* What the test asks: communicators aborted, and calls made outside of the card's context. */
+/* Read by the tests: communicators aborted, and calls made outside of the card's context. */
 uintptr_t fake_aborted(void) { return aborted; }
 uintptr_t fake_astray(void) { return astray; }
 
@@ -32,7 +32,7 @@ int ncclCommGetAsyncError(ptr comm, int *state) {
     else { if (taken < enqueued) taken = now(); *state = SUCCESS; }
     return 0;
 }
-/* As the CUDA runtime below NCCL, it makes the card that it works on current and leaves that so. */
+/* Like the CUDA runtime below NCCL, it makes its card's context current and does not restore the previous one. */
 int ncclCommAbort(ptr comm) { look(); cuCtxSetCurrent(0xBAD); aborted++; return 0; }
 int ncclAllReduce(ptr in, ptr out, size_t n, int type, int op, ptr comm, ptr stream) { return enqueue(); }
 int ncclReduce(ptr in, ptr out, size_t n, int type, int op, int root, ptr comm, ptr stream) { return enqueue(); }

@@ -1,4 +1,4 @@
-//! NCCL and the few functions of the CUDA driver that go with it, opened at run time.
+//! NCCL and some functions of the CUDA driver, loaded at run time.
 
 use std::{
     env,
@@ -11,8 +11,8 @@ use libloading::Library;
 
 use crate::backend::symbols::symbols;
 
-/// A library of one's own choice.
-const VARIABLE: &str = "EVENER_NCCL";
+/// Names the library to use.
+const LIBRARY_VARIABLE: &str = "EVENER_NCCL";
 
 pub(super) const ID_BYTES: usize = 128;
 
@@ -23,7 +23,7 @@ pub(super) type Ptr = *mut c_void;
 #[repr(C)]
 pub(super) struct UniqueId(pub(super) [u8; ID_BYTES]);
 
-/// The beginning of `ncclConfig_t`, as of version 2.14: later versions read as much as it says that it has.
+/// The first fields of `ncclConfig_t`, as of version 2.14: later versions read only `size` bytes.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -60,7 +60,7 @@ symbols! {
 }
 
 symbols! {
-    /// Those of the driver, likewise.
+    /// The CUDA driver's functions, each as its header declares it.
     Driver of Library {
         stream_create b"cuStreamCreate" (*mut Ptr, u32) -> c_int;
         stream_query b"cuStreamQuery" (Ptr) -> c_int;
@@ -68,7 +68,6 @@ symbols! {
     }
 }
 
-/// Both libraries.
 #[derive(Debug)]
 pub(super) struct Libraries {
     pub(super) version: String,
@@ -76,7 +75,6 @@ pub(super) struct Libraries {
     pub(super) driver: Driver,
 }
 
-/// NCCL's version where it can be used, or why it cannot.
 pub(crate) fn available() -> Result<String, String> {
     open().map(|found| found.version.clone())
 }
@@ -89,30 +87,31 @@ pub(super) fn open() -> Result<&'static Libraries, String> {
 fn load() -> Result<Libraries, String> {
     // SAFETY: the driver library runs nothing but its own constructors when it is opened.
     let driver = unsafe { Library::new("libcuda.so.1") }.map_err(|_| "no CUDA driver (libcuda.so.1)")?;
-    let (nccl, name) = places()
+    let (nccl, name) = candidates()
         .into_iter()
         // SAFETY: as above.
-        .find_map(|place| unsafe { Library::new(&place) }.ok().map(|library| (library, place)))
-        .ok_or_else(|| format!("no NCCL (libnccl.so.2; {VARIABLE} names another)"))?;
+        .find_map(|path| unsafe { Library::new(&path) }.ok().map(|library| (library, path)))
+        .ok_or_else(|| format!("no NCCL (libnccl.so.2; {LIBRARY_VARIABLE} sets another)"))?;
     let of = |why: String| format!("{}: {why}", name.display());
-    // SAFETY: NCCL's and the driver's headers declare the functions so, and the pointer is to a live variable.
+    // SAFETY: NCCL's and the driver's headers declare the functions with these types, and the pointer is to a live
+    // variable.
     let found = unsafe {
         let (found, mut version) = (Nccl::find(&nccl).map_err(of)?, 0);
         (found.get_version)(&mut version);
         let version = format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100);
         Libraries { version, nccl: found, driver: Driver::find(&driver)? }
     };
-    // Never closed: what was found in them is used until the process ends.
+    // Never closed: the function pointers are used until the process ends.
     std::mem::forget((driver, nccl));
     Ok(found)
 }
 
-/// Where it may be: where the system looks, and where Python packages put it.
-fn places() -> Vec<PathBuf> {
-    if let Some(own) = env::var_os(VARIABLE).filter(|it| !it.is_empty()) {
+/// Returns the paths to try: the system's, and those of Python packages.
+fn candidates() -> Vec<PathBuf> {
+    if let Some(own) = env::var_os(LIBRARY_VARIABLE).filter(|it| !it.is_empty()) {
         return vec![own.into()];
     }
-    let mut places: Vec<PathBuf> = vec!["libnccl.so.2".into(), "libnccl.so".into()];
+    let mut blocks: Vec<PathBuf> = vec!["libnccl.so.2".into(), "libnccl.so".into()];
     let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".local"));
     let roots =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os).map(PathBuf::from).chain(home);
@@ -121,11 +120,11 @@ fn places() -> Vec<PathBuf> {
         for entry in entries.flatten().filter(|it| it.file_name().to_string_lossy().starts_with("python3")) {
             for packages in ["site-packages", "dist-packages"] {
                 let library = entry.path().join(packages).join("nvidia/nccl/lib/libnccl.so.2");
-                places.extend(Some(library).filter(|it| it.exists()));
+                blocks.extend(Some(library).filter(|it| it.exists()));
             }
         }
     }
-    places
+    blocks
 }
 
 impl Nccl {
@@ -133,7 +132,7 @@ impl Nccl {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: NCCL gives a static text for every number.
+        // SAFETY: NCCL returns a static string for every code.
         let text = unsafe { CStr::from_ptr((self.get_error_string)(code)) };
         Err(format!("{name}: {}", text.to_string_lossy()))
     }

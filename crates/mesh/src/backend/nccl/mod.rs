@@ -1,14 +1,13 @@
-//! NCCL, opened at run time: collectives on the memory of CUDA devices without a copy through the host.
+//! NCCL, loaded at run time: collectives on the memory of CUDA devices without a copy through the host.
 //!
-//! The ranks agree on what is called through their group on the host, before NCCL is asked, and whether it went well
-//! afterwards; so whoever calls something else, is late or fails is an error on every rank here too. Communicators are
-//! made not to block; one whose work does not end in time is aborted, which takes its kernels off the card.
+//! The ranks agree on the call through their host communicator before NCCL runs it, and on its success afterwards; so a
+//! mismatch, a timeout or a failure of one rank is an error on every rank. NCCL communicators are non-blocking; one
+//! whose work does not end in time is aborted, which removes its kernels from the card.
 //!
-//! NCCL and what of the driver goes with it is called inside the card's context as Evener's own calls are
-//! ([`evener_device::cuda::Context`]): not at all once the card is lost, and with the context that the program had current
-//! back afterwards.
+//! NCCL and the driver are called inside the card's context ([`evener_device::cuda::PrimaryContext`]): not at all once the
+//! card is lost, and with the program's current context restored afterwards.
 //!
-//! NCCL reduces in an order of its own: every rank gets the same bits, but not those of the other back ends.
+//! NCCL reduces in its own order: every rank gets the same bits, but not those of the other back ends.
 
 mod library;
 #[cfg(test)]
@@ -20,63 +19,62 @@ use std::{
     time::Duration,
 };
 
-use evener_device::cuda::Context;
+use evener_device::cuda::PrimaryContext;
 pub(crate) use library::available;
 use library::{Config, Driver, Libraries, Nccl, Ptr, UniqueId};
 
-use super::wait::Wait;
-use crate::comm::{Blocks, ElementType, Operation, Request, Signature};
+use super::wait::Backoff;
+use crate::comm::{Blocks, Collective, ElementType, ReduceOp, Signature};
 
-/// What a communicator's first member gives the others so that they find it.
+/// Bytes of the unique id by which ranks find a communicator.
 pub(crate) const ID_BYTES: usize = library::ID_BYTES;
 
-/// A new such thing.
 pub(crate) fn new_id() -> Result<[u8; ID_BYTES], String> {
     let nccl = &library::open()?.nccl;
     let mut id = UniqueId([0; ID_BYTES]);
-    // SAFETY: the pointer is to a live identifier.
+    // SAFETY: the pointer is to a live variable.
     nccl.check(unsafe { (nccl.get_unique_id)(&mut id) }, "ncclGetUniqueId")?;
     Ok(id.0)
 }
 
-/// One rank's communicator, on one card.
+/// One rank's NCCL communicator, on one card.
 #[derive(Debug)]
-pub(crate) struct Communicator {
+pub(crate) struct NcclComm {
     nccl: &'static Nccl,
     driver: &'static Driver,
-    /// Nothing once it was aborted.
+    /// `None` once it was aborted.
     comm: Option<Ptr>,
-    context: Context,
+    context: PrimaryContext,
     stream: Ptr,
     ranks: usize,
     rank: usize,
 }
 
-// SAFETY: NCCL and CUDA take calls from any thread, one at a time; this is used by one at a time.
-unsafe impl Send for Communicator {}
+// SAFETY: NCCL and CUDA accept calls from any thread, one at a time; methods that call them take `&mut self`, or
+// `&self` under such a call.
+unsafe impl Send for NcclComm {}
 
-/// What is asked for is done with this: addresses on the card, of so many elements, or of a block for every member. An
-/// address that is not used is 0.
+/// The operands of a collective: addresses on the card, or 0 if unused, and the layout of their blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operands<'a> {
     pub(crate) input: u64,
     pub(crate) output: u64,
     pub(crate) signature: Signature,
-    pub(crate) places: Blocks<'a>,
+    pub(crate) blocks: Blocks<'a>,
 }
 
-impl Communicator {
-    /// Joins the others, on the card whose context it is.
+impl NcclComm {
+    /// Joins the other ranks, on the card of the context.
     pub(crate) fn join(
         id: [u8; ID_BYTES],
         ranks: usize,
         rank: usize,
-        context: Context,
+        context: PrimaryContext,
         timeout: Duration,
     ) -> Result<Self, String> {
         let Libraries { nccl, driver, .. } = library::open()?;
         let stream = std::ptr::null_mut();
-        let mut this = Communicator { nccl, driver, comm: None, context, stream, ranks, rank };
+        let mut this = NcclComm { nccl, driver, comm: None, context, stream, ranks, rank };
         let code = {
             let inside = this.context.enter(JOINING).map_err(text)?;
             let mut comm = std::ptr::null_mut();
@@ -90,33 +88,33 @@ impl Communicator {
             this.comm = Some(comm).filter(|comm| !comm.is_null());
             code
         };
-        this.settle(code, "ncclCommInitRankConfig", &Wait::begin(), timeout)?;
+        this.wait_accepted(code, "ncclCommInitRankConfig", &Backoff::new(), timeout)?;
         Ok(this)
     }
 
-    /// Does the work, and waits until it is done. The memory at the addresses is kept until then.
+    /// Runs a collective, and waits until it has ended. The caller keeps the memory at the addresses until then.
     pub(crate) fn run(
         &mut self,
-        request: Request,
+        collective: Collective,
         operands: Operands<'_>,
         timeout: Duration,
     ) -> Result<(), String> {
-        let wait = Wait::begin();
+        let wait = Backoff::new();
         let (driver, stream) = (self.driver, self.stream);
         let Some(comm) = self.comm else { return Err("the communicator was aborted".into()) };
-        // The same for all members.
+        // All members return here: they have equal signatures.
         if operands.signature.count == 0 {
             return Ok(());
         }
         let (code, name) = {
             let _inside = self.context.enter(COLLECTIVE).map_err(text)?;
-            self.begin(request, operands, comm)
+            self.begin(collective, operands, comm)
         };
-        self.settle(code, name, &wait, timeout)?;
+        self.wait_accepted(code, name, &wait, timeout)?;
         loop {
             let ended = {
                 let inside = self.context.enter(COLLECTIVE).map_err(text)?;
-                // SAFETY: the stream is of the current context.
+                // SAFETY: the stream belongs to the context that is current.
                 match unsafe { (driver.stream_query)(stream) } {
                     DRIVER_NOT_READY => None,
                     code => Some(inside.check(code).map_err(text)),
@@ -125,75 +123,83 @@ impl Communicator {
             if let Some(ended) = ended {
                 return ended.inspect_err(|_| self.abort());
             }
-            self.settle(IN_PROGRESS, name, &wait, timeout)?;
+            self.wait_accepted(IN_PROGRESS, name, &wait, timeout)?;
             wait.pause();
         }
     }
 
-    /// Puts the work in the stream, and gives what NCCL says of it.
-    fn begin(&self, request: Request, operands: Operands<'_>, comm: Ptr) -> (c_int, &'static str) {
-        let (nccl, stream, Operands { signature, places, .. }) = (self.nccl, self.stream, operands);
+    /// Enqueues the collective in the stream. Returns NCCL's code and the function's name.
+    fn begin(&self, collective: Collective, operands: Operands<'_>, comm: Ptr) -> (c_int, &'static str) {
+        let (nccl, stream, Operands { signature, blocks, .. }) = (self.nccl, self.stream, operands);
         let (input, output) = (operands.input as *mut c_void, operands.output as *mut c_void);
         let (count, kind) = (signature.count as usize, type_number(signature.element));
-        macro_rules! ask {
+        macro_rules! call {
             ($function:ident($($argument:expr),*)) => {
                 ((nccl.$function)($($argument,)* comm, stream), concat!("NCCL's ", stringify!($function)))
             };
         }
-        // SAFETY: the caller's buffers have so many elements, or the blocks of them that there are places for, and are kept
-        // until the work is done; the communicator and the stream are of the current context. Every group that is started
-        // is ended.
+        // SAFETY: the caller's buffers have `count` elements, or the blocks of `blocks`, and are kept until the work is
+        // done (see `run`); the communicator and the stream belong to the current context. Every NCCL group that is
+        // started is ended.
         unsafe {
-            match request {
-                Request::AllReduce(by) => ask!(all_reduce(input, output, count, kind, operation_number(by))),
-                Request::Reduce(by, root) => {
-                    ask!(reduce(input, output, count, kind, operation_number(by), root as c_int))
+            match collective {
+                Collective::AllReduce(by) => {
+                    call!(all_reduce(input, output, count, kind, operation_number(by)))
                 }
-                Request::Broadcast(root) => ask!(broadcast(input, output, count, kind, root as c_int)),
-                Request::AllGather if places.are_even() => ask!(all_gather(input, output, count, kind)),
-                Request::ReduceScatter(by) => {
-                    ask!(reduce_scatter(input, output, count, kind, operation_number(by)))
+                Collective::Reduce(by, root) => {
+                    call!(reduce(input, output, count, kind, operation_number(by), root as c_int))
                 }
-                Request::Send(to) => ask!(send(input, count, kind, to as c_int)),
-                Request::Recv(from) => ask!(recv(output, count, kind, from as c_int)),
+                Collective::Broadcast(root) => call!(broadcast(input, output, count, kind, root as c_int)),
+                Collective::AllGather if blocks.are_even() => call!(all_gather(input, output, count, kind)),
+                Collective::ReduceScatter(by) => {
+                    call!(reduce_scatter(input, output, count, kind, operation_number(by)))
+                }
+                Collective::Send(to) => call!(send(input, count, kind, to as c_int)),
+                Collective::Recv(from) => call!(recv(output, count, kind, from as c_int)),
                 _ => {
                     let mut code = (nccl.group_start)();
-                    let taken = |code: c_int| [SUCCESS, IN_PROGRESS].contains(&code);
+                    let accepted = |code: c_int| [SUCCESS, IN_PROGRESS].contains(&code);
                     for member in 0..self.ranks {
-                        let (gives, takes) =
-                            (places.gives(self.rank, member), places.takes(self.rank, member));
-                        let count = |place: &Range<usize>| place.len() / signature.element.bytes();
-                        let (other, from) = (member as c_int, input.wrapping_byte_add(gives.start));
-                        if taken(code) && !gives.is_empty() {
-                            code = (nccl.send)(from, count(&gives), kind, other, comm, stream);
+                        let (sent, received) =
+                            (blocks.send_range(self.rank, member), blocks.recv_range(self.rank, member));
+                        let count = |range: &Range<usize>| range.len() / signature.element.bytes();
+                        let (other, from) = (member as c_int, input.wrapping_byte_add(sent.start));
+                        if accepted(code) && !sent.is_empty() {
+                            code = (nccl.send)(from, count(&sent), kind, other, comm, stream);
                         }
-                        let to = output.wrapping_byte_add(takes.start);
-                        if taken(code) && !takes.is_empty() {
-                            code = (nccl.recv)(to, count(&takes), kind, other, comm, stream);
+                        let to = output.wrapping_byte_add(received.start);
+                        if accepted(code) && !received.is_empty() {
+                            code = (nccl.recv)(to, count(&received), kind, other, comm, stream);
                         }
                     }
                     let ended = (nccl.group_end)();
-                    (if taken(code) { ended } else { code }, "sending and receiving by NCCL")
+                    (if accepted(code) { ended } else { code }, "sending and receiving by NCCL")
                 }
             }
         }
     }
 
-    /// Waits until a call that does not block has been taken; aborts what fails or takes too long.
-    fn settle(&mut self, mut code: c_int, name: &str, wait: &Wait, timeout: Duration) -> Result<(), String> {
+    /// Waits until NCCL has accepted a non-blocking call; aborts if that fails or takes too long.
+    fn wait_accepted(
+        &mut self,
+        mut code: c_int,
+        name: &str,
+        wait: &Backoff,
+        timeout: Duration,
+    ) -> Result<(), String> {
         while code == IN_PROGRESS {
             let Some(comm) = self.comm else { return Err(format!("{name}: no communicator")) };
-            if wait.has_taken(timeout) {
+            if wait.has_exceeded(timeout) {
                 self.abort();
                 return Err(format!("{name} did not end within {timeout:?}"));
             }
             let mut state = 0;
-            let asked = {
+            let queried = {
                 let _inside = self.context.enter(COLLECTIVE).map_err(text)?;
                 // SAFETY: the communicator is alive, and the pointer is to a live variable.
                 unsafe { (self.nccl.comm_get_async_error)(comm, &mut state) }
             };
-            code = if asked == SUCCESS { state } else { asked };
+            code = if queried == SUCCESS { state } else { queried };
             if code == IN_PROGRESS {
                 wait.pause();
             }
@@ -201,24 +207,24 @@ impl Communicator {
         self.nccl.check(code, name).inspect_err(|_| self.abort())
     }
 
-    /// Gives up on whatever is under way. The communicator of a lost card is left to the driver.
+    /// Aborts the work in flight. The communicator of a lost card is left to the driver.
     pub(crate) fn abort(&mut self) {
         if let (Some(comm), Ok(_inside)) = (self.comm.take(), self.context.enter("aborting NCCL")) {
-            // SAFETY: taken, so never used again. NCCL makes the card that it works on current to the thread: the context
-            // that was current before is so again when the one entered here is left.
+            // SAFETY: `take` makes this the last use. NCCL changes the thread's current context; leaving the context
+            // entered here restores the previous one.
             unsafe { (self.nccl.comm_abort)(comm) };
         }
     }
 }
 
-impl Drop for Communicator {
+impl Drop for NcclComm {
     fn drop(&mut self) {
-        // Aborting does not wait for the others, as destroying would; nothing is under way.
+        // Aborting does not wait for the other ranks, as destroying would; no work is in flight.
         self.abort();
         if let Ok(_inside) = self.context.enter("leaving NCCL")
             && !self.stream.is_null()
         {
-            // SAFETY: of this context, and never used again.
+            // SAFETY: the stream belongs to this context, and is not used after the drop.
             unsafe { (self.driver.stream_destroy)(self.stream) };
         }
     }
@@ -228,7 +234,6 @@ fn text(error: evener_device::Error) -> String {
     error.to_string()
 }
 
-/// What is done inside the context, for messages.
 const JOINING: &str = "joining by NCCL";
 const COLLECTIVE: &str = "a collective by NCCL";
 
@@ -251,12 +256,12 @@ fn type_number(element: ElementType) -> c_int {
     }
 }
 
-fn operation_number(operation: Operation) -> c_int {
+fn operation_number(operation: ReduceOp) -> c_int {
     match operation {
-        Operation::Sum => 0,
-        Operation::Product => 1,
-        Operation::Max => 2,
-        Operation::Min => 3,
-        Operation::Average => 4,
+        ReduceOp::Sum => 0,
+        ReduceOp::Product => 1,
+        ReduceOp::Max => 2,
+        ReduceOp::Min => 3,
+        ReduceOp::Average => 4,
     }
 }

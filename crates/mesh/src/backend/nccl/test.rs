@@ -1,5 +1,5 @@
-//! With a library that stands in for NCCL, `fake.c`, on top of the one that stands in for the CUDA driver in the device
-//! crate. The C compiler makes it that also links.
+//! Tests with a fake NCCL, `fake.c`, on top of the device crate's fake CUDA driver. The C compiler that also links
+//! builds it.
 
 use std::process::Command;
 
@@ -7,24 +7,24 @@ use evener_device::{Api, Device, Error, Inventory};
 use libloading::os::unix::Library;
 
 use super::*;
-use crate::comm::Collective;
+use crate::comm::CollectiveKind;
 
-/// Set in the process that finds the library.
+/// Set in the process that loads the fake library.
 const INSIDE: &str = "EVENER_TEST_INSIDE";
 
-/// Runs a test of this program again in a process that finds the library. Nothing where this is that process.
+/// Runs a test again in a process that loads the fake library. Returns `None` in that process.
 fn in_another_process(test: &str) -> Option<()> {
     if std::env::var_os(INSIDE).is_some() {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();
     let (source, driver) = (folder.path().join("fake.c"), folder.path().join("libcuda.so.1"));
-    let stand_in = include_str!("../../../../device/src/backend/cuda/stand_in/fake.c");
+    let stand_in = include_str!("../../../../device/src/backend/cuda/fake_driver/driver.c");
     let text = ["#define cuStreamQuery stand_in_stream_query\n", stand_in, include_str!("fake.c")].concat();
     std::fs::write(&source, text).unwrap();
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&driver, &source]).status();
     assert!(compiled.unwrap().success());
-    // One file: all see the same contexts.
+    // One file, so that both libraries share their contexts.
     for name in ["libnccl.so.2", "libcuda.so"] {
         std::os::unix::fs::symlink(&driver, folder.path().join(name)).unwrap();
     }
@@ -38,7 +38,7 @@ fn in_another_process(test: &str) -> Option<()> {
 }
 
 fn ask(function: &[u8]) -> usize {
-    // SAFETY: the library that is loaded already, whose functions take nothing and give a pointer or a number.
+    // SAFETY: the library is loaded already, and its functions take no arguments and return a pointer or a number.
     unsafe {
         let library = Library::new("libcuda.so.1").unwrap();
         let asked = library.get::<unsafe extern "C" fn() -> usize>(function).unwrap();
@@ -46,7 +46,7 @@ fn ask(function: &[u8]) -> usize {
     }
 }
 
-/// How long this thread has had a core.
+/// Returns the processor time of this thread.
 #[cfg(target_os = "linux")]
 fn busy_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
@@ -54,18 +54,18 @@ fn busy_time() -> Duration {
 }
 
 const PROGRAMS_CONTEXT: usize = 0xCAFE;
-const SUM: Request = Request::AllReduce(Operation::Sum);
+const SUM: Collective = Collective::AllReduce(ReduceOp::Sum);
 
 fn operands() -> Operands<'static> {
     let signature = Signature {
-        collective: Collective::AllReduce,
+        kind: CollectiveKind::AllReduce,
         element: ElementType::F32,
-        operation: Some(Operation::Sum),
+        operation: Some(ReduceOp::Sum),
         root: None,
         count: 4,
         before: None,
     };
-    Operands { input: 64, output: 64, signature, places: Blocks::of(&signature, &[], 1) }
+    Operands { input: 64, output: 64, signature, blocks: Blocks::of(&signature, &[], 1) }
 }
 
 fn card() -> Device {
@@ -74,9 +74,9 @@ fn card() -> Device {
     card.expect("the stand-in has a card").clone()
 }
 
-fn join(card: &Device, timeout: Duration) -> Communicator {
+fn join(card: &Device, timeout: Duration) -> NcclComm {
     let context = card.buffer::<u8>(256).unwrap().cuda_context().unwrap();
-    Communicator::join([0; ID_BYTES], 1, 0, context, timeout).unwrap()
+    NcclComm::join([0; ID_BYTES], 1, 0, context, timeout).unwrap()
 }
 
 #[test]

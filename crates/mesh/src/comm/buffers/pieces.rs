@@ -1,6 +1,6 @@
-//! A buffer's pieces, coming down to the host and going up to the device.
+//! Downloads and uploads of a buffer, piece by piece.
 //!
-//! A buffer has blocks, and a piece is the same range of each of them, one after another, as far as each goes.
+//! A buffer has blocks, and a piece is the same range of each block, cut at the block's end.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -8,19 +8,19 @@ use evener_device::{Buffer, Device, Direction, HostBuffer, Result, Stream, Trans
 
 use super::super::element::Element;
 
-/// Pieces are this large: long enough for the bus's full rate, short enough to overlap.
+/// Bytes of a piece: enough for the bus's full rate, small enough to overlap.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
-/// So many pieces are on their way down before they are needed, and so many up afterwards.
+/// Pieces downloaded ahead, and pieces being uploaded.
 const PIECES_IN_FLIGHT: usize = 2;
-/// Ranges begin at multiples of this, so that they begin where any device can copy from.
+/// Ranges start at multiples of this many elements, which any device can copy from.
 const STEP: usize = 64;
 
-/// Elements that a piece has of each of so many blocks.
+/// Returns the elements of each block in a piece of `blocks` blocks.
 pub(super) fn piece_len<T>(blocks: usize) -> usize {
     (PIECE_BYTES / size_of::<T>() / blocks.max(1) / STEP * STEP).max(STEP)
 }
 
-/// How a buffer lies: its blocks, and how many elements of each are in a piece.
+/// The blocks of a buffer, and the elements of each in a piece.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     blocks: Vec<Range<usize>>,
@@ -28,7 +28,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Blocks of these lengths, and whether the device can copy them by themselves.
+    /// Returns the layout of blocks of these lengths, and whether the device can copy each by itself.
     fn of<T>(lengths: &[usize], each: usize, device: &Device) -> Result<(Self, bool)> {
         let mut end = 0;
         let block = |len: &usize| {
@@ -37,36 +37,33 @@ impl Layout {
         };
         let blocks: Vec<_> = lengths.iter().map(block).collect();
         let alignment = device.capabilities()?.copy_alignment;
-        let apart = blocks.iter().all(|it| ((it.start * size_of::<T>()) as u64).is_multiple_of(alignment));
-        Ok((Layout { blocks, each }, apart))
+        let aligned = blocks.iter().all(|it| ((it.start * size_of::<T>()) as u64).is_multiple_of(alignment));
+        Ok((Layout { blocks, each }, aligned))
     }
 
-    /// The same elements as one block.
     fn joined<T>(&self) -> Self {
         let whole = 0..self.blocks.last().map_or(0, |it| it.end);
         Layout { blocks: std::iter::once(whole).collect(), each: piece_len::<T>(1) }
     }
 
-    /// Elements of the longest block.
     fn longest(&self) -> usize {
         self.blocks.iter().map(Range::len).max().unwrap_or(0)
     }
 
-    /// Where a piece's ranges are in the buffer; those past the end of a block are empty.
+    /// Returns the ranges of a piece in the buffer, empty past the end of a block.
     fn ranges(&self, start: usize) -> impl Iterator<Item = Range<usize>> {
         let at = move |block: &Range<usize>, offset: usize| (block.start + offset).min(block.end);
         self.blocks.iter().map(move |block| at(block, start)..at(block, start + self.each))
     }
 }
 
-/// What comes down.
-pub(super) enum Down<'a, T> {
-    Pieces(Coming<'a, T>),
-    /// Blocks that the device cannot copy by themselves are here all at once.
+pub(super) enum Download<'a, T> {
+    Pieces(PieceDownload<'a, T>),
+    /// Blocks that the device cannot copy one by one: all elements, downloaded at once.
     Whole(Layout, Vec<T>),
 }
 
-impl<'a, T: Element> Down<'a, T> {
+impl<'a, T: Element> Download<'a, T> {
     pub(super) fn new(
         device: &'a Device,
         stream: &'a mut Stream,
@@ -74,30 +71,30 @@ impl<'a, T: Element> Down<'a, T> {
         (lengths, each): (&[usize], usize),
         timeout: Duration,
     ) -> Result<Self> {
-        let (layout, apart) = Layout::of::<T>(lengths, each, device)?;
-        let mut coming = Coming {
+        let (layout, aligned) = Layout::of::<T>(lengths, each, device)?;
+        let mut pieces = PieceDownload {
             device,
             stream,
             buffer,
-            layout: if apart { layout.clone() } else { layout.joined::<T>() },
+            layout: if aligned { layout.clone() } else { layout.joined::<T>() },
             next: 0,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             spare: Vec::new(),
         };
-        if apart {
-            return Ok(Down::Pieces(coming));
+        if aligned {
+            return Ok(Download::Pieces(pieces));
         }
         let mut all = Vec::with_capacity(buffer.len());
-        while coming.take(&mut all, timeout)? {}
-        Ok(Down::Whole(layout, all))
+        while pieces.take(&mut all, timeout)? {}
+        Ok(Download::Whole(layout, all))
     }
 
-    /// Puts the piece that begins here in the place of what is there.
+    /// Replaces `piece` by the piece at `start`.
     pub(super) fn next(&mut self, start: usize, piece: &mut Vec<T>, timeout: Duration) -> Result<()> {
         piece.clear();
         match self {
-            Down::Pieces(coming) => coming.take(piece, timeout).map(drop),
-            Down::Whole(layout, all) => {
+            Download::Pieces(pieces) => pieces.take(piece, timeout).map(drop),
+            Download::Whole(layout, all) => {
                 layout.ranges(start).for_each(|range| piece.extend_from_slice(&all[range]));
                 Ok(())
             }
@@ -105,23 +102,22 @@ impl<'a, T: Element> Down<'a, T> {
     }
 }
 
-pub(super) struct Coming<'a, T> {
+pub(super) struct PieceDownload<'a, T> {
     device: &'a Device,
     stream: &'a mut Stream,
     buffer: &'a Buffer<T>,
     layout: Layout,
-    /// Where the next piece to be asked for begins.
     next: usize,
-    /// Pieces on their way: their ranges, and how long each is.
-    under_way: VecDeque<Vec<(usize, Transfer<T>)>>,
+    /// Downloads in flight: for each piece, the length and the transfer of each range.
+    in_flight: VecDeque<Vec<(usize, Transfer<T>)>>,
     spare: Vec<HostBuffer<T>>,
 }
 
-impl<T: Element> Coming<'_, T> {
-    /// Adds the next piece, with those after it on their way; says whether there was one.
+impl<T: Element> PieceDownload<'_, T> {
+    /// Appends the next piece, while the following ones are downloaded. Returns whether there was one.
     fn take(&mut self, piece: &mut Vec<T>, timeout: Duration) -> Result<bool> {
         let longest = self.layout.longest();
-        while self.next < longest && self.under_way.len() <= PIECES_IN_FLIGHT {
+        while self.next < longest && self.in_flight.len() <= PIECES_IN_FLIGHT {
             let mut ranges = Vec::with_capacity(self.layout.blocks.len());
             for range in self.layout.ranges(self.next).filter(|range| !range.is_empty()) {
                 let host = match self.spare.pop() {
@@ -131,10 +127,10 @@ impl<T: Element> Coming<'_, T> {
                 let len = range.len();
                 ranges.push((len, self.stream.download_host(&self.buffer.slice(range)?, host)?));
             }
-            self.under_way.push_back(ranges);
+            self.in_flight.push_back(ranges);
             self.next += self.layout.each;
         }
-        let Some(ranges) = self.under_way.pop_front() else { return Ok(false) };
+        let Some(ranges) = self.in_flight.pop_front() else { return Ok(false) };
         for (len, transfer) in ranges {
             let host = transfer.wait_timeout(timeout)?;
             piece.extend_from_slice(&host.as_slice()[..len]);
@@ -144,35 +140,33 @@ impl<T: Element> Coming<'_, T> {
     }
 }
 
-/// What goes up.
-pub(super) struct Up<'a, T> {
+pub(super) struct Upload<'a, T> {
     device: &'a Device,
     buffer: &'a Buffer<T>,
     stream: Stream,
     layout: Layout,
-    under_way: VecDeque<Transfer<T>>,
+    in_flight: VecDeque<Transfer<T>>,
     spare: Vec<HostBuffer<T>>,
-    /// Blocks that the device cannot copy by themselves, until all are here.
+    /// Collects blocks that the device cannot copy one by one.
     whole: Option<Vec<T>>,
 }
 
-impl<'a, T: Element> Up<'a, T> {
-    /// What is queued in `after` comes before anything goes up.
+impl<'a, T: Element> Upload<'a, T> {
+    /// Uploads wait for the work that is already queued in `after`.
     pub(super) fn new(
         device: &'a Device,
         after: &mut Stream,
         buffer: &'a Buffer<T>,
         (lengths, each): (&[usize], usize),
     ) -> Result<Self> {
-        let (layout, apart) = Layout::of::<T>(lengths, each, device)?;
+        let (layout, aligned) = Layout::of::<T>(lengths, each, device)?;
         let mut stream = device.stream()?;
         stream.wait_event(&after.record_event()?)?;
-        let whole = (!apart).then(|| vec![T::zeroed(); buffer.len()]);
-        let (under_way, spare) = (VecDeque::new(), Vec::new());
-        Ok(Up { device, buffer, stream, layout, under_way, spare, whole })
+        let whole = (!aligned).then(|| vec![T::zeroed(); buffer.len()]);
+        let (in_flight, spare) = (VecDeque::new(), Vec::new());
+        Ok(Upload { device, buffer, stream, layout, in_flight, spare, whole })
     }
 
-    /// Sends up the piece that begins here.
     pub(super) fn put(&mut self, start: usize, piece: &[T], timeout: Duration) -> Result<()> {
         let (mut rest, ranges) = (piece, self.layout.ranges(start).collect::<Vec<_>>());
         for range in ranges {
@@ -187,8 +181,8 @@ impl<'a, T: Element> Up<'a, T> {
     }
 
     fn put_range(&mut self, range: Range<usize>, part: &[T], timeout: Duration) -> Result<()> {
-        while self.under_way.len() >= PIECES_IN_FLIGHT * self.layout.blocks.len()
-            && let Some(oldest) = self.under_way.pop_front()
+        while self.in_flight.len() >= PIECES_IN_FLIGHT * self.layout.blocks.len()
+            && let Some(oldest) = self.in_flight.pop_front()
         {
             self.spare.push(oldest.wait_timeout(timeout)?);
         }
@@ -200,11 +194,14 @@ impl<'a, T: Element> Up<'a, T> {
             }
         };
         host.as_mut_slice()[..part.len()].copy_from_slice(part);
-        self.under_way.push_back(self.stream.upload_first(host, part.len(), &self.buffer.slice(range)?)?);
+        self.in_flight.push_back(self.stream.upload_host_prefix(
+            host,
+            part.len(),
+            &self.buffer.slice(range)?,
+        )?);
         Ok(())
     }
 
-    /// Waits until everything is there.
     pub(super) fn finish(mut self, timeout: Duration) -> Result<()> {
         if let Some(whole) = self.whole.take() {
             self.layout = self.layout.joined::<T>();
@@ -212,6 +209,6 @@ impl<'a, T: Element> Up<'a, T> {
                 self.put(start, &whole[start..whole.len().min(start + self.layout.each)], timeout)?;
             }
         }
-        self.under_way.into_iter().try_for_each(|transfer| transfer.wait_timeout(timeout).map(drop))
+        self.in_flight.into_iter().try_for_each(|transfer| transfer.wait_timeout(timeout).map(drop))
     }
 }

@@ -7,37 +7,37 @@ use evener_device::{
 use half::f16;
 
 use super::{pieces::PIECE_BYTES, *};
-use crate::comm::{Comm, Operation};
+use crate::comm::{ReduceOp, World};
 
-/// Runs each rank in a thread, with a device of its own.
+/// Runs each rank in a thread, with its own device.
 fn ranks<R: Send + 'static>(
     devices: Vec<Device>,
-    rank: impl Fn(&Comm, &Device, &mut Stream) -> R + Send + Clone + 'static,
+    rank: impl Fn(&World, &Device, &mut Stream) -> R + Send + Clone + 'static,
 ) -> Vec<R> {
-    let threads: Vec<_> = Comm::local(devices.len())
+    let threads: Vec<_> = World::local(devices.len())
         .into_iter()
         .zip(devices)
-        .map(|(comm, device)| {
+        .map(|(world, device)| {
             let rank = rank.clone();
-            std::thread::spawn(move || rank(&comm, &device, &mut device.stream().unwrap()))
+            std::thread::spawn(move || rank(&world, &device, &mut device.stream().unwrap()))
         })
         .collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// One rank, which has what it does with device buffers done with host memory as well, and compares.
-struct Both<'a> {
-    group: &'a Group,
+/// One rank, which runs collectives on device buffers and in host memory, and compares the results.
+struct BufferChecker<'a> {
+    group: &'a Communicator,
     device: &'a Device,
     stream: &'a mut Stream,
 }
 
-impl Both<'_> {
-    fn there<T: Element>(&self, elements: &[T]) -> Buffer<T> {
+impl BufferChecker<'_> {
+    fn upload<T: Element>(&self, elements: &[T]) -> Buffer<T> {
         self.device.buffer_from(elements).unwrap()
     }
 
-    fn same<T: Element>(&mut self, what: &str, found: &Buffer<T>, expected: &[T]) {
+    fn assert_same<T: Element>(&mut self, what: &str, found: &Buffer<T>, expected: &[T]) {
         let found = self.stream.download(found).unwrap().wait().unwrap();
         let len = expected.len();
         assert_eq!(found.len(), len, "{what}");
@@ -46,41 +46,41 @@ impl Both<'_> {
         assert_eq!(differs, None, "{what} of {len} {}: the first element that differs", T::TYPE);
     }
 
-    /// Every collective but the weighted one, of blocks of so many elements.
+    /// Checks every collective but the weighted one, with blocks of `len` elements.
     fn every<T: Element>(&mut self, len: usize, number: fn(usize) -> T) {
         let (group, me, size) = (self.group, self.group.rank().unwrap(), self.group.size());
         let root = len % size;
         let mine: Vec<T> = (0..len).map(|index| number(index * 31 + me * 7)).collect();
         let blocks: Vec<T> = (0..len * size).map(|index| number(index * 17 + me * 5)).collect();
-        let (device, one, many) = (self.device, self.there(&mine), self.there(&blocks));
+        let (device, one, many) = (self.device, self.upload(&mine), self.upload(&blocks));
         let (none, nones) = (vec![T::zeroed(); len], vec![T::zeroed(); len * size]);
-        let (into, into_many) = (self.there(&none), self.there(&nones));
+        let (into, into_many) = (self.upload(&none), self.upload(&nones));
         let (mut host, mut host_many) = (none.clone(), nones.clone());
 
         group.all_gather_buffer(device, self.stream, &one, &into_many).unwrap();
         group.all_gather(&mine, &mut host_many).unwrap();
-        self.same("all_gather", &into_many, &host_many);
+        self.assert_same("all_gather", &into_many, &host_many);
 
         group.all_to_all_buffer(device, self.stream, &many, &into_many).unwrap();
         group.all_to_all(&blocks, &mut host_many).unwrap();
-        self.same("all_to_all", &into_many, &host_many);
+        self.assert_same("all_to_all", &into_many, &host_many);
 
-        for operation in [Operation::Sum, Operation::Max] {
+        for operation in [ReduceOp::Sum, ReduceOp::Max] {
             group.reduce_scatter_buffer(device, self.stream, &many, &into, operation).unwrap();
             group.reduce_scatter(&blocks, &mut host, operation).unwrap();
-            self.same("reduce_scatter", &into, &host);
+            self.assert_same("reduce_scatter", &into, &host);
         }
 
         let at_root = me == root;
         group.scatter_buffer(device, self.stream, at_root.then_some(&many), &into, root).unwrap();
         group.scatter(if at_root { &blocks } else { &[] }, &mut host, root).unwrap();
-        self.same("scatter", &into, &host);
+        self.assert_same("scatter", &into, &host);
 
         group.gather_buffer(device, self.stream, &one, at_root.then_some(&into_many), root).unwrap();
         group.gather(&mine, if at_root { &mut host_many } else { &mut [] }, root).unwrap();
-        self.same("gather", &into_many, &host_many);
+        self.assert_same("gather", &into_many, &host_many);
 
-        // Each to the next, and the last to the first: one after another, since each waits for the other's answer.
+        // Each rank sends to the next, one after another, since each waits for the other's answer.
         let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
         for turn in 0..size {
             if size > 1 && me == turn {
@@ -91,36 +91,36 @@ impl Both<'_> {
                 group.recv(&mut host, turn).unwrap();
             }
         }
-        self.same("send and recv", &into, &host);
+        self.assert_same("send and recv", &into, &host);
 
         let mut data = mine.clone();
-        group.reduce_buffer(device, self.stream, &one, Operation::Sum, root).unwrap();
-        group.reduce(&mut data, Operation::Sum, root).unwrap();
-        self.same("reduce", &one, &data);
-        group.all_reduce_buffer(device, self.stream, &one, Operation::Average).unwrap();
-        group.all_reduce(&mut data, Operation::Average).unwrap();
-        self.same("all_reduce", &one, &data);
+        group.reduce_buffer(device, self.stream, &one, ReduceOp::Sum, root).unwrap();
+        group.reduce(&mut data, ReduceOp::Sum, root).unwrap();
+        self.assert_same("reduce", &one, &data);
+        group.all_reduce_buffer(device, self.stream, &one, ReduceOp::Average).unwrap();
+        group.all_reduce(&mut data, ReduceOp::Average).unwrap();
+        self.assert_same("all_reduce", &one, &data);
         let mut data = mine.clone();
-        let one = self.there(&mine);
+        let one = self.upload(&mine);
         group.broadcast_buffer(device, self.stream, &one, root).unwrap();
         group.broadcast(&mut data, root).unwrap();
-        self.same("broadcast", &one, &data);
+        self.assert_same("broadcast", &one, &data);
 
-        // In place, where that is allowed.
+        // In place, if that is allowed.
         let (mine_of_many, expected) = (me * len..(me + 1) * len, blocks.clone());
         if (len * size_of::<T>()).is_multiple_of(8) {
             let part = many.slice(mine_of_many.clone()).unwrap();
-            group.reduce_scatter_buffer(device, self.stream, &many, &part, Operation::Max).unwrap();
-            group.reduce_scatter(&blocks, &mut host, Operation::Max).unwrap();
+            group.reduce_scatter_buffer(device, self.stream, &many, &part, ReduceOp::Max).unwrap();
+            group.reduce_scatter(&blocks, &mut host, ReduceOp::Max).unwrap();
             let expected: Vec<T> = [&expected[..me * len], &host, &expected[(me + 1) * len..]].concat();
-            self.same("reduce_scatter in place", &many, &expected);
+            self.assert_same("reduce_scatter in place", &many, &expected);
             group.all_gather_buffer(device, self.stream, &part, &many).unwrap();
             group.all_gather(&host, &mut host_many).unwrap();
-            self.same("all_gather in place", &many, &host_many);
+            self.assert_same("all_gather in place", &many, &host_many);
         }
     }
 
-    /// Blocks of other lengths on every rank, nothing on some; also such that the device cannot copy by themselves.
+    /// Checks blocks of different lengths, some empty, also ones that the device cannot copy one by one.
     fn uneven<T: Element>(&mut self, len: usize, number: fn(usize) -> T) {
         let (group, me, size) = (self.group, self.group.rank().unwrap(), self.group.size());
         let on_devices = group.with_device(self.device).unwrap();
@@ -128,60 +128,60 @@ impl Both<'_> {
         let lengths: Vec<usize> = (0..size).map(|to| length(me, to)).collect();
         let blocks: Vec<T> = (0..lengths.iter().sum()).map(|index| number(index * 17 + me * 5)).collect();
         let (mine, root, mut expected) = (&blocks[..lengths[0]], len % size, Vec::new());
-        let (one, many) = (self.there(mine), self.there(&blocks));
+        let (one, many) = (self.upload(mine), self.upload(&blocks));
 
         let given = group.all_gather_uneven(mine, &mut expected).unwrap();
-        let into = self.there(&vec![T::zeroed(); expected.len()]);
+        let into = self.upload(&vec![T::zeroed(); expected.len()]);
         assert_eq!(on_devices.all_gather_uneven(self.stream, &one, &into).unwrap(), given);
-        self.same("all_gather_uneven", &into, &expected);
+        self.assert_same("all_gather_uneven", &into, &expected);
 
-        let into = self.there(&vec![T::zeroed(); expected.len()]);
+        let into = self.upload(&vec![T::zeroed(); expected.len()]);
         let at_root = (me == root).then_some(&into);
         assert_eq!(on_devices.gather_uneven(self.stream, &one, at_root, root).unwrap(), given);
         if me == root {
-            self.same("gather_uneven", &into, &expected);
+            self.assert_same("gather_uneven", &into, &expected);
         }
 
         let given = group.all_to_all_uneven(&blocks, &lengths, &mut expected).unwrap();
-        let into = self.there(&vec![T::zeroed(); expected.len()]);
+        let into = self.upload(&vec![T::zeroed(); expected.len()]);
         let found = on_devices.all_to_all_uneven(self.stream, &many, &lengths, &into);
         assert_eq!(found.unwrap(), given);
-        self.same("all_to_all_uneven", &into, &expected);
+        self.assert_same("all_to_all_uneven", &into, &expected);
     }
 
     fn weighted(&mut self, len: usize) {
         let me = self.group.rank().unwrap();
         let mut data: Vec<f32> = (0..len).map(|index| (me * 3 + index % 7) as f32).collect();
-        let buffer = self.there(&data);
+        let buffer = self.upload(&data);
         self.group.weighted_all_reduce_buffer(self.device, self.stream, &buffer, me as f64 + 0.5).unwrap();
         self.group.weighted_all_reduce(&mut data, me as f64 + 0.5).unwrap();
-        self.same("weighted_all_reduce", &buffer, &data);
+        self.assert_same("weighted_all_reduce", &buffer, &data);
     }
 }
 
-/// Each rank has a device of its own, and what it gets is what host memory gets.
+/// Checks every collective with one device per rank against host memory.
 fn every_collective_on(devices: Vec<Device>) {
     let long = 2 * PIECE_BYTES / 4 / devices.len();
-    ranks(devices, move |comm, device, stream| {
-        let mut both = Both { group: comm.world(), device, stream };
-        // Blocks that end where any device can copy, and such that do not.
+    ranks(devices, move |world, device, stream| {
+        let mut checker = BufferChecker { group: world.communicator(), device, stream };
+        // Blocks with and without the copy alignment of all devices.
         for len in [0, 1, 3, 7, 1000, 1001] {
-            both.every::<f32>(len, |index| (index % 4093) as f32 / 8.0);
-            both.every::<f16>(len, |index| f16::from_f32((index % 61) as f32 / 4.0));
-            both.every::<u8>(len, |index| index as u8);
-            both.every::<i64>(len, |index| index as i64 * 0x1_0000_0001);
+            checker.every::<f32>(len, |index| (index % 4093) as f32 / 8.0);
+            checker.every::<f16>(len, |index| f16::from_f32((index % 61) as f32 / 4.0));
+            checker.every::<u8>(len, |index| index as u8);
+            checker.every::<i64>(len, |index| index as i64 * 0x1_0000_0001);
         }
         for len in [0, 1, 8, 1000] {
-            both.uneven::<f32>(len, |index| (index % 4093) as f32 / 8.0);
-            both.uneven::<u8>(len, |index| index as u8);
+            checker.uneven::<f32>(len, |index| (index % 4093) as f32 / 8.0);
+            checker.uneven::<u8>(len, |index| index as u8);
         }
-        both.uneven::<f32>(long, |index| (index % 4093) as f32 / 8.0);
-        both.uneven::<u8>(3 * long, |index| index as u8);
+        checker.uneven::<f32>(long, |index| (index % 4093) as f32 / 8.0);
+        checker.uneven::<u8>(3 * long, |index| index as u8);
         // Several pieces, the last a short one.
-        both.every::<f32>(long + 36, |index| (index % 4093) as f32 / 8.0);
-        both.every::<u8>(3 * long + 17, |index| index as u8);
-        both.weighted(5);
-        both.weighted(2 * PIECE_BYTES / 4 + 17);
+        checker.every::<f32>(long + 36, |index| (index % 4093) as f32 / 8.0);
+        checker.every::<u8>(3 * long + 17, |index| index as u8);
+        checker.weighted(5);
+        checker.weighted(2 * PIECE_BYTES / 4 + 17);
     });
 }
 
@@ -210,8 +210,8 @@ fn with_card_every_collective_gives_what_it_gives_in_host_memory() {
     every_collective_on(vec![device_of(Api::Cuda), Device::cpu()]);
 }
 
-/// What a rank does with its buffers: one of a block, and two of a block for each rank.
-type Call = fn(&Group, &Device, &mut Stream, &[Buffer<f32>; 3]) -> Result<()>;
+/// A call with a buffer of one block, and two of one block per rank.
+type Call = fn(&Communicator, &Device, &mut Stream, &[Buffer<f32>; 3]) -> Result<()>;
 
 fn buffers(device: &Device, len: usize) -> [Buffer<f32>; 3] {
     [len, 2 * len, 2 * len].map(|len| device.buffer(len).unwrap())
@@ -219,14 +219,14 @@ fn buffers(device: &Device, len: usize) -> [Buffer<f32>; 3] {
 
 const CALLS: [(&str, Call); 8] = [
     ("all_reduce", |group, device, stream, [one, ..]| {
-        group.all_reduce_buffer(device, stream, one, Operation::Sum)
+        group.all_reduce_buffer(device, stream, one, ReduceOp::Sum)
     }),
     ("broadcast", |group, device, stream, [one, ..]| group.broadcast_buffer(device, stream, one, 0)),
     ("all_gather", |group, device, stream, [one, many, _]| {
         group.all_gather_buffer(device, stream, one, many)
     }),
     ("reduce_scatter", |group, device, stream, [one, many, _]| {
-        group.reduce_scatter_buffer(device, stream, many, one, Operation::Sum)
+        group.reduce_scatter_buffer(device, stream, many, one, ReduceOp::Sum)
     }),
     ("gather", |group, device, stream, [one, many, _]| {
         group.gather_buffer(device, stream, one, (group.rank() == Some(1)).then_some(many), 1)
@@ -246,18 +246,18 @@ const CALLS: [(&str, Call); 8] = [
 #[test]
 fn a_device_that_fails_is_an_error_on_every_rank() {
     for (name, call) in CALLS {
-        // Until it takes no more; then all succeed.
+        // Fails each operation in turn, until the call needs no more.
         let mut succeeded = 0;
         const MOST: u64 = 200;
         for operation in 1..=MOST {
-            let results = ranks(vec![Device::cpu(), Device::cpu()], move |comm, _, _| {
+            let results = ranks(vec![Device::cpu(), Device::cpu()], move |world, _, _| {
                 let (device, faults) = Faults::wrap(&Device::cpu());
                 let buffers = buffers(&device, PIECE_BYTES / 4 + 100);
                 let mut stream = device.stream().unwrap();
-                if comm.rank() == 1 {
+                if world.rank() == 1 {
                     faults.at(faults.operations() + operation, Fault::Fail(Failure::Lost));
                 }
-                call(comm.world(), &device, &mut stream, &buffers)
+                call(world.communicator(), &device, &mut stream, &buffers)
             });
             if results.iter().all(Result::is_ok) {
                 succeeded += 1;
@@ -279,11 +279,12 @@ fn a_device_that_fails_is_an_error_on_every_rank() {
 #[test]
 fn buffers_of_different_lengths_fail_on_every_rank() {
     for (name, call) in CALLS {
-        let errors = ranks(vec![Device::cpu(), Device::cpu()], move |comm, device, stream| {
-            call(comm.world(), device, stream, &buffers(device, 10 + comm.rank())).unwrap_err()
+        let errors = ranks(vec![Device::cpu(), Device::cpu()], move |world, device, stream| {
+            call(world.communicator(), device, stream, &buffers(device, 10 + world.rank())).unwrap_err()
         });
-        let disagree = errors.iter().filter(|error| matches!(error, CommError::Disagree { .. })).count();
-        // Of two that exchange, one finds out and tells the other. Uneven ones need not agree: both outputs are wrong.
+        let disagree = errors.iter().filter(|error| matches!(error, CommError::Mismatch { .. })).count();
+        // Of two ranks that exchange, one finds the mismatch and notifies the other. Uneven calls need not agree: both
+        // outputs are wrong.
         let expected = match name {
             "send and recv" => 1,
             "all_gather_uneven" => 0,
@@ -295,55 +296,55 @@ fn buffers_of_different_lengths_fail_on_every_rank() {
 
 #[test]
 fn buffers_that_cannot_be_right_fail_on_every_rank() {
-    type Wrong = fn(&Group, &Device, &mut Stream, &Buffer<u8>) -> Result<()>;
+    type Wrong = fn(&Communicator, &Device, &mut Stream, &Buffer<u8>) -> Result<()>;
     let wrong: [(&str, Wrong); 5] = [
         ("no output at the root", |group, device, stream, one| {
             group.gather_buffer(device, stream, one, None, 1)
         }),
-        ("which only the root 0 has", |group, device, stream, one| {
+        ("but only the root 0 has one", |group, device, stream, one| {
             group.scatter_buffer(device, stream, Some(one), one, 0)
         }),
-        ("output of 5 elements, where 10", |group, device, stream, one| {
+        ("output of 5 elements, but a group of 2 needs 10", |group, device, stream, one| {
             group.all_gather_buffer(device, stream, one, one)
         }),
-        ("input of 5 elements, where 4", |group, device, stream, one| {
+        ("input of 5 elements, but a group of 2 needs 4", |group, device, stream, one| {
             group.all_to_all_buffer(device, stream, one, one)
         }),
-        ("root 7 of a group of 2", |group, device, stream, one| {
+        ("root 7 in a group of 2", |group, device, stream, one| {
             group.broadcast_buffer(device, stream, one, 7)
         }),
     ];
     for (says, wrong) in wrong {
-        let errors = ranks(vec![Device::cpu(), Device::cpu()], move |comm, device, stream| {
+        let errors = ranks(vec![Device::cpu(), Device::cpu()], move |world, device, stream| {
             let one = device.buffer::<u8>(5).unwrap();
-            match comm.rank() {
-                0 => comm.world().all_reduce_buffer(device, stream, &one, Operation::Sum).unwrap_err(),
-                _ => wrong(comm.world(), device, stream, &one).unwrap_err(),
+            match world.rank() {
+                0 => world.communicator().all_reduce_buffer(device, stream, &one, ReduceOp::Sum).unwrap_err(),
+                _ => wrong(world.communicator(), device, stream, &one).unwrap_err(),
             }
         });
-        assert!(matches!(errors[1], CommError::Argument { .. }), "{}", errors[1]);
+        assert!(matches!(errors[1], CommError::InvalidArgument { .. }), "{}", errors[1]);
         assert!(errors[1].to_string().contains(says), "{}", errors[1]);
         assert_eq!(errors[0].ranks(), [1], "{}", errors[0]);
     }
 }
 
-/// What was queued before comes first, also where nothing of this rank goes down: here something that would overwrite
-/// what comes, after something slow.
+/// Work queued before runs first, even if this rank downloads nothing: here a slow kernel, and an upload that would
+/// overwrite the result.
 #[test]
 fn what_is_queued_in_the_stream_comes_first() {
-    ranks(vec![Device::cpu(), Device::cpu()], |comm, device, stream| {
+    ranks(vec![Device::cpu(), Device::cpu()], |world, device, stream| {
         let slow = Kernel::new("slow").writes::<u32>().rust(|launch| {
             std::thread::sleep(Duration::from_millis(100));
             launch.write::<u32>(0).map(drop)
         });
-        let buffer = device.buffer_from(&[comm.rank() as u32; 100]).unwrap();
-        if comm.rank() == 1 {
+        let buffer = device.buffer_from(&[world.rank() as u32; 100]).unwrap();
+        if world.rank() == 1 {
             let program = device.compile(&slow).unwrap();
             let other = device.buffer::<u32>(1).unwrap();
             stream.launch(&program.bind(&[other.arg()]).unwrap(), 1, &()).unwrap();
             stream.upload(&[9; 100], &buffer).unwrap();
         }
-        comm.world().broadcast_buffer(device, stream, &buffer, 0).unwrap();
+        world.communicator().broadcast_buffer(device, stream, &buffer, 0).unwrap();
         assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), [0; 100]);
     });
 }

@@ -1,23 +1,23 @@
-//! Cuts and proposals against plain references that try everything.
+//! Splits and proposals against exhaustive references.
 
 use std::ops::Range;
 
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 
 use super::{
-    super::{predict::Figures, search::Searcher, workload::Sums},
+    super::{predict::DeviceProperties, search::Searcher, workload::PrefixSums},
     *,
 };
 
-/// Every way to cut layers into stages that are not empty.
-fn every_cut(layers: Range<usize>, stages: usize) -> Vec<Vec<Range<usize>>> {
+/// Returns all splits of layers into stages that are not empty.
+fn every_split(layers: Range<usize>, stages: usize) -> Vec<Vec<Range<usize>>> {
     if stages == 1 {
         return if layers.is_empty() { vec![] } else { vec![vec![layers]] };
     }
     let firsts = layers.start + 1..layers.end;
     firsts
         .flat_map(|end| {
-            every_cut(end..layers.end, stages - 1).into_iter().map(move |mut rest| {
+            every_split(end..layers.end, stages - 1).into_iter().map(move |mut rest| {
                 rest.insert(0, layers.start..end);
                 rest
             })
@@ -42,15 +42,15 @@ fn permutations(count: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// The cost model once more, as plainly as it is documented: the time of a step, or nothing where no cut fits.
+/// The cost model as documented: the time of a step, or `None` if no split fits.
 fn reference(
-    figures: &Figures,
+    properties: &DeviceProperties,
     workload: &Workload,
     [tp, pp, dp]: [usize; 3],
     order: &[usize],
 ) -> Option<f64> {
     let at = |d: usize, s: usize, t: usize| order[d * pp * tp + s * tp + t];
-    let link = |a: usize, b: usize| figures.bandwidth[a][b].unwrap();
+    let link = |a: usize, b: usize| properties.bandwidth[a][b].unwrap();
     let layers = &workload.layers;
     let sum = |range: &Range<usize>, of: fn(&Layer) -> f64| layers[range.clone()].iter().map(of).sum::<f64>();
     let slowest = |group: &[usize]| {
@@ -67,7 +67,7 @@ fn reference(
     let ring = |members: usize| 2.0 * (members as f64 - 1.0) / members as f64;
     let seconds = |d: usize, s: usize, range: &Range<usize>| {
         let group: Vec<usize> = (0..tp).map(|t| at(d, s, t)).collect();
-        let rate = group.iter().map(|&device| figures.rates[device]).fold(f64::INFINITY, f64::min);
+        let rate = group.iter().map(|&device| properties.rates[device]).fold(f64::INFINITY, f64::min);
         let mut seconds = sum(range, |layer| layer.cost) / (rate * tp as f64);
         seconds += sum(range, |layer| layer.tensor_bytes as f64) * ring(tp) / slowest(&group);
         if s + 1 < pp {
@@ -79,23 +79,24 @@ fn reference(
     let fits = |s: usize, range: &Range<usize>| {
         let needs: u64 = layers[range.clone()].iter().map(|layer| layer.memory_bytes).sum();
         (0..dp).all(|d| {
-            (0..tp).all(|t| figures.memory[at(d, s, t)].is_none_or(|room| needs <= room * tp as u64))
+            (0..tp)
+                .all(|t| properties.memory[at(d, s, t)].is_none_or(|capacity| needs <= capacity * tp as u64))
         })
     };
     let together =
         |s: usize, range: &Range<usize>| dp as f64 / (0..dp).map(|d| 1.0 / seconds(d, s, range)).sum::<f64>();
-    let cuts = every_cut(0..layers.len(), pp);
-    let fitting = cuts.iter().filter(|cut| cut.iter().enumerate().all(|(s, range)| fits(s, range)));
-    let cut = fitting.min_by(|a, b| {
-        let times = |cut: &Vec<Range<usize>>| -> Vec<f64> {
-            cut.iter().enumerate().map(|(s, range)| together(s, range)).collect()
+    let splits = every_split(0..layers.len(), pp);
+    let fitting = splits.iter().filter(|split| split.iter().enumerate().all(|(s, range)| fits(s, range)));
+    let split = fitting.min_by(|a, b| {
+        let times = |split: &Vec<Range<usize>>| -> Vec<f64> {
+            split.iter().enumerate().map(|(s, range)| together(s, range)).collect()
         };
         let (a, b) = (times(a), times(b));
         let most = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
         most(&a).total_cmp(&most(&b)).then(a.iter().sum::<f64>().total_cmp(&b.iter().sum()))
     })?;
     let stage_s: Vec<Vec<f64>> =
-        (0..dp).map(|d| cut.iter().enumerate().map(|(s, range)| seconds(d, s, range)).collect()).collect();
+        (0..dp).map(|d| split.iter().enumerate().map(|(s, range)| seconds(d, s, range)).collect()).collect();
     let time = |d: usize, count: u64| {
         let most = stage_s[d].iter().copied().fold(0.0, f64::max);
         if count == 0 { 0.0 } else { stage_s[d].iter().sum::<f64>() + (count - 1) as f64 * most }
@@ -105,7 +106,7 @@ fn reference(
         .map(|shares| shares.iter().enumerate().map(|(d, &count)| time(d, count)).fold(0.0, f64::max))
         .fold(f64::INFINITY, f64::min);
     let mut gradients = 0.0f64;
-    for (s, range) in cut.iter().enumerate() {
+    for (s, range) in split.iter().enumerate() {
         for t in 0..tp {
             let group: Vec<usize> = (0..dp).map(|d| at(d, s, t)).collect();
             let bytes = sum(range, |layer| layer.gradient_bytes as f64) / tp as f64;
@@ -115,7 +116,7 @@ fn reference(
     Some(replicas + gradients)
 }
 
-/// Every way to share out micro-batches.
+/// Returns all distributions of micro-batches.
 fn every_share(count: u64, replicas: usize) -> Vec<Vec<u64>> {
     if replicas == 1 {
         return vec![vec![count]];
@@ -130,33 +131,32 @@ fn every_share(count: u64, replicas: usize) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// What is done where there are too many orders to try, where there are few enough to know better: links and memory
-/// are random, which is harder than machines are.
+/// The local search, for few enough orders to try all. Links and memory are random, which is harder than real machines.
 #[test]
-fn changing_places_comes_close_to_the_best_of_all_orders() {
+fn local_search_comes_close_to_the_best_of_all_orders() {
     let mut runner = TestRunner::deterministic();
     let (mut ratios, cases) = (Vec::new(), any_case());
     while ratios.len() < 300 {
         let (sizes, members, links, workload) = cases.new_tree(&mut runner).unwrap().current();
-        let figures = figures(&members, &links);
-        let sums = Sums::of(&workload.layers);
-        let searcher = Searcher::new(&figures, &workload, &sums, &vec![0; members.len()]);
+        let properties = properties(&members, &links);
+        let sums = PrefixSums::of(&workload.layers);
+        let searcher = Searcher::new(&properties, &workload, &sums, &vec![0; members.len()]);
         if workload.layers.len() >= sizes[1]
-            && let Some(found) = searcher.without_every_way(sizes)
+            && let Some(candidate) = searcher.without_exhaustive(sizes)
         {
-            ratios.push(found.prediction.step_s / least(&figures, &workload, sizes).unwrap());
+            ratios.push(candidate.prediction.step_s / least(&properties, &workload, sizes).unwrap());
         }
     }
-    let best = ratios.iter().filter(|&&ratio| ratio <= SAME).count();
+    let best = ratios.iter().filter(|&&ratio| ratio <= ROUNDING).count();
     let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
     let worst = ratios.iter().copied().fold(1.0, f64::max);
     println!("{best} of {} are best, mean {mean}, worst {worst}", ratios.len());
-    assert!(ratios.iter().all(|&ratio| ratio * SAME >= 1.0));
+    assert!(ratios.iter().all(|&ratio| ratio * ROUNDING >= 1.0));
     assert!(best >= 290 && mean < 1.005, "{best} of {} are best, mean {mean}, worst {worst}", ratios.len());
 }
 
 prop_compose! {
-    /// Layers of which no two cost the same, so that no two cuts are alike.
+    /// Layers with different costs, so that no two splits are equal.
     fn any_layers(most: usize)(
         layers in prop::collection::vec((1.0f64..10.0, 0u64..10, 0u64..50, 0u64..50, 0u64..50), 1..=most),
         traffic in any::<bool>(),
@@ -178,10 +178,10 @@ prop_compose! {
         devices in prop::collection::vec((prop::sample::select(vec![1.0, 1.5, 4.0]), prop::option::of(10u64..60)), sizes.iter().product::<usize>()),
         links in prop::collection::vec(prop::sample::select(vec![5.0, 20.0, 100.0]), 15),
     ) -> (Vec<Member>, Links) {
-        let members: Vec<Member> = devices.iter().enumerate().map(|(index, &(rate, room))| {
+        let members: Vec<Member> = devices.iter().enumerate().map(|(index, &(rate, capacity))| {
             let member = device(format!("d{index}"), rate);
-            match room {
-                Some(room) => member.with_memory_bytes(room),
+            match capacity {
+                Some(capacity) => member.with_memory_bytes(capacity),
                 None => member,
             }
         }).collect();
@@ -224,8 +224,8 @@ fn any_case() -> impl Strategy<Value = ([usize; 3], Vec<Member>, Links, Workload
     })
 }
 
-fn figures(members: &[Member], links: &Links) -> Figures {
-    Figures {
+fn properties(members: &[Member], links: &Links) -> DeviceProperties {
+    DeviceProperties {
         rates: members.iter().map(|member| member.rate_per_s.unwrap()).collect(),
         memory: members.iter().map(|member| member.memory_bytes).collect(),
         bandwidth: members
@@ -235,14 +235,14 @@ fn figures(members: &[Member], links: &Links) -> Figures {
     }
 }
 
-/// The least time of a step over every order of the devices.
-fn least(figures: &Figures, workload: &Workload, sizes: [usize; 3]) -> Option<f64> {
-    let orders = permutations(figures.rates.len());
-    let steps = orders.iter().filter_map(|order| reference(figures, workload, sizes, order));
+/// Returns the least time of a step over all orders of the devices.
+fn least(properties: &DeviceProperties, workload: &Workload, sizes: [usize; 3]) -> Option<f64> {
+    let orders = permutations(properties.rates.len());
+    let steps = orders.iter().filter_map(|order| reference(properties, workload, sizes, order));
     steps.min_by(f64::total_cmp)
 }
 
-/// What every proposal promises.
+/// Checks what every proposal promises.
 fn check_promises(plan: &Proposal, members: &[Member], workload: &Workload) {
     let mut names: Vec<String> = plan.members.iter().map(ToString::to_string).collect();
     names.sort_unstable();
@@ -262,48 +262,49 @@ fn check_promises(plan: &Proposal, members: &[Member], workload: &Workload) {
     for rank in 0..mesh.world_size() {
         let stage = &plan.stages[mesh.stage(rank).unwrap().index];
         assert!(!stage.layers.is_empty());
-        let room = mesh.member(rank).unwrap().memory_bytes.unwrap_or(u64::MAX);
+        let capacity = mesh.member(rank).unwrap().memory_bytes.unwrap_or(u64::MAX);
         let layers = &workload.layers[stage.layers.clone()];
         let needs: u64 = layers.iter().map(|layer| layer.memory_bytes).sum();
         assert!(
-            needs.div_ceil(plan.tp as u64) <= room && needs.div_ceil(plan.tp as u64) == stage.memory_bytes
+            needs.div_ceil(plan.tp as u64) <= capacity
+                && needs.div_ceil(plan.tp as u64) == stage.memory_bytes
         );
     }
-    assert!(plan.step_s * SAME >= plan.ideal_s && plan.efficiency <= SAME, "{plan:?}");
-    assert!(plan.balance > 0.0 && plan.balance <= SAME, "{plan:?}");
+    assert!(plan.step_s * ROUNDING >= plan.ideal_s && plan.efficiency <= ROUNDING, "{plan:?}");
+    assert!(plan.balance > 0.0 && plan.balance <= ROUNDING, "{plan:?}");
 }
 
 proptest! {
     #[test]
-    fn no_cut_beats_the_cut(
+    fn no_split_beats_the_split(
         layers in any_layers(9),
         stages in prop::collection::vec((0.1f64..10.0, prop::option::of(5u64..60)), 1..=5),
     ) {
-        let stages: Vec<StageStrength> =
-            stages.into_iter().map(|(rate_per_s, memory_bytes)| StageStrength { rate_per_s, memory_bytes }).collect();
+        let stages: Vec<StageCapacity> =
+            stages.into_iter().map(|(rate_per_s, memory_bytes)| StageCapacity { rate_per_s, memory_bytes }).collect();
         let time = |stage: usize, range: &Range<usize>| {
             layers[range.clone()].iter().map(|layer| layer.cost).sum::<f64>() / stages[stage].rate_per_s
         };
         let fits = |stage: usize, range: &Range<usize>| {
             let needs: u64 = layers[range.clone()].iter().map(|layer| layer.memory_bytes).sum();
-            stages[stage].memory_bytes.is_none_or(|room| needs <= room)
+            stages[stage].memory_bytes.is_none_or(|capacity| needs <= capacity)
         };
-        let times = |cut: &[Range<usize>]| -> Vec<f64> {
-            cut.iter().enumerate().map(|(stage, range)| time(stage, range)).collect()
+        let times = |split: &[Range<usize>]| -> Vec<f64> {
+            split.iter().enumerate().map(|(stage, range)| time(stage, range)).collect()
         };
-        let cuts = every_cut(0..layers.len(), stages.len());
-        let best = cuts.iter().filter(|cut| cut.iter().enumerate().all(|(stage, range)| fits(stage, range)))
-            .map(|cut| times(cut))
+        let splits = every_split(0..layers.len(), stages.len());
+        let best = splits.iter().filter(|split| split.iter().enumerate().all(|(stage, range)| fits(stage, range)))
+            .map(|split| times(split))
             .map(|times| (times.iter().copied().fold(0.0, f64::max), times.iter().sum::<f64>()))
             .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        match (cut(&layers, &stages), best) {
-            (Ok(cut), Some((slowest, sum))) => {
-                prop_assert!(cuts.contains(&cut.stages));
-                prop_assert!(cut.stages.iter().enumerate().all(|(stage, range)| fits(stage, range)));
-                let own = times(&cut.stages);
-                prop_assert!((cut.slowest_s - slowest).abs() <= slowest * 1e-9, "{} {slowest}", cut.slowest_s);
-                prop_assert!(own.iter().all(|&time| time <= slowest * SAME));
-                prop_assert!(own.iter().sum::<f64>() <= sum * SAME, "{own:?} {sum}");
+        match (split_layers(&layers, &stages), best) {
+            (Ok(split), Some((slowest, sum))) => {
+                prop_assert!(splits.contains(&split.stages));
+                prop_assert!(split.stages.iter().enumerate().all(|(stage, range)| fits(stage, range)));
+                let own = times(&split.stages);
+                prop_assert!((split.slowest_s - slowest).abs() <= slowest * 1e-9, "{} {slowest}", split.slowest_s);
+                prop_assert!(own.iter().all(|&time| time <= slowest * ROUNDING));
+                prop_assert!(own.iter().sum::<f64>() <= sum * ROUNDING, "{own:?} {sum}");
             }
             (Err(PlacementError::TooFewLayers { .. }), None) => prop_assert!(layers.len() < stages.len()),
             (Err(PlacementError::Memory(_)), None) => prop_assert!(layers.len() >= stages.len()),
@@ -319,14 +320,14 @@ proptest! {
     fn no_order_of_the_devices_beats_the_proposed_one((sizes, members, links, workload) in any_case()) {
         let [tp, pp, dp] = sizes;
         let planner = Planner::new(&members, workload.clone()).links(links.clone()).tp(tp).pp(pp).dp(dp);
-        let best = least(&figures(&members, &links), &workload, sizes);
+        let best = least(&properties(&members, &links), &workload, sizes);
         match (planner.propose(), best) {
             (Ok(plan), Some(best)) => {
-                prop_assert_eq!(plan.search, Search::Everything);
+                prop_assert_eq!(plan.search, SearchMethod::Exhaustive);
                 prop_assert!((plan.step_s - best).abs() <= best * 1e-9, "{} {best}", plan.step_s);
                 check_promises(&plan, &members, &workload);
                 if let Ok(listed) = planner.as_listed() {
-                    prop_assert!(plan.step_s <= listed.step_s * SAME);
+                    prop_assert!(plan.step_s <= listed.step_s * ROUNDING);
                     check_promises(&listed, &members, &workload);
                 }
             }
@@ -344,8 +345,8 @@ proptest! {
         let world = members.len();
         let sizes = (1..=world).flat_map(|tp| (1..=world).flat_map(move |pp| (1..=world).map(move |dp| [tp, pp, dp])));
         let sizes = sizes.filter(|sizes| sizes.iter().product::<usize>() == world && sizes[1] <= workload.layers.len());
-        let figures = figures(&members, &links);
-        let best = sizes.filter_map(|sizes| least(&figures, &workload, sizes)).min_by(f64::total_cmp);
+        let properties = properties(&members, &links);
+        let best = sizes.filter_map(|sizes| least(&properties, &workload, sizes)).min_by(f64::total_cmp);
         match (planner.propose(), best) {
             (Ok(plan), Some(best)) => {
                 check_promises(&plan, &members, &workload);

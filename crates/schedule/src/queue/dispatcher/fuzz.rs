@@ -214,13 +214,13 @@ impl Simulation {
         };
         assert!(!is_full, "more pieces than the capacity");
         let home = home.filter(|&home| self.dispatcher.devices[home].is_well());
-        let nobody: Weak<Shared<crate::KernelTask<u32, u32>>> = Weak::new();
+        let no_queue: Weak<Shared<crate::KernelTask<u32, u32>>> = Weak::new();
         let cost = match self.random.below(40) {
             0 => ms(500 + self.random.below(2_000)),
             _ => ms(1 + self.random.below(20)),
         };
         let faulty = !self.calm && self.random.percent(2);
-        let handle = Some(Handle::new(answer, key, nobody));
+        let handle = Some(Handle::new(answer, key, no_queue));
         self.open.push(self.pieces.len());
         self.pieces.push(Piece {
             cost,
@@ -270,7 +270,7 @@ impl Simulation {
         if let Work::Batch(pieces) = work
             && pieces.iter().any(|&index| self.pieces[index].faulty)
         {
-            let error = Error::Task { device, operation, item: None, message: String::new() };
+            let error = Error::Task { device, operation, item: None, message: String::new(), source: None };
             return (Some(self.now + usual), Ending::Fails(error));
         }
         match self.conditions[index] {

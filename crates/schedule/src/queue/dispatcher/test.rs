@@ -647,10 +647,10 @@ fn a_device_that_hangs_with_its_first_piece_has_the_silence_limit() {
 fn a_piece_that_fails_on_every_device_gets_all_errors() {
     let mut dispatcher = dispatcher(&[10.0, 10.0]);
     let (answer, _) = submit(&mut dispatcher, 7, 0, ms(0));
-    let nobody: std::sync::Weak<super::super::shared::Shared<crate::KernelTask<u32, u32>>> =
+    let no_queue: std::sync::Weak<super::super::shared::Shared<crate::KernelTask<u32, u32>>> =
         Default::default();
     let key = PieceKey { priority: std::cmp::Reverse(0), number: 0 };
-    let handle = super::super::Handle::new(answer, key, nobody);
+    let handle = super::super::Handle::new(answer, key, no_queue);
     let mut now = ms(0);
     let mut tries = Vec::new();
     while !handle.is_done() {
@@ -782,7 +782,7 @@ fn failure(kind: u8) -> Option<Error> {
     let (device, operation) = (evener_device::DeviceId::from("cpu"), "a test".to_owned());
     match kind {
         0 => Some(lost()),
-        1 => Some(Error::Task { device, operation, item: None, message: String::new() }),
+        1 => Some(Error::Task { device, operation, item: None, message: String::new(), source: None }),
         2 => Some(Error::Unsupported { device, operation, detail: String::new() }),
         3 => Some(Error::BadResult { device, operation, detail: String::new() }),
         _ => None,

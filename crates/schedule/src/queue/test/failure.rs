@@ -74,7 +74,7 @@ fn a_device_that_hangs_loses_no_piece_and_comes_back() {
     for workers in [1, 2, 16] {
         within_a_minute(move || {
             let (queue, faults) = faulty_queue(workers);
-            run_into(&queue, || faults.now(Fault::Hang));
+            run_into(&queue, || faults.at_next(Fault::Hang));
             assert!(!queue.statistics().devices[0].working);
             // The canary hangs too, and no piece waits for it.
             std::thread::sleep(Duration::from_millis(200));

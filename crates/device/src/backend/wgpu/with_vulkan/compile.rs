@@ -1,4 +1,4 @@
-//! Kernels: what is compiled, bound and refused.
+//! Kernels: compiling, binding and refusals.
 
 use super::*;
 use crate::Module;
@@ -6,7 +6,7 @@ use crate::Module;
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn an_override_without_a_value_is_refused_by_its_name() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let module = Module::new().constant("NOWHERE", 1).wgsl(
         "override LENGTH: u32;
          @group(0) @binding(0) var<storage, read_write> out: array<u32>;
@@ -25,9 +25,9 @@ fn an_override_without_a_value_is_refused_by_its_name() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn parameters_of_the_largest_size_arrive() {
-    let (device, _) = open(&vulkan());
-    let most = device.capabilities().unwrap().max_params_bytes as usize;
-    assert!(most >= 128, "{most}");
+    let (device, _) = open_vulkan(&vulkan());
+    let max = device.capabilities().unwrap().max_params_bytes as usize;
+    assert!(max >= 128, "{max}");
     let kernel = Kernel::new("echo").writes::<u32>().params::<[u32; 32]>().workgroup(32).wgsl(
         "var<immediate> params: array<vec4<u32>, 8>;
          @group(0) @binding(0) var<storage, read_write> output: array<u32>;
@@ -45,7 +45,7 @@ fn parameters_of_the_largest_size_arrive() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_part_of_a_buffer_is_bound_where_it_begins() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let elements = device.capabilities().unwrap().binding_alignment as usize / 4;
     let input = device.buffer_from(&(0..1000u32).collect::<Vec<_>>()).unwrap();
     let output = device.buffer::<u32>(10).unwrap();
@@ -60,7 +60,7 @@ fn a_part_of_a_buffer_is_bound_where_it_begins() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn buffers_of_no_length_can_be_bound() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let (empty, whole) = (device.buffer::<u32>(0).unwrap(), device.buffer::<u32>(64).unwrap());
     let program = device.compile(&affine()).unwrap();
     let mut stream = device.stream().unwrap();
@@ -74,7 +74,7 @@ fn buffers_of_no_length_can_be_bound() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn the_body_is_chosen_by_what_the_device_has() {
-    let (device, hold) = open(&vulkan());
+    let (device, open) = open_vulkan(&vulkan());
     let wide = "@group(0) @binding(0) var<storage, read_write> output: array<u64>;
          @compute @workgroup_size(1) fn square() { output[0] = output[0] * output[0]; }";
     let narrow = "@group(0) @binding(0) var<storage, read_write> output: array<vec2<u32>>;
@@ -82,7 +82,7 @@ fn the_body_is_chosen_by_what_the_device_has() {
     let kernel = |wants: Features| {
         Kernel::new("square").writes::<u64>().workgroup(1).wgsl_with(wants, wide).wgsl(narrow)
     };
-    let has = hold.capabilities.features;
+    let has = open.capabilities.features;
     let program = device.compile(&kernel(Features::INT64)).unwrap();
     assert_eq!(program.body(), if has.contains(Features::INT64) { "WGSL with INT64" } else { "WGSL" });
     if has.contains(Features::INT64) {
@@ -92,7 +92,7 @@ fn the_body_is_chosen_by_what_the_device_has() {
         let expected = 0x1_0000_0001u64.wrapping_mul(0x1_0000_0001);
         assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), [expected]);
     }
-    // A feature that no device has makes the one without it be used.
+    // With a feature that no device has, the body without it is used.
     let impossible = Features::from_bits_retain(1 << 31);
     assert_eq!(device.compile(&kernel(impossible)).unwrap().body(), "WGSL");
     let only = Kernel::new("square").writes::<u64>().workgroup(1).wgsl_with(impossible, wide);
@@ -110,8 +110,8 @@ fn log_of(device: &Device, kernel: Kernel) -> String {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn what_the_compiler_says_is_passed_on_with_the_line() {
-    let (device, _) = open(&vulkan());
+fn the_compilers_log_is_returned_with_the_line() {
+    let (device, _) = open_vulkan(&vulkan());
     let writes = || Kernel::new("wrong").writes::<u32>().workgroup(1);
     let unknown = "@group(0) @binding(0) var<storage, read_write> output: array<u32>;\n\
          @compute @workgroup_size(1)\nfn wrong() { output[0] = missing; }";
@@ -136,8 +136,8 @@ fn what_the_compiler_says_is_passed_on_with_the_line() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_body_that_does_not_fit_its_declaration_is_an_error() {
-    let (device, hold) = open(&vulkan());
-    // Declared as read only, written all the same.
+    let (device, open) = open_vulkan(&vulkan());
+    // Declared as read-only, but written.
     let access = Kernel::new("wrong").reads::<u32>().workgroup(1).wgsl(
         "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
          @compute @workgroup_size(1) fn wrong() { output[0] = 1u; }",
@@ -150,8 +150,8 @@ fn a_body_that_does_not_fit_its_declaration_is_an_error() {
          @compute @workgroup_size(1) fn wrong() { output[0] = 1u; }",
     );
     log_of(&device, missing);
-    // More shared memory than there is.
-    let elements = hold.capabilities.max_shared_bytes / 4 + 1;
+    // More shared memory than the device has.
+    let elements = open.capabilities.max_shared_bytes / 4 + 1;
     let shared = Kernel::new("wrong").writes::<u32>().workgroup(1).wgsl(format!(
         "var<workgroup> shared_words: array<u32, {elements}>;
          @group(0) @binding(0) var<storage, read_write> output: array<u32>;
@@ -165,15 +165,15 @@ fn a_body_that_does_not_fit_its_declaration_is_an_error() {
          @compute @workgroup_size(1) fn wrong() { output[0] = value; }",
     );
     log_of(&device, params);
-    // The device is none the worse for it.
+    // The device still works.
     assert!(device.buffer_from(&[1u32]).is_ok());
 }
 
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn shared_memory_counts_where_it_is_used() {
-    let (device, hold) = open(&vulkan());
-    let elements = hold.capabilities.max_shared_bytes / 4;
+    let (device, open) = open_vulkan(&vulkan());
+    let elements = open.capabilities.max_shared_bytes / 4;
     let source = format!(
         "var<workgroup> one: array<u32, {elements}>;
          var<workgroup> two: array<u32, {elements}>;
@@ -186,13 +186,13 @@ fn shared_memory_counts_where_it_is_used() {
     let kernel = |name| Kernel::new(name).writes::<u32>().workgroup(1).wgsl(source.clone());
     assert!(device.compile(&kernel("first")).is_ok());
     assert!(device.compile(&kernel("second")).is_ok());
-    assert!(log_of(&device, kernel("both")).contains(&hold.capabilities.max_shared_bytes.to_string()));
+    assert!(log_of(&device, kernel("both")).contains(&open.capabilities.max_shared_bytes.to_string()));
 }
 
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_buffer_too_short_for_the_body_is_refused_when_it_is_bound() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let kernel = Kernel::new("wide").writes::<u32>().workgroup(1).wgsl(
         "@group(0) @binding(0) var<storage, read_write> output: array<vec4<u32>>;
          @compute @workgroup_size(1) fn wide() { output[0] = vec4(1u); }",
@@ -206,52 +206,57 @@ fn a_buffer_too_short_for_the_body_is_refused_when_it_is_bound() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_source_is_compiled_once() {
-    let (device, hold) = open(&vulkan());
+    let (device, open) = open_vulkan(&vulkan());
     let source = "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
          @compute @workgroup_size(1) fn one() { output[0] = 1u; }
          @compute @workgroup_size(1) fn two() { output[0] = 2u; }";
     for name in ["one", "two", "one"] {
         device.compile(&Kernel::new(name).writes::<u32>().workgroup(1).wgsl(source)).unwrap();
     }
-    assert_eq!(hold.modules().len(), 1);
+    assert_eq!(open.modules().len(), 1);
 }
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn compiled_pipelines_are_kept_on_disk_and_used_again() {
-    // The folder is the process's: only files of this test's own kernel are looked at.
+fn compiled_pipelines_are_cached_on_disk_and_reused() {
+    // All tests share the cache folder, so only the file of this test's kernel is checked.
     let folder = crate::cache_folder().unwrap().join("pipelines");
     let files = || {
         let names = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
         names.collect::<std::collections::BTreeSet<_>>()
     };
-    let (device, hold) = open(&vulkan());
-    assert!(hold.pipelines.is_some(), "Vulkan has them on every device");
+    let (device, open) = open_vulkan(&vulkan());
+    assert!(open.pipeline_key.is_some(), "Vulkan has them on every device");
     let value = std::process::id();
     let kernel = Kernel::new("kept").writes::<u32>().workgroup(1).wgsl(format!(
         "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
          @compute @workgroup_size(1) fn kept() {{ out[0] = {value}u; }}"
     ));
     let body = kernel.wgsl[0].clone();
-    let kept = |hold: &Hold| {
-        super::super::pipelines::Kept::of(&hold.device, hold.pipelines.as_deref(), &kernel, &body)
+    let kept = |open: &OpenDevice| {
+        super::super::pipeline_cache::KernelCache::of(
+            &open.device,
+            open.pipeline_key.as_deref(),
+            &kernel,
+            &body,
+        )
     };
-    assert!(kept(&hold).is_some_and(|kept| !kept.was_on_disk()));
+    assert!(kept(&open).is_some_and(|kept| !kept.was_on_disk()));
     let before = files();
     for round in 0..2 {
-        let (device, hold) = if round == 0 { (device.clone(), hold.clone()) } else { open(&vulkan()) };
+        let (device, open) = if round == 0 { (device.clone(), open.clone()) } else { open_vulkan(&vulkan()) };
         let out = device.buffer::<u32>(1).unwrap();
         let mut stream = device.stream().unwrap();
         stream.launch(&device.compile(&kernel).unwrap().bind(&[out.arg()]).unwrap(), 1, &()).unwrap();
         assert_eq!(stream.download(&out).unwrap().wait().unwrap(), [value]);
-        assert!(kept(&hold).is_some_and(|kept| kept.was_on_disk()), "round {round}");
+        assert!(kept(&open).is_some_and(|kept| kept.was_on_disk()), "round {round}");
     }
     let own: Vec<_> = files().difference(&before).cloned().collect();
-    // A damaged file is no file.
-    let place = kept(&hold).unwrap().path();
+    // A damaged file is ignored.
+    let place = kept(&open).unwrap().path();
     assert!(own.contains(&place));
     std::fs::write(&place, b"damaged").unwrap();
-    assert!(kept(&hold).is_some_and(|kept| !kept.was_on_disk()));
+    assert!(kept(&open).is_some_and(|kept| !kept.was_on_disk()));
     device.reopened().compile(&kernel).unwrap();
     std::fs::remove_file(place).unwrap();
 }

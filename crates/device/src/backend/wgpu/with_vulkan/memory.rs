@@ -5,7 +5,7 @@ use super::*;
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn bytes_of_any_number_survive_the_round_trip() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     for len in [0usize, 1, 2, 3, 4, 5, 63, 255, 256, 257, 4095, 100_003, (4 << 20) + 1, (9 << 20) + 3] {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
         let buffer = device.buffer_from(&bytes).unwrap();
@@ -22,7 +22,7 @@ fn bytes_of_any_number_survive_the_round_trip() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn host_memory_comes_back_and_can_be_used_again() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let buffer = device.buffer::<u32>(1000).unwrap();
     let mut stream = device.stream().unwrap();
     let mut up = device.host_buffer::<u32>(1000, Direction::Upload).unwrap();
@@ -38,7 +38,7 @@ fn host_memory_comes_back_and_can_be_used_again() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn host_memory_of_the_wrong_direction_is_refused() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let buffer = device.buffer::<u32>(4).unwrap();
     let mut stream = device.stream().unwrap();
     let down = device.host_buffer::<u32>(4, Direction::Download).unwrap();
@@ -48,45 +48,45 @@ fn host_memory_of_the_wrong_direction_is_refused() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn more_than_there_is_room_for_is_an_error() {
-    let (device, hold) = open_as("vulkan:full", &vulkan());
-    let most = hold.capabilities.max_buffer_bytes;
-    let too_long = device.buffer::<u8>(most as usize + 1).unwrap_err();
+fn more_memory_than_the_device_has_is_an_error() {
+    let (device, open) = open_as("vulkan:full", &vulkan());
+    let max = open.capabilities.max_buffer_bytes;
+    let too_long = device.buffer::<u8>(max as usize + 1).unwrap_err();
     assert!(matches!(too_long, Error::OutOfMemory { .. }), "{too_long}");
-    let host = device.host_buffer::<u8>(most as usize + 1, Direction::Upload).unwrap_err();
+    let host = device.host_buffer::<u8>(max as usize + 1, Direction::Upload).unwrap_err();
     assert!(matches!(host, Error::OutOfMemory { .. }), "{host}");
-    // Host memory is refused before the system promises what it does not have.
-    let full = hold.make_buffer("testing", 1 << 45, wgpu::BufferUsages::STORAGE, false, true).unwrap_err();
+    // Host memory is refused before the system overcommits.
+    let full = open.make_buffer("testing", 1 << 45, wgpu::BufferUsages::STORAGE, false, true).unwrap_err();
     assert!(matches!(full, Error::OutOfMemory { available: Some(_), .. }), "{full}");
-    // And what the driver itself refuses is an error too.
+    // A refusal by the driver itself is an error too.
     let refused =
-        hold.make_buffer("testing", most + 4, wgpu::BufferUsages::STORAGE, false, false).unwrap_err();
+        open.make_buffer("testing", max + 4, wgpu::BufferUsages::STORAGE, false, false).unwrap_err();
     assert!(matches!(refused, Error::OutOfMemory { .. } | Error::Unsupported { .. }), "{refused}");
     assert!(device.buffer_from(&[1u32]).is_ok(), "the device is none the worse for it");
 }
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn memory_is_reused_zeroed_and_given_back() {
-    let (device, _) = open(&vulkan());
+fn memory_is_reused_zeroed_and_freed() {
+    let (device, _) = open_vulkan(&vulkan());
     drop(device.buffer_from(&[0xffu8; 5000]).unwrap());
-    let shelved = device.memory();
-    assert_eq!(shelved.in_use_bytes, 0);
-    assert_eq!(shelved.shelved_bytes, 8192);
+    let cached = device.memory();
+    assert_eq!(cached.in_use_bytes, 0);
+    assert_eq!(cached.cached_bytes, 8192);
     let again = device.buffer::<u8>(5001).unwrap();
     let mut stream = device.stream().unwrap();
     assert_eq!(stream.download(&again).unwrap().wait().unwrap(), vec![0; 5001]);
     let used = device.memory();
-    assert_eq!((used.in_use_bytes, used.shelved_bytes, used.peak_bytes), (8192, 0, 8192));
+    assert_eq!((used.in_use_bytes, used.cached_bytes, used.peak_bytes), (8192, 0, 8192));
     drop(again);
     device.trim();
-    assert_eq!(device.memory().shelved_bytes, 0);
+    assert_eq!(device.memory().cached_bytes, 0);
 }
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn memory_is_not_reused_before_what_uses_it_is_submitted() {
-    let (device, hold) = open(&vulkan());
+fn memory_is_not_reused_before_its_operations_are_submitted() {
+    let (device, open) = open_vulkan(&vulkan());
     let output = device.buffer_from(&[1u32; 64]).unwrap();
     let kept = device.buffer::<u32>(64).unwrap();
     let mut stream = device.stream().unwrap();
@@ -95,22 +95,22 @@ fn memory_is_not_reused_before_what_uses_it_is_submitted() {
     let other = device.buffer::<u32>(64).unwrap();
     assert_eq!(stream.download(&other).unwrap().wait().unwrap(), [0; 64]);
     assert_eq!(stream.download(&kept).unwrap().wait().unwrap(), [1; 64]);
-    assert_eq!(hold.shelf.memory_use().shelved_bytes, 256, "back once it was submitted");
+    assert_eq!(open.cache.usage().cached_bytes, 256, "back once it was submitted");
 }
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn staging_memory_is_reused_once_its_copy_has_ended() {
-    let (device, hold) = open(&vulkan());
+fn staging_memory_is_reused_once_its_copy_has_finished() {
+    let (device, open) = open_vulkan(&vulkan());
     let buffer = device.buffer::<u32>(1 << 16).unwrap();
     let mut stream = device.stream().unwrap();
-    let usage = |hold: &Hold| hold.staging.memory_use(Direction::Upload);
+    let usage = |open: &OpenDevice| open.staging.usage(Direction::Upload);
     for round in 0..50u32 {
-        // Dropped in flight: nobody waits for these.
+        // Dropped in flight, without a wait.
         stream.upload(&vec![round; 1 << 16], &buffer).unwrap();
         stream.wait().unwrap();
     }
-    let after = usage(&hold);
+    let after = usage(&open);
     assert_eq!(after.in_use_bytes, 0);
     assert!(after.peak_bytes <= 2 << 18, "{after:?}");
     assert_eq!(stream.download(&buffer).unwrap().wait().unwrap(), vec![49; 1 << 16]);
@@ -118,18 +118,18 @@ fn staging_memory_is_reused_once_its_copy_has_ended() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn contents_any_is_not_cleared_and_costs_no_submission() {
-    let (_, hold) = open(&vulkan());
-    let backend = WgpuBackend { hold };
-    let first = backend.allocate(64, Contents::Any).unwrap();
+fn uninitialized_memory_is_not_cleared_and_needs_no_submission() {
+    let (_, open) = open_vulkan(&vulkan());
+    let backend = WgpuBackend { open };
+    let first = backend.allocate(64, Contents::Uninit).unwrap();
     assert_eq!(first.bytes(), 64);
     drop(first);
-    assert_eq!(backend.memory().shelved_bytes, 256);
-    backend.allocate(1, Contents::Any).unwrap();
+    assert_eq!(backend.memory().cached_bytes, 256);
+    backend.allocate(1, Contents::Uninit).unwrap();
     assert_eq!(backend.memory().peak_bytes, 256);
 }
 
-/// Writes 7 to every element that it is given.
+/// Writes 7 to every element.
 fn fill() -> Kernel {
     Kernel::new("fill").writes::<u32>().workgroup(64).wgsl(
         "@group(0) @binding(0) var<storage, read_write> output: array<u32>;
@@ -143,7 +143,7 @@ fn fill() -> Kernel {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_kernel_that_is_given_an_empty_slice_writes_to_no_other_element() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let program = device.compile(&fill()).unwrap();
     let mut stream = device.stream().unwrap();
     let buffer = device.buffer_from(&[1u32; 256]).unwrap();
@@ -157,7 +157,7 @@ fn a_kernel_that_is_given_an_empty_slice_writes_to_no_other_element() {
     stream.wait().unwrap();
 }
 
-/// Writes 7 at two places, wherever they are, and adds up what it reads there.
+/// Writes 7 at two indices, which may be out of bounds, and adds the values that it reads there.
 fn scatter() -> Kernel {
     Kernel::new("scatter").writes::<u32>().writes::<u32>().params::<[i32; 2]>().workgroup(1).wgsl(
         "var<immediate> places: vec2<i32>;
@@ -180,7 +180,7 @@ fn scatter() -> Kernel {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn an_index_out_of_range_touches_no_other_slice() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let program = device.compile(&scatter()).unwrap();
     let mut stream = device.stream().unwrap();
     let buffer = device.buffer_from(&[1u32; 1024]).unwrap();
@@ -199,8 +199,33 @@ fn an_index_out_of_range_touches_no_other_slice() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
+fn a_division_by_zero_in_a_checked_body_is_defined() {
+    let (device, _) = open_vulkan(&vulkan());
+    let kernel = Kernel::new("divide").writes::<i32>().params::<[i32; 2]>().workgroup(64).wgsl(
+        "struct Params { value: i32, divisor: i32 }
+         var<immediate> p: Params;
+         @group(0) @binding(0) var<storage, read_write> data: array<i32>;
+         @compute @workgroup_size(64)
+         fn divide(@builtin(global_invocation_id) id: vec3<u32>) {
+             if (id.x > 0) { return; }
+             data[0] = p.value / p.divisor;
+             data[1] = p.value % p.divisor;
+         }",
+    );
+    let data = device.buffer::<i32>(2).unwrap();
+    let mut stream = device.stream().unwrap();
+    let bound = device.compile(&kernel).unwrap().bind(&[data.arg()]).unwrap();
+    // As WGSL has it: the dividend and 0, also where the quotient does not fit.
+    for (value, divisor, expected) in [(7, 0, [7, 0]), (i32::MIN, -1, [i32::MIN, 0]), (7, 2, [3, 1])] {
+        stream.launch(&bound, 1, &[value, divisor]).unwrap();
+        assert_eq!(stream.download(&data).unwrap().wait().unwrap(), expected, "{value} by {divisor}");
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
 fn a_body_without_checks_computes_the_same() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let [checked, unchecked] = [true, false].map(|is_checked| {
         let source = "@group(0) @binding(0) var<storage, read_write> data: array<u32>;
              @compute @workgroup_size(64)
@@ -211,7 +236,8 @@ fn a_body_without_checks_computes_the_same() {
         let kernel = Kernel::new("gray").writes::<u32>().workgroup(64);
         let kernel = match is_checked {
             true => kernel.wgsl(source),
-            // SAFETY: it is launched with a thread an element; the loop has three turns; no divisor is zero.
+            // SAFETY: the kernel is launched with one thread per element; the loop has three iterations; no divisor is
+            // zero.
             false => unsafe { kernel.wgsl_unchecked(Features::empty(), source) },
         };
         let data = device.buffer_from(&(0..1024).collect::<Vec<u32>>()).unwrap();
@@ -227,7 +253,7 @@ fn a_body_without_checks_computes_the_same() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_download_overwrites_nothing_beyond_its_end() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let mut stream = device.stream().unwrap();
     for len in [1usize, 2, 3, 4, 5, 1001, (1 << 20) + 1] {
         let buffer = device.buffer_from(&vec![1u8; len]).unwrap();
@@ -243,21 +269,21 @@ fn a_download_overwrites_nothing_beyond_its_end() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn what_one_opening_keeps_is_given_up_for_another() {
+fn cached_memory_of_one_opening_is_freed_for_another() {
     let source = vulkan();
     let ((one, _), (_, other)) = (open_as("vulkan:shared", &source), open_as("vulkan:shared", &source));
     drop(one.buffer::<u8>(5000).unwrap());
-    assert_eq!(one.memory().shelved_bytes, 8192);
+    assert_eq!(one.memory().cached_bytes, 8192);
     let full = other.make_buffer("testing", 1 << 45, wgpu::BufferUsages::STORAGE, false, true).unwrap_err();
     assert!(matches!(full, Error::OutOfMemory { .. }), "{full}");
-    assert_eq!(one.memory().shelved_bytes, 0);
+    assert_eq!(one.memory().cached_bytes, 0);
 }
 
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_poll_in_flight_while_the_device_is_lost_frees_no_host_memory_that_is_read() {
     const LEN: usize = 48 << 20;
-    let (device, hold) = open(&vulkan());
+    let (device, open) = open_vulkan(&vulkan());
     let mut stream = device.stream().unwrap();
     let buffer = device.buffer_uninit::<u8>(LEN).unwrap();
     stream.fill(&buffer, 7).unwrap();
@@ -265,10 +291,9 @@ fn a_poll_in_flight_while_the_device_is_lost_frees_no_host_memory_that_is_read()
     let down = stream.download_host(&buffer, down).unwrap().wait().unwrap();
     let mut up = device.host_buffer::<u8>(LEN, Direction::Upload).unwrap();
     up.as_mut_slice().fill(9);
-    // A poll that asked whether the device is lost before it was: it goes on to the driver all the same, and wgpu
-    // destroys every buffer.
-    hold.device.destroy();
-    hold.device.poll(wgpu::PollType::Poll).unwrap();
+    // A poll that began before the device was lost still goes on to the driver, and wgpu destroys every buffer.
+    open.device.destroy();
+    open.device.poll(wgpu::PollType::Poll).unwrap();
     assert!(down.as_slice().iter().all(|byte| *byte == 7));
     assert!(up.as_slice().iter().all(|byte| *byte == 9));
     up.as_mut_slice().fill(10);

@@ -1,8 +1,7 @@
-//! Tests on the Vulkan device that is here, most often Mesa's software. They are ignored unless asked for, and
-//! fail where there is none.
+//! Tests on the machine's Vulkan device, usually Mesa's software. They are ignored by default, and fail if there is none.
 
-mod callers;
 mod compile;
+mod external;
 mod memory;
 mod transfers;
 mod with_opengl;
@@ -14,7 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{describe::describe, failure::catch, find, hold::Hold, instance::adapters, open::WgpuBackend};
+use super::{
+    describe::describe, failure::catch_panic, find, instance::adapters, open::WgpuBackend,
+    open_device::OpenDevice,
+};
 use crate::{
     Access, Api, Description, Device, DeviceKind, Direction, Error, Features, Kernel, Stream,
     backend::{Backend, Contents, Source},
@@ -26,23 +28,22 @@ fn vulkan() -> Arc<dyn Source> {
     sources.find(|source| source.describe().api == Api::Vulkan).expect("no Vulkan device")
 }
 
-fn open(source: &Arc<dyn Source>) -> (Device, Arc<Hold>) {
+fn open_vulkan(source: &Arc<dyn Source>) -> (Device, Arc<OpenDevice>) {
     open_as(source.describe().id.as_str(), source)
 }
 
-/// Opens a device under an id of a test's own: where one opening has no room, others of the same id give up what they
-/// keep for reuse.
-fn open_as(id: &str, source: &Arc<dyn Source>) -> (Device, Arc<Hold>) {
+/// Opens a device under a test's own id: openings of the same id free their cached memory for each other.
+fn open_as(id: &str, source: &Arc<dyn Source>) -> (Device, Arc<OpenDevice>) {
     let described = Description { id: id.into(), ..source.describe().clone() };
     let adapter = adapters(Api::Vulkan).unwrap().into_iter().find(|it| it.get_info().name == described.name);
     device_of(WgpuBackend::open(&described, &adapter.unwrap()).unwrap(), &described)
 }
 
-/// A device that is open already, with the hold behind it.
-fn device_of(backend: WgpuBackend, description: &Description) -> (Device, Arc<Hold>) {
+/// Returns a device that is already open, with its `OpenDevice`.
+fn device_of(backend: WgpuBackend, description: &Description) -> (Device, Arc<OpenDevice>) {
     #[derive(Debug)]
-    struct Opened(Description, Arc<WgpuBackend>);
-    impl Source for Opened {
+    struct RawDevice(Description, Arc<WgpuBackend>);
+    impl Source for RawDevice {
         fn describe(&self) -> &Description {
             &self.0
         }
@@ -53,14 +54,14 @@ fn device_of(backend: WgpuBackend, description: &Description) -> (Device, Arc<Ho
             Ok(Vec::new())
         }
     }
-    let hold = backend.hold.clone();
-    (Device::from_source(Arc::new(Opened(description.clone(), Arc::new(backend)))), hold)
+    let open = backend.open.clone();
+    (Device::from_source(Arc::new(RawDevice(description.clone(), Arc::new(backend)))), open)
 }
 
-fn lose(hold: &Hold) {
-    hold.device.destroy();
-    // The callback comes with the next poll.
-    let _ = hold.poll("losing it");
+fn lose(open: &OpenDevice) {
+    open.device.destroy();
+    // The next poll calls the callback.
+    let _ = open.poll("losing it");
 }
 
 /// `out[i] = in[i] * factor + addend`.
@@ -77,7 +78,7 @@ fn affine() -> Kernel {
     )
 }
 
-/// Takes long: a dependent chain of the given length in each thread.
+/// A slow kernel: a dependent chain of the given length in each thread.
 fn slow() -> Kernel {
     Kernel::new("slow").writes::<u32>().params::<u32>().workgroup(64).wgsl(
         "var<immediate> turns: u32;
@@ -91,8 +92,8 @@ fn slow() -> Kernel {
     )
 }
 
-/// Queues work that takes a good part of a second. Mesa's software ends every loop after 65535 turns, so
-/// there it is made of many workgroups; elsewhere they would run side by side.
+/// Queues work that takes a good part of a second. Mesa's software ends every loop after 65,535 iterations, so there the
+/// work has many workgroups, which elsewhere would run in parallel.
 fn launch_long(device: &Device, stream: &mut Stream) {
     let (groups, turns) =
         if device.describe().kind == DeviceKind::Software { (2_000u32, 10_000u32) } else { (1, 40_000_000) };
@@ -103,7 +104,7 @@ fn launch_long(device: &Device, stream: &mut Stream) {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn software_says_that_it_is() {
+fn a_software_device_has_the_kind_software() {
     let source = vulkan();
     let described = source.describe();
     assert_eq!(described.id.as_str(), "vulkan:0");
@@ -128,7 +129,7 @@ fn finding_twice_gives_the_same_ids() {
 #[ignore = "needs a Vulkan device"]
 fn buffers_of_another_device_are_refused() {
     let source = vulkan();
-    let ((one, _), (other, _)) = (open(&source), open(&source));
+    let ((one, _), (other, _)) = (open_vulkan(&source), open_vulkan(&source));
     let (mine, theirs) = (one.buffer::<u32>(4).unwrap(), other.buffer::<u32>(4).unwrap());
     let mut stream = one.stream().unwrap();
     assert!(matches!(stream.copy(&mine, &theirs).unwrap_err(), Error::Unsupported { .. }));
@@ -142,20 +143,20 @@ fn buffers_of_another_device_are_refused() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn a_closed_device_serves_the_next_opening_unless_it_was_lost() {
+fn a_closed_device_is_reused_by_the_next_opening_unless_it_was_lost() {
     let source = vulkan();
     let described = Description { id: "vulkan:kept".into(), ..source.describe().clone() };
     let adapter =
         adapters(Api::Vulkan).unwrap().into_iter().find(|it| it.get_info().name == described.name).unwrap();
-    let opened = || WgpuBackend::open(&described, &adapter).unwrap().hold;
-    let first = opened();
-    let (device, second) = (first.device.clone(), opened());
+    let open = || WgpuBackend::open(&described, &adapter).unwrap().open;
+    let first = open();
+    let (device, second) = (first.device.clone(), open());
     assert_ne!(device, second.device, "what is open is not handed out again");
     drop(first);
-    let third = opened();
+    let third = open();
     assert_eq!(device, third.device);
     third.device.destroy();
     third.poll("losing it").ok();
     drop(third);
-    assert_ne!(device, opened().device, "a lost one is not kept");
+    assert_ne!(device, open().device, "a lost one is not kept");
 }

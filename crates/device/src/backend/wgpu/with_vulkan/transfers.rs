@@ -1,4 +1,5 @@
-//! Large downloads past wgpu's queue. Mesa's software has no other queue: there they go to the same one, past wgpu.
+//! Large downloads on the transfer queue. Mesa's software has only one queue: there they bypass wgpu but use the same
+//! queue.
 
 use ash::vk;
 use wgpu::{BufferDescriptor, BufferUsages, MapMode};
@@ -8,17 +9,17 @@ use super::{
     *,
 };
 
-/// A device whose large downloads go past wgpu.
-fn open_with_transfers() -> (Device, Arc<Hold>) {
+/// Opens a device that uses a transfer queue.
+fn open_with_transfers() -> (Device, Arc<OpenDevice>) {
     let source = vulkan();
     let described = Description { id: "vulkan:transfers".into(), ..source.describe().clone() };
     let adapter = adapters(Api::Vulkan).unwrap().into_iter().find(|it| it.get_info().name == described.name);
     let adapter = adapter.unwrap();
-    let mut hold = open::hold(&described, &adapter).unwrap();
-    if hold.transfers.is_none() {
-        hold.transfers = Some(Arc::new(TransferQueue::new(&adapter, &hold.device, None).unwrap()));
+    let mut open = open::open_device(&described, &adapter).unwrap();
+    if open.transfers.is_none() {
+        open.transfers = Some(Arc::new(TransferQueue::new(&adapter, &open.device, None).unwrap()));
     }
-    device_of(WgpuBackend::of(hold), &described)
+    device_of(WgpuBackend::of(open), &described)
 }
 
 const LARGE: usize = 1 << 19;
@@ -85,8 +86,8 @@ fn launch_long_enough(device: &Device, stream: &mut Stream) {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn memory_is_not_reused_before_a_download_from_it_has_ended() {
-    let (device, hold) = open_with_transfers();
+fn memory_is_not_reused_before_a_download_from_it_has_finished() {
+    let (device, open) = open_with_transfers();
     let (mut stream, mut other) = (device.stream().unwrap(), device.stream().unwrap());
     for round in 1..10u32 {
         let buffer = device.buffer_from(&vec![round; LARGE]).unwrap();
@@ -98,7 +99,7 @@ fn memory_is_not_reused_before_a_download_from_it_has_ended() {
         assert!(download.wait().unwrap().iter().all(|value| *value == round), "round {round}");
     }
     stream.wait().unwrap();
-    assert_eq!(hold.shelf.memory_use().in_use_bytes, 0, "all of it comes back");
+    assert_eq!(open.cache.usage().in_use_bytes, 0, "all of it comes back");
 }
 
 #[test]
@@ -154,66 +155,66 @@ fn a_timeout_passes_and_the_download_still_comes() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_download_of_a_lost_device_is_an_error_and_its_host_memory_stays() {
-    let (device, hold) = open_with_transfers();
+    let (device, open) = open_with_transfers();
     let buffer = device.buffer_from(&vec![9u32; LARGE]).unwrap();
     let mut stream = device.stream().unwrap();
     let ready = device.host_buffer::<u32>(LARGE, Direction::Download).unwrap();
     let download = stream.download(&buffer).unwrap();
-    // Destroying a device, which only this test does, frees memory that a copy under way would still write.
-    assert_eq!(hold.transfers.as_ref().unwrap().wait_for_all(Duration::from_secs(60)), Ok(true));
-    lose(&hold);
+    // Only this test destroys a device, which frees memory that a copy in flight would still write.
+    assert_eq!(open.transfers.as_ref().unwrap().wait_for_all(Duration::from_secs(60)), Ok(true));
+    lose(&open);
     assert!(matches!(download.wait().unwrap_err(), Error::Lost { .. }));
     assert!(matches!(stream.download(&buffer).unwrap_err(), Error::Lost { .. }));
     assert_eq!(ready.as_slice().len(), LARGE);
 }
 
-/// Has the next download fail with a driver's code.
-fn fail_next(hold: &Hold, code: vk::Result) {
-    *hold.transfers.as_ref().unwrap().fault.lock().unwrap() = Some(code);
+/// Makes the next download fail with a driver's code.
+fn fail_next(open: &OpenDevice, code: vk::Result) {
+    *open.transfers.as_ref().unwrap().fault.lock().unwrap() = Some(code);
 }
 
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_download_without_memory_for_its_commands_goes_through_wgpus_queue() {
-    let (device, hold) = open_with_transfers();
+    let (device, open) = open_with_transfers();
     let buffer = device.buffer_from(&vec![7u32; LARGE]).unwrap();
     let mut stream = device.stream().unwrap();
     for code in [vk::Result::ERROR_OUT_OF_DEVICE_MEMORY, vk::Result::ERROR_OUT_OF_HOST_MEMORY] {
         let before = stream.download(&buffer).unwrap();
-        fail_next(&hold, code);
+        fail_next(&open, code);
         let failed = stream.download(&buffer).unwrap();
-        assert!(hold.transfers.as_ref().unwrap().fault.lock().unwrap().is_none(), "it was tried");
+        assert!(open.transfers.as_ref().unwrap().fault.lock().unwrap().is_none(), "it was tried");
         let after = stream.download(&buffer).unwrap();
         for download in [before, failed, after] {
             assert!(download.wait().unwrap().iter().all(|value| *value == 7), "{code}");
         }
-        assert!(!hold.failure.is_lost());
+        assert!(!open.failure.is_lost());
     }
 }
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn a_queue_for_transfers_that_is_lost_is_a_lost_device() {
-    let (device, hold) = open_with_transfers();
+fn a_lost_transfer_queue_loses_the_device() {
+    let (device, open) = open_with_transfers();
     let buffer = device.buffer_from(&vec![7u32; LARGE]).unwrap();
     let mut stream = device.stream().unwrap();
-    fail_next(&hold, vk::Result::ERROR_DEVICE_LOST);
+    fail_next(&open, vk::Result::ERROR_DEVICE_LOST);
     assert!(matches!(stream.download(&buffer).unwrap_err(), Error::Lost { .. }));
-    assert!(hold.failure.is_lost());
+    assert!(open.failure.is_lost());
 }
 
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn a_submission_that_unwinds_is_counted_and_leaves_no_semaphore_to_the_next() {
-    let (device, hold) = open_with_transfers();
-    let (_, first) = hold.submit(None, 0);
+    let (device, open) = open_with_transfers();
+    let (_, first) = open.submit(None, 0);
     let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
     let descriptor = BufferDescriptor { label: None, size: 4, usage, mapped_at_creation: false };
-    // wgpu runs callbacks in a submission, after it has given it to the driver.
-    let mapped = hold.device.create_buffer(&descriptor);
+    // wgpu runs callbacks during a submission, after the driver has accepted it.
+    let mapped = open.device.create_buffer(&descriptor);
     mapped.map_async(MapMode::Read, .., |_| panic!("in a callback"));
-    assert_eq!(catch(|| hold.submit(None, 0)).unwrap_err(), "in a callback");
-    assert_eq!(hold.submit(None, 0).1, first + 2, "each submission signals a number of its own");
+    assert_eq!(catch_panic(|| open.submit(None, 0)).unwrap_err(), "in a callback");
+    assert_eq!(open.submit(None, 0).1, first + 2, "each submission signals a number of its own");
     let buffer = device.buffer_from(&vec![3u32; LARGE]).unwrap();
     let found = device.stream().unwrap().download(&buffer).unwrap().wait().unwrap();
     assert!(found.iter().all(|value| *value == 3));
@@ -221,8 +222,8 @@ fn a_submission_that_unwinds_is_counted_and_leaves_no_semaphore_to_the_next() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn threads_download_while_others_submit_allocate_and_let_go() {
-    let (device, hold) = open_with_transfers();
+fn threads_download_while_others_submit_allocate_and_drop() {
+    let (device, open) = open_with_transfers();
     thread::scope(|scope| {
         for number in 0..3u32 {
             let device = &device;
@@ -231,7 +232,7 @@ fn threads_download_while_others_submit_allocate_and_let_go() {
                     let mut stream = device.stream().unwrap();
                     let buffer = device.buffer_from(&vec![number + round; LARGE]).unwrap();
                     let waited = stream.download(&buffer).unwrap();
-                    // Nothing waits for this one, and its memory is let go while it may be under way.
+                    // Nothing waits for this download, and its memory is dropped while it may be in flight.
                     drop(stream.download(&buffer).unwrap());
                     drop(buffer);
                     assert!(waited.wait().unwrap().iter().all(|value| *value == number + round));
@@ -252,6 +253,6 @@ fn threads_download_while_others_submit_allocate_and_let_go() {
     });
     let mut stream = device.stream().unwrap();
     stream.wait().unwrap();
-    assert_eq!(hold.transfers.as_ref().unwrap().wait_for_all(Duration::from_secs(60)), Ok(true));
-    assert_eq!(hold.shelf.memory_use().in_use_bytes, 0, "all of it comes back");
+    assert_eq!(open.transfers.as_ref().unwrap().wait_for_all(Duration::from_secs(60)), Ok(true));
+    assert_eq!(open.cache.usage().in_use_bytes, 0, "all of it comes back");
 }

@@ -1,4 +1,4 @@
-//! OpenGL, which discovery asks only where there is nothing else.
+//! OpenGL, which discovery searches only if no other API has a device.
 
 use super::*;
 

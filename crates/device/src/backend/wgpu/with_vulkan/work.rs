@@ -1,11 +1,11 @@
-//! Work that is under way: order, waiting, clocks, loss.
+//! Work in flight: order, waiting, clocks and loss.
 
 use super::*;
 
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn kernels_that_share_a_buffer_run_one_after_the_other() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let program = device.compile(&affine()).unwrap();
     let buffers = [device.buffer::<u32>(1000).unwrap(), device.buffer::<u32>(1000).unwrap()];
     let there = program.bind(&[buffers[0].arg(), buffers[1].arg()]).unwrap();
@@ -22,15 +22,15 @@ fn kernels_that_share_a_buffer_run_one_after_the_other() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn a_lost_device_says_so_and_nothing_panics() {
+fn a_lost_device_returns_lost_and_nothing_panics() {
     let source = vulkan();
-    let (device, hold) = open(&source);
+    let (device, open) = open_vulkan(&source);
     let buffer = device.buffer_from(&[1u32; 64]).unwrap();
     let output = device.buffer::<u32>(64).unwrap();
     let bound = device.compile(&affine()).unwrap().bind(&[buffer.arg(), output.arg()]).unwrap();
     let mut stream = device.stream().unwrap();
     let event = stream.record_event().unwrap();
-    lose(&hold);
+    lose(&open);
     let lost = |outcome: Result<(), Error>| {
         let error = outcome.unwrap_err();
         assert!(matches!(error, Error::Lost { .. }), "{error}");
@@ -51,21 +51,21 @@ fn a_lost_device_says_so_and_nothing_panics() {
     lost(device.host_buffer::<u32>(1, Direction::Upload).map(drop));
     lost(device.compile(&slow()).map(drop));
     lost(device.stream().map(drop));
-    drop((device, hold, buffer, output, bound, stream, event));
-    // The hardware is still there for whoever opens it anew.
+    drop((device, open, buffer, output, bound, stream, event));
+    // The hardware can be opened again.
     assert_eq!(Device::from_source(source).buffer_from(&[1u32; 3]).unwrap().len(), 3);
 }
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn work_that_the_device_did_not_accept_is_not_taken_for_done() {
-    let (device, hold) = open(&vulkan());
+fn a_submission_that_the_device_did_not_accept_does_not_count_as_finished() {
+    let (device, open) = open_vulkan(&vulkan());
     let output = device.buffer::<u32>(64).unwrap();
     let bound = device.compile(&slow()).unwrap().bind(&[output.arg()]).unwrap();
     let mut stream = device.stream().unwrap();
     stream.launch(&bound, 1, &1u32).unwrap();
-    // Lost without anybody having noticed yet.
-    hold.device.destroy();
+    // Lost, but not noticed yet.
+    open.device.destroy();
     let error = stream.wait().unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error}");
 }
@@ -73,9 +73,9 @@ fn work_that_the_device_did_not_accept_is_not_taken_for_done() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn the_clock_of_the_device_goes_forward() {
-    let (device, hold) = open(&vulkan());
+    let (device, open) = open_vulkan(&vulkan());
     let mut stream = device.stream().unwrap();
-    if !hold.capabilities.features.contains(Features::TIMESTAMPS) {
+    if !open.capabilities.features.contains(Features::TIMESTAMPS) {
         assert!(matches!(stream.timestamp().unwrap_err(), Error::Unsupported { .. }));
         return;
     }
@@ -88,7 +88,7 @@ fn the_clock_of_the_device_goes_forward() {
     let (device_time, host_time) = (after.since(&before).unwrap(), started.elapsed());
     assert!(device_time > Duration::from_micros(100), "{device_time:?}");
     assert!(device_time <= host_time, "{device_time:?} on the device, {host_time:?} on the host");
-    // More than one kit holds, over several submissions.
+    // More timestamps than one `TimestampQueries` holds, over several submissions.
     let many: Vec<_> = (0..200).map(|_| stream.timestamp().unwrap()).collect();
     stream.wait().unwrap();
     for pair in many.windows(2) {
@@ -98,8 +98,8 @@ fn the_clock_of_the_device_goes_forward() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn threads_wait_for_their_own_marks_at_once() {
-    let (device, _) = open(&vulkan());
+fn threads_wait_for_their_own_events_at_once() {
+    let (device, _) = open_vulkan(&vulkan());
     let output = device.buffer::<u32>(64).unwrap();
     let bound = device.compile(&slow()).unwrap().bind(&[output.arg()]).unwrap();
     let mut stream = device.stream().unwrap();
@@ -109,7 +109,7 @@ fn threads_wait_for_their_own_marks_at_once() {
     let late = stream.record_event().unwrap();
     thread::scope(|scope| {
         let waits = scope.spawn(|| late.wait());
-        // Waiting and submitting go on beside the thread that waits for the long one.
+        // Waiting and submitting work beside the thread that waits for the long kernel.
         early.wait().unwrap();
         let other = device.buffer_uninit::<u32>(64).unwrap();
         let mut second = device.stream().unwrap();
@@ -118,7 +118,7 @@ fn threads_wait_for_their_own_marks_at_once() {
         third.wait().unwrap();
         waits.join().unwrap().unwrap();
     });
-    // An event that follows another stream's is not reached before it.
+    // An event after a wait for another stream's event is not reached before that one.
     let mut first = device.stream().unwrap();
     let mut second = device.stream().unwrap();
     launch_long(&device, &mut first);
@@ -131,7 +131,7 @@ fn threads_wait_for_their_own_marks_at_once() {
 #[test]
 #[ignore = "needs a Vulkan device"]
 fn two_threads_share_a_device() {
-    let (device, _) = open(&vulkan());
+    let (device, _) = open_vulkan(&vulkan());
     let program = device.compile(&affine()).unwrap();
     thread::scope(|scope| {
         for worker in 0..2u32 {
@@ -153,10 +153,10 @@ fn two_threads_share_a_device() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
-fn dropping_everything_with_work_under_way_does_not_block() {
-    let (device, hold) = open(&vulkan());
-    let weak = Arc::downgrade(&hold);
-    drop(hold);
+fn dropping_everything_with_work_in_flight_does_not_block() {
+    let (device, open) = open_vulkan(&vulkan());
+    let weak = Arc::downgrade(&open);
+    drop(open);
     let mut stream = device.stream().unwrap();
     launch_long(&device, &mut stream);
     let output = device.buffer::<u32>(64).unwrap();

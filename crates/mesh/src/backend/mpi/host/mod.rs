@@ -1,14 +1,14 @@
-//! Groups whose members are processes of one host: they meet in memory that all of them have.
+//! Groups whose members are processes of one host, and use shared memory.
 //!
-//! At a group's first call its members tell one another by messages where they are. Where all are on one host, the first
-//! of them has made the memory and the others open it; once all have, no call of the group takes messages any more
-//! (`part`). Exchanges between two members still do, and so does the word of a member that takes no further part, which
-//! it also leaves at its seat. Where one of them cannot open it, all go on by messages.
+//! At a group's first call its members exchange their hosts by messages. If all are on one host, the others open the
+//! memory that the first member has created; once all have, the group's collectives need no messages (`call`). Sends,
+//! receives and leave notices still do; a notice is also written to the member's slot. If a member cannot open the
+//! memory, the group uses messages.
 
-mod meeting;
-mod part;
-mod seats;
+mod barrier;
+mod call;
 mod segment;
+mod slots;
 
 use std::{
     ffi::c_int,
@@ -17,112 +17,111 @@ use std::{
     time::Duration,
 };
 
-use meeting::{Meeting, Patience};
-use part::Part;
-pub(super) use seats::Seats;
+use barrier::{CallDeadline, HostBarrier};
+use call::SharedMemoryCall;
 use segment::Segment;
+pub(super) use slots::SharedSlots;
 
 use super::{
-    Shared, hash,
+    Shared,
+    call::PIECE_TAG,
+    hash,
     header::{read_words, write_words},
-    part::PIECES,
+    notice::NoticeSender,
     session::Session,
-    word::Speaker,
 };
 use crate::{backend::Failure, comm::Call};
 
-/// Where it is set and not empty, groups go by messages also on one host.
-const VARIABLE: &str = "EVENER_MPI_MESSAGES";
+/// If set and not empty, groups use messages also on one host.
+const MESSAGES_VARIABLE: &str = "EVENER_MPI_MESSAGES";
 
-/// Words of a processor set, a bit a processor.
+/// Words of a processor set, one bit per processor.
 const PROCESSORS: usize = 16;
 
-/// What a member tells the others of itself: words for its host, its process, and the file of the memory that it has
-/// made, each 0 where there is none; and the processors that it may use.
-type Greeting = [u64; 3 + PROCESSORS];
+/// A member's host, process and file of the shared memory, each 0 if there is none, and the processors that it may use.
+type HostInfo = [u64; 3 + PROCESSORS];
 
-/// Meets the other members, where all of them are on one host; nothing where they are not.
+/// Connects the members by shared memory. Returns `None` if they are not all on one host.
 pub(super) fn connect(
     session: &mut Session<'_>,
     me: usize,
     tag: c_int,
-    speaker: &Speaker,
-) -> Result<Option<Attendance>, Failure> {
-    let (members, identity, host) = (session.ranks.len(), speaker.identity, host());
+    notice_sender: &NoticeSender,
+) -> Result<Option<SharedMemoryMember>, Failure> {
+    let (members, identity, host) = (session.ranks.len(), notice_sender.identity, host());
     let mut made = None;
-    if me == 0 && host != 0 && members <= seats::MOST_MEMBERS {
+    if me == 0 && host != 0 && members <= slots::MAX_MEMBERS {
         made = make(members, identity);
     }
     let file = made.as_ref().map_or(0, |(_, file)| file.as_raw_fd() as u64 + 1);
-    let greetings = tell(session, me, tag, greeting(host, file))?;
-    let [_, process, file, ..] = greetings[0];
-    if host == 0 || file == 0 || greetings.iter().any(|other| other[0] != host) {
-        tracing::debug!("a group of {members} goes by messages");
+    let host_infos = exchange_words(session, me, tag, host_info(host, file))?;
+    let [_, process, file, ..] = host_infos[0];
+    if host == 0 || file == 0 || host_infos.iter().any(|other| other[0] != host) {
+        tracing::debug!("a group of {members} uses messages");
         return Ok(None);
     }
-    let seats = match made {
-        Some((seats, _)) => Some(seats),
+    let slots = match made {
+        Some((slots, _)) => Some(slots),
         None => open(process, file - 1, members, identity),
     };
-    let seats = seats.map(Arc::new);
-    if let Some(seats) = &seats {
-        // Before the others hear of it: from then on this is where they look for its word.
-        speaker.sit(seats.clone());
+    let slots = slots.map(Arc::new);
+    if let Some(slots) = &slots {
+        // Before the others learn that it is open: from then on they look there for this member's notice.
+        notice_sender.set_slots(slots.clone());
     }
-    let opened = tell(session, me, tag, [u64::from(seats.is_some())])?;
+    let opened = exchange_words(session, me, tag, [u64::from(slots.is_some())])?;
     let all = opened.iter().all(|[opened]| *opened == 1);
-    tracing::debug!("a group of {members} on one host goes by {}", if all { "memory" } else { "messages" });
-    let Some(seats) = seats.filter(|_| all) else { return Ok(None) };
-    let meeting = Meeting::new(seats, me, members > processors(&greetings));
-    Ok(Some(Attendance { meeting }))
+    tracing::debug!("a group of {members} on one host uses {}", if all { "memory" } else { "messages" });
+    let Some(slots) = slots.filter(|_| all) else { return Ok(None) };
+    let barrier = HostBarrier::new(slots, me, members > processors(&host_infos));
+    Ok(Some(SharedMemoryMember { barrier }))
 }
 
-/// A member's place in a group that meets.
+/// A member of a group that uses shared memory.
 #[derive(Debug)]
-pub(super) struct Attendance {
-    meeting: Meeting,
+pub(super) struct SharedMemoryMember {
+    barrier: HostBarrier,
 }
 
-impl Attendance {
-    /// Takes part in a call.
+impl SharedMemoryMember {
     pub(super) fn run(
         &mut self,
         shared: &Shared,
         call: &mut Call<'_>,
         timeout: Duration,
     ) -> Result<(), Failure> {
-        // Messages of other groups, and words, may need a hand to get on their way.
-        let meanwhile = || match shared.line.try_lock() {
-            Ok(mut line) => drop(line.listen()),
-            Err(TryLockError::Poisoned(line)) => drop(line.into_inner().listen()),
+        // Polls MPI, so that notices and messages of other groups make progress.
+        let meanwhile = || match shared.connection.try_lock() {
+            Ok(mut connection) => drop(connection.receive_notices()),
+            Err(TryLockError::Poisoned(connection)) => drop(connection.into_inner().receive_notices()),
             Err(TryLockError::WouldBlock) => {}
         };
-        Part::new(&mut self.meeting, Patience::new(timeout, &meanwhile), call).run(call)
+        SharedMemoryCall::new(&mut self.barrier, CallDeadline::new(timeout, &meanwhile), call).run(call)
     }
 }
 
-fn make(members: usize, identity: u64) -> Option<(Seats, OwnedFd)> {
-    match Segment::make(seats::bytes(members)) {
-        Ok((segment, file)) => Some((Seats::new(segment, members, identity), file)),
+fn make(members: usize, identity: u64) -> Option<(SharedSlots, OwnedFd)> {
+    match Segment::make(slots::bytes(members)) {
+        Ok((segment, file)) => Some((SharedSlots::new(segment, members, identity), file)),
         Err(why) => {
-            tracing::warn!("no memory to share with other processes: {why}");
+            tracing::warn!("cannot create shared memory: {why}");
             None
         }
     }
 }
 
-fn open(process: u64, file: u64, members: usize, identity: u64) -> Option<Seats> {
-    match Segment::open(process as u32, file as u32, seats::bytes(members)) {
-        Ok(segment) => Seats::of(segment, members, identity),
+fn open(process: u64, file: u64, members: usize, identity: u64) -> Option<SharedSlots> {
+    match Segment::open(process as u32, file as u32, slots::bytes(members)) {
+        Ok(segment) => SharedSlots::of(segment, members, identity),
         Err(why) => {
-            tracing::warn!("the memory of process {process} could not be opened: {why}");
+            tracing::warn!("cannot open the shared memory of process {process}: {why}");
             None
         }
     }
 }
 
-/// Tells every other member something, and hears the same from each. Gives it by member.
-fn tell<const N: usize>(
+/// Exchanges words with every other member. Returns them by member.
+fn exchange_words<const N: usize>(
     session: &mut Session<'_>,
     me: usize,
     tag: c_int,
@@ -130,23 +129,23 @@ fn tell<const N: usize>(
 ) -> Result<Vec<[u64; N]>, Failure> {
     let mut bytes = vec![0; 8 * N];
     write_words(mine, &mut bytes);
-    let heard = session.tell(me, tag + PIECES, |_| &bytes)?;
-    session.hear(me, &heard)?;
-    let mut told = Vec::with_capacity(heard.len());
-    for ticket in heard {
-        told.push(ticket.map_or(mine, |ticket| read_words(session.data_of(ticket))));
-        ticket.into_iter().for_each(|ticket| session.release(ticket));
+    let messages = session.send_to_all(me, tag + PIECE_TAG, |_| &bytes)?;
+    session.wait_all(me, &messages)?;
+    let mut words = Vec::with_capacity(messages.len());
+    for message in messages {
+        words.push(message.map_or(mine, |message| read_words(session.data_of(message))));
+        message.into_iter().for_each(|message| session.release(message));
     }
     session.finish()?;
-    Ok(told)
+    Ok(words)
 }
 
-/// A number for this host, as far as processes can see one another in it; 0 where they are not to share memory.
+/// Returns a number for this host and process namespace, or 0 if memory must not be shared.
 fn host() -> u64 {
-    if std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty()) {
+    if std::env::var_os(MESSAGES_VARIABLE).is_some_and(|value| !value.is_empty()) {
         return 0;
     }
-    // Process numbers mean the same only in the same namespace: containers on one machine are as good as apart.
+    // Process ids are the same only in one namespace: containers on one machine count as different hosts.
     let kernel = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let namespace = std::fs::read_link("/proc/self/ns/pid");
     match (kernel, namespace) {
@@ -155,7 +154,7 @@ fn host() -> u64 {
     }
 }
 
-fn greeting(host: u64, file: u64) -> Greeting {
+fn host_info(host: u64, file: u64) -> HostInfo {
     let mut words = [0; 3 + PROCESSORS];
     words[..3].copy_from_slice(&[host, u64::from(std::process::id()), file]);
     if let Ok(set) = rustix::thread::sched_getaffinity(None) {
@@ -165,9 +164,9 @@ fn greeting(host: u64, file: u64) -> Greeting {
     words
 }
 
-/// How many processors the members may use together.
-fn processors(greetings: &[Greeting]) -> usize {
-    let any = |word: usize| greetings.iter().fold(0, |any, greeting| any | greeting[3 + word]);
+/// Returns the number of processors that the members may use together.
+fn processors(host_infos: &[HostInfo]) -> usize {
+    let any = |word: usize| host_infos.iter().fold(0, |any, host_info| any | host_info[3 + word]);
     (0..PROCESSORS).map(|word| any(word).count_ones() as usize).sum()
 }
 

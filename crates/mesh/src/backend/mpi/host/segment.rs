@@ -1,7 +1,7 @@
 //! Memory that processes of one host share.
 //!
-//! It has no name: the kernel frees it with the last process that has it, however that ends. Others get it through the
-//! open files of the process that made it.
+//! The memory has no name: the kernel frees it with the last process that maps it. Other processes open it through
+//! `/proc` and the file descriptor of the process that created it.
 
 use std::{
     fs::File,
@@ -18,60 +18,60 @@ use rustix::{
     mm::{MapFlags, ProtFlags, mmap, munmap},
 };
 
-/// Memory that processes of one host share. It begins at a page, and is all zeros at first.
+/// Memory that processes of one host share, page-aligned and zeroed at first.
 #[derive(Debug)]
 pub(super) struct Segment {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it is only memory; whoever reads and writes it says why that is sound.
+// SAFETY: it is plain memory behind a raw pointer; the accesses in `slots` and `barrier` synchronize themselves.
 unsafe impl Send for Segment {}
-// SAFETY: the same.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Makes one, and the file by which others open it.
+    /// Creates a segment, and the file by which others open it.
     pub(super) fn make(bytes: usize) -> io::Result<(Segment, OwnedFd)> {
         let file = memfd_create("evener", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes as u64)?;
-        // What is past the end of a file cannot be touched: it is never to become shorter.
+        // The file must not shrink: accessing memory past its end would be fatal.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((Segment::map(&file, bytes)?, file))
     }
 
-    /// Opens the one that another process has made and holds open by this number.
+    /// Opens the segment that another process has created and holds open as file descriptor `number`.
     pub(super) fn open(process: u32, number: u32, bytes: usize) -> io::Result<Segment> {
-        // Should the process have ended meanwhile, its number may be another's: what is opened then must do no harm.
+        // If the process has ended, its id may be another's: opening that file must do no harm.
         let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
         let path = format!("/proc/{process}/fd/{number}");
         let file = File::options().read(true).write(true).custom_flags(flags).open(path)?;
         if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) || file.metadata()?.len() != bytes as u64 {
-            return Err(io::Error::other("another file"));
+            return Err(io::Error::other("not the file of the segment"));
         }
         Segment::map(&file, bytes)
     }
 
     fn map(file: impl AsFd, bytes: usize) -> io::Result<Segment> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: at no particular address, so over nothing that is in use.
+        // SAFETY: the kernel chooses the address, so no mapping in use is replaced.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0)? };
-        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at nothing"))?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         Ok(Segment { start, bytes })
     }
 
-    /// Where a part of it is, which must lie in it.
+    /// Returns the address of an offset, which must be within the segment.
     #[inline]
     pub(super) fn at(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset < self.bytes, "past the end of a segment");
-        // SAFETY: within what is mapped, as whoever laid it out promises.
+        // SAFETY: `slots` computes offsets within its layout, whose size is that of the mapping.
         unsafe { self.start.as_ptr().add(offset) }
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: mapped here, and nobody has a pointer into it any more.
+        // SAFETY: mapped by `map`, and no reference outlives the segment: all borrow it.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -84,7 +84,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn what_one_writes_another_reads_and_nothing_else_can_be_opened() {
+    fn a_segment_is_shared_and_other_files_are_refused() {
         let (made, file) = Segment::make(1 << 16).unwrap();
         let (me, number) = (std::process::id(), file.as_raw_fd() as u32);
         let opened = Segment::open(me, number, 1 << 16).unwrap();

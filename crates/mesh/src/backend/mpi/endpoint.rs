@@ -1,0 +1,194 @@
+//! One rank's connection to a group.
+
+use std::{
+    collections::HashMap,
+    ffi::c_int,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+#[cfg(target_os = "linux")]
+use super::host::{self, SharedMemoryMember};
+use super::{
+    Shared,
+    call::{EXCHANGE_TAG, MessageCall, pieces},
+    messenger::PIECE_BYTES,
+    notice::NoticeSender,
+    session::{Session, clock},
+};
+use crate::{
+    backend::{Endpoint, Failure, LeaveNotifier},
+    comm::{Call, CollectiveKind, Signature},
+};
+
+/// One rank's connection to a group.
+#[derive(Debug)]
+pub(super) struct MpiEndpoint {
+    shared: Arc<Shared>,
+    ranks: Vec<usize>,
+    me: usize,
+    tag: c_int,
+    identity: u64,
+    calls: u64,
+    ended: Arc<AtomicU64>,
+    /// Number of sends and receives with each member.
+    exchanged: HashMap<usize, u64>,
+    last: Duration,
+    notice_sender: Arc<NoticeSender>,
+    #[cfg(target_os = "linux")]
+    route: Route,
+}
+
+/// The route of a group's calls.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+enum Route {
+    /// Chosen at the first call.
+    Unknown,
+    Messages,
+    SharedMemory(SharedMemoryMember),
+}
+
+impl MpiEndpoint {
+    pub(super) fn join(shared: Arc<Shared>, ranks: Vec<usize>, me: usize, tag: c_int, identity: u64) -> Self {
+        let ended = Arc::new(AtomicU64::new(0));
+        let notice_sender = NoticeSender {
+            shared: shared.clone(),
+            ranks: ranks.clone(),
+            me,
+            identity,
+            ended: ended.clone(),
+            sent: Mutex::default(),
+        };
+        MpiEndpoint {
+            shared,
+            ranks,
+            me,
+            tag,
+            identity,
+            calls: 0,
+            ended,
+            exchanged: HashMap::new(),
+            last: clock(Duration::ZERO),
+            notice_sender: Arc::new(notice_sender),
+            #[cfg(target_os = "linux")]
+            route: Route::Unknown,
+        }
+    }
+
+    fn run_by_messages(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
+        let (which, announced) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
+        let last = Some(&mut self.last);
+        let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, last);
+        MessageCall::new(&mut session, call.signature, self.me, self.tag).run(call)
+    }
+
+    /// Chooses the route, together with the other members.
+    #[cfg(target_os = "linux")]
+    fn choose_route(&mut self, call: &Call<'_>, timeout: Duration) -> Result<(), Failure> {
+        let (which, announced) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
+        let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, None);
+        let member = host::connect(&mut session, self.me, self.tag, &self.notice_sender)?;
+        drop(session);
+        self.route = member.map_or(Route::Messages, Route::SharedMemory);
+        Ok(())
+    }
+
+    fn take_part(&mut self, call: &mut Call<'_>, mut timeout: Duration) -> Result<(), Failure> {
+        #[cfg(target_os = "linux")]
+        {
+            if matches!(self.route, Route::Unknown) && self.ranks.len() > 1 {
+                let start = Instant::now();
+                self.choose_route(call, timeout)?;
+                timeout = timeout.saturating_sub(start.elapsed());
+            }
+            if let Route::SharedMemory(member) = &mut self.route {
+                return member.run(&self.shared, call, timeout);
+            }
+        }
+        self.run_by_messages(call, timeout)
+    }
+}
+
+impl Drop for MpiEndpoint {
+    fn drop(&mut self) {
+        let mut connection = self.shared.connection();
+        connection.notices.forget(self.identity, self.ranks.len() - 1);
+        // Groups in shared memory do not poll MPI otherwise.
+        let _ = connection.receive_notices();
+        drop(connection);
+        // Messages that a failed group left behind are recognized by its identity.
+        self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner).tags.remove(&self.tag);
+    }
+}
+
+impl Endpoint for MpiEndpoint {
+    fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
+        let done = self.take_part(call, timeout);
+        self.calls += 1;
+        // Only this rank reads it.
+        let end = || self.ended.store(self.calls, Relaxed);
+        match done {
+            Ok(()) => {
+                end();
+                Ok(())
+            }
+            Err(failure) => {
+                matches!(failure, Failure::ZeroWeights).then(end);
+                Err(failure)
+            }
+        }
+    }
+
+    fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure> {
+        let count = self.exchanged.entry(peer).or_default();
+        *count += 1;
+        let sends = call.signature.kind == CollectiveKind::Send;
+        let mut signature = call.signature;
+        let (which, announced) = ((self.identity, *count), (signature.pack(), 1.0));
+        // Notices have the number of a call of all members; a member that has sent one takes part in no exchange
+        // either.
+        let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, None);
+        session.any_notice = true;
+        let tag = self.tag + EXCHANGE_TAG;
+        let mut run = || {
+            let message = session.start_recv(peer, tag)?;
+            let total = if sends { call.input.len() } else { call.output.len() };
+            let first = ..total.min(PIECE_BYTES);
+            session.send(peer, tag, if sends { &call.input[first] } else { &[] })?;
+            session.wait(message, peer, |_| vec![peer])?;
+            let found = session.header_of(message);
+            signature.kind = if sends { CollectiveKind::Receive } else { CollectiveKind::Send };
+            if found.signature != signature.pack() || found.call != session.header.call {
+                let mut called = vec![None; self.ranks.len()];
+                called[self.me] = Some(call.signature);
+                called[peer] = Signature::unpack(found.signature);
+                return Err(Failure::Mismatch(called));
+            }
+            if !sends {
+                call.output[first].copy_from_slice(&session.data_of(message)[first]);
+            }
+            session.release(message);
+            for range in pieces(total).skip(1) {
+                if sends {
+                    session.send(peer, tag, &call.input[range])?;
+                } else {
+                    let message = session.start_recv(peer, tag)?;
+                    session.wait(message, peer, |_| vec![peer])?;
+                    let len = range.len();
+                    call.output[range].copy_from_slice(&session.data_of(message)[..len]);
+                    session.release(message);
+                }
+            }
+            session.finish()
+        };
+        run()
+    }
+
+    fn leave_notifier(&self) -> Arc<dyn LeaveNotifier> {
+        self.notice_sender.clone()
+    }
+}

@@ -1,0 +1,360 @@
+//! Messages through an MPI library, sent and received from buffers of the messenger.
+//!
+//! A started message cannot always be cancelled: MPI may access its memory as long as the process lives. So MPI never
+//! gets the caller's memory. Messages use cached buffers, and a message that does not end keeps its buffer for ever.
+
+use std::{
+    ffi::{c_char, c_int},
+    fmt::Debug,
+};
+
+use super::{
+    library::{Library, MpiHandle},
+    signal::SavedAction,
+};
+use crate::backend::Failure;
+
+/// Bytes of a message: a header and a piece of a vector.
+pub(super) const HEADER_BYTES: usize = 32;
+pub(super) const PIECE_BYTES: usize = 512 << 10;
+const BUFFER_BYTES: usize = HEADER_BYTES + PIECE_BYTES;
+/// Padding before the message, so that its data starts at a cache line and is aligned for every element type.
+const BEFORE: usize = 64 - HEADER_BYTES;
+
+/// The index of a message's buffer.
+pub(super) type MessageId = usize;
+/// The number of an MPI request.
+pub(super) type Request = usize;
+
+/// The message functions of an MPI library, for either width of handles.
+///
+/// # Safety
+/// A buffer has `bytes`, or `BUFFER_BYTES` to receive into, and is not moved or accessed until its request has ended.
+/// Requests come from this trait, and have not ended.
+pub(super) trait MessageLibrary: Send {
+    unsafe fn send(&self, buffer: *const u8, bytes: usize, to: usize, tag: c_int)
+    -> Result<Request, Failure>;
+    /// Starts to receive, from a rank or from any rank.
+    unsafe fn receive(&self, buffer: *mut u8, from: Option<usize>, tag: c_int) -> Result<Request, Failure>;
+    /// Returns whether a request has ended, and if so replaces it by the null request.
+    unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure>;
+    /// Cancels a receive that no message has matched; otherwise does nothing.
+    unsafe fn cancel(&self, request: Request);
+    fn finish(&mut self);
+    /// Returns whether MPI is finalized: no function of it may be called any more.
+    fn has_ended(&self) -> bool;
+}
+
+/// Buffers are allocated in huge pages of this size, which the kernel pins and copies faster.
+const CHUNK_BYTES: usize = 2 << 20;
+
+#[repr(C, align(64))]
+struct AlignedBuffer {
+    before: [u8; BEFORE],
+    message: [u8; BUFFER_BYTES],
+}
+
+/// Allocates buffers in a huge page, if the system has one.
+fn allocate_buffers() -> &'static mut [AlignedBuffer] {
+    let buffers = CHUNK_BYTES / size_of::<AlignedBuffer>();
+    let Ok(layout) = std::alloc::Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES) else { return &mut [] };
+    // SAFETY: the layout is not empty. The memory is never freed, holds `buffers` elements, is aligned for them, and is
+    // zeroed before the slice is made.
+    unsafe {
+        let start = std::alloc::alloc(layout);
+        if start.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        #[cfg(target_os = "linux")]
+        libc::madvise(start.cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
+        start.write_bytes(0, CHUNK_BYTES);
+        std::slice::from_raw_parts_mut(start.cast(), buffers)
+    }
+}
+
+struct MessageBuffer {
+    /// Never freed: MPI may access it as long as the process lives.
+    memory: &'static mut AlignedBuffer,
+    request: Request,
+    receives: bool,
+}
+
+/// Sends and receives messages, each in a buffer of its own.
+pub(super) struct Messenger {
+    pub(super) library: Box<dyn MessageLibrary>,
+    pub(super) none: Request,
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) version: String,
+    pub(super) highest_tag: c_int,
+    /// Maximum bytes of a message that is sent eagerly on one host, without a rendezvous, which takes several times as
+    /// long.
+    pub(super) eager_bytes: usize,
+    pub(super) buffers: BufferCache,
+}
+
+/// All buffers, and which of them are free or abandoned to MPI.
+#[derive(Default)]
+pub(super) struct BufferCache {
+    all: Vec<MessageBuffer>,
+    free: Vec<MessageId>,
+    abandoned: Vec<MessageId>,
+}
+
+impl Messenger {
+    #[inline]
+    pub(super) fn take(&mut self) -> MessageId {
+        self.buffers.free.pop().unwrap_or_else(|| self.take_or_allocate())
+    }
+
+    #[cold]
+    fn take_or_allocate(&mut self) -> MessageId {
+        // An abandoned message may have ended since.
+        if let Some(message) = self.buffers.abandoned.pop() {
+            if self.is_done(message).unwrap_or(false) {
+                return message;
+            }
+            self.buffers.abandoned.insert(0, message);
+        }
+        let (request, first) = (self.none, self.buffers.all.len());
+        self.buffers.all.extend(allocate_buffers().iter_mut().map(|memory| MessageBuffer {
+            memory,
+            request,
+            receives: false,
+        }));
+        self.buffers.free.extend(first + 1..self.buffers.all.len());
+        first
+    }
+
+    #[inline]
+    pub(super) fn buffer(&mut self, message: MessageId) -> &mut [u8; BUFFER_BYTES] {
+        let buffer = &mut self.buffers.all[message];
+        debug_assert!(buffer.request == self.none, "a message is in flight in this buffer");
+        &mut buffer.memory.message
+    }
+
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        message: MessageId,
+        bytes: usize,
+        to: usize,
+        tag: c_int,
+    ) -> Result<(), Failure> {
+        let buffer = &mut self.buffers.all[message];
+        buffer.receives = false;
+        // SAFETY: `bytes` is at most the buffer's length; the buffer is not accessed until `is_done` says so, and never
+        // freed.
+        buffer.request =
+            unsafe { self.library.send(buffer.memory.message.as_ptr(), bytes.min(BUFFER_BYTES), to, tag) }?;
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        message: MessageId,
+        from: Option<usize>,
+        tag: c_int,
+    ) -> Result<(), Failure> {
+        let buffer = &mut self.buffers.all[message];
+        buffer.receives = true;
+        // SAFETY: as for sending. No rank sends more than `BUFFER_BYTES`.
+        buffer.request = unsafe { self.library.receive(buffer.memory.message.as_mut_ptr(), from, tag) }?;
+        Ok(())
+    }
+
+    /// Returns whether a message has ended. Then the caller may access its buffer.
+    #[inline]
+    pub(super) fn is_done(&mut self, message: MessageId) -> Result<bool, Failure> {
+        let buffer = &mut self.buffers.all[message];
+        if buffer.request == self.none {
+            return Ok(true);
+        }
+        // SAFETY: `send` or `receive` returned the request, and it has not ended: it is not the null request.
+        unsafe { self.library.test(&mut buffer.request) }
+    }
+
+    /// Frees a buffer without a message in flight.
+    #[inline]
+    pub(super) fn give_back(&mut self, message: MessageId) {
+        self.buffers.free.push(message);
+    }
+
+    /// Cancels a message, and abandons its buffer to MPI if it does not end.
+    pub(super) fn abandon(&mut self, message: MessageId) {
+        let MessageBuffer { request, receives, .. } = self.buffers.all[message];
+        if request != self.none && receives {
+            // SAFETY: the request has not ended: it is not the null request.
+            unsafe { self.library.cancel(request) };
+        }
+        match self.is_done(message) {
+            Ok(true) => self.give_back(message),
+            _ => self.buffers.abandoned.push(message),
+        }
+    }
+}
+
+struct Mpi<H: MpiHandle> {
+    library: Library<H>,
+    comm: H,
+    /// MPI was initialized here, and not by the program.
+    ours: bool,
+    /// The action of the launcher's signal before MPI was initialized here.
+    signal: Option<SavedAction>,
+}
+
+/// Initializes MPI, unless the program has, and duplicates its world communicator, together with all other ranks.
+pub(super) fn start<H: MpiHandle>(library: Library<H>) -> Result<Messenger, String> {
+    let (none, version) = (library.constants.null_request.number(), library.version.clone());
+    // Measured, minus the library's own header. Only MPICH handles signals.
+    let eager_bytes = if library.takes_signals { 8192 - 64 } else { 4096 - 64 };
+    let mut mpi = Mpi { comm: library.constants.world, library, ours: false, signal: None };
+    let begun = mpi.begin();
+    let (rank, size, highest_tag) = begun.inspect_err(|_| mpi.finish())?;
+    // The minimum that the MPI standard guarantees.
+    let highest_tag = highest_tag.unwrap_or(32_767);
+    let (library, buffers) = (Box::new(mpi), BufferCache::default());
+    Ok(Messenger { library, none, rank, size, version, highest_tag, eager_bytes, buffers })
+}
+
+impl<H: MpiHandle> Mpi<H> {
+    /// Returns this rank's number, the number of ranks, and the maximum tag if the library has the attribute.
+    fn begin(&mut self) -> Result<(usize, usize, Option<c_int>), String> {
+        let (calls, constants) = (self.library.calls, self.library.constants);
+        let library = &self.library;
+        let check = |code: c_int, what: &str| {
+            if code == 0 { Ok(()) } else { Err(format!("{what}: {}", error_text(library, code))) }
+        };
+        if self.has_ended() {
+            return Err("the program has finalized MPI, which cannot be initialized again".into());
+        }
+        let (mut running, mut threads, mut rank, mut size) = (0, 0, 0, 0);
+        let (mut bound, mut found): (*mut c_int, c_int) = (std::ptr::null_mut(), 0);
+        // SAFETY: the calls are in the order that the MPI standard requires; all pointers are to live variables, and
+        // MPI accepts null arguments.
+        unsafe {
+            check((calls.initialized)(&mut running), "MPI_Initialized")?;
+            if running == 0 {
+                let before = library.takes_signals.then(SavedAction::ask).flatten();
+                let (none, none_either) = (std::ptr::null_mut(), std::ptr::null_mut());
+                let waiting_threads = constants.thread_serialized;
+                check(
+                    (calls.init_thread)(none, none_either, waiting_threads, &mut threads),
+                    "MPI_Init_thread",
+                )?;
+                self.ours = true;
+                before.iter().for_each(SavedAction::override_mpi);
+                self.signal = before;
+                // If the program initialized MPI, it chooses the error handler of its communicators.
+                let code = (calls.comm_set_errhandler)(constants.world, constants.errors_return);
+                check(code, "MPI_Comm_set_errhandler")?;
+            } else {
+                check((calls.query_thread)(&mut threads), "MPI_Query_thread")?;
+            }
+            if threads < constants.thread_serialized {
+                return Err(if self.ours {
+                    "the library does not support MPI_THREAD_SERIALIZED".into()
+                } else {
+                    "the program initialized MPI for one thread: call MPI_Init_thread with MPI_THREAD_MULTIPLE, or \
+                     with MPI_THREAD_SERIALIZED if the program does not call MPI during collectives"
+                        .into()
+                });
+            }
+            check((calls.comm_dup)(constants.world, &mut self.comm), "MPI_Comm_dup")?;
+            let code = (calls.comm_set_errhandler)(self.comm, constants.errors_return);
+            check(code, "MPI_Comm_set_errhandler")?;
+            check((calls.comm_rank)(self.comm, &mut rank), "MPI_Comm_rank")?;
+            check((calls.comm_size)(self.comm, &mut size), "MPI_Comm_size")?;
+            let (key, bound) = (constants.tag_upper_bound, (&raw mut bound).cast());
+            check((calls.comm_get_attr)(constants.world, key, bound, &mut found), "MPI_Comm_get_attr")?;
+        }
+        // SAFETY: if the attribute is found, it is the address of an integer.
+        let highest_tag = (found != 0 && !bound.is_null()).then(|| unsafe { *bound });
+        Ok((rank as usize, size as usize, highest_tag))
+    }
+
+    #[inline]
+    fn check<R>(&self, code: c_int, operation: &str, result: R) -> Result<R, Failure> {
+        if code == 0 { Ok(result) } else { Err(self.failed(code, operation)) }
+    }
+
+    #[cold]
+    fn failed(&self, code: c_int, operation: &str) -> Failure {
+        let detail = error_text(&self.library, code);
+        Failure::Library { library: "MPI", operation: operation.into(), detail }
+    }
+}
+
+fn error_text<H: MpiHandle>(library: &Library<H>, code: c_int) -> String {
+    let (mut text, mut len) = ([0u8; 1024], 0);
+    // SAFETY: MPI error texts are at most 512 bytes.
+    unsafe { (library.calls.error_string)(code, text.as_mut_ptr().cast::<c_char>(), &mut len) };
+    String::from_utf8_lossy(&text[..len.clamp(0, 1024) as usize]).into_owned()
+}
+
+impl<H: MpiHandle> MessageLibrary for Mpi<H> {
+    unsafe fn send(
+        &self,
+        buffer: *const u8,
+        bytes: usize,
+        to: usize,
+        tag: c_int,
+    ) -> Result<Request, Failure> {
+        let Library { calls, constants, .. } = &self.library;
+        let (bytes, to, mut request) = (bytes as c_int, to as c_int, constants.null_request);
+        // SAFETY: the trait's contract for buffers and requests.
+        let code =
+            unsafe { (calls.isend)(buffer.cast(), bytes, constants.byte, to, tag, self.comm, &mut request) };
+        self.check(code, "MPI_Isend", request.number())
+    }
+
+    unsafe fn receive(&self, buffer: *mut u8, from: Option<usize>, tag: c_int) -> Result<Request, Failure> {
+        let Library { calls, constants, .. } = &self.library;
+        let (from, mut request) =
+            (from.map_or(constants.any_source, |rank| rank as c_int), constants.null_request);
+        let (most, byte) = (BUFFER_BYTES as c_int, constants.byte);
+        // SAFETY: the trait's contract for buffers and requests.
+        let code = unsafe { (calls.irecv)(buffer.cast(), most, byte, from, tag, self.comm, &mut request) };
+        self.check(code, "MPI_Irecv", request.number())
+    }
+
+    unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure> {
+        let (mut handle, mut done) = (H::of(*request), 0);
+        let status = self.library.constants.status_ignore;
+        // SAFETY: the trait's contract for requests; the status is `MPI_STATUS_IGNORE`.
+        let code = unsafe { (self.library.calls.test)(&mut handle, &mut done, status) };
+        *request = handle.number();
+        self.check(code, "MPI_Test", done != 0)
+    }
+
+    unsafe fn cancel(&self, request: Request) {
+        // SAFETY: the trait's contract for requests.
+        unsafe { (self.library.calls.cancel)(&mut H::of(request)) };
+    }
+
+    fn finish(&mut self) {
+        if self.ours {
+            // SAFETY: MPI was initialized here, and is not used again.
+            unsafe { (self.library.calls.finalize)() };
+        } else if self.comm != self.library.constants.world {
+            // SAFETY: the communicator was duplicated here, and is not used again.
+            unsafe { (self.library.calls.comm_free)(&mut self.comm) };
+        }
+        self.ours = false;
+        self.signal.take().into_iter().for_each(SavedAction::restore);
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut ended = 0;
+        // SAFETY: may be called at any time; the pointer is to a live variable.
+        let code = unsafe { (self.library.calls.finalized)(&mut ended) };
+        code != 0 || ended != 0
+    }
+}
+
+impl Debug for Messenger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Wire({}, rank {} of {})", self.version, self.rank, self.size)
+    }
+}

@@ -1,0 +1,74 @@
+//! Checks which buffers a rank has in a collective, and their lengths.
+
+use evener_device::Buffer;
+
+use super::super::{
+    call::Signature, collective::Collective, element::Element, error::Result, inner::CallGuard,
+    uneven::AgreedLengths,
+};
+
+/// A collective with this rank's device buffers, not checked.
+#[derive(Debug)]
+pub(in crate::comm) struct BufferArgs<'a, T> {
+    pub(in crate::comm) collective: Collective,
+    pub(in crate::comm) input: Option<&'a Buffer<T>>,
+    pub(in crate::comm) output: Option<&'a Buffer<T>>,
+    /// Set if blocks are uneven: this rank's lengths for each rank, or `None` if it sends all the same block.
+    pub(in crate::comm) lengths: Option<Option<&'a [usize]>>,
+}
+
+/// A collective with this rank's device buffers and the lengths of their blocks, checked.
+#[derive(Debug)]
+pub(in crate::comm) struct CheckedBuffers<'a, T> {
+    pub(in crate::comm) collective: Collective,
+    pub(in crate::comm) signature: Signature,
+    pub(in crate::comm) input: Option<(&'a Buffer<T>, Vec<usize>)>,
+    pub(in crate::comm) output: Option<(&'a Buffer<T>, Vec<usize>)>,
+    /// If blocks are uneven, the elements of each rank, and for an all-to-all to each rank.
+    pub(in crate::comm) lengths: Vec<usize>,
+    /// The elements that this rank receives from each rank.
+    pub(in crate::comm) counts: Vec<usize>,
+    /// The maximum number of blocks in a buffer of any rank.
+    pub(in crate::comm) blocks: usize,
+}
+
+impl CallGuard<'_> {
+    /// Checks the buffers of a collective. Fails if a length is wrong, if a rank has a buffer that only the root may
+    /// have, or if the root has none.
+    pub(in crate::comm) fn check_buffers<'a, T: Element>(
+        &mut self,
+        args: &BufferArgs<'a, T>,
+    ) -> Result<CheckedBuffers<'a, T>> {
+        let BufferArgs { collective, input, output, lengths } = *args;
+        let len = |buffer: Option<&Buffer<T>>| buffer.map_or(0, Buffer::len);
+        let (size, is_root) = (self.inner.size(), collective.root() == self.inner.member);
+        let agreed = match lengths {
+            Some(lengths) => self.exchange_lengths(collective, T::TYPE, len(input), lengths)?,
+            None => {
+                let signature = self.signature(collective, T::TYPE, len(input), len(output))?;
+                let (input_blocks, output_blocks) = collective.blocks(size, is_root);
+                let [mine, counts] =
+                    [input_blocks, output_blocks].map(|blocks| vec![signature.count as usize; blocks]);
+                AgreedLengths { signature, lengths: Vec::new(), mine, counts, total: len(output) }
+            }
+        };
+        let AgreedLengths { signature, lengths, mine, counts, total } = agreed;
+        if len(output) != total {
+            return Err(self.invalid_call(collective, T::TYPE, [(0, 0), (len(output), total)]));
+        }
+        let end = |buffer: Option<&'a Buffer<T>>, blocks| Some((buffer.filter(|it| !it.is_empty())?, blocks));
+        let (mut input, mut output) = (end(input, mine), end(output, counts.clone()));
+        if collective.is_in_place() {
+            input = output.clone();
+        }
+        match collective {
+            Collective::Reduce(..) if !is_root => output = None,
+            Collective::Broadcast(_) if is_root => output = None,
+            Collective::Broadcast(_) => input = None,
+            _ => {}
+        }
+        let (inputs, outputs) = signature.kind.blocks(size);
+        let blocks = inputs.max(outputs);
+        Ok(CheckedBuffers { collective, signature, input, output, lengths, counts, blocks })
+    }
+}

@@ -1,0 +1,66 @@
+//! The description of a group: its name, ranks, timeout and generations.
+
+use std::time::Duration;
+
+use super::generation::Generation;
+
+/// Describes a group to create. Every member creates the group from an equal description.
+///
+/// ```
+/// use std::time::Duration;
+/// use evener_mesh::comm::GroupSpec;
+///
+/// let spec = GroupSpec::new("tp_0", [2, 3]).timeout(Duration::from_secs(5));
+/// assert_eq!(spec.ranks(), [2, 3]);
+/// ```
+#[derive(Debug, Clone)]
+pub struct GroupSpec {
+    pub(super) name: String,
+    pub(super) ranks: Vec<usize>,
+    pub(super) timeout: Option<Duration>,
+    /// The group is valid until any of these generations ends.
+    pub(super) generations: Vec<Generation>,
+}
+
+impl GroupSpec {
+    /// Describes a group of these world ranks, in this order.
+    pub fn new(name: impl Into<String>, ranks: impl Into<Vec<usize>>) -> Self {
+        GroupSpec { name: name.into(), ranks: ranks.into(), timeout: None, generations: Vec::new() }
+    }
+
+    /// Sets how long a call waits for the other ranks. The default is the timeout of the world or the parent.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Makes the group valid only until this generation ends, or one that was set before.
+    pub fn generation(self, generation: &Generation) -> Self {
+        self.all_generations(std::slice::from_ref(generation))
+    }
+
+    pub(crate) fn all_generations(mut self, generations: &[Generation]) -> Self {
+        for generation in generations {
+            if !self.generations.iter().any(|it| it.is(generation)) {
+                self.generations.push(generation.clone());
+            }
+        }
+        self
+    }
+
+    /// The back end's name of the group, which differs before and after a reshape.
+    pub(super) fn key(&self) -> String {
+        let generations = self.generations.iter().map(|generation| format!("#{}", generation.number()));
+        std::iter::once(self.name.clone()).chain(generations).collect()
+    }
+
+    /// Returns the group's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the group's world ranks, in order.
+    pub fn ranks(&self) -> &[usize] {
+        &self.ranks
+    }
+}

@@ -1,0 +1,316 @@
+//! The state of a communicator: checks calls, runs them, and turns failures into errors.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
+        atomic::{AtomicUsize, Ordering::SeqCst, fence},
+    },
+    time::Duration,
+};
+
+use super::{
+    call::{Call, CollectiveKind, Signature},
+    collective::Collective,
+    describe::{self, FailureContext},
+    element::{Element, ElementType},
+    error::{CommError, Result},
+    generation::Generation,
+    group_spec::GroupSpec,
+};
+use crate::backend::{Endpoint, Failure, LeaveNotifier, LeaveReason, Transport};
+
+/// The state that a communicator shares with the thread that runs its started calls.
+pub(super) struct Inner {
+    pub(super) name: Arc<str>,
+    pub(super) spec: GroupSpec,
+    /// This rank's number in the world, and its group rank if it is a member.
+    pub(super) rank: usize,
+    pub(super) member: Option<usize>,
+    pub(super) timeout: Duration,
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) endpoint: Option<Mutex<Box<dyn Endpoint>>>,
+    pub(super) leave_notifier: Option<Arc<dyn LeaveNotifier>>,
+    pub(super) failed: OnceLock<CommError>,
+    pub(super) started: AtomicUsize,
+    pub(super) ending: Mutex<()>,
+    pub(super) ended: Condvar,
+}
+
+/// Ignores poisoning: no panic leaves the data behind these locks inconsistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    #[inline]
+    pub(super) fn wait_for_started(&self) {
+        if self.started.load(SeqCst) > 0 {
+            self.wait_until_none_started();
+        }
+    }
+
+    #[cold]
+    fn wait_until_none_started(&self) {
+        let mut ending = lock(&self.ending);
+        while self.started.load(SeqCst) > 0 {
+            ending = self.ended.wait(ending).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Counts a started call until the returned guard is dropped.
+    pub(super) fn count_started_call(self: &Arc<Self>) -> StartedCall {
+        self.started.fetch_add(1, SeqCst);
+        StartedCall(self.clone())
+    }
+
+    /// Runs a collective without waiting for started calls.
+    #[inline]
+    pub(super) fn call<T: Element>(
+        &self,
+        collective: Collective,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<()> {
+        let mut guard = self.lock_calls();
+        guard.check_usable()?;
+        guard.call(collective, input, output)
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.spec.ranks.len()
+    }
+
+    /// Locks the endpoint. The caller must then call [`check_usable`](CallGuard::check_usable).
+    #[inline]
+    pub(super) fn lock_calls(&self) -> CallGuard<'_> {
+        CallGuard { inner: self, endpoint: self.endpoint.as_ref().map(lock) }
+    }
+
+    /// Returns whether the group has not failed and none of its generations has ended.
+    #[inline]
+    fn is_usable(&self) -> bool {
+        self.failed.get().is_none() && !self.spec.generations.iter().any(Generation::has_ended)
+    }
+
+    #[cold]
+    fn unusable(&self) -> CommError {
+        match (self.stale(), self.failed.get()) {
+            (Some(stale), _) => stale,
+            (None, Some(why)) if self.endpoint.is_some() => {
+                CommError::Poisoned { group: self.name.to_string(), why: why.to_string() }
+            }
+            _ => self.not_a_member(),
+        }
+    }
+
+    pub(super) fn not_a_member(&self) -> CommError {
+        let (rank, ranks) = (self.rank, self.spec.ranks.clone());
+        CommError::NotAMember { group: self.name.to_string(), rank, ranks }
+    }
+
+    pub(super) fn stale(&self) -> Option<CommError> {
+        let generation = self.spec.generations.iter().find(|generation| generation.has_ended())?;
+        Some(CommError::Stale { group: self.name.to_string(), generation: generation.number() })
+    }
+
+    /// Sends the other ranks a leave notice if the group has failed or its generation has ended. If a call of this rank
+    /// is in flight, the thread that runs it sends the notice afterwards: that call must succeed on all ranks or fail
+    /// on all.
+    pub(super) fn leave_if_unusable(&self) {
+        fence(SeqCst);
+        match self.endpoint.as_ref().map(Mutex::try_lock) {
+            Some(Err(TryLockError::WouldBlock)) => {}
+            _ if self.is_usable() => {}
+            _ => self.notify_leaving(),
+        }
+    }
+
+    #[cold]
+    fn notify_leaving(&self) {
+        if let (Some(why), Some(leave_notifier)) =
+            (self.failed.get().cloned().or_else(|| self.stale()), &self.leave_notifier)
+        {
+            leave_notifier.notify(&LeaveReason::Failed { why: why.to_string(), blame: why.ranks().to_vec() });
+        }
+    }
+
+    /// Turns a back end's failure into an error. The other ranks are notified when the call guard is dropped.
+    #[cold]
+    pub(super) fn failed(&self, failure: Failure, signature: &Signature) -> CommError {
+        // The other rank left because the mesh was reshaped, and so it was on this rank.
+        if let (Failure::MemberLeft(..), Some(stale)) = (&failure, self.stale()) {
+            return stale;
+        }
+        let context = FailureContext {
+            group: &self.name,
+            ranks: &self.spec.ranks,
+            rank: self.rank,
+            call: signature,
+            timeout: self.timeout,
+        };
+        let error = describe::error(failure, context);
+        if !matches!(error, CommError::ZeroWeights { .. }) {
+            self.failed.get_or_init(|| error.clone());
+        }
+        error
+    }
+
+    /// Poisons the group, and notifies the other ranks once no call of this rank is in flight.
+    pub(super) fn fail(&self, error: CommError) -> CommError {
+        self.failed.get_or_init(|| error.clone());
+        self.leave_if_unusable();
+        error
+    }
+}
+
+pub(super) struct StartedCall(pub(super) Arc<Inner>);
+
+impl Drop for StartedCall {
+    fn drop(&mut self) {
+        let _ending = lock(&self.0.ending);
+        self.0.started.fetch_sub(1, SeqCst);
+        self.0.ended.notify_all();
+    }
+}
+
+/// Exclusive use of a rank's endpoint, for one call or several that belong together. Dropping the guard notifies the
+/// other ranks if the group has failed meanwhile.
+pub(super) struct CallGuard<'a> {
+    pub(super) inner: &'a Inner,
+    /// `Some` until the guard is dropped, if this rank is a member.
+    endpoint: Option<MutexGuard<'a, Box<dyn Endpoint>>>,
+}
+
+impl CallGuard<'_> {
+    #[inline]
+    pub(super) fn check_usable(&self) -> Result<()> {
+        // Checked under the lock: if the generation ends or the group fails later, this guard notifies the other ranks.
+        if self.endpoint.is_some() && self.inner.is_usable() { Ok(()) } else { Err(self.inner.unusable()) }
+    }
+
+    /// Checks the lengths of a collective's input and output, and returns the signature that all ranks must have.
+    #[inline(always)]
+    pub(super) fn signature(
+        &self,
+        collective: Collective,
+        element: ElementType,
+        input_len: usize,
+        output_len: usize,
+    ) -> Result<Signature> {
+        let (size, (kind, operation, root)) = (self.inner.size(), collective.parts());
+        let count = collective.count(size, input_len, output_len);
+        let is_root = root.is_some() && root == self.inner.member;
+        let (input_blocks, output_blocks) = collective.blocks(size, is_root);
+        let (weight, peer) = (collective.weight(), collective.peer());
+        let is_right = root.is_none_or(|root| root < size)
+            && peer.is_none_or(|peer| peer < size && Some(peer) != self.inner.member)
+            && (weight.is_finite() && weight >= 0.0)
+            && (kind != CollectiveKind::WeightedAllReduce || element.is_float())
+            && (input_len, output_len) == (input_blocks * count, output_blocks * count);
+        if !is_right {
+            return Err(self.invalid_call(
+                collective,
+                element,
+                [(input_len, input_blocks * count), (output_len, output_blocks * count)],
+            ));
+        }
+        let root = root.map(|root| root as u32);
+        Ok(Signature { kind, element, operation, root, count: count as u64, before: None })
+    }
+
+    /// Returns the error of an invalid call. `lengths` has the actual and the required length of the input and of the
+    /// output.
+    #[cold]
+    pub(super) fn invalid_call(
+        &self,
+        collective: Collective,
+        element: ElementType,
+        lengths: [(usize, usize); 2],
+    ) -> CommError {
+        let (size, (kind, _, root)) = (self.inner.size(), collective.parts());
+        let is_root = root == self.inner.member;
+        let describe = |what: &str, (found, wanted): (usize, usize)| match root {
+            _ if found == wanted => None,
+            Some(root) if wanted == 0 && !is_root && !collective.is_in_place() => {
+                Some(format!("an {what} of {found} elements, but only the root {root} has one"))
+            }
+            Some(_) if found == 0 && is_root => {
+                Some(format!("no {what} at the root, which needs {wanted} elements"))
+            }
+            _ => Some(format!("{what} of {found} elements, but a group of {size} needs {wanted}")),
+        };
+        let weight = collective.weight();
+        let detail = match (root, collective.peer()) {
+            (Some(root), _) if root >= size => {
+                Some(format!("root {root} in a group of {size}: a root is a group rank, from 0"))
+            }
+            (_, Some(peer)) if peer >= size || Some(peer) == self.inner.member => {
+                Some(format!("peer {peer}: a peer is another group rank, below {size}"))
+            }
+            _ if !(weight.is_finite() && weight >= 0.0) => {
+                Some(format!("weight {weight}: a weight must be finite and at least 0"))
+            }
+            _ if kind == CollectiveKind::WeightedAllReduce && !element.is_float() => {
+                Some(format!("elements of {element}: a weighted mean needs floating-point numbers"))
+            }
+            _ => describe("input", lengths[0]).or_else(|| describe("output", lengths[1])),
+        };
+        self.argument_error(kind, detail.unwrap_or_default())
+    }
+
+    #[inline]
+    pub(super) fn call<T: Element>(
+        &mut self,
+        collective: Collective,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<()> {
+        let signature = self.signature(collective, T::TYPE, input.len(), output.len())?;
+        let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+        self.run(
+            Call { signature, weight: collective.weight(), input, output, lengths: &[] },
+            collective.peer(),
+        )
+    }
+
+    #[inline]
+    pub(super) fn run(&mut self, mut call: Call<'_>, peer: Option<usize>) -> Result<()> {
+        let inner = self.inner;
+        let Some(endpoint) = &mut self.endpoint else { return Err(inner.not_a_member()) };
+        let done = match peer {
+            Some(peer) => endpoint.exchange(&mut call, peer, inner.timeout),
+            None => endpoint.run(&mut call, inner.timeout),
+        };
+        done.map_err(|failure| inner.failed(failure, &call.signature))
+    }
+
+    /// Gathers words from all ranks before a collective of this kind.
+    pub(super) fn all_gather_words(&mut self, before: CollectiveKind, mine: &[u64]) -> Result<Vec<u64>> {
+        let mut all = vec![0u64; mine.len() * self.inner.size()];
+        let signature = self.signature(Collective::AllGather, ElementType::U64, mine.len(), all.len())?;
+        let signature = Signature { before: Some(before), ..signature };
+        let (input, output) = (bytemuck::cast_slice(mine), bytemuck::cast_slice_mut(&mut all));
+        self.run(Call { signature, weight: 1.0, input, output, lengths: &[] }, None)?;
+        Ok(all)
+    }
+
+    #[cold]
+    pub(super) fn argument_error(&self, kind: CollectiveKind, detail: String) -> CommError {
+        let group = self.inner.name.to_string();
+        let error = CommError::InvalidArgument { group, call: kind.to_string(), detail };
+        self.inner.failed.get_or_init(|| error.clone());
+        error
+    }
+}
+
+impl Drop for CallGuard<'_> {
+    fn drop(&mut self) {
+        drop(self.endpoint.take());
+        // Pairs with the fence in `leave_if_unusable`: either the other thread finds the endpoint unlocked, or this
+        // thread sees why the group is unusable.
+        fence(SeqCst);
+        if !self.inner.is_usable() {
+            self.inner.notify_leaving();
+        }
+    }
+}
