@@ -47,13 +47,16 @@ fn people_get_a_table_and_what_the_scenario_is_about() {
 }
 
 #[test]
-fn a_trace_is_json_with_a_row_a_device() {
+fn a_trace_is_json_with_tracks_for_each_device() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.json");
     assert!(sim(&["one-survives.toml", "--trace", path.to_str().unwrap()]).status.success());
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
-    assert_eq!(events.iter().filter(|event| event["ph"] == "M").count(), 4);
+    let names = events.iter().filter(|event| event["ph"] == "M");
+    let devices: std::collections::HashSet<&str> =
+        names.map(|event| event["args"]["lane"].as_str().unwrap()).collect();
+    assert_eq!(devices.len(), 4);
     assert!(events.iter().any(|event| event["cat"] == "failure"));
 }
 
