@@ -75,5 +75,5 @@ fn a_table_of_another_type_is_refused() {
     let (numbers, rows, mut out) = ([1u32; 4], [1f32; 12], [0u64; 8]);
     let arrays = Arrays::new().input(&numbers).input(&rows).output(&mut out);
     let error = without_history([Device::cpu()]).map_arrays(&task, arrays).unwrap_err();
-    assert!(error.to_string().contains("buffer 2 is declared as u8, given as u64"), "{error}");
+    assert!(error.to_string().contains("buffer 2 is declared as u8 and given as u64"), "{error}");
 }
