@@ -30,7 +30,9 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         in_place: bool,
     ) -> Next {
         if let Some(fold) = &self.fold {
-            match catch_panic(self.device(chunk.lane).id.clone(), "combining", || Ok(fold(results.take()))) {
+            match catch_panic(self.device(chunk.lane).id.clone(), "combining results", || {
+                Ok(fold(results.take()))
+            }) {
                 Ok(folded) => results.extend(folded),
                 Err(error) => return self.fail(me, chunk, began, error, generation),
             }

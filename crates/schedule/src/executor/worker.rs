@@ -93,7 +93,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
             available = None;
             let resident = self.states.resident(pool_device, generation);
             let prepare = || self.task.prepare_with(&device, &resident);
-            let prepared = catch_panic(pool_device.id.clone(), "preparing", prepare);
+            let prepared = catch_panic(pool_device.id.clone(), "preparing the device", prepare);
             let mut core = self.core();
             let now = self.now();
             if core.workers[me].abandoned {
@@ -304,7 +304,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let new = || {
             let resident = self.states.resident(pool_device, generation);
             let prepare = || self.task.prepare_with(&device, &resident);
-            let state = catch_panic(pool_device.id.clone(), "preparing", prepare).ok()?;
+            let state = catch_panic(pool_device.id.clone(), "preparing the device", prepare).ok()?;
             Some(self.states.track(pool_device, CachedState::new(state, generation)))
         };
         // An error here happens again in the worker, which reports it.

@@ -14,8 +14,8 @@
 //!
 //! - The *exploration budget* grows by 2 % of the time of the current set's runs, and pays for trials. The most
 //!   promising set is tried first, and each one becomes more promising while others are tried, so all have their turn.
-//! - *Missed time* is what runs have lost, as far as is known, because a faster set was not ready. No more than twice
-//!   the least possible is lost so, however many runs follow.
+//! - *Missed time* is what runs have lost, as far as is known, because a faster set was not ready. This loses at most
+//!   twice the least possible time, however many runs follow.
 //! - The *gain* is that of the trial's runs, at best: a set without measurements may be faster than predicted.
 
 use serde::{Deserialize, Serialize};

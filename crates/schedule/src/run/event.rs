@@ -31,9 +31,9 @@ pub struct LaneSpec {
     /// Whether other lanes can steal the items of a chunk that it has not begun: it works item by item, and claims each item
     /// before it begins it.
     pub divisible: bool,
-    /// Its strength relative to other lanes, used until something is measured.
+    /// Its strength relative to other lanes, used until a chunk of the lane is measured.
     pub score: f64,
-    /// Overhead of a chunk in seconds, used until something is measured.
+    /// Overhead of a chunk in seconds, used until a chunk of the lane is measured.
     pub launch_seconds: f64,
     /// Measurements of earlier runs of the same task, used until this run has its own.
     pub expected: Option<Expected>,
@@ -81,15 +81,15 @@ pub struct Settings {
     pub min_overheads: f64,
     /// Maximum size of a lane's next chunk, as a multiple of the largest that it has finished.
     pub max_growth: f64,
-    /// A chunk has hung if it goes on for this long after other lanes have done all of its items,
+    /// Minimum time that a chunk goes on after other lanes have done all of its items before it counts as hung.
     pub hung_after: Duration,
-    /// and for this many times as long as the other lanes took.
+    /// Minimum time of a chunk that counts as hung, as a multiple of the time that other lanes took for its items.
     pub hung_factor: f64,
     /// Maximum time of a chunk, set by the user. A chunk that takes longer has hung. If it is set, it is the only limit.
     pub chunk_limit: Option<Duration>,
-    /// If every lane has a chunk in flight that may never end, the run fails after this long without the end of a chunk,
+    /// Minimum time without the end of a chunk before a run fails in which every lane has a chunk in flight that may hang.
     pub silence: Duration,
-    /// and after this many times the longest chunk so far, or the expected time of a chunk in flight.
+    /// Minimum of `silence`, as a multiple of the longest chunk so far or of the expected time of the chunks in flight.
     pub silence_factor: f64,
     /// If every lane is quarantined, the run fails after this long without one that takes work again.
     pub return_limit: Duration,
@@ -179,9 +179,9 @@ pub enum Answer {
         /// Maximum items to take.
         max_items: u64,
     },
-    /// Ask again when something has changed, and at this time at the latest.
+    /// Ask again when a chunk ended or items arrived, and at `until` at the latest.
     Wait {
-        /// When something may change by itself.
+        /// When to ask again at the latest; `None` if only the end of a chunk or new items can change the answer.
         until: Option<Time>,
     },
     /// The run has ended.

@@ -9,9 +9,10 @@ use super::{
     Failure, LaneIndex, LaneState, Outcome, Run, Settings, Time, attempts::Attempt, lane::Lane, len, seconds,
 };
 
-/// Lanes in reserve are added if the others have neither begun nor ended a chunk for this long,
+/// Minimum time in which no lane begins or ends a chunk before lanes in reserve are added.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
-/// and for this many times the longest chunk so far, or the expected time of the chunks in flight.
+/// Minimum of the same time for adding lanes in reserve, as a multiple of the longest chunk so far or of the expected time
+/// of the chunks in flight.
 const SILENT_FACTOR: u32 = 4;
 /// Other lanes take a share of a fixed split if its lane has not been ready for this long.
 pub(super) const ABANDON_SHARE_AFTER: Duration = Duration::from_secs(10);

@@ -9,9 +9,9 @@ use super::{
     len,
 };
 
-/// A lane whose chunks have less overhead than this, in seconds, gets many small ones,
+/// Chunks with less overhead than this, in seconds, are cheap: their lane gets many small ones.
 const CHEAP_CHUNK: f64 = 100e-6;
-/// of this many times their overhead.
+/// Minimum time of a cheap chunk, as a multiple of its overhead.
 const ENOUGH_OVERHEADS: f64 = 24.0;
 
 /// Work that should take less than this is not divided: handing it to another lane takes as long.

@@ -122,8 +122,11 @@ impl<I, O> Dispatcher<I, O> {
             };
             let Some((device, activity)) = self.remove_worker(worker) else { continue };
             let id = self.devices[device].device.id.clone();
-            let operation =
-                if matches!(activity, WorkerActivity::Batch(_)) { "running a piece" } else { "preparing" };
+            let operation = if matches!(activity, WorkerActivity::Batch(_)) {
+                "running a piece"
+            } else {
+                "preparing the device"
+            };
             let error = Error::TimedOut { device: id, operation: operation.into(), after };
             log!(warn, %error, "a device has hung");
             match activity {
