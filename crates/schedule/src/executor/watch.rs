@@ -17,7 +17,7 @@ use super::{Core, PoolDevice, Reserve, RunData, Shared, SpinBudget, WorkerActivi
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
-    run::{Failure, LaneIndex, LaneSpec, Outcome, Time},
+    run::{FailureKind, LaneIndex, LaneSpec, Outcome, Time},
     sync::wait_timeout,
     task::Task,
     trace::Activity,
@@ -241,7 +241,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             _ => None,
         });
         if let Some(lane) = overdue {
-            core.run.lane_failed(lane, Failure::Untrusted, now);
+            core.run.lane_failed(lane, FailureKind::Untrusted, now);
             self.give_up(core, lane, "preparing the device".into(), limit, now);
         }
     }

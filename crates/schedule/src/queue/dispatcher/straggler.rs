@@ -132,7 +132,7 @@ impl<I, O> Dispatcher<I, O> {
             match activity {
                 WorkerActivity::Idle => {}
                 WorkerActivity::Preparing { generation, .. } => {
-                    self.strike(device, generation, error, now);
+                    self.quarantine(device, generation, error, now);
                     self.give_up_stranded(now);
                 }
                 WorkerActivity::Batch(attempt) => self.attempt_failed(worker, device, &attempt, error, now),
