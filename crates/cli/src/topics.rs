@@ -8,8 +8,8 @@ pub(crate) const EXIT_CODES: [(&str, &str); 4] = [
     ("1", "The command failed. The message on standard error gives the reason."),
     (
         "2",
-        "The command line cannot be used, or something that it names cannot: a selection of devices, a score table, a \
-         scenario, a mesh layout, a leaf size or a leaf index.",
+        "The command line is invalid, or names an invalid device selection, score table, scenario, mesh layout, leaf size \
+         or leaf index.",
     ),
     ("3", "A proof is invalid, or a root is not the expected one."),
 ];

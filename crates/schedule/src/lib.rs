@@ -42,8 +42,8 @@ pub use task::{
 /// The decisions of a run, for programs that drive it with devices of their own.
 pub mod decide {
     pub use crate::run::{
-        Answer, Costs, Expected, Failure, LaneChunk, LaneIndex, LaneSpec, LaneState, Outcome, Purpose, Run,
-        Shares, Tail, Tally, Time, Verdict,
+        Answer, Costs, EndBound, Expected, FailureKind, LaneChunk, LaneIndex, LaneSpec, LaneState, Outcome,
+        Purpose, Run, Shares, Tally, Time, Verdict,
     };
 }
 

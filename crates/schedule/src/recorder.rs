@@ -190,9 +190,9 @@ impl Recorder {
     /// The latest time at which the run could have ended: when its last item was handed out, plus the longest time in flight
     /// of the items in flight then, plus the time that the driver took to notice the end. `run/README.md` has the proof.
     fn latest_end(&self, run: &Run, wall: Time) -> Option<Time> {
-        let tail = run.tail();
+        let end = run.end_bound();
         let noticing = wall.saturating_sub(run.last_accepted());
-        Some(tail.drained?.saturating_add(tail.longest).saturating_add(noticing))
+        Some(end.all_handed_out_at?.saturating_add(end.longest_in_flight).saturating_add(noticing))
     }
 
     fn device_report(&self, run: &Run, device: &DeviceLanes, wall: Time) -> DeviceReport {

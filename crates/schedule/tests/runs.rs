@@ -427,7 +427,7 @@ fn a_run_whose_devices_cannot_be_prepared_ends_with_their_errors() {
         ("on purpose", LIMIT, Arc::new(|device| Err(lost(device)))),
         ("panicked: on purpose", LIMIT, Arc::new(|_| panic!("on purpose"))),
         (
-            "timed out after 100ms while preparing",
+            "timed out after 100ms while preparing the device",
             ms(100),
             Arc::new(|_| {
                 std::thread::sleep(ms(1500));

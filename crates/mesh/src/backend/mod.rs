@@ -6,7 +6,7 @@
 //!
 //! Rules for every implementation:
 //! - A call gives the right result on every member, or a failure on every member within the timeout. If members call
-//!   different collectives, all get [`Failure::Mismatch`].
+//!   different collectives, all get [`TransportFailure::Mismatch`].
 //! - Reductions are in rank order, ((x₀ ∘ x₁) ∘ x₂) ∘ …, with the arithmetic of [`reduce`].
 //! - The caller's memory is not accessed after the call has returned, even if it failed.
 //! - An implementation never panics and never prints.
@@ -23,9 +23,13 @@ mod symbols;
 #[cfg_attr(not(unix), allow(dead_code))]
 mod wait;
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    fmt::{self, Debug, Display, Formatter},
+    sync::Arc,
+    time::Duration,
+};
 
-use crate::comm::{Call, Signature};
+use crate::comm::{Call, Signature, join};
 
 /// One rank's connection to a world.
 pub(crate) trait Transport: Send + Sync + Debug {
@@ -34,17 +38,23 @@ pub(crate) trait Transport: Send + Sync + Debug {
     fn rank(&self) -> usize;
     fn size(&self) -> usize;
     /// Joins a group without waiting for the other ranks. `member` is this rank's index in `ranks`.
-    fn join(&self, name: &str, ranks: &[usize], member: usize) -> Result<Box<dyn Endpoint>, Failure>;
+    fn join(&self, name: &str, ranks: &[usize], member: usize)
+    -> Result<Box<dyn Endpoint>, TransportFailure>;
     /// Notifies the others that this rank joins no further group.
     fn leave(&self, panicked: bool);
 }
 
-/// One rank's connection to one group. After a failure other than [`Failure::ZeroWeights`] it is not used again.
+/// One rank's connection to one group. After a failure other than [`TransportFailure::ZeroWeights`] it is not used again.
 pub(crate) trait Endpoint: Send + Debug {
     /// Runs a collective of all members.
-    fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure>;
+    fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), TransportFailure>;
     /// Sends to, or receives from, another member.
-    fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure>;
+    fn exchange(
+        &mut self,
+        call: &mut Call<'_>,
+        peer: usize,
+        timeout: Duration,
+    ) -> Result<(), TransportFailure>;
     /// Returns what notifies the other members that this rank leaves, also while a call is in flight.
     fn leave_notifier(&self) -> Arc<dyn LeaveNotifier>;
 }
@@ -69,7 +79,7 @@ pub(crate) enum LeaveReason {
 
 /// Why a call failed. Members are given by their group rank.
 #[derive(Debug, Clone)]
-pub(crate) enum Failure {
+pub(crate) enum TransportFailure {
     /// The members called different collectives; `None` if a member's call is unknown.
     Mismatch(Vec<Option<Signature>>),
     /// These members did not join in time.
@@ -84,4 +94,30 @@ pub(crate) enum Failure {
         operation: String,
         detail: String,
     },
+}
+
+impl Display for TransportFailure {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            TransportFailure::Mismatch(_) => write!(f, "the members called different collectives"),
+            TransportFailure::TimedOut(members) => {
+                let noun = if members.len() == 1 { "member" } else { "members" };
+                write!(f, "{noun} {} of the group did not join in time", join(members, "and"))
+            }
+            TransportFailure::TooLate => write!(f, "the other members timed out before this rank joined"),
+            TransportFailure::MemberLeft(member, LeaveReason::Left) => {
+                write!(f, "member {member} of the group left")
+            }
+            TransportFailure::MemberLeft(member, LeaveReason::Panicked) => {
+                write!(f, "member {member} of the group panicked")
+            }
+            TransportFailure::MemberLeft(member, LeaveReason::Failed { why, .. }) => {
+                write!(f, "member {member} of the group failed: {why}")
+            }
+            TransportFailure::ZeroWeights => write!(f, "all weights are 0"),
+            TransportFailure::Library { library, operation, detail } => {
+                write!(f, "{library}: {operation}: {detail}")
+            }
+        }
+    }
 }

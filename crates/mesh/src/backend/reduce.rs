@@ -30,7 +30,8 @@ pub(crate) unsafe fn called(
     vectors: Vectors<'_>,
     range: Range<usize>,
 ) {
-    // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
+    // SAFETY: the caller promises that in `range` inputs are readable, outputs writable, both aligned, and no other thread
+    // accesses them.
     unsafe {
         match signature.operation {
             Some(operation) => reduce(signature.element, operation, vectors, range),
@@ -52,7 +53,8 @@ pub(crate) unsafe fn reduce(
 ) {
     macro_rules! dispatch {
         ($element:ty, $plain:ty, $mean:ty) => {{
-            // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
+            // SAFETY: the caller promises that in `range` inputs are readable, outputs writable, both aligned, and no other
+            // thread accesses them.
             unsafe {
                 match operation {
                     ReduceOp::Sum => fold::<$element, $plain>(vectors, range, Number::sum, None),
@@ -91,7 +93,8 @@ pub(crate) unsafe fn weighted(
     vectors: Vectors<'_>,
     range: Range<usize>,
 ) {
-    // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
+    // SAFETY: the caller promises that in `range` inputs are readable, outputs writable, both aligned, and no other thread
+    // accesses them.
     unsafe {
         match element {
             ElementType::F32 => weigh::<f32, Wide<f64>>(weights, vectors, range),
@@ -162,7 +165,7 @@ unsafe fn weigh<T: Copy, A: Accumulate<T, Number: Weigh>>(
         let len = BLOCK.min(range.end - start);
         let sum = fill(&mut sum, std::iter::repeat_n(A::Number::ZERO, len));
         for (&input, &weight) in inputs.iter().zip(weights).filter(|(_, weight)| **weight != 0.0) {
-            // SAFETY: within the range, which the caller promises to be readable and left alone.
+            // SAFETY: within `range`, where the caller promises that inputs are readable and not written.
             let block = unsafe { std::slice::from_raw_parts(input.cast::<T>().add(start), len) };
             let weight = A::Number::of_weight(weight);
             for (sum, value) in sum.iter_mut().zip(A::wide(block, &mut scratch)) {
@@ -171,7 +174,7 @@ unsafe fn weigh<T: Copy, A: Accumulate<T, Number: Weigh>>(
         }
         sum.iter_mut().for_each(|sum| *sum = sum.over(total));
         let result = A::narrow(sum, &mut result);
-        // SAFETY: within the range, which the caller promises to be writable; the result is this function's own.
+        // SAFETY: within `range`, where the caller promises that outputs are writable; `result` is a local buffer.
         unsafe { copy_out(result, outputs, start) };
     }
 }
@@ -180,7 +183,8 @@ unsafe fn weigh<T: Copy, A: Accumulate<T, Number: Weigh>>(
 /// Every output is writable for the length of `result` from `start` on, and does not overlap it.
 unsafe fn copy_out<T: Copy>(result: &[T], outputs: &[*mut u8], start: usize) {
     for output in outputs {
-        // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
+        // SAFETY: the caller promises that every output is writable from `start` on for the length of `result` and does
+        // not overlap it.
         unsafe {
             std::ptr::copy_nonoverlapping(result.as_ptr(), output.cast::<T>().add(start), result.len())
         };
@@ -332,7 +336,7 @@ mod test {
         let mut output = vec![T::zeroed(); inputs[0].len()];
         let pointers: Vec<_> = inputs.iter().map(|input| input.as_ptr().cast()).collect();
         let vectors = Vectors { inputs: &pointers, outputs: &[output.as_mut_ptr().cast()] };
-        // SAFETY: all are slices of this length that nobody else touches.
+        // SAFETY: all are slices of this length, and no other thread accesses them.
         unsafe { reduce(T::TYPE, operation, vectors, 0..inputs[0].len()) };
         output
     }
@@ -372,7 +376,7 @@ mod test {
         let (first, second, third) = ([f32::NAN, f32::INFINITY], [1.0f32, 2.0], [4.0f32, 5.0]);
         let inputs = [first.as_ptr().cast(), second.as_ptr().cast(), third.as_ptr().cast()];
         let vectors = Vectors { inputs: &inputs, outputs: &[output.as_mut_ptr().cast()] };
-        // SAFETY: all are arrays of two that nobody else touches.
+        // SAFETY: all are arrays of two elements, and no other thread accesses them.
         unsafe { weighted(ElementType::F32, &[0.0, 25.0, 10.0], vectors, 0..2) };
         assert_eq!(output, [(65.0f64 / 35.0) as f32, (100.0f64 / 35.0) as f32]);
     }

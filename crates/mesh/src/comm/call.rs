@@ -83,7 +83,7 @@ impl Signature {
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(kind) = self.before {
-            return write!(f, "{kind} of buffers or of uneven lengths");
+            return write!(f, "exchange of block lengths or buffer sizes before {kind}");
         }
         write!(f, "{}", self.kind)?;
         if self.kind == CollectiveKind::Barrier {

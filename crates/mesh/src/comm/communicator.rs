@@ -16,7 +16,7 @@ use super::{
     inner::Inner,
     pending::CallThread,
 };
-use crate::backend::{Failure, LeaveReason, Transport};
+use crate::backend::{LeaveReason, Transport};
 
 /// One rank's communicator of a group of ranks. It has the collectives.
 ///
@@ -66,12 +66,7 @@ impl Communicator {
                 let joined = transport.join(&spec.key(), &spec.ranks, member);
                 Some(joined.map_err(|why| CommError::InvalidGroup {
                     group: spec.name.clone(),
-                    detail: match why {
-                        Failure::Library { library, operation, detail } => {
-                            format!("{library}: {operation}: {detail}")
-                        }
-                        other => format!("{other:?}"),
-                    },
+                    detail: why.to_string(),
                 })?)
             }
             None => None,

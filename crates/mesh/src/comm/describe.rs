@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{
     call::{CollectiveKind, Signature},
-    error::{CommError, list},
+    error::{CommError, list, noun},
 };
-use crate::backend::{Failure, LeaveReason};
+use crate::backend::{LeaveReason, TransportFailure};
 
 /// The call that failed.
 #[derive(Debug, Clone, Copy)]
@@ -19,20 +19,20 @@ pub(super) struct FailureContext<'a> {
     pub(super) timeout: Duration,
 }
 
-pub(super) fn error(failure: Failure, context: FailureContext<'_>) -> CommError {
+pub(super) fn error(failure: TransportFailure, context: FailureContext<'_>) -> CommError {
     let FailureContext { group, ranks, rank, call, timeout } = context;
     let (group, call) = (group.to_owned(), call.kind.to_string());
     match failure {
-        Failure::Mismatch(called) => {
+        TransportFailure::Mismatch(called) => {
             let (ranks, detail) = mismatch(&called, ranks);
             CommError::Mismatch { group, ranks, detail }
         }
-        Failure::TimedOut(missing) => {
+        TransportFailure::TimedOut(missing) => {
             let ranks = missing.into_iter().map(|member| ranks[member]).collect();
             CommError::TimedOut { group, call, after: timeout, ranks }
         }
-        Failure::TooLate => CommError::TooLate { group, call, rank },
-        Failure::MemberLeft(member, reason) => {
+        TransportFailure::TooLate => CommError::TooLate { group, call, rank },
+        TransportFailure::MemberLeft(member, reason) => {
             let rank = ranks[member];
             match reason {
                 LeaveReason::Left => CommError::Left { group, call, rank, how: "left".into() },
@@ -43,8 +43,8 @@ pub(super) fn error(failure: Failure, context: FailureContext<'_>) -> CommError 
                 }
             }
         }
-        Failure::ZeroWeights => CommError::ZeroWeights { group },
-        Failure::Library { library, operation, detail } => {
+        TransportFailure::ZeroWeights => CommError::ZeroWeights { group },
+        TransportFailure::Library { library, operation, detail } => {
             CommError::Library { group, library, operation, detail }
         }
     }
@@ -73,7 +73,6 @@ fn mismatch(called: &[Option<Signature>], ranks: &[usize]) -> (Vec<usize>, Strin
     let name = |signature: &Signature| {
         if names { signature.kind.to_string() } else { signature.to_string() }
     };
-    let noun = |ranks: &[usize]| if ranks.len() == 1 { "rank" } else { "ranks" };
     let others = match usual_ranks.as_slice() {
         [one] => format!("rank {one}"),
         _ => "others".into(),

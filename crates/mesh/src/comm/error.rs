@@ -25,7 +25,7 @@ pub enum CommError {
         detail: String,
     },
     /// Some ranks did not join the call within the timeout.
-    #[error("group `{group}`: {call} timed out after {after:?}: rank {} did not join", list(.ranks))]
+    #[error("group `{group}`: {call} timed out after {after:?}: {} {} did not join", noun(.ranks), list(.ranks))]
     TimedOut {
         /// The group.
         group: String,
@@ -171,6 +171,11 @@ impl CommError {
             _ => &[],
         }
     }
+}
+
+/// Returns the word before a [list](list()) of ranks.
+pub(crate) fn noun(ranks: &[usize]) -> &'static str {
+    if ranks.len() == 1 { "rank" } else { "ranks" }
 }
 
 /// Lists ranks: `2`, `2 and 5`, `2, 3 and 5`.

@@ -17,7 +17,7 @@ use super::{
     generation::Generation,
     group_spec::GroupSpec,
 };
-use crate::backend::{Endpoint, Failure, LeaveNotifier, LeaveReason, Transport};
+use crate::backend::{Endpoint, LeaveNotifier, LeaveReason, Transport, TransportFailure};
 
 /// The state that a communicator shares with the thread that runs its started calls.
 pub(super) struct Inner {
@@ -136,9 +136,9 @@ impl Inner {
 
     /// Turns a back end's failure into an error. The other ranks are notified when the call guard is dropped.
     #[cold]
-    pub(super) fn failed(&self, failure: Failure, signature: &Signature) -> CommError {
+    pub(super) fn failed(&self, failure: TransportFailure, signature: &Signature) -> CommError {
         // The other rank left because the mesh was reshaped, and so it was on this rank.
-        if let (Failure::MemberLeft(..), Some(stale)) = (&failure, self.stale()) {
+        if let (TransportFailure::MemberLeft(..), Some(stale)) = (&failure, self.stale()) {
             return stale;
         }
         let context = FailureContext {

@@ -24,10 +24,12 @@
 //! ```
 //!
 //! # What is promised
-//! - The order of reduction is fixed by rank (see [`ReduceOp`]): every rank and every run gets the same bits.
+//! - The order of reduction is fixed by rank (see [`ReduceOp`]): every rank and every run gets the same bits. Over NCCL
+//!   the order is NCCL's: the same bits on every rank, but not those of the other back ends.
 //! - If ranks call different collectives, or with different sizes, types, operations or roots, all get an error that
 //!   says which rank called what. If a rank is late, hangs, panics, leaves or dies, the others get an error too.
-//! - After such an error the group is poisoned. [`Communicator::rebuild`] makes one of the remaining ranks.
+//! - After such an error the group is poisoned. [`Communicator::rebuild`] creates a new group of the remaining
+//!   ranks.
 //! - Every collective is also a barrier: when it has succeeded on one rank, all ranks have called it.
 
 mod buffers;
@@ -157,7 +159,8 @@ impl World {
     /// is empty, has a rank twice or an unknown rank, or is named `world`.
     pub fn new_group(&self, spec: GroupSpec) -> Result<Communicator> {
         if spec.name == "world" {
-            let detail = "`world` is the group of all ranks: give it another name".into();
+            let detail =
+                "the name `world` is reserved for the group of all ranks: choose another name".into();
             return Err(CommError::InvalidGroup { group: spec.name, detail });
         }
         Communicator::join(&self.transport, spec, self.world.timeout())

@@ -6,7 +6,7 @@ use super::{
     error::PlacementError,
     links::Links,
     predict::{DeviceProperties, ReplicaPlan, StagePlan},
-    search::{Candidate, Searcher, best},
+    search::{ScoredArrangement, Searcher, best},
     split::why_none_fits,
     workload::{PrefixSums, Workload},
 };
@@ -141,7 +141,7 @@ impl Planner {
 
     fn plan(
         &self,
-        search: impl FnOnce(&Searcher<'_>, &[[usize; 3]]) -> Option<Candidate>,
+        search: impl FnOnce(&Searcher<'_>, &[[usize; 3]]) -> Option<ScoredArrangement>,
     ) -> Result<Proposal, PlacementError> {
         // Fails if the devices cannot form any mesh.
         Mesh::new(&self.members).axes(Parallelism::DataParallel)?;
@@ -161,8 +161,8 @@ impl Planner {
         Ok(self.proposal(candidate, rated_by))
     }
 
-    fn proposal(&self, candidate: Candidate, rated_by: RateSource) -> Proposal {
-        let Candidate { arrangement, prediction, search } = candidate;
+    fn proposal(&self, candidate: ScoredArrangement, rated_by: RateSource) -> Proposal {
+        let ScoredArrangement { arrangement, prediction, search } = candidate;
         Proposal {
             tp: arrangement.tp,
             pp: arrangement.pp,

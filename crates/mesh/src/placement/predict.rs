@@ -55,7 +55,7 @@ pub(super) struct Arrangement {
 
 /// The predicted times of an arrangement.
 #[derive(Debug, Clone)]
-pub(super) struct Prediction {
+pub(super) struct StepPrediction {
     pub(super) stages: Vec<StagePlan>,
     pub(super) replicas: Vec<ReplicaPlan>,
     pub(super) gradients_s: f64,
@@ -151,7 +151,7 @@ pub(super) fn predict(
     workload: &Workload,
     sums: &PrefixSums,
     arrangement: &Arrangement,
-) -> Option<Prediction> {
+) -> Option<StepPrediction> {
     let &Arrangement { tp, pp, dp, .. } = arrangement;
     let layers = &workload.layers;
     let unit_times: Vec<Vec<UnitTimes>> = (0..dp)
@@ -208,7 +208,7 @@ pub(super) fn predict(
         capacity_bytes: capacities[stage],
         seconds: together(stage, range.start, range.end),
     });
-    Some(Prediction {
+    Some(StepPrediction {
         balance: balance(properties, arrangement, sums, &split, &replicas, &unit_times),
         stages: stages.collect(),
         replicas,

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use super::{
     planner::SearchMethod,
-    predict::{Arrangement, DeviceProperties, Prediction, predict},
+    predict::{Arrangement, DeviceProperties, StepPrediction, predict},
     workload::{PrefixSums, Workload},
 };
 
@@ -21,16 +21,17 @@ const SHUFFLES: [usize; 4] = [7, 31, 101, 1009];
 /// Predictions that differ by less than this fraction are equal.
 const TOLERANCE: f64 = 1e-9;
 
+/// An arrangement with its prediction, and how it was found.
 #[derive(Debug, Clone)]
-pub(super) struct Candidate {
+pub(super) struct ScoredArrangement {
     pub(super) arrangement: Arrangement,
-    pub(super) prediction: Prediction,
+    pub(super) prediction: StepPrediction,
     pub(super) search: SearchMethod,
 }
 
-impl Candidate {
+impl ScoredArrangement {
     /// Returns whether this is better: faster, or as fast with faster links, `tp` first.
-    pub(super) fn is_better_than(&self, other: &Candidate) -> bool {
+    pub(super) fn is_better_than(&self, other: &ScoredArrangement) -> bool {
         let (own, others) = (&self.prediction, &other.prediction);
         if (own.step_s - others.step_s).abs() > TOLERANCE * others.step_s {
             return own.step_s < others.step_s;
@@ -75,13 +76,13 @@ impl<'a> Searcher<'a> {
         Searcher { classes: classes(properties), starting_orders, properties, workload, sums }
     }
 
-    pub(super) fn as_listed(&self, [tp, pp, dp]: [usize; 3]) -> Option<Candidate> {
+    pub(super) fn as_listed(&self, [tp, pp, dp]: [usize; 3]) -> Option<ScoredArrangement> {
         let arrangement = Arrangement { tp, pp, dp, order: self.starting_orders[0].clone() };
         self.candidate(arrangement, SearchMethod::AsListed)
     }
 
     /// Returns the best of all assignments if there are few, or else of some good starts.
-    pub(super) fn begin(&self, sizes: [usize; 3]) -> Option<Candidate> {
+    pub(super) fn begin(&self, sizes: [usize; 3]) -> Option<ScoredArrangement> {
         if self.is_exhaustive(sizes) { self.exhaustive(sizes) } else { self.best_start(sizes) }
     }
 
@@ -90,7 +91,7 @@ impl<'a> Searcher<'a> {
         permutations <= MAX_EXHAUSTIVE && permutations * self.effort(pp) <= STEP_BUDGET
     }
 
-    fn best_start(&self, sizes: [usize; 3]) -> Option<Candidate> {
+    fn best_start(&self, sizes: [usize; 3]) -> Option<ScoredArrangement> {
         best(self.arrangements(sizes).filter_map(|it| self.candidate(it, SearchMethod::LocalSearch)))
     }
 
@@ -110,13 +111,13 @@ impl<'a> Searcher<'a> {
 
     /// Swaps devices as long as that helps and the budget lasts, from every start, because one may get stuck where
     /// another does not.
-    pub(super) fn improve(&self, start: Candidate) -> Candidate {
+    pub(super) fn improve(&self, start: ScoredArrangement) -> ScoredArrangement {
         if start.search != SearchMethod::LocalSearch {
             return start;
         }
         let Arrangement { tp, pp, dp, .. } = start.arrangement;
         let mut budget = STEP_BUDGET;
-        let mut all: Vec<Candidate> = self
+        let mut all: Vec<ScoredArrangement> = self
             .arrangements([tp, pp, dp])
             .filter_map(|it| self.candidate(it, SearchMethod::LocalSearch))
             .collect();
@@ -127,7 +128,7 @@ impl<'a> Searcher<'a> {
         })
     }
 
-    fn hill_climb(&self, mut best: Candidate, budget: &mut f64) -> Candidate {
+    fn hill_climb(&self, mut best: ScoredArrangement, budget: &mut f64) -> ScoredArrangement {
         loop {
             let mut helped = false;
             for step in swaps(&best.arrangement) {
@@ -151,16 +152,16 @@ impl<'a> Searcher<'a> {
 
     /// Runs the local search even if an exhaustive search were possible.
     #[cfg(test)]
-    pub(super) fn without_exhaustive(&self, sizes: [usize; 3]) -> Option<Candidate> {
+    pub(super) fn without_exhaustive(&self, sizes: [usize; 3]) -> Option<ScoredArrangement> {
         Some(self.improve(self.best_start(sizes)?))
     }
 
-    fn candidate(&self, arrangement: Arrangement, search: SearchMethod) -> Option<Candidate> {
+    fn candidate(&self, arrangement: Arrangement, search: SearchMethod) -> Option<ScoredArrangement> {
         let prediction = predict(self.properties, self.workload, self.sums, &arrangement)?;
-        Some(Candidate { arrangement, prediction, search })
+        Some(ScoredArrangement { arrangement, prediction, search })
     }
 
-    fn exhaustive(&self, [tp, pp, dp]: [usize; 3]) -> Option<Candidate> {
+    fn exhaustive(&self, [tp, pp, dp]: [usize; 3]) -> Option<ScoredArrangement> {
         let listed = Arrangement { tp, pp, dp, order: self.starting_orders[0].clone() };
         let mut sequence = self.classes.clone();
         sequence.sort_unstable();
@@ -221,7 +222,7 @@ impl<'a> Searcher<'a> {
 }
 
 /// Returns the first of the best candidates.
-pub(super) fn best(candidates: impl Iterator<Item = Candidate>) -> Option<Candidate> {
+pub(super) fn best(candidates: impl Iterator<Item = ScoredArrangement>) -> Option<ScoredArrangement> {
     candidates.fold(None, |best, candidate| match best {
         Some(best) if !candidate.is_better_than(&best) => Some(best),
         _ => Some(candidate),

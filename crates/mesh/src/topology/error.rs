@@ -152,8 +152,8 @@ pub enum LayoutError {
     },
     /// The mesh was reshaped after this rank set was returned.
     #[error(
-        "group `{group}` is from generation {generation} of its mesh, which a reshape raised to {current}: ask the \
-         mesh for its groups again"
+        "group `{group}` belongs to generation {generation}, but the mesh was reshaped and is at generation {current}: \
+         ask the mesh for its groups again"
     )]
     Stale {
         /// The group.

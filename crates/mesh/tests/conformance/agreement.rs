@@ -151,7 +151,7 @@ pub fn groups_that_cannot_be_are_refused(rank: &Rank) {
     refused("empty", &[], "no ranks");
     refused("twice", &[0, 0], "rank 0 is named twice");
     refused("far", &[size], &format!("there is no rank {size}: the world has 0 to {}", size - 1));
-    refused("world", &[0], "`world` is the group of all ranks");
+    refused("world", &[0], "the name `world` is reserved for the group of all ranks");
 }
 
 pub fn derived_groups_inherit_timeout_and_generation(rank: &Rank) {

@@ -209,5 +209,8 @@ pub fn an_uneven_call_is_not_taken_for_an_even_one(rank: &Rank) {
         _ => group.all_gather(&[5u64], &mut vec![0; size]).unwrap_err(),
     };
     assert!(matches!(error, CommError::Mismatch { .. }), "{error}");
-    assert!(error.to_string().contains("all_gather of buffers or of uneven lengths"), "{error}");
+    assert!(
+        error.to_string().contains("exchange of block lengths or buffer sizes before all_gather"),
+        "{error}"
+    );
 }

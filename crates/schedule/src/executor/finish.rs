@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     contain::log,
-    run::{self, Failure, LaneIndex, LaneState, Purpose, Time, Verdict},
+    run::{self, FailureKind, LaneIndex, LaneState, Purpose, Time, Verdict},
     task::{ResultSlots, Results, Task, catch_panic},
     trace::Activity,
 };
@@ -30,7 +30,9 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         in_place: bool,
     ) -> Next {
         if let Some(fold) = &self.fold {
-            match catch_panic(self.device(chunk.lane).id.clone(), "combining", || Ok(fold(results.take()))) {
+            match catch_panic(self.device(chunk.lane).id.clone(), "combining results", || {
+                Ok(fold(results.take()))
+            }) {
                 Ok(folded) => results.extend(folded),
                 Err(error) => return self.fail(me, chunk, began, error, generation),
             }
@@ -54,7 +56,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let took = core.recorder.took(chunk.lane, began, now);
         // The worker may have ended the chunk early, because it was asked to yield.
         let gives_back = core.run.shrink(chunk.id, chunk.items.end, now);
-        let verdict = core.run.ended(chunk.id, took, now.saturating_sub(began), now);
+        let verdict = core.run.chunk_ended_with_latency(chunk.id, took, now.saturating_sub(began), now);
         let accepted: SmallVec<[Range<u64>; 1]> = match verdict {
             Verdict::Accept => smallvec![chunk.items.clone()],
             Verdict::AcceptPart(parts) => parts.into(),
@@ -132,15 +134,15 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         if !has_failed {
             // Other workers' results for these items were accepted, and the items were dropped.
             core.recorder.wasted(chunk, Activity::Dropped, began, now);
-            core.run.dropped(chunk.id, now);
+            core.run.chunk_dropped(chunk.id, now);
             return self.ask_within(&mut core, me, lane, generation, now);
         }
         core.recorder.wasted(chunk, Activity::Failure, began, now);
         log!(warn, device = %self.device(lane).id, items = ?chunk.items, %error, "chunk failed");
-        let failure = Failure::from(&error);
-        core.run.failed(chunk.id, failure, now);
+        let failure = FailureKind::from(&error);
+        core.run.chunk_failed(chunk.id, failure, now);
         match failure {
-            Failure::Task => core.task_error = Some(error),
+            FailureKind::Task => core.task_error = Some(error),
             _ => core.keep_failure(error),
         }
         core.record_lane_states(now);

@@ -17,7 +17,7 @@ use super::{Core, PoolDevice, Reserve, RunData, Shared, SpinBudget, WorkerActivi
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
-    run::{Failure, LaneIndex, LaneSpec, Outcome, Time},
+    run::{FailureKind, LaneIndex, LaneSpec, Outcome, Time},
     sync::wait_timeout,
     task::Task,
     trace::Activity,
@@ -66,8 +66,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     }
 
     /// Watches until the run has ended, and runs chunks of the lane `own` meanwhile, if one is given. Reports progress.
-    /// Adds
-    /// the lanes of `reserve` if the others are not enough. Returns why the run was stopped, if it was.
+    /// Adds the lanes of `reserve` if no other lane is healthy, or all healthy ones are silent. Returns why the run was
+    /// stopped, if it was.
     pub(crate) fn watch(
         self: &Arc<Self>,
         control: &Control,
@@ -188,7 +188,11 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
 
     /// Adds lanes to the run, once, and starts their workers.
     fn add_lanes(self: &Arc<Self>, core: &mut Core, lanes: Vec<(Arc<PoolDevice>, LaneSpec)>) {
-        log!(info, lanes = lanes.len(), "adding the devices that were left out: the others are not enough");
+        log!(
+            info,
+            lanes = lanes.len(),
+            "adding the devices that were left out: the others have failed or do not respond"
+        );
         let first = core.run.tallies().len();
         let (devices, specs): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
         let divide = |device: Arc<PoolDevice>| (device.clone(), can_divide(&self.task, &device, self.unit));
@@ -237,8 +241,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             _ => None,
         });
         if let Some(lane) = overdue {
-            core.run.lane_failed(lane, Failure::Untrusted, now);
-            self.give_up(core, lane, "preparing".into(), limit, now);
+            core.run.lane_failed(lane, FailureKind::Untrusted, now);
+            self.give_up(core, lane, "preparing the device".into(), limit, now);
         }
     }
 

@@ -157,7 +157,7 @@ impl<I> Window<I> {
     pub(crate) fn forget(&self, before: u64) {
         let mut gone = Vec::new();
         let mut inner = lock(&self.inner);
-        // Chunks were first handed out one after another, so each data where the next begins.
+        // Chunks were first handed out one after another, so each chunk ends where the next begins.
         while let Some(next) = inner.chunks.keys().nth(1).copied().or(Some(inner.first_unassigned))
             && next <= before
             && let Some((_, items)) = inner.chunks.pop_first()

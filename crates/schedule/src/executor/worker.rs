@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     contain::{contain, log},
-    run::{self, Answer, Failure, LaneIndex, LaneState, Time},
+    run::{self, Answer, FailureKind, LaneIndex, LaneState, Time},
     sync::wait_timeout,
     task::{
         Chunk, Claims, CopyTimes, Items, ResultSlots, Results, Task, catch_panic, run_chunk, task_error,
@@ -93,7 +93,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
             available = None;
             let resident = self.states.resident(pool_device, generation);
             let prepare = || self.task.prepare_with(&device, &resident);
-            let prepared = catch_panic(pool_device.id.clone(), "preparing", prepare);
+            let prepared = catch_panic(pool_device.id.clone(), "preparing the device", prepare);
             let mut core = self.core();
             let now = self.now();
             if core.workers[me].abandoned {
@@ -109,9 +109,11 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
                 }
                 Err(error) => {
                     log!(warn, device = %pool_device.id, %error, "preparing a device failed");
-                    let failure = Failure::from(&error);
+                    let failure = FailureKind::from(&error);
                     // If several workers fail for one reason, only the first one counts; the others try again.
-                    if matches!(failure, Failure::Unable | Failure::Task) || pool_device.reopen(generation) {
+                    if matches!(failure, FailureKind::Unable | FailureKind::Task)
+                        || pool_device.reopen(generation)
+                    {
                         core.run.lane_failed(lane, failure, now);
                     }
                     core.keep_failure(error);
@@ -235,7 +237,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
         let error = task_error(&self.device(lane).id, "working on a lane".into(), message);
         log!(warn, device = %self.device(lane).id, %error, "a worker panicked");
         core.keep_failure(error);
-        core.run.lane_failed(lane, Failure::Unable, now);
+        core.run.lane_failed(lane, FailureKind::Unable, now);
         core.record_lane_states(now);
         drop(core);
         self.wake_all();
@@ -265,7 +267,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         core.workers[me].abandoned = true;
         let lane = core.workers[me].lane;
         core.keep_failure(thread_error(&self.device(lane).id, error));
-        core.run.lane_failed(lane, Failure::Unable, self.now());
+        core.run.lane_failed(lane, FailureKind::Unable, self.now());
         self.wake_all();
     }
 
@@ -304,7 +306,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let new = || {
             let resident = self.states.resident(pool_device, generation);
             let prepare = || self.task.prepare_with(&device, &resident);
-            let state = catch_panic(pool_device.id.clone(), "preparing", prepare).ok()?;
+            let state = catch_panic(pool_device.id.clone(), "preparing the device", prepare).ok()?;
             Some(self.states.track(pool_device, CachedState::new(state, generation)))
         };
         // An error here happens again in the worker, which reports it.

@@ -30,7 +30,7 @@ pub(crate) trait WorkSource {
     fn run(&self, worker: &mut Self::Worker, work: Self::Work) -> Next<Self::Work>;
     fn wait(&self, worker: &mut Self::Worker, until: Option<Time>) -> Next<Self::Work>;
     fn exit(&self, worker: &mut Self::Worker);
-    /// The worker panicked outside the calls that catch panics: while something of the task's was dropped.
+    /// The worker panicked outside the calls that catch panics: while a value of the task was dropped.
     fn panicked(&self, worker: &mut Self::Worker, message: String);
 }
 

@@ -104,8 +104,11 @@ impl Program {
     fn simulate(&mut self, machine: &Machine, items: u64, seconds: f64, rng: &mut Rng) -> [(f64, f64); 2] {
         let (mut clock, mut runs, mut late) = (0.0, 0.0, (0.0, 0.0));
         while clock < seconds {
-            let candidate =
-                |it: usize| Candidate { device: it.to_string(), score: 50.0, cold: !self.ready[it] };
+            let candidate = |it: usize| Candidate {
+                device: it.to_string(),
+                score: 50.0,
+                needs_preparation: !self.ready[it],
+            };
             let candidates: Vec<Candidate> = (0..machine.devices.len()).map(candidate).collect();
             let choice = self.model.choose("task", items, &candidates);
             let members: Vec<usize> = choice.used.iter().map(|used| used.device.parse().unwrap()).collect();
@@ -123,7 +126,7 @@ impl Program {
             }
             while walls.is_empty()
                 || !cold.contains(&true)
-                    && if choice.explores {
+                    && if choice.is_provisional {
                         walls.len() < 8 && sum(&walls) < 0.02
                     } else {
                         sum(&walls) < 0.005
@@ -141,7 +144,10 @@ impl Program {
                 let share = if worked.contains(&member) { items / worked.len() as u64 } else { 0 };
                 let startup = Duration::from_secs_f64(if cold { startup } else { 1e-6 });
                 let (device, busy) = (member.to_string(), Duration::from_secs_f64(walls[0]));
-                self.model.observe("task", &Observation { device, items: share, busy, startup, cold });
+                self.model.observe(
+                    "task",
+                    &Observation { device, items: share, busy, startup, needed_preparation: cold },
+                );
             }
             walls.sort_by(f64::total_cmp);
             let named = |set: &[usize]| set.iter().map(usize::to_string).collect();

@@ -38,7 +38,7 @@ pub struct Candidate {
     /// counts as 1.
     pub score: f64,
     /// Whether it has to be prepared first: kernels compiled, memory allocated.
-    pub cold: bool,
+    pub needs_preparation: bool,
 }
 
 impl Candidate {
@@ -59,7 +59,7 @@ pub struct Observation {
     /// Time from the start of the run until it was ready for its first item.
     pub startup: Duration,
     /// Whether it had to be prepared first.
-    pub cold: bool,
+    pub needed_preparation: bool,
 }
 
 /// Measurements of runs of equal size with the same devices. The time to prepare devices is taken out.
@@ -103,8 +103,8 @@ pub struct Choice {
     /// Predicted time of the run, a lower bound if a device's runs were too small to tell its speed. `None` if no
     /// device has been measured with this task.
     pub predicted: Option<Duration>,
-    /// Whether the choice is a trial, and should not be kept for long: another may be faster.
-    pub explores: bool,
+    /// Whether the choice should not be kept for long: it is a trial, or another choice may be faster.
+    pub is_provisional: bool,
 }
 
 /// A device that takes part.
@@ -224,13 +224,13 @@ impl Model {
         let (lines, measured) = history.lines(items, candidates);
         let mut unknown = SizeClass::new(items);
         let class = history.sizes.get_mut(&size_class(items)).unwrap_or(&mut unknown);
-        let Decision { joint, explores, is_trial } = if items > 0 {
+        let Decision { joint, is_provisional, is_trial } = if items > 0 {
             class.decide(items, candidates, &lines)
         } else {
-            Decision { joint: joint::fastest(&lines.optimistic, 0), explores: false, is_trial: false }
+            Decision { joint: joint::fastest(&lines.optimistic, 0), is_provisional: false, is_trial: false }
         };
         let predicted = (measured.contains(&true) || items == 0).then(|| duration(joint.seconds));
-        let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted, explores };
+        let mut choice = Choice { used: Vec::new(), left_out: Vec::new(), predicted, is_provisional };
         let total: f64 = joint.items.iter().sum();
         for (index, candidate) in candidates.iter().enumerate() {
             let (device, share) = (candidate.device.clone(), joint.items[index] / total);
@@ -251,15 +251,15 @@ impl Model {
     /// Learns from a device's work, and returns how well it was predicted. A device without items still tells its
     /// startup.
     pub fn observe(&mut self, task: &str, observation: &Observation) -> Prediction {
-        let Observation { device, items, busy, startup, cold } = observation;
+        let Observation { device, items, busy, startup, needed_preparation } = observation;
         let history = self.history(task);
         history.changed = true;
         let record = history.devices.entry(device.clone()).or_default();
-        let fit = Fit::of(&record.samples, *cold).filter(|_| *items > 0);
+        let fit = Fit::of(&record.samples, *needed_preparation).filter(|_| *items > 0);
         let predicted = fit.map(|fit| duration(fit.likely().seconds(*items)));
         let prediction = Prediction { predicted, actual: startup.saturating_add(*busy) };
         record.last = Some(prediction);
-        let sample = Sample { items: *items, busy: *busy, startup: *startup, cold: *cold };
+        let sample = Sample { items: *items, busy: *busy, startup: *startup, cold: *needed_preparation };
         fit::remember(&mut record.samples, sample);
         prediction
     }
@@ -286,7 +286,8 @@ impl TaskHistory {
         let mut seconds = measurements.wall.as_secs_f64();
         if known != items {
             // Scaled to the number of items of the size class, by the predicted times of these devices.
-            let candidate = |device: &String| Candidate { device: device.clone(), score: 1.0, cold: false };
+            let candidate =
+                |device: &String| Candidate { device: device.clone(), score: 1.0, needs_preparation: false };
             let candidates: Vec<Candidate> = measurements.devices.iter().map(candidate).collect();
             let predicted = |items| joint::fastest(&self.lines(items, &candidates).0.fitted, items).seconds;
             seconds *= predicted(known) / predicted(items).max(f64::MIN_POSITIVE);
@@ -302,7 +303,7 @@ impl TaskHistory {
         let samples = |candidate: &Candidate| {
             self.devices.get(&candidate.device).map_or(&[][..], |record| &record.samples)
         };
-        let fit = |candidate: &Candidate| Fit::of(samples(candidate), candidate.cold);
+        let fit = |candidate: &Candidate| Fit::of(samples(candidate), candidate.needs_preparation);
         let fits: Vec<Option<Fit>> = candidates.iter().map(fit).collect();
         // Seconds per item of a device with score 1, by the device with the lowest value.
         let unit = |per_item: fn(&Fit) -> Option<f64>| {
@@ -317,7 +318,7 @@ impl TaskHistory {
         let line = |(candidate, fit): (&Candidate, &Option<Fit>)| match fit {
             Some(fit) => fit.in_range(),
             None => {
-                let startup = fit::startup_without_items(samples(candidate), candidate.cold);
+                let startup = fit::startup_without_items(samples(candidate), candidate.needs_preparation);
                 CostLine::new(startup, any / candidate.strength())
             }
         };
@@ -334,7 +335,7 @@ impl TaskHistory {
         // Without the time to prepare; the other overhead stays.
         let ready = |(candidate, line): (&Candidate, &CostLine)| {
             let startup = |cold| fit::startup(samples(candidate), cold);
-            let saved = if candidate.cold { startup(true) - startup(false) } else { 0.0 };
+            let saved = if candidate.needs_preparation { startup(true) - startup(false) } else { 0.0 };
             CostLine::new((line.startup - saved.max(0.0)).max(0.0), line.per_item)
         };
         let ready = candidates.iter().zip(&optimistic).map(ready).collect();

@@ -14,8 +14,8 @@
 //!
 //! - The *exploration budget* grows by 2 % of the time of the current set's runs, and pays for trials. The most
 //!   promising set is tried first, and each one becomes more promising while others are tried, so all have their turn.
-//! - *Missed time* is what runs have lost, as far as is known, because a faster set was not ready. No more than twice
-//!   the least possible is lost so, however many runs follow.
+//! - *Missed time* is what runs have lost, as far as is known, because a faster set was not ready. This loses at most
+//!   twice the least possible time, however many runs follow.
 //! - The *gain* is that of the trial's runs, at best: a set without measurements may be faster than predicted.
 
 use serde::{Deserialize, Serialize};
@@ -180,7 +180,7 @@ pub(super) struct Decision {
     /// The predicted time of the run, and the items of each candidate.
     pub(super) joint: JointPlan,
     /// Whether another set may be faster, so that the decision should not be kept for long.
-    pub(super) explores: bool,
+    pub(super) is_provisional: bool,
     /// Whether it is a trial.
     pub(super) is_trial: bool,
 }
@@ -254,7 +254,7 @@ impl SizeClass {
         let fastest = || contenders.iter().position(|it| cost(it) <= least * (1.0 + 1e-9));
         let Some(current) = settled.or_else(fastest) else {
             let joint = joint::fastest(&lines.optimistic, items);
-            return Decision { joint, explores: true, is_trial: false };
+            return Decision { joint, is_provisional: true, is_trial: false };
         };
         self.count_missed(&mut contenders, current);
         if settled.is_none() {
@@ -291,7 +291,7 @@ impl SizeClass {
             seconds: chosen.seconds + chosen.entry_cost,
             ..only(items, &lines.optimistic, &chosen.members)
         };
-        Decision { joint, explores: tried.is_some() || settled.is_none(), is_trial: tried.is_some() }
+        Decision { joint, is_provisional: tried.is_some() || settled.is_none(), is_trial: tried.is_some() }
     }
 
     /// Adds the time that the runs since the last decision have lost because a faster set was not ready. A set that was
@@ -338,7 +338,7 @@ impl SizeClass {
             devices.sort();
             let set = self.sets.iter().find(|set| set.devices == devices);
             let predicted = || only(items, &lines.ready, &members).seconds;
-            let is_cold = members.iter().any(|&it| candidates[it].cold);
+            let is_cold = members.iter().any(|&it| candidates[it].needs_preparation);
             let entry_cost =
                 if is_cold { only(items, &lines.optimistic, &members).seconds - predicted() } else { 0.0 };
             let measured = set.and_then(|set| Some(set.seconds()? * scale));
@@ -384,7 +384,8 @@ mod test {
     const ITEMS: u64 = 1000;
 
     fn candidates(count: usize) -> Vec<Candidate> {
-        let candidate = |name: &&str| Candidate { device: (*name).to_owned(), score: 1.0, cold: false };
+        let candidate =
+            |name: &&str| Candidate { device: (*name).to_owned(), score: 1.0, needs_preparation: false };
         NAMES.iter().take(count).map(candidate).collect()
     }
 
@@ -505,18 +506,18 @@ mod test {
             let (mut clock, mut ready_at) = (0.0f64, f64::INFINITY);
             for _ in 0..runs {
                 let mut candidates = candidates(2);
-                candidates[1].cold = clock < ready_at;
-                let lines = if candidates[1].cold { now.to_vec() } else { ready.to_vec() };
+                candidates[1].needs_preparation = clock < ready_at;
+                let lines = if candidates[1].needs_preparation { now.to_vec() } else { ready.to_vec() };
                 let lines = CostLines { optimistic: lines.clone(), fitted: lines, ready: ready.to_vec() };
                 let set = used(&class.decide(ITEMS, &candidates, &lines).joint);
-                if candidates[1].cold && set.contains(&1) {
+                if candidates[1].needs_preparation && set.contains(&1) {
                     made_ready += 1;
                     ready_at = ready_at.min(clock + 1.0);
                 }
                 let (worked, seconds) = match set[..] {
                     [0] => (vec![0], 10e-3),
                     [1] => (vec![1], 1e-3),
-                    _ if candidates[1].cold => (vec![0], 10e-3),
+                    _ if candidates[1].needs_preparation => (vec![0], 10e-3),
                     _ => (vec![0, 1], 1e-3),
                 };
                 ran(&mut class, &set, &worked, seconds);
@@ -546,7 +547,7 @@ mod test {
             (0..=CARDS).map(|it| if it == 0 { ready[0] } else { CostLine::new(1.0, 1e-6) }).collect();
         let lines = CostLines { optimistic: fitted.clone(), fitted, ready };
         let mut candidates = candidates(CARDS + 1);
-        candidates[1..].iter_mut().for_each(|card| card.cold = true);
+        candidates[1..].iter_mut().for_each(|card| card.needs_preparation = true);
         let mut class = SizeClass::new(ITEMS);
         // A run with the processor alone takes 10 ms, one with all others far less, once they are ready after a second.
         let runs = (0..1000).take_while(|_| {

@@ -63,8 +63,10 @@ fn both_ways(members: &[usize], alone: &[f64; 4]) -> (f64, f64) {
 /// alone.
 fn simulate(seed: u64, pools: usize) -> Vec<(u64, f64)> {
     let mut rng = Rng(seed);
-    let candidates: Vec<Candidate> =
-        NAMES.iter().map(|name| Candidate { device: (*name).into(), score: 50.0, cold: false }).collect();
+    let candidates: Vec<Candidate> = NAMES
+        .iter()
+        .map(|name| Candidate { device: (*name).into(), score: 50.0, needs_preparation: false })
+        .collect();
     let mut model = Model::default();
     let mut measured: Vec<(Vec<f64>, [Vec<f64>; 4])> = vec![Default::default(); ALONE.len()];
     let mut clock = 0;
@@ -83,7 +85,11 @@ fn simulate(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                 let mut here = Vec::new();
                 let sum = |walls: &[f64]| walls.iter().sum::<f64>();
                 while here.is_empty()
-                    || if choice.explores { here.len() < 8 && sum(&here) < 0.02 } else { sum(&here) < 0.005 }
+                    || if choice.is_provisional {
+                        here.len() < 8 && sum(&here) < 0.02
+                    } else {
+                        sum(&here) < 0.005
+                    }
                 {
                     clock += 1;
                     run += 1;
@@ -117,7 +123,7 @@ fn simulate(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                             items: each.max(1),
                             busy: Duration::from_secs_f64(here[0]),
                             startup: Duration::from_micros(20),
-                            cold: false,
+                            needed_preparation: false,
                         },
                     );
                 }

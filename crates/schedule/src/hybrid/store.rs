@@ -75,8 +75,13 @@ mod test {
     fn taught() -> Model {
         let mut model = Model::default();
         let busy = Duration::from_millis(1500);
-        let observation =
-            Observation { device: "cuda:0".into(), items: 1000, busy, startup: busy, cold: true };
+        let observation = Observation {
+            device: "cuda:0".into(),
+            items: 1000,
+            busy,
+            startup: busy,
+            needed_preparation: true,
+        };
         model.observe("hash", &observation);
         let devices = vec!["cuda:0".to_owned()];
         let worked = devices.clone();

@@ -9,7 +9,7 @@ fn candidates() -> Vec<Candidate> {
 }
 
 fn candidate(device: &str, score: f64) -> Candidate {
-    Candidate { device: device.to_owned(), score, cold: true }
+    Candidate { device: device.to_owned(), score, needs_preparation: true }
 }
 
 /// Seconds of startup, of overhead in each run, and per item.
@@ -27,7 +27,7 @@ impl Truth {
             items,
             busy,
             startup: Duration::from_secs_f64(self.0),
-            cold: true,
+            needed_preparation: true,
         }
     }
 }
@@ -74,7 +74,13 @@ fn a_device_without_runs_is_estimated_from_one_with_runs() {
 fn a_device_without_items_is_known_by_its_startup() {
     let mut model = taught(&[("cpu", CPU, 1000), ("cpu", CPU, 10)]);
     let startup = Duration::from_secs(2);
-    let idle = Observation { device: "gpu".into(), items: 0, busy: Duration::ZERO, startup, cold: true };
+    let idle = Observation {
+        device: "gpu".into(),
+        items: 0,
+        busy: Duration::ZERO,
+        startup,
+        needed_preparation: true,
+    };
     assert_eq!(model.observe("task", &idle), Prediction { predicted: None, actual: startup });
     assert_eq!(names(&model.choose("task", 1000, &candidates())), ["cpu"]);
     assert_eq!(names(&model.choose("task", LARGE, &candidates())), ["cpu", "gpu"]);
@@ -90,8 +96,13 @@ fn a_device_whose_overhead_never_showed_learns_it_from_unproductive_work() {
     }
     assert_eq!(names(&model.choose("task", few, &candidates())), ["gpu"]);
     let busy = Duration::from_millis(8);
-    let unproductive =
-        Observation { device: "gpu".into(), items: 0, busy, startup: Duration::ZERO, cold: true };
+    let unproductive = Observation {
+        device: "gpu".into(),
+        items: 0,
+        busy,
+        startup: Duration::ZERO,
+        needed_preparation: true,
+    };
     model.observe("task", &unproductive);
     assert_eq!(names(&model.choose("task", few, &candidates())), ["cpu"]);
 }
@@ -121,7 +132,7 @@ fn preparation_is_not_counted_against_a_device_that_is_ready() {
         model.observe("task", &Truth(0.0, 0.0, 1e-3).run("cpu", 100));
         model.observe("task", &Truth(5.0, 0.0, 1e-5).run("gpu", 100));
     }
-    let warm = Candidate { cold: false, ..candidate("gpu", 80.0) };
+    let warm = Candidate { needs_preparation: false, ..candidate("gpu", 80.0) };
     for (gpu, expected) in [(candidate("gpu", 80.0), vec!["cpu"]), (warm, vec!["cpu", "gpu"])] {
         let choice = model.clone().choose("task", 1000, &[candidate("cpu", 10.0), gpu]);
         let used: Vec<&str> = choice.used.iter().map(|used| used.device.as_str()).collect();
@@ -164,7 +175,7 @@ fn an_optimistic_estimate_of_one_device_does_not_leave_out_another() {
         items,
         busy: Duration::from_millis(busy_ms),
         startup: Duration::from_millis(startup_ms),
-        cold: true,
+        needed_preparation: true,
     };
     model.observe("task", &run("gpu", 299_622_000, 394, 234));
     model.observe("task", &run("cpu", 378_000, 123, 0));
@@ -252,7 +263,7 @@ proptest! {
     ) {
         let mut model = Model::default();
         for (device, items, busy, startup) in runs {
-            let observation = Observation { device: device.to_string(), items, busy, startup, cold: true };
+            let observation = Observation { device: device.to_string(), items, busy, startup, needed_preparation: true };
             let prediction = model.observe("task", &observation);
             prop_assert!(prediction.error().is_none_or(f64::is_finite));
         }
@@ -338,7 +349,7 @@ fn the_best_device_is_prepared_again_once_it_was_missed_long_enough() {
         items: 1,
         busy: micros(took),
         startup: micros(startup),
-        cold,
+        needed_preparation: cold,
     };
     let alone = |device: &str, wall: Duration| Measurements {
         devices: vec![device.into()],
@@ -354,7 +365,7 @@ fn the_best_device_is_prepared_again_once_it_was_missed_long_enough() {
         model.record_runs("task", 1, alone("cpu", micros(55)));
     }
     // Another program, in which only the slower one is ready.
-    let ready = [Candidate { cold: false, ..candidate("gpu", 50.0) }, candidate("cpu", 50.0)];
+    let ready = [Candidate { needs_preparation: false, ..candidate("gpu", 50.0) }, candidate("cpu", 50.0)];
     let is_used =
         |choice: &Choice| choice.used.iter().any(|used| used.device == "cpu" && used.basis != Basis::Guessed);
     let first = (0..20).find(|_| {
@@ -378,13 +389,14 @@ fn missed_time_is_counted_per_task() {
     for (device, wall) in [("gpu", 115), ("cpu", 55)] {
         for cold in [false, true] {
             let (busy, startup) = (micros(wall), micros(if cold { 4000 } else { 5 }));
-            let observation = Observation { device: device.into(), items: 1, busy, startup, cold };
+            let observation =
+                Observation { device: device.into(), items: 1, busy, startup, needed_preparation: cold };
             model.observe("task", &observation);
             model.record_runs("task", 1, alone(device, busy, 1));
             model.record_runs("task", 1, alone(device, busy, 1));
         }
     }
-    let ready = [Candidate { cold: false, ..candidate("gpu", 50.0) }, candidate("cpu", 50.0)];
+    let ready = [Candidate { needs_preparation: false, ..candidate("gpu", 50.0) }, candidate("cpu", 50.0)];
     model.record_runs("another task", 1, alone("gpu", micros(115), 1_000_000));
     assert_eq!(names(&model.choose("task", 1, &ready)), ["gpu"]);
 }
@@ -392,7 +404,7 @@ fn missed_time_is_counted_per_task() {
 #[test]
 fn the_least_recently_used_tasks_are_dropped() {
     let mut model = Model::default();
-    let candidates = [Candidate { device: "cpu".into(), score: 1.0, cold: false }];
+    let candidates = [Candidate { device: "cpu".into(), score: 1.0, needs_preparation: false }];
     for number in 0..1000 {
         model.choose("often", 10, &candidates);
         model.choose(&number.to_string(), 10, &candidates);

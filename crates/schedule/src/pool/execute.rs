@@ -67,7 +67,7 @@ impl<T: Task> Job<'_, T> {
                 reserve: Vec::new(),
                 left_out: left_out.into(),
                 predicted: None,
-                explores: false,
+                is_provisional: false,
                 fresh: true,
             });
         }
@@ -76,7 +76,7 @@ impl<T: Task> Job<'_, T> {
             Candidate {
                 device: history_name(&opened),
                 score: device.score,
-                cold: !self.context.states.has(device),
+                needs_preparation: !self.context.states.has(device),
             }
         };
         let candidates: Vec<Candidate> = devices.iter().map(candidate).collect();
@@ -91,8 +91,9 @@ impl<T: Task> Job<'_, T> {
         let mut used = candidates.iter().map(|candidate| is_used(&candidate.device));
         let (devices, reserve): (Vec<_>, Vec<_>) =
             devices.into_iter().partition(|_| used.next().unwrap_or_default());
-        let (left_out, predicted, explores) = (left_out.into(), choice.predicted, choice.explores);
-        let selection = Selection { devices, reserve, left_out, predicted, explores, fresh: true };
+        let (left_out, predicted, is_provisional) =
+            (left_out.into(), choice.predicted, choice.is_provisional);
+        let selection = Selection { devices, reserve, left_out, predicted, is_provisional, fresh: true };
         // A run with a device that is not prepared yet takes longer than the next ones.
         if are_ready(&selection.devices) {
             lock(&self.context.history).cache_choice(items, &selection, begin.elapsed());
@@ -326,7 +327,7 @@ impl<T: Task> Job<'_, T> {
                 items: done.items,
                 busy: seconds(if done.items > 0 { done.busy_s } else { report.wall_s - done.startup_s }),
                 startup: seconds(done.startup_s),
-                cold,
+                needed_preparation: cold,
             }
         };
         let model = &self.pool.inner().model;

@@ -48,8 +48,8 @@ pub(super) struct Selection {
     pub(super) reserve: Vec<Arc<PoolDevice>>,
     pub(super) left_out: Arc<[LeftOut]>,
     pub(super) predicted: Option<Duration>,
-    /// Whether the choice is a trial, and another may be faster.
-    pub(super) explores: bool,
+    /// Whether the choice should not be kept for long: it is a trial, or another may be faster.
+    pub(super) is_provisional: bool,
     /// Whether the choice is new, so that the model can learn from its outcome.
     pub(super) fresh: bool,
 }
@@ -82,7 +82,7 @@ impl CachedChoice {
 
     /// Whether the choice should be made anew.
     fn is_over(&self) -> bool {
-        if self.selection.explores {
+        if self.selection.is_provisional {
             self.walls.len() >= EXPLORATION_RUNS || self.used >= EXPLORATION_TIME
         } else {
             self.used >= self.deciding * DECISION_WORTH

@@ -333,7 +333,7 @@ impl<O> Mapped<O> {
         self.results
     }
 
-    /// Who did what, and how close to ideal it came.
+    /// What each device did, and how close to ideal the run came.
     pub fn report(&self) -> &Report {
         &self.report
     }
@@ -363,7 +363,7 @@ impl<O> Reduced<O> {
         self.value
     }
 
-    /// Who did what, and how close to ideal it came.
+    /// What each device did, and how close to ideal the run came.
     pub fn report(&self) -> &Report {
         &self.report
     }

@@ -66,7 +66,7 @@ pub struct Pool {
 pub(crate) struct Inner {
     pub(crate) devices: Vec<Arc<PoolDevice>>,
     options: Options,
-    /// What [`Pool::map`] and the like keep of the last tasks, the oldest first.
+    /// What runs keep of the last tasks, the oldest first.
     cached: Mutex<Vec<CachedTask>>,
     pub(crate) model: Arc<SharedModel>,
 }
@@ -80,7 +80,7 @@ struct CachedTask {
     context: Box<dyn Any + Send>,
 }
 
-/// Number of tasks whose states are kept between calls of [`Pool::map`] and the like.
+/// Number of tasks whose states are kept between runs.
 const MAX_CACHED_TASKS: usize = 8;
 
 /// The defaults of runs, which their job may override.
@@ -158,7 +158,7 @@ impl Pool {
         Job::new(self.clone(), task.clone(), own)
     }
 
-    /// Drops the compiled kernels and memory that [`Pool::map`] and the like keep for the next call with the same task.
+    /// Drops the compiled kernels and memory that runs keep for the next run of the same task.
     /// What was learned stays.
     pub fn release(&self) {
         let cached = std::mem::take(&mut *lock(&self.inner.cached));

@@ -51,7 +51,7 @@ impl<T: Task> MapStream<'_, T> {
         let workers: Vec<usize> = specs.iter().map(|spec| spec.depth).collect();
         let shared = Arc::new(Shared::new(
             job.task.clone(),
-            Run::open(&specs, job.options.settings),
+            Run::open_ended(&specs, job.options.settings),
             Recorder::new(specs.len(), false),
             devices,
             StreamData { window: Window::new(job.options.read_ahead), results: Mutex::default() },

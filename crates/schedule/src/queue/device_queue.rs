@@ -103,8 +103,8 @@ pub(super) struct DeviceQueue<I, O> {
     /// Pieces of the speculative copies that began here.
     pub(super) copied: u64,
     /// Pieces that the balancer moved to this device, and away from it.
-    pub(super) received: u64,
-    pub(super) gave: u64,
+    pub(super) moved_in: u64,
+    pub(super) moved_out: u64,
 }
 
 impl<I, O> DeviceQueue<I, O> {
@@ -129,8 +129,8 @@ impl<I, O> DeviceQueue<I, O> {
             done: 0,
             failed: 0,
             copied: 0,
-            received: 0,
-            gave: 0,
+            moved_in: 0,
+            moved_out: 0,
         }
     }
 
@@ -170,8 +170,8 @@ impl<I, O> DeviceQueue<I, O> {
     pub(super) fn exchange(&mut self, other: &mut Self, step: &crate::balancer::Move) -> usize {
         let count = step.apply(&mut self.pieces, &mut other.pieces);
         other.pieces.make_contiguous().sort_by_key(|piece| piece.work().ticket.key);
-        self.gave += count as u64;
-        other.received += count as u64;
+        self.moved_out += count as u64;
+        other.moved_in += count as u64;
         self.count();
         other.count();
         count

@@ -18,7 +18,7 @@ use crate::{
 /// cancels the piece, unless a device has begun the piece: see [`detach`](Handle::detach).
 #[must_use = "a piece's result, and its error, are only had through its handle"]
 pub struct Handle<O> {
-    answer: Arc<Answer<O>>,
+    pending: Arc<PendingResult<O>>,
     key: PieceKey,
     /// `None` if dropping the handle does not cancel the piece.
     queue: Option<Weak<dyn Withdraw>>,
@@ -32,7 +32,7 @@ pub(super) struct PieceKey {
 }
 
 /// The parts of a handle.
-pub(super) type Submitted<O> = (Arc<Answer<O>>, PieceKey);
+pub(super) type Submitted<O> = (Arc<PendingResult<O>>, PieceKey);
 
 /// Removes pieces that no device has begun from a queue.
 pub(super) trait Withdraw: Send + Sync {
@@ -41,8 +41,8 @@ pub(super) trait Withdraw: Send + Sync {
 }
 
 impl<O> Handle<O> {
-    pub(super) fn new(answer: Arc<Answer<O>>, key: PieceKey, queue: Weak<dyn Withdraw>) -> Self {
-        Handle { answer, key, queue: Some(queue) }
+    pub(super) fn new(pending: Arc<PendingResult<O>>, key: PieceKey, queue: Weak<dyn Withdraw>) -> Self {
+        Handle { pending, key, queue: Some(queue) }
     }
 
     /// Drops the handle without cancelling the piece. The piece's result is dropped.
@@ -52,13 +52,13 @@ impl<O> Handle<O> {
 
     /// Waits for the result.
     pub fn wait(self) -> Result<O, QueueError> {
-        let mut state = lock(&self.answer.state);
+        let mut state = lock(&self.pending.state);
         loop {
             match state.take() {
                 Some(result) => return result,
                 None => {
                     state.block();
-                    state = wait(&self.answer.answered, state);
+                    state = wait(&self.pending.answered, state);
                 }
             }
         }
@@ -67,7 +67,7 @@ impl<O> Handle<O> {
     /// Waits for the result, up to a time limit. Returns the handle if the limit passes.
     pub fn wait_timeout(self, limit: Duration) -> Result<Result<O, QueueError>, Handle<O>> {
         let start = Instant::now();
-        let mut state = lock(&self.answer.state);
+        let mut state = lock(&self.pending.state);
         loop {
             if let Some(result) = state.take() {
                 return Ok(result);
@@ -78,13 +78,13 @@ impl<O> Handle<O> {
                 return Err(self);
             }
             state.block();
-            state = wait_timeout(&self.answer.answered, state, left);
+            state = wait_timeout(&self.pending.answered, state, left);
         }
     }
 
     /// Whether the result or error is ready, so that waiting would not block.
     pub fn is_done(&self) -> bool {
-        self.answer.is_ready()
+        self.pending.is_ready()
     }
 
     /// Cancels the piece, unless a device has begun it. Returns whether it was cancelled; the handle's result is then
@@ -97,7 +97,7 @@ impl<O> Handle<O> {
 
 impl<O> Drop for Handle<O> {
     fn drop(&mut self) {
-        if !self.answer.is_ready() {
+        if !self.pending.is_ready() {
             self.cancel();
         }
     }
@@ -107,7 +107,7 @@ impl<O> Future for Handle<O> {
     type Output = Result<O, QueueError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = lock(&self.answer.state);
+        let mut state = lock(&self.pending.state);
         if let Some(result) = state.take() {
             return Poll::Ready(result);
         }
@@ -128,12 +128,12 @@ impl<O> fmt::Debug for Handle<O> {
 
 /// The state that a handle and its piece share.
 #[derive(Debug)]
-pub(super) struct Answer<O> {
+pub(super) struct PendingResult<O> {
     state: Mutex<State<O>>,
     answered: Condvar,
 }
 
-impl<O> Answer<O> {
+impl<O> PendingResult<O> {
     pub(super) fn is_ready(&self) -> bool {
         !matches!(*lock(&self.state), State::Waiting { .. })
     }
@@ -173,16 +173,16 @@ impl<O> State<O> {
 
 /// The duty to give a handle its result. Dropping it unfulfilled gives [`QueueError::Abandoned`].
 #[derive(Debug)]
-pub(super) struct Promise<O>(Arc<Answer<O>>);
+pub(super) struct Promise<O>(Arc<PendingResult<O>>);
 
 impl<O> Promise<O> {
-    /// Makes a promise and the answer that its handle waits for.
-    pub(super) fn new() -> (Promise<O>, Arc<Answer<O>>) {
-        let answer = Arc::new(Answer {
+    /// Makes a promise and the pending result that its handle waits for.
+    pub(super) fn new() -> (Promise<O>, Arc<PendingResult<O>>) {
+        let pending = Arc::new(PendingResult {
             state: Mutex::new(State::Waiting { waker: None, blocks: false }),
             answered: Condvar::new(),
         });
-        (Promise(answer.clone()), answer)
+        (Promise(pending.clone()), pending)
     }
 
     /// Sets the result, unless there is one. The caller wakes the returned waker once it holds no lock, because a waker

@@ -7,10 +7,10 @@ use evener_device::Error;
 use crate::run::{LaneState, Quarantine, Time};
 
 /// The first quarantine; each later one is twice as long.
-const COOLDOWN: Duration = Duration::from_millis(100);
+const FIRST_QUARANTINE: Duration = Duration::from_millis(100);
 
 /// The longest quarantine: a service that runs for months needs a repaired device back.
-const MAX_COOLDOWN: Duration = Duration::from_millis(102_400);
+const MAX_QUARANTINE: Duration = Duration::from_millis(102_400);
 
 /// After this many pieces without a failure, one earlier failure is forgotten: a device that fails now and then is
 /// useful, and one that fails every other time is not.
@@ -63,9 +63,9 @@ impl DeviceHealth {
     }
 
     /// Records a failed piece or preparation: the device goes into quarantine.
-    pub(super) fn strike(&mut self, error: Error, now: Time) {
+    pub(super) fn record_failure(&mut self, error: Error, now: Time) {
         let forgiven_in = if self.is_working() { FORGIVEN_AFTER_TIME } else { Duration::MAX };
-        self.quarantine.record_failure(now, COOLDOWN, MAX_COOLDOWN, forgiven_in);
+        self.quarantine.record_failure(now, FIRST_QUARANTINE, MAX_QUARANTINE, forgiven_in);
         self.consecutive_failures += 1;
         self.successes = 0;
         self.last_error = Some(error);
@@ -111,44 +111,44 @@ mod test {
     #[test]
     fn each_quarantine_is_twice_as_long_and_failures_are_forgotten_one_by_one() {
         let mut health = DeviceHealth::new();
-        for cooldown in [100, 200, 400] {
-            health.strike(lost(), Time::ZERO);
-            assert_eq!(until(&health), Time::from_millis(cooldown));
+        for quarantine in [100, 200, 400] {
+            health.record_failure(lost(), Time::ZERO);
+            assert_eq!(until(&health), Time::from_millis(quarantine));
             assert!(!health.done(false, Time::ZERO), "only a canary ends the quarantine");
             assert!(health.done(true, Time::ZERO));
         }
         (0..2 * FORGIVEN_AFTER_PIECES).for_each(|_| assert!(!health.done(false, Time::ZERO)));
-        health.strike(lost(), Time::ZERO);
+        health.record_failure(lost(), Time::ZERO);
         assert_eq!(until(&health), Time::from_millis(200), "two of three are forgotten");
-        (0..40).for_each(|_| health.strike(lost(), Time::ZERO));
-        assert_eq!(until(&health), COOLDOWN * 1024);
+        (0..40).for_each(|_| health.record_failure(lost(), Time::ZERO));
+        assert_eq!(until(&health), FIRST_QUARANTINE * 1024);
     }
 
     #[test]
     fn failures_are_forgotten_in_healthy_time_and_not_in_quarantine() {
         let mut health = DeviceHealth::new();
-        (0..3).for_each(|_| health.strike(lost(), Time::ZERO));
+        (0..3).for_each(|_| health.record_failure(lost(), Time::ZERO));
         assert_eq!(until(&health), Time::from_millis(400));
         assert!(health.done(true, Time::from_secs(100)), "three failures are left, however long ago");
-        health.strike(lost(), Time::from_millis(102_500));
+        health.record_failure(lost(), Time::from_millis(102_500));
         assert_eq!(until(&health), Time::from_millis(102_700), "two of three are forgotten");
         health.done(true, Time::from_secs(110));
-        health.strike(lost(), Time::from_secs(1_000_000));
-        assert_eq!(until(&health), Time::from_secs(1_000_000) + COOLDOWN);
+        health.record_failure(lost(), Time::from_secs(1_000_000));
+        assert_eq!(until(&health), Time::from_secs(1_000_000) + FIRST_QUARANTINE);
     }
 
     #[test]
     fn only_consecutive_failures_give_a_device_up() {
         let mut health = DeviceHealth::new();
         for _ in 0..10 {
-            health.strike(lost(), Time::ZERO);
+            health.record_failure(lost(), Time::ZERO);
             assert!(!health.is_given_up());
             health.done(true, Time::ZERO);
         }
-        (0..GIVEN_UP_AFTER).for_each(|_| health.strike(lost(), Time::ZERO));
+        (0..GIVEN_UP_AFTER).for_each(|_| health.record_failure(lost(), Time::ZERO));
         assert!(health.is_given_up());
         health.retire(lost());
-        health.strike(lost(), Time::ZERO);
+        health.record_failure(lost(), Time::ZERO);
         assert!(!health.done(true, Time::ZERO) && health.is_retired(), "a retired device does not come back");
     }
 }

@@ -226,10 +226,10 @@ impl<T: Task> Queue<T> {
             done: device.done,
             failed: device.failed,
             copied: device.copied,
-            received: device.received,
-            gave: device.gave,
+            moved_in: device.moved_in,
+            moved_out: device.moved_out,
             mean: device.mean.time(),
-            working: device.health.is_working(),
+            is_working: device.health.is_working(),
         });
         QueueStatistics {
             outstanding: dispatcher.outstanding,

@@ -37,11 +37,11 @@ pub struct QueueDeviceStatistics {
     /// also in `done`.
     pub copied: u64,
     /// Pieces that the balancer moved to it.
-    pub received: u64,
+    pub moved_in: u64,
     /// Pieces that the balancer moved away from it.
-    pub gave: u64,
+    pub moved_out: u64,
     /// Mean time of its recent pieces, or `None` before the first.
     pub mean: Option<Duration>,
     /// Whether it gets work; a device that failed does not, until a canary has succeeded.
-    pub working: bool,
+    pub is_working: bool,
 }

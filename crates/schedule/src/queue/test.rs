@@ -310,7 +310,7 @@ fn pieces_wait_for_their_home_and_the_balancer_moves_those_that_would_wait_too_l
             let statistics = queue.statistics();
             assert_eq!(statistics.devices[1].done > before, moves, "{statistics:?}");
             assert_eq!(statistics.balancer.pieces > 0, moves, "{statistics:?}");
-            assert_eq!(statistics.devices[0].gave, statistics.devices[1].received);
+            assert_eq!(statistics.devices[0].moved_out, statistics.devices[1].moved_in);
         }
     });
 }
@@ -614,7 +614,7 @@ fn an_error_of_the_task_is_its_pieces_alone_and_is_not_tried_again() {
             }
             assert_eq!(task.runs_of(item), 1);
         }
-        assert!(queue.statistics().devices.iter().all(|device| device.working));
+        assert!(queue.statistics().devices.iter().all(|device| device.is_working));
     });
 }
 

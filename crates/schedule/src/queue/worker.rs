@@ -37,7 +37,7 @@ impl<T: Task> WorkSource for Arc<Shared<T>> {
             let most = self.task.max_items(&state);
             Ok((state, most))
         };
-        match catch_panic(device.id.clone(), "preparing", prepare) {
+        match catch_panic(device.id.clone(), "preparing the device", prepare) {
             Ok((state, most)) => {
                 self.with_dispatcher(|dispatcher, _| dispatcher.prepared(worker.me, most));
                 worker.state = Some(CachedState::new(state, generation));
@@ -53,13 +53,13 @@ impl<T: Task> WorkSource for Arc<Shared<T>> {
         let Work { items, first, count, number } = work;
         // The dispatcher gives pieces to prepared workers only; if it did not, no piece would be lost.
         let Some(cached) = &mut worker.state else {
-            self.panicked(worker, "it was not prepared".into());
+            self.panicked(worker, "the worker has no prepared state: please report this as a bug".into());
             return Next::Exit;
         };
         let results = self.compute(worker.device, cached, &items[first..first + count], number);
         // Dropped without the lock; a panic in the drop must not lose the results.
         contain(|| drop(items));
-        self.tell(worker.me, cached.generation, results)
+        self.report_batch(worker.me, cached.generation, results)
     }
 
     /// Waits for work.
@@ -89,7 +89,8 @@ impl<T: Task> WorkSource for Arc<Shared<T>> {
     /// The worker panicked; the dispatcher may start another in its place.
     fn panicked(&self, worker: &mut Worker<T>, message: String) {
         contain(|| drop(worker.state.take()));
-        let error = task_error(&self.devices[worker.device].id, "between pieces".into(), message);
+        let operation = "dropping values of the task between two pieces".to_owned();
+        let error = task_error(&self.devices[worker.device].id, operation, message);
         log!(warn, %error, "a worker has panicked");
         self.with_dispatcher(|dispatcher, now| dispatcher.panicked(worker.me, error, now));
     }
@@ -114,7 +115,12 @@ impl<T: Task> Shared<T> {
     }
 
     /// Reports a batch's outcome to the dispatcher, and asks for the next work.
-    fn tell(self: &Arc<Self>, me: u64, generation: u64, results: Result<Vec<T::Output>>) -> Next<T::Input> {
+    fn report_batch(
+        self: &Arc<Self>,
+        me: u64,
+        generation: u64,
+        results: Result<Vec<T::Output>>,
+    ) -> Next<T::Input> {
         let (next, unwanted) = self.with_dispatcher(|dispatcher, now| {
             let unwanted = match results {
                 Ok(results) => dispatcher.finished(me, results, now),

@@ -1,13 +1,13 @@
 //! The chunks in flight: which items each of them still has to deliver, and which chunks are copies of parts of others.
 //!
 //! Other lanes run *speculative copies* of parts of a straggling chunk. So the chunks in flight form a forest: a chunk's
-//! children are the copies of parts of it, and children may have copies in turn. The *open* items of a chunk are those
+//! children are the copies of parts of it, and children may have copies in turn. The *unaccepted* items of a chunk are those
 //! whose results were not accepted from any lane yet. Three invariants hold after every call:
-//! - the open items of different roots are disjoint, and those of all roots together are all items in flight;
-//! - the open items of a child are among those of its parent;
-//! - the open items of siblings are disjoint.
+//! - the unaccepted items of different roots are disjoint, and those of all roots together are all items in flight;
+//! - the unaccepted items of a child are among those of its parent;
+//! - the unaccepted items of siblings are disjoint.
 //!
-//! A chunk without open items is *superseded*: other lanes have delivered all of its items. It is kept apart from the
+//! A chunk without unaccepted items is *superseded*: other lanes have delivered all of its items. It is kept apart from the
 //! forest until its lane is done with it.
 
 use std::{ops::Range, time::Duration};
@@ -26,7 +26,7 @@ pub(super) struct Attempt {
     /// The items that its lane works on. The end moves down when another lane steals from it.
     pub(super) items: Range<u64>,
     /// Its items whose results were not accepted from any lane yet.
-    pub(super) open: Ranges,
+    pub(super) unaccepted: Ranges,
     /// The cost of its items.
     pub(super) cost: f64,
     /// When it was handed out.
@@ -47,7 +47,7 @@ pub(super) struct Attempt {
     pub(super) divisible: bool,
     /// The time that other lanes took for those of its items that they delivered.
     pub(super) others_took: Duration,
-    /// Since when it has no open items.
+    /// Since when all of its items are accepted.
     pub(super) superseded: Option<Time>,
     parent: Option<u64>,
     children: Vec<u64>,
@@ -55,8 +55,8 @@ pub(super) struct Attempt {
 
 impl Attempt {
     pub(super) fn new(lane: LaneIndex, items: Range<u64>, cost: f64, began: Time) -> Self {
-        let open = smallvec![items.clone()];
-        Attempt { lane, open, items, cost, began, advanced: began, since: began, ..Attempt::default() }
+        let unaccepted = smallvec![items.clone()];
+        Attempt { lane, unaccepted, items, cost, began, advanced: began, since: began, ..Attempt::default() }
     }
 }
 
@@ -119,7 +119,7 @@ impl Attempts {
         Some(attempt)
     }
 
-    /// Removes a chunk whose open items are accepted. Its ancestors need not deliver them any more, and its descendants are
+    /// Removes a chunk whose unaccepted items are accepted. Its ancestors need not deliver them any more, and its descendants are
     /// superseded.
     pub(super) fn accept(&mut self, chunk: u64, now: Time, took: Duration) -> Option<Attempt> {
         let attempt = self.take(chunk)?;
@@ -127,7 +127,7 @@ impl Attempts {
         while let Some(child) = descendants.pop() {
             if let Some(it) = self.get_mut(child) {
                 descendants.append(&mut it.children);
-                it.open.clear();
+                it.unaccepted.clear();
                 it.others_took += took;
                 it.superseded = Some(now);
                 it.parent = None;
@@ -139,9 +139,9 @@ impl Attempts {
         let mut above = attempt.parent;
         while let Some(parent) = above.and_then(|parent| self.get_mut(parent)) {
             above = parent.parent;
-            parent.open = subtract(&parent.open, &attempt.open);
+            parent.unaccepted = subtract(&parent.unaccepted, &attempt.unaccepted);
             parent.others_took += took;
-            if parent.open.is_empty() {
+            if parent.unaccepted.is_empty() {
                 parent.superseded = Some(now);
             }
         }
@@ -156,7 +156,7 @@ impl Attempts {
             let Some(it) = self.get_mut(chunk) else { return };
             above = it.parent;
             if it.superseded.is_some() {
-                // A child's open items are among its parent's, so no child has any.
+                // A child's unaccepted items are among its parent's, so no child has any.
                 it.children.clear();
                 it.parent = None;
                 if let Some(parent) = above {
@@ -176,11 +176,11 @@ impl Attempts {
     /// place.
     pub(super) fn remove(&mut self, chunk: u64) -> Option<(Attempt, Ranges)> {
         let attempt = self.take(chunk)?;
-        let mut orphaned = attempt.open.clone();
+        let mut orphaned = attempt.unaccepted.clone();
         for &child in &attempt.children {
             if let Some(it) = self.get_mut(child) {
                 it.parent = attempt.parent;
-                orphaned = subtract(&orphaned, &it.open);
+                orphaned = subtract(&orphaned, &it.unaccepted);
             }
         }
         let Some(parent) = attempt.parent else { return Some((attempt, orphaned)) };
@@ -191,13 +191,13 @@ impl Attempts {
         Some((attempt, Ranges::new()))
     }
 
-    /// The open items of a chunk that no copy of it has in flight.
+    /// The unaccepted items of a chunk that no copy of it has in flight.
     pub(super) fn uncovered(&self, attempt: &Attempt) -> Ranges {
-        let mut open = attempt.open.clone();
+        let mut rest = attempt.unaccepted.clone();
         for child in attempt.children.iter().filter_map(|&child| self.get(child)) {
-            open = subtract(&open, &child.open);
+            rest = subtract(&rest, &child.unaccepted);
         }
-        open
+        rest
     }
 
     /// Removes the items from `at` on, which its lane has not begun, from a chunk. Returns since when they are in flight, and
@@ -205,7 +205,7 @@ impl Attempts {
     pub(super) fn cut(&mut self, chunk: u64, at: u64) -> Option<(Time, Option<u64>)> {
         let attempt = self.get_mut(chunk)?;
         let gone = at..attempt.items.end;
-        attempt.open = subtract(&attempt.open, std::slice::from_ref(&gone));
+        attempt.unaccepted = subtract(&attempt.unaccepted, std::slice::from_ref(&gone));
         attempt.items.end = at;
         // The first item is begun.
         attempt.divisible &= attempt.items.end - attempt.items.start > 1;
@@ -219,25 +219,29 @@ impl Attempts {
     pub(super) fn shrink(&mut self, chunk: u64, at: u64, now: Time) -> Ranges {
         let Some(attempt) = self.get(chunk).filter(|it| it.items.contains(&at)) else { return Ranges::new() };
         let first = |child: &u64| {
-            Some((*child, self.get(*child)?.open.first()?.start, self.get(*child)?.open.last()?.end))
+            Some((
+                *child,
+                self.get(*child)?.unaccepted.first()?.start,
+                self.get(*child)?.unaccepted.last()?.end,
+            ))
         };
         let copies: Vec<_> = attempt.children.iter().filter_map(first).collect();
         let end = copies.iter().filter(|it| it.2 > at).map(|it| it.1).fold(at, u64::min);
         let parent = attempt.parent;
-        let mut orphaned = subtract(&attempt.open, std::slice::from_ref(&(0..end)));
+        let mut orphaned = subtract(&attempt.unaccepted, std::slice::from_ref(&(0..end)));
         let (leaving, staying): (Vec<_>, Vec<_>) = copies.into_iter().partition(|it| it.1 >= end);
         for (child, ..) in &leaving {
             if let Some(it) = self.get_mut(*child) {
                 it.parent = parent;
-                orphaned = subtract(&orphaned, &it.open);
+                orphaned = subtract(&orphaned, &it.unaccepted);
             }
         }
         if let Some(it) = self.get_mut(chunk) {
             it.items.end = at;
             it.divisible = false;
-            it.open = subtract(&it.open, std::slice::from_ref(&(end..u64::MAX)));
+            it.unaccepted = subtract(&it.unaccepted, std::slice::from_ref(&(end..u64::MAX)));
             it.children = staying.into_iter().map(|it| it.0).collect();
-            if it.open.is_empty() {
+            if it.unaccepted.is_empty() {
                 it.superseded = Some(now);
                 it.parent = None;
                 it.children.clear();
@@ -295,18 +299,22 @@ mod test {
             let roots: Vec<_> = self.iter().filter(|(_, it)| it.parent.is_none()).collect();
             for (index, (chunk, root)) in roots.iter().enumerate() {
                 for (other, it) in &roots[index + 1..] {
-                    assert!(!overlap(&root.open, &it.open), "roots {chunk} and {other} overlap");
+                    assert!(!overlap(&root.unaccepted, &it.unaccepted), "roots {chunk} and {other} overlap");
                 }
             }
             for (chunk, attempt) in self.iter() {
-                assert_eq!(attempt.open.is_empty(), attempt.superseded.is_some(), "{chunk}: {attempt:?}");
-                let mut left = attempt.open.clone();
+                assert_eq!(
+                    attempt.unaccepted.is_empty(),
+                    attempt.superseded.is_some(),
+                    "{chunk}: {attempt:?}"
+                );
+                let mut left = attempt.unaccepted.clone();
                 for child in &attempt.children {
                     let it = self.get(*child).unwrap();
                     assert_eq!(it.parent, Some(chunk));
-                    let rest = subtract(&left, &it.open);
+                    let rest = subtract(&left, &it.unaccepted);
                     assert_eq!(
-                        len_of(&left) - len_of(&it.open),
+                        len_of(&left) - len_of(&it.unaccepted),
                         len_of(&rest),
                         "{child} is not within {chunk}"
                     );
@@ -341,8 +349,8 @@ mod test {
         let first = attempts.insert(attempt(0, 0..10), None);
         let far = attempts.insert(attempt(1, 5..10), Some(first));
         assert_eq!(attempts.uncovered(attempts.get(first).unwrap()).as_slice(), [0..5]);
-        assert_eq!(accept(&mut attempts, far).open.as_slice(), [5..10]);
-        assert_eq!(accept(&mut attempts, first).open.as_slice(), [0..5]);
+        assert_eq!(accept(&mut attempts, far).unaccepted.as_slice(), [5..10]);
+        assert_eq!(accept(&mut attempts, first).unaccepted.as_slice(), [0..5]);
         assert_eq!(attempts.iter().count(), 0);
     }
 
@@ -353,7 +361,7 @@ mod test {
         let far = attempts.insert(attempt(1, 5..10), Some(first));
         let farther = attempts.insert(attempt(2, 8..10), Some(far));
         accept(&mut attempts, farther);
-        assert_eq!(attempts.get(first).unwrap().open.as_slice(), [0..8]);
+        assert_eq!(attempts.get(first).unwrap().unaccepted.as_slice(), [0..8]);
         let near = attempts.insert(attempt(2, 0..5), Some(first));
         accept(&mut attempts, near);
         accept(&mut attempts, far);
@@ -385,14 +393,14 @@ mod test {
         let far = attempts.insert(attempt(1, 6..8), Some(first));
         assert_eq!(attempts.shrink(first, 5, Time::ZERO).as_slice(), [5..6, 8..10]);
         attempts.assert_sound();
-        assert_eq!(accept(&mut attempts, far).open.as_slice(), [6..8]);
-        assert_eq!(accept(&mut attempts, first).open.as_slice(), [0..5]);
+        assert_eq!(accept(&mut attempts, far).unaccepted.as_slice(), [6..8]);
+        assert_eq!(accept(&mut attempts, first).unaccepted.as_slice(), [0..5]);
         let second = attempts.insert(attempt(0, 10..20), None);
         let near = attempts.insert(attempt(1, 13..18), Some(second));
         assert_eq!(attempts.shrink(second, 15, Time::ZERO).as_slice(), [18..20]);
         attempts.assert_sound();
-        assert_eq!(accept(&mut attempts, second).open.as_slice(), [10..13], "the rest is the copy's");
-        assert_eq!(accept(&mut attempts, near).open.as_slice(), [13..18]);
+        assert_eq!(accept(&mut attempts, second).unaccepted.as_slice(), [10..13], "the rest is the copy's");
+        assert_eq!(accept(&mut attempts, near).unaccepted.as_slice(), [13..18]);
     }
 
     #[test]
@@ -404,8 +412,8 @@ mod test {
         assert_eq!((since, parent), (Time::ZERO, Some(first)));
         attempts.insert(attempt(2, 7..10), parent);
         attempts.assert_sound();
-        assert_eq!(attempts.get(copy).unwrap().open.as_slice(), [4..7]);
-        assert_eq!(accept(&mut attempts, first).open.as_slice(), [0..10]);
+        assert_eq!(attempts.get(copy).unwrap().unaccepted.as_slice(), [4..7]);
+        assert_eq!(accept(&mut attempts, first).unaccepted.as_slice(), [0..10]);
         assert!(attempts.iter().all(|(_, it)| it.superseded.is_some()));
     }
 }

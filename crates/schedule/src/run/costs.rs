@@ -39,7 +39,7 @@ impl Costs {
     }
 
     /// The end of the first items of a range that cost about this much together: at least one item.
-    pub(super) fn advance(&self, items: &Range<u64>, cost: f64) -> u64 {
+    pub(super) fn end_for_cost(&self, items: &Range<u64>, cost: f64) -> u64 {
         let end = match &self.before {
             None => items.start.saturating_add(cost as u64),
             Some(before) => {
@@ -52,7 +52,7 @@ impl Costs {
     }
 
     /// The start of the last items of a range that cost about this much together: at least one item.
-    pub(super) fn retreat(&self, items: &Range<u64>, cost: f64) -> u64 {
+    pub(super) fn start_for_cost(&self, items: &Range<u64>, cost: f64) -> u64 {
         let start = match &self.before {
             None => items.end.saturating_sub(cost as u64),
             Some(before) => {
@@ -73,13 +73,13 @@ mod test {
     fn costs_are_multiples_of_the_mean_and_a_chunk_is_cut_by_them() {
         let costs = Costs::new(&[1.0, 1.0, 6.0, 0.0]);
         assert_eq!((costs.of(&(0..4)), costs.of(&(2..3))), (4.0, 3.0));
-        assert_eq!(costs.advance(&(0..4), 1.0), 2);
-        assert_eq!(costs.advance(&(2..4), 1.0), 3, "one at least");
-        assert_eq!(costs.advance(&(2..4), 9.0), 4);
-        assert_eq!(Costs::default().advance(&(2..9), 3.7), 5);
-        assert_eq!(costs.retreat(&(0..4), 3.0), 2);
-        assert_eq!(costs.retreat(&(0..2), 0.1), 1, "one at least");
-        assert_eq!(Costs::default().retreat(&(2..9), 3.7), 6);
+        assert_eq!(costs.end_for_cost(&(0..4), 1.0), 2);
+        assert_eq!(costs.end_for_cost(&(2..4), 1.0), 3, "one at least");
+        assert_eq!(costs.end_for_cost(&(2..4), 9.0), 4);
+        assert_eq!(Costs::default().end_for_cost(&(2..9), 3.7), 5);
+        assert_eq!(costs.start_for_cost(&(0..4), 3.0), 2);
+        assert_eq!(costs.start_for_cost(&(0..2), 0.1), 1, "one at least");
+        assert_eq!(Costs::default().start_for_cost(&(2..9), 3.7), 6);
     }
 
     #[test]

@@ -31,9 +31,9 @@ pub struct LaneSpec {
     /// Whether other lanes can steal the items of a chunk that it has not begun: it works item by item, and claims each item
     /// before it begins it.
     pub divisible: bool,
-    /// Its strength relative to other lanes, used until something is measured.
+    /// Its strength relative to other lanes, used until a chunk of the lane is measured.
     pub score: f64,
-    /// Overhead of a chunk in seconds, used until something is measured.
+    /// Overhead of a chunk in seconds, used until a chunk of the lane is measured.
     pub launch_seconds: f64,
     /// Measurements of earlier runs of the same task, used until this run has its own.
     pub expected: Option<Expected>,
@@ -73,23 +73,23 @@ pub struct Settings {
     /// Maximum time of all chunks in flight on a lane, as a fraction of the expected time of the run. It bounds the cost of a
     /// failure.
     pub max_fraction: f64,
-    /// A chunk may always take this long, even in a short run.
-    pub always_allowed: Duration,
+    /// Lower bound of the time that `max_fraction` allows: a chunk may always take this long, even in a short run.
+    pub max_time_floor: Duration,
     /// A run of one lane that should take less than this is split into no more chunks than the lane can have in flight.
-    pub unsplit_under: Duration,
+    pub unsplit_run_under: Duration,
     /// Minimum time of a chunk, as a multiple of the lane's overhead.
     pub min_overheads: f64,
     /// Maximum size of a lane's next chunk, as a multiple of the largest that it has finished.
     pub max_growth: f64,
-    /// A chunk has hung if it goes on for this long after other lanes have done all of its items,
+    /// Minimum time that a chunk goes on after other lanes have done all of its items before it counts as hung.
     pub hung_after: Duration,
-    /// and for this many times as long as the other lanes took.
+    /// Minimum time of a chunk that counts as hung, as a multiple of the time that other lanes took for its items.
     pub hung_factor: f64,
     /// Maximum time of a chunk, set by the user. A chunk that takes longer has hung. If it is set, it is the only limit.
     pub chunk_limit: Option<Duration>,
-    /// If every lane has a chunk in flight that may never end, the run fails after this long without the end of a chunk,
+    /// Minimum time without the end of a chunk before a run fails in which every lane has a chunk in flight that may hang.
     pub silence: Duration,
-    /// and after this many times the longest chunk so far, or the expected time of a chunk in flight.
+    /// Minimum of `silence`, as a multiple of the longest chunk so far or of the expected time of the chunks in flight.
     pub silence_factor: f64,
     /// If every lane is quarantined, the run fails after this long without one that takes work again.
     pub return_limit: Duration,
@@ -102,7 +102,7 @@ pub struct Settings {
     /// Whether an idle lane runs a speculative copy of the chunk that would end last.
     pub speculative_copies: bool,
     /// A chunk of plain code that should take less than this gets no speculative copy: it would end before the copy does.
-    pub exclusive_under: Duration,
+    pub no_copy_under: Duration,
     /// Maximum items per call of the task. A chunk that other lanes can steal from may have more: its lane runs it in parts,
     /// one after another. If a part fails, the whole chunk is done again. `map_reduce` over many items rounds it up to a
     /// block, whose results are combined in a fixed order.
@@ -114,8 +114,8 @@ impl Default for Settings {
         Settings {
             min_fraction: 0.002,
             max_fraction: 1.0 / 16.0,
-            always_allowed: Duration::from_micros(200),
-            unsplit_under: Duration::from_micros(600),
+            max_time_floor: Duration::from_micros(200),
+            unsplit_run_under: Duration::from_micros(600),
             min_overheads: 4.0,
             max_growth: 8.0,
             hung_after: Duration::from_millis(500),
@@ -128,7 +128,7 @@ impl Default for Settings {
             max_quarantine: Duration::from_millis(3_200),
             straggler_check: Duration::from_millis(1),
             speculative_copies: true,
-            exclusive_under: Duration::from_micros(250),
+            no_copy_under: Duration::from_micros(250),
             max_items: None,
         }
     }
@@ -179,9 +179,9 @@ pub enum Answer {
         /// Maximum items to take.
         max_items: u64,
     },
-    /// Ask again when something has changed, and at this time at the latest.
+    /// Ask again when a chunk ended or items arrived, and at `until` at the latest.
     Wait {
-        /// When something may change by itself.
+        /// When to ask again at the latest; `None` if only the end of a chunk or new items can change the answer.
         until: Option<Time>,
     },
     /// The run has ended.
@@ -201,7 +201,7 @@ pub enum Verdict {
 
 /// The kind of a failure, which decides what comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub enum FailureKind {
     /// The chunk did not fit into memory: smaller ones may.
     TooLarge,
     /// The device was lost, hung, or gave a wrong result: its lane is quarantined.
@@ -212,14 +212,14 @@ pub enum Failure {
     Task,
 }
 
-impl From<&Error> for Failure {
+impl From<&Error> for FailureKind {
     fn from(error: &Error) -> Self {
         match error.severity() {
-            Severity::Shrink => Failure::TooLarge,
-            Severity::Quarantine => Failure::Untrusted,
-            Severity::Final if matches!(error, Error::Task { .. }) => Failure::Task,
+            Severity::Shrink => FailureKind::TooLarge,
+            Severity::Quarantine => FailureKind::Untrusted,
+            Severity::Final if matches!(error, Error::Task { .. }) => FailureKind::Task,
             // What a device cannot do or compile now, it cannot do later in the run either.
-            Severity::Final => Failure::Unable,
+            Severity::Final => FailureKind::Unable,
         }
     }
 }

@@ -6,61 +6,63 @@
 use std::time::Duration;
 
 use super::{
-    Failure, LaneIndex, LaneState, Outcome, Run, Settings, Time, attempts::Attempt, lane::Lane, len, seconds,
+    FailureKind, LaneIndex, LaneState, Outcome, Run, Settings, Time, attempts::Attempt, lane::Lane, len,
+    seconds,
 };
 
-/// Lanes in reserve are added if the others have neither begun nor ended a chunk for this long,
+/// Minimum time in which no lane begins or ends a chunk before lanes in reserve are added.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
-/// and for this many times the longest chunk so far, or the expected time of the chunks in flight.
+/// Minimum of the same time for adding lanes in reserve, as a multiple of the longest chunk so far or of the expected time
+/// of the chunks in flight.
 const SILENT_FACTOR: u32 = 4;
 /// Other lanes take a share of a fixed split if its lane has not been ready for this long.
 pub(super) const ABANDON_SHARE_AFTER: Duration = Duration::from_secs(10);
 
 impl Run {
     /// A chunk has failed.
-    pub fn failed(&mut self, chunk: u64, failure: Failure, now: Time) {
+    pub fn chunk_failed(&mut self, chunk: u64, failure: FailureKind, now: Time) {
         let Some((attempt, orphaned)) = self.attempts.remove(chunk) else { return };
         let lane = attempt.lane;
-        self.lanes[lane].end(attempt.cost, now);
+        self.lanes[lane].remove_in_flight(attempt.cost, now);
         self.returned.extend(orphaned);
         let is_superseded = attempt.superseded.is_some();
         if !is_superseded {
             self.tallies[lane].retries += 1;
         }
         match failure {
-            Failure::Task if !is_superseded => {
+            FailureKind::Task if !is_superseded => {
                 self.outcome.get_or_insert(Outcome::TaskFailed(attempt.items));
             }
             // Its items are done already.
-            Failure::Task => {}
-            Failure::TooLarge if is_superseded => {}
-            Failure::TooLarge if len(&attempt.items).min(self.lanes[lane].at_once) > 1 => {
+            FailureKind::Task => {}
+            FailureKind::TooLarge if is_superseded => {}
+            FailureKind::TooLarge if len(&attempt.items).min(self.lanes[lane].at_once) > 1 => {
                 let at_once = len(&attempt.items).min(self.lanes[lane].at_once);
                 self.lanes[lane].limit(at_once / 2);
             }
-            Failure::Unable => self.retire(lane, now),
-            Failure::TooLarge | Failure::Untrusted => self.quarantine(lane, now),
+            FailureKind::Unable => self.retire(lane, now),
+            FailureKind::TooLarge | FailureKind::Untrusted => self.quarantine(lane, now),
         }
         self.note_drained(now);
     }
 
     /// A lane gave up a chunk without an error, because all of its items are done.
-    pub fn dropped(&mut self, chunk: u64, now: Time) {
+    pub fn chunk_dropped(&mut self, chunk: u64, now: Time) {
         let Some((attempt, orphaned)) = self.attempts.remove(chunk) else { return };
-        self.lanes[attempt.lane].end(attempt.cost, now);
+        self.lanes[attempt.lane].remove_in_flight(attempt.cost, now);
         self.returned.extend(orphaned);
         self.note_drained(now);
     }
 
     /// A lane has failed without a chunk in flight, while its device was prepared. There is no chunk to halve.
-    pub fn lane_failed(&mut self, lane: LaneIndex, failure: Failure, now: Time) {
+    pub fn lane_failed(&mut self, lane: LaneIndex, failure: FailureKind, now: Time) {
         // A lane that cannot run this task stays retired, whatever its other workers report.
         if self.lanes[lane].quarantine.is_retired() {
             return;
         }
         match failure {
-            Failure::Unable | Failure::Task => self.retire(lane, now),
-            Failure::TooLarge | Failure::Untrusted => self.quarantine(lane, now),
+            FailureKind::Unable | FailureKind::Task => self.retire(lane, now),
+            FailureKind::TooLarge | FailureKind::Untrusted => self.quarantine(lane, now),
         }
         self.note_drained(now);
     }
@@ -226,7 +228,7 @@ impl Run {
             self.attempts.iter().filter(|(_, it)| it.lane == lane).map(|(chunk, _)| chunk).collect();
         for chunk in mine {
             if let Some((attempt, orphaned)) = self.attempts.remove(chunk) {
-                self.lanes[lane].end(attempt.cost, now);
+                self.lanes[lane].remove_in_flight(attempt.cost, now);
                 self.returned.extend(orphaned);
             }
         }

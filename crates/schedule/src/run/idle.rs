@@ -273,7 +273,7 @@ impl Run {
         let own = self.pace_of(&self.lanes[lane], scale)?;
         // The copy is short, so that little is wasted if the chunk has not hung.
         let time = self.settings.hung_after.as_secs_f64() / 10.0;
-        let start = self.costs.retreat(&items, (time / own.each).max(1.0));
+        let start = self.costs.start_for_cost(&items, (time / own.each).max(1.0));
         let start = start.max(items.end.saturating_sub(self.lanes[lane].max_items));
         // From now on the chunk is copied, not stolen from.
         self.attempts.get_mut(of)?.divisible = false;
@@ -395,7 +395,7 @@ impl Run {
             }
             None => cost / 2.0,
         };
-        let start = self.costs.retreat(&last, wanted.max(1.0));
+        let start = self.costs.start_for_cost(&last, wanted.max(1.0));
         let most = self.lanes[lane].max_items;
         start.max(last.end.saturating_sub(most))..last.end
     }

@@ -82,7 +82,7 @@ impl Speed {
 
     /// Time per item after subtracting this overhead from each chunk. With unequal items, a line through small chunks gives
     /// far too little.
-    fn without(&self, overhead: f64) -> f64 {
+    fn seconds_per_item_without(&self, overhead: f64) -> f64 {
         ((self.weighted_time - overhead * self.chunks) / self.weighted_items.max(f64::MIN_POSITIVE)).max(0.0)
     }
 }
@@ -223,7 +223,7 @@ impl Lane {
             let slope = self.speed.line.solve().map_or(0.0, |(_, slope)| slope);
             return Some(Pace {
                 overhead,
-                each: self.speed.without(overhead).max(slope.min(each)).max(1e-15),
+                each: self.speed.seconds_per_item_without(overhead).max(slope.min(each)).max(1e-15),
             });
         }
         let largest = self.speed.expected.map_or(1.0, |expected| expected.largest).max(1.0);
@@ -252,7 +252,7 @@ impl Lane {
     }
 
     /// Adds a chunk in flight.
-    pub(super) fn begin(&mut self, cost: f64, now: Time) {
+    pub(super) fn add_in_flight(&mut self, cost: f64, now: Time) {
         if self.in_flight == 0 {
             self.busy_since = now;
         }
@@ -263,7 +263,7 @@ impl Lane {
     }
 
     /// Removes a chunk in flight.
-    pub(super) fn end(&mut self, cost: f64, now: Time) {
+    pub(super) fn remove_in_flight(&mut self, cost: f64, now: Time) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.load = if self.in_flight == 0 { 0.0 } else { (self.load - cost).max(0.0) };
         self.busy_since = now;

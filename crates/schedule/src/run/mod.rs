@@ -23,8 +23,8 @@ use self::{
 pub use self::{
     costs::Costs,
     event::{
-        Answer, Expected, Failure, LaneChunk, LaneIndex, LaneSpec, Outcome, Purpose, Settings, Shares, Tally,
-        Time, Verdict,
+        Answer, Expected, FailureKind, LaneChunk, LaneIndex, LaneSpec, Outcome, Purpose, Settings, Shares,
+        Tally, Time, Verdict,
     },
     quarantine::LaneState,
 };
@@ -35,8 +35,8 @@ pub struct Run {
     settings: Settings,
     items: u64,
     costs: Costs,
-    /// Whether more items may come.
-    open: bool,
+    /// Whether more items may arrive.
+    accepts_items: bool,
     lanes: Vec<Lane>,
     /// Whether lanes in reserve can be added.
     has_reserve: bool,
@@ -65,16 +65,16 @@ pub struct Run {
     next_expensive_check: Time,
     /// Since when no lane is healthy, if none is.
     no_healthy_since: Option<Time>,
-    tail: Tail,
+    end_bound: EndBound,
 }
 
 /// The two times that bound the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tail {
+pub struct EndBound {
     /// When the last item was handed out.
-    pub drained: Option<Time>,
+    pub all_handed_out_at: Option<Time>,
     /// The longest time in flight of any item that was in flight at that moment.
-    pub longest: Duration,
+    pub longest_in_flight: Duration,
 }
 
 impl Run {
@@ -84,7 +84,7 @@ impl Run {
             settings,
             items,
             costs: Costs::default(),
-            open: false,
+            accepts_items: false,
             lanes: Vec::new(),
             has_reserve: false,
             tallies: Vec::new(),
@@ -103,7 +103,7 @@ impl Run {
             next_expensive_check: Time::ZERO,
             longest_chunk: Duration::ZERO,
             no_healthy_since: None,
-            tail: Tail::default(),
+            end_bound: EndBound::default(),
         };
         run.add_lanes(lanes);
         if let Shares::Fixed(shares) = strategy {
@@ -152,9 +152,9 @@ impl Run {
     }
 
     /// Creates a run whose items arrive one after another: more can be added until it is closed.
-    pub fn open(lanes: &[LaneSpec], settings: Settings) -> Self {
+    pub fn open_ended(lanes: &[LaneSpec], settings: Settings) -> Self {
         let mut run = Run::new(0, lanes, &Shares::Pulled, settings);
-        run.open = true;
+        run.accepts_items = true;
         run.outcome = lanes.is_empty().then_some(Outcome::NoLaneLeft);
         run
     }
@@ -163,13 +163,13 @@ impl Run {
     pub fn grow(&mut self, items: u64) {
         self.items += items;
         if items > 0 {
-            self.tail = Tail::default();
+            self.end_bound = EndBound::default();
         }
     }
 
     /// Declares that no more items will arrive.
     pub fn close(&mut self) {
-        self.open = false;
+        self.accepts_items = false;
         self.complete();
     }
 
@@ -179,7 +179,7 @@ impl Run {
     }
 
     fn complete(&mut self) {
-        if self.done == self.items && !self.open {
+        if self.done == self.items && !self.accepts_items {
             self.outcome.get_or_insert(Outcome::Complete);
         }
     }
@@ -216,8 +216,8 @@ impl Run {
 
     /// When the last item was handed out, and the longest time in flight of the items in flight then. A complete run ended
     /// at most that long after that moment.
-    pub fn tail(&self) -> Tail {
-        self.tail
+    pub fn end_bound(&self) -> EndBound {
+        self.end_bound
     }
 
     /// The time of the last accepted result.
@@ -234,9 +234,9 @@ impl Run {
 
     /// Records when every item was handed out.
     fn note_drained(&mut self, now: Time) {
-        match (self.is_drained(), self.tail.drained) {
-            (true, None) => self.tail.drained = Some(now),
-            (false, Some(_)) => self.tail = Tail::default(),
+        match (self.is_drained(), self.end_bound.all_handed_out_at) {
+            (true, None) => self.end_bound.all_handed_out_at = Some(now),
+            (false, Some(_)) => self.end_bound = EndBound::default(),
             _ => {}
         }
     }
@@ -302,13 +302,19 @@ impl Run {
     }
 
     /// A chunk has ended without an error, in a lane with one chunk in flight.
-    pub fn finished(&mut self, chunk: u64, took: Duration, now: Time) -> Verdict {
-        self.ended(chunk, took, took, now)
+    pub fn chunk_ended(&mut self, chunk: u64, took: Duration, now: Time) -> Verdict {
+        self.chunk_ended_with_latency(chunk, took, took, now)
     }
 
     /// A chunk has ended without an error. It kept its lane busy for `took`, and was handed out `latency` ago, which is more
     /// if the lane was also busy with another chunk.
-    pub fn ended(&mut self, chunk: u64, took: Duration, latency: Duration, now: Time) -> Verdict {
+    pub fn chunk_ended_with_latency(
+        &mut self,
+        chunk: u64,
+        took: Duration,
+        latency: Duration,
+        now: Time,
+    ) -> Verdict {
         let Some(attempt) = self.attempts.get(chunk) else {
             // Its lane was set aside, and its items were given back.
             return Verdict::Drop;
@@ -318,33 +324,34 @@ impl Run {
         if attempt.superseded.is_some() {
             if let Some((attempt, _)) = self.attempts.remove(chunk) {
                 self.tallies[attempt.lane].dropped += 1;
-                self.end(&attempt, took, latency, now);
+                self.update_lane(&attempt, took, latency, now);
             }
             return Verdict::Drop;
         }
         let Some(attempt) = self.attempts.accept(chunk, now, took) else { return Verdict::Drop };
         self.last_accepted = now;
-        let count = len_of(&attempt.open);
+        let count = len_of(&attempt.unaccepted);
         let tally = &mut self.tallies[attempt.lane];
         tally.items += count;
         tally.speculative += u64::from(attempt.speculative);
-        if self.tail.drained.is_some_and(|drained| attempt.since <= drained) {
-            self.tail.longest = self.tail.longest.max(now.saturating_sub(attempt.since));
+        if self.end_bound.all_handed_out_at.is_some_and(|drained| attempt.since <= drained) {
+            self.end_bound.longest_in_flight =
+                self.end_bound.longest_in_flight.max(now.saturating_sub(attempt.since));
         }
-        self.end(&attempt, took, latency, now);
+        self.update_lane(&attempt, took, latency, now);
         self.done += count;
         self.complete();
-        match attempt.open.as_slice() {
+        match attempt.unaccepted.as_slice() {
             [all] if *all == attempt.items => Verdict::Accept,
             parts => Verdict::AcceptPart(parts.to_vec()),
         }
     }
 
     /// Updates the lane of a chunk that ended without an error.
-    fn end(&mut self, attempt: &Attempt, took: Duration, latency: Duration, now: Time) {
+    fn update_lane(&mut self, attempt: &Attempt, took: Duration, latency: Duration, now: Time) {
         self.tallies[attempt.lane].chunks += 1;
         let lane = &mut self.lanes[attempt.lane];
-        lane.end(attempt.cost, now);
+        lane.remove_in_flight(attempt.cost, now);
         self.learn(attempt.lane, attempt.cost, took, latency);
         let lane = &mut self.lanes[attempt.lane];
         if self.settings.chunk_limit.is_some_and(|limit| latency < limit / 4) {
@@ -387,7 +394,7 @@ impl Run {
             attempt.since = parent.since;
         }
         let exclusive = attempt.exclusive;
-        self.lanes[lane].begin(cost, now);
+        self.lanes[lane].add_in_flight(cost, now);
         let id = self.attempts.insert(attempt, parent);
         let at_once = self.lanes[lane].at_once;
         LaneChunk { id, lane, items, purpose, exclusive, at_once }

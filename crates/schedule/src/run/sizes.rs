@@ -9,9 +9,9 @@ use super::{
     len,
 };
 
-/// A lane whose chunks have less overhead than this, in seconds, gets many small ones,
+/// Chunks with less overhead than this, in seconds, are cheap: their lane gets many small ones.
 const CHEAP_CHUNK: f64 = 100e-6;
-/// of this many times their overhead.
+/// Minimum time of a cheap chunk, as a multiple of its overhead.
 const ENOUGH_OVERHEADS: f64 = 24.0;
 
 /// Work that should take less than this is not divided: handing it to another lane takes as long.
@@ -71,7 +71,7 @@ impl Run {
         let balanced = (10.0 * pace.overhead * horizon).sqrt().min(share.max(0.0));
         let depth = it.depth as f64;
         let mut shortest = (whole * settings.min_fraction).max(pace.overhead * settings.min_overheads);
-        let mut longest = (whole * settings.max_fraction / depth).max(settings.always_allowed.as_secs_f64());
+        let mut longest = (whole * settings.max_fraction / depth).max(settings.max_time_floor.as_secs_f64());
         // If chunks cost next to nothing, larger ones gain nothing, and may contain expensive items.
         if it.depth == 1 && !it.divisible && it.knows_overhead() && pace.overhead < CHEAP_CHUNK {
             shortest = shortest.max(pace.overhead * ENOUGH_OVERHEADS);
@@ -88,8 +88,8 @@ impl Run {
             time = share;
         }
         // With one lane, chunks need not become small, and a short run needs only as many as the lane has in flight.
-        if self.lanes.len() == 1 && !self.open {
-            let is_short = whole < settings.unsplit_under.as_secs_f64();
+        if self.lanes.len() == 1 && !self.accepts_items {
+            let is_short = whole < settings.unsplit_run_under.as_secs_f64();
             let longest = if is_short { longest.max(whole / depth) } else { longest };
             let rest = left * pace.each;
             time = if rest <= longest * 1.5 { rest } else { longest };
@@ -109,7 +109,7 @@ impl Run {
             grown = grown.min((it.largest * 2.0).max(CHEAP_CHUNK * ENOUGH_OVERHEADS / pace.each)).max(first);
         }
         // A short run may be nothing but overhead, which is unknown while all chunks had the same size.
-        let tries = !it.knows_overhead() && whole < settings.always_allowed.as_secs_f64();
+        let tries = !it.knows_overhead() && whole < settings.max_time_floor.as_secs_f64();
         let least = if tries { it.largest * 2.0 } else { 1.0 };
         Some((time / pace.each).min(grown).max(least))
     }
@@ -127,7 +127,7 @@ impl Run {
         }
         let all = mean * self.lanes.len() as f64;
         let whole = self.whole_at(all);
-        let longest = (whole * self.settings.max_fraction).max(self.settings.always_allowed.as_secs_f64());
+        let longest = (whole * self.settings.max_fraction).max(self.settings.max_time_floor.as_secs_f64());
         let time = (left / all).min(longest).max(MIN_STEAL.as_secs_f64().min(left / own));
         Some((time * own).min((lane.largest * self.settings.max_growth).max(first)).max(1.0))
     }
@@ -139,7 +139,7 @@ impl Run {
 
     /// Seconds that the whole run takes at this many items per second; of an open run, the known items that are not done.
     fn whole_at(&self, rate: f64) -> f64 {
-        if self.open { (self.items - self.done) as f64 / rate } else { self.items as f64 / rate }
+        if self.accepts_items { (self.items - self.done) as f64 / rate } else { self.items as f64 / rate }
     }
 
     /// The size of a chunk for a lane of unknown speed: so small that even a lane a thousand times slower than the others does
@@ -213,7 +213,7 @@ impl Run {
     pub(super) fn take(&mut self, lane: LaneIndex, size: f64, now: Time) -> Option<Range<u64>> {
         let most = self.lanes[lane].max_items.min(self.lanes[lane].max_within_limit);
         if let Some(items) = self.returned.pop_front() {
-            let end = if self.adaptive { self.costs.advance(&items, size) } else { items.end };
+            let end = if self.adaptive { self.costs.end_for_cost(&items, size) } else { items.end };
             return Some(self.cut(items, end, most));
         }
         if let Some(share) = self.lanes[lane].share.take() {
@@ -230,7 +230,7 @@ impl Run {
             return Some(self.cut(share, end, most));
         }
         let new = self.next..self.items;
-        let end = self.costs.advance(&new, size).min(self.next.saturating_add(most));
+        let end = self.costs.end_for_cost(&new, size).min(self.next.saturating_add(most));
         self.next = end;
         Some(new.start..end)
     }
@@ -249,7 +249,7 @@ impl Run {
     pub(super) fn may_be_exclusive(&self, lane: LaneIndex, cost: f64) -> bool {
         let it = &self.lanes[lane];
         let alone = !it.may_hang && it.depth == 1 && self.settings.chunk_limit.is_none();
-        let brief = self.settings.exclusive_under.as_secs_f64();
+        let brief = self.settings.no_copy_under.as_secs_f64();
         alone && (self.all_divisible || it.pace.is_some_and(|pace| pace.time_of(cost) < brief))
     }
 }

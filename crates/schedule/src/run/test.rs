@@ -49,7 +49,7 @@ fn a_share_that_does_not_fit_at_once_stays_its_lanes_own() {
     for items in [0..3, 3..5] {
         let chunk = run_of(run.ask(0, ms(0)));
         assert_eq!(chunk.items, items);
-        run.finished(chunk.id, ms(1), ms(1));
+        run.chunk_ended(chunk.id, ms(1), ms(1));
     }
     assert!(matches!(run.ask(0, ms(1)), Answer::Wait { .. }), "the rest is the other lane's");
     assert_eq!(run_of(run.ask(1, ms(1))).items, 5..8);
@@ -63,17 +63,17 @@ fn a_straggler_is_copied_from_its_end_and_each_item_is_accepted_once() {
     let quick = run_of(run.ask(1, ms(0)));
     run.adaptive = true;
     assert_eq!((slow.items.clone(), quick.items.clone()), (0..8, 8..9));
-    assert_eq!(run.finished(quick.id, ms(1), ms(1)), Verdict::Accept);
+    assert_eq!(run.chunk_ended(quick.id, ms(1), ms(1)), Verdict::Accept);
     assert!(matches!(run.ask(1, ms(2)), Answer::Wait { .. }), "it should take eight milliseconds");
     let copy = run_of(run.ask(1, ms(20)));
     assert_eq!((copy.items.clone(), copy.purpose), (4..8, Purpose::Speculative));
-    assert_eq!(run.finished(copy.id, ms(4), ms(24)), Verdict::Accept);
+    assert_eq!(run.chunk_ended(copy.id, ms(4), ms(24)), Verdict::Accept);
     let copy = run_of(run.ask(1, ms(24)));
     assert_eq!(copy.items, 2..4);
     let part = Verdict::AcceptPart(std::iter::once(0..4).collect());
-    assert_eq!(run.finished(slow.id, ms(26), ms(26)), part);
+    assert_eq!(run.chunk_ended(slow.id, ms(26), ms(26)), part);
     assert_eq!(run.outcome(), Some(&Outcome::Complete));
-    assert_eq!(run.finished(copy.id, ms(4), ms(28)), Verdict::Drop);
+    assert_eq!(run.chunk_ended(copy.id, ms(4), ms(28)), Verdict::Drop);
     assert_eq!((run.tallies()[1].speculative, run.tallies()[1].dropped), (1, 1));
 }
 
@@ -83,7 +83,7 @@ fn as_many_items_as_lanes_are_each_done_once() {
         let mut run =
             Run::new(lanes as u64, &vec![ONE_AT_A_TIME; lanes], &Shares::Pulled, Settings::default());
         let chunks: Vec<_> = (0..lanes).map(|lane| run_of(run.ask(lane, ms(0)))).collect();
-        run.finished(chunks[0].id, ms(300), ms(300));
+        run.chunk_ended(chunks[0].id, ms(300), ms(300));
         for now in [300, 310, 350, 600] {
             assert!(
                 matches!(run.ask(0, ms(now)), Answer::Wait { .. }),
@@ -101,7 +101,7 @@ fn a_speculative_copy_has_no_more_items_than_fit_its_lane() {
     let _slow = run_of(run.ask(0, ms(0)));
     let quick = run_of(run.ask(1, ms(0)));
     run.adaptive = true;
-    run.finished(quick.id, ms(1), ms(1));
+    run.chunk_ended(quick.id, ms(1), ms(1));
     assert_eq!(run_of(run.ask(1, ms(50))).items, 6..8);
 }
 
@@ -112,14 +112,14 @@ fn only_items_that_are_not_begun_are_stolen() {
     let long = run_of(run.ask(0, ms(0)));
     let short = run_of(run.ask(1, ms(0)));
     run.adaptive = true;
-    run.finished(short.id, ms(4), ms(4));
+    run.chunk_ended(short.id, ms(4), ms(4));
     let Answer::Steal { from, fraction, .. } = run.ask(1, ms(4)) else {
         panic!("there is something to steal")
     };
     assert_eq!((from, fraction), (long.id, 0.5));
     let Answer::Run(stolen) = run.stolen(1, from, Some(32..60), ms(4)) else { panic!("it was stolen") };
     assert_eq!((stolen.items.clone(), stolen.purpose), (32..60, Purpose::Steal));
-    assert_eq!(run.finished(long.id, ms(25), ms(25)), Verdict::Accept);
+    assert_eq!(run.chunk_ended(long.id, ms(25), ms(25)), Verdict::Accept);
     assert_eq!(run.done(), 36);
     let Answer::Steal { from, .. } = run.ask(0, ms(25)) else { panic!("there is something to steal back") };
     assert_eq!(from, stolen.id);
@@ -131,7 +131,7 @@ fn only_items_that_are_not_begun_are_stolen() {
         "plain code that others can steal from is not copied"
     );
     assert!(run.shrink(stolen.id, 40, ms(501)), "its worker gives back what it has not begun");
-    assert_eq!(run.finished(stolen.id, ms(497), ms(501)), Verdict::Accept);
+    assert_eq!(run.chunk_ended(stolen.id, ms(497), ms(501)), Verdict::Accept);
     assert_eq!(run_of(run.ask(0, ms(501))).items.start, 40);
 }
 
@@ -142,7 +142,7 @@ fn the_chunk_with_most_items_left_ends_last_and_a_lane_that_finds_nothing_waits_
     let chunks: Vec<LaneChunk> = (0..3).map(|lane| run_of(run.ask(lane, ms(0)))).collect();
     run.adaptive = true;
     assert_eq!(run.min_steal_items(2), None, "it has something to do");
-    run.finished(chunks[2].id, ms(4), ms(4));
+    run.chunk_ended(chunks[2].id, ms(4), ms(4));
     assert_eq!(run.min_steal_items(2), Some(2), "two items take it two milliseconds");
     assert!(run.found_nothing(2, ms(4)).unwrap() > ms(4));
     assert_eq!(run.found_nothing(2, ms(5)), None, "it has waited");
@@ -167,11 +167,11 @@ fn expensive_items_are_stolen_before_everything_is_handed_out() {
     let first = [next(&mut run, 0, ms(0)), next(&mut run, 1, ms(0))];
     for chunk in &first {
         let took = Duration::from_micros(len(&chunk.items));
-        run.finished(chunk.id, took, took);
+        run.chunk_ended(chunk.id, took, took);
     }
     let chunks = [next(&mut run, 0, ms(2)), next(&mut run, 1, ms(2))];
     let took = Duration::from_micros(len(&chunks[1].items));
-    run.finished(chunks[1].id, took, ms(2) + took);
+    run.chunk_ended(chunks[1].id, took, ms(2) + took);
     // The first lane is at one item for 10 ms: with those behind it, it would be at them after everything else is done.
     let late = ms(22);
     run.note_begun(chunks[0].id, chunks[0].items.start + 10, ms(12));
@@ -193,7 +193,7 @@ fn plain_code_gets_chunks_of_several_calls_and_the_users_limit_keeps_chunks_shor
     let first = run_of(run.ask(0, ms(0)));
     assert!(len(&first.items) > 2 && first.at_once == 2, "{first:?}");
     run.limit(0, 1);
-    run.finished(first.id, ms(1), ms(1));
+    run.chunk_ended(first.id, ms(1), ms(1));
     assert_eq!(run_of(run.ask(0, ms(1))).at_once, 1);
     let limited = Settings { chunk_limit: Some(ms(40)), ..settings };
     let mut run = Run::new(1_000_000, &[plain; 2], &Shares::Pulled, limited);
@@ -226,7 +226,7 @@ fn expensive_items_are_done_although_many_of_them_take_longer_than_the_users_lim
                 assert_eq!(run.overdue(now), [chunk.id]);
             } else {
                 now += takes;
-                run.finished(chunk.id, takes, now);
+                run.chunk_ended(chunk.id, takes, now);
             }
         }
         assert_eq!(run.outcome(), Some(&Outcome::Complete));
@@ -242,11 +242,11 @@ fn a_lane_that_would_take_longer_than_all_others_gets_no_items() {
     let mut run = Run::new(2, &[known(1.0), known(0.001)], &Shares::Pulled, Settings::default());
     assert!(matches!(run.ask(0, ms(0)), Answer::Wait { .. }));
     let first = run_of(run.ask(1, ms(0)));
-    run.finished(first.id, ms(1), ms(1));
+    run.chunk_ended(first.id, ms(1), ms(1));
     while run.outcome().is_none() {
         assert!(matches!(run.ask(0, ms(1)), Answer::Wait { .. }));
         let next = run_of(run.ask(1, ms(1)));
-        run.finished(next.id, ms(1), ms(2));
+        run.chunk_ended(next.id, ms(1), ms(2));
     }
 }
 
@@ -256,14 +256,14 @@ fn a_chunk_that_does_not_fit_is_halved_on_its_lane() {
     for items in [0..8, 0..4] {
         let chunk = run_of(run.ask(0, ms(0)));
         assert_eq!(chunk.items, items);
-        run.failed(chunk.id, Failure::TooLarge, ms(0));
+        run.chunk_failed(chunk.id, FailureKind::TooLarge, ms(0));
     }
     let mut seen = Vec::new();
     while run.outcome().is_none() {
         let chunk = run_of(run.ask(0, ms(1)));
         assert!(len(&chunk.items) <= 2);
         seen.push(chunk.items.clone());
-        run.finished(chunk.id, ms(1), ms(1));
+        run.chunk_ended(chunk.id, ms(1), ms(1));
     }
     seen.sort_by_key(|items| items.start);
     assert_eq!(seen, [0..2, 2..4, 4..6, 6..8]);
@@ -273,18 +273,18 @@ fn a_chunk_that_does_not_fit_is_halved_on_its_lane() {
 fn a_lane_that_failed_comes_back_after_a_canary_and_its_next_quarantine_is_longer() {
     let mut run = Run::new(1_000, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
     let lost = run_of(run.ask(0, ms(0)));
-    run.failed(lost.id, Failure::Untrusted, ms(10));
+    run.chunk_failed(lost.id, FailureKind::Untrusted, ms(10));
     assert_eq!(run.state(0), LaneState::Quarantined { until: ms(110) });
     assert_eq!(run.ask(0, ms(50)), Answer::Wait { until: Some(ms(110)) });
     let canary = run_of(run.ask(0, ms(110)));
     assert_eq!(canary.purpose, Purpose::Canary);
-    run.failed(canary.id, Failure::Untrusted, ms(120));
+    run.chunk_failed(canary.id, FailureKind::Untrusted, ms(120));
     assert_eq!(run.state(0), LaneState::Quarantined { until: ms(320) });
     let canary = run_of(run.ask(0, ms(320)));
-    run.finished(canary.id, ms(1), ms(321));
+    run.chunk_ended(canary.id, ms(1), ms(321));
     assert_eq!(run.state(0), LaneState::Healthy);
     assert_eq!(
-        run.finished(lost.id, ms(1), ms(321)),
+        run.chunk_ended(lost.id, ms(1), ms(321)),
         Verdict::Drop,
         "what was given up on is not accepted later"
     );
@@ -296,26 +296,26 @@ fn a_run_waits_for_lanes_that_may_come_back_and_a_task_error_ends_it_at_once() {
     let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, settings);
     for lane in 0..2 {
         let chunk = run_of(run.ask(lane, ms(0)));
-        run.failed(chunk.id, Failure::Untrusted, ms(0));
+        run.chunk_failed(chunk.id, FailureKind::Untrusted, ms(0));
     }
     assert_eq!(run.outcome(), None, "both may come back");
     let canary = run_of(run.ask(1, ms(100)));
-    run.finished(canary.id, ms(1), ms(101));
+    run.chunk_ended(canary.id, ms(1), ms(101));
     assert_eq!(run.state(1), LaneState::Healthy);
     assert!(run.overdue(ms(100_000)).is_empty() && run.outcome().is_none(), "one of them has");
-    run.lane_failed(1, Failure::Untrusted, ms(100_000));
+    run.lane_failed(1, FailureKind::Untrusted, ms(100_000));
     run.overdue(ms(129_999));
     assert_eq!(run.outcome(), None);
     run.overdue(ms(130_000));
     assert_eq!(run.outcome(), Some(&Outcome::NoLaneLeft), "no lane came back for thirty seconds");
 
     let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, settings);
-    run.lane_failed(0, Failure::Unable, ms(0));
-    run.lane_failed(1, Failure::Unable, ms(0));
+    run.lane_failed(0, FailureKind::Unable, ms(0));
+    run.lane_failed(1, FailureKind::Unable, ms(0));
     assert_eq!(run.outcome(), Some(&Outcome::NoLaneLeft), "who is unable does not come back");
     let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, settings);
     let chunk = run_of(run.ask(1, ms(0)));
-    run.failed(chunk.id, Failure::Task, ms(0));
+    run.chunk_failed(chunk.id, FailureKind::Task, ms(0));
     assert_eq!(run.outcome(), Some(&Outcome::TaskFailed(0..1)));
 }
 
@@ -325,13 +325,13 @@ fn with_straggler(settings: Settings) -> (Run, LaneChunk) {
     let straggler = run_of(run.ask(0, ms(0)));
     let quick = run_of(run.ask(1, ms(0)));
     run.adaptive = true;
-    run.finished(quick.id, ms(1), ms(1));
+    run.chunk_ended(quick.id, ms(1), ms(1));
     (run, straggler)
 }
 
 #[test]
 fn a_lane_is_called_hung_only_once_others_have_done_its_items() {
-    let mut run = Run::open(&[ONE_AT_A_TIME; 2], Settings::default());
+    let mut run = Run::open_ended(&[ONE_AT_A_TIME; 2], Settings::default());
     run.grow(9);
     run.adaptive = false;
     let straggler = run_of(run.ask(0, ms(0)));
@@ -342,7 +342,7 @@ fn a_lane_is_called_hung_only_once_others_have_done_its_items() {
     while run.done() < 9 {
         let copy = run_of(run.ask(1, ms(now)));
         now += len(&copy.items);
-        run.finished(copy.id, ms(len(&copy.items)), ms(now));
+        run.chunk_ended(copy.id, ms(len(&copy.items)), ms(now));
     }
     assert!(run.overdue(ms(now + 499)).is_empty());
     assert_eq!(run.overdue(ms(now + 500)), [straggler.id]);
@@ -365,7 +365,7 @@ fn a_run_whose_lanes_are_all_silent_ends_after_a_stated_time_and_waits_for_plain
         let lane = LaneSpec { may_hang, ..ONE_AT_A_TIME };
         let mut run = Run::new(9, &[lane], &Shares::Pulled, Settings::default());
         let first = run_of(run.ask(0, ms(0)));
-        run.finished(first.id, ms(700), ms(700));
+        run.chunk_ended(first.id, ms(700), ms(700));
         let silent = run_of(run.ask(0, ms(700)));
         assert!(run.overdue(ms(70_699)).is_empty(), "a hundred times the longest chunk");
         let hung = run.overdue(ms(70_700));
@@ -384,23 +384,23 @@ fn time_in_which_the_process_was_suspended_counts_for_no_chunk() {
 #[test]
 fn the_bound_holds_through_copies_of_copies() {
     let (mut run, straggler) = with_straggler(Settings::default());
-    assert_eq!(run.tail().drained, Some(ms(0)));
+    assert_eq!(run.end_bound().all_handed_out_at, Some(ms(0)));
     let copy = run_of(run.ask(1, ms(20)));
-    run.failed(copy.id, Failure::Untrusted, ms(30));
+    run.chunk_failed(copy.id, FailureKind::Untrusted, ms(30));
     let again = run_of(run.ask(1, ms(130)));
     assert_eq!((run.state(1), again.items.clone()), (LaneState::Quarantined { until: ms(130) }, 7..8));
-    run.finished(again.id, ms(10), ms(140));
-    run.finished(straggler.id, ms(150), ms(150));
-    let tail = run.tail();
+    run.chunk_ended(again.id, ms(10), ms(140));
+    run.chunk_ended(straggler.id, ms(150), ms(150));
+    let end = run.end_bound();
     assert_eq!(run.outcome(), Some(&Outcome::Complete));
-    assert!(tail.drained.unwrap() + tail.longest >= ms(150), "{tail:?}");
+    assert!(end.all_handed_out_at.unwrap() + end.longest_in_flight >= ms(150), "{end:?}");
 }
 
 #[test]
 fn a_lane_that_was_retired_does_not_come_back_because_another_worker_of_it_failed() {
     let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Pulled, Settings::default());
-    run.lane_failed(0, Failure::Unable, ms(0));
-    run.lane_failed(0, Failure::Untrusted, ms(0));
+    run.lane_failed(0, FailureKind::Unable, ms(0));
+    run.lane_failed(0, FailureKind::Untrusted, ms(0));
     assert_eq!((run.state(0), run.tallies()[0].quarantines), (LaneState::Retired, 0));
 }
 
@@ -411,31 +411,31 @@ fn every_error_of_a_device_decides_what_comes_next() {
         testing::{Failure as Injected, Fault, Faults},
     };
     let expected = |injected| match injected {
-        Injected::OutOfMemory => Failure::TooLarge,
-        Injected::Lost | Injected::TimedOut | Injected::BadResult => Failure::Untrusted,
-        Injected::WillNotCompile | Injected::Unsupported => Failure::Unable,
-        Injected::Task => Failure::Task,
+        Injected::OutOfMemory => FailureKind::TooLarge,
+        Injected::Lost | Injected::TimedOut | Injected::BadResult => FailureKind::Untrusted,
+        Injected::WillNotCompile | Injected::Unsupported => FailureKind::Unable,
+        Injected::Task => FailureKind::Task,
     };
     for injected in Injected::ALL {
         let (device, faults) = Faults::wrap(&Device::cpu());
         faults.at(1, Fault::Fail(injected));
         let error = device.compile(&Kernel::new("nothing").rust(|_| Ok(()))).unwrap_err();
-        assert_eq!(Failure::from(&error), expected(injected), "{error}");
+        assert_eq!(FailureKind::from(&error), expected(injected), "{error}");
     }
 }
 
 #[test]
 fn the_bound_holds_for_a_run_that_grows() {
-    let mut run = Run::open(&[ONE_AT_A_TIME], Settings::default());
+    let mut run = Run::open_ended(&[ONE_AT_A_TIME], Settings::default());
     run.grow(1);
     let chunk = run_of(run.ask(0, ms(0)));
-    run.finished(chunk.id, ms(1_000), ms(1_000));
+    run.chunk_ended(chunk.id, ms(1_000), ms(1_000));
     run.grow(1);
     let chunk = run_of(run.ask(0, ms(10_000)));
     run.close();
-    run.finished(chunk.id, ms(5_000), ms(15_000));
-    let tail = run.tail();
-    assert!(tail.drained.unwrap() + tail.longest >= ms(15_000), "{tail:?}");
+    run.chunk_ended(chunk.id, ms(5_000), ms(15_000));
+    let end = run.end_bound();
+    assert!(end.all_handed_out_at.unwrap() + end.longest_in_flight >= ms(15_000), "{end:?}");
 }
 
 #[test]
@@ -449,7 +449,7 @@ fn a_strong_lane_that_is_still_being_prepared_does_not_hold_up_the_others() {
             Answer::Run(chunk) => {
                 let took = ms(100 * len(&chunk.items));
                 now += took;
-                run.finished(chunk.id, took, now);
+                run.chunk_ended(chunk.id, took, now);
             }
             Answer::Wait { until } => now = until.unwrap(),
             other => panic!("{other:?}"),
@@ -482,8 +482,8 @@ fn silence_does_not_end_a_run_while_a_lane_is_still_being_prepared() {
 
 #[test]
 fn a_lane_that_is_ready_for_its_canary_keeps_an_open_run_alive() {
-    let mut run = Run::open(&[ONE_AT_A_TIME], Settings::default());
-    run.lane_failed(0, Failure::Untrusted, ms(0));
+    let mut run = Run::open_ended(&[ONE_AT_A_TIME], Settings::default());
+    run.lane_failed(0, FailureKind::Untrusted, ms(0));
     for seconds in 1..100 {
         assert!(matches!(run.ask(0, ms(seconds * 1_000)), Answer::Wait { .. }), "no item has come");
         run.overdue(ms(seconds * 1_000));
@@ -521,7 +521,7 @@ fn costs_and_settings_of_any_kind_end_the_run_and_never_panic() {
                 }
                 now += ms(3);
                 if running.len() > 2 || step % 5 == 4 {
-                    running.pop().map(|chunk| run.finished(chunk.id, ms(2), now));
+                    running.pop().map(|chunk| run.chunk_ended(chunk.id, ms(2), now));
                 }
             }
             assert_eq!(run.outcome(), Some(&Outcome::Complete), "{costs:?} {settings:?}");
@@ -535,16 +535,16 @@ enum DriverEvent {
     Ask { lane: usize },
     End { which: usize, took: u64 },
     GiveBack { which: usize, part: f64 },
-    Fail { which: usize, failure: Failure },
+    Fail { which: usize, failure: FailureKind },
     Pass { milliseconds: u64 },
     Suspension { milliseconds: u64 },
 }
 
 fn events() -> impl proptest::strategy::Strategy<Value = Vec<DriverEvent>> {
     let failure = prop_oneof![
-        3 => Just(Failure::Untrusted),
-        3 => Just(Failure::TooLarge),
-        1 => Just(Failure::Unable),
+        3 => Just(FailureKind::Untrusted),
+        3 => Just(FailureKind::TooLarge),
+        1 => Just(FailureKind::Unable),
     ];
     let event = prop_oneof![
         8 => (0..6usize).prop_map(|lane| DriverEvent::Ask { lane }),
@@ -561,7 +561,7 @@ fn events() -> impl proptest::strategy::Strategy<Value = Vec<DriverEvent>> {
 fn lanes_in_reserve_are_needed_if_no_lane_is_healthy_or_all_are_silent() {
     let lanes = |may_hang| [LaneSpec { may_hang, ..ONE_AT_A_TIME }];
     let new = |may_hang| Run::new(10, &lanes(may_hang), &Shares::Pulled, Settings::default()).with_reserve();
-    for failure in [Failure::Unable, Failure::Untrusted] {
+    for failure in [FailureKind::Unable, FailureKind::Untrusted] {
         let mut run = new(true);
         assert!(!run.needs_reserve(ms(10)));
         run.lane_failed(0, failure, ms(10));
@@ -595,13 +595,13 @@ fn lanes_in_reserve_are_needed_if_no_lane_is_healthy_or_all_are_silent() {
 fn other_lanes_take_the_share_of_a_lane_that_is_not_ready_for_long() {
     let mut run = Run::new(10, &[ONE_AT_A_TIME; 2], &Shares::Fixed(vec![5, 5]), Settings::default());
     let Answer::Run(own) = run.ask(1, ms(0)) else { panic!("nothing to do") };
-    run.finished(own.id, ms(1), ms(1));
+    run.chunk_ended(own.id, ms(1), ms(1));
     assert!(!matches!(run.ask(1, ms(5_000)), Answer::Run(_)));
     let Answer::Run(other) = run.ask(1, ms(10_000)) else {
         panic!("the run waits for a lane that is not ready")
     };
     assert_eq!(other.items, 0..5);
-    run.finished(other.id, ms(1), ms(10_001));
+    run.chunk_ended(other.id, ms(1), ms(10_001));
     assert_eq!(run.outcome(), Some(&Outcome::Complete));
 }
 
@@ -685,7 +685,7 @@ impl Driver {
 
     fn end(&mut self, which: usize, took: Duration) {
         let chunk = self.running.swap_remove(which);
-        let parts = match self.run.finished(chunk.id, took, self.now) {
+        let parts = match self.run.chunk_ended(chunk.id, took, self.now) {
             Verdict::Accept => vec![chunk.items.clone()],
             Verdict::AcceptPart(parts) => parts,
             Verdict::Drop => Vec::new(),
@@ -731,7 +731,7 @@ impl Driver {
             }
             DriverEvent::Fail { which, failure } if some > 0 => {
                 let chunk = self.running.swap_remove(which % some);
-                self.run.failed(chunk.id, failure, self.now);
+                self.run.chunk_failed(chunk.id, failure, self.now);
                 self.drop_removed();
             }
             DriverEvent::Pass { milliseconds } => {
@@ -797,9 +797,12 @@ fn drive(items: u64, lanes: &[(usize, bool)], fixed: bool, events: &[DriverEvent
             }
             assert_eq!(next, items);
             if !fixed {
-                let tail = run.tail();
-                assert!(tail.drained.is_some(), "{run:?}");
-                assert!(tail.drained.unwrap() + tail.longest >= run.last_accepted(), "{tail:?} at {now:?}");
+                let end = run.end_bound();
+                assert!(end.all_handed_out_at.is_some(), "{run:?}");
+                assert!(
+                    end.all_handed_out_at.unwrap() + end.longest_in_flight >= run.last_accepted(),
+                    "{end:?} at {now:?}"
+                );
             }
         }
         Some(Outcome::NoLaneLeft) => {

@@ -23,7 +23,7 @@ use self::{
 use crate::{
     recorder::{DeviceLanes, Recorder},
     report::Report,
-    run::{Answer, Failure, LaneChunk, LaneSpec, LaneState, Outcome, Run, Settings, Time, Verdict},
+    run::{Answer, FailureKind, LaneChunk, LaneSpec, LaneState, Outcome, Run, Settings, Time, Verdict},
     strategy::Strategy,
     trace::{Activity, Trace},
 };
@@ -168,11 +168,11 @@ impl<'a> Simulator<'a> {
                     let items = chunk.items.end - chunk.items.start;
                     let too_large = device.spec.memory_items.is_some_and(|most| items > most);
                     if device.condition == Condition::Dead {
-                        self.fail(chunk.id, Failure::Untrusted);
+                        self.fail(chunk.id, FailureKind::Untrusted);
                         return self.ask_later(lane);
                     }
                     if too_large {
-                        self.fail(chunk.id, Failure::TooLarge);
+                        self.fail(chunk.id, FailureKind::TooLarge);
                         if self.run.state(lane) != LaneState::Healthy {
                             return self.ask_later(lane);
                         }
@@ -240,7 +240,8 @@ impl<'a> Simulator<'a> {
     fn end(&mut self, lane: usize) {
         let Some((chunk, took)) = self.devices[lane].end(self.now) else { return };
         let began = self.began.remove(&chunk.id).unwrap_or(self.now);
-        let verdict = self.run.ended(chunk.id, took, self.now.saturating_sub(began), self.now);
+        let verdict =
+            self.run.chunk_ended_with_latency(chunk.id, took, self.now.saturating_sub(began), self.now);
         let accepted = match &verdict {
             Verdict::Accept => chunk.items.end - chunk.items.start,
             Verdict::AcceptPart(parts) => parts.iter().map(|part| part.end - part.start).sum(),
@@ -259,7 +260,7 @@ impl<'a> Simulator<'a> {
             return;
         };
         for chunk in self.devices[lane].apply(event.kind, self.now) {
-            self.fail(chunk.id, Failure::Untrusted);
+            self.fail(chunk.id, FailureKind::Untrusted);
             self.trace_failure(chunk);
         }
         self.capacities.push((self.now, self.devices.iter().map(VirtualDevice::capacity).sum()));
@@ -267,8 +268,8 @@ impl<'a> Simulator<'a> {
         self.ask_later(lane);
     }
 
-    fn fail(&mut self, chunk: u64, failure: Failure) {
-        self.run.failed(chunk, failure, self.now);
+    fn fail(&mut self, chunk: u64, failure: FailureKind) {
+        self.run.chunk_failed(chunk, failure, self.now);
         self.recorder.update_lane_states(&self.run, self.now);
         self.wake();
     }

@@ -184,8 +184,9 @@ impl<T> ResultSlots<T> {
 impl<T> Drop for ResultSlots<T> {
     fn drop(&mut self) {
         if !*self.is_taken.get_mut() {
-            // SAFETY: as in `take`. Written results leak, because it is not known which slots were written; every run
-            // that ends calls `take`.
+            // SAFETY: pointer and capacity are those of the vector in `new`; `drop` is exclusive, and `is_taken` is
+            // false. Written results leak, because it is not known which slots were written; every run that ends calls
+            // `take`.
             drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
         }
     }

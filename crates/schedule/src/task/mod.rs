@@ -307,7 +307,7 @@ impl<'a, I> Chunk<'a, I> {
         (self.range.end - self.range.start) as usize
     }
 
-    /// Whether the chunk has no items, which no chunk of a run is.
+    /// Returns whether the chunk has no items. A run hands out no empty chunk.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }

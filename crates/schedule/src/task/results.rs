@@ -419,13 +419,13 @@ mod test {
     #[test]
     fn only_claimed_slots_are_written() {
         let mut slots = slots::<u32>(4);
-        // SAFETY: the slots outlive `results`, and nothing else uses them.
+        // SAFETY: the slots outlive the results, and no other code uses them.
         let mut results = unsafe { Results::for_claims(NonNull::from(slots.as_mut_slice()).cast()) };
         results.push(1);
         assert!(results.is_empty() && !results.is_complete(0), "there is no capacity yet");
-        // SAFETY: as above.
+        // SAFETY: the slots outlive the results, and no other code uses them.
         let mut results = unsafe { Results::for_claims(NonNull::from(slots.as_mut_slice()).cast()) };
-        // SAFETY: as above.
+        // SAFETY: the slots outlive the results, no other code uses them, and there are more than two.
         unsafe { results.set_capacity(2) };
         results.extend([1, 2]);
         assert!(results.is_complete(2));

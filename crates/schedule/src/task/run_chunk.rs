@@ -18,8 +18,8 @@ pub(crate) fn run_chunk<'s, T: Task>(
     catch_panic(device.clone(), "running a chunk", || {
         match task.run(state, work, results) {
             Err(Error::Ended) if !work.is_over() => {
-                let message = "it returned Error::Ended although the run has not ended".to_owned();
-                return Err(task_error(device, format!("task `{}`", task.name()), message));
+                let message = "the task returned Error::Ended although the run has not ended".to_owned();
+                return Err(task_error(device, format!("running task `{}`", task.name()), message));
             }
             outcome => outcome?,
         }
@@ -29,8 +29,8 @@ pub(crate) fn run_chunk<'s, T: Task>(
         let count = work.own_len();
         if !results.is_complete(count) {
             let more = if results.len() == count { "more than " } else { "" };
-            let message = format!("it returned {more}{} results for {count} items", results.len());
-            return Err(task_error(device, format!("task `{}`", task.name()), message));
+            let message = format!("the task returned {more}{} results for {count} items", results.len());
+            return Err(task_error(device, format!("running task `{}`", task.name()), message));
         }
         if count == 0 {
             // Another lane has stolen all items before the first was begun.

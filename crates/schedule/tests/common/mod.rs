@@ -105,8 +105,8 @@ fn wait_until_idle_while(pool: &Pool, mut meanwhile: impl FnMut()) {
 pub(crate) const SHORT: Settings = Settings {
     min_fraction: 0.2,
     max_fraction: 0.5,
-    always_allowed: Duration::from_micros(200),
-    unsplit_under: Duration::ZERO,
+    max_time_floor: Duration::from_micros(200),
+    unsplit_run_under: Duration::ZERO,
     min_overheads: 0.0,
     max_growth: 1_000.0,
     hung_after: Duration::from_millis(250),
@@ -119,7 +119,7 @@ pub(crate) const SHORT: Settings = Settings {
     max_quarantine: Duration::from_millis(64),
     straggler_check: Duration::from_millis(1),
     speculative_copies: true,
-    exclusive_under: Duration::from_micros(100),
+    no_copy_under: Duration::from_micros(100),
     max_items: None,
 };
 

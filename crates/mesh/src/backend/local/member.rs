@@ -206,7 +206,8 @@ impl AgreedCall<'_> {
         }
         for (member, input) in inputs.iter().enumerate() {
             let (from, to) = (blocks.send_range(member, me), blocks.recv_range(me, member));
-            // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
+            // SAFETY: `send_range` and `recv_range` are within the lengths that the caller promises, and input and output
+            // do not overlap.
             unsafe { copy(input.add(from.start), output.add(to.start), to.len()) };
         }
     }
@@ -214,7 +215,7 @@ impl AgreedCall<'_> {
     /// # Safety
     /// As for [`reduce::called`].
     unsafe fn reduce(&self, vectors: Vectors<'_>, range: Range<usize>) {
-        // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
+        // SAFETY: the caller promises what `reduce::called` requires.
         unsafe { reduce::called(&self.signature, self.weights, vectors, range) };
     }
 
@@ -229,6 +230,6 @@ impl AgreedCall<'_> {
 /// # Safety
 /// Both are valid for `bytes`, and do not overlap.
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: the contract of this function (`# Safety`), which the caller upholds.
+    // SAFETY: the caller promises that both are valid for `bytes` and do not overlap.
     unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
 }

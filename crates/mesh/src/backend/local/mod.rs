@@ -22,7 +22,7 @@ use arrival::{Arrivals, Closed};
 use barrier::{SharedBarrier, WaitError};
 use member::{CallError, LocalMember};
 
-use super::{Endpoint, Failure, LeaveNotifier, LeaveReason, Transport, wait};
+use super::{Endpoint, LeaveNotifier, LeaveReason, Transport, TransportFailure, wait};
 use crate::comm::{Call, CollectiveKind, Signature};
 
 /// Creates a world of threads: one transport per rank.
@@ -93,7 +93,12 @@ impl Transport for LocalTransport {
         self.world.size
     }
 
-    fn join(&self, name: &str, ranks: &[usize], member: usize) -> Result<Box<dyn Endpoint>, Failure> {
+    fn join(
+        &self,
+        name: &str,
+        ranks: &[usize],
+        member: usize,
+    ) -> Result<Box<dyn Endpoint>, TransportFailure> {
         let mut state = self.world.lock();
         let State { open, joined, gone } = &mut *state;
         let count = joined.entry((self.rank, name.to_owned(), ranks.to_vec())).or_default();
@@ -152,19 +157,19 @@ struct LocalEndpoint {
 }
 
 impl LocalEndpoint {
-    fn failure(&self, error: CallError) -> Failure {
+    fn failure(&self, error: CallError) -> TransportFailure {
         match error {
-            CallError::Mismatch(called) => Failure::Mismatch(called),
-            CallError::ZeroWeights => Failure::ZeroWeights,
-            CallError::Wait(WaitError::TimedOut(missing)) => Failure::TimedOut(missing),
+            CallError::Mismatch(called) => TransportFailure::Mismatch(called),
+            CallError::ZeroWeights => TransportFailure::ZeroWeights,
+            CallError::Wait(WaitError::TimedOut(missing)) => TransportFailure::TimedOut(missing),
             CallError::Wait(WaitError::NeverArrives(member, Closed::TimedOut)) => {
-                Failure::TimedOut(vec![member])
+                TransportFailure::TimedOut(vec![member])
             }
             CallError::Wait(WaitError::NeverArrives(member, why)) => {
-                Failure::MemberLeft(member, self.reason(member, why))
+                TransportFailure::MemberLeft(member, self.reason(member, why))
             }
-            CallError::Closed(Closed::TimedOut) => Failure::TooLate,
-            CallError::Closed(why) => Failure::MemberLeft(self.me, self.reason(self.me, why)),
+            CallError::Closed(Closed::TimedOut) => TransportFailure::TooLate,
+            CallError::Closed(why) => TransportFailure::MemberLeft(self.me, self.reason(self.me, why)),
         }
     }
 
@@ -182,11 +187,16 @@ impl LocalEndpoint {
 }
 
 impl Endpoint for LocalEndpoint {
-    fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
+    fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), TransportFailure> {
         self.group.run(call, timeout, &|| None).map_err(|error| self.failure(error))
     }
 
-    fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure> {
+    fn exchange(
+        &mut self,
+        call: &mut Call<'_>,
+        peer: usize,
+        timeout: Duration,
+    ) -> Result<(), TransportFailure> {
         let sends = call.signature.kind == CollectiveKind::Send;
         // The sender is the first of the two and the root; both announce a send, for the comparison.
         let ends = if sends { (self.me, peer) } else { (peer, self.me) };
@@ -212,10 +222,10 @@ impl Endpoint for LocalEndpoint {
                     }
                     all[in_group(member)] = signature;
                 }
-                Failure::Mismatch(all)
+                TransportFailure::Mismatch(all)
             }
             CallError::Wait(WaitError::TimedOut(missing)) => {
-                Failure::TimedOut(missing.into_iter().map(in_group).collect())
+                TransportFailure::TimedOut(missing.into_iter().map(in_group).collect())
             }
             CallError::Wait(WaitError::NeverArrives(member, why)) => {
                 self.failure(CallError::Wait(WaitError::NeverArrives(in_group(member), why)))

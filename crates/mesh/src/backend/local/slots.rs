@@ -83,7 +83,7 @@ mod with_loom {
     struct Lent(UnsafeCell<u64>);
     // SAFETY: loom checks that no two threads access it at once.
     unsafe impl Sync for Lent {}
-    // SAFETY: the same.
+    // SAFETY: as for `Sync`.
     unsafe impl Send for Lent {}
 
     /// Runs one member's call: lend, arrive, wait or give up, read what the others lent, finish, take back. Returns

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Failure,
+        TransportFailure,
         reduce::{self, Vectors},
     },
     comm::{Blocks, Call, CollectiveKind, Signature},
@@ -71,7 +71,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     }
 
     #[inline]
-    pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
+    pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), TransportFailure> {
         let (block_len, others) = (call.signature.block_bytes(), self.session.ranks.len() - 1);
         let is_short = block_len <= 2 * self.piece_bytes && block_len * others <= WHOLE_BYTES;
         match call.signature.kind {
@@ -80,7 +80,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         }
     }
 
-    fn run_any(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
+    fn run_any(&mut self, call: &mut Call<'_>) -> Result<(), TransportFailure> {
         let (members, me) = (self.session.ranks.len(), self.me);
         let blocks = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, weight, input, ref mut output, .. } = *call;
@@ -117,7 +117,11 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     }
 
     /// Sends all members the header, with the first piece of the data for each.
-    fn send_first(&mut self, to: impl Fn(usize) -> Range<usize>, from: &[u8]) -> Result<Messages, Failure> {
+    fn send_first(
+        &mut self,
+        to: impl Fn(usize) -> Range<usize>,
+        from: &[u8],
+    ) -> Result<Messages, TransportFailure> {
         let (piece, tag) = (self.piece_bytes, self.tag + PIECE_TAG);
         self.session.send_to_all(self.me, tag, |member| {
             let sent = &from[to(member)];
@@ -134,7 +138,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         from: &[u8],
         rounds: usize,
         second: &mut Option<Messages>,
-    ) -> Result<Messages, Failure> {
+    ) -> Result<Messages, TransportFailure> {
         let (messages, me) = (self.send_first(slice, from)?, self.me);
         // If all weights are 0 the group stays usable, so no message may be left in flight.
         if rounds > 1 && self.signature.kind != CollectiveKind::WeightedAllReduce {
@@ -145,7 +149,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     }
 
     /// Waits for the first message of all members, and checks that the signatures are equal.
-    fn agree(&mut self, messages: &Messages) -> Result<(), Failure> {
+    fn agree(&mut self, messages: &Messages) -> Result<(), TransportFailure> {
         let (members, me) = (self.session.ranks.len(), self.me);
         self.session.wait_all(me, messages)?;
         let mine = self.signature.pack();
@@ -164,12 +168,12 @@ impl<'a, 'b> MessageCall<'a, 'b> {
                 Some(message) => Signature::unpack(self.session.header_of(message).signature),
                 None => Some(self.signature),
             });
-            return Err(Failure::Mismatch(called.collect()));
+            return Err(TransportFailure::Mismatch(called.collect()));
         }
         if !self.weights.is_empty() && self.weights.iter().all(|it| *it == 0.0) {
             self.release_all(messages);
             self.session.finish()?;
-            return Err(Failure::ZeroWeights);
+            return Err(TransportFailure::ZeroWeights);
         }
         Ok(())
     }
@@ -186,7 +190,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         to: impl Fn(usize) -> Range<usize>,
         received: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransportFailure> {
         let messages = self.send_first(&to, sent)?;
         self.agree(&messages)?;
         self.receive_piece(&messages, received, &from, 0)?;
@@ -205,7 +209,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         received: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
         index: usize,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransportFailure> {
         self.session.wait_all(self.me, pieces)?;
         for (member, message) in pieces.iter().enumerate() {
             let Some(message) = *message else { continue };
@@ -221,7 +225,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     /// Every member sends all members its vector of one or two pieces, and reduces them all.
     // Not inlined: as part of a larger function it would save and restore more registers.
     #[inline(never)]
-    fn all_reduce_short(&mut self, data: &mut [u8]) -> Result<(), Failure> {
+    fn all_reduce_short(&mut self, data: &mut [u8]) -> Result<(), TransportFailure> {
         let (members, me, tag, len) = (self.session.ranks.len(), self.me, self.tag + PIECE_TAG, data.len());
         let (first, second) = (self.piece(len, 0), self.piece(len, 1));
         // Sends first: the other members wait for that.
@@ -256,7 +260,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     }
 
     /// Every member reduces its slice of the vector piece by piece, and sends each reduced piece to the others.
-    fn all_reduce(&mut self, data: &mut [u8]) -> Result<(), Failure> {
+    fn all_reduce(&mut self, data: &mut [u8]) -> Result<(), TransportFailure> {
         let (members, me) = (self.session.ranks.len(), self.me);
         let element = self.signature.element.bytes();
         // Slices are whole elements, and start at cache lines.
@@ -295,7 +299,12 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         Ok(())
     }
 
-    fn reduce_and_send(&mut self, pieces: &Messages, here: &mut [u8], tag: c_int) -> Result<(), Failure> {
+    fn reduce_and_send(
+        &mut self,
+        pieces: &Messages,
+        here: &mut [u8],
+        tag: c_int,
+    ) -> Result<(), TransportFailure> {
         if here.is_empty() {
             return Ok(());
         }
@@ -317,7 +326,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         result: &mut [u8],
         slice: impl Fn(usize) -> Range<usize> + Copy,
         my_offset: usize,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransportFailure> {
         let members = self.session.ranks.len();
         let mine = slice(self.me);
         let longest = (0..members).map(|member| slice(member).len()).max().unwrap_or(0);
@@ -350,7 +359,7 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         to: impl Fn(usize) -> Range<usize>,
         gives: impl Fn(usize) -> usize,
         index: usize,
-    ) -> Result<Messages, Failure> {
+    ) -> Result<Messages, TransportFailure> {
         let (members, me, tag) = (self.session.ranks.len(), self.me, self.tag + PIECE_TAG);
         let mut expected = Messages::from_elem(None, members);
         for member in others(members, me) {

@@ -20,7 +20,7 @@ use super::{
     session::{Session, clock},
 };
 use crate::{
-    backend::{Endpoint, Failure, LeaveNotifier},
+    backend::{Endpoint, LeaveNotifier, TransportFailure},
     comm::{Call, CollectiveKind, Signature},
 };
 
@@ -79,7 +79,7 @@ impl MpiEndpoint {
         }
     }
 
-    fn run_by_messages(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
+    fn run_by_messages(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), TransportFailure> {
         let (which, announced) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
         let last = Some(&mut self.last);
         let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, last);
@@ -88,7 +88,7 @@ impl MpiEndpoint {
 
     /// Chooses the route, together with the other members.
     #[cfg(target_os = "linux")]
-    fn choose_route(&mut self, call: &Call<'_>, timeout: Duration) -> Result<(), Failure> {
+    fn choose_route(&mut self, call: &Call<'_>, timeout: Duration) -> Result<(), TransportFailure> {
         let (which, announced) = ((self.identity, self.calls + 1), (call.signature.pack(), call.weight));
         let mut session = Session::new(&self.shared, &self.ranks, which, announced, timeout, None);
         let member = host::connect(&mut session, self.me, self.tag, &self.notice_sender)?;
@@ -97,7 +97,7 @@ impl MpiEndpoint {
         Ok(())
     }
 
-    fn take_part(&mut self, call: &mut Call<'_>, mut timeout: Duration) -> Result<(), Failure> {
+    fn take_part(&mut self, call: &mut Call<'_>, mut timeout: Duration) -> Result<(), TransportFailure> {
         #[cfg(target_os = "linux")]
         {
             if matches!(self.route, Route::Unknown) && self.ranks.len() > 1 {
@@ -126,7 +126,7 @@ impl Drop for MpiEndpoint {
 }
 
 impl Endpoint for MpiEndpoint {
-    fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), Failure> {
+    fn run(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), TransportFailure> {
         let done = self.take_part(call, timeout);
         self.calls += 1;
         // Only this rank reads it.
@@ -137,13 +137,18 @@ impl Endpoint for MpiEndpoint {
                 Ok(())
             }
             Err(failure) => {
-                matches!(failure, Failure::ZeroWeights).then(end);
+                matches!(failure, TransportFailure::ZeroWeights).then(end);
                 Err(failure)
             }
         }
     }
 
-    fn exchange(&mut self, call: &mut Call<'_>, peer: usize, timeout: Duration) -> Result<(), Failure> {
+    fn exchange(
+        &mut self,
+        call: &mut Call<'_>,
+        peer: usize,
+        timeout: Duration,
+    ) -> Result<(), TransportFailure> {
         let count = self.exchanged.entry(peer).or_default();
         *count += 1;
         let sends = call.signature.kind == CollectiveKind::Send;
@@ -166,7 +171,7 @@ impl Endpoint for MpiEndpoint {
                 let mut called = vec![None; self.ranks.len()];
                 called[self.me] = Some(call.signature);
                 called[peer] = Signature::unpack(found.signature);
-                return Err(Failure::Mismatch(called));
+                return Err(TransportFailure::Mismatch(called));
             }
             if !sends {
                 call.output[first].copy_from_slice(&session.data_of(message)[first]);

@@ -12,7 +12,7 @@ use super::{
     library::{Library, MpiHandle},
     signal::SavedAction,
 };
-use crate::backend::Failure;
+use crate::backend::TransportFailure;
 
 /// Bytes of a message: a header and a piece of a vector.
 pub(super) const HEADER_BYTES: usize = 32;
@@ -32,12 +32,22 @@ pub(super) type Request = usize;
 /// A buffer has `bytes`, or `BUFFER_BYTES` to receive into, and is not moved or accessed until its request has ended.
 /// Requests come from this trait, and have not ended.
 pub(super) trait MessageLibrary: Send {
-    unsafe fn send(&self, buffer: *const u8, bytes: usize, to: usize, tag: c_int)
-    -> Result<Request, Failure>;
+    unsafe fn send(
+        &self,
+        buffer: *const u8,
+        bytes: usize,
+        to: usize,
+        tag: c_int,
+    ) -> Result<Request, TransportFailure>;
     /// Starts to receive, from a rank or from any rank.
-    unsafe fn receive(&self, buffer: *mut u8, from: Option<usize>, tag: c_int) -> Result<Request, Failure>;
+    unsafe fn receive(
+        &self,
+        buffer: *mut u8,
+        from: Option<usize>,
+        tag: c_int,
+    ) -> Result<Request, TransportFailure>;
     /// Returns whether a request has ended, and if so replaces it by the null request.
-    unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure>;
+    unsafe fn test(&self, request: &mut Request) -> Result<bool, TransportFailure>;
     /// Cancels a receive that no message has matched; otherwise does nothing.
     unsafe fn cancel(&self, request: Request);
     fn finish(&mut self);
@@ -140,7 +150,7 @@ impl Messenger {
         bytes: usize,
         to: usize,
         tag: c_int,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransportFailure> {
         let buffer = &mut self.buffers.all[message];
         buffer.receives = false;
         // SAFETY: `bytes` is at most the buffer's length; the buffer is not accessed until `is_done` says so, and never
@@ -156,7 +166,7 @@ impl Messenger {
         message: MessageId,
         from: Option<usize>,
         tag: c_int,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransportFailure> {
         let buffer = &mut self.buffers.all[message];
         buffer.receives = true;
         // SAFETY: as for sending. No rank sends more than `BUFFER_BYTES`.
@@ -166,7 +176,7 @@ impl Messenger {
 
     /// Returns whether a message has ended. Then the caller may access its buffer.
     #[inline]
-    pub(super) fn is_done(&mut self, message: MessageId) -> Result<bool, Failure> {
+    pub(super) fn is_done(&mut self, message: MessageId) -> Result<bool, TransportFailure> {
         let buffer = &mut self.buffers.all[message];
         if buffer.request == self.none {
             return Ok(true);
@@ -275,14 +285,14 @@ impl<H: MpiHandle> Mpi<H> {
     }
 
     #[inline]
-    fn check<R>(&self, code: c_int, operation: &str, result: R) -> Result<R, Failure> {
+    fn check<R>(&self, code: c_int, operation: &str, result: R) -> Result<R, TransportFailure> {
         if code == 0 { Ok(result) } else { Err(self.failed(code, operation)) }
     }
 
     #[cold]
-    fn failed(&self, code: c_int, operation: &str) -> Failure {
+    fn failed(&self, code: c_int, operation: &str) -> TransportFailure {
         let detail = error_text(&self.library, code);
-        Failure::Library { library: "MPI", operation: operation.into(), detail }
+        TransportFailure::Library { library: "MPI", operation: operation.into(), detail }
     }
 }
 
@@ -300,36 +310,42 @@ impl<H: MpiHandle> MessageLibrary for Mpi<H> {
         bytes: usize,
         to: usize,
         tag: c_int,
-    ) -> Result<Request, Failure> {
+    ) -> Result<Request, TransportFailure> {
         let Library { calls, constants, .. } = &self.library;
         let (bytes, to, mut request) = (bytes as c_int, to as c_int, constants.null_request);
-        // SAFETY: the trait's contract for buffers and requests.
+        // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed until its request ends.
         let code =
             unsafe { (calls.isend)(buffer.cast(), bytes, constants.byte, to, tag, self.comm, &mut request) };
         self.check(code, "MPI_Isend", request.number())
     }
 
-    unsafe fn receive(&self, buffer: *mut u8, from: Option<usize>, tag: c_int) -> Result<Request, Failure> {
+    unsafe fn receive(
+        &self,
+        buffer: *mut u8,
+        from: Option<usize>,
+        tag: c_int,
+    ) -> Result<Request, TransportFailure> {
         let Library { calls, constants, .. } = &self.library;
         let (from, mut request) =
             (from.map_or(constants.any_source, |rank| rank as c_int), constants.null_request);
         let (most, byte) = (BUFFER_BYTES as c_int, constants.byte);
-        // SAFETY: the trait's contract for buffers and requests.
+        // SAFETY: the caller promises that the buffer has `BUFFER_BYTES` and is not moved or accessed until its request
+        // ends.
         let code = unsafe { (calls.irecv)(buffer.cast(), most, byte, from, tag, self.comm, &mut request) };
         self.check(code, "MPI_Irecv", request.number())
     }
 
-    unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure> {
+    unsafe fn test(&self, request: &mut Request) -> Result<bool, TransportFailure> {
         let (mut handle, mut done) = (H::of(*request), 0);
         let status = self.library.constants.status_ignore;
-        // SAFETY: the trait's contract for requests; the status is `MPI_STATUS_IGNORE`.
+        // SAFETY: `request` came from this trait and has not ended; the status is `MPI_STATUS_IGNORE`.
         let code = unsafe { (self.library.calls.test)(&mut handle, &mut done, status) };
         *request = handle.number();
         self.check(code, "MPI_Test", done != 0)
     }
 
     unsafe fn cancel(&self, request: Request) {
-        // SAFETY: the trait's contract for requests.
+        // SAFETY: `request` came from this trait and has not ended.
         unsafe { (self.library.calls.cancel)(&mut H::of(request)) };
     }
 
@@ -355,6 +371,6 @@ impl<H: MpiHandle> MessageLibrary for Mpi<H> {
 
 impl Debug for Messenger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Wire({}, rank {} of {})", self.version, self.rank, self.size)
+        write!(f, "Messenger({}, rank {} of {})", self.version, self.rank, self.size)
     }
 }

@@ -36,7 +36,7 @@ use library::AnyLibrary;
 use messenger::Messenger;
 use notice::NoticeReceiver;
 
-use super::{Endpoint, Failure, Transport, wait::Backoff};
+use super::{Endpoint, Transport, TransportFailure, wait::Backoff};
 
 /// Opens the MPI world of this process, once: MPI cannot be initialized again after it was finalized. Finalizing waits
 /// at most `finalize_timeout` for the other ranks.
@@ -51,7 +51,7 @@ pub(crate) fn world(finalize_timeout: Duration) -> Result<Arc<dyn Transport>, St
     };
     let (rank, size, version, highest_tag) =
         (messenger.rank, messenger.size, messenger.version.clone(), messenger.highest_tag);
-    let notices = NoticeReceiver::new(&mut messenger).map_err(|why| format!("{why:?}"))?;
+    let notices = NoticeReceiver::new(&mut messenger).map_err(|why| why.to_string())?;
     let shared = Shared {
         connection: Mutex::new(Connection { messenger, notices }),
         waiting_threads: AtomicUsize::new(0),
@@ -90,7 +90,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn receive_notices(&mut self) -> Result<(), Failure> {
+    fn receive_notices(&mut self) -> Result<(), TransportFailure> {
         self.notices.receive_notices(&mut self.messenger)
     }
 }
@@ -176,7 +176,12 @@ impl Transport for MpiTransport {
         self.size
     }
 
-    fn join(&self, name: &str, ranks: &[usize], member: usize) -> Result<Box<dyn Endpoint>, Failure> {
+    fn join(
+        &self,
+        name: &str,
+        ranks: &[usize],
+        member: usize,
+    ) -> Result<Box<dyn Endpoint>, TransportFailure> {
         let mut groups = self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let count = groups.joined.entry((name.to_owned(), ranks.to_vec())).or_default();
         *count += 1;
@@ -186,7 +191,11 @@ impl Transport for MpiTransport {
         let tag = TAGS_PER_GROUP + (identity % tag_ranges) as c_int * TAGS_PER_GROUP;
         if !groups.tags.insert(tag) {
             let detail = "another group uses its tag: give it another name".into();
-            return Err(Failure::Library { library: "MPI", operation: "choosing a tag".into(), detail });
+            return Err(TransportFailure::Library {
+                library: "MPI",
+                operation: "choosing a tag".into(),
+                detail,
+            });
         }
         drop(groups);
         Ok(Box::new(MpiEndpoint::join(self.shared.clone(), ranks.to_vec(), member, tag, identity)))

@@ -15,7 +15,7 @@ use super::{
     header::{read_words, write_words},
     messenger::{MessageId, Messenger},
 };
-use crate::backend::{Failure, LeaveNotifier, LeaveReason};
+use crate::backend::{LeaveNotifier, LeaveReason, TransportFailure};
 
 /// Maximum bytes of an error text, and maximum number of blamed ranks.
 const MAX_TEXT_BYTES: usize = 2000;
@@ -48,13 +48,13 @@ enum GroupNotices {
 }
 
 impl NoticeReceiver {
-    pub(super) fn new(messenger: &mut Messenger) -> Result<Self, Failure> {
+    pub(super) fn new(messenger: &mut Messenger) -> Result<Self, TransportFailure> {
         let message = messenger.take();
         messenger.receive(message, None, NOTICE_TAG)?;
         Ok(NoticeReceiver { message, groups: HashMap::new() })
     }
 
-    pub(super) fn receive_notices(&mut self, messenger: &mut Messenger) -> Result<(), Failure> {
+    pub(super) fn receive_notices(&mut self, messenger: &mut Messenger) -> Result<(), TransportFailure> {
         while messenger.is_done(self.message)? {
             let (identity, notice) = LeaveNotice::read(messenger.buffer(self.message));
             // The group may be one that this rank has not joined yet.

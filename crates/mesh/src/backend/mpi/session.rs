@@ -15,7 +15,7 @@ use super::{
     messenger::{HEADER_BYTES, MessageId, Messenger, PIECE_BYTES},
     nontemporal::copy_nontemporal,
 };
-use crate::backend::{Failure, wait::Backoff};
+use crate::backend::{TransportFailure, wait::Backoff};
 
 /// Polls of MPI between two reads of the clock, at which other threads may get the lock.
 const POLLS_PER_CLOCK_READ: u32 = 64;
@@ -126,7 +126,7 @@ impl<'a> Session<'a> {
     /// Receives notices that arrived between calls. The other members may have given up meanwhile: their earlier
     /// messages would look like success.
     #[inline(always)]
-    fn check_missed_notices(&mut self) -> Result<(), Failure> {
+    fn check_missed_notices(&mut self) -> Result<(), TransportFailure> {
         let Some(last) = self.last.take() else { return Ok(()) };
         let now = clock(self.timeout);
         let away = now.saturating_sub(std::mem::replace(last, now));
@@ -134,7 +134,7 @@ impl<'a> Session<'a> {
     }
 
     #[cold]
-    fn poll_notices(&mut self) -> Result<(), Failure> {
+    fn poll_notices(&mut self) -> Result<(), TransportFailure> {
         // Each poll makes only a little progress.
         let start = Instant::now();
         while start.elapsed() < CATCH_UP {
@@ -147,15 +147,15 @@ impl<'a> Session<'a> {
     }
 
     /// Returns the failure if a member has left before the end of this call.
-    fn member_left(&mut self) -> Option<Failure> {
+    fn member_left(&mut self) -> Option<TransportFailure> {
         let (any, identity, call) = (self.any_notice, self.identity, self.call);
         let notice =
             self.connection().notices.of(identity).iter().find(|notice| any || notice.call <= call)?;
-        Some(Failure::MemberLeft(notice.member, notice.reason.clone()))
+        Some(TransportFailure::MemberLeft(notice.member, notice.reason.clone()))
     }
 
     #[inline(always)]
-    pub(super) fn start_recv(&mut self, from: usize, tag: c_int) -> Result<MessageId, Failure> {
+    pub(super) fn start_recv(&mut self, from: usize, tag: c_int) -> Result<MessageId, TransportFailure> {
         let rank = self.ranks[from];
         let messenger = self.messenger();
         let message = messenger.take();
@@ -166,7 +166,7 @@ impl<'a> Session<'a> {
 
     /// Sends a piece, once few enough messages are in flight.
     #[inline(always)]
-    pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), Failure> {
+    pub(super) fn send(&mut self, to: usize, tag: c_int, piece: &[u8]) -> Result<(), TransportFailure> {
         let message = self.prepare()?;
         let (nontemporal, data) = (self.nontemporal, &mut self.data_mut(message)[..piece.len()]);
         if nontemporal {
@@ -179,7 +179,7 @@ impl<'a> Session<'a> {
 
     /// Creates a message, once few enough messages are in flight.
     #[inline(always)]
-    pub(super) fn prepare(&mut self) -> Result<MessageId, Failure> {
+    pub(super) fn prepare(&mut self) -> Result<MessageId, TransportFailure> {
         if self.outgoing.len() >= MAX_IN_FLIGHT * self.ranks.len() {
             self.wait_sent(0)?;
         }
@@ -202,7 +202,7 @@ impl<'a> Session<'a> {
         to: usize,
         tag: c_int,
         bytes: usize,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransportFailure> {
         let rank = self.ranks[to];
         self.messenger().send(message, HEADER_BYTES + bytes, rank, tag)?;
         self.outgoing.push((message, to));
@@ -232,7 +232,7 @@ impl<'a> Session<'a> {
         me: usize,
         tag: c_int,
         piece: impl Fn(usize) -> &'b [u8],
-    ) -> Result<Messages, Failure> {
+    ) -> Result<Messages, TransportFailure> {
         // Sends first: the other members wait for that.
         for member in others(self.ranks.len(), me) {
             self.send(member, tag, piece(member))?;
@@ -243,7 +243,7 @@ impl<'a> Session<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn start_recv_all(&mut self, me: usize, tag: c_int) -> Result<Messages, Failure> {
+    pub(super) fn start_recv_all(&mut self, me: usize, tag: c_int) -> Result<Messages, TransportFailure> {
         let mut messages = Messages::from_elem(None, self.ranks.len());
         for member in others(self.ranks.len(), me) {
             messages[member] = Some(self.start_recv(member, tag)?);
@@ -251,7 +251,7 @@ impl<'a> Session<'a> {
         Ok(messages)
     }
 
-    pub(super) fn wait_all(&mut self, me: usize, messages: &Messages) -> Result<(), Failure> {
+    pub(super) fn wait_all(&mut self, me: usize, messages: &Messages) -> Result<(), TransportFailure> {
         let members = self.ranks.len();
         for member in others(members, me) {
             let Some(message) = messages[member] else { continue };
@@ -267,7 +267,7 @@ impl<'a> Session<'a> {
 
     /// Returns whether a message of this call arrives from every member before the clock has to be read.
     #[inline(always)]
-    pub(super) fn poll_all(&mut self, messages: &Messages) -> Result<bool, Failure> {
+    pub(super) fn poll_all(&mut self, messages: &Messages) -> Result<bool, TransportFailure> {
         let header = self.header;
         for message in messages.iter().flatten() {
             while !self.messenger().is_done(*message)? {
@@ -289,7 +289,7 @@ impl<'a> Session<'a> {
         message: MessageId,
         from: usize,
         missing: impl Fn(&mut Messenger) -> Vec<usize>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransportFailure> {
         loop {
             if self.is_done(message)? {
                 if self.header_of(message).identity == self.header.identity {
@@ -302,9 +302,13 @@ impl<'a> Session<'a> {
             }
             if let Some(failure) = self.pause(from)? {
                 return match failure {
-                    Failure::TimedOut(_) => {
+                    TransportFailure::TimedOut(_) => {
                         let missing = missing(self.messenger());
-                        if missing.is_empty() { Err(failure) } else { Err(Failure::TimedOut(missing)) }
+                        if missing.is_empty() {
+                            Err(failure)
+                        } else {
+                            Err(TransportFailure::TimedOut(missing))
+                        }
                     }
                     other => Err(other),
                 };
@@ -313,7 +317,7 @@ impl<'a> Session<'a> {
     }
 
     #[inline]
-    fn is_done(&mut self, message: MessageId) -> Result<bool, Failure> {
+    fn is_done(&mut self, message: MessageId) -> Result<bool, TransportFailure> {
         let done = self.messenger().is_done(message)?;
         if done {
             self.wait = None;
@@ -321,7 +325,7 @@ impl<'a> Session<'a> {
         Ok(done)
     }
 
-    fn wait_sent(&mut self, index: usize) -> Result<(), Failure> {
+    fn wait_sent(&mut self, index: usize) -> Result<(), TransportFailure> {
         let (message, to) = self.outgoing[index];
         while !self.is_done(message)? {
             if let Some(failure) = self.pause(to)? {
@@ -335,7 +339,7 @@ impl<'a> Session<'a> {
 
     /// Releases messages that are sent, and receives missed notices.
     #[inline(always)]
-    pub(super) fn release_sent(&mut self) -> Result<(), Failure> {
+    pub(super) fn release_sent(&mut self) -> Result<(), TransportFailure> {
         for index in (0..self.outgoing.len()).rev() {
             let (message, _) = self.outgoing[index];
             if self.messenger().is_done(message)? {
@@ -347,7 +351,7 @@ impl<'a> Session<'a> {
     }
 
     /// Waits until all messages are sent: a rank that does not call MPI for long would delay the others.
-    pub(super) fn finish(&mut self) -> Result<(), Failure> {
+    pub(super) fn finish(&mut self) -> Result<(), TransportFailure> {
         while !self.outgoing.is_empty() {
             self.wait_sent(self.outgoing.len() - 1)?;
         }
@@ -357,7 +361,7 @@ impl<'a> Session<'a> {
     /// Called between two polls for a member's message. Sometimes reads the clock and receives notices. Returns why
     /// waiting must end.
     #[inline]
-    fn pause(&mut self, member: usize) -> Result<Option<Failure>, Failure> {
+    fn pause(&mut self, member: usize) -> Result<Option<TransportFailure>, TransportFailure> {
         self.polls += 1;
         if !self.polls.is_multiple_of(POLLS_PER_CLOCK_READ) {
             return Ok(None);
@@ -366,7 +370,7 @@ impl<'a> Session<'a> {
     }
 
     #[cold]
-    fn pause_longer(&mut self, member: usize) -> Result<Option<Failure>, Failure> {
+    fn pause_longer(&mut self, member: usize) -> Result<Option<TransportFailure>, TransportFailure> {
         self.connection().receive_notices()?;
         let waited = self.start.get_or_insert_with(Instant::now).elapsed();
         if let Some(failure) = self.member_left() {
@@ -375,7 +379,7 @@ impl<'a> Session<'a> {
                 return Ok(Some(failure));
             }
         } else if waited >= self.timeout {
-            return Ok(Some(Failure::TimedOut(vec![member])));
+            return Ok(Some(TransportFailure::TimedOut(vec![member])));
         }
         let wait = self.wait.get_or_insert_with(Backoff::new);
         let waiting_threads = self.shared.waiting_threads.load(SeqCst) > 0;
@@ -434,18 +438,29 @@ mod test {
 
     /// A request handle is its buffer's address plus the tag.
     impl MessageLibrary for Ready {
-        unsafe fn send(&self, _: *const u8, _: usize, _: usize, _: c_int) -> Result<Request, Failure> {
+        unsafe fn send(
+            &self,
+            _: *const u8,
+            _: usize,
+            _: usize,
+            _: c_int,
+        ) -> Result<Request, TransportFailure> {
             Ok(0)
         }
-        unsafe fn receive(&self, buffer: *mut u8, _: Option<usize>, tag: c_int) -> Result<Request, Failure> {
+        unsafe fn receive(
+            &self,
+            buffer: *mut u8,
+            _: Option<usize>,
+            tag: c_int,
+        ) -> Result<Request, TransportFailure> {
             Ok(buffer as usize + tag as usize)
         }
-        unsafe fn test(&self, request: &mut Request) -> Result<bool, Failure> {
+        unsafe fn test(&self, request: &mut Request) -> Result<bool, TransportFailure> {
             // Messages start at multiples of 32, and tags are smaller.
             let (tag, buffer) = ((*request % 32) as c_int, (*request / 32 * 32) as *mut u8);
             let message = self.0.lock().unwrap().get_mut(&tag).and_then(VecDeque::pop_front);
             let Some(message) = message else { return Ok(false) };
-            // SAFETY: the buffer that it was to be received into, which is longer.
+            // SAFETY: `buffer` is the buffer passed to `receive`, which is longer than `message`.
             unsafe { buffer.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
             *request = 0;
             Ok(true)

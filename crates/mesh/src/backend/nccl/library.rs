@@ -89,7 +89,7 @@ fn load() -> Result<Libraries, String> {
     let driver = unsafe { Library::new("libcuda.so.1") }.map_err(|_| "no CUDA driver (libcuda.so.1)")?;
     let (nccl, name) = candidates()
         .into_iter()
-        // SAFETY: as above.
+        // SAFETY: NCCL runs only its own constructors when it is opened.
         .find_map(|path| unsafe { Library::new(&path) }.ok().map(|library| (library, path)))
         .ok_or_else(|| format!("no NCCL (libnccl.so.2; {LIBRARY_VARIABLE} sets another)"))?;
     let of = |why: String| format!("{}: {why}", name.display());
@@ -111,7 +111,7 @@ fn candidates() -> Vec<PathBuf> {
     if let Some(own) = env::var_os(LIBRARY_VARIABLE).filter(|it| !it.is_empty()) {
         return vec![own.into()];
     }
-    let mut blocks: Vec<PathBuf> = vec!["libnccl.so.2".into(), "libnccl.so".into()];
+    let mut paths: Vec<PathBuf> = vec!["libnccl.so.2".into(), "libnccl.so".into()];
     let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".local"));
     let roots =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os).map(PathBuf::from).chain(home);
@@ -120,11 +120,11 @@ fn candidates() -> Vec<PathBuf> {
         for entry in entries.flatten().filter(|it| it.file_name().to_string_lossy().starts_with("python3")) {
             for packages in ["site-packages", "dist-packages"] {
                 let library = entry.path().join(packages).join("nvidia/nccl/lib/libnccl.so.2");
-                blocks.extend(Some(library).filter(|it| it.exists()));
+                paths.extend(Some(library).filter(|it| it.exists()));
             }
         }
     }
-    blocks
+    paths
 }
 
 impl Nccl {

@@ -50,8 +50,8 @@ pub(crate) struct NcclComm {
     rank: usize,
 }
 
-// SAFETY: NCCL and CUDA accept calls from any thread, one at a time; methods that call them take `&mut self`, or
-// `&self` under such a call.
+// SAFETY: NCCL and CUDA accept calls from any thread, one at a time. All methods that call them take `&mut self`, except
+// `begin`, which only `run` calls, with `&mut self`.
 unsafe impl Send for NcclComm {}
 
 /// The operands of a collective: addresses on the card, or 0 if unused, and the layout of their blocks.

@@ -17,7 +17,7 @@ use super::{
     error::{CommError, Result},
     inner::{CallGuard, Inner},
 };
-use crate::backend::Failure;
+use crate::backend::TransportFailure;
 
 /// Each rank's buffers may be on any kind of device. Pieces are downloaded to staging buffers, exchanged and reduced on
 /// the host, and uploaded; the three steps overlap.
@@ -117,7 +117,7 @@ impl CallGuard<'_> {
             let mut called = vec![None; self.inner.size()];
             (called[peer], called[self.inner.member.unwrap_or(0)]) =
                 (Signature::unpack(offered), Some(checked.signature));
-            return Err(self.inner.failed(Failure::Mismatch(called), &checked.signature));
+            return Err(self.inner.failed(TransportFailure::Mismatch(called), &checked.signature));
         }
         self.call(to, &[1u8], &mut [])?;
         transfer(self)?;
@@ -133,7 +133,7 @@ impl CallGuard<'_> {
             return Ok(());
         }
         let called = called.iter().map(|it| Signature::unpack(*it)).collect();
-        Err(self.inner.failed(Failure::Mismatch(called), signature))
+        Err(self.inner.failed(TransportFailure::Mismatch(called), signature))
     }
 
     /// Runs the collective piece by piece: downloads the input and uploads the output.

@@ -8,7 +8,7 @@ use super::{Attempt, Dispatcher, InFlight, QueueError, WorkerActivity, WorkerRec
 use crate::{
     contain::log,
     queue::device_queue::{PieceItem, WaitingPiece},
-    run::{Failure, Time},
+    run::{FailureKind, Time},
     task::thread_error,
 };
 
@@ -25,9 +25,9 @@ impl<I, O> Dispatcher<I, O> {
     pub(in crate::queue) fn prepare_failed(&mut self, worker: u64, generation: u64, error: Error, now: Time) {
         let Some((device, _)) = self.set_idle(worker) else { return };
         log!(warn, device = %self.devices[device].device.id, %error, "a device could not be prepared");
-        match Failure::from(&error) {
-            Failure::Unable | Failure::Task => self.retire(device, error),
-            Failure::TooLarge | Failure::Untrusted => self.strike(device, generation, error, now),
+        match FailureKind::from(&error) {
+            FailureKind::Unable | FailureKind::Task => self.retire(device, error),
+            FailureKind::TooLarge | FailureKind::Untrusted => self.quarantine(device, generation, error, now),
         }
         self.give_up_stranded(now);
     }
@@ -59,7 +59,7 @@ impl<I, O> Dispatcher<I, O> {
             return;
         }
         let generation = it.device.generation();
-        self.strike(device, generation, error, now);
+        self.quarantine(device, generation, error, now);
         self.give_up_stranded(now);
     }
 
@@ -78,8 +78,8 @@ impl<I, O> Dispatcher<I, O> {
         it.failed += attempt.pieces as u64;
         (0..attempt.pieces).for_each(|_| it.device.counters.fail());
         log!(warn, device = %it.device.id, pieces = attempt.pieces, %error, "a batch failed");
-        match Failure::from(&error) {
-            Failure::Task => {
+        match FailureKind::from(&error) {
+            FailureKind::Task => {
                 if let Some(mut flight) = self.in_flight.remove(&attempt.flight) {
                     self.record_evidence(&flight, attempt.flight, None);
                     if flight.tickets.len() > 1 {
@@ -93,7 +93,7 @@ impl<I, O> Dispatcher<I, O> {
                 return;
             }
             // A smaller batch may fit.
-            Failure::TooLarge if attempt.pieces > 1 => {
+            FailureKind::TooLarge if attempt.pieces > 1 => {
                 it.max_pieces = (attempt.pieces / 2).max(1);
             }
             failure => {
@@ -102,8 +102,8 @@ impl<I, O> Dispatcher<I, O> {
                     failures.for_each(|failures| failures.push((device, error.clone())));
                 }
                 match failure {
-                    Failure::Unable => self.retire(device, error),
-                    _ => self.strike(device, attempt.generation, error, now),
+                    FailureKind::Unable => self.retire(device, error),
+                    _ => self.quarantine(device, attempt.generation, error, now),
                 }
             }
         }
@@ -130,12 +130,12 @@ impl<I, O> Dispatcher<I, O> {
     /// Puts this generation of a device into quarantine. Of several workers that fail for one reason only the first
     /// counts, which opens the device again. Workers that still prepare the old generation are removed, because their
     /// states are useless and may hang: no piece may wait for them.
-    pub(super) fn strike(&mut self, device: usize, generation: u64, error: Error, now: Time) {
+    pub(super) fn quarantine(&mut self, device: usize, generation: u64, error: Error, now: Time) {
         let it = &mut self.devices[device];
         if !it.device.reopen(generation) {
             return;
         }
-        it.health.strike(error, now);
+        it.health.record_failure(error, now);
         let is_outdated = |worker: &WorkerRecord| match &worker.activity {
             WorkerActivity::Preparing { generation: of, .. } => worker.device == device && *of <= generation,
             _ => false,

@@ -238,7 +238,7 @@ impl<I, O> Dispatcher<I, O> {
         }
     }
 
-    /// Accepts a new piece and returns its answer and key, or returns the item.
+    /// Accepts a new piece and returns its pending result and key, or returns the item.
     pub(super) fn submit(
         &mut self,
         item: I,
@@ -254,12 +254,12 @@ impl<I, O> Dispatcher<I, O> {
         let key = PieceKey { priority: std::cmp::Reverse(options.priority), number: self.next_number };
         self.next_number += 1;
         self.outstanding += 1;
-        let (promise, answer) = Promise::new();
+        let (promise, pending) = Promise::new();
         let ticket = Ticket { key, since: now, promise, failures: Vec::new() };
         let move_time = options.home.map_or(Duration::ZERO, |(_, time)| time);
         let piece = WaitingPiece { ticket, item: PieceItem::New(item), move_time };
         self.enqueue(piece, options.home.map(|(device, _)| device));
-        Ok((answer, key))
+        Ok((pending, key))
     }
 
     /// Removes a waiting piece.

@@ -100,7 +100,7 @@ impl<I, O> Dispatcher<I, O> {
         }
         let mut shared = self.shared.values().filter(|piece| self.may_take(device, &piece.ticket));
         if !it.health.is_working() {
-            // The canary is the last piece in order: a sick device may hold it for any time.
+            // The canary is the last piece in order: a device that failed before may hold it for any time.
             let canary =
                 shared.next_back().map(|piece| Pick::Pieces(SmallVec::from_elem(piece.ticket.key, 1)));
             return canary.or_else(|| self.copy_for(device, false, now).map(Pick::Copy));

@@ -122,14 +122,17 @@ impl<I, O> Dispatcher<I, O> {
             };
             let Some((device, activity)) = self.remove_worker(worker) else { continue };
             let id = self.devices[device].device.id.clone();
-            let operation =
-                if matches!(activity, WorkerActivity::Batch(_)) { "running a piece" } else { "preparing" };
+            let operation = if matches!(activity, WorkerActivity::Batch(_)) {
+                "running a piece"
+            } else {
+                "preparing the device"
+            };
             let error = Error::TimedOut { device: id, operation: operation.into(), after };
             log!(warn, %error, "a device has hung");
             match activity {
                 WorkerActivity::Idle => {}
                 WorkerActivity::Preparing { generation, .. } => {
-                    self.strike(device, generation, error, now);
+                    self.quarantine(device, generation, error, now);
                     self.give_up_stranded(now);
                 }
                 WorkerActivity::Batch(attempt) => self.attempt_failed(worker, device, &attempt, error, now),

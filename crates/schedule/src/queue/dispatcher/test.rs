@@ -4,7 +4,7 @@ use evener_device::{Device, Error};
 
 use super::*;
 use crate::executor::PoolDevice;
-use crate::queue::handle::Answer;
+use crate::queue::handle::PendingResult;
 
 type TestDispatcher = Dispatcher<u32, u32>;
 
@@ -22,7 +22,7 @@ fn submit(
     item: u32,
     priority: i32,
     now: Time,
-) -> (Arc<Answer<u32>>, PieceKey) {
+) -> (Arc<PendingResult<u32>>, PieceKey) {
     dispatcher.submit(item, SubmitOptions { priority, home: None }, now).map_err(|(_, why)| why).unwrap()
 }
 
@@ -695,7 +695,7 @@ fn pieces_that_move_between_devices_stay_in_order_and_are_counted() {
     };
     assert_eq!((order(0), order(1)), (vec![9, 1, 3, 4], vec![0, 2, 8]));
     assert_eq!(dispatcher.balanced().pieces, 2);
-    assert_eq!((dispatcher.devices[0].gave, dispatcher.devices[1].received), (2, 2));
+    assert_eq!((dispatcher.devices[0].moved_out, dispatcher.devices[1].moved_in), (2, 2));
     assert_eq!((counted(&dispatcher, 0), counted(&dispatcher, 1)), (0, 0));
 }
 
@@ -711,7 +711,7 @@ enum Assignment {
 struct Drive {
     dispatcher: TestDispatcher,
     workers: Vec<(u64, usize, Option<u64>, Assignment)>,
-    answers: Vec<Arc<Answer<u32>>>,
+    answers: Vec<Arc<PendingResult<u32>>>,
     keys: Vec<PieceKey>,
     now: Time,
 }

@@ -34,7 +34,7 @@ fn faulty_queue(workers: u32) -> (Queue<KernelTask<u64, u64>>, Faults) {
 
 /// Submits pieces until the first device gets work again.
 fn wait_until_well(queue: &Queue<KernelTask<u64, u64>>) {
-    while !queue.statistics().devices[0].working {
+    while !queue.statistics().devices[0].is_working {
         expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -75,7 +75,7 @@ fn a_device_that_hangs_loses_no_piece_and_comes_back() {
         within_a_minute(move || {
             let (queue, faults) = faulty_queue(workers);
             run_into(&queue, || faults.at_next(Fault::Hang));
-            assert!(!queue.statistics().devices[0].working);
+            assert!(!queue.statistics().devices[0].is_working);
             // The canary hangs too, and no piece waits for it.
             std::thread::sleep(Duration::from_millis(200));
             expect_all((0..100).map(|item| (item, queue.submit(item).unwrap())).collect());
@@ -146,7 +146,7 @@ fn bad_results_are_never_returned() {
         let pool = Pool::new([named("a"), named("b")]).unwrap();
         let queue = pool.queue(&task).balancer(without_interval()).open().unwrap();
         let mut item = 1;
-        while bad.load(SeqCst) < 4 || !queue.statistics().devices[0].working {
+        while bad.load(SeqCst) < 4 || !queue.statistics().devices[0].is_working {
             expect_all(submit_all(&queue, item..item + 20));
             item += 20;
             std::thread::sleep(Duration::from_millis(5));
@@ -212,7 +212,7 @@ fn a_piece_without_memory_is_done_elsewhere() {
             item += 20;
         }
         let statistics = queue.statistics();
-        assert!(!statistics.devices[0].working);
+        assert!(!statistics.devices[0].is_working);
         assert_eq!(statistics.devices[1].done, item);
     });
 }
@@ -341,7 +341,7 @@ fn no_piece_waits_for_a_worker_whose_state_cannot_be_dropped() {
         let task = FailsOnA { latch: Latch::default(), fails: Arc::new(3.into()) };
         let pool = Pool::new([named("a"), named("b")]).unwrap();
         let queue = pool.queue(&task).balancer(without_interval()).open().unwrap();
-        while task.fails.load(SeqCst) > 0 || !queue.statistics().devices[0].working {
+        while task.fails.load(SeqCst) > 0 || !queue.statistics().devices[0].is_working {
             expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
             std::thread::sleep(Duration::from_millis(5));
         }

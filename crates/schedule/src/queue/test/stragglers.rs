@@ -31,7 +31,7 @@ fn a_long_piece_is_done_on(devices: &'static [&'static str]) {
         assert_eq!(queue.submit(LONG).unwrap().wait().unwrap(), 3 * LONG);
         let statistics = queue.statistics();
         assert!(
-            statistics.devices.iter().all(|device| device.failed == 0 && device.working),
+            statistics.devices.iter().all(|device| device.failed == 0 && device.is_working),
             "{statistics:?}"
         );
         assert_eq!(statistics.devices.iter().map(|device| device.done).sum::<u64>(), 201);
@@ -71,7 +71,7 @@ fn a_piece_that_hangs_on_one_device_is_done_by_the_other_and_the_first_comes_bac
         }
         wait_until(|| queue.statistics().devices[0].failed == 1);
         assert_eq!(queue.statistics().devices[1].copied, 1);
-        while !queue.statistics().devices[0].working {
+        while !queue.statistics().devices[0].is_working {
             expect_all(submit_all(&queue, 0..20));
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -174,7 +174,7 @@ fn a_late_result_that_panics_when_it_is_dropped_costs_no_piece() {
             std::mem::forget(queue.submit(item).unwrap().wait().unwrap());
         }
         wait_until(|| queue.statistics().devices.iter().all(|device| device.active == 0));
-        assert!(queue.statistics().devices.iter().all(|device| device.failed == 0 && device.working));
+        assert!(queue.statistics().devices.iter().all(|device| device.failed == 0 && device.is_working));
     });
 }
 

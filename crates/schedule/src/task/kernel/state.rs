@@ -198,8 +198,8 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync, P: Pod> Task for KernelTask<I, 
         results: &mut Results<'s, O>,
     ) -> Result<()> {
         if self.lent.is_none() {
-            let message = "it declares inputs and outputs: run it with `map_arrays`".to_owned();
-            return Err(task_error(state.device.id(), format!("task `{}`", self.name()), message));
+            let message = "the task declares inputs and outputs: run it with `map_arrays`".to_owned();
+            return Err(task_error(state.device.id(), format!("running task `{}`", self.name()), message));
         }
         let count = chunk.len();
         let mut buffers = state.buffers(&self.arrays, count)?;

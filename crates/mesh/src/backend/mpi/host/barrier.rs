@@ -11,7 +11,7 @@ use super::{
     slots::{Announcement, SharedSlots},
 };
 use crate::backend::{
-    Failure,
+    TransportFailure,
     local::arrival::{Arrivals, Closed, StepState},
     wait::{sleep_time, spin},
 };
@@ -89,7 +89,7 @@ impl HostBarrier {
         &mut self,
         announced: Announcement,
         deadline: &mut CallDeadline<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransportFailure> {
         // Last, because the other members poll this cache line.
         self.slots.announce(self.me, self.step + 1, announced);
         self.arrive_and_wait(deadline)
@@ -97,12 +97,15 @@ impl HostBarrier {
 
     /// Arrives at the next step and waits for all members: all of them succeed, or all that are left fail.
     #[inline]
-    pub(super) fn arrive_and_wait(&mut self, deadline: &mut CallDeadline<'_>) -> Result<(), Failure> {
+    pub(super) fn arrive_and_wait(
+        &mut self,
+        deadline: &mut CallDeadline<'_>,
+    ) -> Result<(), TransportFailure> {
         let step = self.step + 1;
         if let Err(why) = self.slots.arrive(self.me, step) {
             return Err(match self.slots.reason(self.me, why) {
-                None => Failure::TooLate,
-                Some(reason) => Failure::MemberLeft(self.me, reason),
+                None => TransportFailure::TooLate,
+                Some(reason) => TransportFailure::MemberLeft(self.me, reason),
             });
         }
         let mut arrived = 0;
@@ -120,7 +123,7 @@ impl HostBarrier {
             let left = deadline.timeout.saturating_sub(since.elapsed());
             if left.is_zero() {
                 let missing = slots.give_up(step);
-                return (!missing.is_empty()).then_some(Err(Failure::TimedOut(missing)));
+                return (!missing.is_empty()).then_some(Err(TransportFailure::TimedOut(missing)));
             }
             if let Some(sleep_time) = sleep_time(waited) {
                 (deadline.meanwhile)();
@@ -135,10 +138,10 @@ impl HostBarrier {
     }
 
     #[cold]
-    fn never_arrives(&self, member: usize, why: Closed) -> Failure {
+    fn never_arrives(&self, member: usize, why: Closed) -> TransportFailure {
         match self.slots.reason(member, why) {
-            None => Failure::TimedOut(vec![member]),
-            Some(reason) => Failure::MemberLeft(member, reason),
+            None => TransportFailure::TimedOut(vec![member]),
+            Some(reason) => TransportFailure::MemberLeft(member, reason),
         }
     }
 }

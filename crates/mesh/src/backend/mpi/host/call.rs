@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Failure,
+        TransportFailure,
         local::arrival::Arrivals,
         reduce::{self, Vectors},
     },
@@ -58,7 +58,7 @@ impl<'a> SharedMemoryCall<'a> {
         }
     }
 
-    pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
+    pub(super) fn run(&mut self, call: &mut Call<'_>) -> Result<(), TransportFailure> {
         let (members, me) = (self.barrier.slots.len(), self.barrier.me);
         let blocks = Blocks::of(&call.signature, call.lengths, members);
         let Call { signature, input, ref mut output, .. } = *call;
@@ -97,7 +97,7 @@ impl<'a> SharedMemoryCall<'a> {
 
     /// Waits for all members at the next step. At the first step all announce their calls and compare them.
     #[inline]
-    fn arrive_and_wait(&mut self) -> Result<(), Failure> {
+    fn arrive_and_wait(&mut self) -> Result<(), TransportFailure> {
         if self.agreed_to_call {
             return self.barrier.arrive_and_wait(&mut self.deadline);
         }
@@ -116,12 +116,14 @@ impl<'a> SharedMemoryCall<'a> {
                 let [what, count, _] = self.barrier.slots.announced(member, self.barrier.step);
                 Signature::unpack([what, count])
             };
-            return Err(Failure::Mismatch((0..self.barrier.slots.len()).map(signature_of).collect()));
+            return Err(TransportFailure::Mismatch(
+                (0..self.barrier.slots.len()).map(signature_of).collect(),
+            ));
         }
         if self.signature.kind == CollectiveKind::WeightedAllReduce
             && self.weights.iter().all(|weight| *weight == 0.0)
         {
-            return Err(Failure::ZeroWeights);
+            return Err(TransportFailure::ZeroWeights);
         }
         Ok(())
     }
@@ -134,7 +136,7 @@ impl<'a> SharedMemoryCall<'a> {
         to: Option<&dyn Fn(usize) -> Range<usize>>,
         received: &mut [u8],
         from: impl Fn(usize) -> Range<usize>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransportFailure> {
         let (members, me, block_len) =
             (self.barrier.slots.len(), self.barrier.me, self.signature.block_bytes());
         let (bytes, at) = match to {
@@ -170,7 +172,7 @@ impl<'a> SharedMemoryCall<'a> {
     }
 
     /// Reduces the whole vectors of all members, if this member takes the result.
-    fn reduce_whole(&mut self, data: &mut [u8], takes: bool) -> Result<(), Failure> {
+    fn reduce_whole(&mut self, data: &mut [u8], takes: bool) -> Result<(), TransportFailure> {
         self.barrier.write(0, data, false);
         self.arrive_and_wait()?;
         if takes {
@@ -181,7 +183,7 @@ impl<'a> SharedMemoryCall<'a> {
     }
 
     /// Every member reduces its slice of the vector, piece by piece, and publishes each reduced piece.
-    fn reduce_slices(&mut self, data: &mut [u8], takes: bool) -> Result<(), Failure> {
+    fn reduce_slices(&mut self, data: &mut [u8], takes: bool) -> Result<(), TransportFailure> {
         let (members, me, total) = (self.barrier.slots.len(), self.barrier.me, data.len());
         // Slices are whole elements, and start at cache lines if the vector does.
         let each = total.div_ceil(members).next_multiple_of(64);
@@ -227,7 +229,7 @@ impl<'a> SharedMemoryCall<'a> {
         self.reduce(at, own.cast_const(), outputs, len);
     }
 
-    fn reduce_blocks(&mut self, sent: &[u8], result: &mut [u8]) -> Result<(), Failure> {
+    fn reduce_blocks(&mut self, sent: &[u8], result: &mut [u8]) -> Result<(), TransportFailure> {
         let (me, block_len) = (self.barrier.me, self.signature.block_bytes());
         let block = |member: usize| member * block_len..(member + 1) * block_len;
         let bytes = self.share_bytes();

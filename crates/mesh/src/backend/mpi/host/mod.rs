@@ -30,7 +30,7 @@ use super::{
     notice::NoticeSender,
     session::Session,
 };
-use crate::{backend::Failure, comm::Call};
+use crate::{backend::TransportFailure, comm::Call};
 
 /// If set and not empty, groups use messages also on one host.
 const MESSAGES_VARIABLE: &str = "EVENER_MPI_MESSAGES";
@@ -47,7 +47,7 @@ pub(super) fn connect(
     me: usize,
     tag: c_int,
     notice_sender: &NoticeSender,
-) -> Result<Option<SharedMemoryMember>, Failure> {
+) -> Result<Option<SharedMemoryMember>, TransportFailure> {
     let (members, identity, host) = (session.ranks.len(), notice_sender.identity, host());
     let mut made = None;
     if me == 0 && host != 0 && members <= slots::MAX_MEMBERS {
@@ -89,7 +89,7 @@ impl SharedMemoryMember {
         shared: &Shared,
         call: &mut Call<'_>,
         timeout: Duration,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransportFailure> {
         // Polls MPI, so that notices and messages of other groups make progress.
         let meanwhile = || match shared.connection.try_lock() {
             Ok(mut connection) => drop(connection.receive_notices()),
@@ -126,7 +126,7 @@ fn exchange_words<const N: usize>(
     me: usize,
     tag: c_int,
     mine: [u64; N],
-) -> Result<Vec<[u64; N]>, Failure> {
+) -> Result<Vec<[u64; N]>, TransportFailure> {
     let mut bytes = vec![0; 8 * N];
     write_words(mine, &mut bytes);
     let messages = session.send_to_all(me, tag + PIECE_TAG, |_| &bytes)?;

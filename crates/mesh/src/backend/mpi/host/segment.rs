@@ -88,7 +88,7 @@ mod test {
         let (made, file) = Segment::make(1 << 16).unwrap();
         let (me, number) = (std::process::id(), file.as_raw_fd() as u32);
         let opened = Segment::open(me, number, 1 << 16).unwrap();
-        // SAFETY: within both, and nobody else has them.
+        // SAFETY: the address is within both segments, and no other thread accesses them.
         let read = unsafe {
             made.at(4096).write(7);
             opened.at(4096).read()
