@@ -8,6 +8,7 @@ use std::{
 use bytemuck::Pod;
 
 use crate::{
+    affinity::unbound,
     backend::{self, Address, Backend, Contents, Direction, MemoryUsage, Source},
     buffer::{Buffer, HostBuffer, StagingBuffer, size_in_bytes},
     describe::{Capabilities, Description, DeviceId},
@@ -310,7 +311,8 @@ impl Device {
         if let Some(backend) = &*open {
             return Ok(backend.clone());
         }
-        let backend = self.inner.source.open()?;
+        // Drivers start threads too.
+        let backend = unbound(|| self.inner.source.open())?;
         Ok(open.insert(backend).clone())
     }
 }

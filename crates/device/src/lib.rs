@@ -14,6 +14,8 @@
 // Back ends share more than each needs, and the processor needs little of it.
 #![cfg_attr(not(all(feature = "cuda", feature = "wgpu")), allow(dead_code))]
 
+#[doc(hidden)]
+pub mod affinity;
 mod any_buffer;
 pub mod backend;
 mod buffer;

@@ -1515,3 +1515,23 @@ fn a_run_over_nothing_takes_no_time() {
     });
     assert!(least.min().unwrap() < Duration::from_micros(300));
 }
+
+/// The workers of a pool belong to the pool, whatever thread has its first run.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pool_that_first_runs_on_a_bound_thread_has_all_the_cores() {
+    let allowed = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        status.lines().find(|line| line.starts_with("Cpus_allowed_list")).unwrap().to_owned()
+    };
+    let all = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+    let slowly = |_| {
+        std::thread::sleep(ms(1));
+        allowed()
+    };
+    let part = &Device::cpu().split(&[1]).unwrap()[0];
+    let part = Pool::builder().devices([part]).keep_history_at(None).build().unwrap();
+    part.map_range(0..1, |_| drop(all.map_range(0..64, slowly).unwrap())).unwrap();
+    let seen: BTreeSet<String> = all.map_range(0..64, slowly).unwrap().into_results().into_iter().collect();
+    assert_eq!(seen, BTreeSet::from([allowed()]));
+}

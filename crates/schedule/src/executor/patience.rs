@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use evener_device::affinity::unbound;
+
 /// How long a thread looks for what it waits for before it sleeps. Falling asleep and being woken takes some tens of
 /// microseconds, as long as a short run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +23,7 @@ impl Patience {
     /// That of a thread which waits for so many others.
     pub(crate) fn for_others(count: usize) -> Self {
         static CORES: OnceLock<usize> = OnceLock::new();
-        let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let cores = *CORES.get_or_init(|| unbound(std::thread::available_parallelism).map_or(1, usize::from));
         if count < cores { Patience::LONGEST } else { Patience::SHORT }
     }
 

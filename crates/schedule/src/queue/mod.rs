@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::DeviceId;
+use evener_device::{DeviceId, affinity::unbound};
 
 use self::{
     desk::{Batch, Desk, Limits, Refused, Wishes},
@@ -134,7 +134,7 @@ impl<T: Task> QueueBuilder<T> {
             while !contain(|| looked_after.look_after()) {}
         };
         let thread = std::thread::Builder::new().name("evener-queue".into());
-        thread.spawn(look_after).map_err(|why| no_thread(&queue.shared.seats[0].id, &why))?;
+        unbound(|| thread.spawn(look_after)).map_err(|why| no_thread(&queue.shared.seats[0].id, &why))?;
         Ok(queue)
     }
 }

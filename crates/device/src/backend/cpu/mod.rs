@@ -25,6 +25,7 @@ use super::{
     shelf::{Shelf, class_bytes, exact_bytes},
 };
 use crate::{
+    affinity::{self, unbound},
     describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features},
     error::{Error, Result},
     kernel::{Access, Kernel, RustBody},
@@ -52,7 +53,7 @@ impl CpuSource {
                 .with_memory(MemoryRefreshKind::nothing().with_ram()),
         )
         .ok();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = unbound(std::thread::available_parallelism).map_or(1, usize::from);
         let brand = system.as_ref().and_then(|system| Some(system.cpus().first()?.brand().trim()));
         let name = brand.filter(|brand| !brand.is_empty());
         let kernel = System::kernel_version().unwrap_or_default();
@@ -87,7 +88,7 @@ impl Source for CpuSource {
 
     fn bind_thread(&self, index: usize) {
         if let Some(cores) = self.cores.as_ref().filter(|cores| !cores.is_empty()) {
-            core_affinity::set_for_current(cores[index % cores.len()]);
+            affinity::bind(cores[index % cores.len()]);
         }
     }
 
@@ -99,7 +100,7 @@ impl Source for CpuSource {
         };
         let cores = match &self.cores {
             Some(cores) => cores.clone(),
-            None => core_affinity::get_core_ids()
+            None => unbound(core_affinity::get_core_ids)
                 .ok_or_else(|| refuse("this system does not say which cores there are".into()))?,
         };
         let asked: u64 = sizes.iter().map(|&size| u64::from(size)).sum();
@@ -144,10 +145,10 @@ impl CpuBackend {
             .thread_name(move |index| format!("evener-{name}-{index}"))
             .start_handler(move |index| {
                 if let Some(core) = cores.as_ref().and_then(|cores| cores.get(index)) {
-                    core_affinity::set_for_current(*core);
+                    affinity::bind(*core);
                 }
-            })
-            .build()
+            });
+        let pool = unbound(|| pool.build())
             .map_err(|why| Error::lost(&id, "starting its threads", why.to_string()))?;
         Ok(CpuBackend {
             capabilities: capabilities(source.description.memory_bytes.unwrap_or(u64::MAX)),
@@ -277,7 +278,7 @@ impl Backend for CpuBackend {
     }
 
     fn stream(&self) -> Result<Box<dyn StreamBackend>> {
-        Ok(Box::new(CpuStream::start(self.id.clone(), self.pool.clone())?))
+        Ok(Box::new(unbound(|| CpuStream::start(self.id.clone(), self.pool.clone()))?))
     }
 
     fn memory(&self) -> MemoryUsage {

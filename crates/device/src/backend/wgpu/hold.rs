@@ -19,6 +19,7 @@ use super::{
     transfer::TransferQueue,
 };
 use crate::{
+    affinity::unbound,
     describe::{Capabilities, DeviceId, DeviceKind},
     error::{Error, Result},
 };
@@ -292,6 +293,7 @@ impl Drop for Hold {
             }
         };
         // Without a thread to be had, the closure is dropped, and the device with it abandoned.
-        let _ = std::thread::Builder::new().name(format!("evener-{}-closing", self.id)).spawn(wait);
+        let thread = std::thread::Builder::new().name(format!("evener-{}-closing", self.id));
+        let _ = unbound(|| thread.spawn(wait));
     }
 }
