@@ -208,6 +208,11 @@ impl Device {
     /// handle is gone and no operation uses it any more. Where the caller destroys or maps it meanwhile, operations on it
     /// fail.
     ///
+    /// Of a buffer that Evener has a handle on already, because it was adopted before or came from
+    /// [`Buffer::wgpu_buffer`], this is another handle on the same elements.
+    ///
+    /// The buffer must be of the same wgpu instance as the device: wgpu panics otherwise, when the buffer is used.
+    ///
     /// Fails with `Unsupported` where this is no device of [`from_wgpu`](Device::from_wgpu), where the buffer was made without
     /// `STORAGE`, `COPY_SRC` and `COPY_DST`, and where its size is no multiple of 4 and of an element.
     #[cfg(feature = "wgpu")]

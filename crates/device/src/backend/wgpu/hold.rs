@@ -2,14 +2,14 @@
 
 use std::{
     mem::ManuallyDrop,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
 use wgpu::{BufferUsages, CommandBuffer, ErrorFilter, PollError, PollStatus, PollType, SubmissionIndex};
 
 use super::{
-    super::shelf::Shelf,
+    super::{Memory, shelf::Shelf},
     clock::Clock,
     failure::{Failure, catch, translate, watch},
     host::Staging,
@@ -62,6 +62,8 @@ pub(super) struct Hold {
     /// Held where wgpu may destroy buffers, and where mapped memory of wgpu's is copied from and to.
     pub(super) gate: Mutex<()>,
     pub(super) modules: Mutex<Modules>,
+    /// Memory whose buffer the caller has too, so that a buffer which is adopted again is the same memory.
+    pub(super) known: Mutex<Vec<Weak<dyn Memory>>>,
     /// What compiled pipelines are kept under on disk, where the device gives them.
     pub(super) pipelines: Option<String>,
     pub(super) clock: Clock,

@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     sync::{
-        Arc,
+        Arc, PoisonError, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -92,10 +92,19 @@ impl WgpuMemory {
         Ok(memory)
     }
 
-    /// The caller's buffer, used in place.
-    pub(super) fn adopt(hold: &Arc<Hold>, buffer: Buffer) -> Result<Self> {
+    /// The caller's buffer, used in place. Where there is memory over the same buffer already, adopted or allocated, it is
+    /// that memory: two of them would hide from each other that slices overlap.
+    pub(super) fn adopt(hold: &Arc<Hold>, buffer: &Buffer) -> Result<Arc<dyn Memory>> {
         const OPERATION: &str = "adopting a buffer";
         hold.check(OPERATION)?;
+        let mut known = hold.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |memory: &Arc<dyn Memory>| {
+            let memory = (&**memory as &dyn Any).downcast_ref::<WgpuMemory>();
+            memory.is_some_and(|memory| memory.buffer() == buffer)
+        };
+        if let Some(memory) = known.iter().filter_map(Weak::upgrade).find(is_same) {
+            return Ok(memory);
+        }
         let refuse = |detail: String| Err(Error::unsupported(&hold.id, OPERATION, detail));
         let (bytes, missing) = (buffer.size(), BUFFER_USAGES - buffer.usage());
         if !missing.is_empty() {
@@ -104,8 +113,11 @@ impl WgpuMemory {
         if bytes != padded(bytes) {
             return refuse(format!("{bytes} bytes, which must be a multiple of {COPY_BUFFER_ALIGNMENT}"));
         }
-        let block = Arc::new(DeviceBlock { buffer, shelf: None, is_known: AtomicBool::new(true) });
-        Ok(WgpuMemory { hold: hold.clone(), block, bytes, cleared: 0 })
+        let block = DeviceBlock { buffer: buffer.clone(), shelf: None, is_known: AtomicBool::new(true) };
+        let memory: Arc<dyn Memory> =
+            Arc::new(WgpuMemory { hold: hold.clone(), block: Arc::new(block), bytes, cleared: 0 });
+        note(&mut known, &memory);
+        Ok(memory)
     }
 
     pub(super) fn buffer(&self) -> &Buffer {
@@ -128,8 +140,20 @@ pub(crate) fn buffer_of(region: &Region) -> Option<Buffer> {
     if !memory.hold.is_callers {
         return None;
     }
-    memory.block.is_known.store(true, Relaxed);
+    let mut known = memory.hold.known.lock().unwrap_or_else(PoisonError::into_inner);
+    if !memory.block.is_known.swap(true, Relaxed) {
+        note(&mut known, &region.memory);
+    }
     Some(memory.buffer().clone())
+}
+
+/// Adds memory whose buffer the caller has, and forgets what is gone.
+fn note(known: &mut Vec<Weak<dyn Memory>>, memory: &Arc<dyn Memory>) {
+    // So seldom that each costs little.
+    if known.len() == known.capacity() {
+        known.retain(|memory| memory.strong_count() > 0);
+    }
+    known.push(Arc::downgrade(memory));
 }
 
 impl Memory for WgpuMemory {

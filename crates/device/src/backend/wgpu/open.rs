@@ -91,6 +91,7 @@ pub(super) fn hold_of(
         transfers,
         staging: Staging::new(),
         modules: Default::default(),
+        known: Default::default(),
         pipelines: pipelines::device_key(&adapter.get_info(), asked),
         id: description.id.clone(),
     }
@@ -140,7 +141,7 @@ impl Backend for WgpuBackend {
         if !self.hold.is_callers {
             return Ok(None);
         }
-        Ok(Some(Arc::new(WgpuMemory::adopt(&self.hold, buffer.clone())?)))
+        Ok(Some(WgpuMemory::adopt(&self.hold, buffer)?))
     }
 
     fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>> {
