@@ -25,7 +25,7 @@ use crate::{
     describe::{Api, Capabilities, DeviceId, Features},
     dtype::DType,
     error::{Error, Result},
-    launch::Launch,
+    launch::{Launch, count_threads},
     module::{CudaSource, WgslBody},
 };
 
@@ -286,7 +286,7 @@ impl Kernel {
 
     /// How many threads a workgroup has.
     pub fn workgroup_threads(&self) -> u64 {
-        self.workgroup.iter().map(|&n| u64::from(n)).product()
+        count_threads([1; 3], self.workgroup).unwrap_or(u64::MAX)
     }
 
     /// The body for CUDA devices, where it has one.
@@ -405,7 +405,8 @@ impl Program {
                     self.max_binding_bytes
                 ));
             }
-            if !offset.is_multiple_of(self.binding_alignment) {
+            // Where nothing begins does not matter.
+            if bytes > 0 && !offset.is_multiple_of(self.binding_alignment) {
                 return refuse(format!(
                     "buffer {index} begins at byte {offset}, which must be a multiple of {} here",
                     self.binding_alignment

@@ -19,6 +19,7 @@ use crate::{
     error::{Error, Result},
     graph::{Graph, GraphRecorder},
     kernel::{BoundKernel, Extent},
+    launch::count_threads,
 };
 
 /// A slice that is uploaded is copied through staging memory in pieces of this size, so that the copy
@@ -355,7 +356,8 @@ impl Stream {
     ) -> Result<bool> {
         let limits = self.backend.capabilities().max_groups;
         let fits = groups.iter().zip(&limits).all(|(asked, limit)| asked <= limit);
-        if !fits || params_bytes != bound.kernel.params_bytes as usize {
+        let is_countable = count_threads(groups, bound.kernel.workgroup).is_some();
+        if !fits || !is_countable || params_bytes != bound.kernel.params_bytes as usize {
             return Err(self.refuse_launch(bound, groups, params_bytes));
         }
         Ok(!groups.contains(&0))
@@ -414,10 +416,15 @@ impl Stream {
     /// fill all dimensions: these have to find by themselves that there is nothing for them to do.
     pub fn launch_folded<P: Pod>(&mut self, bound: &BoundKernel, groups: u64, params: &P) -> Result<()> {
         let limits = self.backend.capabilities().max_groups;
-        match fold(groups, limits) {
+        let threads = groups.checked_mul(bound.kernel.workgroup_threads());
+        match fold(groups, limits).filter(|_| threads.is_some()) {
             Some(folded) => self.launch(bound, folded, params),
             None => {
-                let detail = format!("{groups} workgroups asked for, at most {limits:?} here");
+                let workgroup = bound.kernel.workgroup;
+                let detail = format!(
+                    "{groups} workgroups of {workgroup:?} asked for, at most {limits:?} here and {} threads in all",
+                    u64::MAX
+                );
                 let operation = format!("launching kernel `{}`", bound.kernel.name);
                 Err(Error::unsupported(&self.device, operation, detail))
             }
@@ -428,6 +435,9 @@ impl Stream {
     fn refuse_launch(&self, bound: &BoundKernel, groups: [u32; 3], params_bytes: usize) -> Error {
         let detail = if params_bytes != bound.kernel.params_bytes as usize {
             format!("{} bytes of parameters declared, {params_bytes} given", bound.kernel.params_bytes)
+        } else if count_threads(groups, bound.kernel.workgroup).is_none() {
+            let workgroup = bound.kernel.workgroup;
+            format!("{groups:?} workgroups of {workgroup:?} asked for, at most {} threads in all", u64::MAX)
         } else {
             format!(
                 "{groups:?} workgroups asked for, at most {:?} here",

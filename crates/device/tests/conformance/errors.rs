@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evener_device::{Api, Device, Direction, Error, Kernel, Severity};
+use evener_device::{Api, BoxError, Device, Direction, Error, Kernel, Launch, Severity};
 
 use crate::{
     Behaviour, Outcome, ensure, ensure_error,
@@ -20,7 +20,10 @@ pub(crate) const EVERYWHERE: &[Behaviour] = &[
 ];
 
 /// Bodies in Rust can fail by themselves.
-pub(crate) const ON_PROCESSORS: &[Behaviour] = &[("a_task_that_fails_is_reported_once", task_fails)];
+pub(crate) const ON_PROCESSORS: &[Behaviour] = &[
+    ("a_task_that_fails_is_reported_once", task_fails),
+    ("a_body_that_takes_a_buffer_for_another_type_than_declared_is_told_both", wrong_types),
+];
 
 /// Bodies in other languages are compiled on the spot.
 pub(crate) const ON_GPUS: &[Behaviour] = &[
@@ -123,6 +126,28 @@ fn wrong_arguments(device: &Device) -> Outcome {
     if alignment > 4 {
         let text = ensure_error!(Error::Unsupported { .. }, program.bind(&[a.slice(1..)?.arg(), b.arg()]));
         ensure!(text.contains(&alignment.to_string()), "the alignment is not in: {text}");
+    }
+    still_works(device)
+}
+
+/// As `bind` compares arguments with the declaration, a body's slices are compared with it.
+fn wrong_types(device: &Device) -> Outcome {
+    type Body = fn(&mut Launch<'_>) -> Result<(), BoxError>;
+    let bodies: [(Body, &str); 6] = [
+        (|launch| launch.read::<u32>(0).map(drop), "buffer 0 is declared as f32, asked for as u32"),
+        (|launch| launch.read::<[f32; 2]>(0).map(drop), "buffer 0 is declared as f32, asked for as [f32; 2]"),
+        (|launch| launch.write::<i32>(1).map(drop), "buffer 1 is declared as u32, asked for as i32"),
+        (|launch| launch.read::<i32>(1).map(drop), "buffer 1 is declared as u32, asked for as i32"),
+        (|launch| launch.write::<f32>(0).map(drop), "buffer 0 is declared as read only"),
+        (|launch| launch.params::<u64>().map(drop), "4 bytes of parameters declared, asked for as u64 of 8"),
+    ];
+    let (input, output) = (device.buffer_from(&[1.0f32, 2.0])?, device.buffer_from(&[3u32, 4])?);
+    let mut stream = device.stream()?;
+    for (body, expected) in bodies {
+        let kernel = Kernel::new("body").reads::<f32>().writes::<u32>().params::<u32>().rust(body);
+        stream.launch(&device.compile(&kernel)?.bind(&[input.arg(), output.arg()])?, 1, &1u32)?;
+        let text = ensure_error!(Error::Task { .. }, stream.wait());
+        ensure!(text.contains(expected), "`{expected}` is not in: {text}");
     }
     still_works(device)
 }

@@ -28,7 +28,7 @@ use crate::{
     affinity::{self, unbound},
     describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features},
     error::{Error, Result},
-    kernel::{Access, Kernel, RustBody},
+    kernel::{Binding, Kernel, RustBody},
 };
 
 /// The device of all cores.
@@ -272,7 +272,7 @@ impl Backend for CpuBackend {
             device: self.id.clone(),
             name: kernel.name.clone().into(),
             workgroup: kernel.workgroup,
-            access: kernel.bindings.iter().map(|binding| binding.access).collect(),
+            bindings: kernel.bindings.clone(),
             body: Body(body),
         }))
     }
@@ -295,7 +295,7 @@ struct CpuProgram {
     device: DeviceId,
     name: Arc<str>,
     workgroup: [u32; 3],
-    access: Vec<Access>,
+    bindings: Vec<Binding>,
     body: Body,
 }
 
