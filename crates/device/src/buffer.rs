@@ -24,6 +24,17 @@ pub(crate) fn size_in_bytes<T>(device: &DeviceId, operation: &str, len: usize) -
     })
 }
 
+/// Fails for elements that are aligned to more than host memory is, which no device could copy from or to it.
+pub(crate) fn check_alignment<T>(device: &DeviceId, operation: &str) -> Result<()> {
+    let needed = align_of::<T>();
+    if needed <= HOST_ALIGNMENT {
+        return Ok(());
+    }
+    let detail =
+        format!("{} is aligned to {needed} bytes, host memory to {HOST_ALIGNMENT} at most", type_name::<T>());
+    Err(Error::unsupported(device, operation, detail))
+}
+
 /// The places in a range of so many elements. Fails when the range reaches past the end.
 pub(crate) fn slice_range(
     range: impl RangeBounds<usize>,
@@ -93,8 +104,10 @@ impl<T: Pod> Buffer<T> {
         Ok(Buffer { region, device: self.device.clone(), element: PhantomData })
     }
 
-    /// A handle on the same bytes as elements of another type. Fails when they do not come out even.
+    /// A handle on the same bytes as elements of another type. Fails when they do not come out even, and for elements that
+    /// are aligned to more than 64 bytes.
     pub fn cast<U: Pod>(&self) -> Result<Buffer<U>> {
+        check_alignment::<U>(&self.device, "casting a buffer")?;
         let element = size_of::<U>() as u64;
         if element == 0
             || !self.region.bytes.is_multiple_of(element)
@@ -184,12 +197,9 @@ impl<T: Pod> HostBuffer<T> {
     /// Fails where the memory is not aligned for the elements, which is for such as are aligned to more than
     /// [`HOST_ALIGNMENT`] only.
     pub(crate) fn new(memory: Box<dyn HostMemory>, device: &DeviceId) -> Result<Self> {
-        let needed = align_of::<T>();
-        if needed > HOST_ALIGNMENT || !memory.bytes().as_ptr().cast::<T>().is_aligned() {
-            let detail = format!(
-                "{} is aligned to {needed} bytes, host memory to {HOST_ALIGNMENT} at most",
-                type_name::<T>()
-            );
+        check_alignment::<T>(device, "allocating host memory")?;
+        if !memory.bytes().as_ptr().cast::<T>().is_aligned() {
+            let detail = format!("its back end did not align it to {} bytes", align_of::<T>());
             return Err(Error::unsupported(device, "allocating host memory", detail));
         }
         Ok(HostBuffer { memory, element: PhantomData })

@@ -10,7 +10,7 @@ use bytemuck::Pod;
 use crate::{
     affinity::unbound,
     backend::{self, Address, Backend, Contents, Direction, MemoryUsage, Source},
-    buffer::{Buffer, HostBuffer, StagingBuffer, size_in_bytes},
+    buffer::{Buffer, HostBuffer, StagingBuffer, check_alignment, size_in_bytes},
     describe::{Capabilities, Description, DeviceId},
     error::{Error, Result},
     kernel::{Kernel, Program},
@@ -92,7 +92,7 @@ impl Device {
         self.inner.source.bind_thread(index);
     }
 
-    /// A buffer of zeros.
+    /// A buffer of zeros. Fails, as everything that makes a buffer, for elements that are aligned to more than 64 bytes.
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
         self.allocate(len, Contents::Zeroed)
     }
@@ -308,6 +308,7 @@ impl Device {
     }
 
     fn size_in_bytes<T>(&self, len: usize) -> Result<u64> {
+        check_alignment::<T>(self.id(), "allocating a buffer")?;
         size_in_bytes::<T>(self.id(), "allocating a buffer", len)
     }
 

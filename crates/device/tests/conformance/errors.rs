@@ -87,8 +87,16 @@ fn over_aligned(device: &Device) -> Outcome {
         let text = ensure_error!(Error::Unsupported { .. }, device.host_buffer::<Page>(3, direction));
         ensure!(text.contains("4096") && text.contains("Page"), "no type and alignment in: {text}");
     }
-    let pages = device.buffer_from(&[Page([1; 4096]); 2])?;
-    ensure_error!(Error::Unsupported { .. }, device.stream()?.download(&pages));
+    let made = [
+        device.buffer::<Page>(2),
+        device.buffer_uninit(0),
+        device.buffer_from(&[Page([1; 4096]); 2]),
+        device.buffer::<u8>(8192)?.cast(),
+    ];
+    for made in made {
+        let text = ensure_error!(Error::Unsupported { .. }, made);
+        ensure!(text.contains("4096") && text.contains("Page"), "no type and alignment in: {text}");
+    }
     let lines = device.buffer_from(&[Line([3; 64]); 5])?;
     let found = device.stream()?.download(&lines)?.wait()?;
     ensure!(found == [Line([3; 64]); 5], "lines came back changed");
