@@ -61,7 +61,8 @@ pub fn unbound<R>(run: impl FnOnce() -> R) -> R {
     run()
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod test {
     use std::collections::BTreeSet;
 

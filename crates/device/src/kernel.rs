@@ -421,7 +421,11 @@ impl Program {
             }
         }
         let regions: Vec<_> = arguments.iter().map(|argument| argument.region.clone()).collect();
-        Ok(BoundKernel { inner: self.inner.bind(&regions)?, kernel: self.kernel.clone() })
+        Ok(BoundKernel {
+            inner: self.inner.bind(&regions)?,
+            kernel: self.kernel.clone(),
+            device: self.device.clone(),
+        })
     }
 }
 
@@ -430,6 +434,7 @@ impl Program {
 pub struct BoundKernel {
     pub(crate) inner: Arc<dyn backend::BoundKernel>,
     pub(crate) kernel: Arc<Kernel>,
+    pub(crate) device: DeviceId,
 }
 
 impl BoundKernel {
@@ -456,7 +461,8 @@ impl BoundKernel {
     /// ```
     pub fn with_workgroup(&self, size: impl Into<Extent>, shared_bytes: u32) -> Result<BoundKernel> {
         let kernel = Kernel { workgroup: size.into().0, shared_bytes, ..(*self.kernel).clone() };
-        Ok(BoundKernel { inner: self.inner.with_workgroup(&kernel)?, kernel: Arc::new(kernel) })
+        let inner = self.inner.with_workgroup(&kernel)?;
+        Ok(BoundKernel { inner, kernel: Arc::new(kernel), device: self.device.clone() })
     }
 
     /// The number of workgroups that a compute unit runs at once, by the registers and the shared memory that they take.
