@@ -1535,3 +1535,37 @@ fn a_pool_that_first_runs_on_a_bound_thread_has_all_the_cores() {
     let seen: BTreeSet<String> = all.map_range(0..64, slowly).unwrap().into_results().into_iter().collect();
     assert_eq!(seen, BTreeSet::from([allowed()]));
 }
+
+/// A kernel with items or results that have no bytes is a task like any other.
+#[test]
+fn items_and_results_without_bytes_are_counted() {
+    let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+    let seen = Arc::new(AtomicU64::new(0));
+    let count = seen.clone();
+    let kernel = Kernel::new("count").params::<KernelParams>().rust(move |launch| {
+        count.fetch_add(launch.params::<KernelParams>()?.count.into(), SeqCst);
+        Ok(())
+    });
+    let task = KernelTask::<u32, ()>::new(&kernel.clone().reads::<u32>().writes::<()>());
+    assert_eq!(pool.map(&task, &[7; 1000]).unwrap().results(), [(); 1000]);
+    // An idle lane may have done a copy of a late one's items.
+    assert!(seen.swap(0, SeqCst) >= 1000);
+    let task = KernelTask::<(), ()>::new(&kernel.reads::<()>().writes::<()>());
+    assert_eq!(pool.map(&task, &[(); 1000]).unwrap().results(), [(); 1000]);
+    assert!(seen.load(SeqCst) >= 1000);
+}
+
+#[test]
+fn items_that_host_memory_is_not_aligned_for_are_refused() {
+    #[derive(Debug, Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+    #[repr(C, align(128))]
+    struct Wide([u8; 128]);
+    let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+    let kernel =
+        Kernel::new("copy").reads::<Wide>().writes::<Wide>().params::<KernelParams>().rust(|_| Ok(()));
+    let task = KernelTask::<Wide, Wide>::new(&kernel);
+    for count in [1, 10, 1000] {
+        let text = pool.map(&task, &vec![Wide([1; 128]); count]).unwrap_err().to_string();
+        assert!(text.contains("128 bytes") && text.contains("Wide"), "{count}: {text}");
+    }
+}
