@@ -180,6 +180,9 @@ impl Device {
     /// - The caller may poll. Its callbacks may run in polls of Evener's, and must not call Evener then.
     /// - Dropping it leaves the `wgpu::Device` as it is. Its id is new each time.
     ///
+    /// The adapter, the device and the queue must belong together and be of one wgpu instance: wgpu panics otherwise, here or
+    /// later.
+    ///
     /// Fails with `Unsupported` where wgpu does not drive the device natively.
     ///
     /// ```no_run

@@ -104,7 +104,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel without a body yet. The name is that of the entry point in each body.
+    /// A kernel without a body yet. The name is that of the entry point in each body. Its workgroup has 64 threads unless
+    /// [`workgroup`](Kernel::workgroup) says otherwise.
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
         Kernel {
             name: name.into(),

@@ -150,7 +150,8 @@ impl Faults {
         plan.insert(self.operations() + 1, fault);
     }
 
-    /// Loses the device at once: everything on it fails until it is opened afresh.
+    /// Loses the device at once: everything on it fails until it is opened afresh. Nothing where it was not opened yet, which
+    /// its first use does: plan a fault for the first operation with [`at`](Faults::at) instead.
     pub fn kill(&self) {
         self.state.lose();
         self.release();

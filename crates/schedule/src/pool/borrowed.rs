@@ -14,8 +14,11 @@ use crate::{
 
 impl Pool {
     /// Calls a function for every item, on the processor's cores, and gives the results in the items' order. Both may
-    /// borrow. A call within the function of another is a run of its own, with threads of its own, which the pool keeps: for
-    /// recursion over many levels, split by depth first.
+    /// borrow.
+    ///
+    /// The function may itself call the pool. Each such call is a run of its own with threads of its own, which the pool
+    /// keeps, so a recursive function needs more threads with every level. In deep recursion, call the pool on the first
+    /// few levels only, and loop on the calling thread below them.
     ///
     /// ```
     /// use evener_device::Device;

@@ -159,7 +159,8 @@ impl Pool {
     }
 
     /// Lets go of what [`Pool::map`] and its like have made on the devices and keep for the next call with the same task:
-    /// compiled kernels and memory. What was learned stays.
+    /// compiled kernels and memory. What was learned stays. Workers that have just ended a run let go of theirs by
+    /// themselves, so memory may be freed some milliseconds after this returns.
     pub fn release(&self) {
         let kept = std::mem::take(&mut *lock(&self.inner.kept));
         drop(kept);
@@ -174,6 +175,9 @@ impl Pool {
 
     /// As [`Pool::map`], with the results written to where the caller wants them. Fails where they are not as many as the
     /// items. On any error, what is there is a mixture of what was there before and results.
+    ///
+    /// The results are written and not read: a kernel does not see what was in the slice before, and must write every
+    /// result. A result that the kernel leaves unwritten is unspecified.
     ///
     /// ```
     /// # use evener_device::Device;
@@ -236,6 +240,10 @@ impl Pool {
 
     /// Does a task for every item and combines the results, in an order that depends on their number alone: whoever
     /// did what, floating-point sums come out the same to the last bit. Nothing comes of no items.
+    ///
+    /// Workers combine the results of a block of items, and the calling thread those of the blocks; with few items, each is a
+    /// block. A panic of the combining function on a worker is an error as one of the task is; on the calling thread, it
+    /// continues in the caller.
     pub fn map_reduce<T: Task>(
         &self,
         task: &T,

@@ -214,7 +214,8 @@ impl<T: Task> Queue<T> {
         self.shared.close();
     }
 
-    /// Takes no more pieces, and waits until every piece has its answer.
+    /// Takes no more pieces, and waits until every piece has its answer. Called from within a piece of the same queue, it
+    /// never returns: the piece would wait for itself.
     pub fn join(self) {
         self.shared.close();
         self.shared.wait_until_quiet();

@@ -92,7 +92,8 @@ pub struct Settings {
     pub silence: Duration,
     /// and after so many times the longest chunk so far, or the time that a chunk in hand should take.
     pub silence_factor: f64,
-    /// A run in which every lane is set aside waits this long for one of them to take work again.
+    /// A run in which every lane is set aside waits this long for one of them to take work again. It does so too where none
+    /// ever can, as with a pool whose only device is over a `wgpu::Device` that was destroyed: shorten it there.
     pub return_limit: Duration,
     /// The first quarantine; each later one is twice as long.
     pub cooldown: Duration,

@@ -37,7 +37,8 @@ impl<'a> Arrays<'a> {
         self
     }
 
-    /// Adds the next output, which the results are written to.
+    /// Adds the next output, which the results are written to. It is not read: the kernel does not see what is in it, and
+    /// must write every element. Those that the kernel leaves unwritten are unspecified afterwards.
     pub fn output<T: Pod>(mut self, output: &'a mut [T]) -> Self {
         self.outputs.push(LentArray::new::<T>(NonNull::from(output)));
         self

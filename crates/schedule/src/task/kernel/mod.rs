@@ -20,6 +20,13 @@ use super::{
 /// and has one thread an item. It is told how many items there are, since the last workgroup may reach past them, and
 /// which item is the first.
 ///
+/// The kernel must write the result of every item. A device's buffer of results is not what the caller gave, and is used
+/// again for the next chunk: an element that the kernel leaves unwritten has unspecified contents, such as the result of
+/// another item, and one that it reads before writing has too.
+///
+/// Items and results may be of a type without bytes, such as `()`: the kernel's buffer is empty then. Types aligned to more
+/// than 64 bytes are refused.
+///
 /// Both buffers have room for at least `count` items, and threads past them may be launched: that is what the promise of
 /// a CUDA body ([`Kernel::cuda`]) is about here.
 ///
@@ -138,7 +145,7 @@ impl From<Range<u64>> for KernelParams {
 }
 
 impl<I: Pod, O: Pod> KernelTask<I, O> {
-    /// A task that runs a kernel.
+    /// A task that runs a kernel, which must write the result of every item.
     pub fn new(kernel: &Kernel) -> Self {
         KernelTask::with_params(kernel, |_, items| items.into())
     }
@@ -152,7 +159,8 @@ impl KernelTask<(), ()> {
     ///
     /// A chunk's launch sees the part of each input and output that belongs to the chunk's items: thread `i`, counted from
     /// the chunk's first item, has the elements from `i * width` on. These buffers have room for at least
-    /// `count * width` elements.
+    /// `count * width` elements. The kernel must write all elements of an output that belong to its items, and finds
+    /// nothing of the caller's there: what it leaves unwritten is unspecified.
     pub fn arrays(kernel: &Kernel) -> Self {
         let kernel = kernel.clone().params::<KernelParams>();
         KernelTask::of(&kernel, Vec::new(), None, Arc::new(|_: &DeviceId, items: Range<u64>| items.into()))
@@ -170,13 +178,14 @@ impl<P: Pod> KernelTask<(), (), P> {
         self.declare::<T>(Role::Input, width)
     }
 
-    /// Declares the kernel's next buffer as an output with one element an item.
+    /// Declares the kernel's next buffer as an output with one element an item. The kernel must write every element; it
+    /// does not see what the caller's slice holds, and an element that it leaves unwritten is unspecified.
     pub fn output<T: Pod>(self) -> Self {
         self.output_rows::<T>(1)
     }
 
     /// Declares the kernel's next buffer as an output with so many elements an item: the results are a matrix with a row
-    /// an item, row by row.
+    /// an item, row by row. As with [`output`](Self::output), the kernel must write every element.
     pub fn output_rows<T: Pod>(self, width: usize) -> Self {
         self.declare::<T>(Role::Output, width)
     }
@@ -268,7 +277,9 @@ impl<I: Pod, O: Pod, P: Pod> KernelTask<I, O, P> {
     }
 
     /// Declares the kernel's next buffer as a table: an array that every item may read all of. It is copied to each device
-    /// once, and stays there for as long as the job, or until [`Pool::release`](crate::Pool::release).
+    /// once, and stays there for as long as the job, or until [`Pool::release`](crate::Pool::release). It may be empty, and
+    /// has at most [`max_binding_bytes`](evener_device::Capabilities::max_binding_bytes) of a device: devices where it is
+    /// larger refuse it.
     ///
     /// Where there is a table of this name already, the new one takes its place: kernels stay compiled, and the other
     /// tables stay where they are. It must have elements of the same type, or every device refuses it when it runs. The memory
