@@ -24,6 +24,19 @@ pub(crate) fn size_in_bytes<T>(device: &DeviceId, operation: &str, len: usize) -
     })
 }
 
+/// Fails for elements with a larger alignment than host memory: no device could copy them from or to it.
+pub(crate) fn check_alignment<T>(device: &DeviceId, operation: &str) -> Result<()> {
+    let needed = align_of::<T>();
+    if needed <= HOST_ALIGNMENT {
+        return Ok(());
+    }
+    let detail = format!(
+        "{} needs an alignment of {needed} bytes, and host memory has {HOST_ALIGNMENT}",
+        type_name::<T>()
+    );
+    Err(Error::unsupported(device, operation, detail))
+}
+
 /// Resolves the bounds of a range. Fails if the range is out of bounds.
 pub(crate) fn slice_range(
     range: impl RangeBounds<usize>,
@@ -94,8 +107,9 @@ impl<T: Pod> Buffer<T> {
     }
 
     /// Returns a handle of the same bytes as elements of another type. Fails if size or offset is not a multiple of an
-    /// element.
+    /// element, and for elements with an alignment of more than 64 bytes.
     pub fn cast<U: Pod>(&self) -> Result<Buffer<U>> {
+        check_alignment::<U>(&self.device, "casting a buffer")?;
         let element = size_of::<U>() as u64;
         if element == 0
             || !self.region.bytes.is_multiple_of(element)
@@ -183,12 +197,9 @@ pub struct HostBuffer<T> {
 impl<T: Pod> HostBuffer<T> {
     /// Fails if the memory is not aligned for the elements: only for alignments above [`HOST_ALIGNMENT`].
     pub(crate) fn new(memory: Box<dyn HostMemory>, device: &DeviceId) -> Result<Self> {
-        let needed = align_of::<T>();
-        if needed > HOST_ALIGNMENT || !memory.bytes().as_ptr().cast::<T>().is_aligned() {
-            let detail = format!(
-                "{} needs an alignment of {needed} bytes, and host memory has {HOST_ALIGNMENT}",
-                type_name::<T>()
-            );
+        check_alignment::<T>(device, "allocating host memory")?;
+        if !memory.bytes().as_ptr().cast::<T>().is_aligned() {
+            let detail = format!("the back end's memory is not aligned to {} bytes", align_of::<T>());
             return Err(Error::unsupported(device, "allocating host memory", detail));
         }
         Ok(HostBuffer { memory, element: PhantomData })

@@ -8,8 +8,9 @@ use std::{
 use bytemuck::Pod;
 
 use crate::{
+    affinity::unbound,
     backend::{self, Address, Backend, Contents, Direction, MemoryUsage, Source},
-    buffer::{Buffer, HostBuffer, StagingBuffer, size_in_bytes},
+    buffer::{Buffer, HostBuffer, StagingBuffer, check_alignment, size_in_bytes},
     describe::{Capabilities, Description, DeviceId},
     error::{Error, Result},
     kernel::{Kernel, Program},
@@ -90,7 +91,8 @@ impl Device {
         self.inner.source.bind_thread(index);
     }
 
-    /// Allocates a zeroed buffer.
+    /// Allocates a zeroed buffer. This and all other functions that make a buffer fail for elements with an alignment of
+    /// more than 64 bytes.
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
         self.allocate(len, Contents::Zeroed)
     }
@@ -180,6 +182,9 @@ impl Device {
     ///   then.
     /// - Dropping the device leaves the `wgpu::Device` as it is. Its id is new each time.
     ///
+    /// The adapter, the device and the queue must belong together and come from one wgpu instance: otherwise wgpu panics,
+    /// here or later.
+    ///
     /// Fails with `Unsupported` if wgpu does not drive the device natively.
     ///
     /// ```no_run
@@ -207,6 +212,11 @@ impl Device {
     /// Makes a buffer of one that the caller created with the same `wgpu::Device`. It is used in place, and kept until
     /// the last handle is dropped and no operation uses it. If the caller destroys or maps it meanwhile, operations on it
     /// fail.
+    ///
+    /// If Evener already has a handle of the buffer, because it was adopted before or comes from
+    /// [`Buffer::wgpu_buffer`], this returns another handle of the same elements.
+    ///
+    /// The buffer must come from the same wgpu instance as the device: otherwise wgpu panics when the buffer is used.
     ///
     /// Fails with `Unsupported` if the device does not come from [`from_wgpu`](Device::from_wgpu), if the buffer lacks
     /// one of the usages `STORAGE`, `COPY_SRC` and `COPY_DST`, or if its size is not a multiple of 4 and of an element.
@@ -308,6 +318,7 @@ impl Device {
     }
 
     fn size_in_bytes<T>(&self, len: usize) -> Result<u64> {
+        check_alignment::<T>(self.id(), "allocating a buffer")?;
         size_in_bytes::<T>(self.id(), "allocating a buffer", len)
     }
 
@@ -316,7 +327,8 @@ impl Device {
         if let Some(backend) = &*open {
             return Ok(backend.clone());
         }
-        let backend = self.inner.source.open()?;
+        // Drivers start threads, too.
+        let backend = unbound(|| self.inner.source.open())?;
         Ok(open.insert(backend).clone())
     }
 }

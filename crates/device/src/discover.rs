@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 use serde::Serialize;
 
 use crate::{
+    affinity::unbound,
     backend::{self, Source},
     describe::{Api, Description, DeviceKind},
     device::Device,
@@ -71,7 +72,8 @@ impl Inventory {
     /// Finds every device, a physical GPU once for each API that lists it.
     pub fn discover_all_apis() -> Self {
         let cuda = backend::cuda::find();
-        let wgpu = backend::wgpu::find();
+        // Drivers start threads, too.
+        let wgpu = unbound(backend::wgpu::find);
         let sources = in_order_of_preference(cuda.sources, wgpu.sources, backend::cuda::compiles_kernels);
         let mut devices: Vec<Device> = sources.into_iter().map(Device::from_source).collect();
         devices.push(Device::cpu());

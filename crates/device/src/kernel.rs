@@ -25,7 +25,7 @@ use crate::{
     describe::{Api, Capabilities, DeviceId, Features},
     dtype::DType,
     error::{Error, Result},
-    launch::Launch,
+    launch::{Launch, count_threads},
     module::{CudaSource, WgslBody},
 };
 
@@ -104,7 +104,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Creates a kernel without a body. `name` is the entry point in each body.
+    /// Creates a kernel without a body. `name` is the entry point in each body. The workgroup has 64 threads unless
+    /// [`workgroup`](Kernel::workgroup) changes it.
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
         Kernel {
             name: name.into(),
@@ -286,7 +287,7 @@ impl Kernel {
 
     /// The number of threads in a workgroup.
     pub fn workgroup_threads(&self) -> u64 {
-        self.workgroup.iter().map(|&n| u64::from(n)).product()
+        count_threads([1; 3], self.workgroup).unwrap_or(u64::MAX)
     }
 
     /// The CUDA C body, if it has one.
@@ -408,7 +409,8 @@ impl Program {
                     self.max_binding_bytes
                 ));
             }
-            if !offset.is_multiple_of(self.binding_alignment) {
+            // The offset of an empty slice does not matter.
+            if bytes > 0 && !offset.is_multiple_of(self.binding_alignment) {
                 return refuse(format!(
                     "buffer {index} begins at byte {offset}, and the device needs a multiple of {}",
                     self.binding_alignment
@@ -425,7 +427,11 @@ impl Program {
             }
         }
         let regions: Vec<_> = arguments.iter().map(|argument| argument.region.clone()).collect();
-        Ok(BoundKernel { inner: self.inner.bind(&regions)?, kernel: self.kernel.clone() })
+        Ok(BoundKernel {
+            inner: self.inner.bind(&regions)?,
+            kernel: self.kernel.clone(),
+            device: self.device.clone(),
+        })
     }
 }
 
@@ -434,6 +440,7 @@ impl Program {
 pub struct BoundKernel {
     pub(crate) inner: Arc<dyn backend::BoundKernel>,
     pub(crate) kernel: Arc<Kernel>,
+    pub(crate) device: DeviceId,
 }
 
 impl BoundKernel {
@@ -460,7 +467,8 @@ impl BoundKernel {
     /// ```
     pub fn with_workgroup(&self, size: impl Into<Extent>, shared_bytes: u32) -> Result<BoundKernel> {
         let kernel = Kernel { workgroup: size.into().0, shared_bytes, ..(*self.kernel).clone() };
-        Ok(BoundKernel { inner: self.inner.with_workgroup(&kernel)?, kernel: Arc::new(kernel) })
+        let inner = self.inner.with_workgroup(&kernel)?;
+        Ok(BoundKernel { inner, kernel: Arc::new(kernel), device: self.device.clone() })
     }
 
     /// The number of workgroups that a compute unit runs at once, limited by their registers and shared memory; `None` on

@@ -1,8 +1,10 @@
 //! The arguments of a kernel's Rust body.
 
+use std::any::{TypeId, type_name};
+
 use bytemuck::{AnyBitPattern, Pod};
 
-use crate::kernel::BoxError;
+use crate::kernel::{Binding, BoxError};
 
 /// One launch, as the Rust body of a kernel sees it.
 ///
@@ -13,6 +15,8 @@ pub struct Launch<'a> {
     pub(crate) groups: [u32; 3],
     pub(crate) workgroup: [u32; 3],
     pub(crate) params: &'a [u8],
+    /// The kernel's declaration of each buffer.
+    pub(crate) bindings: &'a [Binding],
     pub(crate) buffers: Vec<Slot<'a>>,
 }
 
@@ -38,19 +42,21 @@ impl<'a> Launch<'a> {
 
     /// The number of threads that the same launch has on a GPU.
     pub fn threads(&self) -> u64 {
-        let count = |extent: [u32; 3]| extent.into_iter().map(u64::from).product::<u64>();
-        count(self.groups).saturating_mul(count(self.workgroup))
+        count_threads(self.groups, self.workgroup).unwrap_or(u64::MAX)
     }
 
     /// The parameters. Fails if `P` does not have the declared size.
     pub fn params<P: AnyBitPattern>(&self) -> Result<P, BoxError> {
-        bytemuck::try_pod_read_unaligned(self.params)
-            .map_err(|why| format!("the launch has {} bytes of parameters: {why}", self.params.len()).into())
+        bytemuck::try_pod_read_unaligned(self.params).map_err(|_| {
+            let (declared, name, size) = (self.params.len(), type_name::<P>(), size_of::<P>());
+            format!("{declared} bytes of parameters are declared, and {name} has {size}").into()
+        })
     }
 
-    /// Returns a buffer that the kernel reads, or the current contents of one that it writes.
+    /// Returns a buffer that the kernel reads, or the current contents of one that it writes. The latter cannot be written
+    /// in this launch any more. Fails if the kernel declares the buffer with another element type than `T`.
     pub fn read<T: Pod>(&mut self, index: usize) -> Result<&'a [T], BoxError> {
-        let slot = self.take(index)?;
+        let slot = self.take::<T>(index)?;
         let bytes: &'a [u8] = match slot {
             Slot::Read(bytes) => {
                 self.buffers[index] = Slot::Read(bytes);
@@ -59,21 +65,33 @@ impl<'a> Launch<'a> {
             Slot::Write(bytes) => bytes,
             Slot::Taken => &[],
         };
-        bytemuck::try_cast_slice(bytes).map_err(|why| format!("buffer {index}: {why}").into())
+        // An empty slice need not be aligned for its elements.
+        if bytes.is_empty() {
+            return Ok(&[]);
+        }
+        bytemuck::try_cast_slice(bytes).map_err(|_| cast_error::<T>(index, bytes.as_ptr(), bytes.len()))
     }
 
-    /// Returns a buffer that the kernel writes. Each one can be taken once.
+    /// Returns a buffer that the kernel writes. Each one can be taken once. Fails if the kernel declares the buffer with
+    /// another element type than `T`.
     pub fn write<T: Pod>(&mut self, index: usize) -> Result<&'a mut [T], BoxError> {
-        match self.take(index)? {
+        match self.take::<T>(index)? {
+            Slot::Write([]) => Ok(&mut []),
             Slot::Write(bytes) => {
-                bytemuck::try_cast_slice_mut(bytes).map_err(|why| format!("buffer {index}: {why}").into())
+                let (start, len) = (bytes.as_ptr(), bytes.len());
+                bytemuck::try_cast_slice_mut(bytes).map_err(|_| cast_error::<T>(index, start, len))
             }
             _ => Err(format!("buffer {index} is declared with `reads`: declare it with `writes`").into()),
         }
     }
 
-    fn take(&mut self, index: usize) -> Result<Slot<'a>, BoxError> {
+    fn take<T: Pod>(&mut self, index: usize) -> Result<Slot<'a>, BoxError> {
         let count = self.buffers.len();
+        if let Some(binding) = self.bindings.get(index).filter(|binding| binding.element != TypeId::of::<T>())
+        {
+            let (declared, requested) = (binding.element_name, type_name::<T>());
+            return Err(format!("buffer {index} is declared as {declared} and taken as {requested}").into());
+        }
         let slot = self
             .buffers
             .get_mut(index)
@@ -83,4 +101,22 @@ impl<'a> Launch<'a> {
             slot => Ok(slot),
         }
     }
+}
+
+/// Returns the number of threads of a launch, or `None` if it overflows.
+pub(crate) fn count_threads(groups: [u32; 3], workgroup: [u32; 3]) -> Option<u64> {
+    let mut extents = groups.into_iter().chain(workgroup).map(u64::from);
+    if extents.clone().any(|extent| extent == 0) {
+        return Some(0);
+    }
+    extents.try_fold(1, u64::checked_mul)
+}
+
+/// The error for bytes whose size or alignment does not fit the elements. Only adopted memory can have such bytes.
+fn cast_error<T>(index: usize, start: *const u8, len: usize) -> BoxError {
+    let (name, size, alignment) = (type_name::<T>(), size_of::<T>(), align_of::<T>());
+    format!(
+        "buffer {index} has {len} bytes at {start:p}, and {name} has {size} bytes and needs an alignment of {alignment}"
+    )
+    .into()
 }

@@ -13,6 +13,8 @@
 // The back ends share code that the processor alone does not use.
 #![cfg_attr(not(all(feature = "cuda", feature = "wgpu")), allow(dead_code))]
 
+#[doc(hidden)]
+pub mod affinity;
 mod any_buffer;
 pub mod backend;
 mod buffer;

@@ -19,6 +19,7 @@ use crate::{
     error::{Error, Result},
     graph::{Graph, GraphRecorder},
     kernel::{BoundKernel, Extent},
+    launch::count_threads,
 };
 
 /// Size of the pieces in which a slice is copied through staging memory, so that the copy into staging memory and the
@@ -360,7 +361,8 @@ impl Stream {
     ) -> Result<bool> {
         let limits = self.backend.capabilities().max_groups;
         let fits = groups.iter().zip(&limits).all(|(asked, limit)| asked <= limit);
-        if !fits || params_bytes != bound.kernel.params_bytes as usize {
+        let overflows = count_threads(groups, bound.kernel.workgroup).is_none();
+        if !fits || overflows || params_bytes != bound.kernel.params_bytes as usize {
             return Err(self.refuse_launch(bound, groups, params_bytes));
         }
         Ok(!groups.contains(&0))
@@ -419,10 +421,15 @@ impl Stream {
     /// more workgroups than requested, to fill all dimensions: the kernel has to check the index.
     pub fn launch_folded<P: Pod>(&mut self, bound: &BoundKernel, groups: u64, params: &P) -> Result<()> {
         let limits = self.backend.capabilities().max_groups;
-        match fold(groups, limits) {
+        let threads = groups.checked_mul(bound.kernel.workgroup_threads());
+        match fold(groups, limits).filter(|_| threads.is_some()) {
             Some(folded) => self.launch(bound, folded, params),
             None => {
-                let detail = format!("{groups} workgroups, and the device allows {limits:?}");
+                let workgroup = bound.kernel.workgroup;
+                let detail = format!(
+                    "{groups} workgroups of {workgroup:?}, and the device allows {limits:?} and {} threads in total",
+                    u64::MAX
+                );
                 let operation = format!("launching kernel `{}`", bound.kernel.name);
                 Err(Error::unsupported(&self.device, operation, detail))
             }
@@ -433,6 +440,9 @@ impl Stream {
     fn refuse_launch(&self, bound: &BoundKernel, groups: [u32; 3], params_bytes: usize) -> Error {
         let detail = if params_bytes != bound.kernel.params_bytes as usize {
             format!("{} bytes of parameters are declared and {params_bytes} given", bound.kernel.params_bytes)
+        } else if count_threads(groups, bound.kernel.workgroup).is_none() {
+            let workgroup = bound.kernel.workgroup;
+            format!("{groups:?} workgroups of {workgroup:?}, and at most {} threads are possible", u64::MAX)
         } else {
             format!(
                 "{groups:?} workgroups, and the device allows {:?}",

@@ -1562,3 +1562,56 @@ fn a_run_without_items_takes_no_time() {
     });
     assert!(least.min().unwrap() < Duration::from_micros(300));
 }
+
+/// A pool's workers have all the cores, even if a bound thread starts the first run.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pool_that_first_runs_on_a_bound_thread_has_all_the_cores() {
+    let allowed = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        status.lines().find(|line| line.starts_with("Cpus_allowed_list")).unwrap().to_owned()
+    };
+    let all = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+    let slowly = |_| {
+        std::thread::sleep(ms(1));
+        allowed()
+    };
+    let part = &Device::cpu().split(&[1]).unwrap()[0];
+    let part = Pool::builder().devices([part]).keep_history_at(None).build().unwrap();
+    part.map_range(0..1, |_| drop(all.map_range(0..64, slowly).unwrap())).unwrap();
+    let seen: BTreeSet<String> = all.map_range(0..64, slowly).unwrap().into_results().into_iter().collect();
+    assert_eq!(seen, BTreeSet::from([allowed()]));
+}
+
+#[test]
+fn items_and_results_without_bytes_are_counted() {
+    let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+    let seen = Arc::new(AtomicU64::new(0));
+    let count = seen.clone();
+    let kernel = Kernel::new("count").params::<KernelParams>().rust(move |launch| {
+        count.fetch_add(launch.params::<KernelParams>()?.count.into(), SeqCst);
+        Ok(())
+    });
+    let task = KernelTask::<u32, ()>::new(&kernel.clone().reads::<u32>().writes::<()>());
+    assert_eq!(pool.map(&task, &[7; 1000]).unwrap().results(), [(); 1000]);
+    // An idle lane may have run a speculative copy of a straggler's items.
+    assert!(seen.swap(0, SeqCst) >= 1000);
+    let task = KernelTask::<(), ()>::new(&kernel.reads::<()>().writes::<()>());
+    assert_eq!(pool.map(&task, &[(); 1000]).unwrap().results(), [(); 1000]);
+    assert!(seen.load(SeqCst) >= 1000);
+}
+
+#[test]
+fn items_with_a_larger_alignment_than_host_memory_are_refused() {
+    #[derive(Debug, Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+    #[repr(C, align(128))]
+    struct Wide([u8; 128]);
+    let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+    let kernel =
+        Kernel::new("copy").reads::<Wide>().writes::<Wide>().params::<KernelParams>().rust(|_| Ok(()));
+    let task = KernelTask::<Wide, Wide>::new(&kernel);
+    for count in [1, 10, 1000] {
+        let text = pool.map(&task, &vec![Wide([1; 128]); count]).unwrap_err().to_string();
+        assert!(text.contains("128 bytes") && text.contains("Wide"), "{count}: {text}");
+    }
+}

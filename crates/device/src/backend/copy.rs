@@ -19,6 +19,8 @@ use std::{
 
 use bytemuck::Pod;
 
+use crate::affinity::unbound;
+
 /// Shorter copies stay on the calling thread: they end before a helper has woken up.
 const PARALLEL_BYTES: usize = 1 << 20;
 
@@ -169,11 +171,11 @@ struct Queue {
 }
 
 static HELPERS: LazyLock<Helpers> = LazyLock::new(|| {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = unbound(std::thread::available_parallelism).map_or(1, usize::from);
     let start = |index: &usize| {
         let thread = std::thread::Builder::new().name(format!("evener-copy-{index}"));
         // It waits here until the set is made.
-        thread.spawn(|| HELPERS.help()).is_ok()
+        unbound(|| thread.spawn(|| HELPERS.help())).is_ok()
     };
     // Where the system gives no more threads, there are fewer.
     let count = (0..(cores - 1).min(MAX_HELPERS)).take_while(start).count();

@@ -149,7 +149,8 @@ impl Faults {
         plan.insert(self.operations() + 1, fault);
     }
 
-    /// Loses the device now: all operations fail until it is opened again.
+    /// Loses the device now: all operations fail until it is opened again. Does nothing if the device is not open yet, and
+    /// the first operation opens it: to fail that one, plan a fault with [`at`](Faults::at).
     pub fn kill(&self) {
         self.state.lose();
         self.release();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evener_device::{Api, Device, Direction, Error, Kernel, Severity};
+use evener_device::{Api, BoxError, Device, Direction, Error, Kernel, Launch, Severity};
 
 use crate::{
     Behaviour, Outcome, ensure, ensure_error,
@@ -20,7 +20,10 @@ pub(crate) const EVERYWHERE: &[Behaviour] = &[
 ];
 
 /// Rust bodies can return errors and panic.
-pub(crate) const ON_PROCESSORS: &[Behaviour] = &[("a_task_that_fails_is_reported_once", task_fails)];
+pub(crate) const ON_PROCESSORS: &[Behaviour] = &[
+    ("a_task_that_fails_is_reported_once", task_fails),
+    ("a_body_that_takes_a_buffer_as_another_type_fails_with_both_types", wrong_types),
+];
 
 /// CUDA C and WGSL bodies are compiled at run time.
 pub(crate) const ON_GPUS: &[Behaviour] = &[
@@ -84,8 +87,16 @@ fn over_aligned(device: &Device) -> Outcome {
         let text = ensure_error!(Error::Unsupported { .. }, device.host_buffer::<Page>(3, direction));
         ensure!(text.contains("4096") && text.contains("Page"), "no type and alignment in: {text}");
     }
-    let pages = device.buffer_from(&[Page([1; 4096]); 2])?;
-    ensure_error!(Error::Unsupported { .. }, device.stream()?.download(&pages));
+    let made = [
+        device.buffer::<Page>(2),
+        device.buffer_uninit(0),
+        device.buffer_from(&[Page([1; 4096]); 2]),
+        device.buffer::<u8>(8192)?.cast(),
+    ];
+    for made in made {
+        let text = ensure_error!(Error::Unsupported { .. }, made);
+        ensure!(text.contains("4096") && text.contains("Page"), "no type and alignment in: {text}");
+    }
     let lines = device.buffer_from(&[Line([3; 64]); 5])?;
     let found = device.stream()?.download(&lines)?.wait()?;
     ensure!(found == [Line([3; 64]); 5], "lines came back changed");
@@ -123,6 +134,28 @@ fn wrong_arguments(device: &Device) -> Outcome {
     if alignment > 4 {
         let text = ensure_error!(Error::Unsupported { .. }, program.bind(&[a.slice(1..)?.arg(), b.arg()]));
         ensure!(text.contains(&alignment.to_string()), "the alignment is not in: {text}");
+    }
+    still_works(device)
+}
+
+/// A body's slices are checked against the declaration, as `bind` checks the arguments.
+fn wrong_types(device: &Device) -> Outcome {
+    type Body = fn(&mut Launch<'_>) -> Result<(), BoxError>;
+    let bodies: [(Body, &str); 6] = [
+        (|launch| launch.read::<u32>(0).map(drop), "buffer 0 is declared as f32 and taken as u32"),
+        (|launch| launch.read::<[f32; 2]>(0).map(drop), "buffer 0 is declared as f32 and taken as [f32; 2]"),
+        (|launch| launch.write::<i32>(1).map(drop), "buffer 1 is declared as u32 and taken as i32"),
+        (|launch| launch.read::<i32>(1).map(drop), "buffer 1 is declared as u32 and taken as i32"),
+        (|launch| launch.write::<f32>(0).map(drop), "buffer 0 is declared with `reads`"),
+        (|launch| launch.params::<u64>().map(drop), "4 bytes of parameters are declared, and u64 has 8"),
+    ];
+    let (input, output) = (device.buffer_from(&[1.0f32, 2.0])?, device.buffer_from(&[3u32, 4])?);
+    let mut stream = device.stream()?;
+    for (body, expected) in bodies {
+        let kernel = Kernel::new("body").reads::<f32>().writes::<u32>().params::<u32>().rust(body);
+        stream.launch(&device.compile(&kernel)?.bind(&[input.arg(), output.arg()])?, 1, &1u32)?;
+        let text = ensure_error!(Error::Task { .. }, stream.wait());
+        ensure!(text.contains(expected), "`{expected}` is not in: {text}");
     }
     still_works(device)
 }

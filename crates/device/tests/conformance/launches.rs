@@ -21,6 +21,8 @@ pub(crate) const ALL: &[Behaviour] = &[
     ("parameters_reach_their_limit_and_no_further", params_limits),
     ("buffers_of_a_kernel_reach_their_limit_and_no_further", binding_limits),
     ("a_launch_without_workgroups_does_nothing", nothing),
+    ("an_empty_slice_can_be_bound_at_any_offset", empty_slices),
+    ("a_launch_whose_thread_count_overflows_is_refused", too_many_threads),
     ("timestamps_measure_the_device", timestamps),
 ];
 
@@ -328,6 +330,40 @@ fn nothing(device: &Device) -> Outcome {
     ensure!(stream.download(&output)?.wait()? == [5, 6, 7], "something was written");
     ensure!(stream.download(&empty)?.wait()?.is_empty(), "an empty buffer has elements");
     stream.wait()?;
+    Ok(())
+}
+
+fn empty_slices(device: &Device) -> Outcome {
+    let full = device.buffer_from(&[5u32, 6, 7])?;
+    let empty =
+        [device.buffer(0)?, device.buffer_from(&[])?, full.slice(0..0)?, full.slice(1..1)?, full.slice(3..)?];
+    let triple = device.compile(&sources::triple())?;
+    let mut stream = device.stream()?;
+    let input = device.buffer::<u32>(4)?;
+    for (index, empty) in empty.iter().enumerate() {
+        for arguments in [[input.arg(), empty.arg()], [empty.arg(), input.arg()], [empty.arg(), empty.arg()]]
+        {
+            stream.launch(&triple.bind(&arguments)?, 1, &[0, 0])?;
+            stream.wait().map_err(|why| format!("empty buffer {index}: {why}"))?;
+        }
+    }
+    ensure!(stream.download(&full)?.wait()? == [5, 6, 7], "something was written");
+    Ok(())
+}
+
+fn too_many_threads(device: &Device) -> Outcome {
+    let output = device.buffer_from(&[5u32, 6, 7])?;
+    let extent = device.compile(&sources::extent())?.bind(&[output.arg()])?;
+    let mut stream = device.stream()?;
+    let text = ensure_error!(Error::Unsupported { .. }, stream.launch_folded(&extent, u64::MAX, &()));
+    ensure!(text.contains(&u64::MAX.to_string()), "no limit in: {text}");
+    let text = ensure_error!(Error::Unsupported { .. }, stream.launch(&extent, [u32::MAX; 3], &()));
+    ensure!(text.contains(&u32::MAX.to_string()), "no limit in: {text}");
+    ensure!(stream.download(&output)?.wait()? == [5, 6, 7], "something was launched");
+    let huge = sources::extent().workgroup([u32::MAX; 3]);
+    ensure!(huge.workgroup_threads() == u64::MAX, "{} threads", huge.workgroup_threads());
+    let text = ensure_error!(Error::Unsupported { .. }, device.compile(&huge));
+    ensure!(text.contains(&u32::MAX.to_string()), "no limit in: {text}");
     Ok(())
 }
 

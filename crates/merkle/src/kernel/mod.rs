@@ -146,7 +146,8 @@ fn run_on_cpu(format: LeafFormat, launch: &mut Launch<'_>) -> Result<(), BoxErro
     let params: Params = launch.params()?;
     let height = params.log_leaves_per_thread + LOG_THREADS;
     let format = LeafFormat { prehashed: params.prehashed != 0, ..format };
-    let (input, output) = (launch.read::<u8>(0)?, launch.write::<Digest>(1)?);
+    let input: &[u8] = bytemuck::cast_slice(launch.read::<u32>(0)?);
+    let output: &mut [Digest] = bytemuck::cast_slice_mut(launch.write::<u32>(1)?);
     let bytes = format.leaf_size() << height;
     let blocks = launch.groups()[0] as usize;
     let step = if params.all_nodes != 0 { 2 << height } else { 1 };

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use evener_device::affinity::unbound;
+
 /// How long a waiting thread spins before it parks. Parking and waking up takes tens of microseconds, as long as a short
 /// run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +23,7 @@ impl SpinBudget {
     /// The budget of a thread that waits for this many workers: short if they need all cores.
     pub(crate) fn for_waiting_on(workers: usize) -> Self {
         static CORES: OnceLock<usize> = OnceLock::new();
-        let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let cores = *CORES.get_or_init(|| unbound(std::thread::available_parallelism).map_or(1, usize::from));
         if workers < cores { SpinBudget::LONGEST } else { SpinBudget::SHORT }
     }
 

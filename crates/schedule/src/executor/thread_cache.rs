@@ -11,6 +11,8 @@ use std::{
     },
 };
 
+use evener_device::affinity::unbound;
+
 use super::SpinBudget;
 use crate::sync::{lock, wait};
 
@@ -80,7 +82,7 @@ impl ThreadCache {
         let idle = lock(&self.inner.idle).pop();
         match idle {
             Some(thread) => thread.assign(Box::new(work)),
-            None => self.start(Box::new(work))?,
+            None => unbound(|| self.start(Box::new(work)))?,
         }
         Ok(())
     }

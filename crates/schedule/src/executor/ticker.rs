@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use evener_device::affinity::unbound;
+
 use crate::{
     sync::{lock, wait},
     task::Claims,
@@ -45,7 +47,7 @@ impl YieldTicks {
         if !state.started {
             let thread = std::thread::Builder::new().name("evener-ticker".into());
             // Without the thread, the run is checked when its own chunk has ended.
-            state.started = thread.spawn(|| TICKER.tick()).is_ok();
+            state.started = unbound(|| thread.spawn(|| TICKER.tick())).is_ok();
         }
         if state.parked {
             TICKER.wake.notify_one();

@@ -14,8 +14,11 @@ use crate::{
 
 impl Pool {
     /// Calls a function for every item, on the processor's cores, and returns the results in order. The function and
-    /// the items may borrow. A call within another's function is a separate run with its own threads, which the pool
-    /// keeps: for recursion over many levels, split by depth first.
+    /// the items may borrow.
+    ///
+    /// The function may itself call the pool. Each such call is a separate run with its own threads, which the pool
+    /// keeps, so a recursive function needs more threads with every level. In deep recursion, call the pool on the first
+    /// few levels only, and loop on the calling thread below them.
     ///
     /// ```
     /// use evener_device::Device;

@@ -159,7 +159,8 @@ impl Pool {
     }
 
     /// Drops the compiled kernels and memory that runs keep for the next run of the same task.
-    /// What was learned stays.
+    /// What was learned stays. Workers that have just ended a run drop theirs later: some memory may be freed a few
+    /// milliseconds after this returns.
     pub fn release(&self) {
         let cached = std::mem::take(&mut *lock(&self.inner.cached));
         drop(cached);
@@ -173,6 +174,9 @@ impl Pool {
 
     /// As [`Pool::map`], with the results written to a slice. Fails if it is not as long as the items. After an error,
     /// the slice holds any mixture of old values and results.
+    ///
+    /// The results are written and not read: a kernel does not see what was in the slice before, and must write every
+    /// result. A result that the kernel leaves unwritten is unspecified.
     ///
     /// ```
     /// # use evener_device::Device;
@@ -236,6 +240,10 @@ impl Pool {
     /// Runs a task on every item and combines the results, in an order that depends on their number only:
     /// floating-point sums are the same to the last bit, whichever device did which items. Returns `None` as the value
     /// without items.
+    ///
+    /// Workers combine the results of each block of items, and the calling thread combines those of the blocks; with few
+    /// items, each item is a block. If the combining function panics on a worker, the call fails as after a panic of the
+    /// task; on the calling thread, the panic continues in the caller.
     pub fn map_reduce<T: Task>(
         &self,
         task: &T,

@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use evener_device::affinity::unbound;
+
 use super::{execute::Lanes, history::Selection, job::Job};
 use crate::{
     error::RunError,
@@ -72,7 +74,7 @@ impl<T: Task> MapStream<'_, T> {
             scope: PhantomData,
         };
         let thread = Builder::new().name("evener-stream".into());
-        start(thread, Box::new(move || read(&shared, source)))
+        unbound(|| start(thread, Box::new(move || read(&shared, source))))
             .map_err(|why| thread_error(&stream.shared.devices[0].id, &why))?;
         Ok(stream)
     }

@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::DeviceId;
+use evener_device::{DeviceId, affinity::unbound};
 
 use self::{
     device_queue::DeviceQueue,
@@ -130,7 +130,7 @@ impl<T: Task> QueueBuilder<T> {
             while !contain(|| watched.watch()) {}
         };
         let thread = std::thread::Builder::new().name("evener-queue".into());
-        thread.spawn(watch).map_err(|why| thread_error(&queue.shared.devices[0].id, &why))?;
+        unbound(|| thread.spawn(watch)).map_err(|why| thread_error(&queue.shared.devices[0].id, &why))?;
         Ok(queue)
     }
 }
@@ -210,7 +210,8 @@ impl<T: Task> Queue<T> {
         self.shared.close();
     }
 
-    /// Accepts no more pieces, and waits until every piece has its result.
+    /// Accepts no more pieces, and waits until every piece has its result. If a piece of the same queue calls it, it never
+    /// returns: the piece would wait for itself.
     pub fn join(self) {
         self.shared.close();
         self.shared.wait_until_empty();

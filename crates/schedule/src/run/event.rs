@@ -91,7 +91,8 @@ pub struct Settings {
     pub silence: Duration,
     /// Minimum of `silence`, as a multiple of the longest chunk so far or of the expected time of the chunks in flight.
     pub silence_factor: f64,
-    /// If every lane is quarantined, the run fails after this long without one that takes work again.
+    /// If every lane is quarantined, the run fails after this long without one that takes work again. The run waits this
+    /// long even if no lane can return, as when the pool's only device uses a destroyed `wgpu::Device`: shorten it then.
     pub return_limit: Duration,
     /// Time of the first quarantine. Each later one is twice as long.
     pub first_quarantine: Duration,

@@ -36,7 +36,8 @@ impl<'a> Arrays<'a> {
         self
     }
 
-    /// Adds the next output, to which the results are written.
+    /// Adds the next output, to which the results are written. The kernel does not see the previous contents, and must write
+    /// every element: an element that it leaves unwritten is unspecified afterwards.
     pub fn output<T: Pod>(mut self, output: &'a mut [T]) -> Self {
         self.outputs.push(LentArray::new::<T>(NonNull::from(output)));
         self

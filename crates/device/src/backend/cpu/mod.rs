@@ -25,9 +25,10 @@ use super::{
     block_cache::{BlockCache, class_bytes, exact_bytes},
 };
 use crate::{
+    affinity::{self, unbound},
     describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features},
     error::{Error, Result},
-    kernel::{Access, Kernel, RustBody},
+    kernel::{Binding, Kernel, RustBody},
 };
 
 /// Returns the source of the device of all cores.
@@ -52,7 +53,7 @@ impl CpuSource {
                 .with_memory(MemoryRefreshKind::nothing().with_ram()),
         )
         .ok();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = unbound(std::thread::available_parallelism).map_or(1, usize::from);
         let brand = system.as_ref().and_then(|system| Some(system.cpus().first()?.brand().trim()));
         let name = brand.filter(|brand| !brand.is_empty());
         let kernel = System::kernel_version().unwrap_or_default();
@@ -87,7 +88,7 @@ impl Source for CpuSource {
 
     fn bind_thread(&self, index: usize) {
         if let Some(cores) = self.cores.as_ref().filter(|cores| !cores.is_empty()) {
-            core_affinity::set_for_current(cores[index % cores.len()]);
+            affinity::bind(cores[index % cores.len()]);
         }
     }
 
@@ -99,7 +100,7 @@ impl Source for CpuSource {
         };
         let cores = match &self.cores {
             Some(cores) => cores.clone(),
-            None => core_affinity::get_core_ids()
+            None => unbound(core_affinity::get_core_ids)
                 .ok_or_else(|| refuse("this system does not report its cores".into()))?,
         };
         let asked: u64 = sizes.iter().map(|&size| u64::from(size)).sum();
@@ -144,10 +145,10 @@ impl CpuBackend {
             .thread_name(move |index| format!("evener-{name}-{index}"))
             .start_handler(move |index| {
                 if let Some(core) = cores.as_ref().and_then(|cores| cores.get(index)) {
-                    core_affinity::set_for_current(*core);
+                    affinity::bind(*core);
                 }
-            })
-            .build()
+            });
+        let pool = unbound(|| pool.build())
             .map_err(|why| Error::lost(&id, "starting its threads", why.to_string()))?;
         Ok(CpuBackend {
             capabilities: capabilities(source.description.memory_bytes.unwrap_or(u64::MAX)),
@@ -275,13 +276,13 @@ impl Backend for CpuBackend {
             device: self.id.clone(),
             name: kernel.name.clone().into(),
             workgroup: kernel.workgroup,
-            access: kernel.bindings.iter().map(|binding| binding.access).collect(),
+            bindings: kernel.bindings.clone(),
             body: Body(body),
         }))
     }
 
     fn stream(&self) -> Result<Box<dyn StreamBackend>> {
-        Ok(Box::new(CpuStream::start(self.id.clone(), self.pool.clone())?))
+        Ok(Box::new(unbound(|| CpuStream::start(self.id.clone(), self.pool.clone()))?))
     }
 
     fn memory(&self) -> MemoryUsage {
@@ -298,7 +299,7 @@ struct CpuProgram {
     device: DeviceId,
     name: Arc<str>,
     workgroup: [u32; 3],
-    access: Vec<Access>,
+    bindings: Vec<Binding>,
     body: Body,
 }
 

@@ -218,7 +218,8 @@ fn run_body(bound: &CpuBoundKernel, pool: &ThreadPool, groups: [u32; 3], params:
             Lock::Write(guard, users) => share_out(bound, guard.bytes_mut(), users, &mut slots)?,
         }
     }
-    let mut launch = Launch { groups, workgroup: program.workgroup, params, buffers: slots };
+    let mut launch =
+        Launch { groups, workgroup: program.workgroup, params, bindings: &program.bindings, buffers: slots };
     let body = &program.body.0;
     match catch_unwind(AssertUnwindSafe(|| pool.install(|| body(&mut launch)))) {
         Ok(Ok(())) => Ok(()),
@@ -246,7 +247,7 @@ fn share_out<'a>(
     slots: &mut [Slot<'a>],
 ) -> Result<()> {
     let (mut written, read): (Vec<usize>, Vec<usize>) =
-        users.iter().partition(|&&index| bound.program.access[index] == Access::ReadWrite);
+        users.iter().partition(|&&index| bound.program.bindings[index].access == Access::ReadWrite);
     written.sort_by_key(|&index| bound.arguments[index].offset);
     let overlap = || {
         let detail = "slices of one buffer overlap, and the kernel writes to one of them";
@@ -298,7 +299,7 @@ fn lock_all(bound: &CpuBoundKernel) -> Result<Vec<Lock<'_>>> {
     users
         .into_iter()
         .map(|(memory, indices)| {
-            let writes = |&index: &usize| bound.program.access[index] == Access::ReadWrite;
+            let writes = |&index: &usize| bound.program.bindings[index].access == Access::ReadWrite;
             Ok(match indices.iter().any(writes) {
                 true => Lock::Write(write(memory), indices),
                 false => Lock::Read(read(memory), indices),

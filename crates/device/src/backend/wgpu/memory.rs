@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     sync::{
-        Arc,
+        Arc, PoisonError, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -90,10 +90,19 @@ impl WgpuMemory {
         Ok(memory)
     }
 
-    /// Wraps the caller's buffer, to be used in place.
-    pub(super) fn adopt(open: &Arc<OpenDevice>, buffer: Buffer) -> Result<Self> {
+    /// Wraps the caller's buffer, to be used in place. Returns the existing memory if the buffer was adopted or exported
+    /// before: the checks for overlap compare memories.
+    pub(super) fn adopt(open: &Arc<OpenDevice>, buffer: &Buffer) -> Result<Arc<dyn Memory>> {
         const OPERATION: &str = "adopting a buffer";
         open.check(OPERATION)?;
+        let mut exported = open.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |memory: &Arc<dyn Memory>| {
+            let memory = (&**memory as &dyn Any).downcast_ref::<WgpuMemory>();
+            memory.is_some_and(|memory| memory.buffer() == buffer)
+        };
+        if let Some(memory) = exported.iter().filter_map(Weak::upgrade).find(is_same) {
+            return Ok(memory);
+        }
         let refuse = |detail: String| Err(Error::unsupported(&open.id, OPERATION, detail));
         let (bytes, missing) = (buffer.size(), BUFFER_USAGES - buffer.usage());
         if !missing.is_empty() {
@@ -104,8 +113,11 @@ impl WgpuMemory {
                 "the buffer has {bytes} bytes, which is not a multiple of {COPY_BUFFER_ALIGNMENT}"
             ));
         }
-        let block = Arc::new(DeviceBlock { buffer, cache: None, is_exported: AtomicBool::new(true) });
-        Ok(WgpuMemory { open: open.clone(), block, bytes, cleared: 0 })
+        let block = DeviceBlock { buffer: buffer.clone(), cache: None, is_exported: AtomicBool::new(true) };
+        let memory: Arc<dyn Memory> =
+            Arc::new(WgpuMemory { open: open.clone(), block: Arc::new(block), bytes, cleared: 0 });
+        add_exported(&mut exported, &memory);
+        Ok(memory)
     }
 
     pub(super) fn buffer(&self) -> &Buffer {
@@ -128,8 +140,20 @@ pub(crate) fn buffer_of(region: &Region) -> Option<Buffer> {
     if !memory.open.is_external {
         return None;
     }
-    memory.block.is_exported.store(true, Relaxed);
+    let mut exported = memory.open.exported.lock().unwrap_or_else(PoisonError::into_inner);
+    if !memory.block.is_exported.swap(true, Relaxed) {
+        add_exported(&mut exported, &region.memory);
+    }
     Some(memory.buffer().clone())
+}
+
+/// Adds memory whose buffer the caller has, and removes entries of freed memory.
+fn add_exported(exported: &mut Vec<Weak<dyn Memory>>, memory: &Arc<dyn Memory>) {
+    // Only when the vector is full, so that the cost per entry stays small.
+    if exported.len() == exported.capacity() {
+        exported.retain(|memory| memory.strong_count() > 0);
+    }
+    exported.push(Arc::downgrade(memory));
 }
 
 impl Memory for WgpuMemory {

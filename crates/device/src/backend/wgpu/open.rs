@@ -92,6 +92,7 @@ pub(super) fn open_device_from(
         transfers,
         staging: StagingCaches::new(),
         modules: Default::default(),
+        exported: Default::default(),
         pipeline_key: pipeline_cache::device_key(&adapter.get_info(), asked),
         id: description.id.clone(),
     }
@@ -143,7 +144,7 @@ impl Backend for WgpuBackend {
         if !self.open.is_external {
             return Ok(None);
         }
-        Ok(Some(Arc::new(WgpuMemory::adopt(&self.open, buffer.clone())?)))
+        Ok(Some(WgpuMemory::adopt(&self.open, buffer)?))
     }
 
     fn allocate_host(&self, bytes: u64, direction: Direction) -> Result<Box<dyn HostMemory>> {

@@ -2,14 +2,14 @@
 
 use std::{
     mem::ManuallyDrop,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
 use wgpu::{BufferUsages, CommandBuffer, ErrorFilter, PollError, PollStatus, PollType, SubmissionIndex};
 
 use super::{
-    super::block_cache::BlockCache,
+    super::{Memory, block_cache::BlockCache},
     clock::Clock,
     failure::{DeviceFailure, catch_panic, translate, watch},
     host::StagingCaches,
@@ -19,6 +19,7 @@ use super::{
     transfer::TransferQueue,
 };
 use crate::{
+    affinity::unbound,
     describe::{Capabilities, DeviceId, DeviceKind},
     error::{Error, Result},
 };
@@ -62,6 +63,8 @@ pub(super) struct OpenDevice {
     /// Held during calls in which wgpu may destroy buffers, and while the host copies from or to wgpu's mapped memory.
     pub(super) mapping_lock: Mutex<()>,
     pub(super) modules: Mutex<Modules>,
+    /// Memory whose `wgpu::Buffer` the caller has too. Adopting such a buffer again returns the same memory.
+    pub(super) exported: Mutex<Vec<Weak<dyn Memory>>>,
     /// The device's part of the key of compiled pipelines on disk, if the device supports them.
     pub(super) pipeline_key: Option<String>,
     pub(super) clock: Clock,
@@ -298,7 +301,8 @@ impl Drop for OpenDevice {
             let downloaded = raw.transfers.iter().all(downloaded(Duration::MAX));
             if matches!(ended, Ok(Ok(_))) && downloaded { idle::put(&id, raw) } else { idle::abandon(raw) }
         };
+        let thread = std::thread::Builder::new().name(format!("evener-{}-closing", self.id));
         // If no thread can be started, dropping the closure leaks the device.
-        let _ = std::thread::Builder::new().name(format!("evener-{}-closing", self.id)).spawn(wait);
+        let _ = unbound(|| thread.spawn(wait));
     }
 }

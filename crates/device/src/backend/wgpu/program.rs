@@ -46,7 +46,7 @@ pub(super) struct Module {
     constants: Constants,
 }
 
-/// Names and values of `override` declarations.
+/// Keys and values of `override` declarations.
 type Constants = Vec<(String, f64)>;
 
 /// The properties of an entry point.
@@ -103,9 +103,13 @@ fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Con
     // All capabilities are allowed: wgpu itself checks those of the device.
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(source))?;
-    let is_declared = |name: &str| module.overrides.iter().any(|(_, it)| it.name.as_deref() == Some(name));
-    let mut known = constants.to_vec();
-    known.retain(|(name, _)| is_declared(name));
+    // The key of an `override` is its `@id` if it has one, otherwise its name.
+    let key_of = |name: &str| {
+        let (_, it) = module.overrides.iter().find(|(_, it)| it.name.as_deref() == Some(name))?;
+        Some(it.id.map_or_else(|| name.to_owned(), |id| id.to_string()))
+    };
+    let known: Constants =
+        constants.iter().filter_map(|(name, value)| Some((key_of(name)?, *value))).collect();
     let values = known.iter().cloned().collect();
     let mut entries = Vec::with_capacity(module.entry_points.len());
     for (index, entry) in module.entry_points.iter().enumerate() {

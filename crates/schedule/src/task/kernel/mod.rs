@@ -20,6 +20,13 @@ use super::{
 /// and has one thread per item. Its parameters give the number of items, because the last workgroup may reach past them,
 /// and the number of the first item.
 ///
+/// The kernel must write the result of every item. A device's buffer of results does not have the caller's contents, and
+/// is used again for the next chunk: an element that the kernel does not write, or reads before it writes it, is
+/// unspecified, and may be the result of another item.
+///
+/// Items and results may have a type without bytes, such as `()`: the kernel's buffer is empty then. Types with an alignment
+/// of more than 64 bytes are refused.
+///
 /// Both buffers have at least `count` elements, and threads past them may be launched: a CUDA body ([`Kernel::cuda`])
 /// must not use elements past them.
 ///
@@ -137,7 +144,7 @@ impl From<Range<u64>> for KernelParams {
 }
 
 impl<I: Pod, O: Pod> KernelTask<I, O> {
-    /// A task that runs a kernel.
+    /// A task that runs a kernel, which must write the result of every item.
     pub fn new(kernel: &Kernel) -> Self {
         KernelTask::with_params(kernel, |_, items| items.into())
     }
@@ -149,7 +156,8 @@ impl KernelTask<(), ()> {
     /// thread per item, and the parameters of [`KernelTask::new`]. [`Pool::map_arrays`](crate::Pool::map_arrays) runs it.
     ///
     /// A launch has the chunk's range of each input and output: thread `i`, counted from the chunk's first item, has the
-    /// elements from `i * width` on. These buffers have at least `count * width` elements.
+    /// elements from `i * width` on. These buffers have at least `count * width` elements. The kernel must write all
+    /// elements of its items in an output, and does not see the caller's: an element that it leaves unwritten is unspecified.
     pub fn arrays(kernel: &Kernel) -> Self {
         let kernel = kernel.clone().params::<KernelParams>();
         KernelTask::of(&kernel, Vec::new(), None, Arc::new(|_: &DeviceId, items: Range<u64>| items.into()))
@@ -167,13 +175,14 @@ impl<P: Pod> KernelTask<(), (), P> {
         self.declare::<T>(Role::Input, width)
     }
 
-    /// Declares the kernel's next buffer as an output with one element per item.
+    /// Declares the kernel's next buffer as an output with one element per item. The kernel must write every element. It
+    /// does not see the contents of the caller's slice, and an element that it leaves unwritten is unspecified.
     pub fn output<T: Pod>(self) -> Self {
         self.output_rows::<T>(1)
     }
 
     /// Declares the kernel's next buffer as an output with `width` elements per item: a row-major matrix with one row
-    /// per item.
+    /// per item. As with [`output`](Self::output), the kernel must write every element.
     pub fn output_rows<T: Pod>(self, width: usize) -> Self {
         self.declare::<T>(Role::Output, width)
     }
@@ -269,7 +278,8 @@ impl<I: Pod, O: Pod, P: Pod> KernelTask<I, O, P> {
     }
 
     /// Declares the kernel's next buffer as a table: an array that is the same for every item. It is copied to each device
-    /// once, and stays there as long as the job, or until [`Pool::release`](crate::Pool::release).
+    /// once, and stays there as long as the job, or until [`Pool::release`](crate::Pool::release). It may be empty. A device
+    /// refuses a table larger than its [`max_binding_bytes`](evener_device::Capabilities::max_binding_bytes).
     ///
     /// A table replaces an earlier one of the same name; kernels stay compiled, and the other tables stay on the devices.
     /// Its elements must have the same type, or every device refuses the run. The old table's memory is freed once every

@@ -310,12 +310,18 @@ impl<I: Pod, O: Pod, P: Pod> KernelTask<I, O, P> {
             let bytes = &down.as_slice()[..chunk.len() * array.item_bytes];
             match self.lent(array.array) {
                 Some(output) => outputs.push((output, array.item_bytes, bytes)),
+                // Results without bytes have nothing to copy.
+                None if size_of::<O>() == 0 => {}
                 None => {
                     // The run's results are the task's only output.
-                    let all = bytemuck::try_cast_slice(bytes).map_err(|why| Error::Unsupported {
+                    let all = bytemuck::try_cast_slice(bytes).map_err(|_| Error::Unsupported {
                         device: device.id().clone(),
                         operation: "reading results".into(),
-                        detail: format!("{} in host memory: {why}", std::any::type_name::<O>()),
+                        detail: format!(
+                            "{} needs an alignment of {} bytes, and its host memory has less",
+                            std::any::type_name::<O>(),
+                            align_of::<O>()
+                        ),
                     })?;
                     results.lend(all);
                     return Ok(());

@@ -24,6 +24,23 @@ fn an_override_without_a_value_is_refused_by_its_name() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
+fn an_override_with_an_id_has_its_value_by_name() {
+    let (device, _) = open_vulkan(&vulkan());
+    let module = Module::new().constant("Z", 5).constant("7", 6).constant("NOWHERE", 1).wgsl(
+        "@id(7) override Z: u32 = 1u;
+         override Y: u32 = Z + 1u;
+         @group(0) @binding(0) var<storage, read_write> out: array<u32>;
+         @compute @workgroup_size(1) fn uses() { out[0] = Z; out[1] = Y; }",
+    );
+    let out = device.buffer::<u32>(2).unwrap();
+    let program = device.compile(&module.kernel("uses").writes::<u32>().workgroup(1)).unwrap();
+    let mut stream = device.stream().unwrap();
+    stream.launch(&program.bind(&[out.arg()]).unwrap(), 1, &()).unwrap();
+    assert_eq!(stream.download(&out).unwrap().wait().unwrap(), [5, 6]);
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
 fn parameters_of_the_largest_size_arrive() {
     let (device, _) = open_vulkan(&vulkan());
     let max = device.capabilities().unwrap().max_params_bytes as usize;

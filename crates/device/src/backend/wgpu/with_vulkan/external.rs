@@ -177,6 +177,39 @@ fn a_callers_buffer_that_does_not_fit_is_refused() {
 
 #[test]
 #[ignore = "needs a Vulkan device"]
+fn a_buffer_that_is_adopted_twice_is_the_same_memory() {
+    let caller = Caller::new();
+    let evener = caller.evener();
+    let program = evener.compile(&affine()).unwrap();
+    let mut stream = evener.stream().unwrap();
+    let own = evener.buffer::<u32>(LEN).unwrap();
+    let (theirs, (ours, _)) = (caller.storage(), own.wgpu_buffer().unwrap());
+    for buffer in [&theirs, &ours] {
+        let adopt = || evener.buffer_over_wgpu::<u32>(buffer).unwrap();
+        let (one, two) = (adopt(), adopt());
+        assert_eq!((one.len(), two.len()), (LEN, LEN));
+        // Slices that overlap through two handles are refused.
+        let error = program.bind(&[one.arg(), two.arg()]).unwrap_err();
+        assert!(error.to_string().contains("overlap"), "{error}");
+        let error = stream.copy(&one.slice(..8).unwrap(), &two.slice(4..12).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("overlap"), "{error}");
+        // Disjoint slices are copied. wgpu itself copies only between two buffers.
+        let numbers: Vec<u32> = (0..LEN as u32).collect();
+        stream.upload(&numbers, &one).unwrap();
+        stream.copy(&one.slice(..8).unwrap(), &two.slice(8..16).unwrap()).unwrap();
+        let found = stream.download(&two).unwrap().wait().unwrap();
+        assert_eq!((&found[8..16], &found[16..]), (&numbers[..8], &numbers[16..]));
+    }
+    let found = stream.download(&own).unwrap().wait().unwrap();
+    assert_eq!(found[8..16], [0, 1, 2, 3, 4, 5, 6, 7], "the first handle has the same memory");
+    // After the last handle is dropped, the buffer can be adopted again.
+    drop((own, program, stream));
+    assert_eq!(evener.buffer_over_wgpu::<u8>(&theirs).unwrap().len(), 4 * LEN);
+    assert_eq!(caller.errors.load(SeqCst), 0);
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
 fn internal_devices_neither_adopt_nor_export_wgpu_buffers() {
     let (own, caller) = (open_vulkan(&vulkan()).0, Caller::new());
     let error = own.buffer_over_wgpu::<u32>(&caller.storage()).unwrap_err();
