@@ -137,7 +137,8 @@ impl Device {
         owner: impl Send + Sync + 'static,
     ) -> Result<Buffer<T>> {
         let bytes = self.size_in_bytes::<T>(len)?;
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that the elements at `address` stay valid until `owner` is dropped, and that no
+        // other code writes them while Evener uses them.
         unsafe { self.adopt(Address::Cuda { ordinal: None, address }, bytes, Box::new(owner)) }
     }
 
@@ -161,7 +162,8 @@ impl Device {
             Address::Cuda { .. } => "it is not a CUDA device",
             Address::Host(_) => "it is not the processor",
         };
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that the bytes at `address` stay valid until `owner` is dropped, and that no other
+        // code writes them while Evener uses them.
         match unsafe { self.backend()?.adopt(address, bytes, owner) }? {
             Some(memory) => Ok(Buffer::new(memory, self.id().clone())),
             None => refuse(absent),
@@ -258,12 +260,12 @@ impl Device {
         if kernel.params_bytes > has.max_params_bytes {
             let (asked, limit) = (kernel.params_bytes, has.max_params_bytes);
             return refuse(format!(
-                "{asked} bytes of parameters, and the device allows {limit}: use a buffer"
+                "{asked} bytes of parameters, but the device allows at most {limit}: use a buffer"
             ));
         }
         if kernel.bindings.len() as u64 > u64::from(has.max_bindings) {
             return refuse(format!(
-                "{} buffers, and the device allows {}",
+                "{} buffers, but the device allows at most {}",
                 kernel.bindings.len(),
                 has.max_bindings
             ));

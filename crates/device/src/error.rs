@@ -165,8 +165,8 @@ pub enum Severity {
     Shrink,
     /// Do not use the device for now: lost, timed out, or wrong result.
     Quarantine,
-    /// Do not retry: the same error would occur again on any device. The user's code failed, a kernel does not compile,
-    /// or an operation is not supported.
+    /// Do not retry on this device. After [`Error::Task`] every device would fail; after a compile error or
+    /// [`Error::Unsupported`], another device may succeed.
     Final,
 }
 
@@ -235,6 +235,6 @@ impl Error {
 fn available_text(available: &Option<u64>) -> String {
     match available {
         Some(bytes) => format!("{bytes} available"),
-        None => "availability unknown".into(),
+        None => "free memory unknown".into(),
     }
 }

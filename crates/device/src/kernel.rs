@@ -306,12 +306,13 @@ impl Kernel {
         let is_too_long = self.workgroup.iter().zip(&has.max_workgroup).any(|(asked, limit)| asked > limit);
         if threads == 0 || threads > u64::from(has.max_workgroup_threads) || is_too_long {
             return Some(format!(
-                "a workgroup of {:?}, and the device allows {:?} and {} threads in total",
+                "a workgroup of {:?}, but the device allows at most {:?} and {} threads in total",
                 self.workgroup, has.max_workgroup, has.max_workgroup_threads
             ));
         }
         let (asked, limit) = (self.shared_bytes, has.max_shared_bytes);
-        (asked > limit).then(|| format!("{asked} bytes of shared memory, and the device allows {limit}"))
+        (asked > limit)
+            .then(|| format!("{asked} bytes of shared memory, but the device allows at most {limit}"))
     }
 
     /// The WGSL body for a device with these features.
@@ -405,7 +406,7 @@ impl Program {
             let (offset, bytes) = (argument.region.offset, argument.region.bytes);
             if bytes > self.max_binding_bytes {
                 return refuse(format!(
-                    "buffer {index} has {bytes} bytes, and the device allows {}: pass it in parts",
+                    "buffer {index} has {bytes} bytes, but the device allows at most {}: pass it in parts",
                     self.max_binding_bytes
                 ));
             }

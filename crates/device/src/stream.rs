@@ -224,7 +224,7 @@ impl Stream {
         let mut arrived: Vec<T> =
             bytemuck::allocation::try_zeroed_vec(len).map_err(|()| Error::OutOfMemory {
                 device: self.device.clone(),
-                operation: "download".into(),
+                operation: "downloading".into(),
                 requested: from.bytes(),
                 available: None,
                 detail: "limited by the machine's memory".into(),
@@ -427,7 +427,7 @@ impl Stream {
             None => {
                 let workgroup = bound.kernel.workgroup;
                 let detail = format!(
-                    "{groups} workgroups of {workgroup:?}, and the device allows {limits:?} and {} threads in total",
+                    "{groups} workgroups of {workgroup:?}, but the device allows at most {limits:?} and {} threads in total",
                     u64::MAX
                 );
                 let operation = format!("launching kernel `{}`", bound.kernel.name);
@@ -445,7 +445,7 @@ impl Stream {
             format!("{groups:?} workgroups of {workgroup:?}, and at most {} threads are possible", u64::MAX)
         } else {
             format!(
-                "{groups:?} workgroups, and the device allows {:?}",
+                "{groups:?} workgroups, but the device allows at most {:?}",
                 self.backend.capabilities().max_groups
             )
         };
@@ -481,7 +481,7 @@ impl Stream {
     /// The event is alive, and was created in this device's primary context.
     #[allow(unsafe_code)]
     pub unsafe fn wait_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that the event is alive and was created in this device's primary context.
         let is_known = unsafe { self.inner.wait_cuda_event(event) }?;
         self.expect_cuda(is_known, "waiting for an event")
     }
@@ -493,7 +493,7 @@ impl Stream {
     /// The event is alive, and was created in this device's primary context.
     #[allow(unsafe_code)]
     pub unsafe fn record_cuda_event(&mut self, event: *mut c_void) -> Result<()> {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that the event is alive and was created in this device's primary context.
         let is_known = unsafe { self.inner.record_cuda_event(event) }?;
         self.expect_cuda(is_known, "recording an event")
     }

@@ -64,7 +64,7 @@ pub fn copy_parallel<T: Pod>(from: &[T], to: &mut [T]) {
 /// Copies with so many threads at most, the calling one included. For benchmarks: [`copy_parallel`] decides by itself.
 #[doc(hidden)]
 pub fn copy_with<T: Pod>(threads: usize, from: &[T], to: &mut [T]) {
-    assert_eq!(from.len(), to.len(), "a copy needs as many elements as it has room for");
+    assert_eq!(from.len(), to.len(), "`from` and `to` must have the same length");
     let (from, to): (&[u8], &mut [u8]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
     if to.len() < PARALLEL_BYTES {
         return to.copy_from_slice(from);
@@ -74,7 +74,7 @@ pub fn copy_with<T: Pod>(threads: usize, from: &[T], to: &mut [T]) {
 
 /// A copy in progress. The thread that claims a share copies it, and the caller returns only when every share is copied: the
 /// pointers are valid for as long as there is a share to claim or to copy.
-struct Copy {
+struct ParallelCopy {
     from: *const u8,
     to: *mut u8,
     bytes: usize,
@@ -89,12 +89,12 @@ struct Copy {
 
 // SAFETY: the pointers are used only to copy claimed shares, which do not overlap, while the caller's exclusive borrow of
 // the target and shared borrow of the source last (`Helpers::copy` does not return before).
-unsafe impl Send for Copy {}
-// SAFETY: as above.
-unsafe impl Sync for Copy {}
+unsafe impl Send for ParallelCopy {}
+// SAFETY: as for `Send`; `next`, `left` and `places` are atomic, and no share is claimed twice.
+unsafe impl Sync for ParallelCopy {}
 
-impl Copy {
-    /// Bytes by which the target begins after a line's beginning.
+impl ParallelCopy {
+    /// Offset of the target in its cache line.
     fn skew(&self) -> usize {
         self.to as usize % LINE_BYTES
     }
@@ -107,7 +107,7 @@ impl Copy {
         self.next.load(Relaxed) >= self.shares()
     }
 
-    /// Takes one of the places for helpers. False where there is none left.
+    /// Joins as a helper. Returns false if enough helpers have joined.
     fn join(&self) -> bool {
         !self.is_claimed()
             && self.places.fetch_update(AcqRel, Relaxed, |places| places.checked_sub(1)).is_ok()
@@ -166,7 +166,7 @@ struct Helpers {
 #[derive(Default)]
 struct Queue {
     /// The oldest first.
-    copies: Vec<Arc<Copy>>,
+    copies: Vec<Arc<ParallelCopy>>,
     parked: usize,
 }
 
@@ -190,7 +190,7 @@ impl Helpers {
 
     /// Copies on this thread and on at most so many helpers.
     fn copy(&self, helpers: usize, from: &[u8], to: &mut [u8]) {
-        let mut copy = Copy {
+        let mut copy = ParallelCopy {
             from: from.as_ptr(),
             to: to.as_mut_ptr(),
             bytes: to.len(),
@@ -233,7 +233,7 @@ impl Helpers {
     }
 
     /// Waits for a copy to join.
-    fn next(&self) -> Arc<Copy> {
+    fn next(&self) -> Arc<ParallelCopy> {
         let start = Instant::now();
         let mut has_parked = false;
         loop {
@@ -263,7 +263,7 @@ impl Helpers {
     }
 }
 
-/// Copies with stores that go past the caches, so that no line is read before it is overwritten. What is read is
+/// Copies with stores that go past the caches, so that no line is read before it is overwritten. The source is
 /// prefetched: these stores keep the processor from looking far enough ahead by itself.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn stream(from: &[u8], to: &mut [u8]) {
@@ -281,12 +281,11 @@ fn stream(from: &[u8], to: &mut [u8]) {
     for (from, to) in from.iter().zip(to) {
         for line in 0..4 {
             let ahead = from.as_ptr().wrapping_add(AHEAD_BYTES + line * LINE_BYTES);
-            // SAFETY: every processor of this kind has it. A prefetch of an address that is not mapped does nothing.
+            // SAFETY: SSE is part of x86-64. A prefetch of an address that is not mapped does nothing.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) };
         }
         let (from, to) = (from.as_ptr().cast::<__m128i>(), to.as_mut_ptr().cast::<__m128i>());
-        // SAFETY: both are sixteen times 16 bytes, and the target begins at a line; every processor of this kind has
-        // these instructions.
+        // SAFETY: both blocks have 256 bytes, the target is aligned to a cache line, and SSE2 is part of x86-64.
         unsafe {
             let block: [__m128i; 16] = std::array::from_fn(|part| _mm_loadu_si128(from.add(part)));
             for (part, value) in block.into_iter().enumerate() {
@@ -295,7 +294,7 @@ fn stream(from: &[u8], to: &mut [u8]) {
         }
     }
     to_tail.copy_from_slice(from_tail);
-    // SAFETY: every processor of this kind has it. These stores are not ordered with others without it.
+    // SAFETY: SSE is part of x86-64. The fence orders the stores before those that follow.
     unsafe { _mm_sfence() };
 }
 
@@ -343,7 +342,7 @@ mod test {
     }
 
     #[test]
-    #[should_panic(expected = "as many elements")]
+    #[should_panic(expected = "same length")]
     fn slices_of_different_lengths_are_refused() {
         copy_parallel(&[1u8, 2], &mut [0; 3]);
     }

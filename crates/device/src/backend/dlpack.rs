@@ -210,7 +210,7 @@ pub struct ManagedTensor<M: TensorFormat>(NonNull<M>);
 
 // SAFETY: the caller of `from_raw` promised that the tensor may be used and deleted on any thread; exported tensors may.
 unsafe impl<M: TensorFormat> Send for ManagedTensor<M> {}
-// SAFETY: a shared reference only reads.
+// SAFETY: `&ManagedTensor` only reads, and the caller of `from_raw` promised that the tensor may be read on any thread.
 unsafe impl<M: TensorFormat> Sync for ManagedTensor<M> {}
 
 impl<M: TensorFormat> ManagedTensor<M> {
@@ -388,7 +388,8 @@ impl Device {
                 dtype.bytes()
             )));
         }
-        // SAFETY: the caller promises the rest; `bytes` are there, and the tensor, which keeps them, is the owner.
+        // SAFETY: the caller promises that no other code writes the elements while Evener uses them; the tensor has
+        // `bytes` at `address`, and is the owner that keeps them.
         let buffer = unsafe { self.adopt(address, bytes, Box::new(tensor)) }?;
         Ok((AnyBuffer::from_bytes(buffer, dtype)?, dimensions))
     }

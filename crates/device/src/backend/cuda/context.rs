@@ -76,7 +76,7 @@ impl ContextSlot {
 
     /// Releases a lost generation. The driver destroys it if no other library holds the card's context.
     fn release(&self, id: &DeviceId, lost: Option<&PrimaryContext>) -> Result<()> {
-        let operation = "opening it again after a loss";
+        let operation = "reopening the device after a loss";
         // A generation that is dropped already has no callers inside.
         if lost.is_some_and(|lost| !lost.gate.drain(DRAIN_TIMEOUT)) {
             let detail = format!("calls into the lost context have not returned after {DRAIN_TIMEOUT:?}");
@@ -100,7 +100,7 @@ impl ContextSlot {
         let code = unsafe { (self.driver.primary_retain)(&mut raw, self.device) };
         if code != SUCCESS {
             let text = self.driver.text(code);
-            return Err(errors::error(id, "opening it".into(), code, text, 0));
+            return Err(errors::error(id, "opening the device".into(), code, text, 0));
         }
         Ok(PrimaryContext {
             driver: self.driver,
@@ -258,7 +258,7 @@ impl DeviceContext {
 
     #[cold]
     fn lost(&self, operation: &str) -> Error {
-        let reason = self.primary.loss_reason.get().map_or("lost before", String::as_str);
+        let reason = self.primary.loss_reason.get().map_or("the device was lost earlier", String::as_str);
         Error::lost(&self.id, operation, reason)
     }
 }

@@ -197,7 +197,7 @@ impl CudaBackend {
         });
         open.context.primary.register(&open);
         // A context that was recreated after a loss fails here if it is still broken. The stream is used later.
-        let guard = open.context.enter("opening it")?;
+        let guard = open.context.enter("opening the device")?;
         let stream = open.take_stream(&guard)?;
         // SAFETY: the stream is alive and was created in this context.
         event::ready(&guard, unsafe { (guard.driver.stream_query)(stream.0) })?;

@@ -187,7 +187,7 @@ impl Split {
         context: &DeviceContext,
         functions: &'static GreenFunctions,
     ) -> Result<(u32, u32, u32)> {
-        let guard = context.enter("splitting it")?;
+        let guard = context.enter("splitting the device")?;
         let all = self.all(context, &guard, functions)?;
         let group_units =
             |asked| -> Result<u32> { Ok(self.cut_off(&guard, functions, &all, asked)?.0.units) };
@@ -198,7 +198,7 @@ impl Split {
     }
 
     fn create(&self, context: DeviceContext, functions: &'static GreenFunctions) -> Result<GreenContexts> {
-        let guard = context.enter("splitting it")?;
+        let guard = context.enter("splitting the device")?;
         let mut left = self.all(&context, &guard, functions)?;
         let mut partitions = Vec::new();
         // The green context that `left` belongs to.

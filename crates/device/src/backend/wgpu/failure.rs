@@ -130,7 +130,7 @@ pub(super) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        inner_message(text.unwrap_or("the driver's interface gave up"))
+        inner_message(text.unwrap_or("wgpu panicked without a message"))
     })
 }
 

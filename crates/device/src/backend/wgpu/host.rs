@@ -4,7 +4,7 @@
 //! submitted the copy; or dropped, in which case it returns to the cache when the copy has finished.
 //!
 //! On a Vulkan device the host accesses the staging buffer directly: its memory belongs to this crate
-//! ([`super::mapped_memory`]). StagingCaches buffers of other APIs are wgpu's, mapped while the host owns them, and a lost
+//! ([`super::mapped_memory`]). Staging buffers of other APIs are wgpu's, mapped while the host owns them, and a lost
 //! device may free their memory. There the host works on a shadow copy, and the mapping is accessed only to copy from or
 //! to it while no poll is running.
 

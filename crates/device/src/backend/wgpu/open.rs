@@ -107,7 +107,7 @@ fn request(id: &DeviceId, adapter: &Adapter, ask: wgpu::Features, limits: wgpu::
         ..DeviceDescriptor::default()
     };
     let _lock = instance::driver_lock();
-    let refused = |why: String| Error::lost(id, "opening it", why);
+    let refused = |why: String| Error::lost(id, "opening the device", why);
     let family = transfer::family(adapter);
     let request = || match transfer::request(adapter, family, &descriptor) {
         Some(raw) => raw,

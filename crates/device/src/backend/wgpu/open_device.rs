@@ -246,7 +246,7 @@ impl OpenDevice {
         drop(self.cache.clear());
         self.staging.clear();
         // wgpu frees the buffers in its next poll, whose errors do not matter here.
-        let _ = self.poll("trimming");
+        let _ = self.poll("freeing cached memory");
     }
 
     /// Frees cached memory, also of the other openings of this device.
@@ -285,7 +285,7 @@ impl Drop for OpenDevice {
         };
         let downloaded =
             |limit| move |transfers: &Arc<TransferQueue>| matches!(transfers.wait_for_all(limit), Ok(true));
-        if matches!(self.poll("closing"), Ok(PollStatus::QueueEmpty))
+        if matches!(self.poll("closing the device"), Ok(PollStatus::QueueEmpty))
             && raw.transfers.iter().all(downloaded(Duration::ZERO))
         {
             return idle::put(&self.id, raw);

@@ -255,7 +255,7 @@ fn pipeline(open: &OpenDevice, kernel: &Kernel, body: &WgslBody) -> Result<Compi
     let limit = open.capabilities.max_shared_bytes;
     if entry.shared_bytes > u64::from(limit) {
         return Err(CompileError::Compiler(format!(
-            "{} bytes of shared memory (`var<workgroup>`), and the device allows {limit}",
+            "{} bytes of shared memory (`var<workgroup>`), but the device allows at most {limit}",
             entry.shared_bytes
         )));
     }
