@@ -53,7 +53,7 @@ pub(crate) fn bind(core: CoreId) {
     core_affinity::set_for_current(core);
 }
 
-/// Runs a function on the calling thread with the cores that the thread had before [`bind`]: threads that the function
+/// Runs a function on the calling thread with the cores that the thread had before Evener bound it: threads that the function
 /// starts inherit these cores, and calls that count the cores count them.
 pub fn unbound<R>(run: impl FnOnce() -> R) -> R {
     #[cfg(target_os = "linux")]
