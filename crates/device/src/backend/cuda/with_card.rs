@@ -134,7 +134,7 @@ fn kernels_that_do_not_fit_are_refused_with_the_reason() {
     refused(with_body(Kernel::new("idle").writes::<u32>().params::<u32>(), SOURCE), "has 8 bytes");
     refused(scale().workgroup(2048), "2048");
     let heavy = "extern \"C\" __global__ void __launch_bounds__(64) heavy(unsigned *out) { *out = 1; }";
-    refused(with_body(Kernel::new("heavy").writes::<u32>().workgroup(128), heavy), "at max 64");
+    refused(with_body(Kernel::new("heavy").writes::<u32>().workgroup(128), heavy), "at most 64");
 }
 
 #[test]
