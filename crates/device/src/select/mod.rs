@@ -4,7 +4,7 @@ mod name;
 mod parse;
 
 use self::{
-    name::{Breadth, Meaning},
+    name::{Breadth, TermKind},
     parse::Term,
 };
 use crate::{
@@ -136,7 +136,7 @@ struct Selection<'a> {
 
 impl Selection<'_> {
     fn apply(&mut self, term: &Term<'_>) -> Result<()> {
-        let meaning = Meaning::of(term.name, self.candidates());
+        let meaning = TermKind::of(term.name, self.candidates());
         let matches: Vec<Device> =
             self.candidates().filter(|device| meaning.matches(device.describe())).cloned().collect();
         if term.excludes {
@@ -168,11 +168,11 @@ impl Selection<'_> {
 
     /// Returns the preferred one of several views of the same hardware, or all of them if the term names an API.
     /// Partitions match by id only.
-    fn preferred_of(&self, meaning: &Meaning, mut matches: Vec<Device>) -> Vec<Device> {
-        if !matches!(meaning, Meaning::Id(_)) {
+    fn preferred_of(&self, meaning: &TermKind, mut matches: Vec<Device>) -> Vec<Device> {
+        if !matches!(meaning, TermKind::Id(_)) {
             matches.retain(|device| !self.partitions.iter().any(|partition| partition.id() == device.id()));
         }
-        if matches!(meaning, Meaning::Id(_) | Meaning::Api(_)) {
+        if matches!(meaning, TermKind::Id(_) | TermKind::Api(_)) {
             // Sorted by number instead of preference, for a list of devices of one API.
             matches.sort_by_key(|device| (device.id().as_str().len(), device.id().clone()));
             return matches;
@@ -182,24 +182,24 @@ impl Selection<'_> {
         matches
     }
 
-    fn no_match_reason(&self, meaning: &Meaning) -> String {
+    fn no_match_reason(&self, meaning: &TermKind) -> String {
         match meaning {
-            Meaning::Name(name) => match name.split_once('/') {
+            TermKind::Name(name) => match name.split_once('/') {
                 Some((whole, _)) if self.candidates().any(|device| device.id().as_str() == whole) => {
                     format!("a partition exists only after its device is split, as in `{whole}[…]`")
                 }
                 _ => "it matches no id, API, group, address, UUID or device name".into(),
             },
-            Meaning::Group(_) => "this machine has no such device".into(),
-            Meaning::Api(_) => "no device is driven through this API".into(),
+            TermKind::Group(_) => "this machine has no such device".into(),
+            TermKind::Api(_) => "no device is driven through this API".into(),
             _ => "no device has it".into(),
         }
     }
 
     /// Excludes devices. A group or API without devices is accepted; any other name without a match may be a typing
     /// error.
-    fn exclude(&mut self, term: &Term<'_>, meaning: &Meaning, matches: &[Device]) -> Result<()> {
-        let is_certain = matches!(meaning, Meaning::Group(_) | Meaning::Api(_));
+    fn exclude(&mut self, term: &Term<'_>, meaning: &TermKind, matches: &[Device]) -> Result<()> {
+        let is_certain = matches!(meaning, TermKind::Group(_) | TermKind::Api(_));
         if matches.is_empty() && !is_certain {
             return Err(self.inventory.refuse_selection(term.text, self.no_match_reason(meaning)));
         }

@@ -11,7 +11,7 @@ const UUID_DIGITS: usize = 8;
 
 /// The meaning of a name in a selection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum TermKind {
     /// The device with this id.
     Id(String),
     /// The devices of this API.
@@ -48,65 +48,65 @@ pub(super) enum Group {
 /// A PCI address: domain, bus, device, function.
 type PciAddress = [u32; 4];
 
-impl Meaning {
+impl TermKind {
     /// Returns the meaning of a name among these devices.
     pub(super) fn of<'a>(name: &str, mut devices: impl Iterator<Item = &'a Device> + Clone) -> Self {
         if devices.clone().any(|device| device.id().as_str().eq_ignore_ascii_case(name)) {
-            return Meaning::Id(name.to_owned());
+            return TermKind::Id(name.to_owned());
         }
         let lower = name.to_lowercase();
         if let Some(keyword) = keyword(&lower) {
             return keyword;
         }
         if let Some(address) = address(&lower) {
-            return Meaning::Pci(address);
+            return TermKind::Pci(address);
         }
         if let Some(digits) = uuid_digits(&lower) {
-            let meaning = Meaning::Uuid(digits);
+            let meaning = TermKind::Uuid(digits);
             if devices.any(|device| meaning.matches(device.describe())) {
                 return meaning;
             }
         }
-        Meaning::Name(lower)
+        TermKind::Name(lower)
     }
 
     pub(super) fn breadth(&self) -> Breadth {
         match self {
-            Meaning::Id(_) | Meaning::Pci(_) | Meaning::Uuid(_) => Breadth::One,
-            Meaning::Api(_) => Breadth::Api,
-            Meaning::Group(_) | Meaning::Name(_) => Breadth::Many,
+            TermKind::Id(_) | TermKind::Pci(_) | TermKind::Uuid(_) => Breadth::One,
+            TermKind::Api(_) => Breadth::Api,
+            TermKind::Group(_) | TermKind::Name(_) => Breadth::Many,
         }
     }
 
     pub(super) fn matches(&self, device: &Description) -> bool {
         match self {
-            Meaning::Id(id) => device.id.as_str().eq_ignore_ascii_case(id),
-            Meaning::Api(api) => device.api == *api,
-            Meaning::Group(Group::All) => true,
-            Meaning::Group(Group::Gpu) => {
+            TermKind::Id(id) => device.id.as_str().eq_ignore_ascii_case(id),
+            TermKind::Api(api) => device.api == *api,
+            TermKind::Group(Group::All) => true,
+            TermKind::Group(Group::Gpu) => {
                 matches!(device.kind, DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual)
             }
-            Meaning::Group(Group::Software) => device.kind == DeviceKind::Software,
-            Meaning::Pci(asked) => device.pci.as_deref().and_then(address).as_ref() == Some(asked),
-            Meaning::Uuid(digits) => {
+            TermKind::Group(Group::Software) => device.kind == DeviceKind::Software,
+            TermKind::Pci(asked) => device.pci.as_deref().and_then(address).as_ref() == Some(asked),
+            TermKind::Uuid(digits) => {
                 device.uuid.as_deref().is_some_and(|uuid| plain_uuid(uuid).starts_with(digits))
             }
-            Meaning::Name(part) => device.name.to_lowercase().contains(part),
+            TermKind::Name(part) => device.name.to_lowercase().contains(part),
         }
     }
 }
 
-fn keyword(name: &str) -> Option<Meaning> {
+fn keyword(name: &str) -> Option<TermKind> {
     Some(match name {
-        "cuda" => Meaning::Api(Api::Cuda),
-        "vulkan" => Meaning::Api(Api::Vulkan),
-        "metal" => Meaning::Api(Api::Metal),
-        "dx12" => Meaning::Api(Api::Dx12),
-        "gl" => Meaning::Api(Api::Gl),
-        "cpu" => Meaning::Api(Api::Cpu),
-        "gpu" => Meaning::Group(Group::Gpu),
-        "software" => Meaning::Group(Group::Software),
-        "all" => Meaning::Group(Group::All),
+        "cuda" => TermKind::Api(Api::Cuda),
+        "vulkan" => TermKind::Api(Api::Vulkan),
+        "metal" => TermKind::Api(Api::Metal),
+        "dx12" => TermKind::Api(Api::Dx12),
+        "gl" => TermKind::Api(Api::Gl),
+        "cpu" => TermKind::Api(Api::Cpu),
+        "gpu" => TermKind::Group(Group::Gpu),
+        "software" => TermKind::Group(Group::Software),
+        "all" => TermKind::Group(Group::All),
         _ => return None,
     })
 }

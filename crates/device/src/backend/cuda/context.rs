@@ -1,7 +1,7 @@
 //! A card's primary context: shared by every open device on the card, lost as a whole, and created again after a loss.
 //!
-//! A process has one primary context per card, so a fault in one kernel breaks it for all users. A [`PrimaryContext`] is
-//! one generation of it. Losing it shuts its [`Gate`]: from then on nothing of that generation reaches the driver: calls
+//! A process has one primary context per card, so a fault in one kernel breaks it for all users. A [`RetainedContext`] is
+//! one generation of it. Losing it shuts its [`CallGate`]: from then on nothing of that generation reaches the driver: calls
 //! return `Lost`, and drops do nothing. The next opening releases the lost generation and begins a new one, whose handles
 //! are all new.
 //!
@@ -26,8 +26,8 @@ use cudarc::driver::sys::{CUcontext, CUdevice};
 
 use super::{
     driver::{Driver, SUCCESS},
-    errors::{self, Meaning},
-    gate::{Gate, GateGuard},
+    errors::{self, ErrorClass},
+    gate::{CallGate, GateGuard},
     open::OpenDevice,
 };
 use crate::{
@@ -43,7 +43,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct ContextSlot {
     driver: &'static Driver,
     pub(super) device: CUdevice,
-    current: Mutex<Weak<PrimaryContext>>,
+    current: Mutex<Weak<RetainedContext>>,
     /// The last generation was lost and is still retained: it has to be released before the next one is retained.
     must_release: Arc<AtomicBool>,
 }
@@ -75,7 +75,7 @@ impl ContextSlot {
     }
 
     /// Releases a lost generation. The driver destroys it if no other library holds the card's context.
-    fn release(&self, id: &DeviceId, lost: Option<&PrimaryContext>) -> Result<()> {
+    fn release(&self, id: &DeviceId, lost: Option<&RetainedContext>) -> Result<()> {
         let operation = "reopening the device after a loss";
         // A generation that is dropped already has no callers inside.
         if lost.is_some_and(|lost| !lost.gate.drain(DRAIN_TIMEOUT)) {
@@ -94,7 +94,7 @@ impl ContextSlot {
         Ok(())
     }
 
-    fn retain(&self, id: &DeviceId) -> Result<PrimaryContext> {
+    fn retain(&self, id: &DeviceId) -> Result<RetainedContext> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: `card::all` got the device from the driver; the pointer is to a live pointer.
         let code = unsafe { (self.driver.primary_retain)(&mut raw, self.device) };
@@ -102,11 +102,11 @@ impl ContextSlot {
             let text = self.driver.text(code);
             return Err(errors::error(id, "opening the device".into(), code, text, 0));
         }
-        Ok(PrimaryContext {
+        Ok(RetainedContext {
             driver: self.driver,
             device: self.device,
             raw,
-            gate: Gate::default(),
+            gate: CallGate::default(),
             loss_reason: OnceLock::new(),
             closed: Mutex::default(),
             closed_count: AtomicUsize::new(0),
@@ -118,11 +118,11 @@ impl ContextSlot {
 
 /// One generation of a card's primary context, retained once.
 #[derive(Debug)]
-pub(super) struct PrimaryContext {
+pub(super) struct RetainedContext {
     driver: &'static Driver,
     pub(super) device: CUdevice,
     raw: CUcontext,
-    gate: Gate,
+    gate: CallGate,
     loss_reason: OnceLock<String>,
     /// Devices that were closed while their work was still running.
     closed: Mutex<Vec<Arc<OpenDevice>>>,
@@ -133,11 +133,11 @@ pub(super) struct PrimaryContext {
 }
 
 // SAFETY: a context may be used from any thread that makes it current first, which `DeviceContext::enter` does.
-unsafe impl Send for PrimaryContext {}
+unsafe impl Send for RetainedContext {}
 // SAFETY: as for `Send`; the driver's functions may be called from several threads at once.
-unsafe impl Sync for PrimaryContext {}
+unsafe impl Sync for RetainedContext {}
 
-impl PrimaryContext {
+impl RetainedContext {
     fn lose(&self, reason: String) {
         // Only the first reason names the cause; later errors follow from it.
         let _ = self.loss_reason.set(reason);
@@ -192,7 +192,7 @@ impl PrimaryContext {
     }
 }
 
-impl Drop for PrimaryContext {
+impl Drop for RetainedContext {
     fn drop(&mut self) {
         // A lost generation is released by the next opening (`ContextSlot::release`).
         if !self.is_lost() {
@@ -207,7 +207,7 @@ impl Drop for PrimaryContext {
 #[derive(Debug, Clone)]
 pub(super) struct DeviceContext {
     pub(super) id: DeviceId,
-    pub(super) primary: Arc<PrimaryContext>,
+    pub(super) primary: Arc<RetainedContext>,
 }
 
 impl DeviceContext {
@@ -217,21 +217,21 @@ impl DeviceContext {
     /// Where another context is current, or none, this one is pushed and popped, which takes some 100 ns for both; a
     /// launch takes microseconds.
     #[inline]
-    pub(super) fn enter(&self, operation: &'static str) -> Result<ContextGuard<'_>> {
+    pub(super) fn enter(&self, operation: &'static str) -> Result<DriverGuard<'_>> {
         self.enter_with(operation, false)
     }
 
     /// Enters as [`enter`](DeviceContext::enter) does, for code that may leave another context current: this one is pushed
     /// even where it is current already, so that popping it restores the thread's context.
-    pub(super) fn enter_pushing(&self, operation: &'static str) -> Result<ContextGuard<'_>> {
+    pub(super) fn enter_pushing(&self, operation: &'static str) -> Result<DriverGuard<'_>> {
         self.enter_with(operation, true)
     }
 
     #[inline]
-    fn enter_with(&self, operation: &'static str, always_pushes: bool) -> Result<ContextGuard<'_>> {
+    fn enter_with(&self, operation: &'static str, always_pushes: bool) -> Result<DriverGuard<'_>> {
         let primary = &*self.primary;
         let Some(gate_guard) = primary.gate.enter() else { return Err(self.lost(operation)) };
-        let mut guard = ContextGuard {
+        let mut guard = DriverGuard {
             context: self,
             operation,
             driver: primary.driver,
@@ -264,7 +264,7 @@ impl DeviceContext {
 }
 
 /// Permission to call the driver: the context is alive and current to this thread while the guard lives.
-pub(super) struct ContextGuard<'a> {
+pub(super) struct DriverGuard<'a> {
     context: &'a DeviceContext,
     operation: &'static str,
     pub(super) driver: &'static Driver,
@@ -275,7 +275,7 @@ pub(super) struct ContextGuard<'a> {
     _not_send: PhantomData<*const ()>,
 }
 
-impl Drop for ContextGuard<'_> {
+impl Drop for DriverGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.is_pushed {
@@ -288,7 +288,7 @@ impl Drop for ContextGuard<'_> {
     }
 }
 
-impl ContextGuard<'_> {
+impl DriverGuard<'_> {
     /// Turns a result code into an error. A fatal code also loses the context.
     #[inline]
     pub(super) fn check(&self, code: c_int) -> Result<()> {
@@ -315,7 +315,7 @@ impl ContextGuard<'_> {
     #[cold]
     fn fail(&self, code: c_int, bytes: u64, operation: String) -> Error {
         let text = self.driver.text(code);
-        if matches!(errors::meaning(code), Meaning::Lost | Meaning::KernelTimedOut) {
+        if matches!(errors::meaning(code), ErrorClass::Lost | ErrorClass::KernelTimedOut) {
             self.context.primary.lose(text.clone());
         }
         errors::error(&self.context.id, operation, code, text, bytes)

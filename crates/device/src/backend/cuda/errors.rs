@@ -17,7 +17,7 @@ pub(super) const NOT_READY: c_int = CUresult::CUDA_ERROR_NOT_READY as c_int;
 
 /// What a code means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum ErrorClass {
     /// There was not enough memory.
     OutOfMemory,
     /// The context is broken: every later call would fail too.
@@ -30,7 +30,7 @@ pub(super) enum Meaning {
 
 /// Returns the meaning of an error code. An unknown code, from a newer driver, counts as `Refused`: if the context is broken,
 /// the next call fails too.
-pub(super) fn meaning(code: c_int) -> Meaning {
+pub(super) fn meaning(code: c_int) -> ErrorClass {
     use CUresult as Code;
     const LOST: &[CUresult] = &[
         Code::CUDA_ERROR_DEINITIALIZED,
@@ -58,13 +58,13 @@ pub(super) fn meaning(code: c_int) -> Meaning {
         Code::CUDA_ERROR_UNKNOWN,
     ];
     if code == Code::CUDA_ERROR_OUT_OF_MEMORY as c_int {
-        Meaning::OutOfMemory
+        ErrorClass::OutOfMemory
     } else if code == Code::CUDA_ERROR_LAUNCH_TIMEOUT as c_int {
-        Meaning::KernelTimedOut
+        ErrorClass::KernelTimedOut
     } else if LOST.iter().any(|&lost| code == lost as c_int) {
-        Meaning::Lost
+        ErrorClass::Lost
     } else {
-        Meaning::Refused
+        ErrorClass::Refused
     }
 }
 
@@ -77,18 +77,18 @@ pub(super) fn error(
     requested: u64,
 ) -> Error {
     match meaning(code) {
-        Meaning::OutOfMemory => {
+        ErrorClass::OutOfMemory => {
             let device = device.clone();
             Error::OutOfMemory { device, operation, requested, available: None, detail: text }
         }
-        Meaning::Lost => Error::lost(device, operation, text),
+        ErrorClass::Lost => Error::lost(device, operation, text),
         // The driver does not report how long the kernel ran.
-        Meaning::KernelTimedOut => Error::TimedOut {
+        ErrorClass::KernelTimedOut => Error::TimedOut {
             device: device.clone(),
             operation: format!("{operation} ({text})"),
             after: Duration::ZERO,
         },
-        Meaning::Refused => Error::unsupported(device, operation, text),
+        ErrorClass::Refused => Error::unsupported(device, operation, text),
     }
 }
 
@@ -107,12 +107,12 @@ mod test {
 
     #[test]
     fn a_fault_loses_the_device_and_a_full_memory_does_not() {
-        assert_eq!(meaning(700), Meaning::Lost);
-        assert_eq!(meaning(719), Meaning::Lost);
-        assert_eq!(meaning(702), Meaning::KernelTimedOut);
-        assert_eq!(meaning(2), Meaning::OutOfMemory);
-        assert_eq!(meaning(1), Meaning::Refused);
-        assert_eq!(meaning(123_456), Meaning::Refused, "a code of a driver yet to come");
+        assert_eq!(meaning(700), ErrorClass::Lost);
+        assert_eq!(meaning(719), ErrorClass::Lost);
+        assert_eq!(meaning(702), ErrorClass::KernelTimedOut);
+        assert_eq!(meaning(2), ErrorClass::OutOfMemory);
+        assert_eq!(meaning(1), ErrorClass::Refused);
+        assert_eq!(meaning(123_456), ErrorClass::Refused, "a code of a driver yet to come");
         assert_eq!((NOT_FOUND, NOT_READY), (500, 600));
     }
 }

@@ -15,7 +15,7 @@ use std::{
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
 
 use super::{
-    context::ContextGuard,
+    context::DriverGuard,
     driver::SUCCESS,
     errors::{self, NOT_READY},
     open::OpenDevice,
@@ -69,7 +69,7 @@ impl EventPool {
         if timing == Timing::On { &self.timing } else { &self.plain }
     }
 
-    pub(super) fn clear(&self, guard: &ContextGuard<'_>) {
+    pub(super) fn clear(&self, guard: &DriverGuard<'_>) {
         for pool in [&self.plain, &self.timing] {
             for event in std::mem::take(&mut *pool.lock().unwrap_or_else(PoisonError::into_inner)) {
                 // SAFETY: the event was created in this context, and the pool was its only owner.
@@ -91,7 +91,7 @@ impl PooledEvent {
     /// Records an event behind all operations queued in the stream so far.
     pub(super) fn record(
         open: &Arc<OpenDevice>,
-        guard: &ContextGuard<'_>,
+        guard: &DriverGuard<'_>,
         timing: Timing,
         stream: CUstream,
     ) -> Result<Self> {
@@ -115,7 +115,7 @@ impl PooledEvent {
         Ok(event)
     }
 
-    pub(super) fn query(&self, guard: &ContextGuard<'_>) -> Result<bool> {
+    pub(super) fn query(&self, guard: &DriverGuard<'_>) -> Result<bool> {
         // SAFETY: the event is alive and was created in this context.
         ready(guard, unsafe { (guard.driver.event_query)(self.raw.0) })
     }
@@ -129,7 +129,7 @@ impl Drop for PooledEvent {
 }
 
 /// Turns the result of a query into whether the work has finished.
-pub(super) fn ready(guard: &ContextGuard<'_>, code: i32) -> Result<bool> {
+pub(super) fn ready(guard: &DriverGuard<'_>, code: i32) -> Result<bool> {
     match code {
         SUCCESS => Ok(true),
         NOT_READY => Ok(false),
@@ -182,7 +182,7 @@ impl CudaEvent {
         }
     }
 
-    pub(super) fn make_stream_wait(&self, guard: &ContextGuard<'_>, stream: CUstream) -> Result<()> {
+    pub(super) fn make_stream_wait(&self, guard: &DriverGuard<'_>, stream: CUstream) -> Result<()> {
         // SAFETY: both are alive and were created in this context. The driver captures the event's latest recording now, so
         // the event may be dropped or recorded again afterwards.
         guard.check(unsafe { (guard.driver.stream_wait_event)(stream, self.event.raw.0, 0) })

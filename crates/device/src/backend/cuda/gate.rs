@@ -22,7 +22,7 @@ const SHARDS: usize = 16;
 struct Shard(AtomicUsize);
 
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(super) struct CallGate {
     shut: AtomicBool,
     inside: [Shard; SHARDS],
 }
@@ -31,7 +31,7 @@ pub(super) struct Gate {
 #[derive(Debug)]
 pub(super) struct GateGuard<'a>(&'a AtomicUsize);
 
-impl Gate {
+impl CallGate {
     /// Enters the gate. Returns `None` if it is shut.
     #[inline]
     pub(super) fn enter(&self) -> Option<GateGuard<'_>> {
@@ -93,7 +93,7 @@ mod test {
 
     #[test]
     fn a_shut_gate_refuses_callers_and_drains_those_inside() {
-        let gate = Gate::default();
+        let gate = CallGate::default();
         let inside = gate.enter().unwrap();
         let nested = gate.enter().unwrap();
         gate.shut();
@@ -106,7 +106,7 @@ mod test {
     #[test]
     fn once_drained_no_thread_is_inside_however_they_raced() {
         for _ in 0..50 {
-            let (gate, inside) = (Arc::new(Gate::default()), Arc::new(AtomicU64::new(0)));
+            let (gate, inside) = (Arc::new(CallGate::default()), Arc::new(AtomicU64::new(0)));
             let threads: Vec<_> = (0..4)
                 .map(|_| {
                     let (gate, count) = (gate.clone(), inside.clone());

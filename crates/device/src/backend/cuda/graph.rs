@@ -8,7 +8,7 @@ use std::{
 use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstream, CUstreamCaptureMode};
 
 use super::{
-    context::ContextGuard,
+    context::DriverGuard,
     driver::GraphFunctions,
     errors,
     open::{OpenDevice, RawStream},
@@ -59,7 +59,7 @@ impl CudaGraph {
         Ok(Some(CudaGraph { open: open.clone(), functions, graph, _launches }))
     }
 
-    pub(super) fn launch(&self, guard: &ContextGuard<'_>, stream: CUstream) -> Result<()> {
+    pub(super) fn launch(&self, guard: &DriverGuard<'_>, stream: CUstream) -> Result<()> {
         let graph = self.graph.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: graph and stream are alive and of the guard's context; the lock keeps other threads from the graph. The
         // caller keeps `self`, and with it kernels and buffers, until the launches have finished.
@@ -81,7 +81,7 @@ impl Drop for CudaGraph {
 /// Records the launches on a stream, without running them.
 fn capture(
     open: &Arc<OpenDevice>,
-    guard: &ContextGuard<'_>,
+    guard: &DriverGuard<'_>,
     functions: &GraphFunctions,
     stream: &RawStream,
     launches: &[RecordedLaunch],

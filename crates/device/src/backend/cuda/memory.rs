@@ -14,9 +14,9 @@ use std::{
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::{
-    context::{ContextGuard, DeviceContext},
+    context::{DeviceContext, DriverGuard},
     driver::SUCCESS,
-    errors::{self, Meaning},
+    errors::{self, ErrorClass},
     event::Progress,
     open::OpenDevice,
 };
@@ -39,7 +39,7 @@ const PORTABLE: u32 = 1;
 pub(super) struct DeviceBlock(CUdeviceptr);
 
 impl DeviceBlock {
-    fn allocate(open: &OpenDevice, guard: &ContextGuard<'_>, size: u64) -> Result<(u64, Self)> {
+    fn allocate(open: &OpenDevice, guard: &DriverGuard<'_>, size: u64) -> Result<(u64, Self)> {
         let mut pointer = 0;
         // SAFETY: the guard's context is current; the pointer is to a live integer; a block's size is never 0.
         let code = unsafe { (guard.driver.mem_alloc)(&mut pointer, size as usize) };
@@ -49,7 +49,7 @@ impl DeviceBlock {
     }
 
     /// Frees the block. The driver may wait for work in the context first.
-    pub(super) fn free(self, guard: &ContextGuard<'_>) {
+    pub(super) fn free(self, guard: &DriverGuard<'_>) {
         // SAFETY: the block was allocated in this context, and no operation uses it: it came from the cache.
         unsafe { (guard.driver.mem_free)(self.0) };
     }
@@ -153,7 +153,7 @@ impl Drop for CudaMemory {
     }
 }
 
-fn with_free(guard: &ContextGuard<'_>, mut error: Error) -> Error {
+fn with_free(guard: &DriverGuard<'_>, mut error: Error) -> Error {
     if let Error::OutOfMemory { available, .. } = &mut error {
         let (mut free, mut total) = (0, 0);
         // SAFETY: the guard's context is current; both pointers are to live integers.
@@ -182,7 +182,7 @@ impl HostBlock {
         Layout::from_size_align(usize::try_from(class).ok()?, PAGE as usize).ok()
     }
 
-    fn allocate(open: &OpenDevice, guard: &ContextGuard<'_>, class: u64) -> Result<Self> {
+    fn allocate(open: &OpenDevice, guard: &DriverGuard<'_>, class: u64) -> Result<Self> {
         let out_of_memory = || Error::OutOfMemory {
             device: open.context.id.clone(),
             operation: "allocating host memory".into(),
@@ -199,7 +199,7 @@ impl HostBlock {
         let is_pinned = code == SUCCESS;
         if !is_pinned {
             let error = guard.check_sized(code, class);
-            if errors::meaning(code) != Meaning::Refused {
+            if errors::meaning(code) != ErrorClass::Refused {
                 // SAFETY: it was allocated above with this layout, and the driver did not register it.
                 unsafe { dealloc(pointer.as_ptr(), layout) };
                 error?;
@@ -219,7 +219,7 @@ impl HostBlock {
         Ok(HostBlock { pointer, class, is_pinned })
     }
 
-    pub(super) fn free(self, guard: &ContextGuard<'_>) {
+    pub(super) fn free(self, guard: &DriverGuard<'_>) {
         if self.is_pinned {
             // SAFETY: the block was registered in this context, and no copy uses it: it came from the cache.
             let code = unsafe { (guard.driver.mem_host_unregister)(self.pointer.as_ptr().cast()) };

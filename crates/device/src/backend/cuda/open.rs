@@ -10,7 +10,7 @@ use cudarc::driver::sys::{CUstream, CUstream_flags};
 
 use super::{
     card::Card,
-    context::{ContextGuard, DeviceContext},
+    context::{DeviceContext, DriverGuard},
     event::{self, EventPool, PooledEvent},
     memory::{CudaHostMemory, CudaMemory, DeviceBlock, HostBlock},
     partition::GreenContext,
@@ -72,7 +72,7 @@ pub(super) struct UnfinishedWork {
 }
 
 impl OpenDevice {
-    pub(super) fn take_stream(&self, guard: &ContextGuard<'_>) -> Result<RawStream> {
+    pub(super) fn take_stream(&self, guard: &DriverGuard<'_>) -> Result<RawStream> {
         if let Some(stream) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(stream);
         }
@@ -129,7 +129,7 @@ impl OpenDevice {
 
     /// Frees the blocks above the caps of the caches. Freeing waits for work in flight, which dropping a buffer must not
     /// do, so this is done when a new block is allocated.
-    pub(super) fn free_excess(&self, guard: &ContextGuard<'_>) {
+    pub(super) fn free_excess(&self, guard: &DriverGuard<'_>) {
         if self.context.primary.has_unfinished_work() {
             return;
         }
@@ -138,14 +138,14 @@ impl OpenDevice {
     }
 
     /// Frees the cached memory of every device that is open on this card: they share its memory.
-    pub(super) fn clear_all_caches(&self, guard: &ContextGuard<'_>) {
+    pub(super) fn clear_all_caches(&self, guard: &DriverGuard<'_>) {
         self.clear_caches(guard);
         for open in self.context.primary.open_devices().iter().filter(|open| !std::ptr::eq(&***open, self)) {
             open.clear_caches(guard);
         }
     }
 
-    pub(super) fn clear_caches(&self, guard: &ContextGuard<'_>) {
+    pub(super) fn clear_caches(&self, guard: &DriverGuard<'_>) {
         self.release_finished();
         if self.context.primary.has_unfinished_work() {
             return;

@@ -16,7 +16,7 @@ use cudarc::driver::sys::{CUgreenCtx, CUgreenCtxCreate_flags, CUstream};
 
 use super::{
     card::Card,
-    context::{ContextGuard, DeviceContext},
+    context::{DeviceContext, DriverGuard},
     driver::{GreenFunctions, Resource},
 };
 use crate::{
@@ -49,7 +49,7 @@ impl std::fmt::Debug for GreenFunctions {
 impl GreenContext {
     fn new(
         context: &DeviceContext,
-        guard: &ContextGuard<'_>,
+        guard: &DriverGuard<'_>,
         functions: &'static GreenFunctions,
         mut resource: Resource,
         cut_from: Option<&Arc<GreenContext>>,
@@ -65,7 +65,7 @@ impl GreenContext {
         Ok(GreenContext { context, functions, raw, units, _cut_from: cut_from.cloned() })
     }
 
-    pub(super) fn stream(&self, guard: &ContextGuard<'_>, flags: u32, stream: &mut CUstream) -> Result<()> {
+    pub(super) fn stream(&self, guard: &DriverGuard<'_>, flags: u32, stream: &mut CUstream) -> Result<()> {
         const PRIORITY: c_int = 0;
         // SAFETY: the green context is alive; the pointer is to a live pointer.
         guard.check(unsafe { (self.functions.stream_create)(stream, self.raw, flags, PRIORITY) })
@@ -245,7 +245,7 @@ impl Split {
     fn all(
         &self,
         context: &DeviceContext,
-        guard: &ContextGuard<'_>,
+        guard: &DriverGuard<'_>,
         functions: &GreenFunctions,
     ) -> Result<Resource> {
         let mut all = Resource::empty();
@@ -260,7 +260,7 @@ impl Split {
     /// Splits off a group of at least `units`. Returns the group and the remainder.
     fn cut_off(
         &self,
-        guard: &ContextGuard<'_>,
+        guard: &DriverGuard<'_>,
         functions: &GreenFunctions,
         from: &Resource,
         units: u32,

@@ -27,7 +27,7 @@ pub struct PrimaryContext {
 ///
 /// Drop the guards of a thread in reverse order of their creation, as local variables are. Do not hold a guard during a long
 /// wait: a lost device can be opened again only once every guard is dropped.
-pub struct ContextGuard<'a>(context::ContextGuard<'a>);
+pub struct ContextGuard<'a>(context::DriverGuard<'a>);
 
 impl PrimaryContext {
     /// Enters the context. Fails at once, without a call to the driver, if the device was lost. `operation` is what the

@@ -11,10 +11,10 @@ use cudarc::driver::sys::{CUdeviceptr, CUfunction, CUfunction_attribute, CUmodul
 use smallvec::SmallVec;
 
 use super::{
-    context::ContextGuard,
+    context::DriverGuard,
     cubin::{self, Image},
     driver::SUCCESS,
-    errors::{self, Meaning},
+    errors::{self, ErrorClass},
     memory::CudaMemory,
     nvrtc::{BODY, Nvrtc},
     open::OpenDevice,
@@ -62,7 +62,7 @@ impl Modules {
         }
     }
 
-    pub(super) fn clear(&self, guard: &ContextGuard<'_>) {
+    pub(super) fn clear(&self, guard: &DriverGuard<'_>) {
         for slot in std::mem::take(&mut *self.loaded.lock().unwrap_or_else(PoisonError::into_inner)).values()
         {
             if let Some(module) = slot.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -100,7 +100,7 @@ fn build(open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModu
         }
     }
     let error = guard.check_for(code, 0, || format!("loading kernel `{kernel}`"));
-    if errors::meaning(code) != Meaning::Refused {
+    if errors::meaning(code) != ErrorClass::Refused {
         error?;
     }
     let log = format!(
@@ -155,7 +155,7 @@ fn refuse(open: &OpenDevice, kernel: &Kernel, detail: String) -> Error {
 /// given ones. Drivers before CUDA 12.4 do not report parameters, so nothing is checked there.
 fn check_parameters(
     open: &OpenDevice,
-    guard: &ContextGuard<'_>,
+    guard: &DriverGuard<'_>,
     kernel: &Kernel,
     function: CUfunction,
 ) -> Result<()> {
@@ -194,7 +194,7 @@ fn check_parameters(
 /// Checks that the registers of a workgroup fit a multiprocessor.
 fn check_threads(
     open: &OpenDevice,
-    guard: &ContextGuard<'_>,
+    guard: &DriverGuard<'_>,
     kernel: &Kernel,
     function: CUfunction,
 ) -> Result<()> {
@@ -214,7 +214,7 @@ fn check_threads(
 /// Opts in to all of the card's dynamic shared memory, for a kernel that needs more than the default.
 fn allow_shared_memory(
     open: &OpenDevice,
-    guard: &ContextGuard<'_>,
+    guard: &DriverGuard<'_>,
     kernel: &Kernel,
     function: CUfunction,
 ) -> Result<()> {
@@ -240,7 +240,7 @@ fn allow_shared_memory(
     guard.check(unsafe { (guard.driver.func_set_attribute)(function, name as u32, limit as c_int) })
 }
 
-fn attribute(guard: &ContextGuard<'_>, function: CUfunction, name: CUfunction_attribute) -> Result<u32> {
+fn attribute(guard: &DriverGuard<'_>, function: CUfunction, name: CUfunction_attribute) -> Result<u32> {
     let mut value = 0;
     // SAFETY: the function is alive and of this context; the pointer is to a live integer.
     guard.check(unsafe { (guard.driver.func_get_attribute)(&mut value, name as u32, function) })?;
@@ -343,7 +343,7 @@ impl CudaBoundKernel {
     #[inline]
     pub(super) fn launch(
         &self,
-        guard: &ContextGuard<'_>,
+        guard: &DriverGuard<'_>,
         stream: CUstream,
         groups: [u32; 3],
         params: &[u8],

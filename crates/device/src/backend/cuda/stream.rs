@@ -7,7 +7,7 @@
 use std::{any::Any, ffi::c_void, ops::Range, sync::Arc, time::Duration};
 
 use super::{
-    context::ContextGuard,
+    context::DriverGuard,
     errors,
     event::{self, CudaEvent, CudaTimestamp, PooledEvent, Progress, Timing},
     graph::CudaGraph,
@@ -61,19 +61,19 @@ impl CudaStream {
 
     /// Closes the batch of resources if it is full.
     #[inline]
-    fn close_full_batch(&mut self, guard: &ContextGuard<'_>) -> Result<()> {
+    fn close_full_batch(&mut self, guard: &DriverGuard<'_>) -> Result<()> {
         if self.resources.is_full() { self.close_batch(guard) } else { Ok(()) }
     }
 
     #[cold]
-    fn close_batch(&mut self, guard: &ContextGuard<'_>) -> Result<()> {
+    fn close_batch(&mut self, guard: &DriverGuard<'_>) -> Result<()> {
         let end = PooledEvent::record(&self.open, guard, Timing::Off, self.raw.0)?;
         self.resources.close(self.queued, || Arc::new(end));
         self.release_finished(guard)
     }
 
     /// Drops the batches of resources whose operations have finished.
-    fn release_finished(&mut self, guard: &ContextGuard<'_>) -> Result<()> {
+    fn release_finished(&mut self, guard: &DriverGuard<'_>) -> Result<()> {
         self.resources.release(self.progress.finished());
         while let Some((last, end)) = self.resources.oldest() {
             if !end.query(guard)? {
@@ -97,7 +97,7 @@ impl CudaStream {
         operation: &'static str,
         host: (&mut dyn HostMemory, u64),
         region: &Region,
-        copy: impl FnOnce(&ContextGuard<'_>, *mut u8, u64, usize, &RawStream) -> i32,
+        copy: impl FnOnce(&DriverGuard<'_>, *mut u8, u64, usize, &RawStream) -> i32,
     ) -> Result<()> {
         let (memory, offset) = host;
         let address = CudaMemory::address(region, &self.open, operation)?;
