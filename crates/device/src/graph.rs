@@ -16,7 +16,7 @@ use crate::{
 pub struct Graph {
     pub(crate) launches: Vec<RecordedLaunch>,
     /// The back end's form of the launches, if it has one.
-    pub(crate) inner: Option<std::sync::Arc<dyn backend::Graph>>,
+    pub(crate) inner: Option<std::sync::Arc<dyn backend::GraphBackend>>,
 }
 
 /// Records the launches of a [`Graph`].

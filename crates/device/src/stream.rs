@@ -78,7 +78,7 @@ impl Stream {
         self.check_capacity("upload", elements.len(), to)?;
         let bytes: &[u8] = bytemuck::cast_slice(elements);
         self.check_copy("upload", to.region(), bytes.len() as u64)?;
-        let mut pieces: VecDeque<Arc<dyn backend::Event>> = VecDeque::new();
+        let mut pieces: VecDeque<Arc<dyn backend::EventBackend>> = VecDeque::new();
         for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             if pieces.len() >= PIECES_IN_FLIGHT
                 && let Some(oldest) = pieces.pop_front()
@@ -552,7 +552,7 @@ fn sub_region(of: &Region, offset: u64, bytes: u64) -> Region {
 /// A point in a stream.
 #[derive(Debug, Clone)]
 pub struct Event {
-    inner: Arc<dyn backend::Event>,
+    inner: Arc<dyn backend::EventBackend>,
 }
 
 impl Event {
@@ -575,7 +575,7 @@ impl Event {
 /// A reading of the device's clock.
 #[derive(Debug, Clone)]
 pub struct Timestamp {
-    inner: Arc<dyn backend::Timestamp>,
+    inner: Arc<dyn backend::TimestampBackend>,
 }
 
 impl Timestamp {
@@ -588,7 +588,7 @@ impl Timestamp {
 /// A copy in flight between host memory and a device.
 pub struct Transfer<T> {
     host: HostBuffer<T>,
-    event: Arc<dyn backend::Event>,
+    event: Arc<dyn backend::EventBackend>,
 }
 
 impl<T: Pod> Transfer<T> {
@@ -624,7 +624,7 @@ impl<T> fmt::Debug for Transfer<T> {
 #[derive(Debug)]
 pub struct StagedUpload<T> {
     through: StagingBuffer<T>,
-    event: Arc<dyn backend::Event>,
+    event: Arc<dyn backend::EventBackend>,
 }
 
 impl<T: Pod> StagedUpload<T> {

@@ -70,7 +70,7 @@ pub(super) struct Trace {
 
 /// An event of the file. Unknown keys are ignored.
 #[derive(Debug, Deserialize)]
-struct Event {
+struct TraceEvent {
     ph: String,
     #[serde(default)]
     pid: u64,
@@ -88,7 +88,7 @@ struct Event {
     args: BTreeMap<String, Value>,
 }
 
-impl Event {
+impl TraceEvent {
     fn argument(&self, name: &str) -> Option<&str> {
         self.args.get(name)?.as_str()
     }
@@ -100,7 +100,7 @@ impl Trace {
         let file: Value = serde_json::from_str(text)?;
         // The format also allows the list of events alone.
         let events = file.get("traceEvents").unwrap_or(&file);
-        let events: Vec<Event> = serde_json::from_value(events.clone())?;
+        let events: Vec<TraceEvent> = serde_json::from_value(events.clone())?;
         let mut lanes: BTreeMap<(u64, u64), Lane> = BTreeMap::new();
         // A lane with several chunks in flight has several tracks, each of which names its lane.
         let mut first_track: BTreeMap<(u64, &str), u64> = BTreeMap::new();
@@ -130,7 +130,7 @@ impl Trace {
     }
 }
 
-fn span(event: &Event) -> Option<Span> {
+fn span(event: &TraceEvent) -> Option<Span> {
     let activity = event.argument("activity").or(event.cat.as_str()).unwrap_or_default();
     let is_valid = event.ts.is_finite() && event.dur.is_finite() && event.ts >= 0.0 && event.dur >= 0.0;
     is_valid.then(|| Span {

@@ -15,7 +15,7 @@ use super::{
     program::CudaBoundKernel,
 };
 use crate::{
-    backend::{Graph, RecordedLaunch},
+    backend::{GraphBackend, RecordedLaunch},
     error::Result,
 };
 
@@ -36,7 +36,7 @@ pub(super) struct CudaGraph {
     _launches: Vec<RecordedLaunch>,
 }
 
-impl Graph for CudaGraph {}
+impl GraphBackend for CudaGraph {}
 
 impl CudaGraph {
     /// Records launches. Returns `None` if the driver has no graphs.

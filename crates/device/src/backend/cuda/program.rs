@@ -20,10 +20,10 @@ use super::{
     open::OpenDevice,
 };
 use crate::{
-    backend::{BoundKernel, Memory, Program, Region},
+    backend::{BoundKernelBackend, Memory, ProgramBackend, Region},
     error::{Error, Result},
     kernel::Kernel,
-    module::CudaSource,
+    module::CudaCode,
 };
 
 /// Maximum bytes of parameters: the 4096 that every card takes, minus 64 pointers.
@@ -47,7 +47,7 @@ pub(super) struct Modules {
 }
 
 impl Modules {
-    fn get(&self, open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModule> {
+    fn get(&self, open: &OpenDevice, kernel: &str, source: &CudaCode) -> Result<RawModule> {
         let mut hasher = blake3::Hasher::new();
         source.hash(&mut hasher);
         let key = hasher.finalize();
@@ -74,7 +74,7 @@ impl Modules {
 }
 
 /// Compiles a source, or reads it from the disk cache, and loads it.
-fn build(open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModule> {
+fn build(open: &OpenDevice, kernel: &str, source: &CudaCode) -> Result<RawModule> {
     let id = &open.context.id;
     let nvrtc = Nvrtc::get()
         .map_err(|why| Error::unsupported(id, format!("compiling kernel `{kernel}`"), why.to_owned()))?;
@@ -112,7 +112,7 @@ fn build(open: &OpenDevice, kernel: &str, source: &CudaSource) -> Result<RawModu
 }
 
 /// Compiles a kernel's CUDA C and checks it against what the kernel declares.
-pub(super) fn compile(open: &Arc<OpenDevice>, kernel: &Kernel) -> Result<Arc<dyn Program>> {
+pub(super) fn compile(open: &Arc<OpenDevice>, kernel: &Kernel) -> Result<Arc<dyn ProgramBackend>> {
     let Some(source) = &kernel.cuda else {
         let operation = format!("compiling kernel `{}`", kernel.name);
         return Err(Error::unsupported(
@@ -279,12 +279,12 @@ struct CudaProgram {
     loaded: Arc<LoadedKernel>,
 }
 
-impl Program for CudaProgram {
+impl ProgramBackend for CudaProgram {
     fn body(&self) -> &str {
         BODY
     }
 
-    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernel>> {
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernelBackend>> {
         let pointers = arguments
             .iter()
             .map(|region| CudaMemory::address(region, &self.open, "binding a buffer"))
@@ -307,8 +307,8 @@ pub(super) struct CudaBoundKernel {
     _memory: Vec<Arc<dyn Memory>>,
 }
 
-impl BoundKernel for CudaBoundKernel {
-    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
+impl BoundKernelBackend for CudaBoundKernel {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernelBackend>> {
         let (open, function) = (&self.open, self.loaded.function);
         if let Some(detail) = kernel.exceeds(&open.card.capabilities) {
             return Err(refuse(open, kernel, detail));
