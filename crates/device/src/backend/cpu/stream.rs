@@ -149,7 +149,7 @@ impl StreamBackend for CpuStream {
         let Ok(bound) = bound.downcast::<CpuBoundKernel>() else {
             return Err(Error::unsupported(
                 &self.device,
-                "launching",
+                "launching a kernel",
                 "the kernel was compiled for another device",
             ));
         };
@@ -251,7 +251,7 @@ fn share_out<'a>(
     written.sort_by_key(|&index| bound.arguments[index].offset);
     let overlap = || {
         let detail = "slices of one buffer overlap, and the kernel writes to one of them";
-        Error::unsupported(&bound.program.device, "launching", detail)
+        Error::unsupported(&bound.program.device, "launching a kernel", detail)
     };
     let mut between: Vec<(usize, &'a [u8])> = Vec::new();
     let mut begin = 0;

@@ -212,11 +212,11 @@ impl StreamBackend for WgpuStream {
     }
 
     fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()> {
-        self.open.check("launching")?;
+        self.open.check("launching a kernel")?;
         let kernel = (&**bound as &dyn Any).downcast_ref::<WgpuBoundKernel>();
         let Some(kernel) = kernel.filter(|kernel| Arc::ptr_eq(&kernel.open, &self.open)) else {
             let detail = "the kernel belongs to another device";
-            return Err(Error::unsupported(&self.open.id, "launching", detail));
+            return Err(Error::unsupported(&self.open.id, "launching a kernel", detail));
         };
         for (from, to) in &kernel.copied {
             let source = WgpuMemory::of(from, &self.open)?;
