@@ -428,11 +428,7 @@ impl Program {
             }
         }
         let regions: Vec<_> = arguments.iter().map(|argument| argument.region.clone()).collect();
-        Ok(BoundKernel {
-            inner: self.inner.bind(&regions)?,
-            kernel: self.kernel.clone(),
-            device: self.device.clone(),
-        })
+        Ok(BoundKernel { inner: self.inner.bind(&regions)?, kernel: self.kernel.clone() })
     }
 }
 
@@ -441,7 +437,6 @@ impl Program {
 pub struct BoundKernel {
     pub(crate) inner: Arc<dyn backend::BoundKernelBackend>,
     pub(crate) kernel: Arc<Kernel>,
-    pub(crate) device: DeviceId,
 }
 
 impl BoundKernel {
@@ -469,7 +464,7 @@ impl BoundKernel {
     pub fn with_workgroup(&self, size: impl Into<Extent>, shared_bytes: u32) -> Result<BoundKernel> {
         let kernel = Kernel { workgroup: size.into().0, shared_bytes, ..(*self.kernel).clone() };
         let inner = self.inner.with_workgroup(&kernel)?;
-        Ok(BoundKernel { inner, kernel: Arc::new(kernel), device: self.device.clone() })
+        Ok(BoundKernel { inner, kernel: Arc::new(kernel) })
     }
 
     /// The number of workgroups that a compute unit runs at once, limited by their registers and shared memory; `None` on

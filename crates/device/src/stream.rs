@@ -355,12 +355,7 @@ impl Stream {
 
     /// Whether there is anything to launch. Fails if there are too many workgroups, or the parameters have another size.
     #[inline]
-    pub(crate) fn check_launch(
-        &self,
-        bound: &BoundKernel,
-        groups: [u32; 3],
-        params_bytes: usize,
-    ) -> Result<bool> {
+    fn check_launch(&self, bound: &BoundKernel, groups: [u32; 3], params_bytes: usize) -> Result<bool> {
         let limits = self.backend.capabilities().max_groups;
         let fits = groups.iter().zip(&limits).all(|(asked, limit)| asked <= limit);
         let overflows = count_threads(groups, bound.kernel.workgroup).is_none();
@@ -368,6 +363,21 @@ impl Stream {
             return Err(self.refuse_launch(bound, groups, params_bytes));
         }
         Ok(!groups.contains(&0))
+    }
+
+    /// Checks a launch that is recorded, as [`launch`](Stream::launch) checks it. Returns whether there is anything to
+    /// launch.
+    pub(crate) fn check_recorded_launch(
+        &self,
+        bound: &BoundKernel,
+        groups: [u32; 3],
+        params_bytes: usize,
+    ) -> Result<bool> {
+        let has_groups = self.check_launch(bound, groups, params_bytes)?;
+        if has_groups {
+            self.inner.check_kernel(&bound.inner)?;
+        }
+        Ok(has_groups)
     }
 
     /// Records launches without running them, so that they can be queued any number of times as one operation.

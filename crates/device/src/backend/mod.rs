@@ -328,6 +328,11 @@ pub trait StreamBackend: Send + Debug {
         let _ = (region, pattern);
         Ok(false)
     }
+    /// Fails if a kernel cannot be launched on this stream, because it belongs to another device. [`launch`] makes the same
+    /// check; the recorder of a graph makes it when a launch is recorded.
+    ///
+    /// [`launch`]: StreamBackend::launch
+    fn check_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<()>;
     /// Runs a kernel.
     fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()>;
     /// Records launches that can be queued with one call. Returns `None` if the device cannot do that.

@@ -225,6 +225,10 @@ impl StreamBackend for FaultyStream {
         self.inner.fill(region, pattern)
     }
 
+    fn check_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<()> {
+        self.inner.check_kernel(bound)
+    }
+
     fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         self.operation("launching a kernel")?;
         self.inner.launch(bound, groups, params)

@@ -68,6 +68,14 @@ impl CpuStream {
         self.queue.send(message).map_err(|_| Error::lost(&self.device, "queueing", "its thread has ended"))
     }
 
+    /// Returns a kernel of the processor. The kernels of all its partitions can be launched on each of them.
+    fn own_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<Arc<CpuBoundKernel>> {
+        let bound: Arc<dyn Any + Send + Sync> = bound.clone();
+        bound.downcast().map_err(|_| {
+            Error::unsupported(&self.device, "launching a kernel", "the kernel belongs to another device")
+        })
+    }
+
     fn run(&self, operation: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         self.send(Message::Run(Box::new(operation)))
     }
@@ -144,15 +152,12 @@ impl StreamBackend for CpuStream {
         Ok(true)
     }
 
+    fn check_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<()> {
+        self.own_kernel(bound).map(drop)
+    }
+
     fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()> {
-        let bound: Arc<dyn Any + Send + Sync> = bound.clone();
-        let Ok(bound) = bound.downcast::<CpuBoundKernel>() else {
-            return Err(Error::unsupported(
-                &self.device,
-                "launching a kernel",
-                "the kernel was compiled for another device",
-            ));
-        };
+        let bound = self.own_kernel(bound)?;
         let (pool, params) = (self.pool.clone(), params.to_vec());
         self.run(move || run_body(&bound, &pool, groups, &params))
     }

@@ -1,6 +1,7 @@
 //! Compiled kernels.
 
 use std::{
+    any::Any,
     collections::HashMap,
     ffi::{CString, c_int, c_void},
     mem::MaybeUninit,
@@ -305,6 +306,18 @@ pub(super) struct CudaBoundKernel {
     loaded: Arc<LoadedKernel>,
     pointers: SmallVec<[CUdeviceptr; 8]>,
     _memory: Vec<Arc<dyn Memory>>,
+}
+
+impl CudaBoundKernel {
+    /// Returns a kernel of this device's context, which the whole device and its partitions share.
+    #[inline]
+    pub(super) fn of<'a>(bound: &'a Arc<dyn BoundKernelBackend>, open: &OpenDevice) -> Result<&'a Self> {
+        let kernel = (&**bound as &dyn Any).downcast_ref::<CudaBoundKernel>();
+        match kernel.filter(|kernel| kernel.open.context.is_same_context(&open.context)) {
+            Some(kernel) => Ok(kernel),
+            None => errors::wrong_device(&open.context.id, "launching a kernel", "kernel"),
+        }
+    }
 }
 
 impl BoundKernelBackend for CudaBoundKernel {

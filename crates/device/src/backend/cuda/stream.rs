@@ -8,7 +8,6 @@ use std::{any::Any, ffi::c_void, ops::Range, sync::Arc, time::Duration};
 
 use super::{
     context::DriverGuard,
-    errors,
     event::{self, CudaEvent, CudaTimestamp, EventTiming, PooledEvent, StreamProgress},
     graph::CudaGraph,
     keep_alive::KeepAlive,
@@ -246,13 +245,12 @@ impl StreamBackend for CudaStream {
         Ok(true)
     }
 
+    fn check_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<()> {
+        CudaBoundKernel::of(bound, &self.open).map(drop)
+    }
+
     fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()> {
-        let Some(kernel) = (&**bound as &dyn Any)
-            .downcast_ref::<CudaBoundKernel>()
-            .filter(|kernel| kernel.open.context.is_same_context(&self.open.context))
-        else {
-            return errors::wrong_device(&self.open.context.id, "launching a kernel", "kernel");
-        };
+        let kernel = CudaBoundKernel::of(bound, &self.open)?;
         // The kernel's context is the same one, and unlike the stream's it can be borrowed while `self` is changed.
         let guard = kernel.open.context.enter("launching a kernel")?;
         kernel.launch(&guard, self.raw.0, groups, params)?;

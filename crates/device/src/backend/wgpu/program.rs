@@ -1,6 +1,6 @@
 //! Compiled kernels.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{any::Any, collections::HashMap, fmt, sync::Arc};
 
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
@@ -392,6 +392,17 @@ pub(super) struct WgpuBoundKernel {
     /// Slices that are copied before every launch, and their copies.
     pub(super) copied: Vec<(Region, Arc<WgpuMemory>)>,
     _memories: Vec<Arc<dyn Memory>>,
+}
+
+impl WgpuBoundKernel {
+    /// Returns a kernel of this opening of the device.
+    #[inline]
+    pub(super) fn of<'a>(bound: &'a Arc<dyn BoundKernelBackend>, open: &Arc<OpenDevice>) -> Result<&'a Self> {
+        let kernel = (&**bound as &dyn Any).downcast_ref::<WgpuBoundKernel>();
+        kernel.filter(|kernel| Arc::ptr_eq(&kernel.open, open)).ok_or_else(|| {
+            Error::unsupported(&open.id, "launching a kernel", "the kernel belongs to another device")
+        })
+    }
 }
 
 impl BoundKernelBackend for WgpuBoundKernel {

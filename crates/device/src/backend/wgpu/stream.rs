@@ -211,13 +211,13 @@ impl StreamBackend for WgpuStream {
         self.count()
     }
 
+    fn check_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<()> {
+        WgpuBoundKernel::of(bound, &self.open).map(drop)
+    }
+
     fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()> {
         self.open.check("launching a kernel")?;
-        let kernel = (&**bound as &dyn Any).downcast_ref::<WgpuBoundKernel>();
-        let Some(kernel) = kernel.filter(|kernel| Arc::ptr_eq(&kernel.open, &self.open)) else {
-            let detail = "the kernel belongs to another device";
-            return Err(Error::unsupported(&self.open.id, "launching a kernel", detail));
-        };
+        let kernel = WgpuBoundKernel::of(bound, &self.open)?;
         for (from, to) in &kernel.copied {
             let source = WgpuMemory::of(from, &self.open)?;
             self.copy_between((source.buffer(), from.offset), (to.buffer(), 0), from.bytes);
