@@ -25,8 +25,8 @@ use evener_device::{
     testing::{Fault, Faults, InjectedError},
 };
 use evener_schedule::{
-    Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Pool, Report, Results, RunError, Settings,
-    Strategy, Task,
+    Activity, Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Pool, Report, Results, RunError,
+    Settings, Strategy, Task,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -1586,6 +1586,23 @@ fn a_pool_that_first_runs_on_a_bound_thread_has_all_the_cores() {
     part.map_range(0..1, |_| drop(all.map_range(0..64, slowly).unwrap())).unwrap();
     let seen: BTreeSet<String> = all.map_range(0..64, slowly).unwrap().into_results().into_iter().collect();
     assert_eq!(seen, BTreeSet::from([allowed()]));
+}
+
+#[test]
+fn each_item_is_accepted_in_one_span_of_the_trace() {
+    let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+    let items: Vec<u64> = (0..100_000).collect();
+    let double = Closure::new("double", |item: &u64| 2 * item);
+    let job = pool.job(&double).trace();
+    let (mapped, reduced) = (job.map(&items).unwrap(), job.map_reduce(&items, |a, b| a + b).unwrap());
+    for trace in [mapped.trace(), reduced.trace()] {
+        assert_eq!(trace.spans.iter().map(|span| span.accepted).sum::<u64>(), 100_000);
+        // A reduction hands out blocks of items, but spans have items.
+        assert_eq!(trace.spans.iter().map(|span| span.items.end).max(), Some(100_000));
+        for span in trace.spans.iter().filter(|span| span.activity == Activity::Work) {
+            assert_eq!(span.accepted + span.duplicates, span.items.end - span.items.start, "{span:?}");
+        }
+    }
 }
 
 #[test]

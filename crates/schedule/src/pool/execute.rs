@@ -219,7 +219,8 @@ impl<T: Task> Job<'_, T> {
             }));
         }
         let mut report = core.recorder.report(&core.run, &device_lanes, count, wall, None);
-        let spans = core.recorder.take_spans();
+        let mut spans = core.recorder.take_spans();
+        spans.iter_mut().for_each(|span| span.items = shared.items_of(&span.items));
         let ending = shared.result(&mut core, stopped, count);
         let accepted = std::mem::take(&mut core.accepted);
         // Only a successful run says how long one takes.
