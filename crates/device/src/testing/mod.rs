@@ -6,7 +6,7 @@
 //! can fail each of them in turn.
 //!
 //! ```
-//! use evener_device::{Device, Error, testing::{InjectedError, Fault, Faults}};
+//! use evener_device::{Device, Error, testing::{Fault, Faults, InjectedError}};
 //!
 //! let (device, faults) = Faults::wrap(&Device::cpu());
 //! device.buffer_from(&[1u8, 2, 3])?;
