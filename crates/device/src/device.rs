@@ -159,8 +159,8 @@ impl Device {
             Address::Cuda { address, .. } if !address.is_multiple_of(ALIGNMENT) => {
                 return refuse(&format!("the address {address:#x} is not a multiple of {ALIGNMENT}"));
             }
-            Address::Cuda { .. } => "it is not a CUDA device",
-            Address::Host(_) => "it is not the processor",
+            Address::Cuda { .. } => "the device is not a CUDA device",
+            Address::Host(_) => "the device is not the processor",
         };
         // SAFETY: the caller promises that the bytes at `address` stay valid until `owner` is dropped, and that no other
         // code writes them while Evener uses them.

@@ -54,13 +54,13 @@ impl Recorder {
         now.saturating_sub(began.max(self.lanes[lane].last_end))
     }
 
-    /// Records a chunk that ended without an error: how many of its items were accepted, and how long its copies to and from
-    /// the device took.
+    /// Records a chunk that ended without an error: how many items it computed, how many of them were accepted, and how long
+    /// its copies to and from the device took.
     pub(crate) fn ended(
         &mut self,
         chunk: &LaneChunk,
         began: Time,
-        accepted: u64,
+        (computed, accepted): (u64, u64),
         (upload, download): (Duration, Duration),
         now: Time,
     ) {
@@ -78,7 +78,13 @@ impl Recorder {
             Purpose::Speculative => Activity::Speculative,
             _ => Activity::Work,
         };
-        self.span(chunk.lane, activity, chunk.items.clone(), (began, now), (upload, download));
+        self.span(|| Span {
+            accepted,
+            duplicates: computed.saturating_sub(accepted),
+            upload,
+            download,
+            ..bare_span(chunk.lane, activity, chunk.items.clone(), (began, now))
+        });
     }
 
     /// Records a chunk without accepted results: it failed, its lane was given up on, or it was dropped.
@@ -88,7 +94,7 @@ impl Recorder {
         lane.busy += took;
         lane.wasted += took;
         lane.last_end = now;
-        self.span(chunk.lane, activity, chunk.items.clone(), (began, now), Default::default());
+        self.span(|| bare_span(chunk.lane, activity, chunk.items.clone(), (began, now)));
     }
 
     /// Adds time of a lane's copies.
@@ -98,19 +104,13 @@ impl Recorder {
 
     /// Records that a worker prepared a lane's device.
     pub(crate) fn prepared(&mut self, lane: usize, began: Time, now: Time) {
-        self.span(lane, Activity::Preparation, 0..0, (began, now), Default::default());
+        self.span(|| bare_span(lane, Activity::Preparation, 0..0, (began, now)));
     }
 
-    fn span(
-        &mut self,
-        lane: usize,
-        activity: Activity,
-        items: Range<u64>,
-        (from, until): (Time, Time),
-        (upload, download): (Duration, Duration),
-    ) {
+    /// Adds a span, if the caller wants a trace.
+    fn span(&mut self, span: impl FnOnce() -> Span) {
         if let Some(spans) = &mut self.spans {
-            spans.push(Span { lane, activity, items, from, until, upload, download });
+            spans.push(span());
         }
     }
 
@@ -240,4 +240,10 @@ impl Recorder {
             state: state.into(),
         }
     }
+}
+
+/// A span without accepted results and without copies.
+fn bare_span(lane: usize, activity: Activity, items: Range<u64>, (from, until): (Time, Time)) -> Span {
+    let none = Duration::ZERO;
+    Span { lane, activity, items, accepted: 0, duplicates: 0, from, until, upload: none, download: none }
 }

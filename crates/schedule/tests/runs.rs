@@ -22,11 +22,11 @@ use common::{
 };
 use evener_device::{
     Device, DeviceId, Error, Kernel, Result,
-    testing::{Failure, Fault, Faults},
+    testing::{Fault, Faults, InjectedError},
 };
 use evener_schedule::{
-    Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Pool, Report, Results, RunError, Settings,
-    Strategy, Task,
+    Activity, Cancel, Chunk, Closure, Job, KernelParams, KernelTask, Pool, Report, Results, RunError,
+    Settings, Strategy, Task,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -176,7 +176,8 @@ fn fewer_items_than_devices_are_each_done_once() {
 fn every_strategy_survives_a_loss_and_a_hang_in_any_operation() {
     let items = numbers(300);
     for strategy in [Strategy::Equal, Strategy::Proportional, Strategy::Dynamic, Strategy::Adaptive] {
-        for fault in [Fault::Fail(Failure::Lost), Fault::Fail(Failure::OutOfMemory), Fault::Hang] {
+        for fault in [Fault::Fail(InjectedError::Lost), Fault::Fail(InjectedError::OutOfMemory), Fault::Hang]
+        {
             for operation in (1..22).step_by(if fault == Fault::Hang { 7 } else { 1 }) {
                 let (name, items) =
                     (format!("{strategy:?}: {fault:?} in operation {operation}"), items.clone());
@@ -478,7 +479,8 @@ fn a_sum_of_floats_is_the_same_to_the_last_bit_on_any_devices_and_after_any_fail
         }
         assert_eq!(sums(&[card("card:0"), card("card:1"), cores("cpu", 2)], &[]), alone);
         for operation in 1..30 {
-            let faults = [Fault::Fail(Failure::Lost), Fault::Fail(Failure::OutOfMemory), Fault::Hang];
+            let faults =
+                [Fault::Fail(InjectedError::Lost), Fault::Fail(InjectedError::OutOfMemory), Fault::Hang];
             let plan = [(0, operation, faults[operation as usize % 3])];
             assert_eq!(sums(&two(), &plan), alone, "{plan:?}");
         }
@@ -672,9 +674,12 @@ fn progress_only_ever_grows_and_a_callback_that_panics_costs_nothing_else() {
 fn a_stream_keeps_the_order_and_loses_nothing_whatever_fails() {
     let operations = 40;
     for operation in 1..=operations {
-        for fault in
-            [Fault::Fail(Failure::Lost), Fault::Fail(Failure::OutOfMemory), Fault::Hang, Fault::Corrupt]
-        {
+        for fault in [
+            Fault::Fail(InjectedError::Lost),
+            Fault::Fail(InjectedError::OutOfMemory),
+            Fault::Hang,
+            Fault::Corrupt,
+        ] {
             within(LIMIT, &format!("a stream: {fault:?} in operation {operation}"), move || {
                 let faulty = Faulty::new(&two());
                 faulty.faults[operation as usize % 2].at(operation, fault);
@@ -1059,8 +1064,8 @@ fn devices_in_reserve_join_when_the_chosen_ones_fail_or_do_not_respond() {
     let breaks: [(&str, Break); 5] = [
         ("destroyed", |faults| faults.destroy()),
         ("killed", |faults| faults.kill()),
-        ("not able", |faults| faults.at_next(Fault::Fail(Failure::Unsupported))),
-        ("out of memory", |faults| faults.at_next(Fault::Fail(Failure::OutOfMemory))),
+        ("not able", |faults| faults.at_next(Fault::Fail(InjectedError::Unsupported))),
+        ("out of memory", |faults| faults.at_next(Fault::Fail(InjectedError::OutOfMemory))),
         ("hung", |faults| faults.at_next(Fault::Hang)),
     ];
     within(ms(120_000), "one device chosen, which fails", move || {
@@ -1208,8 +1213,8 @@ fn runs_of_one_job_at_the_same_time_do_not_wait_for_the_one_that_reports_progres
 fn runs_of_one_pool_at_the_same_time_do_not_disturb_each_other() {
     within(LIMIT, "runs at the same time", || {
         let faulty = Faulty::new(&two());
-        faulty.faults[0].at(20, Fault::Fail(Failure::Lost));
-        faulty.faults[0].at(60, Fault::Fail(Failure::OutOfMemory));
+        faulty.faults[0].at(20, Fault::Fail(InjectedError::Lost));
+        faulty.faults[0].at(60, Fault::Fail(InjectedError::OutOfMemory));
         let pool: &Pool = &faulty.pool;
         std::thread::scope(|scope| {
             for thread in 0..3 {
@@ -1581,6 +1586,23 @@ fn a_pool_that_first_runs_on_a_bound_thread_has_all_the_cores() {
     part.map_range(0..1, |_| drop(all.map_range(0..64, slowly).unwrap())).unwrap();
     let seen: BTreeSet<String> = all.map_range(0..64, slowly).unwrap().into_results().into_iter().collect();
     assert_eq!(seen, BTreeSet::from([allowed()]));
+}
+
+#[test]
+fn each_item_is_accepted_in_one_span_of_the_trace() {
+    let pool = Pool::builder().devices([Device::cpu()]).keep_history_at(None).build().unwrap();
+    let items: Vec<u64> = (0..100_000).collect();
+    let double = Closure::new("double", |item: &u64| 2 * item);
+    let job = pool.job(&double).trace();
+    let (mapped, reduced) = (job.map(&items).unwrap(), job.map_reduce(&items, |a, b| a + b).unwrap());
+    for trace in [mapped.trace(), reduced.trace()] {
+        assert_eq!(trace.spans.iter().map(|span| span.accepted).sum::<u64>(), 100_000);
+        // A reduction hands out blocks of items, but spans have items.
+        assert_eq!(trace.spans.iter().map(|span| span.items.end).max(), Some(100_000));
+        for span in trace.spans.iter().filter(|span| span.activity == Activity::Work) {
+            assert_eq!(span.accepted + span.duplicates, span.items.end - span.items.start, "{span:?}");
+        }
+    }
 }
 
 #[test]

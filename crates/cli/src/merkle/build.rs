@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use super::{
     input::{self, Input, LeafReader, PartialLeaf, TestData, check_whole_leaves},
-    outcome::Outcome,
+    outcome::BuildOutcome,
     proofs::{self, RootedProof},
     save::save,
     stream::{self, Split},
@@ -199,7 +199,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         .filter(|path| proofs.as_ref().is_some_and(|proofs| is_done(proofs::write(proofs, Some(path)))));
 
     let BuildResult { summary, bytes, report, leaves_per_item, .. } = result;
-    let mut outcome = Outcome::new(summary, bytes, took, report, leaves_per_item, &build.devices);
+    let mut outcome = BuildOutcome::new(summary, bytes, took, report, leaves_per_item, &build.devices);
     outcome.proofs_file = proofs_file.map(|path| path.display().to_string());
     outcome.tree = arguments.tree.as_ref().filter(|_| is_stored).map(|path| path.display().to_string());
     log_outcome(&outcome, &arguments);
@@ -215,7 +215,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
 
 /// Prints the outcome to standard output. If proofs are printed there, the text goes to standard error.
 fn print(
-    mut outcome: Outcome,
+    mut outcome: BuildOutcome,
     proofs: Option<Vec<RootedProof>>,
     json: bool,
     verbosity: Verbosity,
@@ -242,7 +242,7 @@ fn print(
 }
 
 /// Logs, at `-v`, the size of the input and what each device did.
-fn log_outcome(outcome: &Outcome, arguments: &Arguments) {
+fn log_outcome(outcome: &BuildOutcome, arguments: &Arguments) {
     let leaves = format_count(outcome.summary.leaves);
     let of = match (arguments.lines, arguments.files) {
         (true, _) => "lines".into(),

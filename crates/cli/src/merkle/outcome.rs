@@ -17,7 +17,7 @@ const TOO_FEW: &str = "too few leaves to use a device";
 
 /// The result of a build.
 #[derive(Debug, Serialize)]
-pub(super) struct Outcome {
+pub(super) struct BuildOutcome {
     #[serde(flatten)]
     pub(super) summary: TreeSummary,
     /// The number of bytes of all leaves.
@@ -42,7 +42,7 @@ pub(super) struct Outcome {
     pub(super) proofs: Option<Vec<RootedProof>>,
 }
 
-impl Outcome {
+impl BuildOutcome {
     pub(super) fn new(
         summary: TreeSummary,
         bytes: u64,
@@ -50,9 +50,9 @@ impl Outcome {
         report: Option<Report>,
         leaves_per_item: Option<u64>,
         idle: &[String],
-    ) -> Outcome {
+    ) -> BuildOutcome {
         let total_s = took.as_secs_f64();
-        Outcome {
+        BuildOutcome {
             summary,
             bytes,
             total_s,

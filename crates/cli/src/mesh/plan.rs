@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 
     /// Use any axes instead, innermost last, as dp=2,ep=2,tp=4; prints ranks and groups without a prediction
     #[arg(long, value_name = "LIST", value_parser = parse::axes, conflicts_with_all = ["tp", "pp", "dp", "as_listed", "layers", "costs", "layer_memory", "micro_batches"])]
-    axes: Option<parse::Axes>,
+    axes: Option<parse::AxesArgument>,
 
     /// Plan for this number of alike layers [default: the file's, or 32]
     #[arg(long, value_name = "N")]
@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
 
     /// Set the cost of each layer for a micro-batch, in the unit of the rates (multiply-adds): 8e9,2e9x30,9e9
     #[arg(long, value_name = "LIST", value_parser = parse::costs, conflicts_with = "layers")]
-    costs: Option<parse::Costs>,
+    costs: Option<parse::LayerCosts>,
 
     /// Set the memory of each layer, over all devices that share it: 1.5GiB, 800MB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -122,7 +122,7 @@ fn plan(arguments: Arguments) -> Result<Plan> {
     };
     let members = members(&arguments, &cluster)?;
     let about = cluster.about.clone();
-    if let Some(parse::Axes(axes)) = arguments.axes {
+    if let Some(parse::AxesArgument(axes)) = arguments.axes {
         let mesh = Mesh::new(members).axes(axes).map_err(|why| UsageError(why.to_string()))?;
         return Ok(Plan { about, mesh, proposal: None, has_seconds: false });
     }
@@ -162,7 +162,7 @@ fn workload(arguments: &Arguments, from_file: Option<Workload>) -> Workload {
     let micro_batches = from_file.as_ref().map(|workload| workload.micro_batches);
     let even = |count| Workload::even(count, 1.0);
     let mut workload = match (&arguments.costs, arguments.layers, from_file) {
-        (Some(parse::Costs(costs)), ..) => {
+        (Some(parse::LayerCosts(costs)), ..) => {
             Workload::new(costs.iter().map(|&cost| Layer { cost, ..Layer::default() }).collect())
         }
         (None, Some(count), _) => even(count),

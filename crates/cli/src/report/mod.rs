@@ -135,15 +135,25 @@ fn print(name: &str, analysis: &Analysis, findings: &[Finding]) -> String {
     let findings: Vec<String> =
         findings.iter().map(|Finding { cause, advice, .. }| format!("  - {cause}\n    {advice}")).collect();
     format!(
-        "{name}: {} items in {} chunks on {} lanes in {}\n\n{table}\n\nWhere the time of all lanes went:\n{}\n\n\
+        "{name}: {} items in {} chunks on {} lanes in {}\n{}\n{table}\n\nWhere the time of all lanes went:\n{}\n\n\
          What to change:\n{}\n",
         format_count(analysis.items),
         format_count(analysis.chunks),
         analysis.lanes,
         format_time(analysis.wall_s),
+        duplicates_line(analysis.duplicates),
         parts.join("\n"),
         findings.join("\n")
     )
+}
+
+/// Returns the line about items that were computed twice, or nothing if there are none.
+fn duplicates_line(duplicates: u64) -> String {
+    match duplicates {
+        0 => String::new(),
+        1 => "1 item was computed twice by a speculative copy\n".into(),
+        count => format!("{} items were computed twice by speculative copies\n", format_count(count)),
+    }
 }
 
 /// Formats a share as a percentage.

@@ -157,14 +157,14 @@ impl ParallelCopy {
 /// The helper threads, and the copies that they may join.
 struct Helpers {
     count: usize,
-    queue: Mutex<Queue>,
+    queue: Mutex<CopyQueue>,
     /// Number of copies in the queue, to be read without the lock.
     queued: AtomicUsize,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct CopyQueue {
     /// The oldest first.
     copies: Vec<Arc<ParallelCopy>>,
     parked: usize,
@@ -183,7 +183,7 @@ static HELPERS: LazyLock<Helpers> = LazyLock::new(|| {
 });
 
 impl Helpers {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, CopyQueue> {
         // Nothing is left half-done under this lock.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

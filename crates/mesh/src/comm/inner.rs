@@ -12,7 +12,7 @@ use super::{
     call::{Call, CollectiveKind, Signature},
     collective::Collective,
     describe::{self, FailureContext},
-    element::{Element, ElementType},
+    element::{CollectiveDType, Element},
     error::{CommError, Result},
     generation::Generation,
     group_spec::GroupSpec,
@@ -193,7 +193,7 @@ impl CallGuard<'_> {
     pub(super) fn signature(
         &self,
         collective: Collective,
-        element: ElementType,
+        element: CollectiveDType,
         input_len: usize,
         output_len: usize,
     ) -> Result<Signature> {
@@ -224,7 +224,7 @@ impl CallGuard<'_> {
     pub(super) fn invalid_call(
         &self,
         collective: Collective,
-        element: ElementType,
+        element: CollectiveDType,
         lengths: [(usize, usize); 2],
     ) -> CommError {
         let (size, (kind, _, root)) = (self.inner.size(), collective.parts());
@@ -287,7 +287,7 @@ impl CallGuard<'_> {
     /// Gathers words from all ranks before a collective of this kind.
     pub(super) fn all_gather_words(&mut self, before: CollectiveKind, mine: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0u64; mine.len() * self.inner.size()];
-        let signature = self.signature(Collective::AllGather, ElementType::U64, mine.len(), all.len())?;
+        let signature = self.signature(Collective::AllGather, CollectiveDType::U64, mine.len(), all.len())?;
         let signature = Signature { before: Some(before), ..signature };
         let (input, output) = (bytemuck::cast_slice(mine), bytemuck::cast_slice_mut(&mut all));
         self.run(Call { signature, weight: 1.0, input, output, lengths: &[] }, None)?;

@@ -12,6 +12,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use evener_device::affinity::unbound;
+
 use super::error::{CommError, Result};
 
 type QueuedCall = Box<dyn FnOnce() + Send>;
@@ -26,10 +28,11 @@ pub(super) struct CallThread {
 impl CallThread {
     pub(super) fn begin(name: &str) -> std::io::Result<Self> {
         let (queue, work) = mpsc::channel::<QueuedCall>();
-        let thread = thread::Builder::new()
-            .name(format!("group {name}"))
-            // A call that panics is an error of its handle, and the next calls run.
-            .spawn(move || work.into_iter().for_each(|it| drop(panic::catch_unwind(AssertUnwindSafe(it)))))?;
+        let thread = thread::Builder::new().name(format!("group {name}"));
+        // A call that panics is an error of its handle, and the next calls run.
+        let run = move || work.into_iter().for_each(|it| drop(panic::catch_unwind(AssertUnwindSafe(it))));
+        // The thread does not inherit the core of a worker of Evener that starts it.
+        let thread = unbound(|| thread.spawn(run))?;
         Ok(CallThread { queue: Some(queue), thread: Some(thread) })
     }
 
@@ -163,5 +166,31 @@ impl<T> Drop for ResultSender<T> {
         if matches!(*self.0.state(), State::Waiting(_)) {
             self.send(Err(self.0.lost("the thread that runs started calls failed")));
         }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod test {
+    use evener_device::Device;
+
+    use super::*;
+
+    fn allowed_cores() -> String {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        status.lines().find(|line| line.starts_with("Cpus_allowed_list")).unwrap().to_owned()
+    }
+
+    #[test]
+    fn started_calls_run_on_all_the_cores_if_a_bound_thread_starts_the_first() {
+        let (all, part) = (allowed_cores(), Device::cpu().split(&[1]).unwrap().remove(0));
+        let seen = thread::spawn(move || {
+            part.bind_thread(0);
+            let calls = CallThread::begin("world").unwrap();
+            let (send, receive) = mpsc::channel();
+            calls.run(Box::new(move || send.send(allowed_cores()).unwrap()));
+            receive.recv().unwrap()
+        });
+        assert_eq!(seen.join().unwrap(), all);
     }
 }

@@ -8,7 +8,7 @@ use super::{
     collective::Collective,
     communicator::Communicator,
     device_communicator::DeviceCommunicator,
-    element::{Element, ElementType},
+    element::{CollectiveDType, Element},
     error::Result,
     inner::{CallGuard, Inner},
     pending::PendingCollective,
@@ -113,7 +113,7 @@ impl CallGuard<'_> {
     pub(super) fn exchange_lengths(
         &mut self,
         collective: Collective,
-        element: ElementType,
+        element: CollectiveDType,
         input_len: usize,
         lengths: Option<&[usize]>,
     ) -> Result<AgreedLengths> {

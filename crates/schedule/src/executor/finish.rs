@@ -62,9 +62,12 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             Verdict::AcceptPart(parts) => parts.into(),
             Verdict::Drop => SmallVec::new(),
         };
-        let items = accepted.iter().map(|units| self.items_of(units));
-        let items = items.map(|items| items.end - items.start).sum();
-        core.recorder.ended(chunk, began, items, (done.copies.upload, done.copies.download), now);
+        let count = |units: &Range<u64>| {
+            let items = self.items_of(units);
+            items.end - items.start
+        };
+        let counts = (count(&chunk.items), accepted.iter().map(count).sum());
+        core.recorder.ended(chunk, began, counts, (done.copies.upload, done.copies.download), now);
         core.run.done_in_parts(chunk.lane, done.parts);
         self.device(chunk.lane).counters.end(took);
         if chunk.purpose == Purpose::Canary {

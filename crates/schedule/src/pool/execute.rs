@@ -11,7 +11,7 @@ use std::{
 
 use evener_device::{Device, DeviceKind};
 
-use super::{Job, Mapped, history::Selection};
+use super::{Job, Mapped, history::RunDevices};
 use crate::{
     contain::{contain, log},
     error::{DoneItems, RunError},
@@ -38,7 +38,7 @@ pub(super) struct Lanes {
 
 impl<T: Task> Job<'_, T> {
     /// Selects the devices of a run of so many items: the one device `only`, or those that are worth using.
-    pub(super) fn select(&self, only: Option<usize>, items: u64) -> Result<Selection, RunError> {
+    pub(super) fn select(&self, only: Option<usize>, items: u64) -> Result<RunDevices, RunError> {
         let chooses = only.is_none()
             && self.options.chooses
             && self.options.strategy == Strategy::Adaptive
@@ -62,7 +62,7 @@ impl<T: Task> Job<'_, T> {
             self.pool.inner().devices.iter().filter(usable).map(no_code).collect();
         if !chooses {
             devices.retain(|device| only.is_none_or(|only| device.index == only));
-            return Ok(Selection {
+            return Ok(RunDevices {
                 devices,
                 reserve: Vec::new(),
                 left_out: left_out.into(),
@@ -93,7 +93,7 @@ impl<T: Task> Job<'_, T> {
             devices.into_iter().partition(|_| used.next().unwrap_or_default());
         let (left_out, predicted, is_provisional) =
             (left_out.into(), choice.predicted, choice.is_provisional);
-        let selection = Selection { devices, reserve, left_out, predicted, is_provisional, fresh: true };
+        let selection = RunDevices { devices, reserve, left_out, predicted, is_provisional, fresh: true };
         // A run with a device that is not prepared yet takes longer than the next ones.
         if are_ready(&selection.devices) {
             lock(&self.context.history).cache_choice(items, &selection, begin.elapsed());
@@ -170,7 +170,7 @@ impl<T: Task> Job<'_, T> {
             return Err(stopped.error(DoneItems::default(), count));
         }
         let selection = self.select(only, count)?;
-        let Selection { mut devices, reserve, left_out, predicted, .. } = selection.clone();
+        let RunDevices { mut devices, reserve, left_out, predicted, .. } = selection.clone();
         let cold: Vec<bool> = devices.iter().map(|device| !self.context.states.has(device)).collect();
         let lanes = self.lanes(&devices, units, unit);
         let mut run = self.decide(settings, &devices, &lanes, (unit, units), items);
@@ -219,7 +219,8 @@ impl<T: Task> Job<'_, T> {
             }));
         }
         let mut report = core.recorder.report(&core.run, &device_lanes, count, wall, None);
-        let spans = core.recorder.take_spans();
+        let mut spans = core.recorder.take_spans();
+        spans.iter_mut().for_each(|span| span.items = shared.items_of(&span.items));
         let ending = shared.result(&mut core, stopped, count);
         let accepted = std::mem::take(&mut core.accepted);
         // Only a successful run says how long one takes.
@@ -312,7 +313,7 @@ impl<T: Task> Job<'_, T> {
     fn learn(
         &self,
         report: &Report,
-        selection: Selection,
+        selection: RunDevices,
         cold: &[bool],
         only: Option<usize>,
         needed_help: bool,

@@ -42,7 +42,7 @@ pub(super) struct JobHistory {
 
 /// The devices that a run uses.
 #[derive(Debug, Clone)]
-pub(super) struct Selection {
+pub(super) struct RunDevices {
     pub(super) devices: Vec<Arc<PoolDevice>>,
     /// The devices that join if these fail, or do not respond.
     pub(super) reserve: Vec<Arc<PoolDevice>>,
@@ -54,9 +54,9 @@ pub(super) struct Selection {
     pub(super) fresh: bool,
 }
 
-impl Selection {
+impl RunDevices {
     /// Whether both have the same devices.
-    fn is_like(&self, other: &Selection) -> bool {
+    fn is_like(&self, other: &RunDevices) -> bool {
         let index = |device: &Arc<PoolDevice>| device.index;
         self.devices.iter().map(index).eq(other.devices.iter().map(index))
     }
@@ -64,7 +64,7 @@ impl Selection {
 
 #[derive(Debug)]
 struct CachedChoice {
-    selection: Selection,
+    selection: RunDevices,
     /// How long the decision took.
     deciding: Duration,
     /// The total time of the runs with this choice, and the times of the first ones, with their items.
@@ -75,7 +75,7 @@ struct CachedChoice {
 }
 
 impl CachedChoice {
-    fn new(selection: Selection, deciding: Duration) -> Self {
+    fn new(selection: RunDevices, deciding: Duration) -> Self {
         let worked = vec![false; selection.devices.len()];
         CachedChoice { selection, deciding, used: Duration::ZERO, walls: Vec::new(), worked }
     }
@@ -165,13 +165,13 @@ impl JobHistory {
     }
 
     /// The current choice for runs of about as many items.
-    pub(super) fn cached_choice(&self, items: u64) -> Option<Selection> {
+    pub(super) fn cached_choice(&self, items: u64) -> Option<RunDevices> {
         let selection = &self.choices.get(&size_class(items))?.selection;
-        Some(Selection { fresh: false, ..selection.clone() })
+        Some(RunDevices { fresh: false, ..selection.clone() })
     }
 
     /// Keeps a choice, and how long it took to make, for the next runs of about as many items.
-    pub(super) fn cache_choice(&mut self, items: u64, selection: &Selection, deciding: Duration) {
+    pub(super) fn cache_choice(&mut self, items: u64, selection: &RunDevices, deciding: Duration) {
         let choice = CachedChoice::new(selection.clone(), deciding.min(MAX_DECISION_TIME));
         if let Some(before) = self.choices.insert(size_class(items), choice) {
             self.report_to_model(before);
@@ -183,7 +183,7 @@ impl JobHistory {
     pub(super) fn run_ended(
         &mut self,
         items: u64,
-        selection: Selection,
+        selection: RunDevices,
         cold: &[bool],
         report: &Report,
         needed_help: bool,

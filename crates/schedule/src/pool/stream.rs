@@ -12,7 +12,7 @@ use std::{
 
 use evener_device::affinity::unbound;
 
-use super::{execute::Lanes, history::Selection, job::Job};
+use super::{execute::Lanes, history::RunDevices, job::Job};
 use crate::{
     error::RunError,
     executor::{Control, Shared, StreamData, Window},
@@ -48,7 +48,7 @@ impl<T: Task> MapStream<'_, T> {
         source: impl Iterator<Item = T::Input> + Send + 's,
         start: impl FnOnce(Builder, Box<dyn FnOnce() + Send + 's>) -> std::io::Result<()>,
     ) -> Result<Self, RunError> {
-        let Selection { devices, .. } = job.select(None, 0)?;
+        let RunDevices { devices, .. } = job.select(None, 0)?;
         let Lanes { devices, specs, .. } = job.lanes(&devices, u64::MAX, 1);
         let workers: Vec<usize> = specs.iter().map(|spec| spec.depth).collect();
         let shared = Arc::new(Shared::new(

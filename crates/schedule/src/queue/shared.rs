@@ -9,7 +9,7 @@ use super::{
     dispatcher::{Dispatcher, Refused, Settled, SubmitOptions, WATCH_INTERVAL},
     error::QueueError,
     handle::{PieceKey, Submitted, Withdraw},
-    worker::Worker,
+    worker::QueueWorker,
 };
 use crate::{
     contain::{contain, log},
@@ -109,8 +109,9 @@ impl<T: Task> Shared<T> {
     fn start_workers(self: &Arc<Self>, dispatcher: &mut DispatcherOf<T>, now: Time) {
         while let Some(device) = dispatcher.device_needing_worker(now) {
             let (me, shared) = (dispatcher.add_worker(device), self.clone());
-            let begin =
-                move || run_worker(&shared, Worker { me, device, state: None }, Next::Wait { until: None });
+            let begin = move || {
+                run_worker(&shared, QueueWorker { me, device, state: None }, Next::Wait { until: None })
+            };
             if let Err(why) = self.devices[device].threads.spawn(begin) {
                 dispatcher.no_thread(me, &why, now);
             }

@@ -59,7 +59,7 @@ struct Speed {
     weighted_items: f64,
     /// How many chunks in a row took far longer than expected. Negative if they took far less.
     surprises: i32,
-    line: CostLine,
+    fit: CostFit,
     /// Whether a chunk of this run was measured.
     is_measured: bool,
     expected: Option<Expected>,
@@ -90,13 +90,13 @@ impl Speed {
 /// The line `time = overhead + cost × time per item` through all chunks, by least squares of the relative error: small
 /// chunks determine the overhead, and a disturbed one counts little.
 #[derive(Debug, Clone, Copy, Default)]
-struct CostLine {
+struct CostFit {
     sums: Sums,
     /// The shortest time of any chunk, which is an upper bound of the overhead.
     shortest: Option<f64>,
 }
 
-impl CostLine {
+impl CostFit {
     /// Shorter times than this, in seconds, are noise of the clock.
     const SHORTEST: f64 = 1e-7;
 
@@ -141,7 +141,7 @@ impl Lane {
             max_within_limit: u64::MAX,
             largest: expected.map_or(0.0, |it| it.largest.max(0.0)),
             share: None,
-            speed: Speed { line: cost_line_of(expected), ..Speed::of(expected) },
+            speed: Speed { fit: cost_fit_of(expected), ..Speed::of(expected) },
             pace: None,
         };
         lane.pace = lane.current_pace();
@@ -186,7 +186,7 @@ impl Lane {
         let likely = cost * speed.weighted_time / speed.weighted_items.max(f64::MIN_POSITIVE);
         let takes_turns = likely < Self::BRIEF && took * 2.0 * self.depth as f64 >= latency;
         if took >= latency * Self::ALONE || takes_turns {
-            speed.line.add(cost, took);
+            speed.fit.add(cost, took);
         }
         self.largest = self.largest.max(cost);
         self.pace = self.current_pace();
@@ -205,12 +205,12 @@ impl Lane {
 
     /// Overhead of a chunk in seconds.
     pub(super) fn overhead(&self) -> f64 {
-        self.speed.line.solve().map_or(self.launch, |(overhead, _)| overhead)
+        self.speed.fit.solve().map_or(self.launch, |(overhead, _)| overhead)
     }
 
     /// Whether chunks of different sizes have shown the overhead.
     pub(super) fn knows_overhead(&self) -> bool {
-        self.speed.line.solve().is_some()
+        self.speed.fit.solve().is_some()
     }
 
     fn current_pace(&self) -> Option<Pace> {
@@ -220,7 +220,7 @@ impl Lane {
             let mean_chunk = self.speed.weighted_items / self.speed.chunks;
             // The measured overhead is at most the mean time of a chunk.
             let overhead = overhead.min(each * mean_chunk);
-            let slope = self.speed.line.solve().map_or(0.0, |(_, slope)| slope);
+            let slope = self.speed.fit.solve().map_or(0.0, |(_, slope)| slope);
             return Some(Pace {
                 overhead,
                 each: self.speed.seconds_per_item_without(overhead).max(slope.min(each)).max(1e-15),
@@ -239,7 +239,7 @@ impl Lane {
     pub(super) fn learned(&self) -> Option<Expected> {
         self.speed.is_measured.then(|| Expected {
             seconds_per_item: self.seconds_per_item().unwrap_or(f64::INFINITY),
-            overhead_seconds: self.speed.line.solve().map(|(overhead, _)| overhead),
+            overhead_seconds: self.speed.fit.solve().map(|(overhead, _)| overhead),
             largest: self.largest,
         })
     }
@@ -298,16 +298,16 @@ impl Pace {
 }
 
 /// Earlier measurements count as two chunks: one without items, and the largest.
-fn cost_line_of(expected: Option<Expected>) -> CostLine {
-    let mut line = CostLine::default();
+fn cost_fit_of(expected: Option<Expected>) -> CostFit {
+    let mut fit = CostFit::default();
     if let Some(Expected { seconds_per_item, overhead_seconds: Some(overhead), largest }) = expected {
         let overhead = overhead.max(0.0);
-        line.add(0.0, overhead);
-        line.add(largest.max(1.0), overhead.max(largest.max(1.0) * seconds_per_item));
+        fit.add(0.0, overhead);
+        fit.add(largest.max(1.0), overhead.max(largest.max(1.0) * seconds_per_item));
         // Earlier measurements are no bound for those of this run.
-        line.shortest = None;
+        fit.shortest = None;
     }
-    line
+    fit
 }
 
 #[cfg(test)]

@@ -408,15 +408,15 @@ fn a_lane_that_was_retired_does_not_come_back_because_another_worker_of_it_faile
 fn every_error_of_a_device_decides_what_comes_next() {
     use evener_device::{
         Device, Kernel,
-        testing::{Failure as Injected, Fault, Faults},
+        testing::{Fault, Faults, InjectedError},
     };
     let expected = |injected| match injected {
-        Injected::OutOfMemory => FailureKind::TooLarge,
-        Injected::Lost | Injected::TimedOut | Injected::BadResult => FailureKind::Untrusted,
-        Injected::WillNotCompile | Injected::Unsupported => FailureKind::Unable,
-        Injected::Task => FailureKind::Task,
+        InjectedError::OutOfMemory => FailureKind::TooLarge,
+        InjectedError::Lost | InjectedError::TimedOut | InjectedError::BadResult => FailureKind::Untrusted,
+        InjectedError::WillNotCompile | InjectedError::Unsupported => FailureKind::Unable,
+        InjectedError::Task => FailureKind::Task,
     };
-    for injected in Injected::ALL {
+    for injected in InjectedError::ALL {
         let (device, faults) = Faults::wrap(&Device::cpu());
         faults.at(1, Fault::Fail(injected));
         let error = device.compile(&Kernel::new("nothing").rust(|_| Ok(()))).unwrap_err();

@@ -51,12 +51,12 @@ pub trait ChunkFunction<I, O>: Send + Sync + 'static {
 
     /// Runs a block of items, at least its first. Returns how many it has begun.
     #[doc(hidden)]
-    fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError>;
+    fn run(&self, block: ClaimedItems<'_, '_, I, O>) -> Result<usize, BoxError>;
 }
 
 /// Items that were claimed together.
 #[doc(hidden)]
-pub struct Block<'b, 'r, I, O> {
+pub struct ClaimedItems<'b, 'r, I, O> {
     /// The first item's number in the run.
     pub(super) first: u64,
     pub(super) items: &'b [I],
@@ -64,7 +64,7 @@ pub struct Block<'b, 'r, I, O> {
     claims: &'b Claims,
 }
 
-impl<I, O> Block<'_, '_, I, O> {
+impl<I, O> ClaimedItems<'_, '_, I, O> {
     /// Calls a function with each item until the worker is interrupted. Returns how many it has begun.
     pub(super) fn fill(self, function: impl Fn(&I) -> O) -> usize {
         self.results.fill(self.items, function, || !self.claims.is_interrupted())
@@ -75,7 +75,7 @@ impl<I, O> Block<'_, '_, I, O> {
 struct PerItem<F>(F);
 
 impl<I, O, F: Fn(&I) -> O + Send + Sync + 'static> ChunkFunction<I, O> for PerItem<F> {
-    fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError> {
+    fn run(&self, block: ClaimedItems<'_, '_, I, O>) -> Result<usize, BoxError> {
         Ok(block.fill(&self.0))
     }
 }
@@ -86,7 +86,7 @@ struct FalliblePerItem<F>(F);
 impl<I, O, F: Fn(&I) -> Result<O, BoxError> + Send + Sync + 'static> ChunkFunction<I, O>
     for FalliblePerItem<F>
 {
-    fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError> {
+    fn run(&self, block: ClaimedItems<'_, '_, I, O>) -> Result<usize, BoxError> {
         for (index, item) in block.items.iter().enumerate() {
             if index > 0 && block.claims.is_interrupted() {
                 return Ok(index);
@@ -108,7 +108,7 @@ where
         (SLICE_TIME, MAX_SLICE)
     }
 
-    fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError> {
+    fn run(&self, block: ClaimedItems<'_, '_, I, O>) -> Result<usize, BoxError> {
         (self.0)(block.items, block.results)?;
         Ok(block.items.len())
     }
@@ -122,7 +122,7 @@ impl<I: 'static, O: 'static> ChunkFunction<I, O> for AnyFunction<I, O> {
         self.0.limits()
     }
 
-    fn run(&self, block: Block<'_, '_, I, O>) -> Result<usize, BoxError> {
+    fn run(&self, block: ClaimedItems<'_, '_, I, O>) -> Result<usize, BoxError> {
         self.0.run(block)
     }
 }
@@ -247,7 +247,7 @@ where
                 let (mut size, mut begin) = (1, Instant::now());
                 while let Some(block) = chunk.claim(results, size) {
                     let (first, items) = (chunk.range().start + block.start as u64, &items[block.clone()]);
-                    let begun = self.function.run(Block { first, items, results, claims })?;
+                    let begun = self.function.run(ClaimedItems { first, items, results, claims })?;
                     let end = Instant::now();
                     size = match end - begin {
                         short if short < long => size * 2,

@@ -16,12 +16,12 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 use self::{
-    memory::{Block, CpuHostMemory, CpuMemory},
+    memory::{CpuBlock, CpuHostMemory, CpuMemory},
     stream::CpuStream,
 };
 use super::{
-    Address, Backend, BoundKernel, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, Region,
-    Source, StreamBackend,
+    Address, Backend, BoundKernelBackend, Contents, Direction, HostMemory, Memory, MemoryUsage,
+    ProgramBackend, Region, Source, StreamBackend,
     block_cache::{BlockCache, class_bytes, exact_bytes},
 };
 use crate::{
@@ -133,7 +133,7 @@ struct CpuBackend {
     id: DeviceId,
     capabilities: Capabilities,
     pool: Arc<ThreadPool>,
-    cache: Arc<BlockCache<Block>>,
+    cache: Arc<BlockCache<CpuBlock>>,
 }
 
 impl CpuBackend {
@@ -158,7 +158,7 @@ impl CpuBackend {
         })
     }
 
-    fn take(&self, bytes: u64) -> Result<Block> {
+    fn take(&self, bytes: u64) -> Result<CpuBlock> {
         let class = class_bytes(bytes);
         if let Some((_, block)) = self.cache.take(class) {
             return Ok(block);
@@ -171,9 +171,9 @@ impl CpuBackend {
         Ok(block)
     }
 
-    fn make(&self, bytes: u64) -> Result<Block> {
+    fn make(&self, bytes: u64) -> Result<CpuBlock> {
         self.check_free(bytes)?;
-        Block::zeroed(bytes).ok_or_else(|| self.out_of_memory(bytes, None))
+        CpuBlock::zeroed(bytes).ok_or_else(|| self.out_of_memory(bytes, None))
     }
 
     fn check_free(&self, bytes: u64) -> Result<()> {
@@ -199,9 +199,9 @@ const CACHE_DIVISOR: u64 = 4;
 
 /// The caches of all open processors and partitions. They share the machine's memory, so all are cleared when one of them
 /// needs it.
-static CACHES: Mutex<Vec<Weak<BlockCache<Block>>>> = Mutex::new(Vec::new());
+static CACHES: Mutex<Vec<Weak<BlockCache<CpuBlock>>>> = Mutex::new(Vec::new());
 
-fn new_cache(cap: u64) -> Arc<BlockCache<Block>> {
+fn new_cache(cap: u64) -> Arc<BlockCache<CpuBlock>> {
     let cache = Arc::new(BlockCache::new(cap));
     let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
     caches.retain(|cache| cache.strong_count() > 0);
@@ -254,7 +254,7 @@ impl Backend for CpuBackend {
     ) -> Result<Option<Arc<dyn Memory>>> {
         let (Address::Host(pointer), Ok(len)) = (address, usize::try_from(bytes)) else { return Ok(None) };
         // SAFETY: the caller promises the same.
-        let block = unsafe { Block::adopt(pointer, len, owner) };
+        let block = unsafe { CpuBlock::adopt(pointer, len, owner) };
         Ok(Some(Arc::new(CpuMemory::new(block, bytes, self.cache.clone()))))
     }
 
@@ -263,7 +263,7 @@ impl Backend for CpuBackend {
         Ok(Box::new(CpuHostMemory::new(block, bytes, self.id.clone())))
     }
 
-    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn ProgramBackend>> {
         let Some(body) = kernel.rust.clone() else {
             let operation = format!("compiling kernel `{}`", kernel.name);
             return Err(Error::unsupported(
@@ -312,12 +312,12 @@ impl std::fmt::Debug for Body {
     }
 }
 
-impl Program for CpuProgram {
+impl ProgramBackend for CpuProgram {
     fn body(&self) -> &str {
         "Rust"
     }
 
-    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernel>> {
+    fn bind(&self, arguments: &[Region]) -> Result<Arc<dyn BoundKernelBackend>> {
         for region in arguments {
             CpuMemory::of(region, &self.device)?;
         }
@@ -331,8 +331,8 @@ struct CpuBoundKernel {
     arguments: Vec<Region>,
 }
 
-impl BoundKernel for CpuBoundKernel {
-    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernel>> {
+impl BoundKernelBackend for CpuBoundKernel {
+    fn with_workgroup(&self, kernel: &Kernel) -> Result<Arc<dyn BoundKernelBackend>> {
         // Any workgroup of at least one thread is possible.
         if kernel.workgroup.contains(&0) {
             let operation = format!("launching kernel `{}`", kernel.name);

@@ -12,7 +12,7 @@ use std::{
 use wgpu::{Buffer, BufferDescriptor, BufferUsages, CommandEncoder, QuerySet, QuerySetDescriptor, QueryType};
 
 use super::{
-    super::{Direction, Timestamp},
+    super::{Direction, TimestampBackend},
     host::StagingMemory,
     open_device::OpenDevice,
 };
@@ -139,8 +139,8 @@ impl WgpuTimestamp {
     }
 }
 
-impl Timestamp for WgpuTimestamp {
-    fn since(&self, earlier: &dyn Timestamp) -> Result<Duration> {
+impl TimestampBackend for WgpuTimestamp {
+    fn since(&self, earlier: &dyn TimestampBackend) -> Result<Duration> {
         let earlier = (earlier as &dyn Any).downcast_ref::<WgpuTimestamp>();
         let earlier = earlier.filter(|earlier| Arc::ptr_eq(&earlier.open, &self.open));
         let refuse = |detail: &str| Err(Error::unsupported(&self.open.id, OPERATION, detail));

@@ -6,7 +6,7 @@ use wgpu::{Adapter, DeviceDescriptor, MemoryHints};
 
 use super::{
     super::{
-        Backend, Contents, Direction, HostMemory, Memory, MemoryUsage, Program, StreamBackend,
+        Backend, Contents, Direction, HostMemory, Memory, MemoryUsage, ProgramBackend, StreamBackend,
         block_cache::BlockCache,
     },
     clock::Clock,
@@ -151,7 +151,7 @@ impl Backend for WgpuBackend {
         Ok(Box::new(WgpuHostMemory::allocate(&self.open, bytes, direction)?))
     }
 
-    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Program>> {
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn ProgramBackend>> {
         Ok(Arc::new(WgpuProgram::compile(&self.open, kernel)?))
     }
 

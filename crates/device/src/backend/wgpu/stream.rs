@@ -9,8 +9,8 @@ use wgpu::{CommandEncoder, ComputePass, SubmissionIndex};
 
 use super::{
     super::{
-        BoundKernel, Contents, Direction, Event, HostMemory, Memory, Region, StreamBackend,
-        Timestamp as TimestampBackend,
+        BoundKernelBackend, Contents, Direction, EventBackend, HostMemory, Memory, Region, StreamBackend,
+        TimestampBackend,
     },
     clock::PendingTimestamps,
     event::WgpuEvent,
@@ -44,7 +44,7 @@ pub(super) struct WgpuStream {
     kept_memories: Vec<Arc<dyn Memory>>,
     kept_blocks: Vec<Arc<StagingBlock>>,
     /// The last one is set in the open pass.
-    kept_bounds: Vec<Arc<dyn BoundKernel>>,
+    kept_bounds: Vec<Arc<dyn BoundKernelBackend>>,
 }
 
 impl WgpuStream {
@@ -211,13 +211,13 @@ impl StreamBackend for WgpuStream {
         self.count()
     }
 
-    fn launch(&mut self, bound: &Arc<dyn BoundKernel>, groups: [u32; 3], params: &[u8]) -> Result<()> {
-        self.open.check("launching")?;
-        let kernel = (&**bound as &dyn Any).downcast_ref::<WgpuBoundKernel>();
-        let Some(kernel) = kernel.filter(|kernel| Arc::ptr_eq(&kernel.open, &self.open)) else {
-            let detail = "the kernel belongs to another device";
-            return Err(Error::unsupported(&self.open.id, "launching", detail));
-        };
+    fn check_kernel(&self, bound: &Arc<dyn BoundKernelBackend>) -> Result<()> {
+        WgpuBoundKernel::of(bound, &self.open).map(drop)
+    }
+
+    fn launch(&mut self, bound: &Arc<dyn BoundKernelBackend>, groups: [u32; 3], params: &[u8]) -> Result<()> {
+        self.open.check("launching a kernel")?;
+        let kernel = WgpuBoundKernel::of(bound, &self.open)?;
         for (from, to) in &kernel.copied {
             let source = WgpuMemory::of(from, &self.open)?;
             self.copy_between((source.buffer(), from.offset), (to.buffer(), 0), from.bytes);
@@ -257,12 +257,12 @@ impl StreamBackend for WgpuStream {
         Ok(Arc::new(timestamp))
     }
 
-    fn record_event(&mut self) -> Result<Arc<dyn Event>> {
+    fn record_event(&mut self) -> Result<Arc<dyn EventBackend>> {
         self.submit("recording an event")?;
         Ok(Arc::new(WgpuEvent::new(self.open.clone(), self.last.clone(), self.download)))
     }
 
-    fn wait_event(&mut self, event: &Arc<dyn Event>) -> Result<()> {
+    fn wait_event(&mut self, event: &Arc<dyn EventBackend>) -> Result<()> {
         self.open.check("waiting for another stream")?;
         let event = (&**event as &dyn Any).downcast_ref::<WgpuEvent>();
         let Some(event) = event.filter(|event| Arc::ptr_eq(&event.open, &self.open)) else {

@@ -31,7 +31,7 @@ pub(crate) struct SharedBarrier {
     pub(super) slots: Slots,
     data: Box<[MemberData]>,
     /// There are more members than cores: waiting threads yield at once.
-    oversubscribed: bool,
+    pub(super) oversubscribed: bool,
 }
 
 /// One member's memory beside its slot.
@@ -77,7 +77,8 @@ pub(crate) enum WaitError {
 }
 
 impl SharedBarrier {
-    pub(crate) fn new(members: usize) -> Self {
+    /// Creates a barrier for threads that have this number of cores together.
+    pub(crate) fn new(members: usize, cores: usize) -> Self {
         let data = |_| MemberData {
             lent: std::array::from_fn(|_| Lent {
                 input: AtomicPtr::default(),
@@ -87,7 +88,6 @@ impl SharedBarrier {
             copies: std::array::from_fn(|_| SmallCopy(UnsafeCell::new([0; SMALL_BYTES]))),
             parker: Parker { parked: AtomicBool::new(false), thread: Mutex::new(None) },
         };
-        let cores = thread::available_parallelism().map_or(1, usize::from);
         SharedBarrier {
             slots: Slots::new(members),
             data: (0..members).map(data).collect(),
