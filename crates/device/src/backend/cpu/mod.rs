@@ -446,6 +446,24 @@ mod test {
         source_with(4).split_cores(&cores(3), &[4]).unwrap_err();
     }
 
+    #[test]
+    fn freed_memory_is_kept_up_to_the_cap_and_no_more() {
+        const BYTES: u64 = 64 << 10;
+        let mut source = source_with(1);
+        source.description.memory_bytes = Some(16 * BYTES);
+        let backend = CpuBackend::new(&source).unwrap();
+        let counted = || (backend.memory().in_use_bytes, backend.memory().cached_bytes);
+        let blocks: Vec<_> = (0..10).map(|_| backend.allocate(BYTES, Contents::Uninit).unwrap()).collect();
+        assert_eq!(counted(), (10 * BYTES, 0));
+        drop(blocks);
+        assert_eq!(counted(), (0, 16 * BYTES / CACHE_DIVISOR));
+        // A larger block replaces smaller ones, and one that is larger than the cap is freed.
+        drop(backend.allocate(2 * BYTES, Contents::Uninit).unwrap());
+        assert_eq!(counted(), (0, 4 * BYTES));
+        drop(backend.allocate(5 * BYTES, Contents::Uninit).unwrap());
+        assert!(counted().1 <= 4 * BYTES, "{:?}", counted());
+    }
+
     /// Counts warnings.
     struct CountingSubscriber(Arc<AtomicUsize>);
 
