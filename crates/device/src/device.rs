@@ -180,12 +180,13 @@ impl Device {
     ///   work that the caller submits afterwards sees their results, and the other way round.
     /// - The callbacks for errors and for the loss of the device stay the caller's. Evener's calls return Evener's
     ///   errors. The next wait, at the latest, reports a loss. A lost device stays lost: create a new `wgpu::Device`.
-    /// - The caller may poll the device. The caller's callbacks may run during Evener's polls, and must not call Evener
-    ///   then.
+    /// - The caller may poll the device. The caller's callbacks (of `map_async` and `on_submitted_work_done`) may run during
+    ///   Evener's polls and submissions, and must not call Evener then. If one panics, Evener's call panics with the same
+    ///   message, and the device stays usable.
     /// - Dropping the device leaves the `wgpu::Device` as it is. Its id is new each time.
     ///
     /// The adapter, the device and the queue must belong together and come from one wgpu instance: otherwise wgpu panics,
-    /// here or later.
+    /// here or later, or uses another device or queue, because every instance counts its ids from the same number.
     ///
     /// Fails with `Unsupported` if wgpu does not drive the device natively.
     ///
@@ -216,9 +217,11 @@ impl Device {
     /// fail.
     ///
     /// If Evener already has a handle of the buffer, because it was adopted before or comes from
-    /// [`Buffer::wgpu_buffer`], this returns another handle of the same elements.
+    /// [`Buffer::wgpu_buffer`], this returns another handle of the same elements. A buffer from `wgpu_buffer` whose last
+    /// handle has been dropped has the size that wgpu reports: Evener rounds sizes up, so it may be longer than before.
     ///
-    /// The buffer must come from the same wgpu instance as the device: otherwise wgpu panics when the buffer is used.
+    /// The buffer must come from the same wgpu instance as the device: otherwise wgpu panics when the buffer is used, or
+    /// uses another buffer, because every instance counts its ids from the same number.
     ///
     /// Fails with `Unsupported` if the device does not come from [`from_wgpu`](Device::from_wgpu), if the buffer lacks
     /// one of the usages `STORAGE`, `COPY_SRC` and `COPY_DST`, or if its size is not a multiple of 4 and of an element.
