@@ -71,7 +71,8 @@ impl Device {
     /// Splits it into partitions of these many compute units (multiprocessors of a CUDA device, cores of the processor),
     /// each a device of its own named `…/a`, `…/b` and so on. If the hardware allows certain sizes only, a size is
     /// rounded up and the partition's description says so. Sizes that are not possible are an error, which states the
-    /// possible ones.
+    /// possible ones. The processor has as many cores as its description has compute units: a quota may allow fewer than
+    /// the machine has.
     pub fn split(&self, sizes: &[u32]) -> Result<Vec<Device>> {
         let refuse = |detail: &str| {
             Err(Error::Split { device: self.id().clone(), sizes: sizes.to_vec(), detail: detail.into() })
@@ -86,7 +87,8 @@ impl Device {
     }
 
     /// Binds the calling thread to one of the cores of a processor partition (the index wraps around), for programs that
-    /// run host code of their own on those cores. Does nothing for other devices.
+    /// run host code of their own on those cores. Does nothing for other devices. On a system that cannot bind threads
+    /// ([`affinity`](crate::affinity) lists them), the partition logs one warning.
     pub fn bind_thread(&self, index: usize) {
         self.inner.source.bind_thread(index);
     }

@@ -128,7 +128,7 @@ pub(super) fn watch<T>(calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
 ///
 /// The process's panic hook belongs to the program and stays as it is: it runs before the panic is caught here, and
 /// prints a line by default. That happens at most once for a lost device, and for a kernel that wgpu's translator cannot
-/// handle. No code of the user runs inside the call, which is not one of an external device.
+/// handle. Polls of an external device use [`catch_fatal_error`] instead: the caller's code runs inside them.
 pub(super) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     let error = |text: Option<&str>| inner_message(text.unwrap_or("wgpu panicked without a message"));
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| error(panic_message(&*panic)))

@@ -101,11 +101,11 @@ impl StagingMemory {
         }
     }
 
-    /// Makes copies to a download buffer visible to the host, which is called after they are recorded. For this crate's
-    /// memory only: wgpu maps its own buffers.
+    /// Records a barrier that makes the copies to a download buffer visible to the host. Does nothing for wgpu's own
+    /// memory, which wgpu maps.
     ///
-    /// wgpu does not know that the host reads the memory, and waiting for a submission orders the host after it only
-    /// within the device's memory domain. The transition is a barrier from the copy to the host's reads.
+    /// wgpu does not know that the host reads this crate's memory, and the end of a submission alone makes its writes
+    /// available to the device only. The transition is a barrier from the copies to reads of the host.
     pub(super) fn make_visible_to_host(
         buffer: &Buffer,
         mapped: Option<&MappedMemory>,
