@@ -30,19 +30,25 @@ mod linux {
         static CORES_BEFORE_BINDING: Cell<Option<CpuSet>> = const { Cell::new(None) };
     }
 
-    /// Saves the cores of the calling thread, for [`unbind`]. Fails if the system does not report them.
-    pub(super) fn save_cores() -> Result<(), String> {
+    /// Saves the cores of the calling thread, for [`unbind`], and then binds it. Fails if the system does not report the
+    /// cores, or if `bind` returns false.
+    pub(super) fn save_cores_and(bind: impl FnOnce() -> bool, refused: String) -> Result<(), String> {
         // A thread that is bound again keeps the cores from before the first time. The thread-local value may be gone
         // already when the thread ends.
-        let saved = CORES_BEFORE_BINDING.try_with(|saved| match saved.get() {
-            Some(_) => Ok(()),
-            None => sched_getaffinity(None).map(|cores| saved.set(Some(cores))),
+        let outcome = CORES_BEFORE_BINDING.try_with(|saved| {
+            let before = saved.get();
+            if before.is_none() {
+                let cores = sched_getaffinity(None)
+                    .map_err(|why| format!("the system does not report the thread's cores: {why}"))?;
+                saved.set(Some(cores));
+            }
+            let is_bound = bind();
+            if !is_bound {
+                saved.set(before);
+            }
+            is_bound.then_some(()).ok_or(refused)
         });
-        match saved {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(why)) => Err(format!("the system does not report the thread's cores: {why}")),
-            Err(_) => Err("the thread is ending".into()),
-        }
+        outcome.unwrap_or_else(|_| Err("the thread is ending".into()))
     }
 
     /// Binds the calling thread again when dropped.
@@ -68,16 +74,24 @@ mod linux {
 
 /// Binds the calling thread to a core. Returns the reason if the system cannot.
 pub(crate) fn bind(core: CoreId) -> Result<(), String> {
+    let bind = || core_affinity::set_for_current(core);
+    let refused = format!("the system refuses core {}", core.id);
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    linux::save_cores()?;
-    if cfg!(any(target_os = "linux", target_os = "android", windows)) {
-        let is_bound = core_affinity::set_for_current(core);
-        return is_bound.then_some(()).ok_or_else(|| format!("the system refuses core {}", core.id));
-    }
-    // A hint, if anything.
+    let outcome = linux::save_cores_and(bind, refused);
+    #[cfg(windows)]
+    let outcome = bind().then_some(()).ok_or(refused);
     #[cfg(target_os = "macos")]
-    core_affinity::set_for_current(core);
-    Err(format!("not possible on {}", std::env::consts::OS))
+    let outcome = {
+        // A hint, if anything.
+        bind();
+        Err(format!("{refused}: macOS has no such binding"))
+    };
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos", windows)))]
+    let outcome = {
+        let _ = (bind, refused);
+        Err(format!("not possible on {}", std::env::consts::OS))
+    };
+    outcome
 }
 
 /// Runs a function on the calling thread with the cores that the thread had before Evener bound it: threads that the function
@@ -100,7 +114,9 @@ mod test {
             let before = core_affinity::get_core_ids().unwrap();
             let refused = bind(CoreId { id: MAX_CPUS - 1 });
             assert_eq!(core_affinity::get_core_ids().unwrap(), before);
-            assert_eq!(unbound(core_affinity::get_core_ids).unwrap(), before);
+            // What the program changes later is not undone.
+            core_affinity::set_for_current(before[0]);
+            assert_eq!(unbound(core_affinity::get_core_ids).unwrap(), before[..1]);
             (refused, before)
         })
         .join()
