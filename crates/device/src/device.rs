@@ -71,7 +71,8 @@ impl Device {
     /// Splits it into partitions of these many compute units (multiprocessors of a CUDA device, cores of the processor),
     /// each a device of its own named `…/a`, `…/b` and so on. If the hardware allows certain sizes only, a size is
     /// rounded up and the partition's description says so. Sizes that are not possible are an error, which states the
-    /// possible ones.
+    /// possible ones. The processor has as many cores as its description has compute units: a quota may allow fewer than
+    /// the machine has.
     pub fn split(&self, sizes: &[u32]) -> Result<Vec<Device>> {
         let refuse = |detail: &str| {
             Err(Error::Split { device: self.id().clone(), sizes: sizes.to_vec(), detail: detail.into() })
@@ -86,7 +87,8 @@ impl Device {
     }
 
     /// Binds the calling thread to one of the cores of a processor partition (the index wraps around), for programs that
-    /// run host code of their own on those cores. Does nothing for other devices.
+    /// run host code of their own on those cores. Does nothing for other devices. On a system that cannot bind threads
+    /// ([`affinity`](crate::affinity) lists them), the partition logs one warning.
     pub fn bind_thread(&self, index: usize) {
         self.inner.source.bind_thread(index);
     }
@@ -180,12 +182,13 @@ impl Device {
     ///   work that the caller submits afterwards sees their results, and the other way round.
     /// - The callbacks for errors and for the loss of the device stay the caller's. Evener's calls return Evener's
     ///   errors. The next wait, at the latest, reports a loss. A lost device stays lost: create a new `wgpu::Device`.
-    /// - The caller may poll the device. The caller's callbacks may run during Evener's polls, and must not call Evener
-    ///   then.
+    /// - The caller may poll the device. The caller's callbacks (of `map_async` and `on_submitted_work_done`) may run during
+    ///   Evener's polls and submissions, and must not call Evener then. If one panics, Evener's call panics with the same
+    ///   message, and the device stays usable.
     /// - Dropping the device leaves the `wgpu::Device` as it is. Its id is new each time.
     ///
     /// The adapter, the device and the queue must belong together and come from one wgpu instance: otherwise wgpu panics,
-    /// here or later.
+    /// here or later, or uses another device or queue, because every instance counts its ids from the same number.
     ///
     /// Fails with `Unsupported` if wgpu does not drive the device natively.
     ///
@@ -216,9 +219,11 @@ impl Device {
     /// fail.
     ///
     /// If Evener already has a handle of the buffer, because it was adopted before or comes from
-    /// [`Buffer::wgpu_buffer`], this returns another handle of the same elements.
+    /// [`Buffer::wgpu_buffer`], this returns another handle of the same elements. A buffer from `wgpu_buffer` whose last
+    /// handle has been dropped has the size that wgpu reports: Evener rounds sizes up, so it may be longer than before.
     ///
-    /// The buffer must come from the same wgpu instance as the device: otherwise wgpu panics when the buffer is used.
+    /// The buffer must come from the same wgpu instance as the device: otherwise wgpu panics when the buffer is used, or
+    /// uses another buffer, because every instance counts its ids from the same number.
     ///
     /// Fails with `Unsupported` if the device does not come from [`from_wgpu`](Device::from_wgpu), if the buffer lacks
     /// one of the usages `STORAGE`, `COPY_SRC` and `COPY_DST`, or if its size is not a multiple of 4 and of an element.

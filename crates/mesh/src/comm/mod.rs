@@ -34,6 +34,7 @@
 
 mod buffers;
 mod call;
+mod call_lock;
 mod collective;
 mod communicator;
 mod describe;

@@ -104,6 +104,7 @@ impl PendingTimestamps {
         let TimestampQueries { slots, resolved, readable } = &self.queries;
         encoder.resolve_query_set(slots, 0..self.used, resolved, 0);
         encoder.copy_buffer_to_buffer(resolved, 0, &readable.buffer, 0, u64::from(self.used) * 8);
+        StagingMemory::make_visible_to_host(&readable.buffer, readable.mapped.as_ref(), encoder);
     }
 
     /// Collects the readings when the submission has finished. Called right after it was made.

@@ -216,9 +216,9 @@ impl Endpoint for LocalEndpoint {
             let mut pairs = lock(&channel.pairs);
             LocalMember::new(pairs.entry(ends).or_insert_with(|| new_barrier(2)).clone(), me)
         });
-        let known_gone = || channel.barrier.slots.closed(peer).map(|why| (other, why));
+        let left_member = || channel.barrier.slots.closed(peer).map(|why| (other, why));
         let in_group = |member: usize| if member == 0 { ends.0 } else { ends.1 };
-        pair.run(&mut call, timeout, &known_gone).map_err(|error| match error {
+        pair.run(&mut call, timeout, &left_member).map_err(|error| match error {
             CallError::Mismatch(called) => {
                 let mut all = vec![None; self.channel.barrier.slots.len()];
                 for (member, mut signature) in called.into_iter().enumerate() {
