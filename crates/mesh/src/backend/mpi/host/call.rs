@@ -269,7 +269,7 @@ mod test {
     use super::{super::slots::SharedSlots, *};
     use crate::{
         backend::LeaveReason,
-        comm::{ElementType, ReduceOp},
+        comm::{CollectiveDType, ReduceOp},
     };
 
     const TIMEOUT: Duration = Duration::from_secs(60);
@@ -285,7 +285,7 @@ mod test {
     fn all_reduce(barrier: &mut HostBarrier, vector: &mut [f32]) -> Result<(), TransportFailure> {
         let signature = Signature {
             kind: CollectiveKind::AllReduce,
-            element: ElementType::F32,
+            element: CollectiveDType::F32,
             operation: Some(ReduceOp::Sum),
             root: None,
             count: vector.len() as u64,
