@@ -36,8 +36,9 @@ use crate::{
 pub(super) const SMALL_BYTES: usize = 2 << 10;
 /// Maximum members of a group.
 pub(super) const MAX_MEMBERS: usize = 8;
-/// Maximum bytes of a message without a header: Open MPI sends these by a shorter way.
-pub(super) const BARE_BYTES: usize = 256;
+/// Maximum bytes of a message without a header. Open MPI sends those up to 256 bytes by a shorter way; longer ones save
+/// the copy of the header.
+pub(super) const BARE_BYTES: usize = SMALL_BYTES;
 
 /// Messages in the order of [`others`].
 type InFlight = SmallVec<[MessageId; MAX_MEMBERS]>;
