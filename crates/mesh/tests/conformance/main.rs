@@ -68,6 +68,10 @@ const EVERYWHERE: &[Behaviour] = &[
         "a_different_size_type_operation_or_root_is_named",
         agreement::a_different_size_type_operation_or_root_is_named,
     ),
+    (
+        "a_different_call_after_many_equal_ones_is_named",
+        agreement::a_different_call_after_many_equal_ones_is_named,
+    ),
     ("what_is_received_must_be_what_is_sent", agreement::what_is_received_must_be_what_is_sent),
     (
         "an_exchange_that_fails_is_named_as_it_was_called",
