@@ -39,13 +39,13 @@ pub(super) struct Lanes {
 impl<T: Task> Job<'_, T> {
     /// Selects the devices of a run of so many items: the one device `only`, or those that are worth using.
     pub(super) fn select(&self, only: Option<usize>, items: u64) -> Result<Selection, RunError> {
-        let chooses = only.is_none()
-            && self.options.chooses
+        let selects_devices = only.is_none()
+            && self.options.selects_devices
             && self.options.strategy == Strategy::Adaptive
             && items > 0;
         let are_ready =
             |devices: &[Arc<PoolDevice>]| devices.iter().all(|device| self.context.states.has(device));
-        if chooses
+        if selects_devices
             && let Some(cached_choice) = lock(&self.context.history).cached_choice(items)
             && are_ready(&cached_choice.devices)
         {
@@ -60,7 +60,7 @@ impl<T: Task> Job<'_, T> {
         };
         let mut left_out: Vec<LeftOut> =
             self.pool.inner().devices.iter().filter(usable).map(no_code).collect();
-        if !chooses {
+        if !selects_devices {
             devices.retain(|device| only.is_none_or(|only| device.index == only));
             return Ok(Selection {
                 devices,
@@ -367,7 +367,8 @@ impl<T: Task> Drop for RunGuard<'_, T> {
         items.revoke();
         results.close();
         if !self.is_watched {
-            // The user's progress callback has panicked. A second panic would abort the process.
+            // `watch` has panicked, in the user's progress callback, and this thread unwinds. The results are dropped here,
+            // and a second panic, of a result's drop, would abort the process.
             let accepted = std::mem::take(&mut self.shared.core().accepted);
             // SAFETY: `finish` writes exactly the units that it accepts.
             #[allow(unsafe_code)]
