@@ -249,6 +249,11 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         self.start.elapsed()
     }
 
+    /// Identifies the run to the devices' threads.
+    fn owner(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
     /// Stops the run: every worker ends its chunk after its present item.
     pub(crate) fn stop(&self) {
         let mut core = self.core();
