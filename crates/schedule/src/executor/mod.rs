@@ -20,6 +20,7 @@ mod watch;
 mod window;
 mod worker;
 mod worker_loop;
+
 use std::{
     ops::Range,
     sync::{
@@ -40,23 +41,20 @@ pub(crate) use self::{
     spin_budget::SpinBudget,
     state_cache::{CachedState, StateCache},
     thread_cache::ThreadCache,
-    watch::{Control, StopReason},
+    watch::{Control, GetReserve, Reserve, StopReason},
     window::{ReadAhead, Window},
     worker_loop::{Next, WorkSource, run_worker},
 };
 use crate::{
     error::DoneItems,
     recorder::Recorder,
-    run::{LaneIndex, LaneSpec, Run, Time},
+    run::{LaneIndex, Run, Time},
     sync::lock,
     task::{Claims, MAX_DIVISIBLE_ITEMS, Task},
 };
 
 /// Combines the results of a chunk before they are kept: each unit of items becomes one.
 pub(crate) type Fold<O> = Arc<dyn Fn(Vec<O>) -> Vec<O> + Send + Sync>;
-
-/// Returns the lanes in reserve: the device of each, and its properties.
-pub(crate) type Reserve<'a> = &'a dyn Fn() -> Vec<(Arc<PoolDevice>, LaneSpec)>;
 
 /// The state that all threads of one run share.
 pub(crate) struct Shared<T: Task, E> {
@@ -104,6 +102,10 @@ pub(crate) struct Core {
     pub(crate) task_error: Option<Error>,
     /// When to log next what the run waits for.
     next_wait_log: Time,
+    /// Workers that wait for `work_available`.
+    waiting: usize,
+    /// Whether the lanes in reserve were asked for.
+    has_asked_reserve: bool,
 }
 
 impl Core {
@@ -209,6 +211,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                 failures: Vec::new(),
                 task_error: None,
                 next_wait_log: Time::ZERO,
+                waiting: 0,
+                has_asked_reserve: false,
             }),
             work_available: Condvar::new(),
             progress_made: Condvar::new(),
@@ -226,7 +230,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         self.divisible.get(lane).copied().unwrap_or_else(|| self.added()[lane - self.divisible.len()].1)
     }
 
-    fn added(&self) -> &[(Arc<PoolDevice>, bool)] {
+    /// The device of each lane that was added later, and whether other lanes can steal from its chunks.
+    pub(crate) fn added(&self) -> &[(Arc<PoolDevice>, bool)] {
         self.added.get().map_or(&[], |added| added)
     }
 

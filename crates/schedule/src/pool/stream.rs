@@ -146,7 +146,7 @@ impl<T: Task> Iterator for MapStream<'_, T> {
             let shared = self.shared.clone();
             let mut core = shared.core();
             let arrived = self.window().arrived();
-            let stopped = shared.check(&mut core, &self.control, &Vec::new);
+            let stopped = shared.check(&mut core, &self.control, &|| None);
             match shared.result(&mut core, stopped, arrived) {
                 // The last results may have come since the last check.
                 Some(Ok(())) if self.returned < arrived => {
