@@ -7,23 +7,22 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{
     Fold, RunData, Shared, WorkerActivity,
+    ticker::SUSPENDED_AFTER,
     worker::{ChunkStats, Next},
 };
 use crate::{
     contain::{ContainedDrop, log},
-    run::{self, FailureKind, LaneIndex, LaneState, Purpose, Time, Verdict},
+    run::{self, FailureKind, LaneIndex, LaneState, Purpose, Verdict},
     task::{ResultSlots, Results, Task, catch_panic},
     trace::Activity,
 };
 
 impl<T: Task, E: RunData<T>> Shared<T, E> {
     /// Keeps those results of a chunk that are the first of their items. Returns what comes next.
-    #[expect(clippy::too_many_arguments, reason = "the chunk with its results")]
     pub(super) fn finish(
         self: &Arc<Self>,
         index: usize,
         chunk: &run::LaneChunk,
-        began: Time,
         done: ChunkStats,
         results: Results<'_, T::Output>,
         generation: u64,
@@ -36,7 +35,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         // Dropping results runs the user's code, whose panic would end this worker.
         let mut results = match results {
             Ok(results) => ContainedDrop::new(results),
-            Err(error) => return self.fail(index, chunk, began, error, generation),
+            Err(error) => return self.fail(index, chunk, error, generation),
         };
         // Until the results are written, the thread that started the run cannot take them.
         let held = self.data.slots().map(ResultSlots::guard);
@@ -49,7 +48,11 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         if core.workers[index].abandoned {
             return Next::Exit;
         }
-        core.workers[index].activity = WorkerActivity::Idle;
+        // A chunk that was in flight during a suspension took longer than this; most take far less.
+        if core.workers[index].busy_for(now) > SUSPENDED_AFTER {
+            self.note_suspension(core, now);
+        }
+        let began = core.workers[index].end_chunk(now);
         if core.run.outcome().is_some() {
             self.device(chunk.lane).counters.drop();
             return Next::Exit;
@@ -128,7 +131,6 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         self: &Arc<Self>,
         index: usize,
         chunk: &run::LaneChunk,
-        began: Time,
         error: Error,
         generation: u64,
     ) -> Next {
@@ -138,7 +140,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         if core.workers[index].abandoned {
             return Next::Exit;
         }
-        core.workers[index].activity = WorkerActivity::Idle;
+        self.note_suspension(&mut core, now);
+        let began = core.workers[index].end_chunk(now);
         let has_failed = !matches!(error, Error::Ended);
         if has_failed {
             self.device(lane).counters.fail()

@@ -25,8 +25,6 @@ use crate::{
 
 /// The time between checks if nothing wakes the watching thread.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// A check that is late by this much shows that the whole process was suspended.
-const SUSPENDED_AFTER: Duration = Duration::from_millis(250);
 /// The time between log lines about plain code that takes long.
 const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -123,13 +121,9 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                 return stopped.filter(|_| core.run.outcome() == Some(&Outcome::Stopped));
             }
             // No notification is missed from here on: it takes the lock to cause one.
-            let before = self.now();
             let mut core = wait_timeout(&self.progress_made, core, CHECK_INTERVAL);
             let now = self.now();
-            let gap = now.saturating_sub(before).saturating_sub(CHECK_INTERVAL);
-            if gap > SUSPENDED_AFTER {
-                core.run.note_suspension(gap, now);
-            }
+            self.note_suspension(&mut core, now);
             if now >= core.next_wait_log {
                 core.next_wait_log = now + WAIT_LOG_INTERVAL;
                 if let Some(waiting) = self.waiting_for(&core, now) {
@@ -186,6 +180,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         reserve: GetReserve<'_, T>,
     ) -> Option<StopReason> {
         let now = self.now();
+        self.note_suspension(core, now);
         let stopped = control.stop_reason(|| now);
         if stopped.is_some() {
             core.run.stop();

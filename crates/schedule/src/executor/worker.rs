@@ -38,8 +38,8 @@ pub(super) struct ChunkStats {
     pub(super) parts: u64,
 }
 
-/// What a worker of a run does next: a chunk, with the time at which it was handed out.
-pub(super) type Next = super::Next<(run::LaneChunk, Time)>;
+/// What a worker of a run does next.
+pub(super) type Next = super::Next<run::LaneChunk>;
 
 /// A worker of a run.
 pub(crate) struct Worker<T: Task> {
@@ -66,7 +66,7 @@ impl Core {
 
 impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     type Worker = Worker<T>;
-    type Work = (run::LaneChunk, Time);
+    type Work = run::LaneChunk;
 
     /// Gets a state for the worker: its own, a cached one, or a new one.
     fn prepare(&self, worker: &mut Worker<T>) -> Next {
@@ -124,7 +124,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     }
 
     /// Runs a chunk and reports the result. Returns what comes next.
-    fn run(&self, worker: &mut Worker<T>, (mut chunk, began): (run::LaneChunk, Time)) -> Next {
+    fn run(&self, worker: &mut Worker<T>, mut chunk: run::LaneChunk) -> Next {
         let Worker { index, lane, ref claims, state: Some(ref mut state), ref mut scratch, .. } = *worker
         else {
             return Next::Prepare;
@@ -166,13 +166,13 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
             chunk.items.end = chunk.items.start + u64::from(claims.end()).div_ceil(self.unit);
         }
         match outcome {
-            Ok(done) => self.finish(index, &chunk, began, done, results, generation, in_place.is_some()),
+            Ok(done) => self.finish(index, &chunk, done, results, generation, in_place.is_some()),
             Err(error) => {
                 // Dropping results runs the user's code, whose panic would hide the error.
                 contain(|| drop(results));
                 // The task's own error may have left its state half changed.
                 state.is_reusable &= !matches!(error, Error::Task { .. });
-                self.fail(index, &chunk, began, error, generation)
+                self.fail(index, &chunk, error, generation)
             }
         }
     }
@@ -431,7 +431,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
                 }
                 core.workers[index].activity = WorkerActivity::Chunk(chunk.clone(), now);
                 log!(trace, lane, items = ?chunk.items, purpose = ?chunk.purpose, "chunk started");
-                Next::Run((chunk, now))
+                Next::Run(chunk)
             }
             Answer::Wait { until } => Next::Wait { until },
             Answer::Ended | Answer::Steal { .. } => Next::Exit,

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     contain::{contain, log},
     error::{DoneItems, RunError},
-    executor::{Fold, GetReserve, PoolDevice, Reserve, Shared, SliceData, StopReason},
+    executor::{Fold, GetReserve, PoolDevice, Reserve, RunTicks, Shared, SliceData, StopReason},
     hybrid::{Candidate, Observation},
     progress::Reporter,
     recorder::{DeviceLanes, Recorder},
@@ -162,6 +162,7 @@ impl<T: Task> Job<'_, T> {
         #[allow(unsafe_code)]
         let lent = unsafe { LentItems::new(items) };
         let data = SliceData { items: lent, results: slots(units as usize) };
+        let ticks = RunTicks::begin();
         let shared = Arc::new(Shared::new(
             self.task.clone(),
             run,
@@ -177,7 +178,7 @@ impl<T: Task> Job<'_, T> {
         shared.begin(&workers);
         let stopped = self.watch(&shared, &|| self.reserve(&reserve, units, unit), caller_lane);
         guard.is_watched = true;
-        drop(guard);
+        drop((guard, ticks));
 
         let mut core = shared.core();
         let wall = shared.now();
