@@ -54,6 +54,13 @@ impl Recorder {
         now.saturating_sub(began.max(self.lanes[lane].last_end))
     }
 
+    /// The whole process was suspended for this long: the time counts as no lane's work.
+    pub(crate) fn note_suspension(&mut self, gap: Duration, now: Time) {
+        for lane in &mut self.lanes {
+            lane.last_end = lane.last_end.saturating_add(gap).min(now);
+        }
+    }
+
     /// Records a chunk that ended without an error: how many items it computed, how many of them were accepted, and how long
     /// its copies to and from the device took.
     pub(crate) fn ended(

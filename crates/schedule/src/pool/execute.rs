@@ -2,20 +2,22 @@
 
 use std::{
     any::type_name,
-    cell::OnceCell,
     hash::{DefaultHasher, Hash, Hasher},
     ops::Range,
-    sync::{Arc, TryLockError},
+    sync::{Arc, Mutex, TryLockError},
     time::{Duration, Instant},
 };
 
 use evener_device::{Device, DeviceKind};
 
-use super::{Job, Mapped, history::RunDevices};
+use super::{
+    Job, Mapped,
+    history::{JobHistory, RunDevices},
+};
 use crate::{
     contain::{contain, log},
     error::{DoneItems, RunError},
-    executor::{Fold, PoolDevice, Reserve, Shared, SliceData, StopReason},
+    executor::{Fold, GetReserve, PoolDevice, Reserve, RunTicks, Shared, SliceData, StopReason},
     hybrid::{Candidate, Observation},
     progress::Reporter,
     recorder::{DeviceLanes, Recorder},
@@ -39,13 +41,13 @@ pub(super) struct Lanes {
 impl<T: Task> Job<'_, T> {
     /// Selects the devices of a run of so many items: the one device `only`, or those that are worth using.
     pub(super) fn select(&self, only: Option<usize>, items: u64) -> Result<RunDevices, RunError> {
-        let chooses = only.is_none()
-            && self.options.chooses
+        let selects_devices = only.is_none()
+            && self.options.selects_devices
             && self.options.strategy == Strategy::Adaptive
             && items > 0;
         let are_ready =
             |devices: &[Arc<PoolDevice>]| devices.iter().all(|device| self.context.states.has(device));
-        if chooses
+        if selects_devices
             && let Some(cached_choice) = lock(&self.context.history).cached_choice(items)
             && are_ready(&cached_choice.devices)
         {
@@ -60,7 +62,7 @@ impl<T: Task> Job<'_, T> {
         };
         let mut left_out: Vec<LeftOut> =
             self.pool.inner().devices.iter().filter(usable).map(no_code).collect();
-        if !chooses {
+        if !selects_devices {
             devices.retain(|device| only.is_none_or(|only| device.index == only));
             return Ok(RunDevices {
                 devices,
@@ -101,46 +103,20 @@ impl<T: Task> Job<'_, T> {
         Ok(selection)
     }
 
-    /// Makes the lanes of devices: one per core of the processor, except cores that feed other devices, and one per
-    /// other device, with as many chunks in flight as the task has workers. No more than there are units.
+    /// Makes the lanes of devices for a run of so many units.
     pub(super) fn lanes(&self, used: &[Arc<PoolDevice>], units: u64, unit: u64) -> Lanes {
-        let mut lanes = Lanes::default();
-        let history = lock(&self.context.history);
-        let known: Vec<Option<Expected>> =
-            used.iter().map(|device| history.expected(device, unit, units)).collect();
-        drop(history);
-        let is_core = |device: &Arc<PoolDevice>| device.device().0.describe().kind == DeviceKind::Cpu;
-        let feeding = |device: &&Arc<PoolDevice>| {
-            (!is_core(device)).then(|| self.task.workers(&device.device().0).max(1) as u64)
+        make_lanes(&self.task, &self.context.history, used, units, unit)
+    }
+
+    /// The lanes of the devices in reserve, if there are any: they are made when they are needed, since most runs never need
+    /// them, and short ones have no time to prepare them.
+    fn reserve(&self, reserve: &[Arc<PoolDevice>], units: u64, unit: u64) -> Option<Reserve<T>> {
+        let (history, devices) = (self.context.history.clone(), reserve.to_vec());
+        let make = move |task: &T| {
+            let Lanes { devices, specs, .. } = make_lanes(task, &history, &devices, units, unit);
+            devices.into_iter().zip(specs).collect()
         };
-        let feeders: u64 = used.iter().filter_map(|device| feeding(&device)).sum();
-        for (device, expected) in used.iter().zip(known) {
-            let (opened, _) = device.device();
-            let mut workers = self.task.workers(&opened).max(1) as u64;
-            if is_core(device) && opened.describe().part_of.is_none() {
-                // A thread that feeds another device needs a core, or that device waits.
-                workers = workers.saturating_sub(feeders).max(1);
-            }
-            let workers = workers.min(units).min(useful_workers(expected, units, is_core(device))) as usize;
-            let (count, depth) =
-                if opened.describe().kind == DeviceKind::Cpu { (workers, 1) } else { (1, workers) };
-            let spec = LaneSpec {
-                depth,
-                max_items: Some(MAX_DIVISIBLE_ITEMS / unit.max(1))
-                    .filter(|_| self.task.is_divisible(&opened)),
-                may_hang: self.task.may_hang(&opened),
-                divisible: self.task.is_divisible(&opened),
-                // The cores of a processor share its score.
-                score: device.score / count as f64,
-                launch_seconds: 0.0,
-                expected,
-            };
-            let first = lanes.specs.len();
-            lanes.device_lanes.push(DeviceLanes { id: device.id.to_string(), lanes: first..first + count });
-            lanes.devices.extend(std::iter::repeat_n(device.clone(), count));
-            lanes.specs.extend(std::iter::repeat_n(spec, count));
-        }
-        lanes
+        Some(Reserve { device: reserve.first()?.clone(), make: Box::new(make) })
     }
 
     pub(super) fn execute(
@@ -178,20 +154,21 @@ impl<T: Task> Job<'_, T> {
         if !reserve.is_empty() {
             run = run.with_reserve();
         }
-        let own = caller_lane(&lane_devices, &specs, units);
+        let caller_lane = caller_lane(&lane_devices, &specs, units);
         let workers = specs.iter().enumerate();
         let workers: Vec<usize> =
-            workers.map(|(lane, spec)| if own == Some(lane) { 0 } else { spec.depth }).collect();
+            workers.map(|(lane, spec)| if caller_lane == Some(lane) { 0 } else { spec.depth }).collect();
         // SAFETY: `guard` revokes the items before this function returns or unwinds.
         #[allow(unsafe_code)]
         let lent = unsafe { LentItems::new(items) };
-        let ends = SliceData { items: lent, results: slots(units as usize) };
+        let data = SliceData { items: lent, results: slots(units as usize) };
+        let ticks = RunTicks::begin();
         let shared = Arc::new(Shared::new(
             self.task.clone(),
             run,
             Recorder::new(specs.len(), self.options.keeps_trace),
             lane_devices,
-            ends,
+            data,
             fold,
             (unit, count),
             self.context.states.clone(),
@@ -199,25 +176,22 @@ impl<T: Task> Job<'_, T> {
         let mut guard = RunGuard { shared: &shared, is_watched: false };
         log!(debug, task = self.task.name(), items = count, lanes = specs.len(), "run started");
         shared.begin(&workers);
-        // Most runs never need the reserve, and short ones have no time to prepare it.
-        let called_in = OnceCell::new();
-        let call_in = || {
-            let lanes = called_in.get_or_init(|| self.lanes(&reserve, units, unit));
-            lanes.devices.iter().cloned().zip(lanes.specs.iter().copied()).collect()
-        };
-        let stopped = self.watch(&shared, &call_in, own);
+        let stopped = self.watch(&shared, &|| self.reserve(&reserve, units, unit), caller_lane);
         guard.is_watched = true;
-        drop(guard);
+        drop((guard, ticks));
 
         let mut core = shared.core();
         let wall = shared.now();
-        let has_called_in = called_in.get().is_some();
-        if let Some(called_in) = called_in.into_inner() {
-            devices.extend(reserve);
-            device_lanes.extend(called_in.device_lanes.into_iter().map(|DeviceLanes { id, lanes }| {
-                DeviceLanes { id, lanes: lanes.start + specs.len()..lanes.end + specs.len() }
-            }));
+        let added = shared.added();
+        let mut lane = specs.len();
+        // The lanes of one device follow each other.
+        for lanes in added.chunk_by(|(one, _), (other, _)| one.index == other.index) {
+            let device = &lanes[0].0;
+            device_lanes.push(DeviceLanes { id: device.id.to_string(), lanes: lane..lane + lanes.len() });
+            devices.push(device.clone());
+            lane += lanes.len();
         }
+        let needed_reserve = !added.is_empty();
         let mut report = core.recorder.report(&core.run, &device_lanes, count, wall, None);
         let mut spans = core.recorder.take_spans();
         spans.iter_mut().for_each(|span| span.items = shared.items_of(&span.items));
@@ -235,11 +209,11 @@ impl<T: Task> Job<'_, T> {
         // `watch` returns only when the run has ended.
         ending.unwrap_or(Err(RunError::NoDevices))?;
         let results = results.ok_or(RunError::NoDevices)?;
-        self.learn(&report, selection, &cold, only, has_called_in);
+        self.learn(&report, selection, &cold, only, needed_reserve);
         report.task = Some(self.task.name().into());
         report.strategy = Some(self.options.strategy.name().into());
         report.left_out = left_out.to_vec();
-        if has_called_in {
+        if needed_reserve {
             report.left_out.retain(|left_out| !device_lanes.iter().any(|lanes| lanes.id == left_out.id));
         }
         report.predicted_s = predicted.map(|predicted| predicted.as_secs_f64());
@@ -295,8 +269,8 @@ impl<T: Task> Job<'_, T> {
     fn watch(
         &self,
         shared: &Arc<Shared<T, SliceData<T>>>,
-        reserve: Reserve<'_>,
-        own: Option<usize>,
+        reserve: GetReserve<'_, T>,
+        caller_lane: Option<usize>,
     ) -> Option<StopReason> {
         // Of two runs of a job at the same time, one reports progress: the other must not wait for it.
         let mut callback = self.progress.as_ref().and_then(|listener| match listener.try_lock() {
@@ -305,7 +279,7 @@ impl<T: Task> Job<'_, T> {
             Ok(listener) => Some(listener),
         });
         let mut reporter = callback.as_mut().map(|callback| Reporter::new(&mut ***callback));
-        shared.watch(&self.options.control, reserve, &mut reporter, own)
+        shared.watch(&self.options.control, reserve, &mut reporter, caller_lane)
     }
 
     /// Teaches the model from a run whose work was divided by the devices' speeds. If devices in reserve had to help,
@@ -354,6 +328,53 @@ impl<T: Task> Job<'_, T> {
     }
 }
 
+/// Makes the lanes of devices: one per core of the processor, except cores that feed other devices, and one per other
+/// device, with as many chunks in flight as the task has workers. No more than there are units.
+fn make_lanes<T: Task>(
+    task: &T,
+    history: &Mutex<JobHistory>,
+    used: &[Arc<PoolDevice>],
+    units: u64,
+    unit: u64,
+) -> Lanes {
+    let mut lanes = Lanes::default();
+    let history = lock(history);
+    let known: Vec<Option<Expected>> =
+        used.iter().map(|device| history.expected(device, unit, units)).collect();
+    drop(history);
+    let is_core = |device: &Arc<PoolDevice>| device.device().0.describe().kind == DeviceKind::Cpu;
+    let feeding = |device: &&Arc<PoolDevice>| {
+        (!is_core(device)).then(|| task.workers(&device.device().0).max(1) as u64)
+    };
+    let feeders: u64 = used.iter().filter_map(|device| feeding(&device)).sum();
+    for (device, expected) in used.iter().zip(known) {
+        let (opened, _) = device.device();
+        let mut workers = task.workers(&opened).max(1) as u64;
+        if is_core(device) && opened.describe().part_of.is_none() {
+            // A thread that feeds another device needs a core, or that device waits.
+            workers = workers.saturating_sub(feeders).max(1);
+        }
+        let workers = workers.min(units).min(useful_workers(expected, units, is_core(device))) as usize;
+        let (count, depth) =
+            if opened.describe().kind == DeviceKind::Cpu { (workers, 1) } else { (1, workers) };
+        let spec = LaneSpec {
+            depth,
+            max_items: Some(MAX_DIVISIBLE_ITEMS / unit.max(1)).filter(|_| task.is_divisible(&opened)),
+            may_hang: task.may_hang(&opened),
+            divisible: task.is_divisible(&opened),
+            // The cores of a processor share its score.
+            score: device.score / count as f64,
+            launch_seconds: 0.0,
+            expected,
+        };
+        let first = lanes.specs.len();
+        lanes.device_lanes.push(DeviceLanes { id: device.id.to_string(), lanes: first..first + count });
+        lanes.devices.extend(std::iter::repeat_n(device.clone(), count));
+        lanes.specs.extend(std::iter::repeat_n(spec, count));
+    }
+    lanes
+}
+
 /// Revokes the items and closes the result slots when a run returns or unwinds.
 struct RunGuard<'s, T: Task> {
     shared: &'s Arc<Shared<T, SliceData<T>>>,
@@ -368,7 +389,8 @@ impl<T: Task> Drop for RunGuard<'_, T> {
         items.revoke();
         results.close();
         if !self.is_watched {
-            // The user's progress callback has panicked. A second panic would abort the process.
+            // `watch` has panicked, in the user's progress callback, and this thread unwinds. The results are dropped here,
+            // and a second panic, of a result's drop, would abort the process.
             let accepted = std::mem::take(&mut self.shared.core().accepted);
             // SAFETY: `finish` writes exactly the units that it accepts.
             #[allow(unsafe_code)]

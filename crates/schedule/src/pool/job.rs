@@ -107,7 +107,7 @@ impl<'a, T: Task> Job<'a, T> {
     /// Uses all devices that the task has code for from the beginning. By default, devices that are expected to make no
     /// difference join only if the others fail, or do not respond for a second.
     pub fn all_devices(mut self) -> Self {
-        self.options.chooses = false;
+        self.options.selects_devices = false;
         self
     }
 

@@ -89,7 +89,7 @@ struct Options {
     strategy: Strategy,
     settings: Settings,
     /// Whether devices that make no difference are left out.
-    chooses: bool,
+    selects_devices: bool,
     keeps_trace: bool,
     read_ahead: ReadAhead,
     control: Control,
@@ -100,7 +100,7 @@ impl Default for Options {
         Options {
             strategy: Strategy::default(),
             settings: Settings::default(),
-            chooses: true,
+            selects_devices: true,
             keeps_trace: false,
             read_ahead: ReadAhead { items: 1 << 16, bytes: 256 << 20 },
             control: Control { cancel: None, deadline: None, prepare_limit: Duration::from_secs(300) },
@@ -143,8 +143,8 @@ impl Pool {
         let known =
             index.and_then(|index| cached.remove(index).context.downcast::<TaskContext<T::State>>().ok());
         let mut context = known.map_or_else(|| TaskContext::new(self, key.clone()), |known| *known);
-        let unfit = state_id.is_none() || context.state_id != state_id;
-        let unfit = unfit.then(|| std::mem::take(&mut context.states));
+        let can_reuse = state_id.is_some() && context.state_id == state_id;
+        let unusable_states = (!can_reuse).then(|| std::mem::take(&mut context.states));
         context.state_id = state_id;
         let mut own = context.clone();
         if state_id.is_none() {
@@ -154,7 +154,7 @@ impl Pool {
         cached.push(CachedTask { type_id, key, context: Box::new(context) });
         drop(cached);
         // Dropping a task's states may take long.
-        drop((unfit, outdated));
+        drop((unusable_states, outdated));
         Job::new(self.clone(), task.clone(), own)
     }
 

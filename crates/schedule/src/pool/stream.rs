@@ -15,7 +15,7 @@ use evener_device::affinity::unbound;
 use super::{execute::Lanes, history::RunDevices, job::Job};
 use crate::{
     error::RunError,
-    executor::{Control, Shared, StreamData, Window},
+    executor::{Control, RunTicks, Shared, StreamData, Window},
     recorder::Recorder,
     run::{Outcome, Run},
     sync::{lock, wait_timeout},
@@ -37,6 +37,8 @@ pub struct MapStream<'scope, T: Task> {
     release_every: usize,
     ready: VecDeque<T::Output>,
     ended: bool,
+    #[expect(dead_code, reason = "it ticks until it is dropped")]
+    ticks: RunTicks,
     /// The thread that reads the source ends within the scope.
     scope: PhantomData<&'scope ()>,
 }
@@ -51,6 +53,7 @@ impl<T: Task> MapStream<'_, T> {
         let RunDevices { devices, .. } = job.select(None, 0)?;
         let Lanes { devices, specs, .. } = job.lanes(&devices, u64::MAX, 1);
         let workers: Vec<usize> = specs.iter().map(|spec| spec.depth).collect();
+        let ticks = RunTicks::begin();
         let shared = Arc::new(Shared::new(
             job.task.clone(),
             Run::open_ended(&specs, job.options.settings),
@@ -71,6 +74,7 @@ impl<T: Task> MapStream<'_, T> {
             release_every: (job.options.read_ahead.items / 64).clamp(1, 64),
             ready: VecDeque::new(),
             ended: false,
+            ticks,
             scope: PhantomData,
         };
         let thread = Builder::new().name("evener-stream".into());
@@ -146,7 +150,7 @@ impl<T: Task> Iterator for MapStream<'_, T> {
             let shared = self.shared.clone();
             let mut core = shared.core();
             let arrived = self.window().arrived();
-            let stopped = shared.check(&mut core, &self.control, &Vec::new);
+            let stopped = shared.check(&mut core, &self.control, &|| None);
             match shared.result(&mut core, stopped, arrived) {
                 // The last results may have come since the last check.
                 Some(Ok(())) if self.returned < arrived => {

@@ -112,7 +112,7 @@ impl<T: Task> Shared<T> {
             let begin = move || {
                 run_worker(&shared, QueueWorker { me, device, state: None }, Next::Wait { until: None })
             };
-            if let Err(why) = self.devices[device].threads.spawn(begin) {
+            if let Err(why) = self.devices[device].threads.spawn(Arc::as_ptr(self).addr(), begin) {
                 dispatcher.no_thread(me, &why, now);
             }
         }

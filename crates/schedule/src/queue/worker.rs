@@ -40,7 +40,7 @@ impl<T: Task> WorkSource for Arc<Shared<T>> {
         match catch_panic(device.id.clone(), "preparing the device", prepare) {
             Ok((state, most)) => {
                 self.with_dispatcher(|dispatcher, _| dispatcher.prepared(worker.me, most));
-                worker.state = Some(CachedState::new(state, generation));
+                worker.state = Some(CachedState::new(state, generation, most));
             }
             Err(error) => self.with_dispatcher(|dispatcher, now| {
                 dispatcher.prepare_failed(worker.me, generation, error, now)
