@@ -29,6 +29,8 @@
 //! In Rust, the points of a buffer are [`AffineG1`], [`AffineG2`], [`XyzzG1`] and [`XyzzG2`].
 
 mod point;
+#[cfg(test)]
+mod test;
 
 pub use self::point::{AffineG1, AffineG2, XyzzG1, XyzzG2};
 use crate::{dialect::Dialect, field::Emitter};

@@ -26,6 +26,7 @@
 //! `struct { lo: vec4<u32>, hi: vec4<u32> }`, and a buffer of them is `array<Fq>`. Rust declares the same buffers with
 //! [`Kernel::reads`](evener_device::Kernel::reads)`::<`[`Limbs`]`>()`.
 
+mod choose;
 mod description;
 mod ptx;
 #[cfg(test)]
@@ -36,9 +37,10 @@ use ark_bn254::{Fq, Fr};
 use ark_ff::BigInt;
 use bytemuck::{Pod, Zeroable};
 use evener_device::Features;
+use serde::{Deserialize, Serialize};
 
 pub use self::description::FieldDescription;
-use self::words::Words;
+use self::words::{Rows, Words};
 use crate::dialect::Dialect;
 
 /// An element of `Fq` or `Fr` as it is in memory: Montgomery form, less than the modulus.
@@ -73,15 +75,17 @@ impl From<Limbs> for Fq {
 }
 
 /// A generator of field arithmetic: a language, and the instructions that it uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Emitter {
     /// CUDA C with inline PTX: chains of multiply-adds with carry.
     CudaPtx,
     /// CUDA C with 64-bit products.
     CudaPlain,
-    /// WGSL with 64-bit integers.
+    /// WGSL with 64-bit integers, as straight-line code.
     WgslU64,
-    /// WGSL with 32-bit integers alone.
+    /// WGSL with 64-bit integers, with a loop in each product: short code, for drivers that compile slowly.
+    WgslU64Loop,
+    /// WGSL with 32-bit integers alone, with a loop in each product.
     WgslU32,
 }
 
@@ -92,7 +96,7 @@ impl Emitter {
     /// The features that a device needs for the generated WGSL.
     pub fn features(self) -> Features {
         match self {
-            Emitter::WgslU64 => Features::INT64,
+            Emitter::WgslU64 | Emitter::WgslU64Loop => Features::INT64,
             Emitter::CudaPtx | Emitter::CudaPlain | Emitter::WgslU32 => Features::empty(),
         }
     }
@@ -100,14 +104,14 @@ impl Emitter {
     pub(crate) fn dialect(self) -> Dialect {
         match self {
             Emitter::CudaPtx | Emitter::CudaPlain => Dialect::CudaC,
-            Emitter::WgslU64 | Emitter::WgslU32 => Dialect::Wgsl,
+            Emitter::WgslU64 | Emitter::WgslU64Loop | Emitter::WgslU32 => Dialect::Wgsl,
         }
     }
 
     fn words(self) -> Words {
         match self {
             Emitter::CudaPtx | Emitter::CudaPlain => Words::CudaC,
-            Emitter::WgslU64 => Words::WgslU64,
+            Emitter::WgslU64 | Emitter::WgslU64Loop => Words::WgslU64,
             Emitter::WgslU32 => Words::WgslU32,
         }
     }
@@ -147,7 +151,8 @@ fn prime_field(text: &mut String, emitter: Emitter, field: &FieldDescription) {
     let words = emitter.words();
     let written = words.write_type(text, field).and_then(|()| match emitter {
         Emitter::CudaPtx => ptx::write_functions(text, field),
-        _ => words.write_functions(text, field),
+        Emitter::CudaPlain | Emitter::WgslU64 => words.write_functions(text, field, Rows::WrittenOut),
+        Emitter::WgslU64Loop | Emitter::WgslU32 => words.write_functions(text, field, Rows::Loop),
     });
     debug_assert!(written.is_ok(), "writing to a `String` does not fail");
     let (prefix, kind) = (field.prefix, field.type_name);

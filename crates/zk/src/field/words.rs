@@ -1,6 +1,8 @@
 //! Field arithmetic in plain CUDA C and in WGSL, as straight-line code over 32-bit words.
 //!
-//! Products are computed row by row (CIOS), with 64-bit integers if the language has them, otherwise with 32-bit ones.
+//! Products are computed row by row (CIOS), with 64-bit integers if the language has them, otherwise with 32-bit ones. The
+//! rows are written out, or one row is the body of a loop: drivers inline every call, so that a kernel with many products
+//! is compiled ten times as fast with loops, and some drivers unroll them again.
 
 use std::fmt::{self, Write};
 
@@ -18,6 +20,15 @@ pub(super) enum Words {
 }
 
 use Words::{CudaC, WgslU32, WgslU64};
+
+/// How the rows of a product are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// One after the other.
+    WrittenOut,
+    /// As a loop, in WGSL.
+    Loop,
+}
 
 /// Functions that the arithmetic in 32-bit words calls.
 const WGSL_U32_FUNCTIONS: &str = "
@@ -98,7 +109,12 @@ impl Words {
     }
 
     /// Writes `add`, `sub`, `double`, `mul` and `sqr`.
-    pub(super) fn write_functions(self, text: &mut String, field: &FieldDescription) -> fmt::Result {
+    pub(super) fn write_functions(
+        self,
+        text: &mut String,
+        field: &FieldDescription,
+        rows: Rows,
+    ) -> fmt::Result {
         let (a, b) = (|limb| self.limb("a", limb), |limb| self.limb("b", limb));
         for (name, arguments) in [("add", &["a", "b"][..]), ("double", &["a"])] {
             writeln!(text, "{} {{", self.function(field, name, arguments))?;
@@ -121,13 +137,13 @@ impl Words {
             self.write_add(text, limb, &format!("s{limb}"), &format!("d{limb}"), &masked)?;
         }
         self.write_result(text, field, |limb| format!("s{limb}"))?;
-        self.write_product(text, field)?;
+        self.write_product(text, field, rows)?;
         writeln!(text, "{} {{", self.function(field, "sqr", &["a"]))?;
         writeln!(text, "    return {}_mul(a, a);\n}}", field.prefix)
     }
 
     /// Writes `mul`: for each word of `b`, adds a row of products, then as many moduli as make the first word zero.
-    fn write_product(self, text: &mut String, field: &FieldDescription) -> fmt::Result {
+    fn write_product(self, text: &mut String, field: &FieldDescription, rows: Rows) -> fmt::Result {
         writeln!(text, "{} {{", self.function(field, "mul", &["a", "b"]))?;
         self.write_carry(text)?;
         for limb in 0..LIMBS {
@@ -135,31 +151,39 @@ impl Words {
         }
         self.write_variable(text, "m", &self.constant(0))?;
         self.write_variable(text, "top", &self.constant(0))?;
-        for row in 0..LIMBS {
-            let word = self.limb("b", row);
-            for limb in 0..LIMBS {
-                let old = if row == 0 { self.constant(0) } else { format!("t{limb}") };
-                self.write_multiply_add(
-                    text,
-                    limb == 0,
-                    &format!("t{limb}"),
-                    &self.limb("a", limb),
-                    &word,
-                    &old,
-                )?;
+        match rows {
+            Rows::WrittenOut => {
+                for row in 0..LIMBS {
+                    self.write_row(text, field, &self.limb("b", row))?;
+                }
             }
-            writeln!(text, "    top = {};", self.carry())?;
-            writeln!(text, "    m = t0 * {};", self.constant(field.negative_inverse))?;
-            for limb in 0..LIMBS {
-                let to = if limb == 0 { None } else { Some(format!("t{}", limb - 1)) };
-                let modulus = self.constant(field.modulus[limb]);
-                let old = format!("t{limb}");
-                self.write_multiply_add(text, limb == 0, to.as_deref().unwrap_or(""), "m", &modulus, &old)?;
+            Rows::Loop => {
+                // The words of `b` move down, so that no array is indexed by a variable.
+                writeln!(text, "    var left = b;\n    for (var row = 0u; row < {LIMBS}u; row++) {{")?;
+                writeln!(text, "    let word = left.lo.x;")?;
+                writeln!(text, "    left.lo = vec4<u32>(left.lo.yzw, left.hi.x);")?;
+                writeln!(text, "    left.hi = vec4<u32>(left.hi.yzw, 0u);")?;
+                self.write_row(text, field, "word")?;
+                writeln!(text, "    }}")?;
             }
-            // The modulus has two bits less than its words: the sum does not overflow.
-            writeln!(text, "    t{} = top + {};", LIMBS - 1, self.carry())?;
         }
         self.write_reduced(text, field, "t")
+    }
+
+    fn write_row(self, text: &mut String, field: &FieldDescription, word: &str) -> fmt::Result {
+        for limb in 0..LIMBS {
+            let (to, a) = (format!("t{limb}"), self.limb("a", limb));
+            self.write_multiply_add(text, limb == 0, &to, &a, word, &to)?;
+        }
+        writeln!(text, "    top = {};", self.carry())?;
+        writeln!(text, "    m = t0 * {};", self.constant(field.negative_inverse))?;
+        for limb in 0..LIMBS {
+            let to = if limb == 0 { String::new() } else { format!("t{}", limb - 1) };
+            let modulus = self.constant(field.modulus[limb]);
+            self.write_multiply_add(text, limb == 0, &to, "m", &modulus, &format!("t{limb}"))?;
+        }
+        // The modulus has two bits less than its words: the sum does not overflow.
+        writeln!(text, "    t{} = top + {};", LIMBS - 1, self.carry())
     }
 
     /// Writes the end of a function: subtracts the modulus from the words, if they are not less, and returns them.
