@@ -3,3 +3,4 @@
 pub mod curve;
 mod dialect;
 pub mod field;
+pub mod ntt;

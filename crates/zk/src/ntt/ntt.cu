@@ -176,7 +176,7 @@ decimate_in_frequency(const Fr *in, Fr *out, const Fr *roots, const Fr *scales, 
         butterfly(a[1], a[3]);
         a[3] = fr_mul(a[3], local_root(roots, params, 2, 1));
     }
-    butterfly(a[0], a[1]);
+    if (rows > 1) butterfly(a[0], a[1]);
     if (rows > 2) butterfly(a[2], a[3]);
 #pragma unroll
     for (unsigned q = 0; q < 4; q++) {
@@ -206,9 +206,9 @@ decimate_in_time(Fr *data, const Fr *roots, const Fr *scales, const Params &para
             a[q] = loaded(data, scales, params, address(place, first + q));
             if (params.flags & TWIDDLES) a[q] = twiddle(a[q], roots, params, place, first + q);
         }
-        butterfly(a[0], a[1]);
+        if (rows > 1) butterfly(a[0], a[1]);
         if (rows > 2) butterfly(a[2], a[3]);
-        if (log_span == 2) {
+        if (log_span == 2 && rows > 2) {
             a[3] = fr_mul(a[3], local_root(roots, params, 2, 1));
             butterfly(a[0], a[2]);
             butterfly(a[1], a[3]);
