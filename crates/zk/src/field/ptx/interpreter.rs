@@ -36,10 +36,10 @@ impl Code {
                     let wide = carry_in
                         + match operation {
                             Operation::Add => a + b,
-                            Operation::MultiplyLow => a * b & 0xffff_ffff,
-                            Operation::MultiplyHigh => a * b >> 32,
-                            Operation::MultiplyAddLow => (a * b & 0xffff_ffff) + c,
-                            _ => (a * b >> 32) + c,
+                            Operation::MultiplyLow => (a * b) & 0xffff_ffff,
+                            Operation::MultiplyHigh => (a * b) >> 32,
+                            Operation::MultiplyAddLow => ((a * b) & 0xffff_ffff) + c,
+                            _ => ((a * b) >> 32) + c,
                         };
                     (wide as u32, wide >> 32 != 0)
                 }
