@@ -231,7 +231,9 @@ impl Squares {
             b.push(0, Fr::from(7));
             b.push(self.wire(index), Fr::one());
             c.push(self.wire(index + 1), Fr::one());
-            [&mut *a, &mut *b, &mut *c].map(|matrix| matrix.end_row());
+            for matrix in [&mut *a, &mut *b, &mut *c] {
+                matrix.end_row();
+            }
         }
         let [a, b, c] = matrices.map(|matrix| matrix.build(self.constraints + 2));
         R1cs::new(1, a, b, c)

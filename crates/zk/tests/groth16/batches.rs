@@ -65,7 +65,7 @@ fn two_proofs_of_one_witness_have_nothing_in_common() {
 #[test]
 fn a_trace_is_recorded_if_asked_for() {
     let prover = Prover::load(&pool(), key()).trace();
-    assert!(!prover.prove_batch(vec![witness(), witness()]).unwrap().trace().spans().is_empty());
+    assert!(!prover.prove_batch(vec![witness(), witness()]).unwrap().trace().spans.is_empty());
 }
 
 /// Engines of the processor, of which those of one device add a point to every proof.

@@ -107,10 +107,10 @@ fn json_is_read_as_it_was_written() {
 
 #[test]
 fn files_are_read_as_taceo_circom_types_reads_them() {
-    use taceo_circom_types::{R1cs as TheirR1cs, Witness as TheirWitness};
+    use taceo_circom_types::{R1CS as TheirR1cs, Witness as TheirWitness};
     let theirs = TheirWitness::<Fr>::from_reader(WTNS).unwrap();
     assert_eq!(witness().values(), theirs.values);
-    let theirs = TheirR1cs::<Bn254>::from_reader(R1CS).unwrap();
+    let theirs = TheirR1cs::<Bn254>::from_reader(std::io::Cursor::new(R1CS)).unwrap();
     let ours = r1cs();
     assert_eq!(ours.constraints(), theirs.constraints.len());
     for (row, (a, b, c)) in theirs.constraints.iter().enumerate() {

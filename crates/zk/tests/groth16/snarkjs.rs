@@ -32,9 +32,9 @@ template Preimage() {
 component main {public [tag]} = Preimage();
 "#;
 
-/// The folder with snarkjs, circom and circomlib, and a folder for their files within it: circom reads nothing outside.
+/// The folder with snarkjs, circom and circomlib, and a folder for a test's files within it: circom reads nothing outside.
 struct Tools {
-    modules: PathBuf,
+    root: PathBuf,
     folder: tempfile::TempDir,
 }
 
@@ -43,32 +43,40 @@ impl Tools {
         let root = std::env::var("EVENER_TEST_SNARKJS")
             .expect("EVENER_TEST_SNARKJS names a folder with node_modules");
         let folder = tempfile::tempdir_in(&root).unwrap();
-        Tools { modules: Path::new(&root).join("node_modules"), folder }
+        Tools { root: root.into(), folder }
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn node(&self, script: &Path, arguments: &[&str]) -> Output {
-        Command::new("node").arg(script).args(arguments).current_dir(self.folder.path()).output().unwrap()
+    /// Runs a script of a package in a folder.
+    fn node(&self, script: &Path, folder: &Path, arguments: &[&str]) -> Output {
+        Command::new("node").arg(script).args(arguments).current_dir(folder).output().unwrap()
     }
 
-    fn run(&self, script: &Path, arguments: &[&str]) {
-        let output = self.node(script, arguments);
+    fn run(&self, script: &Path, folder: &Path, arguments: &[&str]) {
+        let output = self.node(script, folder, arguments);
         let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
         assert!(output.status.success(), "{arguments:?}: {}", said.join("\n"));
     }
 
+    fn snarkjs_script(&self) -> PathBuf {
+        self.root.join("node_modules/snarkjs/build/cli.cjs")
+    }
+
     fn snarkjs(&self, arguments: &str) {
-        self.run(&self.modules.join("snarkjs/build/cli.cjs"), &arguments.split(' ').collect::<Vec<_>>());
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        self.run(&self.snarkjs_script(), self.folder.path(), &arguments);
     }
 
     /// Compiles the circuit, and makes a key of 2^8 with a contribution to each phase.
     fn make_key(&self) {
         std::fs::write(self.path("preimage.circom"), CIRCUIT).unwrap();
-        let circom = ["preimage.circom", "--r1cs", "--wasm", "--O2", "-l", "../node_modules"];
-        self.run(&self.modules.join("circom2/cli.js"), &circom);
+        let name = self.folder.path().file_name().unwrap().to_str().unwrap();
+        let source = format!("{name}/preimage.circom");
+        let circom = [&source, "--r1cs", "--wasm", "--O2", "-l", "node_modules", "-o", name];
+        self.run(&self.root.join("node_modules/circom2/cli.js"), &self.root, &circom);
         self.snarkjs("powersoftau new bn128 8 new.ptau");
         self.snarkjs("powersoftau contribute new.ptau one.ptau --name=one -e=test");
         self.snarkjs("powersoftau prepare phase2 one.ptau final.ptau");
@@ -84,7 +92,7 @@ impl Tools {
         std::fs::write(self.path("input.json"), input).unwrap();
         let name = format!("{number}.wtns");
         let program = self.path("preimage_js/generate_witness.js");
-        self.run(&program, &["preimage_js/preimage.wasm", "input.json", &name]);
+        self.run(&program, self.folder.path(), &["preimage_js/preimage.wasm", "input.json", &name]);
         self.path(&name)
     }
 
@@ -93,7 +101,7 @@ impl Tools {
         std::fs::write(self.path("checked_public.json"), public.to_string()).unwrap();
         std::fs::write(self.path("checked_proof.json"), proof.to_string()).unwrap();
         let arguments = ["groth16", "verify", key, "checked_public.json", "checked_proof.json"];
-        let output = self.node(&self.modules.join("snarkjs/build/cli.cjs"), &arguments);
+        let output = self.node(&self.snarkjs_script(), self.folder.path(), &arguments);
         let is_valid = String::from_utf8_lossy(&output.stdout).contains("OK!");
         assert_eq!(is_valid, output.status.success());
         is_valid
