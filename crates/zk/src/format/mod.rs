@@ -2,8 +2,11 @@
 //!
 //! The readers trust nothing in a file. A length is compared with the file before memory is allocated for it, every index
 //! with what it points into, every number with its field, and every point with its curve. An error names the part of the
-//! file. Flipped bits in the coefficients of a `.zkey` are the one damage that no reader can see, because the format has no
-//! checksum; a proof with such a key does not verify, and is not handed out.
+//! file.
+//!
+//! Two kinds of damage are not seen when a `.zkey` is read: other coefficients, because the format has no checksum, and points
+//! B2 outside of the subgroup of prime order, because that check takes longer than all others. A proof with such a key
+//! does not verify, and is not handed out.
 
 mod json;
 mod numbers;

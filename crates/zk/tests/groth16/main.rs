@@ -3,7 +3,7 @@
 //!
 //! The files in `tests/data` are a circuit of 8 constraints, one of its witnesses, and a key, a proof and public inputs that
 //! snarkjs made for it.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod batches;
 mod circuits;

@@ -121,7 +121,8 @@ fn verifies(key: &VerifyingKey, public: &Value, proof: &Value) -> bool {
 
 /// Ten changes of public inputs and proof.
 fn mutations(public: &Value, proof: &Value, other: &Proved) -> Vec<(&'static str, Value, Value)> {
-    let changed = |change: &dyn Fn(&mut Value, &mut Value)| {
+    type Change<'a> = &'a dyn Fn(&mut Value, &mut Value);
+    let changed = |change: Change<'_>| {
         let (mut public, mut proof) = (public.clone(), proof.clone());
         change(&mut public, &mut proof);
         (public, proof)
@@ -138,7 +139,7 @@ fn mutations(public: &Value, proof: &Value, other: &Proved) -> Vec<(&'static str
         Value::from(sum.to_string())
     };
     let other = other.proof.to_json();
-    let all: [(&'static str, &dyn Fn(&mut Value, &mut Value)); 10] = [
+    let all: [(&'static str, Change<'_>); 10] = [
         ("the output is another", &|public, _| public[0] = "1".into()),
         ("the input is another", &|public, _| public[1] = "1".into()),
         ("the public inputs are swapped", &|public, _| {
