@@ -2,6 +2,11 @@
 
 pub mod curve;
 mod dialect;
+mod error;
 pub mod field;
+pub mod format;
+pub mod groth16;
 pub mod msm;
 pub mod ntt;
+
+pub use error::{Error, Result};
