@@ -6,7 +6,7 @@
 //! - `fn name(Type argument, …) -> Type {` begins a function. In CUDA C, `inline fn` is
 //!   always inlined, `call fn` is compiled once and called, and `MACRO fn` is declared with a macro that says which. WGSL
 //!   leaves it to the driver.
-//! - `let Type name = …;` declares a value.
+//! - `let Type name = …;` declares a value, `var Type name = …;` a variable.
 //! - All other lines are the same in both languages.
 
 use std::fmt::Write as _;
@@ -94,11 +94,13 @@ impl Dialect {
     }
 
     fn declaration(self, line: &str) -> Option<String> {
-        let (declared, value) = line.strip_prefix("let ")?.split_once('=')?;
+        let (how, rest) = line.split_once(' ').filter(|(how, _)| ["let", "var"].contains(how))?;
+        let (declared, value) = rest.split_once('=')?;
         let (kind, name) = declared.trim().split_once(' ')?;
         Some(match self {
-            Dialect::CudaC => format!("const {kind} {name} ={value}"),
-            Dialect::Wgsl => format!("let {name}: {kind} ={value}"),
+            Dialect::CudaC if how == "let" => format!("const {kind} {name} ={value}"),
+            Dialect::CudaC => format!("{kind} {name} ={value}"),
+            Dialect::Wgsl => format!("{how} {name}: {kind} ={value}"),
         })
     }
 }

@@ -4,3 +4,4 @@ pub mod curve;
 mod dialect;
 pub mod field;
 pub mod msm;
+pub mod ntt;

@@ -23,8 +23,7 @@
 //! All functions take and return values, and are right for all points: equal, opposite and infinite ones too.
 //!
 //! In CUDA C, `g1_add_affine` and `g1_add` are always inlined, and those of G2 are functions that are called; the macros
-//! `ZK_G1_INLINE` and `ZK_G2_INLINE` (`__forceinline__` or `__noinline__`) change that. Doublings are always called:
-//! additions need them rarely.
+//! `ZK_G1_INLINE` and `ZK_G2_INLINE` (`__forceinline__` or `__noinline__`) change that. Doublings are always called.
 //!
 //! In Rust, the points of a buffer are [`AffineG1`], [`AffineG2`], [`XyzzG1`] and [`XyzzG2`].
 

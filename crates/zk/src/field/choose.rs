@@ -127,7 +127,8 @@ unsafe fn products(emitter: Emitter) -> Kernel {
     match emitter {
         // SAFETY: a thread reads and writes the pair of its index if that is less than `count`.
         Emitter::CudaPtx | Emitter::CudaPlain => unsafe {
-            kernel.cuda(arithmetic + include_str!("products.cu"))
+            let inline = "#define ZK_PLAIN_INLINE __forceinline__\n";
+            kernel.cuda([inline, &arithmetic, include_str!("products.cu")].concat())
         },
         // SAFETY: as above; the loop ends after `iterations`.
         Emitter::WgslU64 | Emitter::WgslU64Loop | Emitter::WgslU32 => unsafe {

@@ -21,8 +21,9 @@
 //! constructor is `fq2(c0, c1)`, and `fq2_conjugate(a)` is c0 − c1·u). Arguments and results are values, always reduced.
 //!
 //! In CUDA C an element is `struct { unsigned l[8]; }`, aligned to 16 bytes; a kernel takes `const Fq *`. Products of `Fq`
-//! and `Fr` are always inlined; those of `Fq2` are functions that are called, unless the macro `ZK_FQ2_INLINE` is defined
-//! as `__forceinline__` (by [`Module::define`](evener_device::Module::define)). In WGSL an element is
+//! and `Fr` in PTX are always inlined. Those of `Fq2`, and those in plain C, are functions that are called, unless the
+//! macros `ZK_FQ2_INLINE` and `ZK_PLAIN_INLINE` are defined as `__forceinline__` (by
+//! [`Module::define`](evener_device::Module::define)). In WGSL an element is
 //! `struct { lo: vec4<u32>, hi: vec4<u32> }`, and a buffer of them is `array<Fq>`. Rust declares the same buffers with
 //! [`Kernel::reads`](evener_device::Kernel::reads)`::<`[`Limbs`]`>()`.
 
@@ -36,7 +37,8 @@ mod words;
 use ark_bn254::{Fq, Fr};
 use ark_ff::BigInt;
 use bytemuck::{Pod, Zeroable};
-use evener_device::Features;
+use evener_device::{Buffer, Device, Features, Result, Stream};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 pub use self::description::FieldDescription;
@@ -72,6 +74,25 @@ impl From<Limbs> for Fq {
     fn from(limbs: Limbs) -> Self {
         Fq::new_unchecked(BigInt(limbs.0))
     }
+}
+
+/// Copies elements to the beginning of a device buffer, several threads at a time and without a copy of all of them in host
+/// memory. Returns when they may change again.
+pub fn upload<T: Copy + Into<Limbs> + Sync>(
+    device: &Device,
+    stream: &mut Stream,
+    elements: &[T],
+    to: &Buffer<Limbs>,
+) -> Result<()> {
+    /// Elements that a thread copies at once.
+    const SHARE: usize = 4096;
+    let staging = device.staging_buffer::<Limbs>(elements.len())?;
+    let upload = stream.upload_staged(staging, elements.len(), to, |_, piece, memory| {
+        let shares = memory.par_chunks_mut(SHARE).zip(elements[piece].par_chunks(SHARE));
+        shares.for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, from)| *to = (*from).into()));
+        Ok(())
+    })?;
+    upload.wait().map(drop)
 }
 
 /// A generator of field arithmetic: a language, and the instructions that it uses.
@@ -142,7 +163,7 @@ pub fn source(emitter: Emitter, fields: Fields) -> String {
         prime_field(&mut text, emitter, &FieldDescription::fq());
     }
     if matches!(fields, Fields::Fq2 | Fields::All) {
-        text += &quadratic_extension(emitter.dialect());
+        text += &quadratic_extension(emitter);
     }
     text
 }
@@ -192,7 +213,55 @@ fn inversion(dialect: Dialect, field: &FieldDescription) -> String {
 }
 
 /// Fq2 = Fq[u] / (u² + 1).
-fn quadratic_extension(dialect: Dialect) -> String {
+fn quadratic_extension(emitter: Emitter) -> String {
+    const PRODUCT: &str = "
+// Three products instead of four (Karatsuba).
+ZK_FQ2_INLINE fn fq2_mul(Fq2 a, Fq2 b) -> Fq2 {
+    let Fq first = fq_mul(a.c0, b.c0);
+    let Fq second = fq_mul(a.c1, b.c1);
+    let Fq both = fq_mul(fq_add(a.c0, a.c1), fq_add(b.c0, b.c1));
+    return fq2(fq_sub(first, second), fq_sub(fq_sub(both, first), second));
+}
+";
+    const SQUARE: &str = "
+// (c0 + c1) (c0 - c1) and 2 c0 c1.
+ZK_FQ2_INLINE fn fq2_sqr(Fq2 a) -> Fq2 {
+    let Fq real = fq_mul(fq_add(a.c0, a.c1), fq_sub(a.c0, a.c1));
+    return fq2(real, fq_double(fq_mul(a.c0, a.c1)));
+}
+";
+    // The same with one product in the code.
+    const LOOP_PRODUCTS: &str = "
+fn fq2_mul(a: Fq2, b: Fq2) -> Fq2 {
+    var x = a.c0;
+    var y = b.c0;
+    var real = fq_zero();
+    var sum = fq_zero();
+    for (var i = 0u; i < 3u; i++) {
+        let product = fq_mul(x, y);
+        if (i == 0u) { real = product; sum = product; x = a.c1; y = b.c1; }
+        if (i == 1u) {
+            real = fq_sub(real, product);
+            sum = fq_add(sum, product);
+            x = fq_add(a.c0, a.c1);
+            y = fq_add(b.c0, b.c1);
+        }
+        if (i == 2u) { sum = fq_sub(product, sum); }
+    }
+    return fq2(real, sum);
+}
+fn fq2_sqr(a: Fq2) -> Fq2 {
+    var x = fq_add(a.c0, a.c1);
+    var y = fq_sub(a.c0, a.c1);
+    var real = fq_zero();
+    var product = fq_zero();
+    for (var i = 0u; i < 2u; i++) {
+        product = fq_mul(x, y);
+        if (i == 0u) { real = product; x = a.c0; y = a.c1; }
+    }
+    return fq2(real, fq_double(product));
+}
+";
     const FUNCTIONS: &str = "
 inline fn fq2_zero() -> Fq2 {
     return fq2(fq_zero(), fq_zero());
@@ -221,28 +290,27 @@ inline fn fq2_is_zero(Fq2 a) -> bool {
 inline fn fq2_eq(Fq2 a, Fq2 b) -> bool {
     return fq_eq(a.c0, b.c0) && fq_eq(a.c1, b.c1);
 }
-// Three products instead of four (Karatsuba).
-ZK_FQ2_INLINE fn fq2_mul(Fq2 a, Fq2 b) -> Fq2 {
-    let Fq first = fq_mul(a.c0, b.c0);
-    let Fq second = fq_mul(a.c1, b.c1);
-    let Fq both = fq_mul(fq_add(a.c0, a.c1), fq_add(b.c0, b.c1));
-    return fq2(fq_sub(first, second), fq_sub(fq_sub(both, first), second));
-}
-// (c0 + c1) (c0 - c1) and 2 c0 c1.
-ZK_FQ2_INLINE fn fq2_sqr(Fq2 a) -> Fq2 {
-    let Fq real = fq_mul(fq_add(a.c0, a.c1), fq_sub(a.c0, a.c1));
-    return fq2(real, fq_double(fq_mul(a.c0, a.c1)));
-}
 call fn fq2_inv(Fq2 a) -> Fq2 {
     let Fq norm = fq_inv(fq_add(fq_sqr(a.c0), fq_sqr(a.c1)));
     return fq2(fq_mul(a.c0, norm), fq_neg(fq_mul(a.c1, norm)));
 }
 ";
+    let dialect = emitter.dialect();
+    let products = match emitter {
+        Emitter::WgslU64Loop | Emitter::WgslU32 => LOOP_PRODUCTS.to_owned(),
+        Emitter::CudaPlain | Emitter::WgslU64 => dialect.translate(PRODUCT) + &dialect.translate(SQUARE),
+        Emitter::CudaPtx => {
+            let mut text = String::new();
+            let written = ptx::write_extension_product(&mut text, &FieldDescription::fq());
+            debug_assert!(written.is_ok(), "writing to a `String` does not fail");
+            text + &dialect.translate(SQUARE)
+        }
+    };
     let mut text = dialect.structure("Fq2", "fq2", &[("Fq", "c0"), ("Fq", "c1")]);
     if dialect == Dialect::CudaC {
         text += "#ifndef ZK_FQ2_INLINE\n#define ZK_FQ2_INLINE __noinline__\n#endif\n";
     }
-    text + &dialect.translate(FUNCTIONS)
+    text + &products + &dialect.translate(FUNCTIONS)
 }
 
 #[cfg(all(test, feature = "cuda"))]
@@ -272,9 +340,7 @@ extern "C" __global__ void additions(G1Xyzz *p, const G1Affine *q, G2Xyzz *r, co
             .map(|part: &str| part.to_owned())
             .concat();
             for card in ["sm_75", "sm_90"] {
-                let start = std::time::Instant::now();
                 let compiled = compile_for(card, "additions", &text);
-                println!("{emitter:?} {card}: {:?}", start.elapsed());
                 assert!(compiled.is_ok(), "{emitter:?}, {card}: {}", compiled.unwrap_err());
             }
         }

@@ -101,8 +101,11 @@ fn evaluate<E: Pod>(
     stream.download(&r).unwrap().wait().unwrap()
 }
 
+/// A statement over `a`, `b` and `rs[i]`, and what it computes.
+type Operation<F> = (&'static str, fn(F, F) -> F);
+
 /// The operations, as statements and as functions of arkworks' elements. `f_` stands for the prefix.
-fn operations<F: Field>() -> [(&'static str, fn(F, F) -> F); 10] {
+fn operations<F: Field>() -> [Operation<F>; 10] {
     [
         ("rs[i] = f_add(a, b);", |a, b| a + b),
         ("rs[i] = f_sub(a, b);", |a, b| a - b),

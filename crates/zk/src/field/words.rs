@@ -65,7 +65,11 @@ impl Words {
     pub(super) fn write_shared(self, text: &mut String) -> fmt::Result {
         match self {
             WgslU32 => text.write_str(WGSL_U32_FUNCTIONS),
-            CudaC | WgslU64 => Ok(()),
+            // Inlined products would take half a minute to compile in a large kernel.
+            CudaC => {
+                text.write_str("#ifndef ZK_PLAIN_INLINE\n#define ZK_PLAIN_INLINE __noinline__\n#endif\n")
+            }
+            WgslU64 => Ok(()),
         }
     }
 
@@ -144,7 +148,8 @@ impl Words {
 
     /// Writes `mul`: for each word of `b`, adds a row of products, then as many moduli as make the first word zero.
     fn write_product(self, text: &mut String, field: &FieldDescription, rows: Rows) -> fmt::Result {
-        writeln!(text, "{} {{", self.function(field, "mul", &["a", "b"]))?;
+        let signature = self.function(field, "mul", &["a", "b"]);
+        writeln!(text, "{} {{", signature.replace("__forceinline__", "ZK_PLAIN_INLINE"))?;
         self.write_carry(text)?;
         for limb in 0..LIMBS {
             self.write_variable(text, &format!("t{limb}"), &self.constant(0))?;

@@ -337,17 +337,11 @@ fn upload_parts<P: MsmGroup>(
         let in_memory: Vec<P::DevicePoint> = part.par_iter().map(P::device_point).collect();
         stream.upload(bytemuck::cast_slice(&in_memory), &buffer.slice(..count * limbs)?)?;
         if let Some(tables) = &tables {
-            let params = Params {
-                count: count as u32,
-                window_bits: plan.window_bits,
-                windows: plan.windows,
-                is_shared: 1,
-                buckets: 0,
-                segments: 0,
-                level: 0,
-                levels: 0,
-            };
-            stream.launch(&tables.bind(&[buffer.arg()])?, (count as u32).div_ceil(TABLE_GROUP), &params)?;
+            let bound = tables.bind(&[buffer.arg()])?;
+            for window in 1..plan.windows {
+                let params = Params { level: window, ..Params::new(&plan, count) };
+                stream.launch(&bound, (count as u32).div_ceil(TABLE_GROUP), &params)?;
+            }
         }
         parts.push(Part { points: buffer, count, plan });
     }

@@ -202,16 +202,7 @@ impl MsmWorkspace {
         let partials = grown(&mut kept.partials, &device, 2 * segments * sum_limbs::<P>())?;
         let firsts = grown(&mut kept.firsts, &device, segments)?;
 
-        let params = Params {
-            count: count as u32,
-            window_bits: plan.window_bits,
-            windows: plan.windows,
-            is_shared: plan.is_shared.into(),
-            buckets: buckets as u32,
-            segments: segments as u32,
-            level: 0,
-            levels: 0,
-        };
+        let params = Params { segments: segments as u32, ..Params::new(&plan, count) };
         let scalar_groups = (count as u32).div_ceil(SORT_GROUP);
         let scalars = scalars.slice(..count)?;
         let stream = &mut self.stream;

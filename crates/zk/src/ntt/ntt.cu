@@ -4,6 +4,8 @@
 
 #define TILE (1u << LOG_TILE)
 #define THREADS (TILE / 4)
+// Tiles that a multiprocessor runs at once: with 80 registers a thread, its arithmetic never waits.
+#define MIN_TILES_PER_SM 3
 #define MAX_LOG_RADIX 10u
 #define LOCAL_ROOTS 512u
 
@@ -176,7 +178,7 @@ decimate_in_frequency(const Fr *in, Fr *out, const Fr *roots, const Fr *scales, 
         butterfly(a[1], a[3]);
         a[3] = fr_mul(a[3], local_root(roots, params, 2, 1));
     }
-    butterfly(a[0], a[1]);
+    if (rows > 1) butterfly(a[0], a[1]);
     if (rows > 2) butterfly(a[2], a[3]);
 #pragma unroll
     for (unsigned q = 0; q < 4; q++) {
@@ -206,9 +208,9 @@ decimate_in_time(Fr *data, const Fr *roots, const Fr *scales, const Params &para
             a[q] = loaded(data, scales, params, address(place, first + q));
             if (params.flags & TWIDDLES) a[q] = twiddle(a[q], roots, params, place, first + q);
         }
-        butterfly(a[0], a[1]);
+        if (rows > 1) butterfly(a[0], a[1]);
         if (rows > 2) butterfly(a[2], a[3]);
-        if (log_span == 2) {
+        if (log_span == 2 && rows > 2) {
             a[3] = fr_mul(a[3], local_root(roots, params, 2, 1));
             butterfly(a[0], a[2]);
             butterfly(a[1], a[3]);
@@ -242,17 +244,17 @@ decimate_in_time(Fr *data, const Fr *roots, const Fr *scales, const Params &para
         if (q < rows) stored(data, scales, params, address(place, row + (q << log_step)), a[q]);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_TILES_PER_SM)
 ntt_frequency(const Fr *in, Fr *out, const Fr *roots, const Fr *scales, const Params params) {
     decimate_in_frequency(in, out, roots, scales, params);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_TILES_PER_SM)
 ntt_frequency_in_place(Fr *data, const Fr *roots, const Fr *scales, const Params params) {
     decimate_in_frequency(data, data, roots, scales, params);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_TILES_PER_SM)
 ntt_time_in_place(Fr *data, const Fr *roots, const Fr *scales, const Params params) {
     decimate_in_time(data, roots, scales, params);
 }

@@ -111,7 +111,7 @@ fn frequency(place: Place) {
         let log_step = max(log_span, 2u) - 2u;
         let row = first_row(place, log_step + 2u);
         a0 = loaded(address(place, row));
-        a1 = loaded(address(place, row + (1u << log_step)));
+        if (rows > 1u) { a1 = loaded(address(place, row + (1u << log_step))); }
         if (rows > 2u) {
             a2 = loaded(address(place, row + (2u << log_step)));
             a3 = loaded(address(place, row + (3u << log_step)));
@@ -159,8 +159,9 @@ fn frequency(place: Place) {
         let b3 = fr_mul(fr_sub(a1, a3), local_root(2u, 1u));
         a0 = b0; a1 = b1; a2 = b2; a3 = b3;
     }
+    // A missing element is zero.
     finished(place, row, fr_add(a0, a1));
-    finished(place, row + 1u, fr_sub(a0, a1));
+    if (rows > 1u) { finished(place, row + 1u, fr_sub(a0, a1)); }
     if (rows > 2u) {
         finished(place, row + 2u, fr_add(a2, a3));
         finished(place, row + 3u, fr_sub(a2, a3));
@@ -194,7 +195,8 @@ fn time(place: Place) {
     var log_span = 2u - (params.log_radix & 1u);
     if (place.exists) {
         let c0 = begun(place, row);
-        let c1 = begun(place, row + 1u);
+        var c1: Fr;
+        if (rows > 1u) { c1 = begun(place, row + 1u); }
         a0 = fr_add(c0, c1);
         a1 = fr_sub(c0, c1);
         if (rows > 2u) {
@@ -203,7 +205,7 @@ fn time(place: Place) {
             a2 = fr_add(c2, c3);
             a3 = fr_sub(c2, c3);
         }
-        if (log_span == 2u) {
+        if (log_span == 2u && rows > 2u) {
             let b0 = a0;
             let b1 = a1;
             let b3 = fr_mul(a3, local_root(2u, 1u));
@@ -243,7 +245,7 @@ fn time(place: Place) {
     }
     if (!place.exists) { return; }
     stored(address(place, row), a0);
-    stored(address(place, row + step), a1);
+    if (rows > 1u) { stored(address(place, row + step), a1); }
     if (rows > 2u) {
         stored(address(place, row + 2u * step), a2);
         stored(address(place, row + 3u * step), a3);

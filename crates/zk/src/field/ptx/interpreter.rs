@@ -1,11 +1,14 @@
 //! Runs the instructions in Rust and compares the results with arkworks', without a card.
 
-use ark_bn254::{Fq, FqConfig, Fr, FrConfig};
+use ark_bn254::{Fq, Fq2, FqConfig, Fr, FrConfig};
 use ark_ff::{AdditiveGroup, BigInt, Field, Fp, MontBackend, MontConfig};
 use proptest::prelude::*;
 
 use super::{super::description::join, *};
-use crate::field::{description::split, test::edge_values};
+use crate::field::{
+    description::split,
+    test::{edge_values, noise},
+};
 
 impl Code {
     fn run(&self, inputs: &[u32]) -> Vec<u32> {
@@ -33,10 +36,10 @@ impl Code {
                     let wide = carry_in
                         + match operation {
                             Operation::Add => a + b,
-                            Operation::MultiplyLow => a * b & 0xffff_ffff,
-                            Operation::MultiplyHigh => a * b >> 32,
-                            Operation::MultiplyAddLow => (a * b & 0xffff_ffff) + c,
-                            _ => (a * b >> 32) + c,
+                            Operation::MultiplyLow => (a * b) & 0xffff_ffff,
+                            Operation::MultiplyHigh => (a * b) >> 32,
+                            Operation::MultiplyAddLow => ((a * b) & 0xffff_ffff) + c,
+                            _ => ((a * b) >> 32) + c,
                         };
                     (wide as u32, wide >> 32 != 0)
                 }
@@ -58,6 +61,17 @@ impl Code {
             Operand::Constant(value) => value,
         };
         self.outputs.iter().map(word).collect()
+    }
+
+    /// Runs a function of two elements of the extension.
+    fn run_on_extension(&self, a: Fq2, b: Fq2) -> Fq2 {
+        let words: Vec<u32> = [a.c0, a.c1, b.c0, b.c1].iter().flat_map(|it| split(it.0.0)).collect();
+        let found: [u32; 2 * LIMBS] = self.run(&words).try_into().unwrap();
+        let [c0, c1] = [0, LIMBS].map(|at| {
+            let limbs: [u32; LIMBS] = found[at..at + LIMBS].try_into().unwrap();
+            Fq::new_unchecked(BigInt(join(limbs)))
+        });
+        Fq2::new(c0, c1)
     }
 
     fn run_on<C: MontConfig<4>>(&self, inputs: &[Fp<MontBackend<C, 4>, 4>]) -> Fp<MontBackend<C, 4>, 4> {
@@ -98,6 +112,20 @@ fn the_instructions_compute_what_arkworks_computes_for_edge_values() {
     every_pair::<FrConfig>(&FieldDescription::fr());
 }
 
+#[test]
+fn products_in_the_extension_are_arkworks() {
+    let code = montgomery::multiply_in_extension(&FieldDescription::fq());
+    let edges = edge_values::<FqConfig>();
+    let mut values: Vec<Fq2> =
+        edges.iter().flat_map(|c0| edges.iter().step_by(3).map(|c1| Fq2::new(*c0, *c1))).collect();
+    values.extend(noise::<FqConfig>(60, 5).chunks(2).map(|pair| Fq2::new(pair[0], pair[1])));
+    for a in &values {
+        for b in &values {
+            assert_eq!(code.run_on_extension(*a, *b), a * b, "{a} * {b}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
@@ -128,5 +156,6 @@ fn a_product_needs_as_few_wide_multiplications_as_there_are() {
     };
     let field = FieldDescription::fq();
     assert_eq!(wide(montgomery::multiply(&field)), 2 * LIMBS * LIMBS);
+    assert_eq!(wide(montgomery::multiply_in_extension(&field)), 5 * LIMBS * LIMBS);
     assert_eq!(wide(montgomery::square(&field)), LIMBS * (LIMBS + 1) / 2 + LIMBS * LIMBS);
 }

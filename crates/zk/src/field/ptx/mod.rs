@@ -181,6 +181,17 @@ pub(super) fn write_functions(text: &mut String, field: &FieldDescription) -> fm
     Ok(())
 }
 
+/// Writes `fq2_mul`.
+pub(super) fn write_extension_product(text: &mut String, field: &FieldDescription) -> fmt::Result {
+    let limb = |element: &str, index: usize| format!("{element}.c{}.l[{}]", index / LIMBS, index % LIMBS);
+    let input = |index: usize| limb(["a", "b"][index / (2 * LIMBS)], index % (2 * LIMBS));
+    text.push_str("static __device__ ZK_FQ2_INLINE Fq2 fq2_mul(const Fq2 a, const Fq2 b) {\n    Fq2 r;\n");
+    let code = montgomery::multiply_in_extension(field);
+    text.push_str(&code.inline_assembly(|index| limb("r", index), input)?);
+    text.push_str("    return r;\n}\n");
+    Ok(())
+}
+
 /// The functions of a field with the names of their arguments.
 fn functions(field: &FieldDescription) -> [(&'static str, &'static [&'static str], Code); 5] {
     [

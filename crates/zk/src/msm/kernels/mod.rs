@@ -4,7 +4,7 @@
 use bytemuck::{Pod, Zeroable};
 use evener_device::{Device, DeviceKind, Kernel, Module, Program, Result};
 
-use super::plan::MIN_SEGMENT;
+use super::plan::{MIN_SEGMENT, Plan};
 use crate::{
     curve::{self, Group},
     dialect::Dialect,
@@ -20,8 +20,9 @@ const TREE_GROUP: u32 = 128;
 /// Threads of a workgroup that computes tables.
 pub(super) const TABLE_GROUP: u32 = 64;
 
-/// Segments of a device that the processor emulates.
-const SOFTWARE_SEGMENTS: u32 = 512;
+/// Segments of a device that the processor emulates: many, because Mesa's software Vulkan ends a thread's loops after 65,535
+/// iterations in all.
+const SOFTWARE_SEGMENTS: u32 = 1 << 14;
 /// Segments of a multiprocessor where the device does not tell how many threads it runs at once.
 const DEFAULT_SEGMENTS_PER_UNIT: u32 = 512;
 /// Multiprocessors of a device that does not tell their number.
@@ -39,6 +40,22 @@ pub(super) struct Params {
     pub(super) segments: u32,
     pub(super) level: u32,
     pub(super) levels: u32,
+}
+
+impl Params {
+    /// Returns the parameters of a plan for some points; segments and levels are zero.
+    pub(super) fn new(plan: &Plan, count: usize) -> Params {
+        Params {
+            count: count as u32,
+            window_bits: plan.window_bits,
+            windows: plan.windows,
+            is_shared: plan.is_shared.into(),
+            buckets: plan.buckets() as u32,
+            segments: 0,
+            level: 0,
+            levels: 0,
+        }
+    }
 }
 
 /// The compiled kernels. A buffer of points is declared as `Limbs`.
