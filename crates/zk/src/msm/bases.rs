@@ -48,6 +48,9 @@ pub struct MsmOptions {
     pub emitter: Option<Emitter>,
     /// The width of a window, from 4 to 22 bits, instead of the one with the fewest products.
     pub window_bits: Option<u32>,
+    /// Workgroups that a CUDA multiprocessor adds points with at once, which limits the registers of a thread.
+    #[doc(hidden)]
+    pub groups_per_unit: Option<u32>,
     /// Maximum number of points of one pass. More points are multiplied in several passes.
     pub max_points: Option<usize>,
 }
@@ -63,7 +66,7 @@ pub struct MsmBases<P: MsmGroup> {
 
 enum Points<P: MsmGroup> {
     Host(Arc<[P::Affine]>),
-    Device { programs: Programs, parts: Vec<Part> },
+    Device { programs: Arc<Programs>, parts: Vec<Part> },
 }
 
 /// Points of one pass.
@@ -217,7 +220,10 @@ impl<P: MsmGroup> MsmBases<P> {
 
 impl<P: MsmGroup> fmt::Debug for MsmBases<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MsmBases").field("device", self.device.id()).field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("MsmBases")
+            .field("device", self.device.id())
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
@@ -264,7 +270,9 @@ pub(super) fn plan_part<P: MsmGroup>(
         None => Plan::best(count, is_shared, max_bytes / sum_bytes),
     };
     let max_groups = u64::from(has.max_groups[0]) * u64::from(SORT_GROUP.min(TABLE_GROUP));
-    let mut count = (points as u64).min(options.max_points.map_or(u64::MAX, |max| max.max(PART_ALIGNMENT) as u64)).min(max_groups);
+    let mut count = (points as u64)
+        .min(options.max_points.map_or(u64::MAX, |max| max.max(PART_ALIGNMENT) as u64))
+        .min(max_groups);
     loop {
         let plan = plan_for(count);
         let points_in_memory = count * plan.points_per_base();
@@ -290,13 +298,19 @@ fn part_len(points: usize, max_count: usize) -> usize {
 }
 
 /// Whether tables are to be computed.
-fn uses_tables<P: MsmGroup>(device: &Device, has: &Capabilities, points: usize, options: &MsmOptions) -> bool {
+fn uses_tables<P: MsmGroup>(
+    device: &Device,
+    has: &Capabilities,
+    points: usize,
+    options: &MsmOptions,
+) -> bool {
     match options.tables {
         Tables::Always => true,
         Tables::Never => false,
         Tables::Auto => {
             let (count, plan) = plan_part::<P>(has, points, true, options);
-            let bytes = points as u64 * plan.points_per_base() * (point_limbs::<P>() * size_of::<Limbs>()) as u64;
+            let bytes =
+                points as u64 * plan.points_per_base() * (point_limbs::<P>() * size_of::<Limbs>()) as u64;
             let memory = device.describe().memory_bytes.unwrap_or(0);
             // Several passes cost more than wider windows bring.
             device.describe().kind == DeviceKind::Discrete
@@ -319,13 +333,15 @@ fn upload_parts<P: MsmGroup>(
     if let Some(bits) = options.window_bits {
         let is_shared = options.tables != Tables::Never;
         if !WINDOW_BITS.contains(&bits) || Plan::new(bits, is_shared).buckets() > MAX_BUCKETS {
-            let detail = format!("windows of {bits} bits: at least {WINDOW_BITS:?} with at most {MAX_BUCKETS} buckets");
+            let detail = format!(
+                "windows of {bits} bits: at least {WINDOW_BITS:?} with at most {MAX_BUCKETS} buckets"
+            );
             let operation = "multi-scalar multiplication".into();
             return Err(Error::Unsupported { device: device.id().clone(), operation, detail });
         }
     }
     let is_shared = uses_tables::<P>(device, &has, points.len(), options);
-    let programs = Programs::compile(device, emitter, P::GROUP)?;
+    let programs = Programs::compile(device, emitter, P::GROUP, options.groups_per_unit)?;
     let tables = if is_shared { Some(device.compile(&kernels::tables(emitter, P::GROUP))?) } else { None };
     let (max_count, plan) = plan_part::<P>(&has, points.len(), is_shared, options);
     let mut stream = device.stream()?;
@@ -346,5 +362,5 @@ fn upload_parts<P: MsmGroup>(
         parts.push(Part { points: buffer, count, plan });
     }
     stream.wait()?;
-    Ok(Points::Device { programs, parts })
+    Ok(Points::Device { programs: Arc::new(programs), parts })
 }

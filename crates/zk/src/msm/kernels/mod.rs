@@ -75,14 +75,20 @@ pub(super) struct Programs {
 
 impl Programs {
     /// Compiles the kernels, several at a time.
-    pub(super) fn compile(device: &Device, emitter: Emitter, group: Group) -> Result<Programs> {
+    pub(super) fn compile(
+        device: &Device,
+        emitter: Emitter,
+        group: Group,
+        groups_per_unit: Option<u32>,
+    ) -> Result<Programs> {
+        let groups_per_unit = groups_per_unit.unwrap_or(default_groups_per_unit(group));
         let compile = |kernels: Vec<Kernel>| -> Result<Vec<Program>> {
             kernels.iter().map(|kernel| device.compile(kernel)).collect()
         };
         let (sort, accumulate, merge, reduce) = std::thread::scope(|scope| {
             let compile = &compile;
             // Kernels with additions take the longest.
-            let additions = [accumulate(emitter, group), merge(emitter, group), reduce(emitter, group)]
+            let additions = [accumulate(emitter, group, groups_per_unit), merge(emitter, group), reduce(emitter, group)]
                 .map(|kernel| scope.spawn(move || compile(vec![kernel])));
             let sort = compile(sort(emitter));
             let [accumulate, merge, reduce] = additions.map(|thread| match thread.join() {
@@ -144,15 +150,12 @@ fn accumulate_group(dialect: Dialect) -> u32 {
 }
 
 /// The constants of all kernels, as source code.
-fn definitions(dialect: Dialect, group: Option<Group>) -> String {
-    // Workgroups that a multiprocessor has at once: the registers of a thread are limited accordingly.
-    let groups = if group == Some(Group::G2) { 2 } else { 4 };
+fn definitions(dialect: Dialect) -> String {
     let all = [
         ("MIN_SEGMENT", MIN_SEGMENT),
         ("TREE_GROUP", TREE_GROUP),
         ("TABLE_GROUP", TABLE_GROUP),
         ("ACCUMULATE_GROUP", accumulate_group(dialect)),
-        ("ACCUMULATE_GROUPS", groups),
     ];
     let define = |(name, value): &(&str, u32)| match dialect {
         Dialect::CudaC => format!("#define {name} {value}\n"),
@@ -172,10 +175,12 @@ fn wgsl_part(source: &str, name: &str) -> String {
 /// The kernels that sort digits by bucket, in the order of [`Programs`].
 fn sort(emitter: Emitter) -> Vec<Kernel> {
     let dialect = emitter.dialect();
-    let definitions = definitions(dialect, None);
+    let definitions = definitions(dialect);
     let arithmetic = field::source(emitter, Fields::Fr);
     let cuda = match dialect {
-        Dialect::CudaC => Some([&definitions, &*arithmetic, include_str!("params.cu"), include_str!("sort.cu")].concat()),
+        Dialect::CudaC => {
+            Some([&definitions, &*arithmetic, include_str!("params.cu"), include_str!("sort.cu")].concat())
+        }
         Dialect::Wgsl => None,
     };
     // SAFETY: the launches of `Workspace::queue` are within these bounds. A thread of `count_digits` and `write_entries`
@@ -190,7 +195,8 @@ fn sort(emitter: Emitter) -> Vec<Kernel> {
                 "count_digits" | "write_entries" => (&*arithmetic, include_str!("sort.wgsl")),
                 _ => ("", include_str!("scan.wgsl")),
             };
-            let text = [&definitions, arithmetic, include_str!("params.wgsl"), &wgsl_part(source, name)].concat();
+            let text =
+                [&definitions, arithmetic, include_str!("params.wgsl"), &wgsl_part(source, name)].concat();
             // SAFETY: as above; all loops count up to a limit.
             unsafe { Kernel::new(name).wgsl_unchecked(emitter.features(), text) }
         }
@@ -218,7 +224,7 @@ fn of_group(name: &'static str, emitter: Emitter, group: Group, cuda: &str, wgsl
         Group::G2 => body.replace("G1", "G2").replace("g1_", "g2_"),
     };
     let text = [
-        definitions(dialect, Some(group)),
+        definitions(dialect),
         field::source(emitter, fields),
         curve::source(emitter, group),
         params.to_owned(),
@@ -236,9 +242,18 @@ fn of_group(name: &'static str, emitter: Emitter, group: Group, cuda: &str, wgsl
     }
 }
 
-fn accumulate(emitter: Emitter, group: Group) -> Kernel {
-    let (cuda, wgsl) = (include_str!("accumulate.cu"), include_str!("accumulate.wgsl"));
-    of_group("accumulate", emitter, group, cuda, wgsl)
+/// Workgroups that a multiprocessor adds points with at once. The registers of a thread are limited accordingly: to 128 in
+/// G1, and to 255 in G2.
+fn default_groups_per_unit(group: Group) -> u32 {
+    match group {
+        Group::G1 => 4,
+        Group::G2 => 2,
+    }
+}
+
+fn accumulate(emitter: Emitter, group: Group, groups_per_unit: u32) -> Kernel {
+    let cuda = format!("#define ACCUMULATE_GROUPS {groups_per_unit}\n{}", include_str!("accumulate.cu"));
+    of_group("accumulate", emitter, group, &cuda, include_str!("accumulate.wgsl"))
         .reads::<Limbs>()
         .reads::<u32>()
         .reads::<[u32; 2]>()
@@ -287,7 +302,7 @@ mod with_nvrtc {
             for card in ["sm_75", "sm_90"] {
                 for group in [Group::G1, Group::G2] {
                     let mut kernels = vec![
-                        accumulate(emitter, group),
+                        accumulate(emitter, group, default_groups_per_unit(group)),
                         merge(emitter, group),
                         reduce(emitter, group),
                         tables(emitter, group),
@@ -300,7 +315,8 @@ mod with_nvrtc {
                         let compiled = compile_kernel(card, &kernel);
                         println!("{emitter:?} {group:?} {card} {}: {:?}", kernel.name(), start.elapsed());
                         if let Ok(folder) = std::env::var("EVENER_TEST_CUBIN_DIR") {
-                            let file = format!("{folder}/{emitter:?}-{group:?}-{card}-{}.cubin", kernel.name());
+                            let file =
+                                format!("{folder}/{emitter:?}-{group:?}-{card}-{}.cubin", kernel.name());
                             std::fs::write(file, compiled.as_ref().unwrap()).unwrap();
                         }
                         assert!(!compiled.unwrap().is_empty());
