@@ -15,9 +15,8 @@
 //!
 //! # Order
 //! Decimation in frequency takes inputs in natural order and leaves the outputs in bit-reversed order: output j is where j
-//! has
-//! its bits reversed. Decimation in time is its transpose and does the opposite. With a pointwise operation between the
-//! two, nothing is ever permuted. For outputs in natural order, the last pass writes each element where it belongs.
+//! has its bits reversed. Decimation in time is its transpose and does the opposite. With a pointwise operation between
+//! the two, nothing is ever permuted. For outputs in natural order, the last pass writes each element where it belongs.
 //!
 //! ```
 //! use ark_bn254::Fr;
