@@ -1,9 +1,8 @@
-//! How fast multi-scalar multiplications are: `cargo bench -p evener-zk --bench msm [-- g1|g2|vulkan|never LOG2…]`.
+//! How fast multi-scalar multiplications are: `cargo bench -p evener-zk --bench msm [-- g1|g2 vulkan never LOG2…]`.
 //!
-//! For each device that `EVENER_DEVICES` names, or each GPU: bases resident on the device, scalars in pinned memory, the
-//! copy of the scalars in the time; medians of 10. Every result is compared with arkworks', which is timed too. `vulkan`
-//! uses GPUs through Vulkan too. `never` leaves out precomputed tables. `phases` alone is printed with timestamps, which
-//! cost a little.
+//! For each GPU, or each device that `EVENER_DEVICES` names: bases resident on the device, scalars in pinned memory, the copy
+//! of the scalars in the time; medians of 10. Every result is compared with arkworks', which is timed too. The times of the
+//! phases are taken in separate runs. `vulkan` uses GPUs through Vulkan too, and `never` no precomputed tables.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -96,8 +95,7 @@ fn bench<P: MsmGroup>(device: &Device, logs: &[u32], options: MsmOptions) {
     let all_points = points::<P>(largest);
     let all_scalars = random(largest);
     let start = Instant::now();
-    let first =
-        MsmBases::<P>::upload_with(device, &all_points[..256], &options);
+    let first = MsmBases::<P>::upload_with(device, &all_points[..256], &options);
     let first = first.unwrap().msm(&all_scalars[..256]).unwrap();
     println!("  first call, with compilation: {:.0} ms", milliseconds(start.elapsed()));
     assert_eq!(first, P::msm_on_host(&all_points[..256], &all_scalars[..256]));
@@ -173,7 +171,8 @@ fn main() {
     }
     let tables = if has("never") { Tables::Never } else { Tables::Auto };
     // For tuning: `groups=3` and `bits=18`.
-    let number = |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
+    let number =
+        |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
     let options = MsmOptions {
         tables,
         groups_per_unit: number("groups"),

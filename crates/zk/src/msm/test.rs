@@ -177,7 +177,7 @@ fn g2_is_multiplied_as_arkworks_does_with_vulkan() {
 #[ignore = "needs a Vulkan device"]
 fn a_pool_with_a_gpu_computes_as_arkworks_does_with_vulkan() {
     let gpu = devices(Api::Vulkan).remove(0);
-    check_pool::<G1Projective>(&[gpu.clone()], 2000);
+    check_pool::<G1Projective>(std::slice::from_ref(&gpu), 2000);
     check_pool::<G1Projective>(&[gpu, Device::cpu()], 2000);
 }
 
@@ -235,7 +235,7 @@ fn every_width_of_windows_gives_the_same_sum_with_card() {
 fn partitions_of_a_card_and_the_processor_compute_as_arkworks_does_with_card() {
     let card = devices(Api::Cuda).remove(0);
     check_pool::<G1Projective>(&[card.clone(), Device::cpu()], 1 << 16);
-    check_pool::<G2Projective>(&[card.clone()], 1 << 14);
+    check_pool::<G2Projective>(std::slice::from_ref(&card), 1 << 14);
     let mut parts = card.split(&[16, 40, 76]).unwrap();
     parts.push(Device::cpu());
     check_pool::<G1Projective>(&parts, 1 << 18);

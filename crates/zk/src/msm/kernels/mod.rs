@@ -88,8 +88,9 @@ impl Programs {
         let (sort, accumulate, merge, reduce) = std::thread::scope(|scope| {
             let compile = &compile;
             // Kernels with additions take the longest.
-            let additions = [accumulate(emitter, group, groups_per_unit), merge(emitter, group), reduce(emitter, group)]
-                .map(|kernel| scope.spawn(move || compile(vec![kernel])));
+            let additions =
+                [accumulate(emitter, group, groups_per_unit), merge(emitter, group), reduce(emitter, group)]
+                    .map(|kernel| scope.spawn(move || compile(vec![kernel])));
             let sort = compile(sort(emitter));
             let [accumulate, merge, reduce] = additions.map(|thread| match thread.join() {
                 Ok(programs) => programs,
