@@ -7,6 +7,7 @@ use std::{
 };
 
 use ark_bn254::Fr;
+use ark_ec::AffineRepr as _;
 use evener_device::{Api, Buffer, Capabilities, Device, DeviceKind, Error, Result, SharedBuffer};
 use rayon::prelude::*;
 
@@ -72,6 +73,7 @@ enum Points<P: MsmGroup> {
 /// Points of one pass.
 struct Part {
     points: Buffer<Limbs>,
+    infinite: Buffer<u32>,
     count: usize,
     plan: Plan,
 }
@@ -182,8 +184,8 @@ impl<P: MsmGroup> MsmBases<P> {
         }
         let mut first = 0;
         let mut queued = Vec::with_capacity(parts.len());
-        for Part { points, count, plan } in parts {
-            let bases = Bases { programs, plan: *plan, points, count: *count };
+        for Part { points, infinite, count, plan } in parts {
+            let bases = Bases { programs, plan: *plan, points, infinite, count: *count };
             let scalars = scalars.slice(first..first + count)?;
             queued.push(workspace.queue::<P>(&bases, &scalars, &mut marks)?);
             first += count;
@@ -286,6 +288,15 @@ pub(super) fn plan_part<P: MsmGroup>(
     }
 }
 
+/// Returns a bit for each point: whether it is infinite. Keys of real circuits have many such points, and their digits need
+/// no entries.
+pub(super) fn infinite_bits<P: MsmGroup>(points: &[P::Affine]) -> Vec<u32> {
+    let word = |points: &[P::Affine]| {
+        (0..).zip(points).fold(0, |word, (bit, point)| word | u32::from(point.is_zero()) << bit)
+    };
+    points.par_chunks(32).map(word).collect()
+}
+
 /// Returns the length of each part but the last: about the same for all, and such that the scalars of each part begin
 /// where they can be bound to a kernel.
 fn part_len(points: usize, max_count: usize) -> usize {
@@ -359,7 +370,8 @@ fn upload_parts<P: MsmGroup>(
                 stream.launch(&bound, (count as u32).div_ceil(TABLE_GROUP), &params)?;
             }
         }
-        parts.push(Part { points: buffer, count, plan });
+        let infinite = device.buffer_from(&infinite_bits::<P>(part))?;
+        parts.push(Part { points: buffer, infinite, count, plan });
     }
     stream.wait()?;
     Ok(Points::Device { programs: Arc::new(programs), parts })

@@ -190,6 +190,8 @@ struct DeviceWorker {
     programs: Programs,
     workspace: MsmWorkspace,
     points: Option<Buffer<Limbs>>,
+    /// No point counts as infinite: a chunk is multiplied once, and to look would take longer than it saves.
+    infinite: Option<Buffer<u32>>,
 }
 
 impl<P: MsmGroup> Task for MsmTask<P> {
@@ -221,6 +223,7 @@ impl<P: MsmGroup> Task for MsmTask<P> {
             workspace: MsmWorkspace::new(device)?,
             device: device.clone(),
             points: None,
+            infinite: None,
         })))
     }
 
@@ -310,6 +313,10 @@ impl DeviceWorker {
             Some(points) if points.len() >= count * limbs => points,
             _ => self.device.buffer_uninit(count * limbs)?,
         };
+        let infinite = match self.infinite.take() {
+            Some(infinite) if infinite.len() >= count.div_ceil(32) => infinite,
+            _ => self.device.buffer(count.div_ceil(32))?,
+        };
         let scalars = self.workspace.scalars(count)?;
         let device = self.device.id().clone();
         let in_chunk = |piece: Range<usize>| part.start + piece.start..part.start + piece.end;
@@ -328,9 +335,9 @@ impl DeviceWorker {
                 pairs.for_each(|(to, scalar)| *to = (*scalar).into());
             })
         })?;
-        let bases = Bases { programs: &self.programs, plan, points: &points, count };
+        let bases = Bases { programs: &self.programs, plan, points: &points, infinite: &infinite, count };
         let sum = self.workspace.queue::<P>(&bases, &scalars, &mut Marks::new())?.wait();
-        self.points = Some(points);
+        (self.points, self.infinite) = (Some(points), Some(infinite));
         sum
     }
 }

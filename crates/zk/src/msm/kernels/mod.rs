@@ -185,7 +185,7 @@ fn sort(emitter: Emitter) -> Vec<Kernel> {
         Dialect::Wgsl => None,
     };
     // SAFETY: the launches of `Workspace::queue` are within these bounds. A thread of `count_digits` and `write_entries`
-    // reads the scalar of its index, if that is less than `count`, and accesses ranks below `count * windows`, counters and
+    // reads the scalar of its index and its bit of `infinite`, if the index is less than `count`, and accesses ranks below `count * windows`, counters and
     // offsets below `buckets`, and entries below the sum of all counters, which is at most `count * windows`. The other
     // kernels access `buckets` counters and offsets, one sum for each `SCAN_BUCKETS` of them, and at most `buckets + 1` runs.
     let module = cuda.map(|source| unsafe { Module::new().cuda(source) });
@@ -203,11 +203,11 @@ fn sort(emitter: Emitter) -> Vec<Kernel> {
         }
     };
     let kernels = [
-        kernel("count_digits").reads::<Limbs>().writes::<u32>().writes::<u32>(),
+        kernel("count_digits").reads::<Limbs>().reads::<u32>().writes::<u32>().writes::<u32>(),
         kernel("sum_counters").reads::<u32>().writes::<[u32; 2]>(),
         kernel("scan_sums").writes::<[u32; 2]>().writes::<u32>().writes::<[u32; 2]>(),
         kernel("write_offsets").reads::<u32>().reads::<[u32; 2]>().writes::<u32>().writes::<[u32; 2]>(),
-        kernel("write_entries").reads::<Limbs>().reads::<u32>().reads::<u32>().writes::<u32>(),
+        kernel("write_entries").reads::<Limbs>().reads::<u32>().reads::<u32>().reads::<u32>().writes::<u32>(),
     ];
     kernels.map(|kernel| kernel.params::<Params>().workgroup(SORT_GROUP)).into()
 }
