@@ -1,9 +1,8 @@
-//! How fast multi-scalar multiplications are: `cargo bench -p evener-zk --bench msm [-- g1|g2|vulkan|never LOG2…]`.
+//! How fast multi-scalar multiplications are: `cargo bench -p evener-zk --bench msm [-- g1|g2 vulkan never LOG2…]`.
 //!
-//! For each device that `EVENER_DEVICES` names, or each GPU: bases resident on the device, scalars in pinned memory, the
-//! copy of the scalars in the time; medians of 10. Every result is compared with arkworks', which is timed too. `vulkan`
-//! uses GPUs through Vulkan too. `never` leaves out precomputed tables. `phases` alone is printed with timestamps, which
-//! cost a little.
+//! For each GPU, or each device that `EVENER_DEVICES` names: bases resident on the device, scalars in pinned memory, the copy
+//! of the scalars in the time; medians of 10. Every result is compared with arkworks', which is timed too. The times of the
+//! phases are taken in separate runs. `vulkan` uses GPUs through Vulkan too, and `never` no precomputed tables.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -34,8 +33,9 @@ fn points<P: MsmGroup>(count: usize) -> Vec<P::Affine> {
     let step = P::generator() * Fr::from(7u64).inverse().unwrap();
     let block = |first: usize| {
         let start = P::generator() + step * Fr::from(first as u64);
-        let all: Vec<P> =
-            std::iter::successors(Some(start), |last| Some(*last + step)).take(1024.min(count - first)).collect();
+        let all: Vec<P> = std::iter::successors(Some(start), |last| Some(*last + step))
+            .take(1024.min(count - first))
+            .collect();
         P::normalize_batch(&all)
     };
     (0..count).into_par_iter().step_by(1024).flat_map(block).collect()
@@ -50,7 +50,8 @@ fn skewed(count: usize) -> Vec<(&'static str, Vec<Fr>)> {
     let random = random(count);
     let (any, half) = (random[count / 2], count / 2);
     let sparse = |(index, scalar): (usize, &Fr)| if index % 10 == 0 { *scalar } else { Fr::ZERO };
-    let witness = |(index, scalar): (usize, &Fr)| if index < half { *scalar } else { Fr::from(index as u64 % 2) };
+    let witness =
+        |(index, scalar): (usize, &Fr)| if index < half { *scalar } else { Fr::from(index as u64 % 2) };
     vec![
         ("zeros", vec![Fr::ZERO; count]),
         ("ones", vec![Fr::ONE; count]),
@@ -85,7 +86,7 @@ fn time<P: MsmGroup>(bases: &MsmBases<P>, points: &[P::Affine], scalars: &[Fr], 
     took
 }
 
-fn bench<P: MsmGroup>(device: &Device, logs: &[u32], tables: Tables) {
+fn bench<P: MsmGroup>(device: &Device, logs: &[u32], options: MsmOptions) {
     let emitter = Emitter::for_device(device).unwrap();
     let largest = 1usize << logs.iter().max().unwrap();
     println!("\n{:?} on {} ({}), {emitter:?}", P::GROUP, device.id(), device.describe().name);
@@ -94,14 +95,13 @@ fn bench<P: MsmGroup>(device: &Device, logs: &[u32], tables: Tables) {
     let all_points = points::<P>(largest);
     let all_scalars = random(largest);
     let start = Instant::now();
-    let first = MsmBases::<P>::upload_with(device, &all_points[..256], &MsmOptions { tables, ..Default::default() });
+    let first = MsmBases::<P>::upload_with(device, &all_points[..256], &options);
     let first = first.unwrap().msm(&all_scalars[..256]).unwrap();
     println!("  first call, with compilation: {:.0} ms", milliseconds(start.elapsed()));
     assert_eq!(first, P::msm_on_host(&all_points[..256], &all_scalars[..256]));
     for &log in logs {
         let (points, scalars) = (&all_points[..1 << log], &all_scalars[..1 << log]);
         let start = Instant::now();
-        let options = MsmOptions { tables, ..Default::default() };
         let bases = MsmBases::<P>::upload_with(device, points, &options).unwrap();
         let uploaded = start.elapsed();
         let took = time(&bases, points, scalars, "random");
@@ -170,12 +170,21 @@ fn main() {
         logs = vec![10, 14, 16, 18, 20];
     }
     let tables = if has("never") { Tables::Never } else { Tables::Auto };
+    // For tuning: `groups=3` and `bits=18`.
+    let number =
+        |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
+    let options = MsmOptions {
+        tables,
+        groups_per_unit: number("groups"),
+        window_bits: number("bits"),
+        ..MsmOptions::default()
+    };
     for device in &devices {
         if has("g1") || !has("g2") {
-            bench::<G1Projective>(device, &logs, tables);
+            bench::<G1Projective>(device, &logs, options);
         }
         if has("g2") || !has("g1") {
-            bench::<G2Projective>(device, &logs, tables);
+            bench::<G2Projective>(device, &logs, options);
         }
     }
 }

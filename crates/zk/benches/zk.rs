@@ -82,9 +82,14 @@ fn field(devices: &[Device]) -> Result<(), Box<dyn Error>> {
             for _ in 0..5 {
                 best = best.max(emitter.products_per_s(device)?);
             }
-            let share = 100.0 * best * MULTIPLIES_PER_PRODUCT / rates.int32_multiplies_per_s;
+            let share = best * MULTIPLIES_PER_PRODUCT / rates.int32_multiplies_per_s;
+            let share = match device.describe().kind {
+                // The processor multiplies 64-bit words.
+                DeviceKind::Software => String::new(),
+                _ => format!(", {:.0} % of the measured 32-bit multiplies", 100.0 * share),
+            };
             println!(
-                "{:>12} {:>12} {:9.3} G, {share:.0} % of the measured 32-bit multiplies",
+                "{:>12} {:>12} {:9.3} G{share}",
                 device.id().as_str(),
                 format!("{emitter:?}"),
                 best / 1e9

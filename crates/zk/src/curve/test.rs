@@ -88,13 +88,11 @@ where
     let qs = device.buffer_from(&qs).unwrap();
     for &emitter in Emitter::candidates(device).unwrap() {
         for operation in OPERATIONS {
-            let start = std::time::Instant::now();
             let program = device.compile(&kernel::<X, A>(emitter, group, operation)).unwrap();
             let bound = program.bind(&[ps.arg(), qs.arg(), rs.arg()]).unwrap();
             let mut stream = device.stream().unwrap();
             stream.launch(&bound, 1, &()).unwrap();
             let found = stream.download(&rs).unwrap().wait().unwrap();
-            println!("{emitter:?} {group:?} {operation}: {:?}", start.elapsed());
             for (index, (found, (p, q))) in found.into_iter().zip(&pairs).enumerate() {
                 let expected = match operation {
                     "g1_add_affine(p, q)" | "g1_add(p, g1_from_affine(q))" => *p + q,

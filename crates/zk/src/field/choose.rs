@@ -149,10 +149,11 @@ impl Measurement {
     /// Compiles the kernel, and checks its products against arkworks'.
     #[allow(unsafe_code)]
     fn new(emitter: Emitter, device: &Device) -> Result<Self> {
-        // As many threads as keep the largest GPUs busy; software devices compute for few.
+        // Several times as many threads as a GPU runs at once, so that its last ones do not matter; software devices compute
+        // for few.
         let threads = match device.describe().kind {
             DeviceKind::Software => TEST_THREADS,
-            _ => device.describe().compute_units.unwrap_or(64).clamp(8, 256) * 16 * WORKGROUP,
+            _ => device.describe().compute_units.unwrap_or(64).clamp(8, 256) * 48 * WORKGROUP,
         };
         // SAFETY: `launch` is called with the number of pairs at most.
         let program = device.compile(&unsafe { products(emitter) })?;

@@ -50,6 +50,14 @@ pub(crate) fn devices(api: Api) -> Vec<Device> {
     found
 }
 
+/// Returns every emitter that a device can run, also those that it would never choose.
+fn emitters(device: &Device) -> Vec<Emitter> {
+    let candidates = Emitter::candidates(device).unwrap();
+    let features = device.capabilities().unwrap().features;
+    let speaks = |emitter: &Emitter| emitter.dialect() == candidates[0].dialect();
+    Emitter::ALL.into_iter().filter(speaks).filter(|it| features.contains(it.features())).collect()
+}
+
 /// Sets a kernel's body in the language of an emitter. The test launches it within its buffers.
 pub(crate) fn kernel_with(kernel: Kernel, emitter: Emitter, text: String) -> Kernel {
     match emitter.dialect() {
@@ -129,7 +137,7 @@ fn check<F: Field, E: Pod + PartialEq + std::fmt::Debug>(
     let pairs: Vec<(F, F)> = values.iter().flat_map(|a| values.iter().map(|b| (*a, *b))).collect();
     let in_memory: Vec<(E, E)> = pairs.iter().map(|(a, b)| (memory(*a), memory(*b))).collect();
     for device in devices(api) {
-        for &emitter in Emitter::candidates(&device).unwrap() {
+        for emitter in emitters(&device) {
             for (statement, expected) in operations::<F>() {
                 let statement = statement.replace("f_", &format!("{prefix}_"));
                 let found = evaluate(&device, emitter, kind, fields, &statement, &in_memory);
@@ -163,6 +171,19 @@ fn elements_survive_the_way_to_memory_and_back() {
     for element in edge_values::<FqConfig>() {
         assert_eq!(Fq::from(Limbs::from(element)), element);
     }
+}
+
+#[test]
+fn an_upload_copies_every_element() {
+    // More than one piece of staging memory.
+    let device = Device::cpu();
+    let elements = noise::<FrConfig>(300_000, 1);
+    let (mut stream, buffer) = (device.stream().unwrap(), device.buffer(elements.len() + 1).unwrap());
+    upload(&device, &mut stream, &elements, &buffer).unwrap();
+    let found = stream.download(&buffer).unwrap().wait().unwrap();
+    assert!(found[..elements.len()].iter().zip(&elements).all(|(found, it)| Fr::from(*found) == *it));
+    assert_eq!(found[elements.len()], Limbs::default());
+    assert!(upload(&device, &mut stream, &elements, &buffer.slice(1..9).unwrap()).is_err(), "too long");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::{
 };
 
 use ark_bn254::Fr;
+use ark_ec::AffineRepr as _;
 use evener_device::{Api, Buffer, Capabilities, Device, DeviceKind, Error, Result, SharedBuffer};
 use rayon::prelude::*;
 
@@ -48,6 +49,9 @@ pub struct MsmOptions {
     pub emitter: Option<Emitter>,
     /// The width of a window, from 4 to 22 bits, instead of the one with the fewest products.
     pub window_bits: Option<u32>,
+    /// Workgroups that a CUDA multiprocessor adds points with at once, which limits the registers of a thread.
+    #[doc(hidden)]
+    pub groups_per_unit: Option<u32>,
     /// Maximum number of points of one pass. More points are multiplied in several passes.
     pub max_points: Option<usize>,
 }
@@ -63,12 +67,13 @@ pub struct MsmBases<P: MsmGroup> {
 
 enum Points<P: MsmGroup> {
     Host(Arc<[P::Affine]>),
-    Device { programs: Programs, parts: Vec<Part> },
+    Device { programs: Arc<Programs>, parts: Vec<Part> },
 }
 
 /// Points of one pass.
 struct Part {
     points: Buffer<Limbs>,
+    infinite: Buffer<u32>,
     count: usize,
     plan: Plan,
 }
@@ -179,8 +184,8 @@ impl<P: MsmGroup> MsmBases<P> {
         }
         let mut first = 0;
         let mut queued = Vec::with_capacity(parts.len());
-        for Part { points, count, plan } in parts {
-            let bases = Bases { programs, plan: *plan, points, count: *count };
+        for Part { points, infinite, count, plan } in parts {
+            let bases = Bases { programs, plan: *plan, points, infinite, count: *count };
             let scalars = scalars.slice(first..first + count)?;
             queued.push(workspace.queue::<P>(&bases, &scalars, &mut marks)?);
             first += count;
@@ -217,7 +222,10 @@ impl<P: MsmGroup> MsmBases<P> {
 
 impl<P: MsmGroup> fmt::Debug for MsmBases<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MsmBases").field("device", self.device.id()).field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("MsmBases")
+            .field("device", self.device.id())
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
@@ -264,7 +272,9 @@ pub(super) fn plan_part<P: MsmGroup>(
         None => Plan::best(count, is_shared, max_bytes / sum_bytes),
     };
     let max_groups = u64::from(has.max_groups[0]) * u64::from(SORT_GROUP.min(TABLE_GROUP));
-    let mut count = (points as u64).min(options.max_points.map_or(u64::MAX, |max| max.max(PART_ALIGNMENT) as u64)).min(max_groups);
+    let mut count = (points as u64)
+        .min(options.max_points.map_or(u64::MAX, |max| max.max(PART_ALIGNMENT) as u64))
+        .min(max_groups);
     loop {
         let plan = plan_for(count);
         let points_in_memory = count * plan.points_per_base();
@@ -276,6 +286,15 @@ pub(super) fn plan_part<P: MsmGroup>(
         }
         count = count.div_ceil(2);
     }
+}
+
+/// Returns a bit for each point: whether it is infinite. Keys of real circuits have many such points, and their digits need
+/// no entries.
+pub(super) fn infinite_bits<P: MsmGroup>(points: &[P::Affine]) -> Vec<u32> {
+    let word = |points: &[P::Affine]| {
+        (0..).zip(points).fold(0, |word, (bit, point)| word | u32::from(point.is_zero()) << bit)
+    };
+    points.par_chunks(32).map(word).collect()
 }
 
 /// Returns the length of each part but the last: about the same for all, and such that the scalars of each part begin
@@ -290,13 +309,19 @@ fn part_len(points: usize, max_count: usize) -> usize {
 }
 
 /// Whether tables are to be computed.
-fn uses_tables<P: MsmGroup>(device: &Device, has: &Capabilities, points: usize, options: &MsmOptions) -> bool {
+fn uses_tables<P: MsmGroup>(
+    device: &Device,
+    has: &Capabilities,
+    points: usize,
+    options: &MsmOptions,
+) -> bool {
     match options.tables {
         Tables::Always => true,
         Tables::Never => false,
         Tables::Auto => {
             let (count, plan) = plan_part::<P>(has, points, true, options);
-            let bytes = points as u64 * plan.points_per_base() * (point_limbs::<P>() * size_of::<Limbs>()) as u64;
+            let bytes =
+                points as u64 * plan.points_per_base() * (point_limbs::<P>() * size_of::<Limbs>()) as u64;
             let memory = device.describe().memory_bytes.unwrap_or(0);
             // Several passes cost more than wider windows bring.
             device.describe().kind == DeviceKind::Discrete
@@ -319,13 +344,15 @@ fn upload_parts<P: MsmGroup>(
     if let Some(bits) = options.window_bits {
         let is_shared = options.tables != Tables::Never;
         if !WINDOW_BITS.contains(&bits) || Plan::new(bits, is_shared).buckets() > MAX_BUCKETS {
-            let detail = format!("windows of {bits} bits: at least {WINDOW_BITS:?} with at most {MAX_BUCKETS} buckets");
+            let detail = format!(
+                "windows of {bits} bits: at least {WINDOW_BITS:?} with at most {MAX_BUCKETS} buckets"
+            );
             let operation = "multi-scalar multiplication".into();
             return Err(Error::Unsupported { device: device.id().clone(), operation, detail });
         }
     }
     let is_shared = uses_tables::<P>(device, &has, points.len(), options);
-    let programs = Programs::compile(device, emitter, P::GROUP)?;
+    let programs = Programs::compile(device, emitter, P::GROUP, options.groups_per_unit)?;
     let tables = if is_shared { Some(device.compile(&kernels::tables(emitter, P::GROUP))?) } else { None };
     let (max_count, plan) = plan_part::<P>(&has, points.len(), is_shared, options);
     let mut stream = device.stream()?;
@@ -337,20 +364,15 @@ fn upload_parts<P: MsmGroup>(
         let in_memory: Vec<P::DevicePoint> = part.par_iter().map(P::device_point).collect();
         stream.upload(bytemuck::cast_slice(&in_memory), &buffer.slice(..count * limbs)?)?;
         if let Some(tables) = &tables {
-            let params = Params {
-                count: count as u32,
-                window_bits: plan.window_bits,
-                windows: plan.windows,
-                is_shared: 1,
-                buckets: 0,
-                segments: 0,
-                level: 0,
-                levels: 0,
-            };
-            stream.launch(&tables.bind(&[buffer.arg()])?, (count as u32).div_ceil(TABLE_GROUP), &params)?;
+            let bound = tables.bind(&[buffer.arg()])?;
+            for window in 1..plan.windows {
+                let params = Params { level: window, ..Params::new(&plan, count) };
+                stream.launch(&bound, (count as u32).div_ceil(TABLE_GROUP), &params)?;
+            }
         }
-        parts.push(Part { points: buffer, count, plan });
+        let infinite = device.buffer_from(&infinite_bits::<P>(part))?;
+        parts.push(Part { points: buffer, infinite, count, plan });
     }
     stream.wait()?;
-    Ok(Points::Device { programs, parts })
+    Ok(Points::Device { programs: Arc::new(programs), parts })
 }

@@ -75,7 +75,10 @@ mod test {
     fn windows_hold_all_bits_and_the_carry() {
         for bits in WINDOW_BITS {
             let plan = Plan::new(bits, false);
-            assert!(plan.windows * bits >= SCALAR_BITS && (plan.windows - 1) * bits < SCALAR_BITS, "{plan:?}");
+            assert!(
+                plan.windows * bits >= SCALAR_BITS && (plan.windows - 1) * bits < SCALAR_BITS,
+                "{plan:?}"
+            );
         }
     }
 

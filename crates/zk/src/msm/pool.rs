@@ -4,7 +4,7 @@
 use std::{marker::PhantomData, ops::Range, ptr::NonNull};
 
 use ark_bn254::{Fr, G1Affine, G1Projective, G2Affine, G2Projective};
-use evener_device::{Api, Buffer, Device, Error, Result};
+use evener_device::{Api, Buffer, Device, DeviceId, Error, Result};
 use evener_schedule::{Chunk, Pool, Results, RunError, Task};
 use rayon::prelude::*;
 
@@ -74,7 +74,8 @@ pub fn msm<P: MsmGroup>(pool: &Pool, points: &[P::Affine], scalars: &[Fr]) -> Re
     // SAFETY: `points` and `scalars` are borrowed until this function returns. The terms are in `left`, which this function
     // owns, and which the scheduler lends to tasks only while a call to `map` has not returned.
     let terms = |(points, scalars)| unsafe { BorrowedTerms::<P>::new(points, scalars) };
-    let mut left: Vec<BorrowedTerms<P>> = points.chunks(block).zip(scalars.chunks(block)).map(terms).collect();
+    let mut left: Vec<BorrowedTerms<P>> =
+        points.chunks(block).zip(scalars.chunks(block)).map(terms).collect();
     let mut total = P::zero();
     for _ in 0..MAX_RUNS {
         if left.is_empty() {
@@ -189,6 +190,8 @@ struct DeviceWorker {
     programs: Programs,
     workspace: MsmWorkspace,
     points: Option<Buffer<Limbs>>,
+    /// No point counts as infinite: a chunk is multiplied once, and to look would take longer than it saves.
+    infinite: Option<Buffer<u32>>,
 }
 
 impl<P: MsmGroup> Task for MsmTask<P> {
@@ -216,10 +219,11 @@ impl<P: MsmGroup> Task for MsmTask<P> {
             return Ok(Worker::Cpu);
         }
         Ok(Worker::Device(Box::new(DeviceWorker {
-            programs: Programs::compile(device, Emitter::for_device(device)?, P::GROUP)?,
+            programs: Programs::compile(device, Emitter::for_device(device)?, P::GROUP, None)?,
             workspace: MsmWorkspace::new(device)?,
             device: device.clone(),
             points: None,
+            infinite: None,
         })))
     }
 
@@ -261,6 +265,28 @@ fn joined<P: MsmGroup>(blocks: &[BorrowedTerms<P>]) -> Option<BorrowedTerms<P>> 
     follows.then(|| BorrowedTerms { len, ..first.duplicate() })
 }
 
+/// Calls a closure with some terms of a chunk, which are borrowed for that time only, and never while waiting for the device.
+fn with_terms<P: MsmGroup>(
+    chunk: &Chunk<'_, BorrowedTerms<P>>,
+    device: &DeviceId,
+    range: Range<usize>,
+    copy: impl FnOnce(&[P::Affine], &[Fr]),
+) -> Result<()> {
+    chunk.read(|blocks| match joined(blocks) {
+        Some(all) => {
+            copy(&all.points()[range.clone()], &all.scalars()[range]);
+            Ok(())
+        }
+        None => Err(Error::Task {
+            device: device.clone(),
+            operation: "reading points".into(),
+            item: None,
+            message: "the blocks of a chunk do not follow each other".into(),
+            source: None,
+        }),
+    })?
+}
+
 impl DeviceWorker {
     fn run<P: MsmGroup>(&mut self, chunk: &Chunk<'_, BorrowedTerms<P>>) -> Result<P> {
         let len: usize = chunk.read(|blocks| blocks.iter().map(|terms| terms.len).sum())?;
@@ -287,41 +313,31 @@ impl DeviceWorker {
             Some(points) if points.len() >= count * limbs => points,
             _ => self.device.buffer_uninit(count * limbs)?,
         };
-        let scalars = self.workspace.scalars(count)?;
-        // The terms are borrowed for one piece at a time, and never while waiting for the device.
-        let with = |range: Range<usize>, copy: &mut dyn FnMut(&[P::Affine], &[Fr])| {
-            chunk.read(|blocks| match joined(blocks) {
-                Some(all) => {
-                    let range = part.start + range.start..part.start + range.end;
-                    copy(&all.points()[range.clone()], &all.scalars()[range]);
-                    Ok(())
-                }
-                None => Err(Error::Task {
-                    device: self.device.id().clone(),
-                    operation: "reading points".into(),
-                    item: None,
-                    message: "the blocks of a chunk do not follow each other".into(),
-                    source: None,
-                }),
-            })?
+        let infinite = match self.infinite.take() {
+            Some(infinite) if infinite.len() >= count.div_ceil(32) => infinite,
+            _ => self.device.buffer(count.div_ceil(32))?,
         };
+        let scalars = self.workspace.scalars(count)?;
+        let device = self.device.id().clone();
+        let in_chunk = |piece: Range<usize>| part.start + piece.start..part.start + piece.end;
         self.workspace.upload_with(&points, count * limbs, |piece, memory| {
             // A piece has a whole number of points: its length is a multiple of four elements.
-            with(piece.start / limbs..piece.end / limbs, &mut |points, _| {
+            let piece = in_chunk(piece.start / limbs..piece.end / limbs);
+            with_terms(chunk, &device, piece, |points, _| {
                 let memory: &mut [P::DevicePoint] = bytemuck::cast_slice_mut(memory);
                 let pairs = memory.par_iter_mut().zip(points).with_min_len(1 << 10);
                 pairs.for_each(|(to, point)| *to = P::device_point(point));
             })
         })?;
         self.workspace.upload_with(&scalars, count, |piece, memory| {
-            with(piece, &mut |_, scalars| {
+            with_terms(chunk, &device, in_chunk(piece), |_, scalars| {
                 let pairs = memory.par_iter_mut().zip(scalars).with_min_len(1 << 10);
                 pairs.for_each(|(to, scalar)| *to = (*scalar).into());
             })
         })?;
-        let bases = Bases { programs: &self.programs, plan, points: &points, count };
+        let bases = Bases { programs: &self.programs, plan, points: &points, infinite: &infinite, count };
         let sum = self.workspace.queue::<P>(&bases, &scalars, &mut Marks::new())?.wait();
-        self.points = Some(points);
+        (self.points, self.infinite) = (Some(points), Some(infinite));
         sum
     }
 }

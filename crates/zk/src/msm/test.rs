@@ -29,7 +29,11 @@ fn skewed(count: usize) -> Vec<(&'static str, Vec<Fr>)> {
     let random = random(count, 3);
     let any = random.last().copied().unwrap_or(Fr::ONE);
     let some = |keep: fn(usize) -> bool| {
-        random.iter().enumerate().map(|(index, scalar)| if keep(index) { *scalar } else { Fr::ZERO }).collect()
+        random
+            .iter()
+            .enumerate()
+            .map(|(index, scalar)| if keep(index) { *scalar } else { Fr::ZERO })
+            .collect()
     };
     vec![
         ("zeros", vec![Fr::ZERO; count]),
@@ -37,7 +41,10 @@ fn skewed(count: usize) -> Vec<(&'static str, Vec<Fr>)> {
         ("all equal", vec![any; count]),
         ("r - 1", vec![-Fr::ONE; count]),
         ("nine of ten are zero", some(|index| index % 10 == 7)),
-        ("one bucket", (0..count).map(|index| if index % 2 == 0 { Fr::from(3) } else { -Fr::from(3) }).collect()),
+        (
+            "one bucket",
+            (0..count).map(|index| if index % 2 == 0 { Fr::from(3) } else { -Fr::from(3) }).collect(),
+        ),
         ("powers of two", (0..count).map(|index| Fr::from(2).pow([index as u64 % 254])).collect()),
         ("edge values", edge_values::<FrConfig>().into_iter().cycle().take(count).collect()),
     ]
@@ -64,11 +71,13 @@ fn check_emitter<P: MsmGroup>(device: &Device, emitter: Emitter, sizes: &[usize]
         }
     }
     let size = largest.min(200);
-    let opposite: Vec<P::Affine> =
-        (0..size).map(|index| if index % 2 == 0 { all[0] } else { (-all[0].into_group()).into_affine() }).collect();
+    let opposite: Vec<P::Affine> = (0..size)
+        .map(|index| if index % 2 == 0 { all[0] } else { (-all[0].into_group()).into_affine() })
+        .collect();
     let infinite: Vec<P::Affine> =
         (0..size).map(|index| if index % 3 == 0 { P::Affine::default() } else { all[index] }).collect();
-    let special = [("equal bases", vec![all[0]; size]), ("opposite bases", opposite), ("infinite bases", infinite)];
+    let special =
+        [("equal bases", vec![all[0]; size]), ("opposite bases", opposite), ("infinite bases", infinite)];
     for (what, points) in special {
         let bases = MsmBases::<P>::upload_with(device, &points, &options).unwrap();
         for (which, scalars) in skewed(size).into_iter().chain([("random", random(size, 1))]) {
@@ -168,7 +177,7 @@ fn g2_is_multiplied_as_arkworks_does_with_vulkan() {
 #[ignore = "needs a Vulkan device"]
 fn a_pool_with_a_gpu_computes_as_arkworks_does_with_vulkan() {
     let gpu = devices(Api::Vulkan).remove(0);
-    check_pool::<G1Projective>(&[gpu.clone()], 2000);
+    check_pool::<G1Projective>(std::slice::from_ref(&gpu), 2000);
     check_pool::<G1Projective>(&[gpu, Device::cpu()], 2000);
 }
 
@@ -178,7 +187,12 @@ fn g1_is_multiplied_as_arkworks_does_with_card() {
     for device in devices(Api::Cuda) {
         for &emitter in Emitter::candidates(&device).unwrap() {
             for tables in [Tables::Never, Tables::Always] {
-                check_emitter::<G1Projective>(&device, emitter, &[0, 1, 2, 31, 1000, 1 << 10, 1 << 14], tables);
+                check_emitter::<G1Projective>(
+                    &device,
+                    emitter,
+                    &[0, 1, 2, 31, 1000, 1 << 10, 1 << 14],
+                    tables,
+                );
             }
         }
         check_emitter::<G1Projective>(&device, Emitter::CudaPtx, &[1 << 20], Tables::Auto);
@@ -221,7 +235,7 @@ fn every_width_of_windows_gives_the_same_sum_with_card() {
 fn partitions_of_a_card_and_the_processor_compute_as_arkworks_does_with_card() {
     let card = devices(Api::Cuda).remove(0);
     check_pool::<G1Projective>(&[card.clone(), Device::cpu()], 1 << 16);
-    check_pool::<G2Projective>(&[card.clone()], 1 << 14);
+    check_pool::<G2Projective>(std::slice::from_ref(&card), 1 << 14);
     let mut parts = card.split(&[16, 40, 76]).unwrap();
     parts.push(Device::cpu());
     check_pool::<G1Projective>(&parts, 1 << 18);

@@ -73,6 +73,8 @@ pub(super) struct Bases<'a> {
     pub(super) programs: &'a Programs,
     pub(super) plan: Plan,
     pub(super) points: &'a Buffer<Limbs>,
+    /// A bit for each base: whether it is infinite.
+    pub(super) infinite: &'a Buffer<u32>,
     pub(super) count: usize,
 }
 
@@ -180,7 +182,7 @@ impl MsmWorkspace {
         scalars: &Buffer<Limbs>,
         marks: &mut Marks,
     ) -> Result<Queued> {
-        let Bases { programs, plan, points, count } = *bases;
+        let Bases { programs, plan, points, infinite, count } = *bases;
         let device = self.device.clone();
         let kept = &mut self.buffers;
         let digits = count * plan.windows as usize;
@@ -202,21 +204,13 @@ impl MsmWorkspace {
         let partials = grown(&mut kept.partials, &device, 2 * segments * sum_limbs::<P>())?;
         let firsts = grown(&mut kept.firsts, &device, segments)?;
 
-        let params = Params {
-            count: count as u32,
-            window_bits: plan.window_bits,
-            windows: plan.windows,
-            is_shared: plan.is_shared.into(),
-            buckets: buckets as u32,
-            segments: segments as u32,
-            level: 0,
-            levels: 0,
-        };
+        let params = Params { segments: segments as u32, ..Params::new(&plan, count) };
         let scalar_groups = (count as u32).div_ceil(SORT_GROUP);
         let scalars = scalars.slice(..count)?;
         let stream = &mut self.stream;
         stream.zero(&counters)?;
-        let count_digits = programs.count_digits.bind(&[scalars.arg(), counters.arg(), ranks.arg()])?;
+        let count_digits =
+            programs.count_digits.bind(&[scalars.arg(), infinite.arg(), counters.arg(), ranks.arg()])?;
         stream.launch(&count_digits, scalar_groups, &params)?;
         self.mark(marks, "count digits")?;
         let stream = &mut self.stream;
@@ -228,7 +222,7 @@ impl MsmWorkspace {
         stream.launch(&write_offsets, scan_groups as u32, &params)?;
         self.mark(marks, "scan counters")?;
         let stream = &mut self.stream;
-        let arguments = [scalars.arg(), ranks.arg(), offsets.arg(), entries.arg()];
+        let arguments = [scalars.arg(), infinite.arg(), ranks.arg(), offsets.arg(), entries.arg()];
         stream.launch(&programs.write_entries.bind(&arguments)?, scalar_groups, &params)?;
         self.mark(marks, "write entries")?;
         let stream = &mut self.stream;

@@ -1,22 +1,22 @@
 //! Number-theoretic transforms over `Fr`: on a GPU in few passes over memory, on the processor with arkworks.
 //!
-//! A transform of 2^k elements computes X[j] = Σ x[i] · ω^(i·j), where ω is the root of unity of order 2^k that arkworks
+//! A transform of 2^k elements computes `X[j] = Σ x[i] · ω^(i·j)`, where ω is the root of unity of order 2^k that arkworks
 //! uses, or its inverse.
 //!
 //! # Passes
 //! The transform is cut into passes of a radix R of at most 2^8 (Bailey). With N = R · M, the index of an input is
 //! n₁ · M + n₂, and that of an output k₁ + R · k₂:
 //!
-//! X[k₁ + R · k₂] = Σₙ₂ ω_M^(n₂·k₂) · ω_N^(n₂·k₁) · Σₙ₁ ω_R^(n₁·k₁) · x[n₁ · M + n₂]
+//! `X[k₁ + R · k₂] = Σₙ₂ ω_M^(n₂·k₂) · ω_N^(n₂·k₁) · Σₙ₁ ω_R^(n₁·k₁) · x[n₁ · M + n₂]`
 //!
 //! A pass computes the inner sums, which are transforms of *columns* of R elements at a distance of M, multiplies by the
 //! *twiddles* ω_N^(n₂·k₁), and leaves *segments* of M elements to the next pass. A workgroup loads a tile of several
 //! adjacent columns and transforms them in shared memory, two butterfly stages at a time. All passes work in place.
 //!
 //! # Order
-//! Decimation in frequency takes inputs in natural order and leaves the outputs in bit-reversed order: X[j] is where j has
-//! its bits reversed. Decimation in time is its transpose and does the opposite. With a pointwise operation between the
-//! two, nothing is ever permuted. For outputs in natural order, the last pass writes each element where it belongs.
+//! Decimation in frequency takes inputs in natural order and leaves the outputs in bit-reversed order: output j is where j
+//! has its bits reversed. Decimation in time is its transpose and does the opposite. With a pointwise operation between
+//! the two, nothing is ever permuted. For outputs in natural order, the last pass writes each element where it belongs.
 //!
 //! ```
 //! use ark_bn254::Fr;

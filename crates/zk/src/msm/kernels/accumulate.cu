@@ -34,7 +34,12 @@ extern "C" __global__ void __launch_bounds__(ACCUMULATE_GROUP, ACCUMULATE_GROUPS
         const G1Affine next = load(points + (next_entry & 0x7fffffffu));
         const unsigned entry_after = entries[min(at + 1, end - 1)];
         if (entry >> 31) point = g1_affine_neg(point);
-        sum = g1_add_affine(sum, point);
+        // The sum that begins a bucket is infinite. With these branches the compiler sees that the addition needs the point
+        // only at its beginning, and keeps all values in registers.
+        if (!g1_affine_is_infinity(point)) {
+            if (g1_is_infinity(sum)) sum = g1_from_affine(point);
+            else sum = g1_add_affine(sum, point);
+        }
         if (at == run_end || at == end) {
             G1Xyzz *to = buckets + current.y;
             if (current.x < first) to = partials + segment;

@@ -4,7 +4,7 @@
 use bytemuck::{Pod, Zeroable};
 use evener_device::{Device, DeviceKind, Kernel, Module, Program, Result};
 
-use super::plan::MIN_SEGMENT;
+use super::plan::{MIN_SEGMENT, Plan};
 use crate::{
     curve::{self, Group},
     dialect::Dialect,
@@ -20,8 +20,9 @@ const TREE_GROUP: u32 = 128;
 /// Threads of a workgroup that computes tables.
 pub(super) const TABLE_GROUP: u32 = 64;
 
-/// Segments of a device that the processor emulates.
-const SOFTWARE_SEGMENTS: u32 = 512;
+/// Segments of a device that the processor emulates: many, because Mesa's software Vulkan ends a thread's loops after 65,535
+/// iterations in all.
+const SOFTWARE_SEGMENTS: u32 = 1 << 14;
 /// Segments of a multiprocessor where the device does not tell how many threads it runs at once.
 const DEFAULT_SEGMENTS_PER_UNIT: u32 = 512;
 /// Multiprocessors of a device that does not tell their number.
@@ -41,6 +42,22 @@ pub(super) struct Params {
     pub(super) levels: u32,
 }
 
+impl Params {
+    /// Returns the parameters of a plan for some points; segments and levels are zero.
+    pub(super) fn new(plan: &Plan, count: usize) -> Params {
+        Params {
+            count: count as u32,
+            window_bits: plan.window_bits,
+            windows: plan.windows,
+            is_shared: plan.is_shared.into(),
+            buckets: plan.buckets() as u32,
+            segments: 0,
+            level: 0,
+            levels: 0,
+        }
+    }
+}
+
 /// The compiled kernels. A buffer of points is declared as `Limbs`.
 #[derive(Debug)]
 pub(super) struct Programs {
@@ -58,15 +75,22 @@ pub(super) struct Programs {
 
 impl Programs {
     /// Compiles the kernels, several at a time.
-    pub(super) fn compile(device: &Device, emitter: Emitter, group: Group) -> Result<Programs> {
+    pub(super) fn compile(
+        device: &Device,
+        emitter: Emitter,
+        group: Group,
+        groups_per_unit: Option<u32>,
+    ) -> Result<Programs> {
+        let groups_per_unit = groups_per_unit.unwrap_or(default_groups_per_unit(group));
         let compile = |kernels: Vec<Kernel>| -> Result<Vec<Program>> {
             kernels.iter().map(|kernel| device.compile(kernel)).collect()
         };
         let (sort, accumulate, merge, reduce) = std::thread::scope(|scope| {
             let compile = &compile;
             // Kernels with additions take the longest.
-            let additions = [accumulate(emitter, group), merge(emitter, group), reduce(emitter, group)]
-                .map(|kernel| scope.spawn(move || compile(vec![kernel])));
+            let additions =
+                [accumulate(emitter, group, groups_per_unit), merge(emitter, group), reduce(emitter, group)]
+                    .map(|kernel| scope.spawn(move || compile(vec![kernel])));
             let sort = compile(sort(emitter));
             let [accumulate, merge, reduce] = additions.map(|thread| match thread.join() {
                 Ok(programs) => programs,
@@ -127,15 +151,12 @@ fn accumulate_group(dialect: Dialect) -> u32 {
 }
 
 /// The constants of all kernels, as source code.
-fn definitions(dialect: Dialect, group: Option<Group>) -> String {
-    // Workgroups that a multiprocessor has at once: the registers of a thread are limited accordingly.
-    let groups = if group == Some(Group::G2) { 2 } else { 4 };
+fn definitions(dialect: Dialect) -> String {
     let all = [
         ("MIN_SEGMENT", MIN_SEGMENT),
         ("TREE_GROUP", TREE_GROUP),
         ("TABLE_GROUP", TABLE_GROUP),
         ("ACCUMULATE_GROUP", accumulate_group(dialect)),
-        ("ACCUMULATE_GROUPS", groups),
     ];
     let define = |(name, value): &(&str, u32)| match dialect {
         Dialect::CudaC => format!("#define {name} {value}\n"),
@@ -155,14 +176,16 @@ fn wgsl_part(source: &str, name: &str) -> String {
 /// The kernels that sort digits by bucket, in the order of [`Programs`].
 fn sort(emitter: Emitter) -> Vec<Kernel> {
     let dialect = emitter.dialect();
-    let definitions = definitions(dialect, None);
+    let definitions = definitions(dialect);
     let arithmetic = field::source(emitter, Fields::Fr);
     let cuda = match dialect {
-        Dialect::CudaC => Some([&definitions, &*arithmetic, include_str!("params.cu"), include_str!("sort.cu")].concat()),
+        Dialect::CudaC => {
+            Some([&definitions, &*arithmetic, include_str!("params.cu"), include_str!("sort.cu")].concat())
+        }
         Dialect::Wgsl => None,
     };
     // SAFETY: the launches of `Workspace::queue` are within these bounds. A thread of `count_digits` and `write_entries`
-    // reads the scalar of its index, if that is less than `count`, and accesses ranks below `count * windows`, counters and
+    // reads the scalar of its index and its bit of `infinite`, if the index is less than `count`, and accesses ranks below `count * windows`, counters and
     // offsets below `buckets`, and entries below the sum of all counters, which is at most `count * windows`. The other
     // kernels access `buckets` counters and offsets, one sum for each `SCAN_BUCKETS` of them, and at most `buckets + 1` runs.
     let module = cuda.map(|source| unsafe { Module::new().cuda(source) });
@@ -173,17 +196,18 @@ fn sort(emitter: Emitter) -> Vec<Kernel> {
                 "count_digits" | "write_entries" => (&*arithmetic, include_str!("sort.wgsl")),
                 _ => ("", include_str!("scan.wgsl")),
             };
-            let text = [&definitions, arithmetic, include_str!("params.wgsl"), &wgsl_part(source, name)].concat();
+            let text =
+                [&definitions, arithmetic, include_str!("params.wgsl"), &wgsl_part(source, name)].concat();
             // SAFETY: as above; all loops count up to a limit.
             unsafe { Kernel::new(name).wgsl_unchecked(emitter.features(), text) }
         }
     };
     let kernels = [
-        kernel("count_digits").reads::<Limbs>().writes::<u32>().writes::<u32>(),
+        kernel("count_digits").reads::<Limbs>().reads::<u32>().writes::<u32>().writes::<u32>(),
         kernel("sum_counters").reads::<u32>().writes::<[u32; 2]>(),
         kernel("scan_sums").writes::<[u32; 2]>().writes::<u32>().writes::<[u32; 2]>(),
         kernel("write_offsets").reads::<u32>().reads::<[u32; 2]>().writes::<u32>().writes::<[u32; 2]>(),
-        kernel("write_entries").reads::<Limbs>().reads::<u32>().reads::<u32>().writes::<u32>(),
+        kernel("write_entries").reads::<Limbs>().reads::<u32>().reads::<u32>().reads::<u32>().writes::<u32>(),
     ];
     kernels.map(|kernel| kernel.params::<Params>().workgroup(SORT_GROUP)).into()
 }
@@ -201,7 +225,7 @@ fn of_group(name: &'static str, emitter: Emitter, group: Group, cuda: &str, wgsl
         Group::G2 => body.replace("G1", "G2").replace("g1_", "g2_"),
     };
     let text = [
-        definitions(dialect, Some(group)),
+        definitions(dialect),
         field::source(emitter, fields),
         curve::source(emitter, group),
         params.to_owned(),
@@ -219,9 +243,18 @@ fn of_group(name: &'static str, emitter: Emitter, group: Group, cuda: &str, wgsl
     }
 }
 
-fn accumulate(emitter: Emitter, group: Group) -> Kernel {
-    let (cuda, wgsl) = (include_str!("accumulate.cu"), include_str!("accumulate.wgsl"));
-    of_group("accumulate", emitter, group, cuda, wgsl)
+/// Workgroups that a multiprocessor adds points with at once. The registers of a thread are limited accordingly: to 128 in
+/// G1, and to 255 in G2.
+fn default_groups_per_unit(group: Group) -> u32 {
+    match group {
+        Group::G1 => 4,
+        Group::G2 => 2,
+    }
+}
+
+fn accumulate(emitter: Emitter, group: Group, groups_per_unit: u32) -> Kernel {
+    let cuda = format!("#define ACCUMULATE_GROUPS {groups_per_unit}\n{}", include_str!("accumulate.cu"));
+    of_group("accumulate", emitter, group, &cuda, include_str!("accumulate.wgsl"))
         .reads::<Limbs>()
         .reads::<u32>()
         .reads::<[u32; 2]>()
@@ -270,7 +303,7 @@ mod with_nvrtc {
             for card in ["sm_75", "sm_90"] {
                 for group in [Group::G1, Group::G2] {
                     let mut kernels = vec![
-                        accumulate(emitter, group),
+                        accumulate(emitter, group, default_groups_per_unit(group)),
                         merge(emitter, group),
                         reduce(emitter, group),
                         tables(emitter, group),
@@ -283,7 +316,9 @@ mod with_nvrtc {
                         let compiled = compile_kernel(card, &kernel);
                         println!("{emitter:?} {group:?} {card} {}: {:?}", kernel.name(), start.elapsed());
                         if let Ok(folder) = std::env::var("EVENER_TEST_CUBIN_DIR") {
-                            let file = format!("{folder}/{emitter:?}-{group:?}-{card}-{}.cubin", kernel.name());
+                            let file =
+                                format!("{folder}/{emitter:?}-{group:?}-{card}-{}.cubin", kernel.name());
+                            std::fs::write(file.replace(".cubin", ".cu"), kernel.cuda_source().unwrap()).unwrap();
                             std::fs::write(file, compiled.as_ref().unwrap()).unwrap();
                         }
                         assert!(!compiled.unwrap().is_empty());

@@ -40,13 +40,21 @@ static __device__ __forceinline__ Digit next_digit(Digits &digits, const unsigne
     return Digit{magnitude == 0 ? NO_BUCKET : first + magnitude - 1, is_negative};
 }
 
-// Counts the digits of each bucket. A digit's rank is its number among those of its bucket.
-extern "C" __global__ void __launch_bounds__(GROUP)
-    count_digits(const Fr *scalars, unsigned *counters, unsigned *ranks, const Params params) {
+// Whether the point of a scalar is infinite.
+static __device__ __forceinline__ bool is_infinite(const unsigned *infinite, const unsigned scalar) {
+    return (infinite[scalar / 32] >> (scalar % 32)) & 1;
+}
+
+// Counts the digits of each bucket. A digit's rank is its number among those of its bucket. `infinite` has a bit for each
+// point: the digits of infinite points count as zeros.
+extern "C" __global__ void __launch_bounds__(GROUP) count_digits(const Fr *scalars, const unsigned *infinite,
+                                                                 unsigned *counters, unsigned *ranks,
+                                                                 const Params params) {
     const unsigned scalar = blockIdx.x * GROUP + threadIdx.x;
     const unsigned lane = threadIdx.x & 31;
     // All lanes take part in the exchange within the warp: those without a scalar have only zeros.
-    Digits digits = digits_of(scalar < params.count ? fr_load(scalars + scalar) : fr_zero());
+    const bool counts = scalar < params.count && !is_infinite(infinite, scalar);
+    Digits digits = digits_of(counts ? fr_load(scalars + scalar) : fr_zero());
     for (unsigned window = 0; window < params.windows; window++) {
         const Digit digit = next_digit(digits, window, params);
         // One addition for all lanes with the same bucket, so that equal scalars do not queue up.
@@ -145,11 +153,11 @@ extern "C" __global__ void __launch_bounds__(GROUP) write_offsets(const unsigned
 }
 
 // Writes an entry for each digit: the index of its point, and its sign in the highest bit.
-extern "C" __global__ void __launch_bounds__(GROUP) write_entries(const Fr *scalars, const unsigned *ranks,
-                                                                  const unsigned *offsets, unsigned *entries,
-                                                                  const Params params) {
+extern "C" __global__ void __launch_bounds__(GROUP) write_entries(const Fr *scalars, const unsigned *infinite,
+                                                                  const unsigned *ranks, const unsigned *offsets,
+                                                                  unsigned *entries, const Params params) {
     const unsigned scalar = blockIdx.x * GROUP + threadIdx.x;
-    if (scalar >= params.count) return;
+    if (scalar >= params.count || is_infinite(infinite, scalar)) return;
     Digits digits = digits_of(fr_load(scalars + scalar));
     for (unsigned window = 0; window < params.windows; window++) {
         const Digit digit = next_digit(digits, window, params);

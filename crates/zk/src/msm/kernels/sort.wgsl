@@ -39,14 +39,17 @@ fn next_digit(digits: ptr<function, Digits>, window: u32) -> Digit {
 }
 //! count_digits
 @group(0) @binding(0) var<storage, read> scalars: array<Fr>;
-@group(0) @binding(1) var<storage, read_write> counters: array<atomic<u32>>;
-@group(0) @binding(2) var<storage, read_write> ranks: array<u32>;
+@group(0) @binding(1) var<storage, read> infinite: array<u32>;
+@group(0) @binding(2) var<storage, read_write> counters: array<atomic<u32>>;
+@group(0) @binding(3) var<storage, read_write> ranks: array<u32>;
 
-// Counts the digits of each bucket. A digit's rank is its number among those of its bucket.
+// Counts the digits of each bucket. A digit's rank is its number among those of its bucket. `infinite` has a bit for each
+// point: the digits of infinite points count as zeros.
 @compute @workgroup_size(256)
 fn count_digits(@builtin(global_invocation_id) id: vec3<u32>) {
     let scalar = id.x;
     if (scalar >= params.count) { return; }
+    if (((infinite[scalar / 32u] >> (scalar % 32u)) & 1u) == 1u) { return; }
     var digits = digits_of(scalars[scalar]);
     for (var window = 0u; window < params.windows; window++) {
         let digit = next_digit(&digits, window);
@@ -57,15 +60,17 @@ fn count_digits(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 //! write_entries
 @group(0) @binding(0) var<storage, read> scalars: array<Fr>;
-@group(0) @binding(1) var<storage, read> ranks: array<u32>;
-@group(0) @binding(2) var<storage, read> offsets: array<u32>;
-@group(0) @binding(3) var<storage, read_write> entries: array<u32>;
+@group(0) @binding(1) var<storage, read> infinite: array<u32>;
+@group(0) @binding(2) var<storage, read> ranks: array<u32>;
+@group(0) @binding(3) var<storage, read> offsets: array<u32>;
+@group(0) @binding(4) var<storage, read_write> entries: array<u32>;
 
 // Writes an entry for each digit: the index of its point, and its sign in the highest bit.
 @compute @workgroup_size(256)
 fn write_entries(@builtin(global_invocation_id) id: vec3<u32>) {
     let scalar = id.x;
     if (scalar >= params.count) { return; }
+    if (((infinite[scalar / 32u] >> (scalar % 32u)) & 1u) == 1u) { return; }
     var digits = digits_of(scalars[scalar]);
     for (var window = 0u; window < params.windows; window++) {
         let digit = next_digit(&digits, window);
