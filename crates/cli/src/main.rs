@@ -11,12 +11,14 @@ mod merkle;
 mod mesh;
 mod options;
 mod output;
+mod prove;
 mod report;
 mod sim;
 mod size;
 mod table;
 mod topics;
 mod verbosity;
+mod verify;
 
 use std::{
     ffi::OsString,
@@ -94,8 +96,10 @@ enum Command {
     Devices(devices::Arguments),
     Merkle(Box<merkle::Arguments>),
     Mesh(mesh::Arguments),
+    Prove(Box<prove::Arguments>),
     Report(report::Arguments),
     Sim(sim::Arguments),
+    Verify(verify::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
 
@@ -117,6 +121,7 @@ Examples:
   evener merkle FILE        compute the Merkle root of a file on all devices
   evener mesh bench         measure collectives between ranks
   evener mesh plan          arrange devices for parallel training or inference
+  evener prove --bench 2^16 make Groth16 proofs of a circuit on all devices
   evener sim FILE           simulate a run on virtual devices
   evener report TRACE       explain where the time of a run went
   evener help devices       print the help of a command
@@ -141,8 +146,10 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(arguments, verbosity),
         Command::Merkle(arguments) => merkle::run(*arguments, verbosity),
         Command::Mesh(arguments) => mesh::run(arguments),
+        Command::Prove(arguments) => prove::run(*arguments, verbosity),
         Command::Report(arguments) => report::run(arguments, verbosity),
         Command::Sim(arguments) => sim::run(arguments, verbosity),
+        Command::Verify(arguments) => verify::run(arguments, verbosity),
         Command::Completions(arguments) => completions::run(arguments, Cli::command()),
         Command::Man(arguments) => man::run(arguments, Cli::command()),
         Command::ExitCodes => write_out(&(topics::exit_codes() + "\n")).map_err(Into::into),

@@ -6,7 +6,7 @@ mod common;
 
 use std::process::Output;
 
-const COMMANDS: [&str; 6] = ["demo", "devices", "merkle", "mesh", "report", "sim"];
+const COMMANDS: [&str; 8] = ["demo", "devices", "merkle", "mesh", "prove", "report", "sim", "verify"];
 
 fn run(arguments: &[&str]) -> Output {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -136,7 +136,7 @@ fn variables(folder: &std::path::Path, found: &mut std::collections::BTreeSet<St
 #[test]
 fn every_environment_variable_of_the_sources_is_listed() {
     let mut found = std::collections::BTreeSet::new();
-    for name in ["device", "schedule", "mesh", "merkle", "cli"] {
+    for name in ["device", "schedule", "mesh", "merkle", "zk", "cli"] {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
         variables(&folder, &mut found);
     }
@@ -153,7 +153,7 @@ fn help_texts_begin_with_a_verb_and_fit_80_columns() {
     let root = help(&[]);
     let verbs = [
         "Build", "List", "Compute", "Plan", "Explain", "Simulate", "Print", "Arrange", "Measure", "Create",
-        "Verify",
+        "Verify", "Prove",
     ];
     for command in [
         &["demo"][..],
@@ -164,8 +164,10 @@ fn help_texts_begin_with_a_verb_and_fit_80_columns() {
         &["mesh"],
         &["mesh", "bench"],
         &["mesh", "plan"],
+        &["prove"],
         &["report"],
         &["sim"],
+        &["verify"],
         &["completions"],
         &["man"],
     ] {

@@ -1,0 +1,271 @@
+//! `evener prove`: makes Groth16 proofs from keys and witnesses of circom and snarkjs.
+
+mod outcome;
+mod outputs;
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{ArgGroup, Args};
+use evener_schedule::{Pool, Strategy};
+use evener_zk::groth16::{Batch, Prover, ProvingKey, R1cs, Squares, VerifyingKey, Witness};
+use indicatif::ProgressBar;
+
+use self::{outcome::Outcome, outputs::OutputFiles};
+use crate::{
+    UsageError,
+    options::{RunOptions, check_outputs, log_run, select_devices},
+    output::{display_path, format_count, write_json, write_out, write_stderr, write_trace},
+    verbosity::Verbosity,
+};
+
+/// Prove witnesses of a circuit with Groth16 on all devices
+///
+/// The key is a .zkey file of snarkjs, and a witness a .wtns file of circom or snarkjs, both for BN254 (bn128). Every proof
+/// is verified before it is written. For each witness NAME.wtns, NAME.proof.json and NAME.public.json are written, which
+/// snarkjs reads, and `evener verify`.
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true, after_long_help = AFTER_HELP)]
+#[command(group = ArgGroup::new("circuit").required(true).args(["zkey", "bench"]))]
+pub(crate) struct Arguments {
+    /// Read the proving key from this file
+    #[arg(long, value_name = "FILE", requires = "wtns")]
+    zkey: Option<PathBuf>,
+
+    /// Prove the witnesses in these files
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "zkey")]
+    wtns: Vec<PathBuf>,
+
+    /// Read the circuit's constraints from this file, to name the constraint that a witness does not satisfy
+    #[arg(long, value_name = "FILE", requires = "zkey")]
+    r1cs: Option<PathBuf>,
+
+    /// Write proofs and public inputs to this folder [default: the current folder, or none with --bench]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+
+    /// Verify every proof before it is written; always on, since no invalid proof is ever written
+    #[arg(long)]
+    verify: bool,
+
+    /// Accept a key without a phase-2 contribution, for which anyone can forge proofs
+    #[arg(long, requires = "zkey")]
+    allow_unsafe_key: bool,
+
+    /// Measure with a circuit of about this many constraints, such as 2^16, instead of files
+    ///
+    /// The circuit has a dense witness: constraint i is (x_i + i)(x_i + 7) = x_(i+1). arkworks' set-up makes the key.
+    #[arg(long, value_name = "2^N", value_parser = power)]
+    bench: Option<u32>,
+
+    /// Make this many proofs with --bench
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "bench", value_parser = clap::value_parser!(u32).range(1..))]
+    proofs: u32,
+
+    #[command(flatten)]
+    run: RunOptions,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  evener prove --zkey circuit.zkey --wtns witness.wtns
+                                  write witness.proof.json, witness.public.json
+  evener prove --zkey circuit.zkey --wtns *.wtns --out proofs
+                                  prove many witnesses, on all devices
+  evener prove --zkey circuit.zkey --wtns witness.wtns --r1cs circuit.r1cs
+                                  name the constraint that does not hold, if any
+  evener prove --bench 2^16 --trace trace.json
+                                  measure without files";
+
+/// The largest circuit of --bench.
+const MAX_POWER: u32 = 26;
+
+/// Parses a power of two: `2^16` or `65536`.
+fn power(text: &str) -> Result<u32, String> {
+    let power = match text.strip_prefix("2^") {
+        Some(power) => power.parse().ok(),
+        None => text.parse().ok().filter(|count: &u64| count.is_power_of_two()).map(u64::ilog2),
+    };
+    match power {
+        Some(power) if (1..=MAX_POWER).contains(&power) => Ok(power),
+        _ => Err(format!("`{text}` is not a power of two from 2^1 to 2^{MAX_POWER}, such as 2^16")),
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
+    let is_silent = arguments.run.json || verbosity.is_quiet();
+    match (&arguments.zkey, arguments.bench) {
+        (Some(zkey), _) => prove_files(&arguments, zkey, is_silent, verbosity),
+        (None, Some(power)) => bench(&arguments, power, is_silent, verbosity),
+        (None, None) => Err(UsageError("--zkey or --bench is needed".into()).into()),
+    }
+}
+
+fn prove_files(arguments: &Arguments, zkey: &PathBuf, is_silent: bool, verbosity: Verbosity) -> Result<()> {
+    let run = &arguments.run;
+    let folder = arguments.out.clone().unwrap_or_else(|| ".".into());
+    let files = OutputFiles::of_witnesses(&folder, &arguments.wtns)?;
+    create_folder(arguments)?;
+    let inputs = arguments.wtns.iter().chain([zkey]).chain(&arguments.r1cs).map(PathBuf::as_path);
+    check_outputs(inputs, files.iter().flat_map(OutputFiles::paths).map(Some).chain([run.trace.as_deref()]))?;
+
+    // Everything that files can tell is known before a device is opened.
+    let began = Instant::now();
+    let read = if arguments.allow_unsafe_key { ProvingKey::read_unsafe } else { ProvingKey::read };
+    let mut key = match read(zkey) {
+        Err(error @ evener_zk::Error::UnsafeKey { .. }) => {
+            bail!("{error}; --allow-unsafe-key accepts it");
+        }
+        key => key?,
+    };
+    if let Some(path) = &arguments.r1cs {
+        key = key.with_r1cs(&R1cs::read(path)?).with_context(|| display_path(path))?;
+    }
+    let mut witnesses = Vec::new();
+    for path in &arguments.wtns {
+        witnesses.push(Witness::read(path).with_context(|| display_path(path))?);
+    }
+    let key_time = began.elapsed();
+    log_key(&key, key_time);
+
+    let prover = new_prover(key, arguments, is_silent)?;
+    let began = Instant::now();
+    let batch = prover.prove_batch(witnesses)?;
+    let mut outcome = Outcome::new(prover.key(), &batch, began.elapsed());
+    outcome.key_s = key_time.as_secs_f64();
+    finish(arguments, batch, &files, outcome, verbosity)
+}
+
+fn bench(arguments: &Arguments, power: u32, is_silent: bool, verbosity: Verbosity) -> Result<()> {
+    let folder = arguments.out.as_deref();
+    let files = match folder {
+        Some(folder) => OutputFiles::numbered(folder, arguments.proofs),
+        None => Vec::new(),
+    };
+    create_folder(arguments)?;
+    let key_file = folder.map(|folder| folder.join("verification_key.json"));
+    let outputs = files.iter().flat_map(OutputFiles::paths).map(Some);
+    check_outputs([], outputs.chain([key_file.as_deref(), arguments.run.trace.as_deref()]))?;
+
+    let circuit = Squares::filling(power);
+    let spinner = if is_silent { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner.set_message(format!("setting up a key for 2^{power} constraints"));
+    let began = Instant::now();
+    let key = ProvingKey::set_up(&circuit.r1cs()?)?;
+    let key_time = began.elapsed();
+    spinner.finish_and_clear();
+    log_key(&key, key_time);
+    if let Some(path) = &key_file {
+        write_key(path, key.verifying_key())?;
+    }
+
+    let prover = new_prover(key, arguments, is_silent)?;
+    // The first proof copies the key to a device and compiles its kernels.
+    let began = Instant::now();
+    let first = prover.prove(circuit.witness(1.into())?)?;
+    let first_proof = began.elapsed();
+    tracing::info!("the first proof took {first_proof:?}");
+    drop(first);
+    let witnesses: evener_zk::Result<Vec<Witness>> =
+        (0..arguments.proofs).map(|number| circuit.witness((u64::from(number) + 2).into())).collect();
+    let witnesses = witnesses?;
+    let began = Instant::now();
+    let batch = prover.prove_batch(witnesses)?;
+    let mut outcome = Outcome::new(prover.key(), &batch, began.elapsed());
+    outcome.set_up_s = Some(key_time.as_secs_f64());
+    outcome.first_proof_s = Some(first_proof.as_secs_f64());
+    outcome.verification_key = key_file.map(|path| path.display().to_string());
+    finish(arguments, batch, &files, outcome, verbosity)
+}
+
+fn new_prover(key: ProvingKey, arguments: &Arguments, is_silent: bool) -> Result<Prover> {
+    let devices = select_devices(arguments.run.devices.as_deref())?;
+    let strategy = Strategy::from(arguments.run.strategy);
+    tracing::info!("strategy {strategy}");
+    let mut prover = Prover::load(&Pool::new(&devices)?, key).strategy(strategy);
+    if arguments.run.trace.is_some() {
+        prover = prover.trace();
+    }
+    Ok(if is_silent { prover } else { prover.progress_bar() })
+}
+
+fn create_folder(arguments: &Arguments) -> Result<()> {
+    let Some(folder) = &arguments.out else { return Ok(()) };
+    std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", display_path(folder)))
+}
+
+fn log_key(key: &ProvingKey, took: Duration) {
+    let (constraints, wires) = (format_count(key.constraints() as u64), format_count(key.wires() as u64));
+    tracing::info!(
+        "key of {constraints} constraints, {wires} wires, {} of them public: {took:?}",
+        key.public()
+    );
+}
+
+fn write_key(path: &std::path::Path, key: &VerifyingKey) -> Result<()> {
+    let text = serde_json::to_string_pretty(&key.to_json())? + "\n";
+    crate::output::write_file(path, text.as_bytes())
+}
+
+/// Writes the proofs and the trace, and prints the outcome. Fails if a witness has no proof, or a file is not written.
+fn finish(
+    arguments: &Arguments,
+    batch: Batch,
+    files: &[OutputFiles],
+    mut outcome: Outcome,
+    verbosity: Verbosity,
+) -> Result<()> {
+    if let Some(report) = batch.report() {
+        log_run(report);
+    }
+    let mut failures = Vec::new();
+    if let Some(path) = &arguments.run.trace {
+        failures.extend(write_trace(path, batch.trace()).err());
+    }
+    // A witness that cannot be proved does not prevent the proofs of the others.
+    for (index, result) in batch.into_results().into_iter().enumerate() {
+        let written = match (result, files.get(index)) {
+            (Ok(proved), Some(files)) => files.write(&proved),
+            (Ok(_), None) => Ok(()),
+            (Err(error), _) => {
+                let error = anyhow::Error::from(error);
+                Err(match arguments.wtns.get(index) {
+                    Some(path) => error.context(display_path(path)),
+                    None => error,
+                })
+            }
+        };
+        outcome.add(arguments.wtns.get(index), files.get(index), written.as_ref().err());
+        failures.extend(written.err());
+    }
+    match arguments.run.json {
+        true => write_json(&outcome)?,
+        false if verbosity.is_quiet() => write_out(&outcome.files_text())?,
+        false => write_out(&outcome.text())?,
+    }
+    match failures.pop() {
+        None => Ok(()),
+        Some(last) => {
+            failures.iter().for_each(|failure| write_stderr(&format!("error: {failure:#}\n")));
+            Err(last)
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn powers_of_two_are_written_with_and_without_an_exponent() {
+        assert_eq!(["2^1", "2^20", "65536", "2"].map(power), [Ok(1), Ok(20), Ok(16), Ok(1)]);
+        for text in ["", "0", "1", "2^0", "2^27", "2^-1", "1000", "2^", "two"] {
+            assert!(power(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `evener verify`: verifies Groth16 proofs.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use evener_zk::{
+    Error,
+    format::public_from_json,
+    groth16::{Proof, VerifyingKey},
+};
+use serde::Serialize;
+
+use crate::{
+    Mismatch, UsageError, escape,
+    output::{display_path, write_json, write_out},
+    verbosity::Verbosity,
+};
+
+/// Verify Groth16 proofs of snarkjs or of `evener prove`
+///
+/// Public inputs are read from the file beside the proof whose name has `public` instead of `proof`: NAME.public.json for
+/// NAME.proof.json, and public.json for proof.json. --public names another file.
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true, after_long_help = AFTER_HELP)]
+pub(crate) struct Arguments {
+    /// Read proofs from these files
+    #[arg(value_name = "PROOF", required = true)]
+    proofs: Vec<PathBuf>,
+
+    /// Verify with the verification key in this file, as snarkjs exports it
+    #[arg(long, value_name = "FILE")]
+    vkey: PathBuf,
+
+    /// Read the public inputs of the proof from this file
+    #[arg(long, value_name = "FILE")]
+    public: Option<PathBuf>,
+
+    /// Accept a key without a phase-2 contribution, for which anyone can forge proofs
+    #[arg(long)]
+    allow_unsafe_key: bool,
+
+    /// Print a JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  evener verify --vkey verification_key.json proof.json
+                                      with the public inputs in public.json
+  evener verify --vkey verification_key.json proofs/*.proof.json
+                                      verify many proofs
+  evener verify --vkey verification_key.json p.json --public inputs.json
+                                      name the file of the public inputs";
+
+/// The JSON output.
+#[derive(Debug, Serialize)]
+struct Verification<'a> {
+    proofs: &'a [VerifiedProof],
+}
+
+/// The verification of one proof.
+#[derive(Debug, Serialize)]
+struct VerifiedProof {
+    file: String,
+    public_file: String,
+    public: Vec<String>,
+    is_valid: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
+    if arguments.public.is_some() && arguments.proofs.len() > 1 {
+        let count = arguments.proofs.len();
+        let message = format!("--public is for one proof, and there are {count}: verify them one by one");
+        return Err(UsageError(message).into());
+    }
+    let key = read(&arguments.vkey)?;
+    let key =
+        VerifyingKey::from_json(&arguments.vkey.display().to_string(), &key, arguments.allow_unsafe_key);
+    let key = match key {
+        Err(error @ Error::UnsafeKey { .. }) => {
+            anyhow::bail!("{error}; --allow-unsafe-key accepts it");
+        }
+        key => key?,
+    };
+    let mut verified = Vec::new();
+    for path in &arguments.proofs {
+        let public = match &arguments.public {
+            Some(public) => public.clone(),
+            None => public_beside(path)?,
+        };
+        verified.push(verify(&key, path, &public)?);
+    }
+    if arguments.json {
+        write_json(&Verification { proofs: &verified })?;
+    } else if !verbosity.is_quiet() {
+        write_out(&text(&verified))?;
+    }
+    match verified.iter().filter(|proof| !proof.is_valid).count() {
+        0 => Ok(()),
+        failed => Err(Mismatch(format!("{failed} of {} proofs are invalid", verified.len())).into()),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("{}: cannot be read", display_path(path)))
+}
+
+/// Returns the file of the public inputs of a proof.
+fn public_beside(path: &Path) -> Result<PathBuf> {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let Some(at) = name.rfind("proof") else {
+        let shown = display_path(path);
+        let message =
+            format!("{shown}: its name has no `proof` to replace by `public`: name the inputs with --public");
+        return Err(UsageError(message).into());
+    };
+    Ok(path.with_file_name(format!("{}public{}", &name[..at], &name[at + "proof".len()..])))
+}
+
+/// Verifies a proof. A file that cannot be read is an error; one with an invalid proof, or with none, is a result.
+fn verify(key: &VerifyingKey, path: &Path, public_path: &Path) -> Result<VerifiedProof> {
+    let (proof, public) = (read(path)?, read(public_path)?);
+    let public = public_from_json(&public_path.display().to_string(), &public);
+    let proof = Proof::from_json(&path.display().to_string(), &proof);
+    let inputs = public.as_ref().map(|public| public.iter().map(ToString::to_string).collect());
+    let inputs = inputs.unwrap_or_default();
+    let result = public.and_then(|public| key.verify(&proof?, &public));
+    Ok(VerifiedProof {
+        file: path.display().to_string(),
+        public_file: public_path.display().to_string(),
+        public: inputs,
+        is_valid: result.is_ok(),
+        error: result.err().map(|error| error.to_string()),
+    })
+}
+
+fn text(proofs: &[VerifiedProof]) -> String {
+    let line = |proof: &VerifiedProof| {
+        let file = escape::single_line(&proof.file).into_owned();
+        match &proof.error {
+            None if proof.public.len() == 1 => format!("{file}: valid, with 1 public input\n"),
+            None => format!("{file}: valid, with {} public inputs\n", proof.public.len()),
+            Some(error) => format!("{file}: INVALID: {}\n", escape::single_line(error)),
+        }
+    };
+    proofs.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn public_inputs_are_beside_the_proof() {
+        let beside = |path: &str| public_beside(path.as_ref()).unwrap();
+        assert_eq!(beside("proof.json"), Path::new("public.json"));
+        assert_eq!(beside("proofs/a.proof.json"), Path::new("proofs/a.public.json"));
+        assert_eq!(beside("proofs/proof_of_proof.json"), Path::new("proofs/proof_of_public.json"));
+        assert!(public_beside("proofs/a.json".as_ref()).is_err());
+    }
+}

@@ -1,0 +1,54 @@
+//! `.wtns`: the values of all wires of a circuit.
+
+use std::{
+    io::{Cursor as Bytes, Read, Seek},
+    path::Path,
+};
+
+use ark_bn254::Fr;
+use rayon::prelude::*;
+
+use super::{
+    numbers::{Cursor, scalar},
+    open,
+    sections::{FileKind, Sections},
+};
+use crate::{error::Result, groth16::Witness};
+
+static WTNS: FileKind =
+    FileKind { magic: b"wtns", versions: &[1, 2], sections: &[(HEADER, "header"), (VALUES, "values")] };
+const HEADER: u32 = 1;
+const VALUES: u32 = 2;
+
+impl Witness {
+    /// Reads a `.wtns` file of circom or snarkjs.
+    pub fn read(path: impl AsRef<Path>) -> Result<Witness> {
+        let path = path.as_ref();
+        read(&path.display().to_string(), open(path)?)
+    }
+
+    /// Reads the contents of a `.wtns` file. Errors call it `name`.
+    pub fn from_wtns(name: &str, bytes: &[u8]) -> Result<Witness> {
+        read(name, Bytes::new(bytes))
+    }
+}
+
+fn read(name: &str, reader: impl Read + Seek) -> Result<Witness> {
+    let mut sections = Sections::open(name, reader, &WTNS)?;
+    let header = sections.read(HEADER)?;
+    let mut cursor = Cursor::new(&header);
+    sections.expect_field::<Fr>(HEADER, &mut cursor, "field")?;
+    let Some(count) = cursor.u32().filter(|_| cursor.rest() == 0) else {
+        return Err(sections.error(HEADER, format!("has {} bytes, and 40 are expected", header.len())));
+    };
+    sections.expect_len(VALUES, u64::from(count), 32)?;
+    let bytes = sections.read(VALUES)?;
+    let values: Result<Vec<Fr>, (usize, &str)> = bytes
+        .par_chunks(32)
+        .enumerate()
+        .map(|(index, bytes)| scalar(bytes).map_err(|detail| (index, detail)))
+        .collect();
+    let values =
+        values.map_err(|(index, detail)| sections.error(VALUES, format!("value {index} {detail}")))?;
+    Witness::new(values)
+}

@@ -1,0 +1,26 @@
+//! Groth16 over BN254: keys, witnesses, the prover over a pool, and verifying.
+
+mod cpu;
+mod engine;
+mod key;
+mod matrix;
+mod prove;
+mod prover;
+mod randomness;
+mod setup;
+mod task;
+mod verify;
+mod witness;
+
+pub(crate) use self::key::Queries;
+pub use self::{
+    cpu::CpuEngine,
+    engine::Engine,
+    key::{Evaluations, ProvingKey, Reduction},
+    matrix::SparseMatrix,
+    prover::{Batch, Prover},
+    setup::{R1cs, Squares},
+    task::{Engines, ProofMaker, Worker},
+    verify::{Proof, Proved, VerifyingKey},
+    witness::Witness,
+};

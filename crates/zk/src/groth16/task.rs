@@ -1,0 +1,232 @@
+//! The task of a run: proves and verifies one witness per item.
+
+use std::sync::Arc;
+
+use ark_bn254::Fr;
+use evener_device::{
+    Device, DeviceId, DeviceKind, Error as DeviceError, Result as DeviceResult, affinity::unbound,
+};
+use evener_schedule::{Chunk, Resident, Results, Task};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use zeroize::Zeroizing;
+
+use super::{
+    CpuEngine, Engine, Proof, Proved, ProvingKey, Witness,
+    prove::{LoadedKey, prove},
+    randomness::Blinding,
+};
+use crate::error::{Error, Result};
+
+/// Chooses the engine of each device.
+pub trait Engines: Send + Sync + 'static {
+    /// Whether there is an engine for a device.
+    fn can_use(&self, device: &Device) -> bool;
+
+    /// Number of workers of a device, each with an engine of its own. More than one overlaps the host's work on one proof
+    /// with the device's work on another.
+    fn workers(&self, device: &Device) -> usize;
+
+    /// Makes the engine of one worker. All workers of the device share the key's points in `resident`: see
+    /// [`Worker::new`].
+    fn open(
+        &self,
+        device: &Device,
+        key: &Arc<ProvingKey>,
+        resident: &Resident,
+    ) -> DeviceResult<Box<dyn ProofMaker>>;
+}
+
+/// Makes proofs for one key on one device, which may be wrong: the caller verifies them.
+pub trait ProofMaker: Send {
+    /// Proves a witness with the secrets `r` and `s`. The outer error is the device's, the inner one the witness's.
+    fn make(&mut self, key: &ProvingKey, witness: &Witness, r: &Fr, s: &Fr) -> DeviceResult<Result<Proof>>;
+}
+
+/// An engine, with the points of a key on its device.
+pub struct Worker<E: Engine> {
+    engine: E,
+    loaded: Arc<LoadedKey<E>>,
+    /// The threads for the host's part of a proof; `None` for rayon's own.
+    threads: Option<Arc<ThreadPool>>,
+}
+
+impl<E: Engine + 'static> Worker<E> {
+    /// Makes a worker. The first worker of a device copies the key's points there.
+    pub fn new(mut engine: E, key: &ProvingKey, resident: &Resident) -> DeviceResult<Self> {
+        let loaded = resident.get_or_make(|| LoadedKey::load(&mut engine, key))?;
+        Ok(Worker { engine, loaded, threads: None })
+    }
+}
+
+impl<E: Engine + 'static> ProofMaker for Worker<E> {
+    fn make(&mut self, key: &ProvingKey, witness: &Witness, r: &Fr, s: &Fr) -> DeviceResult<Result<Proof>> {
+        let Worker { engine, loaded, threads } = self;
+        let mut make = || match key.evaluate(witness) {
+            Ok(values) => prove(engine, key, loaded, witness, values, r, s).map(Ok),
+            Err(error) => Ok(Err(error)),
+        };
+        match threads {
+            Some(threads) => threads.install(make),
+            None => make(),
+        }
+    }
+}
+
+/// The engines of this crate.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OwnEngines;
+
+impl Engines for OwnEngines {
+    fn can_use(&self, device: &Device) -> bool {
+        device.describe().kind == DeviceKind::Cpu
+    }
+
+    fn workers(&self, _: &Device) -> usize {
+        // All cores work on one proof.
+        1
+    }
+
+    fn open(
+        &self,
+        device: &Device,
+        key: &Arc<ProvingKey>,
+        resident: &Resident,
+    ) -> DeviceResult<Box<dyn ProofMaker>> {
+        let worker = Worker::new(CpuEngine::new(device.id().clone()), key, resident)?;
+        Ok(Box::new(Worker { threads: Some(Arc::new(threads_of(device)?)), ..worker }))
+    }
+}
+
+/// Starts a thread for each core of a processor or a partition of it, on these cores.
+fn threads_of(device: &Device) -> DeviceResult<ThreadPool> {
+    let (cores, bound) = (device.describe().compute_units.unwrap_or(1), device.clone());
+    let threads = ThreadPoolBuilder::new()
+        .num_threads(cores as usize)
+        .thread_name(|index| format!("evener-zk-{index}"))
+        .start_handler(move |index| bound.bind_thread(index));
+    unbound(|| threads.build()).map_err(|error| DeviceError::Lost {
+        device: device.id().clone(),
+        operation: "starting threads".into(),
+        detail: error.to_string(),
+    })
+}
+
+/// A witness to prove.
+#[derive(Clone)]
+pub(crate) struct Item {
+    pub(crate) witness: Arc<Witness>,
+    /// The secrets, if a test has fixed them.
+    pub(crate) fixed: Option<(Fr, Fr)>,
+}
+
+/// Proves witnesses with one key.
+#[derive(Clone)]
+pub(crate) struct ProofTask {
+    name: Arc<str>,
+    key: Arc<ProvingKey>,
+    engines: Arc<dyn Engines>,
+}
+
+impl ProofTask {
+    pub(crate) fn new(key: Arc<ProvingKey>, engines: Arc<dyn Engines>) -> Self {
+        let name = format!("groth16, domain 2^{}, {} wires", key.domain().ilog2(), key.wires());
+        ProofTask { name: name.into(), key, engines }
+    }
+
+    /// Proves and verifies a witness. The outer error is the device's, the inner one the witness's.
+    fn prove_item(&self, state: &mut State, item: &Item) -> DeviceResult<Result<Proved>> {
+        let blinding = match item.fixed {
+            Some((r, s)) => Ok(Blinding { r: Zeroizing::new(r), s: Zeroizing::new(s) }),
+            None => Blinding::random(),
+        };
+        let blinding = match blinding {
+            Ok(blinding) => blinding,
+            Err(error) => return Ok(Err(error)),
+        };
+        let proof = match state.maker.make(&self.key, &item.witness, &blinding.r, &blinding.s)? {
+            Ok(proof) => proof,
+            Err(error) => return Ok(Err(error)),
+        };
+        let public = item.witness.values()[1..=self.key.public()].to_vec();
+        if self.key.verifying.verify(&proof, &public).is_ok() {
+            return Ok(Ok(Proved { proof, public }));
+        }
+        // Either the device is wrong, or no device could prove this witness: the reference on the host decides.
+        tracing::warn!(device = %state.device, "a proof does not verify: proving it on the host");
+        match self.is_provable(&item.witness, &public) {
+            Ok(true) => Err(DeviceError::BadResult {
+                device: state.device.clone(),
+                operation: "proving a witness".into(),
+                detail: "the proof does not verify, and the host's proof of the same witness does".into(),
+            }),
+            Ok(false) => Ok(Err(Error::Unprovable)),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Returns whether a proof by the reference on the host verifies.
+    fn is_provable(&self, witness: &Witness, public: &[Fr]) -> Result<bool> {
+        let Blinding { r, s } = Blinding::random()?;
+        let engine = CpuEngine::new(DeviceId::from("cpu"));
+        let proof =
+            Worker::new(engine, &self.key, &Resident::default())?.make(&self.key, witness, &r, &s)??;
+        Ok(self.key.verifying.verify(&proof, public).is_ok())
+    }
+}
+
+/// A worker's engine.
+pub(crate) struct State {
+    device: DeviceId,
+    maker: Box<dyn ProofMaker>,
+}
+
+impl Task for ProofTask {
+    type Input = Item;
+    type Output = Result<Proved>;
+    type State = State;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn can_use(&self, device: &Device) -> bool {
+        self.engines.can_use(device)
+    }
+
+    fn prepare(&self, device: &Device) -> DeviceResult<State> {
+        self.prepare_with(device, &Resident::default())
+    }
+
+    fn prepare_with(&self, device: &Device, resident: &Resident) -> DeviceResult<State> {
+        let maker = self.engines.open(device, &self.key, resident)?;
+        Ok(State { device: device.id().clone(), maker })
+    }
+
+    fn workers(&self, device: &Device) -> usize {
+        self.engines.workers(device)
+    }
+
+    fn may_hang(&self, device: &Device) -> bool {
+        device.describe().kind != DeviceKind::Cpu
+    }
+
+    fn is_divisible(&self, _: &Device) -> bool {
+        true
+    }
+
+    fn run<'s>(
+        &self,
+        state: &'s mut State,
+        chunk: &Chunk<'_, Item>,
+        results: &mut Results<'s, Result<Proved>>,
+    ) -> DeviceResult<()> {
+        while let Some(claimed) = chunk.claim(results, 1) {
+            // A clone, so that a device that hangs does not hold the memory of the run's caller.
+            for index in claimed {
+                let item = chunk.read(|items| items[index].clone())?;
+                results.push(self.prove_item(state, &item)?);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,378 @@
+//! Points on a device, and their products with scalars.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use ark_bn254::Fr;
+use ark_ec::AffineRepr as _;
+use evener_device::{Api, Buffer, Capabilities, Device, DeviceKind, Error, Result, SharedBuffer};
+use rayon::prelude::*;
+
+use super::{
+    group::{MsmGroup, point_limbs, sum_limbs},
+    kernels::{self, Params, Programs, SORT_GROUP, TABLE_GROUP},
+    plan::{MAX_BUCKETS, Plan, WINDOW_BITS},
+    workspace::{Bases, Marks, MsmWorkspace, Queued},
+};
+use crate::field::{Emitter, Limbs};
+
+/// Tables are computed if they take at most this fraction of a device's memory.
+const TABLE_MEMORY_FRACTION: u64 = 6;
+
+/// Maximum number of points in memory of one multiplication: an entry has 31 bits for the index of a point.
+const MAX_POINTS: u64 = 1 << 31;
+
+/// Parts begin at multiples of this many scalars: slices that begin at multiples of 2 KiB can be bound on every device.
+const PART_ALIGNMENT: usize = 64;
+
+/// Whether the multiples of each point for all windows are computed when the points are uploaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tables {
+    /// If they take at most a sixth of the memory of a GPU.
+    #[default]
+    Auto,
+    /// Never: the points take the least memory, and the upload the least time.
+    Never,
+    /// Always; the upload fails if there is not enough memory.
+    Always,
+}
+
+/// Options of [`MsmBases::upload_with`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MsmOptions {
+    /// Whether tables are computed.
+    pub tables: Tables,
+    /// The generator of field arithmetic, instead of the fastest one.
+    pub emitter: Option<Emitter>,
+    /// The width of a window, from 4 to 22 bits, instead of the one with the fewest products.
+    pub window_bits: Option<u32>,
+    /// Workgroups that a CUDA multiprocessor adds points with at once, which limits the registers of a thread.
+    #[doc(hidden)]
+    pub groups_per_unit: Option<u32>,
+    /// Maximum number of points of one pass. More points are multiplied in several passes.
+    pub max_points: Option<usize>,
+}
+
+/// Points that stay on a device, to be multiplied by scalars any number of times.
+pub struct MsmBases<P: MsmGroup> {
+    device: Device,
+    len: usize,
+    points: Points<P>,
+    /// The workspace of [`MsmBases::msm`], while no call uses it.
+    workspace: Mutex<Option<MsmWorkspace>>,
+}
+
+enum Points<P: MsmGroup> {
+    Host(Arc<[P::Affine]>),
+    Device { programs: Arc<Programs>, parts: Vec<Part> },
+}
+
+/// Points of one pass.
+struct Part {
+    points: Buffer<Limbs>,
+    infinite: Buffer<u32>,
+    count: usize,
+    plan: Plan,
+}
+
+impl<P: MsmGroup> MsmBases<P> {
+    /// Copies points to a device. They must be on the curve and in its subgroup, or infinite.
+    pub fn upload(device: &Device, points: &[P::Affine]) -> Result<Self> {
+        Self::upload_with(device, points, &MsmOptions::default())
+    }
+
+    /// Copies points to a device, with other options.
+    pub fn upload_with(device: &Device, points: &[P::Affine], options: &MsmOptions) -> Result<Self> {
+        let (device, len) = (device.clone(), points.len());
+        let points = match device.describe().api {
+            Api::Cpu => Points::Host(points.into()),
+            _ => upload_parts::<P>(&device, points, options)?,
+        };
+        Ok(MsmBases { device, len, points, workspace: Mutex::new(None) })
+    }
+
+    /// Number of points.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no points.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The device that the points are on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Returns the width and the number of windows, and whether tables were computed; `None` on the processor and without
+    /// points.
+    pub fn windows(&self) -> Option<(u32, u32, bool)> {
+        let Points::Device { parts, .. } = &self.points else { return None };
+        let plan = parts.first()?.plan;
+        Some((plan.window_bits, plan.windows, plan.is_shared))
+    }
+
+    /// Computes the sum of scalar times point. Fails if there are not as many scalars as points.
+    pub fn msm(&self, scalars: &[Fr]) -> Result<P> {
+        self.check(scalars.len())?;
+        if let Points::Host(points) = &self.points {
+            return Ok(P::msm_on_host(points, scalars));
+        }
+        self.with_workspace(|workspace| {
+            let scalars = workspace.upload(scalars)?;
+            self.queue(workspace, &scalars, Marks::new())?.wait()
+        })
+    }
+
+    /// Computes the sum as [`msm`](Self::msm) does, for scalars in host memory from which the device can copy at the full
+    /// rate of the bus: a shared [`HostBuffer`](evener_device::HostBuffer) of this device.
+    pub fn msm_shared(&self, scalars: &SharedBuffer<Limbs>) -> Result<P> {
+        self.check(scalars.as_slice().len())?;
+        if let Points::Host(points) = &self.points {
+            let scalars: Vec<Fr> = scalars.as_slice().par_iter().map(|limbs| Fr::from(*limbs)).collect();
+            return Ok(P::msm_on_host(points, &scalars));
+        }
+        self.with_workspace(|workspace| self.queue_shared(workspace, scalars)?.wait())
+    }
+
+    /// Queues the copy of scalars from shared host memory and all kernels, without waiting. The memory may be dropped.
+    pub fn queue_shared(
+        &self,
+        workspace: &mut MsmWorkspace,
+        scalars: &SharedBuffer<Limbs>,
+    ) -> Result<PendingMsm<P>> {
+        self.check(scalars.as_slice().len())?;
+        let mut marks = Marks::new();
+        workspace.mark(&mut marks, "begin")?;
+        let scalars = workspace.upload_shared(scalars)?;
+        workspace.mark(&mut marks, "upload")?;
+        self.queue(workspace, &scalars, marks)
+    }
+
+    /// Queues all kernels for scalars on the device, without waiting. The scalars, in Montgomery form, must not change
+    /// before the result is there; if another stream writes them, let the
+    /// [workspace's stream](MsmWorkspace::stream) wait for its event first.
+    ///
+    /// Fails on the processor, which has no kernels.
+    pub fn queue_device(
+        &self,
+        workspace: &mut MsmWorkspace,
+        scalars: &Buffer<Limbs>,
+    ) -> Result<PendingMsm<P>> {
+        self.check(scalars.len())?;
+        let mut marks = Marks::new();
+        workspace.mark(&mut marks, "begin")?;
+        self.queue(workspace, scalars, marks)
+    }
+
+    fn queue(
+        &self,
+        workspace: &mut MsmWorkspace,
+        scalars: &Buffer<Limbs>,
+        mut marks: Marks,
+    ) -> Result<PendingMsm<P>> {
+        let Points::Device { programs, parts } = &self.points else {
+            return Err(self.refuse("the processor has no kernels: use `msm`".into()));
+        };
+        if workspace.device().id() != self.device.id() {
+            return Err(self.refuse(format!("the workspace is on {}", workspace.device().id())));
+        }
+        let mut first = 0;
+        let mut queued = Vec::with_capacity(parts.len());
+        for Part { points, infinite, count, plan } in parts {
+            let bases = Bases { programs, plan: *plan, points, infinite, count: *count };
+            let scalars = scalars.slice(first..first + count)?;
+            queued.push(workspace.queue::<P>(&bases, &scalars, &mut marks)?);
+            first += count;
+        }
+        // Timestamps can be read once all operations before them have finished.
+        let event = if workspace.is_timed() { Some(workspace.stream().record_event()?) } else { None };
+        Ok(PendingMsm { queued, marks, event, group: std::marker::PhantomData })
+    }
+
+    fn with_workspace<R>(&self, work: impl FnOnce(&mut MsmWorkspace) -> Result<R>) -> Result<R> {
+        let kept = self.workspace.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut workspace = match kept {
+            Some(workspace) => workspace,
+            None => MsmWorkspace::new(&self.device)?,
+        };
+        let result = work(&mut workspace)?;
+        // After an error the workspace is dropped: its stream may be broken.
+        *self.workspace.lock().unwrap_or_else(PoisonError::into_inner) = Some(workspace);
+        Ok(result)
+    }
+
+    fn check(&self, scalars: usize) -> Result<()> {
+        if scalars == self.len {
+            return Ok(());
+        }
+        Err(self.refuse(format!("{scalars} scalars for {} points", self.len)))
+    }
+
+    fn refuse(&self, detail: String) -> Error {
+        let operation = "multi-scalar multiplication".into();
+        Error::Unsupported { device: self.device.id().clone(), operation, detail }
+    }
+}
+
+impl<P: MsmGroup> fmt::Debug for MsmBases<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MsmBases")
+            .field("device", self.device.id())
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A queued multiplication.
+#[derive(Debug)]
+pub struct PendingMsm<P> {
+    queued: Vec<Queued>,
+    marks: Marks,
+    event: Option<evener_device::Event>,
+    group: std::marker::PhantomData<fn() -> P>,
+}
+
+impl<P: MsmGroup> PendingMsm<P> {
+    /// Waits for the result.
+    pub fn wait(self) -> Result<P> {
+        self.queued.into_iter().map(Queued::wait::<P>).sum()
+    }
+
+    /// Waits for the result, and returns the time of each phase too, if the workspace is
+    /// [timed](MsmWorkspace::timed).
+    pub fn wait_timed(mut self) -> Result<(P, Vec<(&'static str, Duration)>)> {
+        if let Some(event) = self.event.take() {
+            event.wait()?;
+        }
+        let marks = std::mem::take(&mut self.marks);
+        let phases = marks.windows(2).map(|pair| Ok((pair[1].0, pair[1].1.since(&pair[0].1)?)));
+        let phases = phases.collect::<Result<Vec<_>>>()?;
+        Ok((self.wait()?, phases))
+    }
+}
+
+/// Returns the largest number of points of one pass, and their plan, within the device's limits.
+pub(super) fn plan_part<P: MsmGroup>(
+    has: &Capabilities,
+    points: usize,
+    is_shared: bool,
+    options: &MsmOptions,
+) -> (usize, Plan) {
+    let max_bytes = has.max_binding_bytes.min(has.max_buffer_bytes);
+    let sum_bytes = (sum_limbs::<P>() * size_of::<Limbs>()) as u64;
+    let point_bytes = (point_limbs::<P>() * size_of::<Limbs>()) as u64;
+    let plan_for = |count: u64| match options.window_bits {
+        Some(bits) => Plan::new(bits, is_shared),
+        None => Plan::best(count, is_shared, max_bytes / sum_bytes),
+    };
+    let max_groups = u64::from(has.max_groups[0]) * u64::from(SORT_GROUP.min(TABLE_GROUP));
+    let mut count = (points as u64)
+        .min(options.max_points.map_or(u64::MAX, |max| max.max(PART_ALIGNMENT) as u64))
+        .min(max_groups);
+    loop {
+        let plan = plan_for(count);
+        let points_in_memory = count * plan.points_per_base();
+        let fits = points_in_memory * point_bytes <= max_bytes
+            && count * u64::from(plan.windows) * 4 <= max_bytes
+            && count * u64::from(plan.windows) < MAX_POINTS;
+        if fits || count <= PART_ALIGNMENT as u64 {
+            return (count as usize, plan);
+        }
+        count = count.div_ceil(2);
+    }
+}
+
+/// Returns a bit for each point: whether it is infinite. Keys of real circuits have many such points, and their digits need
+/// no entries.
+pub(super) fn infinite_bits<P: MsmGroup>(points: &[P::Affine]) -> Vec<u32> {
+    let word = |points: &[P::Affine]| {
+        (0..).zip(points).fold(0, |word, (bit, point)| word | u32::from(point.is_zero()) << bit)
+    };
+    points.par_chunks(32).map(word).collect()
+}
+
+/// Returns the length of each part but the last: about the same for all, and such that the scalars of each part begin
+/// where they can be bound to a kernel.
+fn part_len(points: usize, max_count: usize) -> usize {
+    if max_count >= points {
+        return points.max(1);
+    }
+    let passes = points.div_ceil(max_count);
+    let even = points.div_ceil(passes).next_multiple_of(PART_ALIGNMENT);
+    if even <= max_count { even } else { max_count / PART_ALIGNMENT * PART_ALIGNMENT }
+}
+
+/// Whether tables are to be computed.
+fn uses_tables<P: MsmGroup>(
+    device: &Device,
+    has: &Capabilities,
+    points: usize,
+    options: &MsmOptions,
+) -> bool {
+    match options.tables {
+        Tables::Always => true,
+        Tables::Never => false,
+        Tables::Auto => {
+            let (count, plan) = plan_part::<P>(has, points, true, options);
+            let bytes =
+                points as u64 * plan.points_per_base() * (point_limbs::<P>() * size_of::<Limbs>()) as u64;
+            let memory = device.describe().memory_bytes.unwrap_or(0);
+            // Several passes cost more than wider windows bring.
+            device.describe().kind == DeviceKind::Discrete
+                && bytes <= memory / TABLE_MEMORY_FRACTION
+                && count >= plan_part::<P>(has, points, false, options).0
+        }
+    }
+}
+
+fn upload_parts<P: MsmGroup>(
+    device: &Device,
+    points: &[P::Affine],
+    options: &MsmOptions,
+) -> Result<Points<P>> {
+    let emitter = match options.emitter {
+        Some(emitter) => emitter,
+        None => Emitter::for_device(device)?,
+    };
+    let has = device.capabilities()?;
+    if let Some(bits) = options.window_bits {
+        let is_shared = options.tables != Tables::Never;
+        if !WINDOW_BITS.contains(&bits) || Plan::new(bits, is_shared).buckets() > MAX_BUCKETS {
+            let detail = format!(
+                "windows of {bits} bits: at least {WINDOW_BITS:?} with at most {MAX_BUCKETS} buckets"
+            );
+            let operation = "multi-scalar multiplication".into();
+            return Err(Error::Unsupported { device: device.id().clone(), operation, detail });
+        }
+    }
+    let is_shared = uses_tables::<P>(device, &has, points.len(), options);
+    let programs = Programs::compile(device, emitter, P::GROUP, options.groups_per_unit)?;
+    let tables = if is_shared { Some(device.compile(&kernels::tables(emitter, P::GROUP))?) } else { None };
+    let (max_count, plan) = plan_part::<P>(&has, points.len(), is_shared, options);
+    let mut stream = device.stream()?;
+    let mut parts = Vec::new();
+    for part in points.chunks(part_len(points.len(), max_count)) {
+        let count = part.len();
+        let limbs = point_limbs::<P>();
+        let buffer = device.buffer_uninit::<Limbs>(count * limbs * plan.points_per_base() as usize)?;
+        let in_memory: Vec<P::DevicePoint> = part.par_iter().map(P::device_point).collect();
+        stream.upload(bytemuck::cast_slice(&in_memory), &buffer.slice(..count * limbs)?)?;
+        if let Some(tables) = &tables {
+            let bound = tables.bind(&[buffer.arg()])?;
+            for window in 1..plan.windows {
+                let params = Params { level: window, ..Params::new(&plan, count) };
+                stream.launch(&bound, (count as u32).div_ceil(TABLE_GROUP), &params)?;
+            }
+        }
+        let infinite = device.buffer_from(&infinite_bits::<P>(part))?;
+        parts.push(Part { points: buffer, infinite, count, plan });
+    }
+    stream.wait()?;
+    Ok(Points::Device { programs: Arc::new(programs), parts })
+}

@@ -1,0 +1,242 @@
+//! Multi-scalar multiplications of every device and emitter against arkworks'.
+
+use ark_bn254::{Fr, FrConfig, G1Projective, G2Projective};
+use ark_ec::AffineRepr;
+use ark_ff::{AdditiveGroup, Field};
+use evener_device::{Api, Device, Direction};
+use evener_schedule::Pool;
+
+use super::*;
+use crate::field::{
+    Emitter, Limbs,
+    test::{devices, edge_values, noise},
+};
+
+/// Returns different points.
+fn points<P: MsmGroup>(count: usize) -> Vec<P::Affine> {
+    let first = P::generator() * Fr::from(7u64).inverse().unwrap();
+    let step = first.double() + P::generator();
+    let all: Vec<P> = std::iter::successors(Some(first), |last| Some(*last + step)).take(count).collect();
+    P::normalize_batch(&all)
+}
+
+fn random(count: usize, seed: u64) -> Vec<Fr> {
+    noise::<FrConfig>(count, seed)
+}
+
+/// Returns scalars that are distributed unevenly over the buckets.
+fn skewed(count: usize) -> Vec<(&'static str, Vec<Fr>)> {
+    let random = random(count, 3);
+    let any = random.last().copied().unwrap_or(Fr::ONE);
+    let some = |keep: fn(usize) -> bool| {
+        random
+            .iter()
+            .enumerate()
+            .map(|(index, scalar)| if keep(index) { *scalar } else { Fr::ZERO })
+            .collect()
+    };
+    vec![
+        ("zeros", vec![Fr::ZERO; count]),
+        ("ones", vec![Fr::ONE; count]),
+        ("all equal", vec![any; count]),
+        ("r - 1", vec![-Fr::ONE; count]),
+        ("nine of ten are zero", some(|index| index % 10 == 7)),
+        (
+            "one bucket",
+            (0..count).map(|index| if index % 2 == 0 { Fr::from(3) } else { -Fr::from(3) }).collect(),
+        ),
+        ("powers of two", (0..count).map(|index| Fr::from(2).pow([index as u64 % 254])).collect()),
+        ("edge values", edge_values::<FrConfig>().into_iter().cycle().take(count).collect()),
+    ]
+}
+
+fn check<P: MsmGroup>(about: &str, bases: &MsmBases<P>, points: &[P::Affine], scalars: &[Fr]) {
+    let found = bases.msm(scalars).unwrap().into_affine();
+    assert_eq!(found, P::msm_on_host(points, scalars).into_affine(), "{about}, {} points", points.len());
+}
+
+/// Checks one emitter of a device: sizes, then skewed scalars, then bases that are equal, opposite or infinite.
+fn check_emitter<P: MsmGroup>(device: &Device, emitter: Emitter, sizes: &[usize], tables: Tables) {
+    let options = MsmOptions { emitter: Some(emitter), tables, ..MsmOptions::default() };
+    let about = |what: &str| format!("{emitter:?}, {:?}, {tables:?} on {}: {what}", P::GROUP, device.id());
+    let largest = *sizes.last().unwrap();
+    let all = points::<P>(largest);
+    for &size in sizes {
+        let bases = MsmBases::<P>::upload_with(device, &all[..size], &options).unwrap();
+        check(&about("random"), &bases, &all[..size], &random(size, size as u64));
+        if size == largest {
+            for (what, scalars) in skewed(size) {
+                check(&about(what), &bases, &all, &scalars);
+            }
+        }
+    }
+    let size = largest.min(200);
+    let opposite: Vec<P::Affine> = (0..size)
+        .map(|index| if index % 2 == 0 { all[0] } else { (-all[0].into_group()).into_affine() })
+        .collect();
+    let infinite: Vec<P::Affine> =
+        (0..size).map(|index| if index % 3 == 0 { P::Affine::default() } else { all[index] }).collect();
+    let special =
+        [("equal bases", vec![all[0]; size]), ("opposite bases", opposite), ("infinite bases", infinite)];
+    for (what, points) in special {
+        let bases = MsmBases::<P>::upload_with(device, &points, &options).unwrap();
+        for (which, scalars) in skewed(size).into_iter().chain([("random", random(size, 1))]) {
+            check(&about(&format!("{what}, {which}")), &bases, &points, &scalars);
+        }
+    }
+}
+
+#[test]
+fn the_processor_computes_as_arkworks_does() {
+    for size in [0, 1, 2, 31, 300] {
+        let all = points::<G1Projective>(size);
+        let bases = MsmBases::<G1Projective>::upload(&Device::cpu(), &all).unwrap();
+        let scalars = random(size, 5);
+        check("processor", &bases, &all, &scalars);
+        let sum: G1Projective = all.iter().zip(&scalars).map(|(point, scalar)| *point * scalar).sum();
+        assert_eq!(bases.msm(&scalars).unwrap(), sum);
+    }
+}
+
+#[test]
+fn another_number_of_scalars_is_refused() {
+    let bases = MsmBases::<G1Projective>::upload(&Device::cpu(), &points::<G1Projective>(3)).unwrap();
+    let error = bases.msm(&random(2, 1)).unwrap_err();
+    assert!(error.to_string().contains("2 scalars for 3 points"), "{error}");
+    let pool = Pool::new([Device::cpu()]).unwrap();
+    let error = msm_g1(&pool, &points::<G1Projective>(3), &random(4, 1)).unwrap_err();
+    assert!(matches!(error, MsmError::Lengths { points: 3, scalars: 4 }), "{error}");
+}
+
+/// One multiplication over all devices of a pool is the same as on the processor.
+fn check_pool<P: MsmGroup>(devices: &[Device], size: usize) {
+    let pool = Pool::builder().devices(devices).keep_history_at(None).build().unwrap();
+    for size in [0, 1, size] {
+        let (points, scalars) = (points::<P>(size), random(size, 11));
+        let found = msm::<P>(&pool, &points, &scalars).unwrap().into_affine();
+        assert_eq!(found, P::msm_on_host(&points, &scalars).into_affine(), "{size} points over {devices:?}");
+    }
+}
+
+#[test]
+fn a_pool_of_processors_computes_as_arkworks_does() {
+    check_pool::<G1Projective>(&[Device::cpu()], 3000);
+    check_pool::<G2Projective>(&[Device::cpu()], 700);
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn g1_is_multiplied_as_arkworks_does_with_vulkan() {
+    for device in devices(Api::Vulkan) {
+        for &emitter in Emitter::candidates(&device).unwrap() {
+            check_emitter::<G1Projective>(&device, emitter, &[0, 1, 2, 31, 1000], Tables::Never);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn g1_is_multiplied_in_passes_and_with_tables_with_vulkan() {
+    for device in devices(Api::Vulkan) {
+        let emitter = Emitter::candidates(&device).unwrap()[0];
+        check_emitter::<G1Projective>(&device, emitter, &[1, 300], Tables::Always);
+        let (all, scalars) = (points::<G1Projective>(1 << 12), random(1 << 12, 2));
+        let options = MsmOptions { emitter: Some(emitter), max_points: Some(1500), ..MsmOptions::default() };
+        let bases = MsmBases::<G1Projective>::upload_with(&device, &all, &options).unwrap();
+        check("in passes", &bases, &all, &scalars);
+        let mut host = device.host_buffer::<Limbs>(1 << 12, Direction::Upload).unwrap();
+        host.as_mut_slice().iter_mut().zip(&scalars).for_each(|(to, from)| *to = (*from).into());
+        let found = bases.msm_shared(&host.share()).unwrap();
+        assert_eq!(found, G1Projective::msm_on_host(&all, &scalars));
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn every_width_of_windows_gives_the_same_sum_with_vulkan() {
+    let device = &devices(Api::Vulkan)[0];
+    let (points, scalars) = (points::<G1Projective>(40), random(40, 9));
+    for window_bits in [4, 5, 9, 11, 13] {
+        let options = MsmOptions { window_bits: Some(window_bits), ..MsmOptions::default() };
+        let bases = MsmBases::<G1Projective>::upload_with(device, &points, &options).unwrap();
+        check(&format!("windows of {window_bits} bits"), &bases, &points, &scalars);
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn g2_is_multiplied_as_arkworks_does_with_vulkan() {
+    for device in devices(Api::Vulkan) {
+        // Compiling the group law of G2 from 32-bit products takes software Vulkan minutes.
+        let emitter = Emitter::candidates(&device).unwrap()[0];
+        check_emitter::<G2Projective>(&device, emitter, &[0, 1, 2, 31, 200], Tables::Never);
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_pool_with_a_gpu_computes_as_arkworks_does_with_vulkan() {
+    let gpu = devices(Api::Vulkan).remove(0);
+    check_pool::<G1Projective>(std::slice::from_ref(&gpu), 2000);
+    check_pool::<G1Projective>(&[gpu, Device::cpu()], 2000);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn g1_is_multiplied_as_arkworks_does_with_card() {
+    for device in devices(Api::Cuda) {
+        for &emitter in Emitter::candidates(&device).unwrap() {
+            for tables in [Tables::Never, Tables::Always] {
+                check_emitter::<G1Projective>(
+                    &device,
+                    emitter,
+                    &[0, 1, 2, 31, 1000, 1 << 10, 1 << 14],
+                    tables,
+                );
+            }
+        }
+        check_emitter::<G1Projective>(&device, Emitter::CudaPtx, &[1 << 20], Tables::Auto);
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn g2_is_multiplied_as_arkworks_does_with_card() {
+    for device in devices(Api::Cuda) {
+        for &emitter in Emitter::candidates(&device).unwrap() {
+            for tables in [Tables::Never, Tables::Always] {
+                check_emitter::<G2Projective>(&device, emitter, &[0, 1, 2, 31, 1000, 1 << 12], tables);
+            }
+        }
+        check_emitter::<G2Projective>(&device, Emitter::CudaPtx, &[1 << 18], Tables::Auto);
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn every_width_of_windows_gives_the_same_sum_with_card() {
+    let device = &devices(Api::Cuda)[0];
+    let (points, scalars) = (points::<G1Projective>(4000), random(4000, 9));
+    for window_bits in 4..=22 {
+        for tables in [Tables::Never, Tables::Always] {
+            // One set of buckets for each window would be more than the kernels can scan.
+            if window_bits > 19 && tables == Tables::Never {
+                continue;
+            }
+            let options = MsmOptions { window_bits: Some(window_bits), tables, ..MsmOptions::default() };
+            let bases = MsmBases::<G1Projective>::upload_with(device, &points, &options).unwrap();
+            check(&format!("windows of {window_bits} bits, {tables:?}"), &bases, &points, &scalars);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn partitions_of_a_card_and_the_processor_compute_as_arkworks_does_with_card() {
+    let card = devices(Api::Cuda).remove(0);
+    check_pool::<G1Projective>(&[card.clone(), Device::cpu()], 1 << 16);
+    check_pool::<G2Projective>(std::slice::from_ref(&card), 1 << 14);
+    let mut parts = card.split(&[16, 40, 76]).unwrap();
+    parts.push(Device::cpu());
+    check_pool::<G1Projective>(&parts, 1 << 18);
+}

@@ -1,0 +1,293 @@
+//! The memory of multi-scalar multiplications on a device, and the launches of one.
+
+use ark_bn254::Fr;
+use bytemuck::Pod;
+use evener_device::{
+    Buffer, Device, Direction, Result, SharedBuffer, StagingBuffer, Stream, Timestamp, Transfer,
+};
+use rayon::prelude::*;
+
+use super::{
+    group::{MsmGroup, point_limbs, sum_limbs},
+    kernels::{Params, Programs, SCAN_BUCKETS, SORT_GROUP},
+    plan::{MIN_SEGMENT, Plan},
+};
+use crate::field::Limbs;
+
+/// Levels of a tree that one launch computes, if every node of the level below has one element.
+const FIRST_LEVELS: u32 = 8;
+/// Levels that the later launches over buckets compute: their nodes have several elements, so that fewer nodes keep a
+/// workgroup busy.
+const LATER_LEVELS: u32 = 4;
+
+/// A stream on a device and the memory of multi-scalar multiplications, which is kept from call to call. One workspace
+/// serves all bases of a device, of both groups, one after the other.
+#[derive(Debug)]
+pub struct MsmWorkspace {
+    device: Device,
+    stream: Stream,
+    buffers: Buffers,
+    staging: Option<StagingBuffer<Limbs>>,
+    /// Whether timestamps are taken between the phases.
+    is_timed: bool,
+}
+
+/// Buffers, each as long as the largest need so far.
+#[derive(Debug, Default)]
+struct Buffers {
+    scalars: Option<Buffer<Limbs>>,
+    counters: Option<Buffer<u32>>,
+    sums: Option<Buffer<[u32; 2]>>,
+    info: Option<Buffer<u32>>,
+    offsets: Option<Buffer<u32>>,
+    runs: Option<Buffer<[u32; 2]>>,
+    ranks: Option<Buffer<u32>>,
+    entries: Option<Buffer<u32>>,
+    buckets: Option<Buffer<Limbs>>,
+    partials: Option<Buffer<Limbs>>,
+    firsts: Option<Buffer<u32>>,
+    results: Option<Buffer<Limbs>>,
+}
+
+/// Returns the first `len` elements of a kept buffer, or of a new one if it is too short.
+fn grown<T: Pod>(kept: &mut Option<Buffer<T>>, device: &Device, len: usize) -> Result<Buffer<T>> {
+    let buffer = match kept.take() {
+        Some(buffer) if buffer.len() >= len => buffer,
+        _ => device.buffer_uninit(len)?,
+    };
+    kept.insert(buffer).slice(..len)
+}
+
+/// Points of time between the phases of a multiplication.
+pub(super) type Marks = Vec<(&'static str, Timestamp)>;
+
+/// The sums of a queued multiplication on their way to the host.
+#[derive(Debug)]
+pub(super) struct Queued {
+    transfer: Transfer<Limbs>,
+    plan: Plan,
+}
+
+/// The bases of one multiplication: their points on the device, and how they are cut into windows.
+pub(super) struct Bases<'a> {
+    pub(super) programs: &'a Programs,
+    pub(super) plan: Plan,
+    pub(super) points: &'a Buffer<Limbs>,
+    /// A bit for each base: whether it is infinite.
+    pub(super) infinite: &'a Buffer<u32>,
+    pub(super) count: usize,
+}
+
+impl MsmWorkspace {
+    /// Makes a workspace. Memory is allocated when it is first needed.
+    pub fn new(device: &Device) -> Result<Self> {
+        Ok(MsmWorkspace {
+            device: device.clone(),
+            stream: device.stream()?,
+            buffers: Buffers::default(),
+            staging: None,
+            is_timed: false,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The stream in which multiplications are queued: to wait for events of other streams before, or to record some
+    /// after.
+    pub fn stream(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    /// Takes timestamps between the phases of each multiplication from now on.
+    pub fn timed(mut self) -> Self {
+        self.is_timed = true;
+        self
+    }
+
+    pub(super) fn is_timed(&self) -> bool {
+        self.is_timed
+    }
+
+    /// Queues zeros over everything that depends on the scalars of earlier calls.
+    pub fn erase(&mut self) -> Result<()> {
+        let Buffers { scalars, counters, offsets, runs, ranks, entries, .. } = &self.buffers;
+        for buffer in [counters, offsets, ranks, entries].into_iter().flatten() {
+            self.stream.zero(buffer)?;
+        }
+        for buffer in runs.iter() {
+            self.stream.zero(buffer)?;
+        }
+        for buffer in scalars.iter().chain(&self.buffers.buckets).chain(&self.buffers.partials) {
+            self.stream.zero(buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Copies scalars to the device through staging memory.
+    pub(super) fn upload(&mut self, scalars: &[Fr]) -> Result<Buffer<Limbs>> {
+        let to = grown(&mut self.buffers.scalars, &self.device, scalars.len())?;
+        self.upload_with(&to, scalars.len(), |part, memory| {
+            let from = &scalars[part];
+            memory.par_chunks_mut(1 << 12).zip(from.par_chunks(1 << 12)).for_each(|(to, from)| {
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = (*from).into());
+            });
+            Ok(())
+        })?;
+        Ok(to)
+    }
+
+    /// Copies elements to a buffer through staging memory, which `fill` writes piece by piece.
+    pub(super) fn upload_with(
+        &mut self,
+        to: &Buffer<Limbs>,
+        len: usize,
+        mut fill: impl FnMut(std::ops::Range<usize>, &mut [Limbs]) -> Result<()>,
+    ) -> Result<()> {
+        let staging = match self.staging.take() {
+            Some(staging) if staging.len() >= len => staging,
+            _ => self.device.staging_buffer(len)?,
+        };
+        let upload = self.stream.upload_staged(staging, len, to, |_, part, memory| fill(part, memory))?;
+        self.staging = Some(upload.wait()?);
+        Ok(())
+    }
+
+    /// Queues a copy of scalars from shared host memory.
+    pub(super) fn upload_shared(&mut self, scalars: &SharedBuffer<Limbs>) -> Result<Buffer<Limbs>> {
+        let len = scalars.as_slice().len();
+        let to = grown(&mut self.buffers.scalars, &self.device, len)?;
+        self.stream.upload_shared(scalars, 0..len, &to)?;
+        Ok(to)
+    }
+
+    /// Returns memory for scalars.
+    pub(super) fn scalars(&mut self, len: usize) -> Result<Buffer<Limbs>> {
+        grown(&mut self.buffers.scalars, &self.device, len)
+    }
+
+    pub(super) fn mark(&mut self, marks: &mut Marks, phase: &'static str) -> Result<()> {
+        if self.is_timed {
+            marks.push((phase, self.stream.timestamp()?));
+        }
+        Ok(())
+    }
+
+    /// Queues one multiplication, for at least one base: all kernels, and the copy of their few sums to the host.
+    pub(super) fn queue<P: MsmGroup>(
+        &mut self,
+        bases: &Bases<'_>,
+        scalars: &Buffer<Limbs>,
+        marks: &mut Marks,
+    ) -> Result<Queued> {
+        let Bases { programs, plan, points, infinite, count } = *bases;
+        let device = self.device.clone();
+        let kept = &mut self.buffers;
+        let digits = count * plan.windows as usize;
+        let buckets = plan.buckets() as usize;
+        let scan_groups = buckets.div_ceil(SCAN_BUCKETS as usize);
+        let counters = grown(&mut kept.counters, &device, buckets)?;
+        let sums = grown(&mut kept.sums, &device, scan_groups)?;
+        let info = grown(&mut kept.info, &device, 2)?;
+        let offsets = grown(&mut kept.offsets, &device, buckets)?;
+        let runs = grown(&mut kept.runs, &device, buckets + 1)?;
+        let ranks = grown(&mut kept.ranks, &device, digits)?;
+        let entries = grown(&mut kept.entries, &device, digits)?;
+        let bucket_sums = grown(&mut kept.buckets, &device, buckets * sum_limbs::<P>())?;
+        let root_len = plan.sets() as usize * plan.window_bits as usize;
+        let results = grown(&mut kept.results, &device, root_len * sum_limbs::<P>())?;
+        let points = points.slice(..count * plan.points_per_base() as usize * point_limbs::<P>())?;
+
+        let segments = digits.div_ceil(MIN_SEGMENT as usize).clamp(1, programs.segments as usize);
+        let partials = grown(&mut kept.partials, &device, 2 * segments * sum_limbs::<P>())?;
+        let firsts = grown(&mut kept.firsts, &device, segments)?;
+
+        let params = Params { segments: segments as u32, ..Params::new(&plan, count) };
+        let scalar_groups = (count as u32).div_ceil(SORT_GROUP);
+        let scalars = scalars.slice(..count)?;
+        let stream = &mut self.stream;
+        stream.zero(&counters)?;
+        let count_digits =
+            programs.count_digits.bind(&[scalars.arg(), infinite.arg(), counters.arg(), ranks.arg()])?;
+        stream.launch(&count_digits, scalar_groups, &params)?;
+        self.mark(marks, "count digits")?;
+        let stream = &mut self.stream;
+        let sum_counters = programs.sum_counters.bind(&[counters.arg(), sums.arg()])?;
+        stream.launch(&sum_counters, scan_groups as u32, &params)?;
+        stream.launch(&programs.scan_sums.bind(&[sums.arg(), info.arg(), runs.arg()])?, 1, &params)?;
+        let write_offsets =
+            programs.write_offsets.bind(&[counters.arg(), sums.arg(), offsets.arg(), runs.arg()])?;
+        stream.launch(&write_offsets, scan_groups as u32, &params)?;
+        self.mark(marks, "scan counters")?;
+        let stream = &mut self.stream;
+        let arguments = [scalars.arg(), infinite.arg(), ranks.arg(), offsets.arg(), entries.arg()];
+        stream.launch(&programs.write_entries.bind(&arguments)?, scalar_groups, &params)?;
+        self.mark(marks, "write entries")?;
+        let stream = &mut self.stream;
+        let accumulate = programs.accumulate.bind(&[
+            points.arg(),
+            entries.arg(),
+            runs.arg(),
+            info.arg(),
+            bucket_sums.arg(),
+            partials.arg(),
+            firsts.arg(),
+        ])?;
+        let group = accumulate.kernel().workgroup_threads() as usize;
+        stream.launch(&accumulate, segments.div_ceil(group) as u32, &params)?;
+        self.mark(marks, "add points")?;
+        let stream = &mut self.stream;
+        let merge = programs.merge.bind(&[
+            runs.arg(),
+            info.arg(),
+            firsts.arg(),
+            partials.arg(),
+            bucket_sums.arg(),
+        ])?;
+        let depth = segments.next_power_of_two().ilog2();
+        for level in (0..depth).step_by(FIRST_LEVELS as usize) {
+            let levels = FIRST_LEVELS.min(depth - level);
+            let groups = segments.div_ceil(1 << (level + levels)) as u32;
+            stream.launch(&merge, groups, &Params { level, levels, ..params })?;
+        }
+        self.mark(marks, "merge segments")?;
+        let stream = &mut self.stream;
+        let reduce = programs.reduce.bind(&[counters.arg(), bucket_sums.arg(), results.arg()])?;
+        let mut level = 0;
+        while level < plan.depth() {
+            let levels = if level == 0 { FIRST_LEVELS } else { LATER_LEVELS }.min(plan.depth() - level);
+            let groups = (buckets >> (level + levels)) as u32;
+            stream.launch(&reduce, groups, &Params { level, levels, ..params })?;
+            level += levels;
+        }
+        self.mark(marks, "reduce buckets")?;
+        let host = device.host_buffer(results.len(), Direction::Download)?;
+        let transfer = self.stream.download_host(&results, host)?;
+        self.mark(marks, "download")?;
+        Ok(Queued { transfer, plan })
+    }
+}
+
+impl Queued {
+    /// Waits for the sums, and combines them: bits of a bucket's index, then windows.
+    pub(super) fn wait<P: MsmGroup>(self) -> Result<P> {
+        let Queued { transfer, plan } = self;
+        let host = transfer.wait()?;
+        let sums: &[P::DeviceSum] = bytemuck::cast_slice(host.as_slice());
+        let of_set = |sums: &[P::DeviceSum]| {
+            let mut sums = sums.iter().map(|sum| P::from_device(*sum));
+            let all = sums.next().unwrap_or_default();
+            // The index of a bucket is one less than its digit.
+            sums.rev().fold(P::zero(), |total, bit| total.double() + bit) + all
+        };
+        let sets = sums.chunks(plan.window_bits as usize).map(of_set);
+        Ok(sets.rev().fold(P::zero(), |mut total, set| {
+            for _ in 0..plan.window_bits {
+                total.double_in_place();
+            }
+            total + set
+        }))
+    }
+}
