@@ -352,6 +352,7 @@ impl Run {
         self.tallies[attempt.lane].chunks += 1;
         let lane = &mut self.lanes[attempt.lane];
         lane.remove_in_flight(attempt.cost, now);
+        lane.note_fit(len(&attempt.items));
         self.learn(attempt.lane, attempt.cost, took, latency);
         let lane = &mut self.lanes[attempt.lane];
         if self.settings.chunk_limit.is_some_and(|limit| latency < limit / 4) {
