@@ -2,9 +2,9 @@
 
 use std::{fmt, ops::Range, time::Duration};
 
-use evener_device::Error;
+use evener_device::{DeviceId, Error};
 
-use crate::report::grouped;
+use crate::report::{count_of, grouped};
 
 /// Why a run failed. A run returns all results or an error, never some of them.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -65,6 +65,22 @@ pub enum RunError {
         /// What does not match.
         message: String,
     },
+    /// The results do not fit into the host's memory.
+    #[error("the results of {} do not fit into memory: {bytes_each} bytes each", count_of(*.items, "item"))]
+    ResultsTooLarge {
+        /// Number of items of the run.
+        items: u64,
+        /// The size of a result.
+        bytes_each: usize,
+    },
+    /// Two devices of the pool are the same hardware, whole or in part.
+    #[error("{first} and {second} are the same hardware: remove one of them")]
+    SameHardware {
+        /// One of them.
+        first: DeviceId,
+        /// The other.
+        second: DeviceId,
+    },
     /// The pool has no devices.
     #[error("the pool has no devices: it needs at least one")]
     NoDevices,
@@ -100,7 +116,7 @@ impl DoneItems {
 impl fmt::Display for DoneItems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LISTED: usize = 4;
-        write!(f, "{} items", grouped(self.count()))?;
+        f.write_str(&count_of(self.count(), "item"))?;
         for (index, range) in self.0.iter().take(LISTED).enumerate() {
             let before = if index == 0 { " (" } else { ", " };
             write!(f, "{before}{}..{}", grouped(range.start), grouped(range.end))?;

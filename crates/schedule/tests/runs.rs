@@ -1637,3 +1637,23 @@ fn items_with_a_larger_alignment_than_host_memory_are_refused() {
         assert!(text.contains("128 bytes") && text.contains("Wide"), "{count}: {text}");
     }
 }
+
+#[test]
+fn results_that_do_not_fit_into_memory_are_an_error() {
+    let pool = without_history([cores("a", 1)]);
+    let error = pool.map_range(0..usize::MAX, |_| 1u64).unwrap_err();
+    assert!(matches!(error, RunError::ResultsTooLarge { bytes_each: 8, .. }), "{error:?}");
+    let text = "the results of 18,446,744,073,709,551,615 items do not fit into memory: 8 bytes each";
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn a_pool_refuses_one_device_twice_and_a_device_with_its_own_partition() {
+    let cpu = Device::cpu();
+    let part = cpu.split(&[1]).unwrap().remove(0);
+    for (devices, ids) in [([&cpu, &cpu], ("cpu", "cpu")), ([&cpu, &part], ("cpu", "cpu/a"))] {
+        let error = Pool::new(devices).unwrap_err();
+        let text = format!("{} and {} are the same hardware: remove one of them", ids.0, ids.1);
+        assert_eq!(error.to_string(), text);
+    }
+}

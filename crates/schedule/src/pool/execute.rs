@@ -3,6 +3,7 @@
 use std::{
     any::type_name,
     cell::OnceCell,
+    collections::TryReserveError,
     hash::{DefaultHasher, Hash, Hasher},
     ops::Range,
     sync::{Arc, TryLockError},
@@ -161,7 +162,7 @@ impl<T: Task> Job<'_, T> {
         unit: u64,
         fold: Option<Fold<T::Output>>,
         only: Option<usize>,
-        slots: impl FnOnce(usize) -> ResultSlots<T::Output>,
+        slots: impl FnOnce(usize) -> Result<ResultSlots<T::Output>, TryReserveError>,
     ) -> Result<Mapped<T::Output>, RunError> {
         let count = items.len() as u64;
         let units = count.div_ceil(unit);
@@ -182,10 +183,12 @@ impl<T: Task> Job<'_, T> {
         let workers = specs.iter().enumerate();
         let workers: Vec<usize> =
             workers.map(|(lane, spec)| if own == Some(lane) { 0 } else { spec.depth }).collect();
+        let too_large = |_| RunError::ResultsTooLarge { items: count, bytes_each: size_of::<T::Output>() };
+        let results = slots(units as usize).map_err(too_large)?;
         // SAFETY: `guard` revokes the items before this function returns or unwinds.
         #[allow(unsafe_code)]
         let lent = unsafe { LentItems::new(items) };
-        let ends = SliceData { items: lent, results: slots(units as usize) };
+        let ends = SliceData { items: lent, results };
         let shared = Arc::new(Shared::new(
             self.task.clone(),
             run,

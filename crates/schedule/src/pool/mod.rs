@@ -119,7 +119,8 @@ impl Pool {
         Pool::builder().build()
     }
 
-    /// Makes a pool of these devices.
+    /// Makes a pool of these devices. Fails if there are none, or if two of them
+    /// [are the same hardware](Device::shares_hardware_with), as the processor and a partition of it are.
     pub fn new<D: Borrow<Device>>(devices: impl IntoIterator<Item = D>) -> Result<Pool, RunError> {
         Pool::builder().devices(devices).build()
     }

@@ -4,7 +4,7 @@ mod text;
 
 use serde::Serialize;
 
-pub(crate) use self::text::grouped;
+pub(crate) use self::text::{count_of, grouped};
 
 /// The report of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]

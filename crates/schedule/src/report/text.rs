@@ -170,6 +170,11 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
+/// A number of things: `1 item`, `1,234 items`.
+pub(crate) fn count_of(number: u64, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// A time with three significant digits, in the unit that suits it.
 fn time(seconds: f64) -> String {
     let (value, unit) = match seconds {
