@@ -35,7 +35,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             }),
             (_, Some(stopped)) => Err(stopped.error(done(core), items)),
             _ => {
-                let failures = std::mem::take(&mut core.failures);
+                let failures =
+                    std::mem::take(&mut core.failures).into_iter().map(|(_, error)| error).collect();
                 Err(RunError::NoDeviceLeft { done: done(core), items, failures })
             }
         })

@@ -258,7 +258,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let pool_device = self.device(lane);
         let error = Error::TimedOut { device: pool_device.id.clone(), operation, after };
         log!(warn, device = %pool_device.id, %error, "device timed out");
-        core.keep_failure(error);
+        core.keep_failure(pool_device, error);
         pool_device.reopen(pool_device.generation());
         self.replace(core, lane, now, |activity| !matches!(activity, WorkerActivity::Idle));
         core.record_lane_states(now);

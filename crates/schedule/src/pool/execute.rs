@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_device::{Device, DeviceKind};
+use evener_device::{Device, DeviceKind, Error};
 
 use super::{Job, Mapped, history::RunDevices};
 use crate::{
@@ -214,6 +214,7 @@ impl<T: Task> Job<'_, T> {
 
         let mut core = shared.core();
         let wall = shared.now();
+        core.record_in_flight(wall);
         let has_called_in = called_in.get().is_some();
         if let Some(called_in) = called_in.into_inner() {
             devices.extend(reserve);
@@ -222,6 +223,10 @@ impl<T: Task> Job<'_, T> {
             }));
         }
         let mut report = core.recorder.report(&core.run, &device_lanes, count, wall, None);
+        for (device, report) in devices.iter().zip(&mut report.devices) {
+            let failures = core.failures.iter().filter(|(index, _)| *index == device.index);
+            report.failures = failures.map(|(_, error)| failure_text(error)).collect();
+        }
         let mut spans = core.recorder.take_spans();
         spans.iter_mut().for_each(|span| span.items = shared.items_of(&span.items));
         let ending = shared.result(&mut core, stopped, count);
@@ -354,6 +359,16 @@ impl<T: Task> Job<'_, T> {
             devices.iter().map(|device| history.solo_rates.get(&device.index).copied()).collect();
         let ideal_s = report.items as f64 / rates?.iter().sum::<f64>();
         Some(Calibrated { ideal_s, efficiency: ideal_s / report.wall_s.max(f64::MIN_POSITIVE) })
+    }
+}
+
+/// An error in a report. A compiler's log may be long.
+fn failure_text(error: &Error) -> String {
+    const LONGEST: usize = 4_000;
+    let text = error.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
     }
 }
 

@@ -19,6 +19,11 @@ impl fmt::Display for Report {
             let items: u64 = others.iter().map(|device| device.items).sum();
             writeln!(f, "and {} more devices: {} items", grouped(others.len() as u64), grouped(items))?;
         }
+        for device in listed {
+            if let Some(line) = failure_line(device) {
+                writeln!(f, "{}", wrapped(line.split_whitespace()))?;
+            }
+        }
         for LeftOut { id, reason } in &self.left_out {
             let id = format!("not used: {}:", shortened(id, MAX_ID_IN_TEXT));
             writeln!(f, "{}", wrapped([id.as_str()].into_iter().chain(reason.split(' '))))?;
@@ -52,6 +57,23 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
+}
+
+/// What became of a device that failed, and its last error without the compiler's whole log.
+fn failure_line(device: &DeviceReport) -> Option<String> {
+    const LONGEST: usize = 300;
+    let error = device.failures.last()?;
+    let became = match device.state.as_str() {
+        "retired" if device.items == 0 => "was not used",
+        "retired" => "was retired",
+        "quarantined" => "was in quarantine at the end",
+        _ => "went on after a failure",
+    };
+    let of_device = format!("{}: ", device.id);
+    let error = error.strip_prefix(&of_device).unwrap_or(error);
+    let rest = if error.chars().count() > LONGEST { "…" } else { "" };
+    let error: String = error.chars().take(LONGEST).collect();
+    Some(format!("{} {became}: {error}{rest}", shortened(&device.id, MAX_ID_IN_TEXT)))
 }
 
 /// A column of the table: a header, and a cell per device.
@@ -212,6 +234,7 @@ mod test {
             dropped: 0,
             quarantines: 0,
             state: "healthy".into(),
+            failures: Vec::new(),
         }
     }
 
