@@ -367,7 +367,7 @@ fn too_few_or_too_many_results_are_the_tasks_own_error() {
             });
             let error = pool.job(&task).map(&numbers(100)).unwrap_err();
             assert!(matches!(error, RunError::Task { .. }), "{error}");
-            assert!(error.to_string().contains("results for"), "{error}");
+            assert!(error.to_string().contains("the task returned"), "{error}");
         });
     }
 }
@@ -1744,4 +1744,11 @@ fn a_chunk_that_hangs_until_the_run_ends_counts_as_busy_and_is_in_the_trace() {
         !hung.is_empty() && hung.iter().all(|it| it.until.as_secs_f64() > 0.9 * report.wall_s),
         "{hung:?}"
     );
+}
+
+#[test]
+fn numbers_of_items_in_errors_have_commas() {
+    let task = Closure::new("odd one out", |&item: &u32| assert_ne!(item, 7_777));
+    let error = without_history([cores("a", 1)]).map(&task, &(0..10_000).collect::<Vec<_>>()).unwrap_err();
+    assert!(error.to_string().contains("running task `odd one out` on item 7,777: panicked"), "{error}");
 }

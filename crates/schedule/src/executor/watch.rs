@@ -17,6 +17,7 @@ use super::{Core, PoolDevice, Reserve, RunData, Shared, SpinBudget, WorkerActivi
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
+    report::grouped,
     run::{FailureKind, LaneIndex, LaneSpec, Outcome, Time},
     sync::wait_timeout,
     task::Task,
@@ -141,7 +142,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             });
         let (chunk, began) = chunks.min_by_key(|(_, began)| *began)?;
         let (items, seconds) = (self.items_of(&chunk.items), now.saturating_sub(began).as_secs());
-        Some(format!("{}: items {}..{} for {seconds} s", self.device(chunk.lane).id, items.start, items.end))
+        let (first, end) = (grouped(items.start), grouped(items.end));
+        Some(format!("{}: items {first}..{end} for {seconds} s", self.device(chunk.lane).id))
     }
 
     /// Checks the run once, and reports progress if it is time.

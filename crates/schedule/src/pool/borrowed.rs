@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use super::{Job, Mapped, Pool};
 use crate::{
     error::RunError,
-    report::Report,
+    report::{Report, count_of},
     task::{Arrays, KernelTask, ResultSlots, Task, borrowed_task},
 };
 
@@ -85,7 +85,9 @@ impl<'a, T: Task> Job<'a, T> {
         T::Output: Copy,
     {
         if items.len() != results.len() {
-            let message = format!("{} items, but {} results", items.len(), results.len());
+            let [items, results] = [(items.len(), "item"), (results.len(), "result")]
+                .map(|(len, thing)| count_of(len as u64, thing));
+            let message = format!("{items}, but {results}");
             return Err(RunError::ArrayMismatch { task: self.task.name().into(), message });
         }
         // SAFETY: a run returns or unwinds only once no thread can write results.

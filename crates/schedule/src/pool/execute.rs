@@ -168,7 +168,7 @@ impl<T: Task> Job<'_, T> {
         let units = count.div_ceil(unit);
         // A run that is stopped before it begins does nothing.
         if let Some(stopped) = self.options.control.stop_reason(|| Time::ZERO).filter(|_| count > 0) {
-            return Err(stopped.error(DoneItems::default(), count));
+            return Err(stopped.error(DoneItems::default(), count, false));
         }
         let selection = self.select(only, count)?;
         let RunDevices { mut devices, reserve, left_out, predicted, .. } = selection.clone();

@@ -134,6 +134,9 @@ impl<'a, T: Task> Job<'a, T> {
     /// applies. Chunks are cut to take about a quarter of it; after one that takes too long, the lane's next chunks
     /// have half as many items. Every device must be able to do one item in this time. Without it, a chunk has hung
     /// once other devices have done its items in a small fraction of the time.
+    ///
+    /// Limits are checked every ten milliseconds. With a limit of zero, every chunk that a check finds in flight has hung:
+    /// a run with longer chunks fails.
     pub fn chunk_limit(mut self, limit: Duration) -> Self {
         self.options.settings.chunk_limit = Some(limit);
         self

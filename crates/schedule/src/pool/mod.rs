@@ -242,9 +242,10 @@ impl Pool {
     /// floating-point sums are the same to the last bit, whichever device did which items. Returns `None` as the value
     /// without items.
     ///
-    /// Workers combine the results of each block of items, and the calling thread combines those of the blocks; with few
-    /// items, each item is a block. If the combining function panics on a worker, the call fails as after a panic of the
-    /// task; on the calling thread, the panic continues in the caller.
+    /// Up to 16,384 items are combined by the calling thread, after the run. More items are divided into at most as many
+    /// blocks of equal size: the run combines the results within each block, and the calling thread those of the blocks. If
+    /// the combining function panics within a block, the call returns [`RunError::Task`], as after a panic of the task. If
+    /// it panics on the calling thread after the run, the panic continues in the caller.
     pub fn map_reduce<T: Task>(
         &self,
         task: &T,

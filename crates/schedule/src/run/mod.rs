@@ -189,6 +189,11 @@ impl Run {
         self.lanes[lane].learned()
     }
 
+    /// Whether more items may arrive.
+    pub fn accepts_items(&self) -> bool {
+        self.accepts_items
+    }
+
     /// How the run has ended, once it has.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
