@@ -12,6 +12,7 @@ use crate::{
     backend::{self, Address, Backend, Contents, Direction, MemoryUsage, Source},
     buffer::{Buffer, HostBuffer, StagingBuffer, check_alignment, size_in_bytes},
     describe::{Capabilities, Description, DeviceId},
+    discover::same_hardware,
     error::{Error, Result},
     kernel::{Kernel, Program},
     stream::Stream,
@@ -84,6 +85,20 @@ impl Device {
             return refuse("a partition needs at least one compute unit");
         }
         Ok(self.inner.source.split(sizes)?.into_iter().map(Device::from_source).collect())
+    }
+
+    /// Whether two devices are the same hardware, whole or in part, so that each would slow the other down: one device twice,
+    /// a device and a partition of it, or one GPU through two APIs. Two partitions of one device are not the same hardware.
+    pub fn shares_hardware_with(&self, other: &Device) -> bool {
+        let (a, b) = (self.describe(), other.describe());
+        let is_within = |part: &Description, whole: &Description| {
+            let is_whole = |id: &DeviceId| {
+                let rest = id.as_str().strip_prefix(whole.id.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            part.part_of.as_ref().is_some_and(is_whole)
+        };
+        a.id == b.id || is_within(a, b) || is_within(b, a) || same_hardware(a, b)
     }
 
     /// Binds the calling thread to one of the cores of a processor partition (the index wraps around), for programs that

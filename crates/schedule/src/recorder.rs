@@ -225,7 +225,8 @@ impl Recorder {
         let sum = |count: fn(&crate::run::Tally) -> u64| tallies.iter().map(count).sum::<u64>();
         let states: Vec<LaneState> = device.lanes.clone().map(|lane| run.state(lane)).collect();
         let state = match states.as_slice() {
-            all if all.contains(&LaneState::Healthy) => "healthy",
+            // A run without items has no lanes.
+            all if all.is_empty() || all.contains(&LaneState::Healthy) => "healthy",
             all if all.iter().all(|state| *state == LaneState::Retired) => "retired",
             _ => "quarantined",
         };
@@ -245,6 +246,7 @@ impl Recorder {
             dropped: sum(|tally| tally.dropped),
             quarantines: sum(|tally| tally.quarantines),
             state: state.into(),
+            failures: Vec::new(),
         }
     }
 }

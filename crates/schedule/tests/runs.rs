@@ -367,7 +367,7 @@ fn too_few_or_too_many_results_are_the_tasks_own_error() {
             });
             let error = pool.job(&task).map(&numbers(100)).unwrap_err();
             assert!(matches!(error, RunError::Task { .. }), "{error}");
-            assert!(error.to_string().contains("results for"), "{error}");
+            assert!(error.to_string().contains("the task returned"), "{error}");
         });
     }
 }
@@ -1636,4 +1636,119 @@ fn items_with_a_larger_alignment_than_host_memory_are_refused() {
         let text = pool.map(&task, &vec![Wide([1; 128]); count]).unwrap_err().to_string();
         assert!(text.contains("128 bytes") && text.contains("Wide"), "{count}: {text}");
     }
+}
+
+#[test]
+fn a_report_says_why_a_device_was_retired() {
+    let task = Plain::after(|_, _| std::thread::sleep(ms(1))).preparing(|device| match device.as_str() {
+        "x" => Err(Error::WillNotCompile {
+            device: device.clone(),
+            kernel: "scramble".into(),
+            body: "wgsl".into(),
+            log: "expected global declaration\n  fn nonsense(".into(),
+        }),
+        _ => Ok(()),
+    });
+    let pool = without_history([card("x"), cores("a", 1)]);
+    let items = numbers(50);
+    let run = pool.job(&task).all_devices().map(&items).unwrap();
+    assert_eq!(run.results(), plain(&items));
+    let [card, cores] = &run.report().devices[..] else { panic!("{}", run.report()) };
+    assert_eq!((card.state.as_str(), cores.state.as_str()), ("retired", "healthy"));
+    assert!(card.failures.last().is_some_and(|error| error.contains("fn nonsense(")), "{:?}", card.failures);
+    assert!(cores.failures.is_empty());
+    let text = run.report().to_string();
+    let line = "x was not used: kernel `scramble` does not compile (wgsl): expected global\n  declaration fn nonsense(\n";
+    assert!(text.contains(line), "{text}");
+    let json = serde_json::to_value(run.report()).unwrap();
+    assert!(json["devices"][0]["failures"][0].as_str().unwrap().contains("does not compile"), "{json}");
+}
+
+#[test]
+fn a_report_has_the_last_errors_of_a_device_that_recovered() {
+    let fails = AtomicU64::new(0);
+    let task = Plain::new(move |device, items, results| {
+        if device.as_str() == "x" && fails.fetch_add(1, SeqCst) < 1 {
+            return Err(Error::BadResult {
+                device: device.clone(),
+                operation: "scrambling".into(),
+                detail: "a flipped bit".into(),
+            });
+        }
+        std::thread::sleep(ms(1));
+        results.extend(items.iter().map(|&item| scramble(item)));
+        Ok(())
+    });
+    let pool = without_history([card("x"), cores("a", 1)]);
+    let settings = Settings { first_quarantine: ms(1), max_items: Some(1), ..Settings::default() };
+    let run = pool.job(&task).all_devices().settings(settings).map(&numbers(200)).unwrap();
+    let card = &run.report().devices[0];
+    assert_eq!((card.state.as_str(), card.quarantines), ("healthy", 1), "{}", run.report());
+    assert_eq!(card.failures, ["x: wrong result while scrambling: a flipped bit"]);
+    let line = "x went on after a failure: wrong result while scrambling: a flipped bit\n";
+    assert!(run.report().to_string().contains(line), "{}", run.report());
+}
+
+#[test]
+fn devices_of_a_run_without_items_are_healthy() {
+    let pool = without_history([card("x"), cores("a", 2)]);
+    let run = pool.job(&Plain::after(|_, _| {})).all_devices().map(&[]).unwrap();
+    let states: Vec<&str> = run.report().devices.iter().map(|device| device.state.as_str()).collect();
+    assert_eq!(states, ["healthy", "healthy"], "{}", run.report());
+}
+
+#[test]
+fn results_that_do_not_fit_into_memory_are_an_error() {
+    let pool = without_history([cores("a", 1)]);
+    let error = pool.map_range(0..usize::MAX, |_| 1u64).unwrap_err();
+    assert!(matches!(error, RunError::ResultsTooLarge { bytes_each: 8, .. }), "{error:?}");
+    let text = "the results of 18,446,744,073,709,551,615 items do not fit into memory: 8 bytes each";
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn a_pool_refuses_one_device_twice_and_a_device_with_its_own_partition() {
+    let cpu = Device::cpu();
+    let part = cpu.split(&[1]).unwrap().remove(0);
+    for (devices, ids) in [([&cpu, &cpu], ("cpu", "cpu")), ([&cpu, &part], ("cpu", "cpu/a"))] {
+        let error = Pool::new(devices).unwrap_err();
+        let text = format!("{} and {} are the same hardware: remove one of them", ids.0, ids.1);
+        assert_eq!(error.to_string(), text);
+    }
+}
+
+#[test]
+fn a_chunk_that_hangs_until_the_run_ends_counts_as_busy_and_is_in_the_trace() {
+    let released = Arc::new(AtomicBool::new(false));
+    let waits = released.clone();
+    let task = Plain::after(move |device, _| match device.as_str() {
+        "x" => {
+            while !waits.load(SeqCst) {
+                std::thread::sleep(ms(1));
+            }
+        }
+        _ => std::thread::sleep(ms(1)),
+    });
+    let pool = without_history([card("x"), cores("a", 1)]);
+    let settings = Settings { max_items: Some(1), hung_after: LIMIT, ..Settings::default() };
+    let items = numbers(200);
+    let run = pool.job(&task).all_devices().settings(settings).trace().map(&items).unwrap();
+    released.store(true, SeqCst);
+    assert_eq!(run.results(), plain(&items));
+    let (report, card) = (run.report(), &run.report().devices[0]);
+    assert_eq!(card.items, 0);
+    assert!(card.busy_s > 0.5 * report.wall_s, "{report}");
+    let spans = run.trace().spans.iter().filter(|span| span.lane == 0);
+    let hung: Vec<_> = spans.filter(|span| span.activity == Activity::Dropped).collect();
+    assert!(
+        !hung.is_empty() && hung.iter().all(|it| it.until.as_secs_f64() > 0.9 * report.wall_s),
+        "{hung:?}"
+    );
+}
+
+#[test]
+fn numbers_of_items_in_errors_have_commas() {
+    let task = Closure::new("odd one out", |&item: &u32| assert_ne!(item, 7_777));
+    let error = without_history([cores("a", 1)]).map(&task, &(0..10_000).collect::<Vec<_>>()).unwrap_err();
+    assert!(error.to_string().contains("running task `odd one out` on item 7,777: panicked"), "{error}");
 }

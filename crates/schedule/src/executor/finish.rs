@@ -54,6 +54,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         }
         let began = core.workers[index].end_chunk(now);
         if core.run.outcome().is_some() {
+            core.recorder.wasted(chunk, Activity::Dropped, began, now);
             self.device(chunk.lane).counters.drop();
             return Next::Exit;
         }
@@ -166,7 +167,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         core.run.chunk_failed(chunk.id, failure, now);
         match failure {
             FailureKind::Task => core.task_error = Some(error),
-            _ => core.keep_failure(error),
+            _ => core.keep_failure(self.device(lane), error),
         }
         core.record_lane_states(now);
         if core.run.state(lane) != LaneState::Healthy {

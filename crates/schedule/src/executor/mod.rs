@@ -54,6 +54,7 @@ use crate::{
     run::{LaneIndex, Run, Time},
     sync::lock,
     task::{Claims, MAX_DIVISIBLE_ITEMS, Task},
+    trace::Activity,
 };
 
 /// Combines the results of a chunk before they are kept: each unit of items becomes one.
@@ -100,8 +101,8 @@ pub(crate) struct Core {
     pub(crate) accepted: Vec<Range<u64>>,
     /// The length of `accepted` at which adjacent ranges are joined next.
     join_accepted_at: usize,
-    /// Errors of devices.
-    pub(crate) failures: Vec<Error>,
+    /// Errors of devices, each with its device's index in the pool.
+    pub(crate) failures: Vec<(usize, Error)>,
     /// The task's own error, which ended the run.
     pub(crate) task_error: Option<Error>,
     /// When to log next what the run waits for.
@@ -125,17 +126,26 @@ impl Core {
         }
     }
 
-    /// Keeps the error of a device, for the error that the run may end with.
-    fn keep_failure(&mut self, error: Error) {
+    /// Keeps the error of a device, for the report, and for the error that the run may end with.
+    fn keep_failure(&mut self, device: &PoolDevice, error: Error) {
         /// Errors kept per device, the latest: a device that comes and goes for days fails without end.
         const KEPT: usize = 8;
-        let of_device = |it: &Error| it.device() == error.device();
-        if self.failures.iter().filter(|it| of_device(it)).count() >= KEPT
-            && let Some(oldest) = self.failures.iter().position(of_device)
+        let is_of_device = |it: &(usize, Error)| it.0 == device.index;
+        if self.failures.iter().filter(|it| is_of_device(it)).count() >= KEPT
+            && let Some(oldest) = self.failures.iter().position(is_of_device)
         {
             self.failures.remove(oldest);
         }
-        self.failures.push(error);
+        self.failures.push((device.index, error));
+    }
+
+    /// Records the chunks that are in flight when the run has ended: their results will be dropped.
+    pub(crate) fn record_in_flight(&mut self, now: Time) {
+        for worker in self.workers.iter().filter(|worker| !worker.abandoned) {
+            if let WorkerActivity::Chunk(chunk, began) = &worker.activity {
+                self.recorder.wasted(chunk, Activity::Dropped, *began, now);
+            }
+        }
     }
 
     /// Takes suspensions of the process since the last call out of all times that count for a lane. `suspended` is the

@@ -17,6 +17,7 @@ use super::{Core, PoolDevice, RunData, Shared, SpinBudget, WorkerActivity};
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
+    report::grouped,
     run::{FailureKind, LaneIndex, LaneSpec, Outcome, Time},
     sync::wait_timeout,
     task::{MAX_DIVISIBLE_ITEMS, Task, catch_panic, thread_error},
@@ -150,7 +151,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             });
         let (chunk, began) = chunks.min_by_key(|(_, began)| *began)?;
         let (items, seconds) = (self.items_of(&chunk.items), now.saturating_sub(began).as_secs());
-        Some(format!("{}: items {}..{} for {seconds} s", self.device(chunk.lane).id, items.start, items.end))
+        let (first, end) = (grouped(items.start), grouped(items.end));
+        Some(format!("{}: items {first}..{end} for {seconds} s", self.device(chunk.lane).id))
     }
 
     /// Checks the run once, and reports progress if it is time.
@@ -201,19 +203,20 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
 
     /// Makes the lanes in reserve on another thread, which adds them to the run.
     fn make_reserve(self: &Arc<Self>, core: &mut Core, Reserve { device, make }: Reserve<T>) {
-        let (shared, id) = (self.clone(), device.id.clone());
+        let (shared, first) = (self.clone(), device.clone());
         let make = move || {
-            let made = catch_panic(id, "adding the devices that were left out", || Ok(make(&shared.task)));
-            shared.add_lanes(made);
+            let operation = "adding the devices that were left out";
+            let made = catch_panic(first.id.clone(), operation, || Ok(make(&shared.task)));
+            shared.add_lanes(&first, made);
         };
         if let Err(error) = device.threads.spawn(self.owner(), make) {
-            core.keep_failure(thread_error(&device.id, &error));
+            core.keep_failure(&device, thread_error(&device.id, &error));
             core.run.add_lanes(&[]);
         }
     }
 
-    /// Adds lanes to the run, once, and starts their workers.
-    fn add_lanes(self: &Arc<Self>, lanes: Result<NewLanes>) {
+    /// Adds lanes to the run, once, and starts their workers. A failure is one of the device on whose thread they were made.
+    fn add_lanes(self: &Arc<Self>, device: &PoolDevice, lanes: Result<NewLanes>) {
         let mut guard = self.core();
         let core = &mut *guard;
         if core.run.outcome().is_some() {
@@ -221,7 +224,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         }
         let lanes = lanes.unwrap_or_else(|error| {
             log!(warn, %error, "the devices that were left out cannot be added");
-            core.keep_failure(error);
+            core.keep_failure(device, error);
             Vec::new()
         });
         log!(
@@ -295,7 +298,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let pool_device = self.device(lane);
         let error = Error::TimedOut { device: pool_device.id.clone(), operation, after };
         log!(warn, device = %pool_device.id, %error, "device timed out");
-        core.keep_failure(error);
+        core.keep_failure(pool_device, error);
         pool_device.reopen(pool_device.generation());
         self.replace(core, lane, now, |activity| !matches!(activity, WorkerActivity::Idle));
         core.record_lane_states(now);

@@ -115,7 +115,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
                     {
                         core.run.lane_failed(lane, failure, now);
                     }
-                    core.keep_failure(error);
+                    core.keep_failure(pool_device, error);
                     core.record_lane_states(now);
                     self.wake_all();
                 }
@@ -241,7 +241,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
         }
         let error = task_error(&self.device(lane).id, "working on a lane".into(), message);
         log!(warn, device = %self.device(lane).id, %error, "a worker panicked");
-        core.keep_failure(error);
+        core.keep_failure(self.device(lane), error);
         core.run.lane_failed(lane, FailureKind::Unable, now);
         core.record_lane_states(now);
         drop(core);
@@ -271,7 +271,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     fn worker_not_started(&self, core: &mut Core, index: usize, error: &std::io::Error) {
         core.workers[index].abandoned = true;
         let lane = core.workers[index].lane;
-        core.keep_failure(thread_error(&self.device(lane).id, error));
+        core.keep_failure(self.device(lane), thread_error(&self.device(lane).id, error));
         core.run.lane_failed(lane, FailureKind::Unable, self.now());
         self.wake_all();
     }

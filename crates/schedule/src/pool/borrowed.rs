@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use super::{Job, Mapped, Pool};
 use crate::{
     error::RunError,
-    report::Report,
+    report::{Report, count_of},
     task::{Arrays, KernelTask, ResultSlots, Task, borrowed_task},
 };
 
@@ -54,6 +54,8 @@ impl Pool {
     /// assert_eq!(changes.results(), [-2, 3, -3, 4]);
     ///
     /// // Arrays as results are the rows of a matrix, one after another.
+    /// let table = pool.map_range(1..4, |number| [number, number * number])?;
+    /// assert_eq!(table.results().as_flattened(), [1, 1, 2, 4, 3, 9]);
     /// # Ok::<(), evener_schedule::RunError>(())
     /// ```
     pub fn map_range<O, F>(&self, range: Range<usize>, function: F) -> Result<Mapped<O>, RunError>
@@ -83,11 +85,13 @@ impl<'a, T: Task> Job<'a, T> {
         T::Output: Copy,
     {
         if items.len() != results.len() {
-            let message = format!("{} items, but {} results", items.len(), results.len());
+            let [items, results] = [(items.len(), "item"), (results.len(), "result")]
+                .map(|(len, thing)| count_of(len as u64, thing));
+            let message = format!("{items}, but {results}");
             return Err(RunError::ArrayMismatch { task: self.task.name().into(), message });
         }
         // SAFETY: a run returns or unwinds only once no thread can write results.
-        let slots = |_| unsafe { ResultSlots::lent(results) };
+        let slots = |_| Ok(unsafe { ResultSlots::lent(results) });
         Ok(self.execute_with(self.options.settings, items, 1, None, None, slots)?.report)
     }
 }

@@ -57,7 +57,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Makes the pool. Fails if there are no devices.
+    /// Makes the pool. Fails if there are no devices, or if two of them
+    /// [are the same hardware](Device::shares_hardware_with).
     pub fn build(self) -> Result<Pool, RunError> {
         let devices = match self.devices {
             Some(devices) => devices,
@@ -65,6 +66,12 @@ impl PoolBuilder {
         };
         if devices.is_empty() {
             return Err(RunError::NoDevices);
+        }
+        for (index, second) in devices.iter().enumerate() {
+            if let Some(first) = devices[..index].iter().find(|first| first.shares_hardware_with(second)) {
+                let (first, second) = (first.id().clone(), second.id().clone());
+                return Err(RunError::SameHardware { first, second });
+            }
         }
         let device = |(index, device)| Arc::new(PoolDevice::new(index, device));
         let devices = devices.into_iter().enumerate().map(device).collect();

@@ -2,13 +2,14 @@
 
 use std::{
     any::type_name,
+    collections::TryReserveError,
     hash::{DefaultHasher, Hash, Hasher},
     ops::Range,
     sync::{Arc, Mutex, TryLockError},
     time::{Duration, Instant},
 };
 
-use evener_device::{Device, DeviceKind};
+use evener_device::{Device, DeviceKind, Error};
 
 use super::{
     Job, Mapped,
@@ -137,13 +138,13 @@ impl<T: Task> Job<'_, T> {
         unit: u64,
         fold: Option<Fold<T::Output>>,
         only: Option<usize>,
-        slots: impl FnOnce(usize) -> ResultSlots<T::Output>,
+        slots: impl FnOnce(usize) -> Result<ResultSlots<T::Output>, TryReserveError>,
     ) -> Result<Mapped<T::Output>, RunError> {
         let count = items.len() as u64;
         let units = count.div_ceil(unit);
         // A run that is stopped before it begins does nothing.
         if let Some(stopped) = self.options.control.stop_reason(|| Time::ZERO).filter(|_| count > 0) {
-            return Err(stopped.error(DoneItems::default(), count));
+            return Err(stopped.error(DoneItems::default(), count, false));
         }
         let selection = self.select(only, count)?;
         let RunDevices { mut devices, reserve, left_out, predicted, .. } = selection.clone();
@@ -158,10 +159,12 @@ impl<T: Task> Job<'_, T> {
         let workers = specs.iter().enumerate();
         let workers: Vec<usize> =
             workers.map(|(lane, spec)| if caller_lane == Some(lane) { 0 } else { spec.depth }).collect();
+        let too_large = |_| RunError::ResultsTooLarge { items: count, bytes_each: size_of::<T::Output>() };
+        let results = slots(units as usize).map_err(too_large)?;
         // SAFETY: `guard` revokes the items before this function returns or unwinds.
         #[allow(unsafe_code)]
         let lent = unsafe { LentItems::new(items) };
-        let data = SliceData { items: lent, results: slots(units as usize) };
+        let data = SliceData { items: lent, results };
         let ticks = RunTicks::begin();
         let shared = Arc::new(Shared::new(
             self.task.clone(),
@@ -182,6 +185,7 @@ impl<T: Task> Job<'_, T> {
 
         let mut core = shared.core();
         let wall = shared.now();
+        core.record_in_flight(wall);
         let added = shared.added();
         let mut lane = specs.len();
         // The lanes of one device follow each other.
@@ -193,6 +197,10 @@ impl<T: Task> Job<'_, T> {
         }
         let needed_reserve = !added.is_empty();
         let mut report = core.recorder.report(&core.run, &device_lanes, count, wall, None);
+        for (device, report) in devices.iter().zip(&mut report.devices) {
+            let failures = core.failures.iter().filter(|(index, _)| *index == device.index);
+            report.failures = failures.map(|(_, error)| failure_text(error)).collect();
+        }
         let mut spans = core.recorder.take_spans();
         spans.iter_mut().for_each(|span| span.items = shared.items_of(&span.items));
         let ending = shared.result(&mut core, stopped, count);
@@ -373,6 +381,16 @@ fn make_lanes<T: Task>(
         lanes.specs.extend(std::iter::repeat_n(spec, count));
     }
     lanes
+}
+
+/// An error in a report. A compiler's log may be long.
+fn failure_text(error: &Error) -> String {
+    const LONGEST: usize = 4_000;
+    let text = error.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 /// Revokes the items and closes the result slots when a run returns or unwinds.

@@ -119,7 +119,8 @@ impl Pool {
         Pool::builder().build()
     }
 
-    /// Makes a pool of these devices.
+    /// Makes a pool of these devices. Fails if there are none, or if two of them
+    /// [are the same hardware](Device::shares_hardware_with), as the processor and a partition of it are.
     pub fn new<D: Borrow<Device>>(devices: impl IntoIterator<Item = D>) -> Result<Pool, RunError> {
         Pool::builder().devices(devices).build()
     }
@@ -241,9 +242,10 @@ impl Pool {
     /// floating-point sums are the same to the last bit, whichever device did which items. Returns `None` as the value
     /// without items.
     ///
-    /// Workers combine the results of each block of items, and the calling thread combines those of the blocks; with few
-    /// items, each item is a block. If the combining function panics on a worker, the call fails as after a panic of the
-    /// task; on the calling thread, the panic continues in the caller.
+    /// Up to 16,384 items are combined by the calling thread, after the run. More items are divided into at most as many
+    /// blocks of equal size: the run combines the results within each block, and the calling thread those of the blocks. If
+    /// the combining function panics within a block, the call returns [`RunError::Task`], as after a panic of the task. If
+    /// it panics on the calling thread after the run, the panic continues in the caller.
     pub fn map_reduce<T: Task>(
         &self,
         task: &T,

@@ -25,9 +25,14 @@ use crate::{
 /// The results of a task over an iterator of items, in order.
 ///
 /// A separate thread reads the items, no further ahead of the returned results than
-/// [`Job::read_ahead`](crate::Job::read_ahead) says: a slow consumer slows the source down, and memory is bounded. An
-/// error ends the stream. A panic of the source continues in [`next`](Iterator::next), after the results of the items
-/// before it.
+/// [`Job::read_ahead`](crate::Job::read_ahead) says: a slow consumer slows the source down, and memory is bounded. A panic
+/// of the source continues in [`next`](Iterator::next), after the results of the items before it.
+///
+/// An error ends the stream, and is its last item. If the task or every device fails, the finished results up to the first
+/// item without a result are returned before the error; later results are lost even if they are finished, and so are those
+/// of the chunks in flight, which may come before the failed item. If the stream is cancelled or passes its deadline, the
+/// error is the next item, and all results that were not returned are lost. The error's
+/// [`DoneItems`](crate::DoneItems) are the finished items, returned or lost.
 pub struct MapStream<'scope, T: Task> {
     shared: Arc<Shared<T, StreamData<T>>>,
     control: Control,

@@ -105,7 +105,7 @@ impl<T: Task> Shared<T> {
         items: &[T::Input],
         number: u64,
     ) -> Result<Vec<T::Output>> {
-        let chunk = Chunk::new(number..number + items.len() as u64, Items::Slice(items));
+        let chunk = Chunk::of_queue(number..number + items.len() as u64, Items::Slice(items));
         let mut slots: SmallVec<[MaybeUninit<T::Output>; 1]> = SmallVec::new();
         slots.resize_with(items.len(), MaybeUninit::uninit);
         let mut results = Results::new(&mut slots);

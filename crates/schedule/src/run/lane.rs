@@ -40,6 +40,7 @@ pub(super) struct Lane {
     /// Maximum items per call of the task. If the lane splits chunks into parts of this size, a chunk may have more.
     pub(super) at_once: u64,
     splits_chunks: bool,
+    regrowth: Regrowth,
     /// The cost of the largest chunk that it has finished.
     pub(super) largest: f64,
     /// The part of its share of a fixed split that is not handed out.
@@ -47,6 +48,24 @@ pub(super) struct Lane {
     speed: Speed,
     /// Its pace, once known: computed after every chunk.
     pub(super) pace: Option<Pace>,
+}
+
+/// How the maximum number of items at once grows back after a chunk did not fit into memory.
+#[derive(Debug, Clone, Copy)]
+struct Regrowth {
+    /// The maximum without that failure.
+    full: u64,
+    /// Chunks of the present maximum that fit since it changed, and how many of them double it.
+    fitted: u32,
+    needed: u32,
+    has_grown: bool,
+}
+
+impl Regrowth {
+    /// Chunks that double the maximum after the first failure. Each failure after it has grown doubles this number, up to the
+    /// second: other programs may free memory, but trying costs a chunk.
+    const FIRST: u32 = 8;
+    const MOST: u32 = 1024;
 }
 
 /// Time per item over all chunks, recent ones weighted more: as in adaptive weighted factoring, but with weights that decay
@@ -138,20 +157,52 @@ impl Lane {
             max_items: if splits_chunks { most } else { most.min(at_once) }.max(1),
             at_once: if splits_chunks { at_once.max(1) } else { u64::MAX },
             splits_chunks,
+            regrowth: Regrowth { full: u64::MAX, fitted: 0, needed: Regrowth::FIRST, has_grown: false },
             max_within_limit: u64::MAX,
             largest: expected.map_or(0.0, |it| it.largest.max(0.0)),
             share: None,
             speed: Speed { fit: cost_fit_of(expected), ..Speed::of(expected) },
             pace: None,
         };
+        lane.regrowth.full = *lane.most_at_once();
         lane.pace = lane.current_pace();
         lane
     }
 
-    /// Lowers the maximum number of items at once.
+    /// The maximum number of items at once.
+    fn most_at_once(&mut self) -> &mut u64 {
+        if self.splits_chunks { &mut self.at_once } else { &mut self.max_items }
+    }
+
+    /// Lowers the maximum number of items at once for the rest of the run.
     pub(super) fn limit(&mut self, items: u64) {
-        let limit = if self.splits_chunks { &mut self.at_once } else { &mut self.max_items };
-        *limit = (*limit).min(items.max(1));
+        self.regrowth.full = self.regrowth.full.min(items.max(1));
+        let full = self.regrowth.full;
+        let most = self.most_at_once();
+        *most = full.min(*most);
+    }
+
+    /// Lowers the maximum number of items at once, because more did not fit into memory. It [grows](Lane::note_fit) again.
+    pub(super) fn shrink(&mut self, items: u64) {
+        let most = self.most_at_once();
+        *most = items.max(1).min(*most);
+        self.regrowth.fitted = 0;
+        if std::mem::take(&mut self.regrowth.has_grown) {
+            self.regrowth.needed = (self.regrowth.needed * 2).min(Regrowth::MOST);
+        }
+    }
+
+    /// Doubles the maximum that [`shrink`](Lane::shrink) has lowered once enough chunks of that size have fitted.
+    pub(super) fn note_fit(&mut self, items: u64) {
+        let most = *self.most_at_once();
+        if most >= self.regrowth.full || items < most {
+            return;
+        }
+        self.regrowth.fitted += 1;
+        if self.regrowth.fitted >= self.regrowth.needed {
+            (self.regrowth.fitted, self.regrowth.has_grown) = (0, true);
+            *self.most_at_once() = most.saturating_mul(2).min(self.regrowth.full);
+        }
     }
 
     /// A chunk that kept its lane busy for this part of its time ran alone.

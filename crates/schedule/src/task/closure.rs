@@ -279,7 +279,7 @@ where
             let item = chunk.range().start + results.len() as u64;
             Err(Error::Task {
                 device: device.clone(),
-                operation: format!("running task `{}` on item {item}", self.name),
+                operation: format!("running task `{}` on {}", self.name, chunk.name_of(item)),
                 item: Some(item),
                 message,
                 source: source.map(SharedError::new),
