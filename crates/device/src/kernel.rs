@@ -237,7 +237,7 @@ impl Kernel {
     }
 
     /// Sets the body for the processor: it computes the whole launch, and may use rayon to run on all of the device's
-    /// threads.
+    /// threads. Each of these has a stack of 8 MiB, or of `RUST_MIN_STACK` bytes if that is more.
     pub fn rust(
         mut self,
         body: impl Fn(&mut Launch<'_>) -> Result<(), BoxError> + Send + Sync + 'static,

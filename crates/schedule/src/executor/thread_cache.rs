@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use evener_device::affinity::unbound;
+use evener_device::{affinity::unbound, thread_stack::thread_builder};
 
 use super::SpinBudget;
 use crate::sync::{lock, wait};
@@ -148,7 +148,7 @@ impl ThreadCache {
 
     fn start(&self, place: Place, work: Work) -> std::io::Result<()> {
         let number = self.inner.started.fetch_add(1, Relaxed);
-        let thread = std::thread::Builder::new().name(format!("evener-{}-{number}", self.inner.name));
+        let thread = thread_builder(format!("evener-{}-{number}", self.inner.name));
         let inner = self.inner.clone();
         thread.spawn(move || {
             (inner.bind)(place.core);

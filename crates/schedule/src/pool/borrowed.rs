@@ -20,6 +20,8 @@ impl Pool {
     /// keeps, so a recursive function needs more threads with every level. In deep recursion, call the pool on the first
     /// few levels only, and loop on the calling thread below them.
     ///
+    /// The threads have stacks of 8 MiB, or of `RUST_MIN_STACK` bytes (an environment variable) if that is more.
+    ///
     /// ```
     /// use evener_device::Device;
     /// use evener_schedule::Pool;

@@ -2,7 +2,7 @@
 
 use std::{borrow::Borrow, path::PathBuf, sync::Arc};
 
-use evener_device::{Device, Inventory, cache_folder};
+use evener_device::{Device, Inventory, Telemetry, cache_folder};
 
 use super::{Inner, Options, Pool, shared_model::SharedModel};
 use crate::{error::RunError, executor::PoolDevice, run::Settings, strategy::Strategy};
@@ -73,6 +73,8 @@ impl PoolBuilder {
                 return Err(RunError::SameHardware { first, second });
             }
         }
+        // Utilization is counted from here on: the first run need not wait for it.
+        devices.iter().for_each(|device| Telemetry::begin(device.describe()));
         let device = |(index, device)| Arc::new(PoolDevice::new(index, device));
         let devices = devices.into_iter().enumerate().map(device).collect();
         let (cached, model) = (Default::default(), Arc::new(SharedModel::new(self.history)));

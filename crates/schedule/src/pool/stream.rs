@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::affinity::unbound;
+use evener_device::{affinity::unbound, thread_stack::thread_builder};
 
 use super::{execute::Lanes, history::RunDevices, job::Job};
 use crate::{
@@ -82,7 +82,7 @@ impl<T: Task> MapStream<'_, T> {
             ticks,
             scope: PhantomData,
         };
-        let thread = Builder::new().name("evener-stream".into());
+        let thread = thread_builder("evener-stream".into());
         unbound(|| start(thread, Box::new(move || read(&shared, source))))
             .map_err(|why| thread_error(&stream.shared.devices[0].id, &why))?;
         Ok(stream)

@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{DeviceId, affinity::unbound};
+use evener_device::{DeviceId, affinity::unbound, thread_stack::thread_builder};
 
 use self::{
     device_queue::DeviceQueue,
@@ -129,7 +129,7 @@ impl<T: Task> QueueBuilder<T> {
             // The user's code is contained; after any other panic the watcher goes on.
             while !contain(|| watched.watch()) {}
         };
-        let thread = std::thread::Builder::new().name("evener-queue".into());
+        let thread = thread_builder("evener-queue".into());
         unbound(|| thread.spawn(watch)).map_err(|why| thread_error(&queue.shared.devices[0].id, &why))?;
         Ok(queue)
     }

@@ -29,6 +29,7 @@ use crate::{
     describe::{Api, Capabilities, Description, DeviceId, DeviceKind, Features},
     error::{Error, Result},
     kernel::{Binding, Kernel, RustBody},
+    thread_stack::stack_bytes,
 };
 
 /// Returns the source of the device of all cores.
@@ -180,6 +181,7 @@ impl CpuBackend {
         let (name, cores) = (id.clone(), source.cores.clone());
         let pool = ThreadPoolBuilder::new()
             .num_threads(source.threads)
+            .stack_size(stack_bytes())
             .thread_name(move |index| format!("evener-{name}-{index}"))
             .start_handler(move |index| {
                 if let Some(cores) = &cores {
@@ -444,6 +446,17 @@ mod test {
         let error = source_with(4).split_cores(&cores(4), &[5]).unwrap_err().to_string();
         assert!(error.ends_with("the device has 4"), "{error}");
         source_with(4).split_cores(&cores(3), &[4]).unwrap_err();
+    }
+
+    #[test]
+    fn the_devices_threads_have_more_stack_than_other_threads() {
+        let backend = CpuBackend::new(&source_with(1)).unwrap();
+        let sum = backend.pool.install(|| {
+            // Twice what Rust gives a thread.
+            let mut bytes = [1u8; 4 << 20];
+            std::hint::black_box(&mut bytes).iter().map(|&byte| usize::from(byte)).sum::<usize>()
+        });
+        assert_eq!(sum, 4 << 20);
     }
 
     #[test]
