@@ -102,6 +102,9 @@ pub struct DeviceReport {
     pub dropped: u64,
     /// How often it was quarantined.
     pub quarantines: u64,
+    /// How often that was because a chunk had hung: it did not end long after other devices had done its items, or within
+    /// the limit of a chunk.
+    pub hangs: u64,
     /// Its state at the end: `healthy`, `quarantined` or `retired`.
     pub state: String,
 }
