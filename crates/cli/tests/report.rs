@@ -44,6 +44,12 @@ fn a_good_run_needs_no_change_and_a_bad_one_is_explained() {
     let text = stdout(&output);
     assert!(text.contains("at the end for other devices") && text.contains("--strategy adaptive"), "{text}");
     assert!(text.contains("TAIL"), "{text}");
+    // Every column of times that is shown is explained, and no other.
+    let headings = text.lines().find(|line| line.starts_with("DEVICE")).unwrap();
+    for column in ["BUSY", "COPY", "WASTED", "START", "GAPS", "TAIL"] {
+        let is_explained = text.lines().any(|line| line.starts_with(&format!("  {column} ")));
+        assert_eq!(is_explained, headings.contains(column), "{column}: {text}");
+    }
     assert_eq!(stderr(&output), "");
 }
 

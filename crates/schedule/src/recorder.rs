@@ -245,6 +245,7 @@ impl Recorder {
             steals: sum(|tally| tally.steals),
             dropped: sum(|tally| tally.dropped),
             quarantines: sum(|tally| tally.quarantines),
+            hangs: sum(|tally| tally.hangs),
             state: state.into(),
             failures: Vec::new(),
         }

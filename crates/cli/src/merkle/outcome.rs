@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::proofs::RootedProof;
 use crate::{
     escape,
-    output::{format_count, format_rate, format_time},
+    output::{format_count, format_counted, format_rate, format_time},
 };
 
 /// The reason for a build without a run.
@@ -71,7 +71,11 @@ impl BuildOutcome {
         let root = root.map_or("none".into(), |root| root.to_string());
         let mut lines = vec![
             format!("root     {root}"),
-            format!("leaves   {} ({} bytes), {scheme}", format_count(leaves), format_count(self.bytes)),
+            format!(
+                "leaves   {} ({}), {scheme}",
+                format_count(leaves),
+                format_counted(self.bytes, "byte", "bytes")
+            ),
             format!("took     {}, {} leaves/s", format_time(self.total_s), format_rate(self.leaves_per_s)),
         ];
         let file = |label: &str, name: &String| format!("{label} {}", escape::single_line(name));
@@ -80,7 +84,7 @@ impl BuildOutcome {
         if self.had_run {
             lines.push(format!("\n{}", self.report));
             lines.push(match self.leaves_per_item {
-                Some(leaves) => format!("an item is a block of {} leaves", format_count(leaves)),
+                Some(leaves) => format!("an item is a block of {}", format_counted(leaves, "leaf", "leaves")),
                 None => "an item is a block of leaves; blocks have several sizes".into(),
             });
         } else {

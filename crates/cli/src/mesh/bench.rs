@@ -12,8 +12,10 @@ use serde::Serialize;
 
 use crate::{
     UsageError,
-    output::{write_json, write_out},
+    output::{format_bytes, write_json, write_out},
+    progress::ProgressLine,
     table::{Heading, table},
+    verbosity::Verbosity,
 };
 
 /// Measure and check collectives
@@ -24,6 +26,8 @@ use crate::{
 /// Size, time and bandwidths are defined as in nccl-tests: the size is that of a rank's larger buffer; the algorithm
 /// bandwidth (ALG) is size over time; the bus bandwidth (BUS) is that times the least that the collective must move, for
 /// example 2·(n − 1)/n for an all-reduce, so that it compares with the hardware's.
+///
+/// With -q, prints a line for each size: the bytes, and the mean time in microseconds.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
@@ -97,6 +101,13 @@ impl From<Reduction> for ReduceOp {
     }
 }
 
+impl Arguments {
+    /// Returns the collective's name on the command line.
+    fn op_name(&self) -> String {
+        self.op.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
 /// Sizes in bytes, each twice the one before.
 #[derive(Debug, Clone)]
 struct Sizes(Vec<usize>);
@@ -129,7 +140,8 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
+pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
+    let progress = ProgressLine::new(arguments.json || verbosity.is_quiet());
     let timeout = Duration::from_secs(arguments.timeout);
     if World::was_launched_by_mpi() {
         let world = World::mpi(timeout)?;
@@ -138,9 +150,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
                 format!("--ranks {ranks}: mpirun started {} ranks; leave the option out", world.size());
             return Err(UsageError(message).into());
         }
-        let measured = measure(&world, &arguments)?;
+        let measured = measure(&world, &arguments, (world.rank() == 0).then_some(&progress));
+        progress.finish();
+        let measured = measured?;
         return if world.rank() == 0 {
-            report(&world.backend(), world.size(), &arguments, &measured)
+            report(&world.backend(), world.size(), &arguments, verbosity, &measured)
         } else {
             Ok(())
         };
@@ -151,12 +165,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         return Err(UsageError("--ranks 0: at least one rank is needed".into()).into());
     }
     let mut measured = Vec::new();
-    std::thread::scope(|scope| {
+    let outcome = std::thread::scope(|scope| {
         let ranks: Vec<_> = World::local_with_timeout(ranks, timeout)
             .into_iter()
             .map(|world| {
-                let arguments = &arguments;
-                scope.spawn(move || measure(&world, arguments))
+                let (arguments, progress) = (&arguments, (world.rank() == 0).then_some(&progress));
+                scope.spawn(move || measure(&world, arguments, progress))
             })
             .collect();
         for (rank, thread) in ranks.into_iter().enumerate() {
@@ -166,8 +180,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             }
         }
         Ok::<(), anyhow::Error>(())
-    })?;
-    report("local", ranks, &arguments, &measured)
+    });
+    progress.finish();
+    outcome?;
+    report("local", ranks, &arguments, verbosity, &measured)
 }
 
 /// The measurements of one size.
@@ -185,11 +201,23 @@ struct Row {
     wrong: u64,
 }
 
-/// Measures all sizes as one rank. Returns the same rows on every rank.
-fn measure(world: &World, arguments: &Arguments) -> Result<Vec<Row>> {
+/// Measures all sizes as one rank, of which one shows the progress. Returns the same rows on every rank.
+fn measure(world: &World, arguments: &Arguments, progress: Option<&ProgressLine>) -> Result<Vec<Row>> {
     let group = world.communicator();
     let sizes = if arguments.op == CollectiveName::Barrier { &[0][..] } else { &arguments.sizes.0 };
-    sizes.iter().map(|bytes| Ok(measure_size(group, arguments, *bytes)?)).collect()
+    let mut rows = Vec::new();
+    for (index, &bytes) in sizes.iter().enumerate() {
+        if let Some(progress) = progress {
+            let (name, number) = (arguments.op_name(), index + 1);
+            progress.step(format!(
+                "{name}: {}, size {number} of {}",
+                format_bytes(bytes as u64),
+                sizes.len()
+            ));
+        }
+        rows.push(measure_size(group, arguments, bytes)?);
+    }
+    Ok(rows)
 }
 
 fn measure_size(group: &Communicator, arguments: &Arguments, bytes: usize) -> Result<Row, CommError> {
@@ -349,13 +377,22 @@ impl Trial {
     }
 }
 
-fn report(backend: &str, ranks: usize, arguments: &Arguments, rows: &[Row]) -> Result<()> {
+fn report(
+    backend: &str,
+    ranks: usize,
+    arguments: &Arguments,
+    verbosity: Verbosity,
+    rows: &[Row],
+) -> Result<()> {
     if arguments.json {
         let object = serde_json::json!({
             "backend": backend, "ranks": ranks, "op": arguments.op, "type": "f32",
             "reduce": ReduceOp::from(arguments.reduce), "sizes": rows,
         });
         write_json(&object)?;
+    } else if verbosity.is_quiet() {
+        let line = |row: &Row| format!("{} {:.2}\n", row.bytes, row.microseconds);
+        write_out(&rows.iter().map(line).collect::<String>())?;
     } else {
         let headings = [
             Heading::number("BYTES"),
@@ -377,7 +414,7 @@ fn report(backend: &str, ranks: usize, arguments: &Arguments, rows: &[Row]) -> R
                 row.wrong.to_string(),
             ]
         });
-        let name = arguments.op.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default();
+        let name = arguments.op_name();
         let correct = if rows.iter().all(|row| row.wrong == 0) { "; all results are correct" } else { "" };
         let table = table(&headings, &cells.collect::<Vec<_>>());
         write_out(&format!("{name} of f32 between {ranks} ranks, {backend}{correct}\n{table}\n"))?;

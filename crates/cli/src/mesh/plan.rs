@@ -18,7 +18,9 @@ use crate::{
     input::{display_input, read_text},
     options::select_devices,
     output::{write_json, write_out},
+    progress::ProgressLine,
     size::parse_bytes,
+    verbosity::Verbosity,
 };
 
 /// The default number of layers.
@@ -31,6 +33,8 @@ const DEFAULT_LAYERS: usize = 32;
 /// predicted balance. Proposes sizes that are not given.
 ///
 /// Uses the rates that `evener devices --measure` has kept. If one is missing, all devices are compared by score.
+///
+/// With -q, prints the sizes of the axes, as --axes takes them: dp=2,pp=2,tp=4.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Arguments {
@@ -106,12 +110,17 @@ struct Plan {
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    let json = arguments.json;
-    let plan = plan(arguments)?;
-    match json {
-        true => write_json(&json::object(&plan)?),
-        false => Ok(write_out(&text::text(&plan)?)?),
+pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
+    let (json, quiet) = (arguments.json, verbosity.is_quiet());
+    let progress = ProgressLine::new(json || quiet);
+    progress.step("arranging devices");
+    let plan = plan(arguments);
+    progress.finish();
+    let plan = plan?;
+    match (json, quiet) {
+        (true, _) => write_json(&json::object(&plan)?),
+        (false, true) => Ok(write_out(&text::axes(&plan.mesh))?),
+        (false, false) => Ok(write_out(&text::text(&plan)?)?),
     }
 }
 

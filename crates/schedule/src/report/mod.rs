@@ -102,6 +102,9 @@ pub struct DeviceReport {
     pub dropped: u64,
     /// How often it was quarantined.
     pub quarantines: u64,
+    /// How often that was because a chunk had hung: it did not end long after other devices had done its items, or within
+    /// the limit of a chunk.
+    pub hangs: u64,
     /// Its state at the end: `healthy` if it could take work, also if there was none; `quarantined` if it failed and had not
     /// shown yet that it works again; `retired` if it failed in a way that would repeat itself, for example because the
     /// kernel does not compile for it, and got no more work in this run.

@@ -127,6 +127,7 @@ fn tables(devices: &[DeviceReport], all_items: u64) -> String {
         column("speculative", "0", &|it| grouped(it.speculative)),
         column("steals", "0", &|it| grouped(it.steals)),
         column("dropped", "0", &|it| grouped(it.dropped)),
+        column("hangs", "0", &|it| grouped(it.hangs)),
         column("quarantines", "0", &|it| grouped(it.quarantines)),
         column("state", "healthy", &|it| it.state.clone()),
     ];
@@ -245,6 +246,7 @@ mod test {
             steals: 0,
             dropped: 0,
             quarantines: 0,
+            hangs: 0,
             state: "healthy".into(),
             failures: Vec::new(),
         }
@@ -305,6 +307,7 @@ cpu         250  20.0%      12  64.5 ms  320 µs
             steals: 6,
             dropped: 7,
             quarantines: 8,
+            hangs: 9,
             state: "quarantined".into(),
             ..device(id, 1_000_000_000)
         };
@@ -315,7 +318,7 @@ cpu         250  20.0%      12  64.5 ms  320 µs
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}\n{text}");
         }
-        for word in ["speculative", "1,234", "quarantined", "…", "of-40"] {
+        for word in ["speculative", "1,234", "hangs", "quarantined", "…", "of-40"] {
             assert!(text.contains(word), "{word}\n{text}");
         }
         assert_eq!(text.lines().filter(|line| line.starts_with("cpu ")).count(), 1, "{text}");

@@ -256,4 +256,6 @@ pub struct Tally {
     pub dropped: u64,
     /// How often it was quarantined.
     pub quarantines: u64,
+    /// How often that was because a chunk had hung.
+    pub hangs: u64,
 }

@@ -107,6 +107,7 @@ impl Run {
             }
             // The lane is at least this slow. If it was only slow, it gets smaller chunks when it comes back.
             self.learn(lane, cost, age, age);
+            self.tallies[lane].hangs += 1;
             self.quarantine(lane, now);
         }
         let mut hung: Vec<u64> = hung.into_iter().map(|(chunk, _)| chunk).collect();
