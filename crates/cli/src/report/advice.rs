@@ -162,10 +162,10 @@ mod test {
             "none did nothing.",
             "early waited 6.000 s (60.0 % of the run) at the end",
             "early copied for 3.000 s (30.0 % of the run), which is 75.0 % of its busy time.",
-            "Other devices finished 1 chunks of slow first, which cost 3.000 s",
+            "Other devices finished 1 chunk of slow first, which cost 3.000 s",
             "late began its first chunk after 2.000 s (20.0 % of the run): preparing it (opening, compiling) took 1.500 s",
             "gap was idle between chunks for 1.000 s",
-            "1 chunks failed on lost.",
+            "1 chunk failed on lost.",
             "slow did 0.4 % of the items.",
         ] {
             assert!(causes.iter().any(|cause| cause.contains(part)), "{part}: {causes:#?}");
