@@ -448,15 +448,17 @@ mod test {
         source_with(4).split_cores(&cores(3), &[4]).unwrap_err();
     }
 
+    /// Uses twice the stack that Rust gives a thread. Not inlined: the array must not be in the caller's frame.
+    #[inline(never)]
+    fn use_stack() -> usize {
+        let mut bytes = [1u8; 4 << 20];
+        std::hint::black_box(&mut bytes).iter().map(|&byte| usize::from(byte)).sum::<usize>()
+    }
+
     #[test]
     fn the_devices_threads_have_more_stack_than_other_threads() {
         let backend = CpuBackend::new(&source_with(1)).unwrap();
-        let sum = backend.pool.install(|| {
-            // Twice what Rust gives a thread.
-            let mut bytes = [1u8; 4 << 20];
-            std::hint::black_box(&mut bytes).iter().map(|&byte| usize::from(byte)).sum::<usize>()
-        });
-        assert_eq!(sum, 4 << 20);
+        assert_eq!(backend.pool.install(use_stack), 4 << 20);
     }
 
     #[test]
