@@ -72,6 +72,9 @@ pub(crate) struct Shared<T: Task, E> {
     pub(crate) items: u64,
     /// Whether other lanes can steal from a lane's chunks.
     divisible: Vec<bool>,
+    /// Identifies the run to the devices' threads. An address would not: the next run may have the same one while threads of
+    /// this run still end.
+    owner: usize,
     /// The device of each lane that was added later, and whether other lanes can steal from its chunks.
     added: OnceLock<Vec<(Arc<PoolDevice>, bool)>>,
     /// The task's states on the devices, kept between runs.
@@ -248,6 +251,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let suspended = suspensions.suspended_until(Duration::ZERO);
         Shared {
             divisible: devices.iter().map(|device| can_divide(&task, device, unit)).collect(),
+            owner: thread_cache::next_owner(),
             added: OnceLock::new(),
             task,
             devices,
@@ -316,11 +320,6 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
     /// Takes suspensions of the process out of all times that count for a lane. Called before these times are used.
     fn note_suspension(&self, core: &mut Core, now: Time) {
         core.note_suspension(self.suspensions.suspended_until(now), now);
-    }
-
-    /// Identifies the run to the devices' threads.
-    fn owner(self: &Arc<Self>) -> usize {
-        Arc::as_ptr(self).addr()
     }
 
     /// Stops the run: every worker ends its chunk after its present item.

@@ -116,6 +116,12 @@ impl CachedThread {
     }
 }
 
+/// Returns a number that no other run or queue has.
+pub(crate) fn next_owner() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Relaxed)
+}
+
 impl ThreadCache {
     /// Creates a cache of threads that `bind` binds to one of so many cores.
     pub(crate) fn new(

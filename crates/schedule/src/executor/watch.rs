@@ -209,7 +209,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             let made = catch_panic(first.id.clone(), operation, || Ok(make(&shared.task)));
             shared.add_lanes(&first, made);
         };
-        if let Err(error) = device.threads.spawn(self.owner(), make) {
+        if let Err(error) = device.threads.spawn(self.owner, make) {
             core.keep_failure(&device, thread_error(&device.id, &error));
             core.run.add_lanes(&[]);
         }

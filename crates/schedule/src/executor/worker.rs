@@ -261,7 +261,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
 
     fn spawn(self: &Arc<Self>, worker: Worker<T>) -> std::io::Result<()> {
         let shared = self.clone();
-        self.device(worker.lane).threads.spawn(self.owner(), move || {
+        self.device(worker.lane).threads.spawn(self.owner, move || {
             shared.start_some_workers();
             run_worker(&shared, worker, Next::Prepare);
         })
