@@ -41,7 +41,7 @@ pub(crate) use self::{
     pool_device::PoolDevice,
     spin_budget::SpinBudget,
     state_cache::{CachedState, StateCache},
-    thread_cache::ThreadCache,
+    thread_cache::{ThreadCache, next_owner},
     ticker::RunTicks,
     watch::{Control, GetReserve, Reserve, StopReason},
     window::{ReadAhead, Window},
@@ -251,7 +251,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let suspended = suspensions.suspended_until(Duration::ZERO);
         Shared {
             divisible: devices.iter().map(|device| can_divide(&task, device, unit)).collect(),
-            owner: thread_cache::next_owner(),
+            owner: next_owner(),
             added: OnceLock::new(),
             task,
             devices,

@@ -6,6 +6,7 @@
 use std::{
     ffi::{c_char, c_int},
     fmt::Debug,
+    ops::Range,
 };
 
 use super::{
@@ -160,14 +161,7 @@ impl Messenger {
         to: usize,
         tag: c_int,
     ) -> Result<(), TransportFailure> {
-        let buffer = &mut self.buffers.all[message];
-        buffer.receives = false;
-        let memory = buffer.memory.message.as_ptr();
-        // SAFETY: `bytes` is at most the buffer's length; the buffer is not accessed until `is_done` says so, and never
-        // freed.
-        let sent = unsafe { self.library.send(memory, bytes.min(BUFFER_BYTES), to, tag) };
-        buffer.request = sent.map_err(|code| self.library.failure("MPI_Isend", code))?;
-        Ok(())
+        self.send_part(message, 0..bytes, to, tag)
     }
 
     /// As [`send`](Self::send), but without a header: sends only the data.
@@ -179,11 +173,22 @@ impl Messenger {
         to: usize,
         tag: c_int,
     ) -> Result<(), TransportFailure> {
+        self.send_part(message, HEADER_BYTES..HEADER_BYTES + bytes, to, tag)
+    }
+
+    #[inline(always)]
+    fn send_part(
+        &mut self,
+        message: MessageId,
+        range: Range<usize>,
+        to: usize,
+        tag: c_int,
+    ) -> Result<(), TransportFailure> {
         let buffer = &mut self.buffers.all[message];
         buffer.receives = false;
-        let data = &buffer.memory.message[HEADER_BYTES..];
-        // SAFETY: as for `send`.
-        let sent = unsafe { self.library.send(data.as_ptr(), bytes.min(data.len()), to, tag) };
+        let part = &buffer.memory.message[range.start..range.end.min(BUFFER_BYTES)];
+        // SAFETY: `part` is within the buffer, which is not accessed until `is_done` says so, and never freed.
+        let sent = unsafe { self.library.send(part.as_ptr(), part.len(), to, tag) };
         buffer.request = sent.map_err(|code| self.library.failure("MPI_Isend", code))?;
         Ok(())
     }
@@ -195,13 +200,7 @@ impl Messenger {
         from: Option<usize>,
         tag: c_int,
     ) -> Result<(), TransportFailure> {
-        let buffer = &mut self.buffers.all[message];
-        buffer.receives = true;
-        let memory = buffer.memory.message.as_mut_ptr();
-        // SAFETY: as for sending. No rank sends more than `BUFFER_BYTES`.
-        let received = unsafe { self.library.receive(memory, BUFFER_BYTES, from, tag) };
-        buffer.request = received.map_err(|code| self.library.failure("MPI_Irecv", code))?;
-        Ok(())
+        self.receive_at(message, 0, from, tag)
     }
 
     /// As [`receive`](Self::receive), but of a message without a header: receives only data.
@@ -212,11 +211,22 @@ impl Messenger {
         from: usize,
         tag: c_int,
     ) -> Result<(), TransportFailure> {
+        self.receive_at(message, HEADER_BYTES, Some(from), tag)
+    }
+
+    #[inline(always)]
+    fn receive_at(
+        &mut self,
+        message: MessageId,
+        start: usize,
+        from: Option<usize>,
+        tag: c_int,
+    ) -> Result<(), TransportFailure> {
         let buffer = &mut self.buffers.all[message];
         buffer.receives = true;
-        let data = &mut buffer.memory.message[HEADER_BYTES..];
-        // SAFETY: as for sending. No rank sends more than `PIECE_BYTES` of data.
-        let received = unsafe { self.library.receive(data.as_mut_ptr(), data.len(), Some(from), tag) };
+        let part = &mut buffer.memory.message[start..];
+        // SAFETY: as for sending. No rank sends more than `BUFFER_BYTES`, or `PIECE_BYTES` without a header.
+        let received = unsafe { self.library.receive(part.as_mut_ptr(), part.len(), from, tag) };
         buffer.request = received.map_err(|code| self.library.failure("MPI_Irecv", code))?;
         Ok(())
     }
