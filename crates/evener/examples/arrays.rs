@@ -6,7 +6,6 @@
 //! parameter, which changes from run to run. All is in whole numbers, so that every device gives the same.
 #![allow(clippy::print_stdout, clippy::print_stderr, unsafe_code)]
 
-use bytemuck::{Pod, Zeroable};
 use evener::prelude::*;
 
 const CUDA: &str = r#"
@@ -60,6 +59,7 @@ fn field(@builtin(global_invocation_id) id: vec3<u32>) {
 
 /// The parameters of the kernel.
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[bytemuck(crate = "evener::bytemuck")]
 #[repr(C)]
 struct Params {
     chunk: KernelParams,

@@ -129,6 +129,8 @@
 //! | `mesh` | [`mesh`]: meshes of devices, and collectives between them |
 //! | `merkle` | [`merkle`]: Merkle trees over a pool |
 
+/// For types of your own in buffers: `#[derive(Clone, Copy, Pod, Zeroable)] #[bytemuck(crate = "evener::bytemuck")]`.
+pub use bytemuck;
 pub use evener_device::*;
 /// Merkle trees over a pool: roots, trees and proofs.
 #[cfg(feature = "merkle")]
@@ -145,7 +147,7 @@ pub use evener_schedule::{
 
 /// The types that most programs need: `use evener::prelude::*`.
 pub mod prelude {
-    pub use bytemuck::Pod;
+    pub use bytemuck::{Pod, Zeroable};
     pub use evener_device::{Buffer, Device, Direction, Error, HostBuffer, Inventory, Kernel, Stream};
     pub use evener_schedule::{
         Arrays, Cancel, Chunk, Closure, Handle, KernelParams, KernelTask, Pool, Queue, Results, RunError,

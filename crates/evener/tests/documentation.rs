@@ -155,3 +155,27 @@ mod with_nvrtc {
         }
     }
 }
+
+/// Programs need no dependency but `evener`: neither the examples nor what the documentation shows of the facade do.
+#[test]
+fn examples_of_the_facade_import_nothing_but_the_facade() {
+    let mut sources: Vec<(PathBuf, String)> = examples();
+    sources.retain(|(file, _)| file.ends_with("README.md") || file.starts_with(root().join("docs")));
+    visit(&root().join("crates/evener/examples"), &mut |file| {
+        if file.extension().is_some_and(|it| it == "rs") {
+            sources.push((file.to_owned(), fs::read_to_string(file).unwrap()));
+        }
+    });
+    assert!(sources.len() > 10, "only {} examples were found", sources.len());
+    for (file, source) in sources {
+        for line in source.lines().map(str::trim_start) {
+            let Some(path) = line.strip_prefix("use ") else { continue };
+            let from = path.split([':', ';', ' ']).next().unwrap_or_default();
+            assert!(
+                ["evener", "std", "self", "super", "crate"].contains(&from),
+                "{}: {line}",
+                file.display()
+            );
+        }
+    }
+}
