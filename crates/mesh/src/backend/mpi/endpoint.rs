@@ -19,7 +19,7 @@ use super::{
     messenger::PIECE_BYTES,
     notice::NoticeSender,
     session::{OtherCall, Session, clock},
-    small::{BARE_BYTES, MAX_MEMBERS, SMALL_BYTES, SmallAllReduce},
+    small::{HEADED_BYTES, MAX_MEMBERS, SMALL_BYTES, SmallAllReduce},
 };
 use crate::{
     backend::{Endpoint, LeaveNotifier, TransportFailure},
@@ -106,6 +106,17 @@ impl MpiEndpoint {
         }
     }
 
+    /// Uses messages, without asking the other members.
+    #[cfg(test)]
+    #[cfg_attr(not(target_os = "linux"), allow(unused_mut))]
+    pub(super) fn by_messages(mut self) -> Self {
+        #[cfg(target_os = "linux")]
+        {
+            self.route = Route::Messages;
+        }
+        self
+    }
+
     fn run_by_messages(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), TransportFailure> {
         let (signature, packed, tag) = (call.signature, call.signature.pack(), self.tag);
         let which = (self.identity, self.calls + 1);
@@ -113,7 +124,10 @@ impl MpiEndpoint {
         let other =
             |agreed| OtherCall { tag: tag + BARE_TAG, header: Some(Header { signature: agreed, ..header }) };
         let bytes = signature.block_bytes();
-        let is_small = bytes <= SMALL_BYTES && self.ranks.len() <= MAX_MEMBERS;
+        let is_small = signature.kind == CollectiveKind::AllReduce
+            && (1..=SMALL_BYTES).contains(&bytes)
+            && (2..=MAX_MEMBERS).contains(&self.ranks.len());
+        let is_bare = self.agreed == Some(packed);
         let group = GroupInfo {
             shared: &self.shared,
             ranks: &self.ranks,
@@ -122,20 +136,22 @@ impl MpiEndpoint {
             identity: self.identity,
             call: self.calls + 1,
         };
-        if signature.kind != CollectiveKind::AllReduce || !is_small {
+        let all_take_bare = if is_small && (is_bare || bytes <= HEADED_BYTES) {
+            let other = if is_bare {
+                Some(OtherCall { tag: tag + PIECE_TAG, header: None })
+            } else {
+                self.agreed.map(other)
+            };
+            let connection = self.shared.connection();
+            let small = SmallAllReduce { group, connection, signature, header, is_bare, other, timeout };
+            small.run(call.output, &mut self.last)?
+        } else {
             let mut session = Session::new(group, header, timeout, Some(&mut self.last));
             session.other = self.agreed.map(other);
-            return MessageCall::new(&mut session, signature, self.me, tag).run(call);
-        }
-        let is_bare = self.agreed == Some(packed);
-        let other = if is_bare {
-            Some(OtherCall { tag: tag + PIECE_TAG, header: None })
-        } else {
-            self.agreed.map(other)
+            MessageCall::new(&mut session, signature, self.me, tag).run(call)?;
+            session.all_take_bare
         };
-        let connection = self.shared.connection();
-        let small = SmallAllReduce { group, connection, signature, header, is_bare, other, timeout };
-        if small.run(call.output, &mut self.last)? && bytes <= BARE_BYTES {
+        if is_small && all_take_bare {
             self.agreed = Some(packed);
         }
         Ok(())

@@ -122,6 +122,17 @@ pub(super) struct BufferCache {
 }
 
 impl Messenger {
+    /// Returns the bytes of the pieces in which a vector goes fastest, without headers. They are a multiple of every
+    /// element's bytes, unless the vector is one piece.
+    #[inline]
+    pub(super) fn bare_piece_bytes(&self, vector_bytes: usize) -> usize {
+        if vector_bytes <= self.eager_bytes {
+            vector_bytes
+        } else {
+            vector_bytes.div_ceil(vector_bytes.div_ceil(self.eager_bytes)).next_multiple_of(64)
+        }
+    }
+
     #[inline]
     pub(super) fn take(&mut self) -> MessageId {
         self.buffers.free.pop().unwrap_or_else(|| self.take_or_allocate())
@@ -144,6 +155,12 @@ impl Messenger {
         }));
         self.buffers.free.extend(first + 1..self.buffers.all.len());
         first
+    }
+
+    /// Returns the number of buffers that are neither free nor abandoned.
+    #[cfg(test)]
+    pub(super) fn buffers_in_use(&self) -> usize {
+        self.buffers.all.len() - self.buffers.free.len() - self.buffers.abandoned.len()
     }
 
     #[inline]
