@@ -19,7 +19,7 @@ use super::{
     messenger::PIECE_BYTES,
     notice::NoticeSender,
     session::{OtherCall, Session, clock},
-    small::{HEADED_BYTES, MAX_MEMBERS, SMALL_BYTES, SmallAllReduce},
+    small::{HEADED_BYTES, MAX_MEMBERS, SMALL_BYTES, SmallAllReduce, SmallMessages},
 };
 use crate::{
     backend::{Endpoint, LeaveNotifier, TransportFailure},
@@ -50,6 +50,8 @@ pub(super) struct MpiEndpoint {
     takes_bare: bool,
     /// The signature that a message without a header stands for.
     agreed: Option<[u64; 2]>,
+    /// The messages of calls with that signature, once there was one.
+    prepared: SmallMessages,
     identity: u64,
     calls: u64,
     ended: Arc<AtomicU64>,
@@ -95,6 +97,7 @@ impl MpiEndpoint {
             tag,
             takes_bare: is_new_tag,
             agreed: None,
+            prepared: SmallMessages::default(),
             identity,
             calls: 0,
             ended,
@@ -143,18 +146,29 @@ impl MpiEndpoint {
                 self.agreed.map(other)
             };
             let connection = self.shared.connection();
+            let prepared = is_bare.then_some(&mut self.prepared);
             let small = SmallAllReduce { group, connection, signature, header, is_bare, other, timeout };
-            small.run(call.output, &mut self.last)?
+            small.run(call.output, prepared, &mut self.last)?
         } else {
             let mut session = Session::new(group, header, timeout, Some(&mut self.last));
             session.other = self.agreed.map(other);
             MessageCall::new(&mut session, signature, self.me, tag).run(call)?;
             session.all_take_bare
         };
-        if is_small && all_take_bare {
+        if is_small && all_take_bare && !is_bare {
+            self.release_prepared();
             self.agreed = Some(packed);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn release_prepared(&mut self) {
+        let SmallMessages { sent, received } = std::mem::take(&mut self.prepared);
+        let messenger = &mut self.shared.connection().messenger;
+        if !sent.is_empty() && !messenger.library.has_ended() {
+            sent.into_iter().chain(received).for_each(|message| messenger.release_prepared(message));
+        }
     }
 
     /// Returns the group as a call with another member has it.
@@ -193,6 +207,7 @@ impl MpiEndpoint {
 
 impl Drop for MpiEndpoint {
     fn drop(&mut self) {
+        self.release_prepared();
         let mut connection = self.shared.connection();
         connection.notices.forget(self.identity, self.ranks.len() - 1);
         // Groups in shared memory do not poll MPI otherwise.

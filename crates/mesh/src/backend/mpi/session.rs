@@ -541,6 +541,28 @@ mod test {
         ) -> Result<Request, ErrorCode> {
             Ok(buffer as usize + tag as usize)
         }
+        unsafe fn prepare_send(
+            &self,
+            _: *const u8,
+            _: usize,
+            _: usize,
+            _: c_int,
+        ) -> Result<Request, ErrorCode> {
+            unreachable!("no message is prepared here")
+        }
+        unsafe fn prepare_receive(
+            &self,
+            _: *mut u8,
+            _: usize,
+            _: usize,
+            _: c_int,
+        ) -> Result<Request, ErrorCode> {
+            unreachable!("no message is prepared here")
+        }
+        unsafe fn start(&self, _: &mut Request) -> Result<(), ErrorCode> {
+            unreachable!("no message is prepared here")
+        }
+        unsafe fn free(&self, _: Request) {}
         fn has_arrived(&self, _: usize, tag: c_int) -> Result<bool, ErrorCode> {
             Ok(self.0.lock().unwrap().get(&tag).is_some_and(|messages| !messages.is_empty()))
         }

@@ -7,8 +7,10 @@
 //! a header, under another tag. A rank that waits for one of them also looks for the other: if that arrives instead,
 //! the sender has called something else.
 //!
-//! A vector goes in as many bare messages, one after another, as make the library's way shortest
-//! ([`Messenger::bare_piece_bytes`]). All members know how many: the signature tells.
+//! A vector that does not fit one eager message goes in several bare messages, one after another
+//! ([`Messenger::bare_piece_bytes`](super::messenger::Messenger::bare_piece_bytes)). All members know how many: the
+//! signature tells. Bare messages are prepared, and started in every call with the signature: that takes less time than
+//! new ones.
 //!
 //! A bare message needs no number of the call or of the piece. A rank sends each member all pieces of its vector, in
 //! order, and starts the next call only after it received all pieces of each member; MPI keeps the order of messages
@@ -62,78 +64,128 @@ pub(super) struct SmallAllReduce<'a> {
     pub(super) timeout: Duration,
 }
 
-/// The messages of one call, and how many pieces of the vector are reduced.
-#[derive(Default)]
-struct Progress {
-    sent: InFlight,
-    received: InFlight,
-    reduced: usize,
+/// The messages of a call: one to and from each member for each piece.
+#[derive(Debug, Default)]
+pub(super) struct SmallMessages {
+    pub(super) sent: InFlight,
+    pub(super) received: InFlight,
 }
 
 impl<'a> SmallAllReduce<'a> {
     /// Reduces the members' vectors. Returns whether all members accept bare messages.
     // Not inlined: as part of a larger function it would save and restore more registers.
     #[inline(never)]
-    pub(super) fn run(mut self, data: &mut [u8], last: &'a mut Duration) -> Result<bool, TransportFailure> {
+    pub(super) fn run(
+        mut self,
+        data: &mut [u8],
+        prepared: Option<&mut SmallMessages>,
+        last: &'a mut Duration,
+    ) -> Result<bool, TransportFailure> {
         let piece_bytes = match self.is_bare {
             true => self.connection.messenger.bare_piece_bytes(data.len()),
-            // Also of an empty vector, which is one message too.
-            false => data.len().max(1),
+            false => data.len(),
         };
-        let mut progress = Progress::default();
-        match self.exchange(data, piece_bytes, &mut progress, last) {
+        let (mut new, mut reduced) = (SmallMessages::default(), 0);
+        let messages = prepared.unwrap_or(&mut new);
+        let started = match self.is_bare {
+            true => self.start(data, piece_bytes, messages),
+            false => self.send(data, messages),
+        };
+        let done = match started {
+            Ok(()) => self.finish(data, piece_bytes, messages, &mut reduced, last),
+            Err(failure) => Err(failure),
+        };
+        match done {
             Ok(true) => {
-                let messenger = &mut self.connection.messenger;
-                let messages = progress.sent.iter().chain(&progress.received);
-                messages.for_each(|message| messenger.give_back(*message));
+                if !self.is_bare {
+                    let messenger = &mut self.connection.messenger;
+                    let all = messages.sent.iter().chain(&messages.received);
+                    all.for_each(|message| messenger.give_back(*message));
+                }
                 Ok(self.header.takes_bare)
             }
-            Ok(false) => self.complete(data, piece_bytes, &progress, last),
+            Ok(false) => self.complete(data, piece_bytes, messages, reduced, last),
             Err(failure) => {
-                drop(self.into_session(&progress, last));
+                drop(self.into_session(messages, reduced, last));
                 Err(failure)
             }
         }
     }
 
-    /// Sends the vector to all members, receives theirs, and reduces them. Returns whether all of that ended before the
-    /// clock had to be read, and the messages are of this call.
+    /// Sends the pieces of the vector to all members without a header, and starts to receive theirs.
     #[inline(always)]
-    fn exchange(
+    fn start(
+        &mut self,
+        data: &[u8],
+        piece_bytes: usize,
+        messages: &mut SmallMessages,
+    ) -> Result<(), TransportFailure> {
+        if messages.sent.is_empty() {
+            self.prepare(data, piece_bytes, messages)?;
+        }
+        let (GroupInfo { ranks, me, tag, .. }, messenger) = (self.group, &mut self.connection.messenger);
+        // Sends first: the other members wait for that.
+        for (piece, to_all) in data.chunks(piece_bytes).zip(messages.sent.chunks_exact(ranks.len() - 1)) {
+            for (member, message) in others(ranks.len(), me).zip(to_all) {
+                messenger.buffer(*message)[HEADER_BYTES..][..piece.len()].copy_from_slice(piece);
+                messenger.start_send(*message, piece.len(), ranks[member], tag + BARE_TAG)?;
+            }
+        }
+        messages.received.iter().try_for_each(|message| messenger.start_receive(*message))
+    }
+
+    #[cold]
+    fn prepare(
+        &mut self,
+        data: &[u8],
+        piece_bytes: usize,
+        SmallMessages { sent, received }: &mut SmallMessages,
+    ) -> Result<(), TransportFailure> {
+        let (GroupInfo { ranks, me, tag, .. }, messenger) = (self.group, &mut self.connection.messenger);
+        for piece in data.chunks(piece_bytes) {
+            for member in others(ranks.len(), me) {
+                sent.push(messenger.prepare_send(piece.len(), ranks[member], tag + BARE_TAG)?);
+                received.push(messenger.prepare_receive(ranks[member], tag + BARE_TAG)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the vector to all members with a header, and starts to receive theirs.
+    #[inline(always)]
+    fn send(
+        &mut self,
+        data: &[u8],
+        SmallMessages { sent, received }: &mut SmallMessages,
+    ) -> Result<(), TransportFailure> {
+        let (GroupInfo { ranks, me, tag, .. }, messenger) = (self.group, &mut self.connection.messenger);
+        for member in others(ranks.len(), me) {
+            let message = messenger.take();
+            sent.push(message);
+            let buffer = messenger.buffer(message);
+            self.header.write(buffer);
+            buffer[HEADER_BYTES..][..data.len()].copy_from_slice(data);
+            messenger.send(message, HEADER_BYTES + data.len(), ranks[member], tag + PIECE_TAG)?;
+        }
+        for member in others(ranks.len(), me) {
+            let message = messenger.take();
+            received.push(message);
+            messenger.receive(message, Some(ranks[member]), tag + PIECE_TAG)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the members' pieces, and reduces them. Returns whether all of that ended before the clock had to be
+    /// read, and the messages are of this call. Counts the pieces that are reduced.
+    #[inline(always)]
+    fn finish(
         &mut self,
         data: &mut [u8],
         piece_bytes: usize,
-        Progress { sent, received, reduced }: &mut Progress,
+        SmallMessages { sent, received }: &SmallMessages,
+        reduced: &mut usize,
         last: &mut Duration,
     ) -> Result<bool, TransportFailure> {
-        let GroupInfo { ranks, me, tag, .. } = self.group;
-        let messenger = &mut self.connection.messenger;
-        // Sends first: the other members wait for that.
-        for piece in data.chunks(piece_bytes) {
-            for member in others(ranks.len(), me) {
-                let message = messenger.take();
-                sent.push(message);
-                let buffer = messenger.buffer(message);
-                buffer[HEADER_BYTES..][..piece.len()].copy_from_slice(piece);
-                if self.is_bare {
-                    messenger.send_bare(message, piece.len(), ranks[member], tag + BARE_TAG)?;
-                } else {
-                    self.header.write(buffer);
-                    messenger.send(message, HEADER_BYTES + piece.len(), ranks[member], tag + PIECE_TAG)?;
-                }
-            }
-        }
-        for _ in data.chunks(piece_bytes) {
-            for member in others(ranks.len(), me) {
-                let message = messenger.take();
-                received.push(message);
-                if self.is_bare {
-                    messenger.receive_bare(message, ranks[member], tag + BARE_TAG)?;
-                } else {
-                    messenger.receive(message, Some(ranks[member]), tag + PIECE_TAG)?;
-                }
-            }
-        }
         let now = clock(self.timeout);
         if now.saturating_sub(*last) > self.timeout / 2 {
             // Notices may have been missed.
@@ -141,12 +193,12 @@ impl<'a> SmallAllReduce<'a> {
         }
         *last = now;
         for message in sent {
-            if !messenger.is_done(*message)? {
+            if !self.connection.messenger.is_done(*message)? {
                 return Ok(false);
             }
         }
-        let (mut polls, others) = (0, ranks.len() - 1);
-        for (piece, messages) in data.chunks_mut(piece_bytes).zip(received.chunks(others)) {
+        let (mut polls, others) = (0, self.group.ranks.len() - 1);
+        for (piece, messages) in data.chunks_mut(piece_bytes).zip(received.chunks_exact(others)) {
             for message in messages {
                 let messenger = &mut self.connection.messenger;
                 while !messenger.is_done(*message)? {
@@ -189,18 +241,16 @@ impl<'a> SmallAllReduce<'a> {
         self,
         data: &mut [u8],
         piece_bytes: usize,
-        progress: &Progress,
+        messages: &SmallMessages,
+        reduced: usize,
         last: &'a mut Duration,
     ) -> Result<bool, TransportFailure> {
         let (signature, GroupInfo { ranks, me, tag, .. }) = (self.signature, self.group);
-        let mut session = self.into_session(progress, last);
+        let mut session = self.into_session(messages, reduced, last);
         session.release_sent()?;
         let mut call = MessageCall::new(&mut session, signature, me, tag);
-        let messages = progress.received.chunks(ranks.len() - 1);
-        for (index, (piece, received)) in data.chunks_mut(piece_bytes).zip(messages).enumerate() {
-            if index < progress.reduced {
-                continue;
-            }
+        let pieces = data.chunks_mut(piece_bytes).zip(messages.received.chunks_exact(ranks.len() - 1));
+        for (index, (piece, received)) in pieces.enumerate().skip(reduced) {
             let mut messages = Messages::from_elem(None, ranks.len());
             others(ranks.len(), me)
                 .zip(received)
@@ -213,15 +263,17 @@ impl<'a> SmallAllReduce<'a> {
 
     /// Returns a session with the messages in flight, without those that are reduced.
     #[cold]
-    fn into_session(self, progress: &Progress, last: &'a mut Duration) -> Session<'a> {
+    fn into_session(self, messages: &SmallMessages, reduced: usize, last: &'a mut Duration) -> Session<'a> {
         let SmallAllReduce { group, connection, header, is_bare, other, timeout, .. } = self;
         let GroupInfo { ranks, me, .. } = group;
         let mut session = Session::with(group, connection, header, timeout, Some(last));
         // Once a piece of all members is reduced, all have made this call.
-        (session.is_bare, session.other) = (is_bare, other.filter(|_| progress.reduced == 0));
-        let (reduced, received) = progress.received.split_at(progress.reduced * (ranks.len() - 1));
-        reduced.iter().for_each(|message| session.messenger().give_back(*message));
-        session.resume(others(ranks.len(), me).cycle().zip(progress.sent.iter().copied()), received);
+        (session.is_bare, session.other) = (is_bare, other.filter(|_| reduced == 0));
+        // Fewer if one could not be sent.
+        let count = (reduced * (ranks.len() - 1)).min(messages.received.len());
+        let (done, received) = messages.received.split_at(count);
+        done.iter().for_each(|message| session.messenger().give_back(*message));
+        session.resume(others(ranks.len(), me).cycle().zip(messages.sent.iter().copied()), received);
         session
     }
 }

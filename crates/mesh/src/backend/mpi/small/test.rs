@@ -256,6 +256,7 @@ struct Network {
     peers: Vec<Peer>,
     /// By request, which are numbered from 1.
     pending: Vec<Option<Pending>>,
+    prepared: Vec<Prepared>,
     /// Nothing arrives for this many polls.
     stalled: usize,
     /// The first thing that must never happen, and did.
@@ -364,12 +365,53 @@ impl Network {
     }
 }
 
+/// A persistent request.
+#[derive(Debug, Clone, Copy)]
+struct Prepared {
+    buffer: usize,
+    bytes: usize,
+    peer: usize,
+    tag: c_int,
+    sends: bool,
+    /// The request of its message in flight.
+    active: Option<Request>,
+    is_freed: bool,
+}
+
+/// Persistent requests have numbers from this on.
+const PREPARED: Request = 1 << 40;
+
 struct Simulated(Arc<Mutex<Network>>);
 
 impl Simulated {
     fn network(&self) -> MutexGuard<'_, Network> {
         // A failed assertion must not become another panic while its thread unwinds.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Network {
+    fn send(&mut self, buffer: usize, bytes: usize, to: usize, tag: c_int) -> Request {
+        // SAFETY: the caller of the library promises that the buffer has `bytes`.
+        let sent = unsafe { std::slice::from_raw_parts(buffer as *const u8, bytes) }.to_vec();
+        let delay = if self.random.one_in(8) { self.random.below(100) } else { 0 };
+        self.add(buffer, bytes, PendingKind::Send { to, tag, bytes: sent, delay })
+    }
+
+    fn receive(&mut self, buffer: usize, bytes: usize, from: Option<usize>, tag: c_int) -> Request {
+        let request = self.add(buffer, bytes, PendingKind::Receive { from, tag });
+        (0..self.peers.len()).for_each(|at| self.match_arrived(at));
+        request
+    }
+
+    fn prepare(&mut self, buffer: usize, bytes: usize, peer: usize, tag: c_int, sends: bool) -> Request {
+        self.prepared.push(Prepared { buffer, bytes, peer, tag, sends, active: None, is_freed: false });
+        PREPARED + self.prepared.len() - 1
+    }
+
+    /// Returns whether the message of a request has ended.
+    fn test(&mut self, request: Request) -> bool {
+        self.pending[request - 1].take_if(|it| it.is_done).is_some()
     }
 }
 
@@ -381,12 +423,7 @@ impl MessageLibrary for Simulated {
         to: usize,
         tag: c_int,
     ) -> Result<Request, ErrorCode> {
-        let mut network = self.network();
-        // SAFETY: the caller promises that the buffer has `bytes`.
-        let sent = unsafe { std::slice::from_raw_parts(buffer, bytes) }.to_vec();
-        let delay = if network.random.one_in(8) { network.random.below(100) } else { 0 };
-        let kind = PendingKind::Send { to, tag, bytes: sent, delay };
-        Ok(network.add(buffer as usize, bytes, kind))
+        Ok(self.network().send(buffer as usize, bytes, to, tag))
     }
     unsafe fn receive(
         &self,
@@ -395,10 +432,47 @@ impl MessageLibrary for Simulated {
         from: Option<usize>,
         tag: c_int,
     ) -> Result<Request, ErrorCode> {
+        Ok(self.network().receive(buffer as usize, bytes, from, tag))
+    }
+    unsafe fn prepare_send(
+        &self,
+        buffer: *const u8,
+        bytes: usize,
+        to: usize,
+        tag: c_int,
+    ) -> Result<Request, ErrorCode> {
+        Ok(self.network().prepare(buffer as usize, bytes, to, tag, true))
+    }
+    unsafe fn prepare_receive(
+        &self,
+        buffer: *mut u8,
+        bytes: usize,
+        from: usize,
+        tag: c_int,
+    ) -> Result<Request, ErrorCode> {
+        Ok(self.network().prepare(buffer as usize, bytes, from, tag, false))
+    }
+    unsafe fn start(&self, request: &mut Request) -> Result<(), ErrorCode> {
         let mut network = self.network();
-        let request = network.add(buffer as usize, bytes, PendingKind::Receive { from, tag });
-        (0..network.peers.len()).for_each(|at| network.match_arrived(at));
-        Ok(request)
+        let Prepared { buffer, bytes, peer, tag, sends, active, is_freed } =
+            network.prepared[*request - PREPARED];
+        if active.is_some() || is_freed {
+            network.wrong.get_or_insert("a request that is active or freed is started".into());
+        }
+        let active = match sends {
+            true => network.send(buffer, bytes, peer, tag),
+            false => network.receive(buffer, bytes, Some(peer), tag),
+        };
+        network.prepared[*request - PREPARED].active = Some(active);
+        Ok(())
+    }
+    unsafe fn free(&self, request: Request) {
+        let mut network = self.network();
+        let Prepared { active, is_freed, .. } = network.prepared[request - PREPARED];
+        if active.is_some() || is_freed {
+            network.wrong.get_or_insert("a request that is active or freed is freed".into());
+        }
+        network.prepared[request - PREPARED].is_freed = true;
     }
     fn has_arrived(&self, from: usize, tag: c_int) -> Result<bool, ErrorCode> {
         let mut network = self.network();
@@ -408,15 +482,27 @@ impl MessageLibrary for Simulated {
     unsafe fn test(&self, request: &mut Request) -> Result<bool, ErrorCode> {
         let mut network = self.network();
         network.progress();
-        let pending = &mut network.pending[*request - 1];
-        let is_done = pending.take_if(|it| it.is_done).is_some();
+        let Some(index) = request.checked_sub(PREPARED) else {
+            let is_done = network.test(*request);
+            if is_done {
+                *request = 0;
+            }
+            return Ok(is_done);
+        };
+        // Stays the same when it has ended.
+        let is_done = network.prepared[index].active.is_none_or(|active| network.test(active));
         if is_done {
-            *request = 0;
+            network.prepared[index].active = None;
         }
         Ok(is_done)
     }
     unsafe fn cancel(&self, request: Request) {
-        if let Some(pending) = &mut self.network().pending[request - 1] {
+        let mut network = self.network();
+        let index = request.checked_sub(PREPARED);
+        let Some(request) = index.map_or(Some(request), |index| network.prepared[index].active) else {
+            return;
+        };
+        if let Some(pending) = &mut network.pending[request - 1] {
             pending.is_done = true;
         }
     }
@@ -426,7 +512,7 @@ impl MessageLibrary for Simulated {
     }
     fn finish(&mut self) {}
     fn has_ended(&self) -> bool {
-        true
+        false
     }
 }
 
@@ -489,6 +575,7 @@ fn run(seed: u64) {
         me: script.me,
         peers: vec![],
         pending: vec![],
+        prepared: vec![],
         stalled: 0,
         wrong: None,
     };
@@ -544,7 +631,10 @@ fn run(seed: u64) {
             assert!(parts.eq(peer.received.iter().copied()), "member {member}: {:?}: {what}", peer.received);
         }
     }
+    drop(endpoint);
     let (network, connection) = (network.lock().unwrap(), shared.connection());
+    assert_eq!(network.wrong, None, "seed {seed}");
+    assert!(network.prepared.iter().all(|it| it.is_freed), "seed {seed}: a persistent request is left");
     for member in script.others() {
         let peer = &network.peers[member];
         assert_eq!(peer.heard, peer.expected.len(), "seed {seed}: a message to {member} is lost");
