@@ -1,7 +1,8 @@
 //! The reduction of several vectors into one, in rank order, which all back ends use.
 //!
 //! Vectors are processed in blocks that fit the first-level cache: one pass per rank over an accumulator, then one copy
-//! to each output. The loops run over plain slices, so that the compiler vectorizes them.
+//! to each output. Two vectors are reduced into one of them without the accumulator. The loops run over plain slices, so
+//! that the compiler vectorizes them.
 
 use std::{mem::MaybeUninit, ops::Range};
 
@@ -106,13 +107,46 @@ pub(crate) unsafe fn weighted(
     }
 }
 
+/// Reduces, and divides by `mean`.
+///
+/// # Safety
+/// As for [`reduce`].
+#[inline(never)]
+unsafe fn fold<T: Copy, A: Accumulate<T>>(
+    vectors: Vectors<'_>,
+    range: Range<usize>,
+    combine: impl Fn(A::Number, A::Number) -> A::Number + Copy,
+    mean: Option<u32>,
+) {
+    let Vectors { inputs, outputs } = vectors;
+    if let ([first, second], [output], None) = (inputs, outputs, mean) {
+        let is_first = output.cast_const() == *first;
+        if is_first || output.cast_const() == *second {
+            let other = if is_first { *second } else { *first };
+            // SAFETY: within `range`, where the caller promises that inputs are readable and outputs writable; the output
+            // is one of the two inputs, and does not overlap the other.
+            let (own, other) = unsafe {
+                (
+                    std::slice::from_raw_parts_mut(output.cast::<T>().add(range.start), range.len()),
+                    std::slice::from_raw_parts(other.cast::<T>().add(range.start), range.len()),
+                )
+            };
+            if A::combine_in_place(own, other, is_first, combine) {
+                return;
+            }
+        }
+    }
+    // SAFETY: the caller promises the same.
+    unsafe { fold_blocks::<T, A>(vectors, range, combine, mean) };
+}
+
 /// Reduces block by block, and divides by `mean`.
 ///
 /// # Safety
 /// As for [`reduce`].
 // Inlined, all element types would need as much stack as the widest.
 #[inline(never)]
-unsafe fn fold<T: Copy, A: Accumulate<T>>(
+unsafe fn fold_blocks<T: Copy, A: Accumulate<T>>(
     Vectors { inputs, outputs }: Vectors<'_>,
     range: Range<usize>,
     combine: impl Fn(A::Number, A::Number) -> A::Number + Copy,
@@ -217,6 +251,18 @@ trait Accumulate<T> {
     /// Converts elements to numbers, in `scratch` if needed.
     fn wide<'a>(elements: &'a [T], scratch: &'a mut Space<Self::Number>) -> &'a [Self::Number];
     fn narrow<'a>(numbers: &'a [Self::Number], scratch: &'a mut Space<T>) -> &'a [T];
+    /// Reduces two vectors into one of them without scratch memory, if elements need no conversion. Returns whether it
+    /// did.
+    #[inline]
+    fn combine_in_place(
+        own: &mut [T],
+        other: &[T],
+        own_is_first: bool,
+        combine: impl Fn(Self::Number, Self::Number) -> Self::Number,
+    ) -> bool {
+        let _ = (own, other, own_is_first, combine);
+        false
+    }
 }
 
 /// Reduces in the elements' own type.
@@ -229,6 +275,16 @@ impl<T: Number> Accumulate<T> for Plain {
     }
     fn narrow<'a>(numbers: &'a [T], _: &'a mut Space<T>) -> &'a [T] {
         numbers
+    }
+    #[inline]
+    fn combine_in_place(own: &mut [T], other: &[T], own_is_first: bool, combine: impl Fn(T, T) -> T) -> bool {
+        let pairs = own.iter_mut().zip(other);
+        if own_is_first {
+            pairs.for_each(|(own, other)| *own = combine(*own, *other));
+        } else {
+            pairs.for_each(|(own, other)| *own = combine(*other, *own));
+        }
+        true
     }
 }
 
@@ -359,6 +415,46 @@ mod test {
             let result = reduced(operation, &[&[-0.0f64, 0.0], &[0.0, -0.0]]);
             assert_eq!(result.map_signs(), [true, false]);
         }
+    }
+
+    /// With results that show the order of the inputs, and lengths of no whole block.
+    #[test]
+    fn two_inputs_give_the_same_in_place_of_either_as_elsewhere() {
+        fn check<T: Element + PartialEq + std::fmt::Debug>(of: impl Fn(usize) -> T) {
+            for (operation, len) in
+                [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max, ReduceOp::Average]
+                    .into_iter()
+                    .flat_map(|operation| [0, 1, 7, BLOCK, 2 * BLOCK + 5].map(|len| (operation, len)))
+            {
+                let input = |seed: usize| (0..len).map(|index| of(index * 7 + seed)).collect::<Vec<T>>();
+                let inputs = [input(1), input(4)];
+                let expected = reduced(operation, &[&inputs[0], &inputs[1]]);
+                for own in [0, 1] {
+                    let mut vectors = inputs.clone();
+                    let output = vectors[own].as_mut_ptr();
+                    let mut pointers = vectors.each_ref().map(|it| it.as_ptr().cast::<u8>());
+                    pointers[own] = output.cast_const().cast();
+                    let vectors_of = Vectors { inputs: &pointers, outputs: &[output.cast()] };
+                    // SAFETY: all are slices of this length, and no other thread accesses them.
+                    unsafe { reduce(T::TYPE, operation, vectors_of, 0..len) };
+                    let same = |(found, expected): (&T, &T)| {
+                        bytemuck::bytes_of(found) == bytemuck::bytes_of(expected)
+                    };
+                    assert!(
+                        vectors[own].iter().zip(&expected).all(same),
+                        "{operation} of {len} in place of {own}"
+                    );
+                    assert_eq!(vectors[1 - own], inputs[1 - own]);
+                }
+            }
+        }
+        // Zeros of both signs are equal, and the first is taken.
+        check(|it| [0.0f32, -0.0, 1.5, -3.0, 1e30][it % 5]);
+        check(|it| [0.0f64, -0.0, 1.5, -3.0, 1e300][it % 5]);
+        check(|it| f16::from_f32([0.0f32, -0.0, 1.5, -3.0, 2048.0][it % 5]));
+        check(|it| (it * 37) as u8);
+        check(|it| it.wrapping_mul(0x9E37_79B9) as i32);
+        check(|it| (it as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     }
 
     #[test]

@@ -44,8 +44,10 @@ fn one_of_several_processes() {
     if crate::side_effects::run(fault) {
         return;
     }
-    if fault == "Inside" {
-        return until_killed(at.parse().unwrap());
+    match fault {
+        "Inside" => return until_killed(at.parse().unwrap()),
+        "Many" => return many_ranks(),
+        _ => {}
     }
     let fault = match fault {
         "Panics" => Fault::Panics,
@@ -87,9 +89,36 @@ pub fn leave_a_file(rank: usize, succeeded: usize) {
     std::fs::write(file, succeeded.to_string()).unwrap();
 }
 
+/// Calls of all lengths that are repeated, in a group of more ranks than send messages without a header.
+fn many_ranks() {
+    let world = World::mpi(TIMEOUT * 50).unwrap();
+    let (rank, size) = (world.rank(), world.size());
+    assert_eq!(size, MANY_RANKS);
+    for len in [1usize, 64, 200, 512, 1000, 1024, 1025, 5000] {
+        for round in 0..5 {
+            let mut data: Vec<u32> = (0..len).map(|index| (index * 3 + round + rank) as u32).collect();
+            world.communicator().all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            let sum = |index: usize| ((index * 3 + round) * size + size * (size - 1) / 2) as u32;
+            assert!(data.iter().enumerate().all(|(index, it)| *it == sum(index)), "{len}, round {round}");
+        }
+    }
+    // A group of some of them sends messages without a header.
+    let few = world.new_group(GroupSpec::new("few", [0, 1, 2])).unwrap();
+    for round in 0..5 {
+        let mut data = [round + rank as u32; 1024];
+        if rank < 3 {
+            few.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            assert_eq!(data, [round * 3 + 3; 1024]);
+        }
+    }
+    world.communicator().barrier().unwrap();
+    leave_a_file(rank, 0);
+}
+
 /// Makes calls until one rank is killed, at any point of a call. Calls that succeed have the right result, and others
 /// fail in time.
 fn until_killed(len: usize) {
+    let by_messages = std::env::var_os(MESSAGES).is_some_and(|it| !it.is_empty());
     let world = World::mpi(TIMEOUT * 20).unwrap();
     let (rank, size, wrong) = (world.rank(), world.size(), world.size() - 1);
     let group = GroupSpec::new("until killed", (0..size).collect::<Vec<_>>()).timeout(TIMEOUT);
@@ -114,8 +143,10 @@ fn until_killed(len: usize) {
             assert!(data.iter().all(|it| *it == expected), "round {round} has a wrong result");
             continue;
         };
-        assert_eq!(error.ranks(), [wrong], "{error}");
-        let rest = group.rebuild(error.ranks()).unwrap();
+        // By messages, a rank may also wait for another that waits for the dead one.
+        let blamed = error.ranks();
+        assert!(blamed == [wrong] || by_messages && blamed.contains(&wrong), "{error}");
+        let rest = group.rebuild(&[wrong]).unwrap();
         (0..STEPS).for_each(|index| step(&rest, index, 1000).unwrap());
         leave_a_file(world.rank(), round);
         std::mem::forget(world);
@@ -130,6 +161,7 @@ fn comes_back(fault: Fault) -> bool {
 }
 
 const RANKS: usize = 4;
+const MANY_RANKS: usize = 10;
 
 /// Starts one process without a launcher that names its MPI.
 const ALONE: &str = "env";
@@ -142,6 +174,7 @@ struct Launch<'a> {
     /// The command that starts each process.
     under: &'a [&'a str],
     messages: bool,
+    ranks: usize,
 }
 
 impl Launch<'_> {
@@ -151,7 +184,7 @@ impl Launch<'_> {
         command
             .env(LIBRARY, self.library)
             .args(&self.launcher[1..])
-            .args(if self.launcher[0] == ALONE { vec![] } else { vec!["-n".into(), RANKS.to_string()] })
+            .args(if self.launcher[0] == ALONE { vec![] } else { vec!["-n".into(), self.ranks.to_string()] })
             .args(self.under);
         command.arg(std::env::current_exe().unwrap());
         command.args(["--ignored", "--exact", "--nocapture", "over_mpi::one_of_several_processes"]);
@@ -195,8 +228,7 @@ impl Launch<'_> {
         }
     }
 
-    /// Only in shared memory. By messages, a rank may wait for another that waits for the dead one, and blame that; and
-    /// UCX, below MPICH, kills a process that was reading from one that is killed.
+    /// In shared memory.
     fn killed_inside(self) {
         // Lengths of one step, of several, of several pieces, and with non-temporal stores.
         for len in [100, 20_000, 2_000_000, 9_000_000] {
@@ -204,6 +236,21 @@ impl Launch<'_> {
             // A call that succeeds on one rank succeeds on all.
             assert!(succeeded[0] >= 20 && succeeded.iter().all(|it| *it == succeeded[0]), "{succeeded:?}");
         }
+    }
+
+    /// By messages without a header: vectors of one message and of several. Not longer ones: UCX, below MPICH, kills a
+    /// process that was reading from one that is killed.
+    fn killed_inside_by_messages(self) {
+        for len in [25, 200, 500, 1024] {
+            let succeeded = Launch { messages: true, ..self }.survive(&format!("Inside:{len}"), RANKS - 1);
+            let (least, most) = (succeeded.iter().min(), succeeded.iter().max());
+            // The dead rank may have sent its last messages to some ranks only.
+            assert!(*least.unwrap() >= 20 && most.unwrap() - least.unwrap() <= 1, "{succeeded:?}");
+        }
+    }
+
+    fn many_ranks(self) {
+        Launch { ranks: MANY_RANKS, ..self }.both_routes("Many:", MANY_RANKS);
     }
 }
 
@@ -215,6 +262,7 @@ mod with_openmpi {
         launcher: &["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--enable-recovery"],
         under: &[],
         messages: false,
+        ranks: RANKS,
     };
 
     #[test]
@@ -264,6 +312,18 @@ mod with_openmpi {
     fn one_that_is_killed_inside_a_call_leaves_right_results_and_errors() {
         LAUNCH.killed_inside();
     }
+
+    #[test]
+    #[ignore = "needs Open MPI"]
+    fn one_that_is_killed_inside_a_call_by_messages_leaves_right_results_and_errors() {
+        LAUNCH.killed_inside_by_messages();
+    }
+
+    #[test]
+    #[ignore = "needs Open MPI"]
+    fn more_ranks_than_send_messages_without_a_header_get_right_results() {
+        LAUNCH.many_ranks();
+    }
 }
 
 /// Also survives the signal of MPICH's launcher.
@@ -277,6 +337,7 @@ mod with_mpich {
         launcher: &["mpirun.mpich", "-disable-auto-cleanup"],
         under: &["sh", "-c", SHELL],
         messages: false,
+        ranks: RANKS,
     };
 
     #[test]
@@ -339,10 +400,22 @@ mod with_mpich {
     fn one_that_is_killed_inside_a_call_leaves_right_results_and_errors() {
         LAUNCH.killed_inside();
     }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn one_that_is_killed_inside_a_call_by_messages_leaves_right_results_and_errors() {
+        LAUNCH.killed_inside_by_messages();
+    }
+
+    #[test]
+    #[ignore = "needs MPICH"]
+    fn more_ranks_than_send_messages_without_a_header_get_right_results() {
+        LAUNCH.many_ranks();
+    }
 }
 
 mod with_mpi_abi {
-    use super::{Launch, SHELL};
+    use super::{Launch, RANKS, SHELL};
 
     /// Names the folder of an MPICH that has a library of the standard ABI.
     const FOLDER: &str = "EVENER_TEST_MPI_ABI";
@@ -356,6 +429,7 @@ mod with_mpi_abi {
             launcher: &[&launcher, "-disable-auto-cleanup"],
             under: &["env", &libraries, "sh", "-c", SHELL],
             messages: false,
+            ranks: RANKS,
         });
     }
 

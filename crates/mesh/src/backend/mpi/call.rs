@@ -142,7 +142,8 @@ impl<'a, 'b> MessageCall<'a, 'b> {
     ) -> Result<Messages, TransportFailure> {
         let (messages, me) = (self.send_first(slice, from)?, self.me);
         // If all weights are 0 the group stays usable, so no message may be left in flight.
-        if rounds > 1 && self.signature.kind != CollectiveKind::WeightedAllReduce {
+        let may_be_last = self.signature.kind == CollectiveKind::WeightedAllReduce;
+        if rounds > 1 && !may_be_last && self.session.order_is_known() {
             *second = Some(self.exchange_piece(from, slice, |_| slice(me).len(), 1)?);
         }
         self.agree(&messages)?;
@@ -239,31 +240,42 @@ impl<'a, 'b> MessageCall<'a, 'b> {
                 self.session.send(member, tag, &data[second.clone()])?;
             }
         }
-        let mut pieces = self.session.start_recv_all(me, tag)?;
-        let next = if second.is_empty() { None } else { Some(self.session.start_recv_all(me, tag)?) };
+        let pieces = self.session.start_recv_all(me, tag)?;
+        let mut next = None;
+        if !second.is_empty() && self.session.order_is_known() {
+            next = Some(self.session.start_recv_all(me, tag)?);
+        }
         self.session.release_sent()?;
         // Usually all messages arrive soon, and are of this call.
         if !self.session.poll_all(&pieces)? {
             self.agree(&pieces)?;
         }
         self.reduce_in_place(&pieces, &mut data[first]);
-        if let Some(next) = next {
-            pieces = next;
+        if !second.is_empty() {
+            let pieces = match next {
+                Some(next) => next,
+                None => self.session.start_recv_all(me, tag)?,
+            };
             self.session.wait_all(me, &pieces)?;
             self.reduce_in_place(&pieces, &mut data[second]);
         }
         self.session.finish()
     }
 
-    /// Waits for the members' vectors of a small all-reduce, and reduces them.
+    /// Waits for a piece of the members' vectors of a small all-reduce, and reduces it.
     pub(super) fn complete_small(
         &mut self,
         messages: &Messages,
-        data: &mut [u8],
+        piece: &mut [u8],
+        is_first: bool,
     ) -> Result<(), TransportFailure> {
-        self.agree(messages)?;
-        self.reduce_in_place(messages, data);
-        self.session.finish()
+        if is_first {
+            self.agree(messages)?;
+        } else {
+            self.session.wait_all(self.me, messages)?;
+        }
+        self.reduce_in_place(messages, piece);
+        Ok(())
     }
 
     /// Reduces a piece of all members into this rank's own, and releases the messages.
@@ -289,6 +301,10 @@ impl<'a, 'b> MessageCall<'a, 'b> {
         let mut reduced: Messages = Messages::from_elem(None, members);
         for index in 0..=rounds {
             let (mut next_pieces, mut next_reduced) = (None, Messages::from_elem(None, members));
+            if !self.session.order_is_known() {
+                self.receive_piece(&reduced, data, slice, index.saturating_sub(1))?;
+                reduced = Messages::from_elem(None, members);
+            }
             if index < rounds {
                 for member in others(members, me) {
                     if !self.piece(slice(member).len(), index).is_empty() {

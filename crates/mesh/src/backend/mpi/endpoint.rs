@@ -19,7 +19,7 @@ use super::{
     messenger::PIECE_BYTES,
     notice::NoticeSender,
     session::{OtherCall, Session, clock},
-    small::{BARE_BYTES, MAX_MEMBERS, SMALL_BYTES, SmallAllReduce},
+    small::{HEADED_BYTES, MAX_MEMBERS, SMALL_BYTES, SmallAllReduce, SmallMessages},
 };
 use crate::{
     backend::{Endpoint, LeaveNotifier, TransportFailure},
@@ -50,6 +50,8 @@ pub(super) struct MpiEndpoint {
     takes_bare: bool,
     /// The signature that a message without a header stands for.
     agreed: Option<[u64; 2]>,
+    /// The messages of calls with that signature, once there was one.
+    prepared: SmallMessages,
     identity: u64,
     calls: u64,
     ended: Arc<AtomicU64>,
@@ -95,6 +97,7 @@ impl MpiEndpoint {
             tag,
             takes_bare: is_new_tag,
             agreed: None,
+            prepared: SmallMessages::default(),
             identity,
             calls: 0,
             ended,
@@ -106,6 +109,17 @@ impl MpiEndpoint {
         }
     }
 
+    /// Uses messages, without asking the other members.
+    #[cfg(test)]
+    #[cfg_attr(not(target_os = "linux"), allow(unused_mut))]
+    pub(super) fn by_messages(mut self) -> Self {
+        #[cfg(target_os = "linux")]
+        {
+            self.route = Route::Messages;
+        }
+        self
+    }
+
     fn run_by_messages(&mut self, call: &mut Call<'_>, timeout: Duration) -> Result<(), TransportFailure> {
         let (signature, packed, tag) = (call.signature, call.signature.pack(), self.tag);
         let which = (self.identity, self.calls + 1);
@@ -113,7 +127,10 @@ impl MpiEndpoint {
         let other =
             |agreed| OtherCall { tag: tag + BARE_TAG, header: Some(Header { signature: agreed, ..header }) };
         let bytes = signature.block_bytes();
-        let is_small = bytes <= SMALL_BYTES && self.ranks.len() <= MAX_MEMBERS;
+        let is_small = signature.kind == CollectiveKind::AllReduce
+            && (1..=SMALL_BYTES).contains(&bytes)
+            && (2..=MAX_MEMBERS).contains(&self.ranks.len());
+        let is_bare = self.agreed == Some(packed);
         let group = GroupInfo {
             shared: &self.shared,
             ranks: &self.ranks,
@@ -122,23 +139,36 @@ impl MpiEndpoint {
             identity: self.identity,
             call: self.calls + 1,
         };
-        if signature.kind != CollectiveKind::AllReduce || !is_small {
+        let all_take_bare = if is_small && (is_bare || bytes <= HEADED_BYTES) {
+            let other = if is_bare {
+                Some(OtherCall { tag: tag + PIECE_TAG, header: None })
+            } else {
+                self.agreed.map(other)
+            };
+            let connection = self.shared.connection();
+            let prepared = is_bare.then_some(&mut self.prepared);
+            let small = SmallAllReduce { group, connection, signature, header, is_bare, other, timeout };
+            small.run(call.output, prepared, &mut self.last)?
+        } else {
             let mut session = Session::new(group, header, timeout, Some(&mut self.last));
             session.other = self.agreed.map(other);
-            return MessageCall::new(&mut session, signature, self.me, tag).run(call);
-        }
-        let is_bare = self.agreed == Some(packed);
-        let other = if is_bare {
-            Some(OtherCall { tag: tag + PIECE_TAG, header: None })
-        } else {
-            self.agreed.map(other)
+            MessageCall::new(&mut session, signature, self.me, tag).run(call)?;
+            session.all_take_bare
         };
-        let connection = self.shared.connection();
-        let small = SmallAllReduce { group, connection, signature, header, is_bare, other, timeout };
-        if small.run(call.output, &mut self.last)? && bytes <= BARE_BYTES {
+        if is_small && all_take_bare && !is_bare {
+            self.release_prepared();
             self.agreed = Some(packed);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn release_prepared(&mut self) {
+        let SmallMessages { sent, received } = std::mem::take(&mut self.prepared);
+        let messenger = &mut self.shared.connection().messenger;
+        if !sent.is_empty() && !messenger.library.has_ended() {
+            sent.into_iter().chain(received).for_each(|message| messenger.release_prepared(message));
+        }
     }
 
     /// Returns the group as a call with another member has it.
@@ -177,6 +207,7 @@ impl MpiEndpoint {
 
 impl Drop for MpiEndpoint {
     fn drop(&mut self) {
+        self.release_prepared();
         let mut connection = self.shared.connection();
         connection.notices.forget(self.identity, self.ranks.len() - 1);
         // Groups in shared memory do not poll MPI otherwise.

@@ -6,7 +6,6 @@
 use std::{
     ffi::{c_char, c_int},
     fmt::Debug,
-    ops::Range,
 };
 
 use super::{
@@ -19,6 +18,8 @@ use crate::backend::TransportFailure;
 pub(super) const HEADER_BYTES: usize = 32;
 pub(super) const PIECE_BYTES: usize = 512 << 10;
 const BUFFER_BYTES: usize = HEADER_BYTES + PIECE_BYTES;
+/// Open MPI sends messages up to this size by a shorter way, but not from persistent requests.
+const INLINE_BYTES: usize = 256;
 /// Padding before the message, so that its data starts at a cache line and is aligned for every element type.
 const BEFORE: usize = 64 - HEADER_BYTES;
 
@@ -52,9 +53,29 @@ pub(super) trait MessageLibrary: Send {
         from: Option<usize>,
         tag: c_int,
     ) -> Result<Request, ErrorCode>;
+    /// Creates a persistent request to send, which is inactive until it is started, and when it has ended.
+    unsafe fn prepare_send(
+        &self,
+        buffer: *const u8,
+        bytes: usize,
+        to: usize,
+        tag: c_int,
+    ) -> Result<Request, ErrorCode>;
+    /// Creates a persistent request to receive.
+    unsafe fn prepare_receive(
+        &self,
+        buffer: *mut u8,
+        bytes: usize,
+        from: usize,
+        tag: c_int,
+    ) -> Result<Request, ErrorCode>;
+    /// Starts an inactive persistent request, and may replace it.
+    unsafe fn start(&self, request: &mut Request) -> Result<(), ErrorCode>;
+    /// Frees an inactive persistent request.
+    unsafe fn free(&self, request: Request);
     /// Returns whether a message that no receive has matched has arrived from a rank.
     fn has_arrived(&self, from: usize, tag: c_int) -> Result<bool, ErrorCode>;
-    /// Returns whether a request has ended, and if so replaces it by the null request.
+    /// Returns whether a request has ended, and if so replaces it by the null request, unless it is persistent.
     unsafe fn test(&self, request: &mut Request) -> Result<bool, ErrorCode>;
     /// Cancels a receive that no message has matched; otherwise does nothing.
     unsafe fn cancel(&self, request: Request);
@@ -95,8 +116,13 @@ fn allocate_buffers() -> &'static mut [AlignedBuffer] {
 struct MessageBuffer {
     /// Never freed: MPI may access it as long as the process lives.
     memory: &'static mut AlignedBuffer,
+    /// The request in flight, or the null request.
     request: Request,
     receives: bool,
+    /// The message is started in many calls: it is only freed by [`Messenger::release_prepared`].
+    is_prepared: bool,
+    /// The persistent request of a prepared message, or the null request.
+    persistent: Request,
 }
 
 /// Sends and receives messages, each in a buffer of its own.
@@ -122,6 +148,17 @@ pub(super) struct BufferCache {
 }
 
 impl Messenger {
+    /// Returns the bytes of the pieces in which a vector goes fastest, without headers. They are a multiple of every
+    /// element's bytes, unless the vector is one piece.
+    #[inline]
+    pub(super) fn bare_piece_bytes(&self, vector_bytes: usize) -> usize {
+        if vector_bytes <= self.eager_bytes {
+            vector_bytes
+        } else {
+            vector_bytes.div_ceil(vector_bytes.div_ceil(self.eager_bytes)).next_multiple_of(64)
+        }
+    }
+
     #[inline]
     pub(super) fn take(&mut self) -> MessageId {
         self.buffers.free.pop().unwrap_or_else(|| self.take_or_allocate())
@@ -132,6 +169,7 @@ impl Messenger {
         // An abandoned message may have ended since.
         if let Some(message) = self.buffers.abandoned.pop() {
             if self.is_done(message).unwrap_or(false) {
+                self.free_persistent(message);
                 return message;
             }
             self.buffers.abandoned.insert(0, message);
@@ -141,9 +179,17 @@ impl Messenger {
             memory,
             request,
             receives: false,
+            is_prepared: false,
+            persistent: request,
         }));
         self.buffers.free.extend(first + 1..self.buffers.all.len());
         first
+    }
+
+    /// Returns the number of buffers that are neither free nor abandoned.
+    #[cfg(test)]
+    pub(super) fn buffers_in_use(&self) -> usize {
+        self.buffers.all.len() - self.buffers.free.len() - self.buffers.abandoned.len()
     }
 
     #[inline]
@@ -161,36 +207,119 @@ impl Messenger {
         to: usize,
         tag: c_int,
     ) -> Result<(), TransportFailure> {
-        self.send_part(message, 0..bytes, to, tag)
+        let buffer = &mut self.buffers.all[message];
+        buffer.receives = false;
+        let part = &buffer.memory.message[..bytes.min(BUFFER_BYTES)];
+        // SAFETY: `part` is within the buffer, which is not accessed until `is_done` says so, and never freed.
+        let sent = unsafe { self.library.send(part.as_ptr(), part.len(), to, tag) };
+        buffer.request = sent.map_err(|code| self.library.failure("MPI_Isend", code))?;
+        Ok(())
     }
 
-    /// As [`send`](Self::send), but without a header: sends only the data.
+    /// Creates a message without a header, which is then started in every call: that takes less time than a new one.
+    pub(super) fn prepare_send(
+        &mut self,
+        bytes: usize,
+        to: usize,
+        tag: c_int,
+    ) -> Result<MessageId, TransportFailure> {
+        let message = self.take();
+        let buffer = &mut self.buffers.all[message];
+        (buffer.receives, buffer.is_prepared) = (false, true);
+        if bytes <= INLINE_BYTES {
+            return Ok(message);
+        }
+        let part = &buffer.memory.message[HEADER_BYTES..][..bytes];
+        // SAFETY: `part` is within the buffer. Once started, it is not accessed until `is_done` says so; it is never freed.
+        let persistent = unsafe { self.library.prepare_send(part.as_ptr(), part.len(), to, tag) };
+        self.set_persistent(message, "MPI_Send_init", persistent)
+    }
+
+    /// As [`prepare_send`](Self::prepare_send), for a message to receive.
+    pub(super) fn prepare_receive(&mut self, from: usize, tag: c_int) -> Result<MessageId, TransportFailure> {
+        let message = self.take();
+        let buffer = &mut self.buffers.all[message];
+        (buffer.receives, buffer.is_prepared) = (true, true);
+        let part = &mut buffer.memory.message[HEADER_BYTES..];
+        // SAFETY: as for sending. No rank sends more than `PIECE_BYTES` without a header.
+        let persistent = unsafe { self.library.prepare_receive(part.as_mut_ptr(), part.len(), from, tag) };
+        self.set_persistent(message, "MPI_Recv_init", persistent)
+    }
+
+    fn set_persistent(
+        &mut self,
+        message: MessageId,
+        function: &str,
+        persistent: Result<Request, ErrorCode>,
+    ) -> Result<MessageId, TransportFailure> {
+        match persistent {
+            Ok(persistent) => {
+                self.buffers.all[message].persistent = persistent;
+                Ok(message)
+            }
+            Err(code) => {
+                self.release_prepared(message);
+                Err(self.library.failure(function, code))
+            }
+        }
+    }
+
+    /// Sends the data of a prepared message that is not in flight. All arguments are those it was prepared with.
     #[inline]
-    pub(super) fn send_bare(
+    pub(super) fn start_send(
         &mut self,
         message: MessageId,
         bytes: usize,
         to: usize,
         tag: c_int,
     ) -> Result<(), TransportFailure> {
-        self.send_part(message, HEADER_BYTES..HEADER_BYTES + bytes, to, tag)
-    }
-
-    #[inline(always)]
-    fn send_part(
-        &mut self,
-        message: MessageId,
-        range: Range<usize>,
-        to: usize,
-        tag: c_int,
-    ) -> Result<(), TransportFailure> {
+        if bytes > INLINE_BYTES {
+            return self.start(message);
+        }
         let buffer = &mut self.buffers.all[message];
-        buffer.receives = false;
-        let part = &buffer.memory.message[range.start..range.end.min(BUFFER_BYTES)];
+        let part = &buffer.memory.message[HEADER_BYTES..][..bytes];
         // SAFETY: `part` is within the buffer, which is not accessed until `is_done` says so, and never freed.
         let sent = unsafe { self.library.send(part.as_ptr(), part.len(), to, tag) };
         buffer.request = sent.map_err(|code| self.library.failure("MPI_Isend", code))?;
         Ok(())
+    }
+
+    /// Starts to receive a prepared message that is not in flight.
+    #[inline]
+    pub(super) fn start_receive(&mut self, message: MessageId) -> Result<(), TransportFailure> {
+        self.start(message)
+    }
+
+    #[inline(always)]
+    fn start(&mut self, message: MessageId) -> Result<(), TransportFailure> {
+        let buffer = &mut self.buffers.all[message];
+        debug_assert!(buffer.request == self.none && buffer.persistent != self.none);
+        // SAFETY: the request is persistent and inactive: it is not the null request, and no request is in flight.
+        let started = unsafe { self.library.start(&mut buffer.persistent) };
+        started.map_err(|code| self.library.failure("MPI_Start", code))?;
+        buffer.request = buffer.persistent;
+        Ok(())
+    }
+
+    /// Releases a prepared message; if it is in flight, once it has ended.
+    pub(super) fn release_prepared(&mut self, message: MessageId) {
+        self.buffers.all[message].is_prepared = false;
+        match self.is_done(message) {
+            Ok(true) => {
+                self.free_persistent(message);
+                self.give_back(message);
+            }
+            _ => self.buffers.abandoned.push(message),
+        }
+    }
+
+    /// Frees the persistent request of a message that is not in flight, if it has one.
+    fn free_persistent(&mut self, message: MessageId) {
+        let request = std::mem::replace(&mut self.buffers.all[message].persistent, self.none);
+        if request != self.none {
+            // SAFETY: the request is persistent and inactive, and is not used again.
+            unsafe { self.library.free(request) };
+        }
     }
 
     #[inline]
@@ -200,32 +329,10 @@ impl Messenger {
         from: Option<usize>,
         tag: c_int,
     ) -> Result<(), TransportFailure> {
-        self.receive_at(message, 0, from, tag)
-    }
-
-    /// As [`receive`](Self::receive), but of a message without a header: receives only data.
-    #[inline]
-    pub(super) fn receive_bare(
-        &mut self,
-        message: MessageId,
-        from: usize,
-        tag: c_int,
-    ) -> Result<(), TransportFailure> {
-        self.receive_at(message, HEADER_BYTES, Some(from), tag)
-    }
-
-    #[inline(always)]
-    fn receive_at(
-        &mut self,
-        message: MessageId,
-        start: usize,
-        from: Option<usize>,
-        tag: c_int,
-    ) -> Result<(), TransportFailure> {
         let buffer = &mut self.buffers.all[message];
         buffer.receives = true;
-        let part = &mut buffer.memory.message[start..];
-        // SAFETY: as for sending. No rank sends more than `BUFFER_BYTES`, or `PIECE_BYTES` without a header.
+        let part = &mut buffer.memory.message;
+        // SAFETY: as for sending. No rank sends more than `BUFFER_BYTES`.
         let received = unsafe { self.library.receive(part.as_mut_ptr(), part.len(), from, tag) };
         buffer.request = received.map_err(|code| self.library.failure("MPI_Irecv", code))?;
         Ok(())
@@ -245,24 +352,31 @@ impl Messenger {
         }
         // SAFETY: `send` or `receive` returned the request, and it has not ended: it is not the null request.
         let done = unsafe { self.library.test(&mut buffer.request) };
-        done.map_err(|code| self.library.failure("MPI_Test", code))
+        let done = done.map_err(|code| self.library.failure("MPI_Test", code))?;
+        if done {
+            buffer.request = self.none;
+        }
+        Ok(done)
     }
 
-    /// Frees a buffer without a message in flight.
+    /// Frees a buffer without a message in flight, unless the message is prepared.
     #[inline]
     pub(super) fn give_back(&mut self, message: MessageId) {
-        self.buffers.free.push(message);
+        if !self.buffers.all[message].is_prepared {
+            self.buffers.free.push(message);
+        }
     }
 
-    /// Cancels a message, and abandons its buffer to MPI if it does not end.
+    /// Cancels a message, and abandons its buffer to MPI if it does not end. A prepared message is still to be released.
     pub(super) fn abandon(&mut self, message: MessageId) {
-        let MessageBuffer { request, receives, .. } = self.buffers.all[message];
+        let MessageBuffer { request, receives, is_prepared, .. } = self.buffers.all[message];
         if request != self.none && receives {
             // SAFETY: the request has not ended: it is not the null request.
             unsafe { self.library.cancel(request) };
         }
         match self.is_done(message) {
             Ok(true) => self.give_back(message),
+            _ if is_prepared => {}
             _ => self.buffers.abandoned.push(message),
         }
     }
@@ -390,6 +504,50 @@ impl<H: MpiHandle> MessageLibrary for Mpi<H> {
         // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed until its request ends.
         let code = unsafe { (calls.irecv)(buffer.cast(), most, byte, from, tag, self.comm, &mut request) };
         check(code, request.number())
+    }
+
+    unsafe fn prepare_send(
+        &self,
+        buffer: *const u8,
+        bytes: usize,
+        to: usize,
+        tag: c_int,
+    ) -> Result<Request, ErrorCode> {
+        let Library { calls, constants, .. } = &self.library;
+        let (bytes, to, byte, mut request) =
+            (bytes as c_int, to as c_int, constants.byte, constants.null_request);
+        // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed while the request is active.
+        let code = unsafe { (calls.send_init)(buffer.cast(), bytes, byte, to, tag, self.comm, &mut request) };
+        check(code, request.number())
+    }
+
+    unsafe fn prepare_receive(
+        &self,
+        buffer: *mut u8,
+        bytes: usize,
+        from: usize,
+        tag: c_int,
+    ) -> Result<Request, ErrorCode> {
+        let Library { calls, constants, .. } = &self.library;
+        let (bytes, from, byte, mut request) =
+            (bytes as c_int, from as c_int, constants.byte, constants.null_request);
+        // SAFETY: the caller promises that the buffer has `bytes` and is not moved or accessed while the request is active.
+        let code =
+            unsafe { (calls.recv_init)(buffer.cast(), bytes, byte, from, tag, self.comm, &mut request) };
+        check(code, request.number())
+    }
+
+    unsafe fn start(&self, request: &mut Request) -> Result<(), ErrorCode> {
+        let mut handle = H::of(*request);
+        // SAFETY: `request` is persistent, came from this trait, and is inactive.
+        let code = unsafe { (self.library.calls.start)(&mut handle) };
+        *request = handle.number();
+        check(code, ())
+    }
+
+    unsafe fn free(&self, request: Request) {
+        // SAFETY: `request` is persistent, came from this trait, and is inactive.
+        unsafe { (self.library.calls.request_free)(&mut H::of(request)) };
     }
 
     fn has_arrived(&self, from: usize, tag: c_int) -> Result<bool, ErrorCode> {

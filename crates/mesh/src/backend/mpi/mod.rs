@@ -4,8 +4,8 @@
 //! and none of MPI's collectives: those have no timeout, do not report which rank called something else, and may reduce
 //! in any order. Every collective starts with a message from every member to every other, with the signature and the
 //! first piece of data; so all members know every call before they continue, and small data needs no other message.
-//! A small all-reduce that the members have agreed on before needs no signature (`small`). Longer data follows in pieces, whose reduction overlaps with their transfer (`call`). A member that fails sends a
-//! leave notice (`notice`).
+//! A small all-reduce that the members have agreed on before needs no signature (`small`). Longer data follows in
+//! pieces, whose reduction overlaps with their transfer (`call`). A member that fails sends a leave notice (`notice`).
 //!
 //! The number of messages grows with the square of the members: this is for tens of ranks, not for thousands.
 
@@ -26,7 +26,7 @@ use std::{
     collections::HashMap,
     ffi::c_int,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -100,12 +100,16 @@ impl Connection {
 impl Shared {
     #[inline]
     fn connection(&self) -> MutexGuard<'_, Connection> {
-        self.connection.try_lock().unwrap_or_else(|_| self.wait_for_connection())
+        match self.connection.try_lock() {
+            Ok(connection) => connection,
+            // Ignores poisoning: messages that were in use stay where they are.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => self.wait_for_connection(),
+        }
     }
 
     #[cold]
     fn wait_for_connection(&self) -> MutexGuard<'_, Connection> {
-        // Ignores poisoning: messages that were in use stay where they are.
         self.waiting_threads.fetch_add(1, SeqCst);
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting_threads.fetch_sub(1, SeqCst);
@@ -165,6 +169,35 @@ const TAGS_PER_GROUP: c_int = 4;
 const FINALIZE_TAG: c_int = 0;
 const NOTICE_TAG: c_int = 1;
 
+impl MpiTransport {
+    fn join_endpoint(
+        &self,
+        name: &str,
+        ranks: &[usize],
+        member: usize,
+    ) -> Result<MpiEndpoint, TransportFailure> {
+        let mut groups = self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = groups.joined.entry((name.to_owned(), ranks.to_vec())).or_default();
+        *count += 1;
+        // All members compute the same number without communication.
+        let identity = identity(name, ranks, *count);
+        let tag_ranges = (self.highest_tag / TAGS_PER_GROUP - 1).max(1) as u64;
+        let tag = TAGS_PER_GROUP + (identity % tag_ranges) as c_int * TAGS_PER_GROUP;
+        let earlier = groups.tags.insert(tag, true);
+        if earlier == Some(true) {
+            let detail = "another group uses its tag: give it another name".into();
+            return Err(TransportFailure::Library {
+                library: "MPI",
+                operation: "choosing a tag".into(),
+                detail,
+            });
+        }
+        drop(groups);
+        let is_new_tag = earlier.is_none();
+        Ok(MpiEndpoint::join(self.shared.clone(), ranks.to_vec(), member, (tag, is_new_tag), identity))
+    }
+}
+
 impl Transport for MpiTransport {
     fn name(&self) -> String {
         format!("mpi ({})", self.version)
@@ -184,30 +217,7 @@ impl Transport for MpiTransport {
         ranks: &[usize],
         member: usize,
     ) -> Result<Box<dyn Endpoint>, TransportFailure> {
-        let mut groups = self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = groups.joined.entry((name.to_owned(), ranks.to_vec())).or_default();
-        *count += 1;
-        // All members compute the same number without communication.
-        let identity = identity(name, ranks, *count);
-        let tag_ranges = (self.highest_tag / TAGS_PER_GROUP - 1).max(1) as u64;
-        let tag = TAGS_PER_GROUP + (identity % tag_ranges) as c_int * TAGS_PER_GROUP;
-        let earlier = groups.tags.insert(tag, true);
-        if earlier == Some(true) {
-            let detail = "another group uses its tag: give it another name".into();
-            return Err(TransportFailure::Library {
-                library: "MPI",
-                operation: "choosing a tag".into(),
-                detail,
-            });
-        }
-        drop(groups);
-        Ok(Box::new(MpiEndpoint::join(
-            self.shared.clone(),
-            ranks.to_vec(),
-            member,
-            (tag, earlier.is_none()),
-            identity,
-        )))
+        Ok(Box::new(self.join_endpoint(name, ranks, member)?))
     }
 
     fn leave(&self, panicked: bool) {

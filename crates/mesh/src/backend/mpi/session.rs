@@ -35,7 +35,7 @@ const GRACE: Duration = Duration::from_millis(50);
 pub(super) type Messages = SmallVec<[Option<MessageId>; 8]>;
 
 /// Returns all other members, starting after this one, so that members do not all start with the same.
-pub(super) fn others(members: usize, me: usize) -> impl Iterator<Item = usize> {
+pub(super) fn others(members: usize, me: usize) -> impl Iterator<Item = usize> + Clone {
     (me + 1..members).chain(0..me)
 }
 
@@ -146,6 +146,14 @@ impl<'a> Session<'a> {
         self.outgoing.extend(sent.map(|(member, message)| (message, member)));
         // Only a message with a header is ever received again, with its tag.
         self.incoming.extend(received.iter().map(|message| (*message, self.tag + PIECE_TAG)));
+    }
+
+    /// Returns whether the next message of a member is certainly the next that it has sent in this group: no earlier
+    /// group has left one behind, which would be received in its place. Otherwise no receive may be posted behind that
+    /// of a first message, which may have to be posted again.
+    #[inline(always)]
+    pub(super) fn order_is_known(&self) -> bool {
+        self.header.takes_bare
     }
 
     #[inline]
@@ -533,6 +541,28 @@ mod test {
         ) -> Result<Request, ErrorCode> {
             Ok(buffer as usize + tag as usize)
         }
+        unsafe fn prepare_send(
+            &self,
+            _: *const u8,
+            _: usize,
+            _: usize,
+            _: c_int,
+        ) -> Result<Request, ErrorCode> {
+            unreachable!("no message is prepared here")
+        }
+        unsafe fn prepare_receive(
+            &self,
+            _: *mut u8,
+            _: usize,
+            _: usize,
+            _: c_int,
+        ) -> Result<Request, ErrorCode> {
+            unreachable!("no message is prepared here")
+        }
+        unsafe fn start(&self, _: &mut Request) -> Result<(), ErrorCode> {
+            unreachable!("no message is prepared here")
+        }
+        unsafe fn free(&self, _: Request) {}
         fn has_arrived(&self, _: usize, tag: c_int) -> Result<bool, ErrorCode> {
             Ok(self.0.lock().unwrap().get(&tag).is_some_and(|messages| !messages.is_empty()))
         }
