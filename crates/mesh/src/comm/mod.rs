@@ -43,7 +43,7 @@ mod element;
 mod error;
 mod generation;
 mod group_spec;
-mod inner;
+mod communicator_state;
 mod methods;
 mod named;
 mod pending;

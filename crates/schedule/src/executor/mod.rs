@@ -61,7 +61,7 @@ use crate::{
 pub(crate) type Fold<O> = Arc<dyn Fn(Vec<O>) -> Vec<O> + Send + Sync>;
 
 /// The state that all threads of one run share.
-pub(crate) struct Shared<T: Task, E> {
+pub(crate) struct RunContext<T: Task, E> {
     pub(crate) task: T,
     /// The device of each lane.
     pub(crate) devices: Vec<Arc<PoolDevice>>,
@@ -234,7 +234,7 @@ fn can_divide<T: Task>(task: &T, device: &PoolDevice, unit: u64) -> bool {
     unit <= MAX_DIVISIBLE_ITEMS && task.is_divisible(&device.device().0)
 }
 
-impl<T: Task, E: RunData<T>> Shared<T, E> {
+impl<T: Task, E: RunData<T>> RunContext<T, E> {
     #[expect(clippy::too_many_arguments, reason = "a run needs all of these")]
     pub(crate) fn new(
         task: T,
@@ -249,7 +249,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let start = Instant::now();
         let suspensions = SuspensionClock::new(start);
         let suspended = suspensions.suspended_until(Duration::ZERO);
-        Shared {
+        RunContext {
             divisible: devices.iter().map(|device| can_divide(&task, device, unit)).collect(),
             owner: next_owner(),
             added: OnceLock::new(),

@@ -13,7 +13,7 @@ use std::{
 
 use evener_device::{Error, Result};
 
-use super::{Core, PoolDevice, RunData, Shared, SpinBudget, WorkerActivity};
+use super::{Core, PoolDevice, RunData, RunContext, SpinBudget, WorkerActivity};
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
@@ -70,7 +70,7 @@ pub(crate) enum StopReason {
     DeadlinePassed(Duration),
 }
 
-impl<T: Task, E: RunData<T>> Shared<T, E> {
+impl<T: Task, E: RunData<T>> RunContext<T, E> {
     /// Starts this many workers on each lane. Waking a thread takes long, so threads that are awake help to wake others.
     pub(crate) fn begin(self: &Arc<Self>, workers: &[usize]) {
         let lanes = workers.iter().enumerate().rev();

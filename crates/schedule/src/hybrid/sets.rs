@@ -135,7 +135,7 @@ fn uncertainty(seconds: f64, reports: usize) -> f64 {
 }
 
 /// A set of devices that could be used.
-struct Contender {
+struct CandidateSet {
     /// The indices of its candidates, in order.
     members: Vec<usize>,
     /// Their names, sorted.
@@ -153,9 +153,9 @@ struct Contender {
     has_idle: bool,
 }
 
-impl Contender {
+impl CandidateSet {
     /// The cost of a trial minus its expected gain and the missed time, compared with the current set.
-    fn trial_cost(&self, current: &Contender) -> f64 {
+    fn trial_cost(&self, current: &CandidateSet) -> f64 {
         let runs = (TRIAL_SECONDS / self.seconds).clamp(1.0, TRIAL_RUNS);
         let waking = MIN_TRIAL_COST * current.seconds;
         let loss = (self.likely - current.seconds).max(0.0);
@@ -246,9 +246,9 @@ impl SizeClass {
     /// Decides which set to use for a run of so many items.
     pub(super) fn decide(&mut self, items: u64, candidates: &[Candidate], lines: &CostLines) -> Decision {
         let mut contenders = self.contenders(items, candidates, lines);
-        let cost = |it: &Contender| if it.has_idle { f64::INFINITY } else { it.seconds + it.entry_cost };
+        let cost = |it: &CandidateSet| if it.has_idle { f64::INFINITY } else { it.seconds + it.entry_cost };
         let least = contenders.iter().map(cost).fold(f64::INFINITY, f64::min);
-        let stays = |it: &Contender| it.devices == self.current && cost(it) <= least * HYSTERESIS;
+        let stays = |it: &CandidateSet| it.devices == self.current && cost(it) <= least * HYSTERESIS;
         let settled = contenders.iter().position(stays);
         // The first of equal ones, in spite of rounding.
         let fastest = || contenders.iter().position(|it| cost(it) <= least * (1.0 + 1e-9));
@@ -296,7 +296,7 @@ impl SizeClass {
 
     /// Adds the time that the runs since the last decision have lost because a faster set was not ready. A set that was
     /// prepared for it before, and is not ready any more, has to be missed for twice as long.
-    fn count_missed(&mut self, contenders: &mut [Contender], current: usize) {
+    fn count_missed(&mut self, contenders: &mut [CandidateSet], current: usize) {
         let runs = f64::from(std::mem::take(&mut self.runs));
         let (seconds, entry_cost) = (contenders[current].seconds, contenders[current].entry_cost);
         // Only for the fastest set, so that the time counts once however many devices there are.
@@ -310,7 +310,7 @@ impl SizeClass {
 
     /// The sets that may be worth using: the best by prediction, the same without the devices that would do least, each
     /// device alone, and all sets used before.
-    fn contenders(&self, items: u64, candidates: &[Candidate], lines: &CostLines) -> Vec<Contender> {
+    fn contenders(&self, items: u64, candidates: &[Candidate], lines: &CostLines) -> Vec<CandidateSet> {
         let fitted = joint::fastest(&lines.fitted, items);
         let best = joint::fastest(&lines.optimistic, items);
         let ready = joint::fastest(&lines.ready, items);
@@ -345,7 +345,7 @@ impl SizeClass {
             let seconds = measured.unwrap_or_else(predicted).max(1e-12);
             let last = set.and_then(|set| set.times.last()).map_or(seconds, |last| last * scale);
             let shown = set.map_or(f64::MAX, |set| set.best * scale);
-            Contender {
+            CandidateSet {
                 is_measured: measured.is_some(),
                 seconds,
                 likely: last.min(seconds),

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     contain::{contain, log},
     error::{DoneItems, RunError},
-    executor::{Fold, GetReserve, PoolDevice, Reserve, RunTicks, Shared, SliceData, StopReason},
+    executor::{Fold, GetReserve, PoolDevice, Reserve, RunTicks, RunContext, SliceData, StopReason},
     hybrid::{Candidate, Observation},
     progress::Reporter,
     recorder::{DeviceLanes, Recorder},
@@ -62,7 +62,7 @@ impl<T: Task> Job<'_, T> {
             reason: "the task has no code for it".into(),
         };
         let mut left_out: Vec<LeftOut> =
-            self.pool.inner().devices.iter().filter(usable).map(no_code).collect();
+            self.pool.shared().devices.iter().filter(usable).map(no_code).collect();
         if !selects_devices {
             devices.retain(|device| only.is_none_or(|only| device.index == only));
             return Ok(RunDevices {
@@ -83,7 +83,7 @@ impl<T: Task> Job<'_, T> {
             }
         };
         let candidates: Vec<Candidate> = devices.iter().map(candidate).collect();
-        let model = &self.pool.inner().model;
+        let model = &self.pool.shared().model;
         let choice = model.with_model(|model| model.choose(&self.context.key, items, &candidates));
         for (device, reason) in &choice.left_out {
             if let Some(index) = candidates.iter().position(|candidate| candidate.device == *device) {
@@ -166,7 +166,7 @@ impl<T: Task> Job<'_, T> {
         let lent = unsafe { LentItems::new(items) };
         let data = SliceData { items: lent, results };
         let ticks = RunTicks::begin();
-        let shared = Arc::new(Shared::new(
+        let shared = Arc::new(RunContext::new(
             self.task.clone(),
             run,
             Recorder::new(specs.len(), self.options.keeps_trace),
@@ -276,7 +276,7 @@ impl<T: Task> Job<'_, T> {
 
     fn watch(
         &self,
-        shared: &Arc<Shared<T, SliceData<T>>>,
+        shared: &Arc<RunContext<T, SliceData<T>>>,
         reserve: GetReserve<'_, T>,
         caller_lane: Option<usize>,
     ) -> Option<StopReason> {
@@ -313,7 +313,7 @@ impl<T: Task> Job<'_, T> {
                 needed_preparation: cold,
             }
         };
-        let model = &self.pool.inner().model;
+        let model = &self.pool.shared().model;
         if selection.fresh {
             let devices = selection.devices.iter().zip(&report.devices).zip(cold);
             model.with_model(|model| {
@@ -395,7 +395,7 @@ fn failure_text(error: &Error) -> String {
 
 /// Revokes the items and closes the result slots when a run returns or unwinds.
 struct RunGuard<'s, T: Task> {
-    shared: &'s Arc<Shared<T, SliceData<T>>>,
+    shared: &'s Arc<RunContext<T, SliceData<T>>>,
     /// Whether `watch` has returned, so that `execute_with` takes the results.
     is_watched: bool,
 }

@@ -59,13 +59,14 @@ impl Cancel {
 /// Devices that share the items of a run. A clone is another handle of the same pool.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    inner: Arc<Inner>,
+    shared: Arc<PoolContext>,
 }
 
+/// The state that all clones of a pool share.
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct PoolContext {
     pub(crate) devices: Vec<Arc<PoolDevice>>,
-    options: Options,
+    options: JobOptions,
     /// What runs keep of the last tasks, the oldest first.
     cached: Mutex<Vec<CachedTask>>,
     pub(crate) model: Arc<SharedModel>,
@@ -85,7 +86,7 @@ const MAX_CACHED_TASKS: usize = 8;
 
 /// The defaults of runs, which their job may override.
 #[derive(Debug, Clone)]
-struct Options {
+struct JobOptions {
     strategy: Strategy,
     settings: Settings,
     /// Whether devices that make no difference are left out.
@@ -95,9 +96,9 @@ struct Options {
     control: Control,
 }
 
-impl Default for Options {
+impl Default for JobOptions {
     fn default() -> Self {
-        Options {
+        JobOptions {
             strategy: Strategy::default(),
             settings: Settings::default(),
             selects_devices: true,
@@ -127,7 +128,7 @@ impl Pool {
 
     /// The pool's devices.
     pub fn devices(&self) -> Vec<Device> {
-        self.inner.devices.iter().map(|device| device.device().0).collect()
+        self.shared.devices.iter().map(|device| device.device().0).collect()
     }
 
     /// Makes a job: one task with its options, which keeps what it has prepared and learned from run to run.
@@ -139,7 +140,7 @@ impl Pool {
     /// them, are kept for the next call.
     fn cached_job<T: Task>(&self, task: &T) -> Job<'static, T> {
         let (type_id, key, state_id) = (TypeId::of::<T>(), task_key(task), task.state_id());
-        let mut cached = lock(&self.inner.cached);
+        let mut cached = lock(&self.shared.cached);
         let index = cached.iter().position(|it| it.type_id == type_id && it.key == key);
         let known =
             index.and_then(|index| cached.remove(index).context.downcast::<TaskContext<T::State>>().ok());
@@ -163,7 +164,7 @@ impl Pool {
     /// What was learned stays. Workers that have just ended a run drop theirs later: some memory may be freed a few
     /// milliseconds after this returns.
     pub fn release(&self) {
-        let cached = std::mem::take(&mut *lock(&self.inner.cached));
+        let cached = std::mem::take(&mut *lock(&self.shared.cached));
         drop(cached);
     }
 
@@ -292,7 +293,7 @@ impl Pool {
 
     /// The devices that a task has code for. Fails if there are none.
     pub(crate) fn usable<T: Task>(&self, task: &T) -> Result<Vec<Arc<PoolDevice>>, RunError> {
-        let devices = &self.inner.devices;
+        let devices = &self.shared.devices;
         let usable: Vec<_> =
             devices.iter().filter(|device| task.can_use(&device.device().0)).cloned().collect();
         if usable.is_empty() {
@@ -302,7 +303,7 @@ impl Pool {
         Ok(usable)
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.inner
+    pub(crate) fn shared(&self) -> &Arc<PoolContext> {
+        &self.shared
     }
 }

@@ -649,7 +649,7 @@ fn a_device_that_hangs_with_its_first_piece_has_the_silence_limit() {
 fn a_piece_that_fails_on_every_device_gets_all_errors() {
     let mut dispatcher = dispatcher(&[10.0, 10.0]);
     let (answer, _) = submit(&mut dispatcher, 7, 0, ms(0));
-    let no_queue: std::sync::Weak<super::super::shared::Shared<crate::KernelTask<u32, u32>>> =
+    let no_queue: std::sync::Weak<super::super::context::QueueContext<crate::KernelTask<u32, u32>>> =
         Default::default();
     let key = PieceKey { priority: std::cmp::Reverse(0), number: 0 };
     let handle = super::super::Handle::new(answer, key, no_queue);
