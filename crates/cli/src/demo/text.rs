@@ -6,7 +6,7 @@ use evener_schedule::Report;
 
 use super::{
     Check, DemoReport, LEAF_BYTES, Rate,
-    compare::{Comparison, BestBuilds, Timing},
+    compare::{BestBuilds, Comparison, Timing},
     cpu_use::OtherPrograms,
     participants::{FoundDevice, Participants},
 };

@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 
 use super::{
-    input::{self, MerkleInput, LeafReader, PartialLeaf, TestData, check_whole_leaves},
+    input::{self, LeafReader, MerkleInput, PartialLeaf, TestData, check_whole_leaves},
     outcome::BuildOutcome,
     proofs::{self, RootedProof},
     save::save,

@@ -150,7 +150,10 @@ mod test {
     #[test]
     fn every_cause_is_found_and_the_most_expensive_is_first() {
         let lanes = vec![
-            lane("late", &[(ParsedActivity::Work, 50, 2.0, 10.0), (ParsedActivity::Preparation, 0, 0.5, 2.0)]),
+            lane(
+                "late",
+                &[(ParsedActivity::Work, 50, 2.0, 10.0), (ParsedActivity::Preparation, 0, 0.5, 2.0)],
+            ),
             lane("early", &[(ParsedActivity::Work, 50, 0.0, 4.0), (ParsedActivity::Copy, 50, 0.0, 3.0)]),
             lane("gap", &[(ParsedActivity::Work, 50, 0.0, 5.0), (ParsedActivity::Work, 50, 6.0, 10.0)]),
             lane("lost", &[(ParsedActivity::Work, 50, 0.0, 9.0), (ParsedActivity::Failure, 50, 9.0, 10.0)]),
@@ -176,8 +179,9 @@ mod test {
 
     #[test]
     fn many_short_chunks_are_told() {
-        let spans: Vec<_> =
-            (0..200).map(|n| (ParsedActivity::Work, 1, f64::from(n) * 1e-5, f64::from(n + 1) * 1e-5)).collect();
+        let spans: Vec<_> = (0..200)
+            .map(|n| (ParsedActivity::Work, 1, f64::from(n) * 1e-5, f64::from(n + 1) * 1e-5))
+            .collect();
         assert_eq!(causes(vec![lane("cpu", &spans)]), ["Chunks on cpu take 10.0 µs only."]);
     }
 }

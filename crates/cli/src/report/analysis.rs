@@ -93,7 +93,8 @@ impl Analysis {
 impl DeviceTimes {
     fn new(id: &str, lanes: &[&ParsedLane], wall_s: f64, all_items: u64) -> DeviceTimes {
         let spans = || lanes.iter().flat_map(|lane| &lane.spans);
-        let count = |activity: ParsedActivity| spans().filter(|span| span.activity == activity).count() as u64;
+        let count =
+            |activity: ParsedActivity| spans().filter(|span| span.activity == activity).count() as u64;
         let items = spans().map(|span| span.accepted).sum();
         let mut chunk_times: Vec<f64> =
             spans().filter(|span| span.activity.is_chunk()).map(|span| span.until_s - span.from_s).collect();
@@ -116,8 +117,9 @@ impl DeviceTimes {
 
 impl Times {
     fn of(lane: &ParsedLane, wall_s: f64) -> Times {
-        let covered =
-            |is_counted: &dyn Fn(&ParsedSpan) -> bool| covered_s(lane.spans.iter().filter(|it| is_counted(it)));
+        let covered = |is_counted: &dyn Fn(&ParsedSpan) -> bool| {
+            covered_s(lane.spans.iter().filter(|it| is_counted(it)))
+        };
         let chunks = || lane.spans.iter().filter(|span| span.activity.is_chunk());
         let first = chunks().map(|span| span.from_s).fold(wall_s, f64::min);
         let last = chunks().map(|span| span.until_s).fold(first, f64::max);
@@ -220,7 +222,10 @@ pub(super) mod test {
     fn items_that_two_lanes_computed_count_once() {
         let mut lanes = vec![
             lane("gpu", &[(ParsedActivity::Work, 16, 0.0, 4.0)]),
-            lane("cpu", &[(ParsedActivity::Speculative, 6, 1.0, 4.0), (ParsedActivity::Dropped, 3, 4.0, 5.0)]),
+            lane(
+                "cpu",
+                &[(ParsedActivity::Speculative, 6, 1.0, 4.0), (ParsedActivity::Dropped, 3, 4.0, 5.0)],
+            ),
         ];
         (lanes[1].spans[0].accepted, lanes[1].spans[0].duplicates) = (2, 4);
         lanes[1].spans[1].duplicates = 3;

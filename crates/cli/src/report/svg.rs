@@ -52,8 +52,11 @@ struct Kind {
     contains: fn(ParsedActivity) -> bool,
 }
 
-const PREPARATION: Kind =
-    Kind { class: "prepare", legend: "preparation", contains: |activity| activity == ParsedActivity::Preparation };
+const PREPARATION: Kind = Kind {
+    class: "prepare",
+    legend: "preparation",
+    contains: |activity| activity == ParsedActivity::Preparation,
+};
 const COPY: Kind =
     Kind { class: "copy", legend: "copy between host and device", contains: |it| it == ParsedActivity::Copy };
 const CHUNK_KINDS: [Kind; 4] = [
@@ -170,7 +173,8 @@ fn chunks(lane: &ParsedLane, top: f64, scale: &TimeScale) -> String {
     let mut tracks: Vec<Vec<&ParsedSpan>> = Vec::new();
     for span in spans {
         // Times in traces are rounded to nanoseconds.
-        let is_free = |track: &Vec<&ParsedSpan>| track.last().is_none_or(|last| last.until_s <= span.from_s + 2e-9);
+        let is_free =
+            |track: &Vec<&ParsedSpan>| track.last().is_none_or(|last| last.until_s <= span.from_s + 2e-9);
         match tracks.iter().position(is_free) {
             Some(track) => tracks[track].push(span),
             None if tracks.len() < MAX_TRACKS => tracks.push(vec![span]),
@@ -218,7 +222,12 @@ fn bars(mut spans: Vec<&ParsedSpan>, top: f64, height: f64, scale: &TimeScale) -
 }
 
 /// Returns a path whose height is the part of the lanes that are in a span of a kind.
-fn busy_lanes(lanes: &[&ParsedLane], is_counted: fn(ParsedActivity) -> bool, top: f64, scale: &TimeScale) -> String {
+fn busy_lanes(
+    lanes: &[&ParsedLane],
+    is_counted: fn(ParsedActivity) -> bool,
+    top: f64,
+    scale: &TimeScale,
+) -> String {
     let columns = ((AXIS.1 - AXIS.0) / COLUMN) as usize;
     let mut busy = vec![0.0; columns];
     for span in lanes.iter().flat_map(|lane| &lane.spans).filter(|span| is_counted(span.activity)) {

@@ -46,7 +46,13 @@ impl ParsedActivity {
 
     /// Returns whether the span is a chunk.
     pub(super) fn is_chunk(self) -> bool {
-        matches!(self, ParsedActivity::Work | ParsedActivity::Speculative | ParsedActivity::Dropped | ParsedActivity::Failure)
+        matches!(
+            self,
+            ParsedActivity::Work
+                | ParsedActivity::Speculative
+                | ParsedActivity::Dropped
+                | ParsedActivity::Failure
+        )
     }
 }
 
@@ -205,9 +211,13 @@ mod test {
         assert_eq!(devices, ["cuda:0", "cpu", "cpu"]);
         let activities: Vec<ParsedActivity> =
             read.lanes.iter().flat_map(|lane| &lane.spans).map(|span| span.activity).collect();
-        let of_gpu = [ParsedActivity::Preparation, ParsedActivity::Work, ParsedActivity::Copy, ParsedActivity::Work];
+        let of_gpu =
+            [ParsedActivity::Preparation, ParsedActivity::Work, ParsedActivity::Copy, ParsedActivity::Work];
         assert_eq!(activities[..4], of_gpu, "chunks that overlap are on two tracks of one lane");
-        assert_eq!(activities[4..], [ParsedActivity::Speculative, ParsedActivity::Dropped, ParsedActivity::Failure]);
+        assert_eq!(
+            activities[4..],
+            [ParsedActivity::Speculative, ParsedActivity::Dropped, ParsedActivity::Failure]
+        );
         let first = read.lanes[0].spans[1];
         assert_eq!((first.items, first.from_s, first.until_s), (20, 0.001, 0.003));
         assert_eq!((first.accepted, first.duplicates), (15, 5));

@@ -10,11 +10,11 @@ use std::{
 use super::{
     call_lock::CallLock,
     collective::Collective,
+    communicator_state::CommunicatorState,
     element::Element,
     error::{CommError, Result},
     generation::Generation,
     group_spec::GroupSpec,
-    communicator_state::CommunicatorState,
     pending::CallThread,
 };
 use crate::backend::{LeaveReason, Transport};

@@ -3,9 +3,9 @@
 use super::{
     collective::Collective,
     communicator::Communicator,
+    communicator_state::CommunicatorState,
     element::Element,
     error::{CommError, Result},
-    communicator_state::CommunicatorState,
     pending::{PendingCollective, ResultSender},
 };
 

@@ -7,10 +7,10 @@ use super::{
     call::{Call, CollectiveKind, Signature},
     collective::Collective,
     communicator::Communicator,
+    communicator_state::{CallGuard, CommunicatorState},
     device_communicator::DeviceCommunicator,
     element::{CollectiveDType, Element},
     error::Result,
-    communicator_state::{CallGuard, CommunicatorState},
     pending::PendingCollective,
 };
 

@@ -6,7 +6,7 @@ use evener_device::{Error, Result};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    Fold, RunData, RunContext, WorkerActivity,
+    Fold, RunContext, RunData, WorkerActivity,
     ticker::SUSPENDED_AFTER,
     worker::{ChunkStats, Next},
 };

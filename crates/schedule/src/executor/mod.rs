@@ -120,6 +120,25 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// The state of a run that has not started, with the reading of the suspension clock.
+    fn new(run: Run, recorder: Recorder, suspended: u64) -> Self {
+        Core {
+            run,
+            recorder,
+            workers: Vec::new(),
+            lanes_to_start: Vec::new(),
+            accepted: Vec::new(),
+            join_accepted_at: JOIN_ACCEPTED_AT,
+            failures: Vec::new(),
+            task_error: None,
+            next_wait_log: Time::ZERO,
+            waiting: 0,
+            has_asked_reserve: false,
+            suspended,
+            suspension_noted: Time::ZERO,
+        }
+    }
+
     /// Adds accepted units. An endless stream adds them without end, so adjacent ranges are joined now and then.
     fn accept(&mut self, units: &[Range<u64>]) {
         self.accepted.extend(units.iter().cloned());
@@ -262,21 +281,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
             states,
             start,
             suspensions,
-            core: Mutex::new(Core {
-                run,
-                recorder,
-                workers: Vec::new(),
-                lanes_to_start: Vec::new(),
-                accepted: Vec::new(),
-                join_accepted_at: JOIN_ACCEPTED_AT,
-                failures: Vec::new(),
-                task_error: None,
-                next_wait_log: Time::ZERO,
-                waiting: 0,
-                has_asked_reserve: false,
-                suspended,
-                suspension_noted: Time::ZERO,
-            }),
+            core: Mutex::new(Core::new(run, recorder, suspended)),
             work_available: Condvar::new(),
             progress_made: Condvar::new(),
             has_ended: AtomicBool::new(false),
@@ -381,21 +386,7 @@ mod test {
         let mut workers = vec![WorkerEntry::new(0), WorkerEntry::new(0), WorkerEntry::new(0)];
         workers[0].activity = WorkerActivity::Chunk(chunk, S);
         workers[1].activity = WorkerActivity::Preparing(2 * S);
-        Core {
-            run,
-            recorder: Recorder::new(1, false),
-            workers,
-            lanes_to_start: Vec::new(),
-            accepted: Vec::new(),
-            join_accepted_at: JOIN_ACCEPTED_AT,
-            failures: Vec::new(),
-            task_error: None,
-            next_wait_log: Time::ZERO,
-            waiting: 0,
-            has_asked_reserve: false,
-            suspended: 5_000_000_000,
-            suspension_noted: Time::ZERO,
-        }
+        Core { workers, ..Core::new(run, Recorder::new(1, false), 5_000_000_000) }
     }
 
     /// Since when the workers are busy.

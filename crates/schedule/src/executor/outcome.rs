@@ -1,6 +1,6 @@
 //! The result of a run.
 
-use super::{Core, RunData, RunContext, StopReason};
+use super::{Core, RunContext, RunData, StopReason};
 use crate::{
     error::{DoneItems, RunError},
     run::Outcome,

@@ -13,7 +13,7 @@ use std::{
 
 use evener_device::{Error, Result};
 
-use super::{Core, PoolDevice, RunData, RunContext, SpinBudget, WorkerActivity};
+use super::{Core, PoolDevice, RunContext, RunData, SpinBudget, WorkerActivity};
 use crate::{
     contain::log,
     progress::{Progress, Reporter},

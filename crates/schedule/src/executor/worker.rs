@@ -12,7 +12,7 @@ use evener_device::{Device, DeviceId, Error, Result};
 use smallvec::SmallVec;
 
 use super::{
-    CachedState, Core, PoolDevice, RunData, RunContext, Window, WorkSource, WorkerActivity, WorkerEntry,
+    CachedState, Core, PoolDevice, RunContext, RunData, Window, WorkSource, WorkerActivity, WorkerEntry,
     run_worker, ticker::YieldTicks,
 };
 use crate::{

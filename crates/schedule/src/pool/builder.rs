@@ -4,7 +4,7 @@ use std::{borrow::Borrow, path::PathBuf, sync::Arc};
 
 use evener_device::{Device, Inventory, Telemetry, cache_folder};
 
-use super::{PoolContext, JobOptions, Pool, shared_model::SharedModel};
+use super::{JobOptions, Pool, PoolContext, shared_model::SharedModel};
 use crate::{error::RunError, executor::PoolDevice, run::Settings, strategy::Strategy};
 
 /// Makes a [`Pool`]: sets its devices, the defaults of its runs, and the file of learned times.

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     contain::{contain, log},
     error::{DoneItems, RunError},
-    executor::{Fold, GetReserve, PoolDevice, Reserve, RunTicks, RunContext, SliceData, StopReason},
+    executor::{Fold, GetReserve, PoolDevice, Reserve, RunContext, RunTicks, SliceData, StopReason},
     hybrid::{Candidate, Observation},
     progress::Reporter,
     recorder::{DeviceLanes, Recorder},

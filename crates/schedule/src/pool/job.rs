@@ -7,7 +7,7 @@ use std::{
 
 use evener_device::DeviceId;
 
-use super::{Cancel, MapStream, JobOptions, Pool, history::JobHistory};
+use super::{Cancel, JobOptions, MapStream, Pool, history::JobHistory};
 use crate::{
     contain::log,
     error::RunError,

@@ -15,7 +15,7 @@ use evener_device::{affinity::unbound, thread_stack::thread_builder};
 use super::{execute::Lanes, history::RunDevices, job::Job};
 use crate::{
     error::RunError,
-    executor::{Control, RunTicks, RunContext, StreamData, Window},
+    executor::{Control, RunContext, RunTicks, StreamData, Window},
     recorder::Recorder,
     run::{Outcome, Run},
     sync::{lock, wait_timeout},

@@ -8,12 +8,12 @@
 //! Each piece has one ticket, which waits or is in flight. The first result takes the ticket and later ones are
 //! dropped, so a piece gets exactly one result.
 
+mod context;
 mod device_queue;
 mod dispatcher;
 mod error;
 mod handle;
 mod health;
-mod context;
 mod statistics;
 #[cfg(test)]
 mod test;
@@ -30,10 +30,10 @@ use std::{
 use evener_device::{DeviceId, affinity::unbound, thread_stack::thread_builder};
 
 use self::{
+    context::QueueContext,
     device_queue::DeviceQueue,
     dispatcher::{BatchLimits, Dispatcher, Limits, Refused, SubmitOptions},
     handle::Submitted,
-    context::QueueContext,
 };
 pub use self::{
     error::{QueueError, TrySubmitError},

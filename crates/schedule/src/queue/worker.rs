@@ -6,8 +6,8 @@ use evener_device::Result;
 use smallvec::SmallVec;
 
 use super::{
-    dispatcher::{BatchItems, Next},
     context::QueueContext,
+    dispatcher::{BatchItems, Next},
 };
 use crate::{
     contain::{contain, log},

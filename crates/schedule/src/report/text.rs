@@ -122,8 +122,7 @@ fn event_line(device: &DeviceReport) -> Option<String> {
         count => Some(format!("{} {}", grouped(count), event.words[1])),
     });
     let events: Vec<String> = events.collect();
-    (!events.is_empty())
-        .then(|| format!("{}: {}", shortened(&device.id, MAX_ID_IN_TEXT), events.join(", ")))
+    (!events.is_empty()).then(|| format!("{}: {}", shortened(&device.id, MAX_ID_IN_TEXT), events.join(", ")))
 }
 
 /// A column of the table: a header, and a cell per device.
@@ -349,7 +348,8 @@ cpu         250  20.0%      12  64.5 ms  320 µs
             failures: vec![format!("{LONG_ID}: the device was lost")],
             ..device(LONG_ID, 1_000_000_000)
         };
-        let stopped = DeviceReport { hangs: 1, quarantines: 1, state: "quarantined".into(), ..device("cuda:1", 0) };
+        let stopped =
+            DeviceReport { hangs: 1, quarantines: 1, state: "quarantined".into(), ..device("cuda:1", 0) };
         let reason = "it would take longer than the others together, ".repeat(4);
         let left_out = vec![LeftOut { id: LONG_ID.into(), reason }];
         let devices = vec![failing, stopped, device("cpu", 1_000_000_000)];

@@ -148,7 +148,13 @@ fn entry_of(module: &naga::Module, info: &ModuleInfo, index: usize) -> EntryPoin
             _ => {}
         }
     }
-    EntryPoint { name: entry.name.clone(), workgroup: entry.workgroup_size, shared_bytes, params_bytes, min_bytes }
+    EntryPoint {
+        name: entry.name.clone(),
+        workgroup: entry.workgroup_size,
+        shared_bytes,
+        params_bytes,
+        min_bytes,
+    }
 }
 
 /// Why a kernel could not be compiled.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use evener_device::Buffer;
 
 use super::super::{
-    call::Signature, collective::Collective, element::Element, error::Result, communicator_state::CallGuard,
+    call::Signature, collective::Collective, communicator_state::CallGuard, element::Element, error::Result,
     uneven::AgreedLengths,
 };
 

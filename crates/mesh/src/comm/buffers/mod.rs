@@ -13,9 +13,9 @@ use super::{
     call::{Call, CollectiveKind, Signature},
     collective::Collective,
     communicator::Communicator,
+    communicator_state::{CallGuard, CommunicatorState},
     element::Element,
     error::{CommError, Result},
-    communicator_state::{CallGuard, CommunicatorState},
 };
 use crate::backend::TransportFailure;
 

@@ -6,12 +6,12 @@ use super::{
     super::{
         buffers::{BlockLengths, BufferArgs},
         collective::Collective,
+        communicator_state::CommunicatorState,
         element::Element,
         error::Result,
-        communicator_state::CommunicatorState,
         pending::PendingCollective,
     },
-    DeviceCommunicator, BufferRoute,
+    BufferRoute, DeviceCommunicator,
 };
 
 /// Input and output must not overlap. NCCL reduces in an order of its own.

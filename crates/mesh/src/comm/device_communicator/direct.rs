@@ -7,9 +7,9 @@ use evener_device::{Buffer, Stream};
 use super::super::{
     buffers::BufferArgs,
     call::Blocks,
+    communicator_state::CommunicatorState,
     element::Element,
     error::{CommError, Result},
-    communicator_state::CommunicatorState,
 };
 use crate::backend::nccl::{NcclComm, Operands};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evener_device::Error;
 
-use super::{BatchAttempt, Dispatcher, RunningBatch, QueueError, WorkerRecord, WorkerState};
+use super::{BatchAttempt, Dispatcher, QueueError, RunningBatch, WorkerRecord, WorkerState};
 use crate::{
     contain::log,
     queue::device_queue::{PieceItem, WaitingPiece},

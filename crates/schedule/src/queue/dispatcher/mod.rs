@@ -398,7 +398,8 @@ impl<I, O> Dispatcher<I, O> {
                     }
                 }
                 let (items, first) = begun.unwrap_or_else(|| (new.into(), 0));
-                self.in_flight.insert(number, RunningBatch { tickets, items, first, running: SmallVec::new() });
+                self.in_flight
+                    .insert(number, RunningBatch { tickets, items, first, running: SmallVec::new() });
                 (number, false)
             }
         };
@@ -472,7 +473,12 @@ impl<I, O> Dispatcher<I, O> {
     }
 
     /// Records evidence about the other attempts at a batch, which a device has finished or not.
-    fn record_evidence(&mut self, flight: &RunningBatch<I, O>, number: u64, done_by: Option<(usize, Duration)>) {
+    fn record_evidence(
+        &mut self,
+        flight: &RunningBatch<I, O>,
+        number: u64,
+        done_by: Option<(usize, Duration)>,
+    ) {
         for worker in &flight.running {
             let Some(device) = self.workers.get(worker).map(|worker| worker.device) else { continue };
             let evidence = done_by.map_or(Evidence::None, |(by, took)| Evidence::DoneElsewhere {
