@@ -1,4 +1,4 @@
-//! The state of a communicator: checks calls, runs them, and turns failures into errors.
+//! The state of a communicator, which checks calls, runs them, and turns failures into errors.
 
 use std::{
     sync::{
@@ -31,9 +31,13 @@ pub(super) struct CommunicatorState {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) endpoint: Option<CallLock<Box<dyn Endpoint>>>,
     pub(super) leave_notifier: Option<Arc<dyn LeaveNotifier>>,
+    /// The error that poisoned the group.
     pub(super) failed: OnceLock<CommError>,
+    /// Number of started calls that have not ended.
     pub(super) started: AtomicUsize,
+    /// Locked while a started call is counted as ended, so that no thread misses the notification.
     pub(super) ending: Mutex<()>,
+    /// Notified when a started call has ended.
     pub(super) ended: Condvar,
 }
 
@@ -43,6 +47,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CommunicatorState {
+    /// Waits until all started calls have ended.
     #[inline]
     pub(super) fn wait_for_started(&self) {
         if self.started.load(SeqCst) > 0 {
@@ -161,6 +166,7 @@ impl CommunicatorState {
     }
 }
 
+/// Counts as a started call until it is dropped.
 pub(super) struct StartedCall(pub(super) Arc<CommunicatorState>);
 
 impl Drop for StartedCall {

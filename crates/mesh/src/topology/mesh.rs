@@ -27,11 +27,11 @@ use crate::comm::Generation;
 ///
 /// let devices = ["a", "b", "c", "d"].map(|id| Member::new(id, DeviceKind::Discrete));
 /// let mut mesh = Mesh::new(devices).axes(Parallelism::TensorParallel { degree: 4 })?;
-/// let everybody = mesh.group("tp_0")?;
-/// assert_eq!(everybody.ranks()?, [0, 1, 2, 3]);
+/// let all = mesh.group("tp_0")?;
+/// assert_eq!(all.ranks()?, [0, 1, 2, 3]);
 ///
 /// mesh.reshape([("dp", 2), ("tp", 2)])?;
-/// assert!(matches!(everybody.ranks(), Err(LayoutError::Stale { .. })));
+/// assert!(matches!(all.ranks(), Err(LayoutError::Stale { .. })));
 /// assert_eq!(mesh.group("dp_tp1")?.ranks()?, [1, 3]);
 ///
 /// let refused = mesh.reshape([("dp", 3)]).unwrap_err();

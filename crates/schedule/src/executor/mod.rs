@@ -57,7 +57,7 @@ use crate::{
     trace::Activity,
 };
 
-/// Combines the results of a chunk before they are kept: each unit of items becomes one.
+/// Combines the results of a chunk before they are stored: the results of each unit of items become one result.
 pub(crate) type Fold<O> = Arc<dyn Fn(Vec<O>) -> Vec<O> + Send + Sync>;
 
 /// The state that all threads of one run share.
@@ -170,8 +170,8 @@ impl Core {
         }
     }
 
-    /// Takes suspensions of the process since the last call out of all times that count for a lane. `suspended` is the
-    /// reading of the suspension clock, in nanoseconds.
+    /// Subtracts the suspensions of the process since the last call from all times that count for a lane. `suspended` is
+    /// the reading of the suspension clock, in nanoseconds.
     fn note_suspension(&mut self, suspended: u64, now: Time) {
         // The process ran at the time of the last call.
         let since = now.saturating_sub(std::mem::replace(&mut self.suspension_noted, now));
@@ -240,11 +240,13 @@ impl WorkerEntry {
     }
 }
 
+/// What a worker does now.
 enum WorkerActivity {
+    /// Waits for work.
     Idle,
-    /// Prepares its device, since this time, moved forward by suspensions of the process since.
+    /// Prepares its device. With the start time, to which later suspensions of the process are added.
     Preparing(Time),
-    /// Runs a chunk that was handed out at this time, moved forward by suspensions of the process since.
+    /// Runs a chunk. With the time at which the chunk was handed out, to which later suspensions of the process are added.
     Chunk(crate::run::LaneChunk, Time),
 }
 
@@ -322,7 +324,7 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
         self.start.elapsed()
     }
 
-    /// Takes suspensions of the process out of all times that count for a lane. Called before these times are used.
+    /// Subtracts suspensions of the process from all times that count for a lane. Called before these times are used.
     fn note_suspension(&self, core: &mut Core, now: Time) {
         core.note_suspension(self.suspensions.suspended_until(now), now);
     }
@@ -369,8 +371,8 @@ mod test {
 
     const S: Duration = Duration::from_secs(1);
 
-    /// A run of one lane, whose first worker has a chunk since one second, and whose second worker has been preparing since
-    /// two.
+    /// A run of one lane. Its first worker got a chunk after one second, and its second worker began to prepare the device
+    /// after two.
     fn core() -> Core {
         let lane = LaneSpec {
             depth: 2,

@@ -124,7 +124,7 @@ pub(crate) fn next_owner() -> usize {
 }
 
 impl ThreadCache {
-    /// Creates a cache of threads that `bind` binds to one of so many cores.
+    /// Creates a cache of threads that `bind` binds to one of this many cores.
     pub(crate) fn new(
         name: String,
         spin_budget: SpinBudget,
@@ -234,7 +234,7 @@ mod test {
         assert_eq!(Arc::strong_count(&alive), 1);
     }
 
-    /// Waits until so many threads are idle: a thread becomes idle only after its work.
+    /// Waits until this many threads are idle: a thread becomes idle only after its work.
     fn wait_until_idle(cache: &ThreadCache, count: usize) {
         while lock(&cache.shared.threads).idle.len() < count {
             std::thread::yield_now();

@@ -215,7 +215,8 @@ impl<T: Task, E: RunData<T>> RunContext<T, E> {
         }
     }
 
-    /// Adds lanes to the run, once, and starts their workers. A failure is one of the device on whose thread they were made.
+    /// Adds lanes to the run, once, and starts their workers. An error in `lanes` counts as an
+    /// error of `device`, on whose thread they were made.
     fn add_lanes(self: &Arc<Self>, device: &PoolDevice, lanes: Result<NewLanes>) {
         let mut guard = self.core();
         let core = &mut *guard;

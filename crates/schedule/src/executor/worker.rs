@@ -26,11 +26,11 @@ use crate::{
     trace::Activity,
 };
 
-/// Threads that a thread wakes before it begins to work: enough that all are awake after two or three rounds, few enough
-/// that the first ones begin soon.
+/// Number of threads that a worker wakes before it begins its own work: enough that all threads are awake after two or
+/// three rounds, few enough that the first threads begin soon.
 const WOKEN_AT_ONCE: usize = 3;
 
-/// What a chunk took.
+/// Measurements of a chunk.
 pub(super) struct ChunkStats {
     /// The time of its copies.
     pub(super) copies: CopyTimes,

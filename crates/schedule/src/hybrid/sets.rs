@@ -124,7 +124,7 @@ impl DeviceSet {
     }
 }
 
-/// The factor by which a set with so many reports may be faster than it seems.
+/// The factor by which a set with this many reports may be faster than it seems.
 fn uncertainty(seconds: f64, reports: usize) -> f64 {
     match (reports, seconds < SHORT_RUN) {
         (0, true) => 4.0,
@@ -201,7 +201,7 @@ impl SizeClass {
         SizeClass { items, sets, current, budget: 0.0, trials: 0, runs: 0 }
     }
 
-    /// Learns from runs that took so many seconds, scaled to the number of items of this class.
+    /// Learns from runs that took this many seconds, scaled to the number of items of this class.
     pub(super) fn report(&mut self, measurements: Measurements, seconds: f64) {
         let Measurements { mut devices, mut worked, runs, .. } = measurements;
         devices.sort();
@@ -243,7 +243,7 @@ impl SizeClass {
         &mut self.sets[index]
     }
 
-    /// Decides which set to use for a run of so many items.
+    /// Decides which set to use for a run of this many items.
     pub(super) fn decide(&mut self, items: u64, candidates: &[Candidate], lines: &CostLines) -> Decision {
         let mut contenders = self.contenders(items, candidates, lines);
         let cost = |it: &CandidateSet| if it.has_idle { f64::INFINITY } else { it.seconds + it.entry_cost };
@@ -484,15 +484,15 @@ mod test {
         let lines = [CostLine::new(0.0, 1e-6), CostLine::new(0.0, 1e-6), CostLine::new(0.0, 2e-6)];
         let mut class = SizeClass::new(ITEMS);
         simulate(&mut class, &lines, 40, |set| if set == [0] { 2e-3 } else { 5e-3 });
-        // It was slow for a while; now it is not, and does all the work before others are awake.
+        // Device 0 was slow for a while. Now it is fast, and does all the work before the others have started.
         ran(&mut class, &[0, 1, 2], &[0], 1e-3);
         let history = simulate(&mut class, &lines, 40, |_| 0.9e-3);
         assert!(history.iter().filter(|set| **set == [0]).count() >= 38, "{history:?}");
     }
 
-    /// So many programs of so many runs, in each of which one device is ready at once and a faster one after a second: it
-    /// is made ready beside the other, or the run waits for it. Gives the seconds that all took, and how often the faster
-    /// one was made ready.
+    /// Simulates `count` programs of `runs` runs each. In each program one device is ready at once, and a faster device
+    /// after a second: it is prepared beside the other, or the run waits for it. Returns the seconds of all programs, and
+    /// how often the faster device was prepared.
     fn programs(count: usize, runs: usize) -> (f64, usize) {
         let mut class = SizeClass::new(ITEMS);
         for _ in 0..3 {

@@ -37,7 +37,7 @@ impl Rng {
 }
 
 /// Seconds that devices take together, including waking and feeding them; or that the fastest one takes, if it ends
-/// before the others are awake.
+/// before the others have started.
 fn together(members: &[usize], alone: &[f64; 4]) -> f64 {
     let (all, one) = both_ways(members, alone);
     all.min(one) * 1e-6
@@ -58,7 +58,7 @@ fn both_ways(members: &[usize], alone: &[f64; 4]) -> (f64, f64) {
     (waking + 1.0 / rate, one)
 }
 
-/// Simulates all sizes with so many pools, one after another, each of which is a little faster on some devices than on
+/// Simulates all sizes with this many pools, one after another, each of which is a little faster on some devices than on
 /// others. Returns for each size the lower quartile of the runs, after learning, relative to that of the best device
 /// alone.
 fn simulate(seed: u64, pools: usize) -> Vec<(u64, f64)> {

@@ -40,7 +40,7 @@ pub(super) struct Lanes {
 }
 
 impl<T: Task> Job<'_, T> {
-    /// Selects the devices of a run of so many items: the one device `only`, or those that are worth using.
+    /// Selects the devices of a run of this many items: the one device `only`, or those that are worth using.
     pub(super) fn select(&self, only: Option<usize>, items: u64) -> Result<RunDevices, RunError> {
         let selects_devices = only.is_none()
             && self.options.selects_devices
@@ -104,7 +104,7 @@ impl<T: Task> Job<'_, T> {
         Ok(selection)
     }
 
-    /// Makes the lanes of devices for a run of so many units.
+    /// Makes the lanes of devices for a run of this many units.
     pub(super) fn lanes(&self, used: &[Arc<PoolDevice>], units: u64, unit: u64) -> Lanes {
         make_lanes(&self.task, &self.context.history, used, units, unit)
     }
@@ -130,7 +130,7 @@ impl<T: Task> Job<'_, T> {
         self.execute_with(self.options.settings, items, unit, fold, only, ResultSlots::new)
     }
 
-    /// Executes one run, which counts in units of so many items. Each unit has one result slot.
+    /// Executes one run, which counts in units of this many items. Each unit has one result slot.
     pub(super) fn execute_with(
         &self,
         settings: Settings,
@@ -417,7 +417,7 @@ impl<T: Task> Drop for RunGuard<'_, T> {
     }
 }
 
-/// Number of workers that so many units are worth: waking a thread takes about as long as some runs, and the second
+/// Number of workers that this many units are worth: waking a thread takes about as long as some runs, and the second
 /// worker of a GPU only hides copies.
 fn useful_workers(expected: Option<Expected>, units: u64, is_core: bool) -> u64 {
     let waking = if is_core { 75e-6 } else { 300e-6 };

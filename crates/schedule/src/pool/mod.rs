@@ -67,12 +67,12 @@ pub struct Pool {
 pub(crate) struct PoolContext {
     pub(crate) devices: Vec<Arc<PoolDevice>>,
     options: JobOptions,
-    /// What runs keep of the last tasks, the oldest first.
+    /// The kept states and history of the last tasks, the oldest first.
     cached: Mutex<Vec<CachedTask>>,
     pub(crate) model: Arc<SharedModel>,
 }
 
-/// What is kept of a task between calls.
+/// The states and history of a task, kept between calls.
 #[derive(Debug)]
 struct CachedTask {
     type_id: TypeId,
@@ -240,8 +240,8 @@ impl Pool {
     }
 
     /// Runs a task on every item and combines the results, in an order that depends on their number only:
-    /// floating-point sums are the same to the last bit, whichever device did which items. Returns `None` as the value
-    /// without items.
+    /// floating-point sums are the same to the last bit, whichever device did which items. The value is `None` if there are
+    /// no items.
     ///
     /// Up to 16,384 items are combined by the calling thread, after the run. More items are divided into at most as many
     /// blocks of equal size: the run combines the results within each block, and the calling thread those of the blocks. If

@@ -21,7 +21,7 @@ use self::renamed::renamed;
 #[allow(unused_imports, reason = "not every file of tests uses it")]
 pub(crate) use self::test_task::TestTask;
 
-/// A processor of so many cores: as many lanes, each with one chunk in flight.
+/// A processor of this many cores: as many lanes, each with one chunk in flight.
 pub(crate) fn cores(id: &str, count: u32) -> Device {
     renamed(id, |it| (it.kind, it.compute_units) = (DeviceKind::Cpu, Some(count)))
 }

@@ -138,7 +138,7 @@ impl CpuSource {
         if asked > rest.len() as u64 {
             let mut detail = format!("{asked} cores in total, and the device has {}", rest.len());
             if rest.len() < cores.len() {
-                detail += &format!(": a quota allows the time of so many, of {} cores", cores.len());
+                detail += &format!(": a quota allows the time of this many of the {} cores", cores.len());
             }
             return Err(self.cannot_split(sizes, detail));
         }
@@ -441,7 +441,7 @@ mod test {
         let limited = source_with(2);
         let error = limited.split_cores(&cores(64), &[32, 32]).unwrap_err().to_string();
         assert!(
-            error.contains("the device has 2: a quota allows the time of so many, of 64 cores"),
+            error.contains("the device has 2: a quota allows the time of this many of the 64 cores"),
             "{error}"
         );
         limited.split_cores(&cores(64), &[2, 1]).unwrap_err();

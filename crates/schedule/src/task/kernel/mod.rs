@@ -79,7 +79,7 @@ pub struct KernelTask<I, O, P = KernelParams> {
 /// Makes the kernel's parameters for a range of items on a device.
 type MakeParams<P> = dyn Fn(&DeviceId, Range<u64>) -> P + Send + Sync;
 
-/// Allocates a buffer of so many elements. Returns its bytes and the kernel argument.
+/// Allocates a buffer of this many elements. Returns its bytes and the kernel argument.
 type Allocate = fn(&Device, usize) -> Result<(Buffer<u8>, Argument)>;
 
 /// The declaration of one of a kernel's buffers.
