@@ -1353,11 +1353,11 @@ fn an_error_is_returned_although_results_of_the_same_chunk_panic_when_dropped() 
             assert!(std::thread::panicking(), "dropping a result");
         }
     }
-    within(LIMIT, "a bomb in a part", || {
+    within(LIMIT, "a result that panics in a part", || {
         let pool = without_history([cores("cpu", 2)]);
         let task =
             Closure::fallible(
-                "bombs",
+                "some items fail",
                 |&item: &u32| if item % 7 == 6 { Err("no".into()) } else { Ok(PanicsOnDrop) },
             );
         let settings = Settings { max_items: Some(4), ..Settings::default() };

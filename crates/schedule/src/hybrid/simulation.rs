@@ -93,9 +93,9 @@ fn simulate(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                 {
                     clock += 1;
                     run += 1;
-                    let sleepy = members.iter().any(|&it| clock - used_last[it] > 4);
+                    let was_idle = members.iter().any(|&it| clock - used_last[it] > 4);
                     members.iter().for_each(|&it| used_last[it] = clock);
-                    let sleep = if sleepy { 1.1 + rng.next() } else { 1.0 };
+                    let slowdown = if was_idle { 1.1 + rng.next() } else { 1.0 };
                     // The speed of the machine varies.
                     let drift = 1.0 + 0.08 * (clock as f64 / 700.0).sin();
                     // A new pool is slower at first.
@@ -106,7 +106,7 @@ fn simulate(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                         let of = |it: usize| alone[it] * drift * luck[it] * if it == 3 { cores } else { 1.0 };
                         std::array::from_fn(of)
                     };
-                    here.push(together(&members, &now(&lucky)) * rng.disturbance() * sleep);
+                    here.push(together(&members, &now(&lucky)) * rng.disturbance() * slowdown);
                     if run > learning {
                         walls.extend(here.last());
                         (0..4).for_each(|it| {
