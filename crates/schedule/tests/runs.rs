@@ -1355,11 +1355,9 @@ fn an_error_is_returned_although_results_of_the_same_chunk_panic_when_dropped() 
     }
     within(LIMIT, "a result that panics in a part", || {
         let pool = without_history([cores("cpu", 2)]);
-        let task =
-            Closure::fallible(
-                "some items fail",
-                |&item: &u32| if item % 7 == 6 { Err("no".into()) } else { Ok(PanicsOnDrop) },
-            );
+        let task = Closure::fallible("some items fail", |&item: &u32| {
+            if item % 7 == 6 { Err("no".into()) } else { Ok(PanicsOnDrop) }
+        });
         let settings = Settings { max_items: Some(4), ..Settings::default() };
         for _ in 0..20 {
             let job = pool.job(&task).settings(settings);

@@ -183,7 +183,7 @@ mod test {
         use evener_schedule as schedule;
 
         let ms = Duration::from_millis;
-        let span = |lane, activity, from, until| schedule::ParsedSpan {
+        let span = |lane, activity, from, until| schedule::Span {
             lane,
             activity,
             items: 10..30,
@@ -194,16 +194,16 @@ mod test {
             upload: Duration::ZERO,
             download: Duration::ZERO,
         };
-        let written = schedule::ParsedTrace {
+        let written = schedule::Trace {
             task: "square".into(),
             lanes: vec!["cuda:0".into(), "cpu lane 0".into(), "cpu lane 1".into()],
             spans: vec![
-                span(0, schedule::ParsedActivity::Preparation, 0, 1),
-                schedule::ParsedSpan { upload: ms(1), ..span(0, schedule::ParsedActivity::Work, 1, 3) },
-                span(0, schedule::ParsedActivity::Work, 2, 4),
-                span(1, schedule::ParsedActivity::Speculative, 2, 4),
-                span(2, schedule::ParsedActivity::Dropped, 0, 4),
-                span(2, schedule::ParsedActivity::Failure, 4, 5),
+                span(0, schedule::Activity::Preparation, 0, 1),
+                schedule::Span { upload: ms(1), ..span(0, schedule::Activity::Work, 1, 3) },
+                span(0, schedule::Activity::Work, 2, 4),
+                span(1, schedule::Activity::Speculative, 2, 4),
+                span(2, schedule::Activity::Dropped, 0, 4),
+                span(2, schedule::Activity::Failure, 4, 5),
             ],
         };
         let read = ParsedTrace::parse(&written.to_json().to_string()).unwrap();

@@ -35,7 +35,7 @@ pub(crate) trait WorkSource {
 }
 
 /// Runs a worker until it exits or panics.
-pub(crate) fn run_worker<S: WorkSource>(source: &S, mut worker: S::RunWorker, mut next: Next<S::Work>) {
+pub(crate) fn run_worker<S: WorkSource>(source: &S, mut worker: S::Worker, mut next: Next<S::Work>) {
     let until_exit = || loop {
         next = match std::mem::replace(&mut next, Next::Exit) {
             Next::Run(work) => source.run(&mut worker, work),

@@ -405,7 +405,8 @@ mod test {
             }
         }
         let mut from = slots(5);
-        let mut to: Vec<MaybeUninit<PanicsOnDrop>> = (0..5).map(|_| MaybeUninit::new(PanicsOnDrop(99, false))).collect();
+        let mut to: Vec<MaybeUninit<PanicsOnDrop>> =
+            (0..5).map(|_| MaybeUninit::new(PanicsOnDrop(99, false))).collect();
         let mut results = Results::new(&mut from);
         results.extend((0..5).map(|number| PanicsOnDrop(number, number == 0)));
         let (left, right) = to.split_at_mut(2);

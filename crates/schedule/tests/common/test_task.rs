@@ -12,9 +12,9 @@ type RunChunk<I, O, S> = dyn Fn(&mut S, &Chunk<'_, I>, &mut Results<'_, O>) -> R
 /// A task that calls closures, on any device. The fields that [`new`](TestTask::new) does not take have the defaults of
 /// [`Task`].
 pub(crate) struct TestTask<I, O, S> {
-    name: &'static str,
-    prepare: Arc<Prepare<S>>,
-    run: Arc<RunChunk<I, O, S>>,
+    pub(crate) name: &'static str,
+    pub(crate) prepare: Arc<Prepare<S>>,
+    pub(crate) run: Arc<RunChunk<I, O, S>>,
     /// Number of workers of each device; `None` is the default.
     pub(crate) workers: Option<usize>,
     pub(crate) max_items: u64,
