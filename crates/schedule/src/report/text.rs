@@ -10,6 +10,7 @@ const MAX_ROWS: usize = 20;
 /// Maximum length of a device's id in the table, and in a sentence.
 const MAX_ID: usize = 22;
 const MAX_ID_IN_TEXT: usize = 50;
+const ID_HEADER: &str = "device";
 /// Minimum length to which long ids are shortened in the table.
 const MIN_ID: usize = 8;
 
@@ -139,8 +140,12 @@ impl ReportColumn {
 }
 
 /// What each device did: one table that fits the width, and a line for each device whose events are not in the table.
-/// Columns that are zero for all devices are left out. Ids get the width that the other columns leave.
+/// Columns that are zero for all devices are left out. Ids get the width that the other columns leave. Empty without
+/// devices.
 fn table(devices: &[DeviceReport], all_items: u64) -> String {
+    if devices.is_empty() {
+        return String::new();
+    }
     let column = |header, cell: &dyn Fn(&DeviceReport) -> String| {
         let cells: Vec<String> = devices.iter().map(cell).collect();
         cells.iter().any(|cell| cell != "0").then_some(ReportColumn { header, cells })
@@ -158,14 +163,15 @@ fn table(devices: &[DeviceReport], all_items: u64) -> String {
     let mut columns: Vec<ReportColumn> = [Some(items)].into_iter().chain(others).flatten().collect();
     let events = EVENTS.iter().filter_map(|event| column(event.header, &|it| grouped((event.count)(it))));
     let events: Vec<ReportColumn> = events.collect();
-    let longest_id = devices.iter().map(|it| it.id.chars().count()).max().unwrap_or(0).min(MAX_ID);
+    let longest_id = devices.iter().map(|it| it.id.chars().count()).max().unwrap_or(0);
+    let longest_id = longest_id.clamp(ID_HEADER.len(), MAX_ID);
     let events_fit = longest_id + width_of(&columns) + width_of(&events) <= WIDTH;
     if events_fit {
         columns.extend(events);
     }
     let max_id = WIDTH.saturating_sub(width_of(&columns)).clamp(MIN_ID, MAX_ID);
     let ids = ReportColumn {
-        header: "device",
+        header: ID_HEADER,
         cells: devices.iter().map(|it| shortened(&it.id, max_id)).collect(),
     };
     let line = |id: &str, cell: &dyn Fn(&ReportColumn) -> String| {
@@ -403,6 +409,12 @@ cpu        50  50.0%      12  64.5 ms  320 µs       0      0            0
             assert!(text.contains(line), "{line}\n{text}");
         }
         assert!(!with("healthy", 50, &[]).contains("cuda:0 w"));
+    }
+
+    #[test]
+    fn a_report_without_devices_has_no_table() {
+        let none = Report { devices: Vec::new(), ..report(vec![device("cpu", 0)]) };
+        assert!(none.to_string().starts_with("0 of 0 items in 64.8 ms"), "{none}");
     }
 
     #[test]
