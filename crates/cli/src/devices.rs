@@ -81,7 +81,7 @@ fn read_score_table(path: &str) -> Result<ScoreTable, evener_device::Error> {
 
 /// A device and all that is printed about it.
 #[derive(Debug)]
-struct Entry {
+struct ListedDevice {
     device: Device,
     telemetry: Telemetry,
     score: Score,
@@ -109,8 +109,8 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
         std::thread::sleep(Telemetry::UTILIZATION_WINDOW);
     }
     let score_table = arguments.score_table.unwrap_or_default();
-    let mut entries: Vec<Entry> =
-        devices.into_iter().map(|device| Entry::new(device, &score_table)).collect();
+    let mut entries: Vec<ListedDevice> =
+        devices.into_iter().map(|device| ListedDevice::new(device, &score_table)).collect();
     if arguments.measure {
         measure_all(&mut entries, arguments.json || verbosity.is_quiet());
     }
@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     } else {
         write_out(&table::text(&entries, inventory.absent()))?;
     }
-    let ids = |failed: fn(&Entry) -> bool| {
+    let ids = |failed: fn(&ListedDevice) -> bool| {
         let failed = entries.iter().filter(|entry| failed(entry));
         failed.map(|entry| entry.device.id().as_str()).collect::<Vec<_>>().join(", ")
     };
@@ -135,9 +135,9 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     Ok(())
 }
 
-impl Entry {
+impl ListedDevice {
     fn new(device: Device, score_table: &ScoreTable) -> Self {
-        Entry {
+        ListedDevice {
             telemetry: device.telemetry(),
             score: score_table.score(device.describe()),
             rates: load_rates(&device),
@@ -160,7 +160,7 @@ impl Entry {
 }
 
 /// Measures the devices one after the other: at the same time they would slow each other down.
-fn measure_all(entries: &mut [Entry], quiet: bool) {
+fn measure_all(entries: &mut [ListedDevice], quiet: bool) {
     // indicatif draws on standard error, and only on a terminal.
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(entries.len() as u64) };
     if let Ok(style) = ProgressStyle::with_template("measuring {msg} [{bar:24}] {pos}/{len}") {

@@ -10,7 +10,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use common::{stderr, stdout};
+use common::{rfc6962, stderr, stdout};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -34,22 +34,6 @@ fn root_of(output: &Output) -> String {
     assert!(output.status.success(), "{}", stderr(output));
     let word = stdout(output).split_whitespace().find(|word| word.len() == 64);
     word.unwrap_or_else(|| panic!("no root in {}", stdout(output))).to_owned()
-}
-
-/// The root of RFC 6962 by its own definition.
-fn rfc6962(leaves: &[&[u8]]) -> String {
-    fn root(leaves: &[&[u8]]) -> [u8; 32] {
-        match leaves {
-            [] => Sha256::digest([]).into(),
-            [leaf] => Sha256::new().chain_update([0]).chain_update(leaf).finalize().into(),
-            _ => {
-                let (left, right) = leaves.split_at(leaves.len().next_power_of_two() / 2);
-                let node = Sha256::new().chain_update([1]).chain_update(root(left)).chain_update(root(right));
-                node.finalize().into()
-            }
-        }
-    }
-    root(leaves).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn bytes(count: usize) -> Vec<u8> {

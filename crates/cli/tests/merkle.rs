@@ -11,9 +11,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use common::{stderr, stdout};
+use common::{rfc6962, stderr, stdout};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 /// The command, in a folder.
@@ -59,27 +58,6 @@ fn names(folder: &TempDir) -> Vec<String> {
     names
 }
 
-/// The root of RFC 6962 by its own definition: the tree is cut at the largest power of two below its size.
-fn rfc6962(leaves: &[&[u8]]) -> [u8; 32] {
-    match leaves {
-        [] => Sha256::digest([]).into(),
-        [leaf] => Sha256::new().chain_update([0]).chain_update(leaf).finalize().into(),
-        _ => {
-            let (left, right) = leaves.split_at(leaves.len().next_power_of_two() / 2);
-            Sha256::new()
-                .chain_update([1])
-                .chain_update(rfc6962(left))
-                .chain_update(rfc6962(right))
-                .finalize()
-                .into()
-        }
-    }
-}
-
-fn hex(digest: [u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Bytes that are not all alike.
 fn bytes(count: usize) -> Vec<u8> {
     (0..count as u32).map(|n| (n.wrapping_mul(0x9E37_79B1) >> 24) as u8).collect()
@@ -93,7 +71,7 @@ fn a_file_has_the_root_that_the_definition_gives() {
     {
         let all = bytes(leaves * size);
         fs::write(folder.path().join("leaves"), &all).unwrap();
-        let expected = hex(rfc6962(&all.chunks(size).collect::<Vec<_>>()));
+        let expected = rfc6962(&all.chunks(size).collect::<Vec<_>>());
         let size = size.to_string();
         assert_eq!(root(&folder, &["leaves", "--leaf-size", &size]), expected, "{leaves} leaves of {size}");
         let tree = root(&folder, &["leaves", "--leaf-size", &size, "--tree", "tree"]);
@@ -137,10 +115,10 @@ fn lines_and_whole_files_are_leaves() {
     fs::write(folder.path().join("a"), "one\ntwo\r\n\nthree").unwrap();
     fs::write(folder.path().join("b"), "four\n").unwrap();
     let lines: [&[u8]; 5] = [b"one", b"two", b"", b"three", b"four"];
-    assert_eq!(root(&folder, &["--lines", "a", "b"]), hex(rfc6962(&lines)));
+    assert_eq!(root(&folder, &["--lines", "a", "b"]), rfc6962(&lines));
     let files: [&[u8]; 2] = [b"one\ntwo\r\n\nthree", b"four\n"];
-    assert_eq!(root(&folder, &["--files", "a", "b"]), hex(rfc6962(&files)));
-    assert_ne!(root(&folder, &["--files", "b", "a"]), hex(rfc6962(&files)), "the order counts");
+    assert_eq!(root(&folder, &["--files", "a", "b"]), rfc6962(&files));
+    assert_ne!(root(&folder, &["--files", "b", "a"]), rfc6962(&files), "the order counts");
 }
 
 #[test]
@@ -148,7 +126,7 @@ fn test_data_is_what_the_help_says() {
     let folder = tempfile::tempdir().unwrap();
     let leaves: Vec<Vec<u8>> = (0..3000u128).map(|n| [n.to_le_bytes(), [0; 16]].concat()).collect();
     let leaves: Vec<&[u8]> = leaves.iter().map(Vec::as_slice).collect();
-    assert_eq!(root(&folder, &["--leaves", "3000"]), hex(rfc6962(&leaves)));
+    assert_eq!(root(&folder, &["--leaves", "3000"]), rfc6962(&leaves));
 }
 
 #[test]

@@ -24,11 +24,12 @@ use crate::{
 /// dropped. Finding and describing a device therefore uses nothing of the hardware.
 #[derive(Debug, Clone)]
 pub struct Device {
-    inner: Arc<Inner>,
+    shared: Arc<DeviceState>,
 }
 
+/// The state that all clones of a device share.
 #[derive(Debug)]
-struct Inner {
+struct DeviceState {
     source: Arc<dyn Source>,
     open: Mutex<Option<Arc<dyn Backend>>>,
 }
@@ -36,7 +37,7 @@ struct Inner {
 impl Device {
     /// Creates a device from a back end's source. Use this for a back end of your own, or for one that wraps another.
     pub fn from_source(source: Arc<dyn Source>) -> Self {
-        Device { inner: Arc::new(Inner { source, open: Mutex::new(None) }) }
+        Device { shared: Arc::new(DeviceState { source, open: Mutex::new(None) }) }
     }
 
     /// Returns the processor with all of its cores: the one device that every machine has.
@@ -46,7 +47,7 @@ impl Device {
 
     /// Its description.
     pub fn describe(&self) -> &Description {
-        self.inner.source.describe()
+        self.shared.source.describe()
     }
 
     /// Its id.
@@ -56,7 +57,7 @@ impl Device {
 
     /// Returns a new handle of the same hardware, not yet opened. Use it after this handle was lost.
     pub fn reopened(&self) -> Device {
-        Device::from_source(self.inner.source.clone())
+        Device::from_source(self.shared.source.clone())
     }
 
     /// Opens the device if it is not open yet. Operations do this automatically.
@@ -84,7 +85,7 @@ impl Device {
         if sizes.contains(&0) {
             return refuse("a partition needs at least one compute unit");
         }
-        Ok(self.inner.source.split(sizes)?.into_iter().map(Device::from_source).collect())
+        Ok(self.shared.source.split(sizes)?.into_iter().map(Device::from_source).collect())
     }
 
     /// Whether two devices are the same hardware, whole or in part, so that each would slow the other down: one device twice,
@@ -105,7 +106,7 @@ impl Device {
     /// run host code of their own on those cores. Does nothing for other devices. On a system that cannot bind threads
     /// ([`affinity`](crate::affinity) lists them), the partition logs one warning.
     pub fn bind_thread(&self, index: usize) {
-        self.inner.source.bind_thread(index);
+        self.shared.source.bind_thread(index);
     }
 
     /// Allocates a zeroed buffer. This and all other functions that make a buffer fail for elements with an alignment of
@@ -308,19 +309,19 @@ impl Device {
     /// The memory of this handle: in use, at its peak, and cached, on the device and pinned on the host. All zero if it
     /// is not open.
     pub fn memory(&self) -> MemoryUsage {
-        self.inner.lock().as_ref().map(|backend| backend.memory()).unwrap_or_default()
+        self.shared.lock().as_ref().map(|backend| backend.memory()).unwrap_or_default()
     }
 
     /// Frees cached memory.
     pub fn trim(&self) {
-        if let Some(backend) = self.inner.lock().as_ref() {
+        if let Some(backend) = self.shared.lock().as_ref() {
             backend.trim();
         }
     }
 
     /// The device's source, for a back end that wraps another.
     pub fn source(&self) -> &Arc<dyn Source> {
-        &self.inner.source
+        &self.shared.source
     }
 
     fn allocate<T: Pod>(&self, len: usize, contents: Contents) -> Result<Buffer<T>> {
@@ -345,17 +346,17 @@ impl Device {
     }
 
     fn backend(&self) -> Result<Arc<dyn Backend>> {
-        let mut open = self.inner.lock();
+        let mut open = self.shared.lock();
         if let Some(backend) = &*open {
             return Ok(backend.clone());
         }
         // Drivers start threads, too.
-        let backend = unbound(|| self.inner.source.open())?;
+        let backend = unbound(|| self.shared.source.open())?;
         Ok(open.insert(backend).clone())
     }
 }
 
-impl Inner {
+impl DeviceState {
     // No code under this lock can panic between two changes that belong together.
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<dyn Backend>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)

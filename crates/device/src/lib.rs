@@ -5,7 +5,7 @@
 //!
 //! # Cargo features
 //!
-//! Both are enabled by default. Without them the processor is the only device.
+//! Both features are enabled by default. Without them the processor is the only device.
 //!
 //! - `cuda`: NVIDIA cards through the CUDA driver, which is loaded at run time.
 //! - `wgpu`: GPUs through Vulkan, Metal, Direct3D 12 or OpenGL.

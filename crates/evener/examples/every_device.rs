@@ -5,7 +5,7 @@
 
 use evener::prelude::*;
 
-/// Each number goes through so many steps of x = x * x + 1.
+/// Number of steps of x = x * x + 1 that each number goes through.
 const STEPS: u32 = 1000;
 const COUNT: usize = 1 << 20;
 

@@ -19,9 +19,10 @@
 //! }
 //! ```
 //!
-//! Nothing has to be installed for that: drivers are opened at run time, and a missing one is a line of text.
+//! Discovery needs nothing installed: drivers are opened at run time, and a missing driver is a line of text, not an
+//! error.
 //!
-//! # Run a kernel on any of them
+//! # Run a kernel on a device
 //!
 //! A [`Kernel`] has up to three bodies (CUDA C, WGSL and a Rust function) and runs on every device that it has a body
 //! for. [`Kernel`] shows one with all three. On the processor alone, Rust suffices:
@@ -46,7 +47,7 @@
 //! # Ok::<(), evener::Error>(())
 //! ```
 //!
-//! # Let all of them share a load
+//! # Share a load between all devices
 //!
 //! A [`Pool`] is a set of devices that work together. Devices take chunks of the items of a [`Task`] as fast as they can
 //! compute them, and the results are in the order of the items. If a device fails, hangs or gives a wrong result, other
@@ -86,7 +87,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Arrange them as a mesh
+//! # Arrange devices as a mesh
 //!
 //! A [`Mesh`](mesh::Mesh) gives each device a rank and arranges the ranks by named axes, which also name the groups. The
 //! error of a layout that does not fit says what would fit. [`mesh::placement`] proposes which device takes which rank,
@@ -120,7 +121,7 @@
 //!
 //! # Cargo features
 //!
-//! All are on by default. `default-features = false` leaves the scheduler, with the processor as the only device.
+//! All features are on by default. `default-features = false` leaves the scheduler, with the processor as the only device.
 //!
 //! | feature | what it adds |
 //! | --- | --- |

@@ -4,7 +4,7 @@ use evener_device::{Buffer, Device, Program, Result, Stream};
 
 use crate::{
     hash::Digest,
-    kernel::{self, LOG_THREADS, Params},
+    kernel::{self, LOG_THREADS, TreeParams},
     subtree::LeafFormat,
 };
 
@@ -112,7 +112,7 @@ impl DeviceReducer {
                 height,
                 first..first + count,
                 &out,
-                Params::new(height, self.format.prehashed, false),
+                TreeParams::new(height, self.format.prehashed, false),
             )?;
         }
         let mut levels = Vec::new();
@@ -121,7 +121,7 @@ impl DeviceReducer {
         if blocks >= MIN_SECOND_PASS_ROOTS {
             let out = self.reduced.get(&self.device, second)?;
             let bound = self.program.bind(&[roots.cast::<u32>()?.arg(), out.cast::<u32>()?.arg()])?;
-            self.stream.launch(&bound, second as u32, &Params::new(LOG_THREADS, true, false))?;
+            self.stream.launch(&bound, second as u32, &TreeParams::new(LOG_THREADS, true, false))?;
             let nodes = self.stream.download(&out)?.wait()?;
             levels.push(LevelNodes { level: height + LOG_THREADS, nodes });
             left = second << LOG_THREADS;
@@ -155,7 +155,7 @@ impl DeviceReducer {
                 height,
                 first..first + count,
                 &out,
-                Params::new(height, self.format.prehashed, true),
+                TreeParams::new(height, self.format.prehashed, true),
             )?;
             let found = self.stream.download(&out)?.wait()?;
             all.extend(found.chunks(nodes).map(|block| Box::from(&block[..nodes - 1])));
@@ -175,7 +175,7 @@ impl DeviceReducer {
         height: u32,
         blocks: std::ops::Range<usize>,
         out: &Buffer<Digest>,
-        params: Params,
+        params: TreeParams,
     ) -> Result<()> {
         let block = self.format.leaf_size() << height;
         let input = leaves.slice(blocks.start * block..blocks.end * block)?.cast::<u32>()?;

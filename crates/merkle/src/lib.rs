@@ -42,7 +42,7 @@
 //!   the threads' results through shared memory. One launch computes all levels of a block.
 //! - On the CPU, SHA-256 hashes sixteen messages at once with AVX-512 if available, otherwise several at once with the
 //!   SHA, AVX2 or NEON instructions.
-//! - The calling thread hashes fewer than four blocks itself, because that ends before a device is awake. Leaves of unequal
+//! - The calling thread hashes fewer than four blocks itself, because starting a device would take longer. Leaves of unequal
 //!   length and leaves over 4096 bytes are hashed on the CPU's cores; the levels above them use all devices.
 
 mod builder;

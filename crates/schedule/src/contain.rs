@@ -64,9 +64,9 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
 mod test {
     use super::*;
 
-    struct Bomb;
+    struct PanicsOnDrop;
 
-    impl Drop for Bomb {
+    impl Drop for PanicsOnDrop {
         fn drop(&mut self) {
             panic!("dropped");
         }
@@ -76,8 +76,8 @@ mod test {
     fn panics_of_the_code_its_value_and_its_payload_are_contained() {
         assert!(contain(|| 1));
         assert!(!contain(|| panic!("code")));
-        assert!(!contain(|| Bomb));
-        assert!(!contain(|| std::panic::panic_any(Bomb)));
-        drop(ContainedDrop::new(Bomb));
+        assert!(!contain(|| PanicsOnDrop));
+        assert!(!contain(|| std::panic::panic_any(PanicsOnDrop)));
+        drop(ContainedDrop::new(PanicsOnDrop));
     }
 }

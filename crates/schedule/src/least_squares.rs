@@ -50,12 +50,13 @@ impl Sums {
         self.time / self.weights
     }
 
-    /// By what the scatter of times is multiplied in the standard error of the time an item.
+    /// The factor from the scatter of the times to the standard error of the time per item.
     pub(crate) fn error(&self) -> f64 {
         (self.items_squared * self.separation()).sqrt().recip()
     }
 
-    /// How much less overhead explains the times as well, for each second more an item.
+    /// The trade-off between the two values: a line with one second more per item fits the times as well with this many
+    /// seconds less overhead.
     pub(crate) fn tilt(&self) -> f64 {
         self.items / self.weights
     }

@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-use common::{card, cores, without_history};
-use evener_device::{Device, Result};
-use evener_schedule::{Chunk, Closure, Pool, Report, Results, RunError, Task};
+use common::{TestTask, card, cores, without_history};
+use evener_device::Device;
+use evener_schedule::{Chunk, Closure, Pool, Report, RunError};
 
 fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
@@ -38,43 +38,27 @@ fn tasks(history: &Path) -> Vec<String> {
     json["tasks"].as_object().map(|tasks| tasks.keys().cloned().collect()).unwrap_or_default()
 }
 
-/// Devices slow each other down: two together take four times as long as one alone.
-#[derive(Clone, Default)]
-struct Contended {
-    active: Arc<AtomicUsize>,
-    prepared: Arc<AtomicUsize>,
-}
-
-impl Task for Contended {
-    type Input = u32;
-    type Output = u32;
-    type State = ();
-
-    fn name(&self) -> &str {
-        "contended"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn prepare(&self, _: &Device) -> Result<()> {
-        self.prepared.fetch_add(1, SeqCst);
-        Ok(())
-    }
-
-    fn workers(&self, _: &Device) -> usize {
-        1
-    }
-
-    fn run(&self, _: &mut (), chunk: &Chunk<'_, u32>, results: &mut Results<'_, u32>) -> Result<()> {
-        let others = self.active.fetch_add(1, SeqCst);
-        for _ in 0..1 + 7 * others {
-            std::thread::sleep(Duration::from_micros(20 * chunk.len() as u64));
-        }
-        self.active.fetch_sub(1, SeqCst);
-        chunk.read(|items| results.extend(items.iter().copied()))
-    }
+/// A task whose devices slow each other down: two together take four times as long as one alone. With the number of its
+/// preparations.
+fn contended() -> (TestTask<u32, u32, ()>, Arc<AtomicUsize>) {
+    let (active, prepared) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let preparations = prepared.clone();
+    let task = TestTask::new(
+        "contended",
+        move |_| {
+            preparations.fetch_add(1, SeqCst);
+            Ok(())
+        },
+        move |(), chunk: &Chunk<'_, u32>, results| {
+            let others = active.fetch_add(1, SeqCst);
+            for _ in 0..1 + 7 * others {
+                std::thread::sleep(Duration::from_micros(20 * chunk.len() as u64));
+            }
+            active.fetch_sub(1, SeqCst);
+            chunk.read(|items| results.extend(items.iter().copied()))
+        },
+    );
+    (TestTask { workers: Some(1), ..task }, prepared)
 }
 
 fn devices_used(report: &Report) -> usize {
@@ -90,7 +74,7 @@ fn alone(runs: usize, mut run: impl FnMut(usize) -> Report) -> usize {
 #[test]
 fn map_learns_that_devices_slow_each_other_down() {
     let (_folder, path) = history();
-    let (pool, task) = (pool(&[card("a"), card("b")], &path), Contended::default());
+    let (pool, (task, _)) = (pool(&[card("a"), card("b")], &path), contended());
     let items: Vec<u32> = (0..100).collect();
     let alone = alone(120, |_| pool.map(&task, &items).unwrap().report().clone());
     assert!(alone >= 48, "{alone} of 60 runs used one device");
@@ -99,7 +83,7 @@ fn map_learns_that_devices_slow_each_other_down() {
 #[test]
 fn runs_of_other_item_counts_use_what_was_learned() {
     let (_folder, path) = history();
-    let (pool, task) = (pool(&[card("a"), card("b")], &path), Contended::default());
+    let (pool, (task, _)) = (pool(&[card("a"), card("b")], &path), contended());
     let items: Vec<u32> = (0..200).collect();
     let job = pool.job(&task);
     // All of them have different numbers of items.
@@ -153,39 +137,21 @@ fn tasks_of_one_name_over_different_items_are_learned_separately() {
     assert_eq!(tasks(&path).len(), 2, "{:?}", tasks(&path));
 }
 
-/// Its state is a copy of its table.
-#[derive(Clone)]
-struct Table(Arc<[u32]>, Arc<AtomicUsize>);
-
-impl Task for Table {
-    type Input = u8;
-    type Output = u32;
-    type State = Vec<u32>;
-
-    fn name(&self) -> &str {
-        "table"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn prepare(&self, _: &Device) -> Result<Vec<u32>> {
-        self.1.fetch_add(1, SeqCst);
-        Ok(self.0.to_vec())
-    }
-
-    fn run(&self, table: &mut Vec<u32>, chunk: &Chunk<'_, u8>, results: &mut Results<'_, u32>) -> Result<()> {
-        chunk.read(|items| results.extend(items.iter().map(|&item| table[usize::from(item)])))
-    }
+/// A task whose state is a copy of its table.
+fn table<const N: usize>(table: [u32; N]) -> TestTask<u8, u32, Vec<u32>> {
+    TestTask::new(
+        "table",
+        move |_| Ok(table.to_vec()),
+        |table, chunk, results| {
+            chunk.read(|items| results.extend(items.iter().map(|&item: &u8| table[usize::from(item)])))
+        },
+    )
 }
 
 #[test]
 fn calls_with_different_tasks_of_one_name_do_not_share_states() {
     let pool = without_history([cores("a", 1)]);
-    let prepared = Arc::default();
-    let (squares, cubes) =
-        (Table([0, 1, 4, 9].into(), Arc::clone(&prepared)), Table([0, 1, 8, 27].into(), prepared));
+    let (squares, cubes) = (table([0, 1, 4, 9]), table([0, 1, 8, 27]));
     for _ in 0..4 {
         assert_eq!(pool.map(&squares, &[2, 3]).unwrap().results(), [4, 9]);
         assert_eq!(pool.map(&cubes, &[2, 3]).unwrap().results(), [8, 27]);
@@ -195,14 +161,14 @@ fn calls_with_different_tasks_of_one_name_do_not_share_states() {
 #[test]
 fn calls_with_one_task_make_its_states_once_and_release_drops_them() {
     let (_folder, path) = history();
-    let (pool, task) = (pool(&[cores("a", 1)], &path), Contended::default());
+    let (pool, (task, prepared)) = (pool(&[cores("a", 1)], &path), contended());
     for _ in 0..4 {
         pool.map(&task, &[1, 2]).unwrap();
     }
-    assert_eq!(task.prepared.load(SeqCst), 1);
+    assert_eq!(prepared.load(SeqCst), 1);
     pool.release();
     pool.map(&task, &[1, 2]).unwrap();
-    assert_eq!(task.prepared.load(SeqCst), 2);
+    assert_eq!(prepared.load(SeqCst), 2);
 }
 
 #[test]
@@ -221,58 +187,35 @@ fn a_task_is_dropped_when_the_call_ends() {
     }
 }
 
-/// Its preparation and each of its first calls take as long as thousands of items.
-#[derive(Clone, Default)]
-struct SlowAtFirst {
-    prepared: Arc<AtomicUsize>,
-    calls: Arc<AtomicUsize>,
-    items: Arc<AtomicUsize>,
-}
-
-impl SlowAtFirst {
+#[test]
+fn a_slow_preparation_and_slow_first_chunks_do_not_count_in_the_rate_of_a_calibrated_device() {
+    // The preparation and each of the first calls take as long as thousands of items.
     const EACH: Duration = Duration::from_micros(50);
     const LONG: Duration = Duration::from_millis(150);
     const SLOW_CALLS: usize = 3;
-}
-
-impl Task for SlowAtFirst {
-    type Input = u32;
-    type Output = u32;
-    type State = ();
-
-    fn name(&self) -> &str {
-        "slow at first"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn prepare(&self, _: &Device) -> Result<()> {
-        self.prepared.fetch_add(1, SeqCst);
-        std::thread::sleep(Self::LONG);
-        Ok(())
-    }
-
-    fn run(&self, (): &mut (), chunk: &Chunk<'_, u32>, results: &mut Results<'_, u32>) -> Result<()> {
-        let items = chunk.read(<[u32]>::to_vec)?;
-        self.items.fetch_add(items.len(), SeqCst);
-        let is_slow = self.calls.fetch_add(1, SeqCst) < Self::SLOW_CALLS;
-        let takes = Self::EACH * items.len() as u32 + if is_slow { Self::LONG } else { Duration::ZERO };
-        std::thread::sleep(takes);
-        results.extend(items);
-        Ok(())
-    }
-}
-
-#[test]
-fn a_slow_preparation_and_slow_first_chunks_do_not_count_in_the_rate_of_a_calibrated_device() {
-    let task = SlowAtFirst::default();
+    let [prepared, calls, counted] = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+    let (preparations, sampled) = (prepared.clone(), counted.clone());
+    let task = TestTask::new(
+        "slow at first",
+        move |_| {
+            preparations.fetch_add(1, SeqCst);
+            std::thread::sleep(LONG);
+            Ok(())
+        },
+        move |(), chunk: &Chunk<'_, u32>, results| {
+            let items = chunk.read(<[u32]>::to_vec)?;
+            sampled.fetch_add(items.len(), SeqCst);
+            let is_slow = calls.fetch_add(1, SeqCst) < SLOW_CALLS;
+            std::thread::sleep(EACH * items.len() as u32 + if is_slow { LONG } else { Duration::ZERO });
+            results.extend(items);
+            Ok(())
+        },
+    );
     let job = without_history([cores("a", 1)]).job(&task);
     let rate = job.calibrate(&vec![1; 20_000]).unwrap()[0].1.unwrap();
-    let ideal = SlowAtFirst::EACH.as_secs_f64().recip();
+    let ideal = EACH.as_secs_f64().recip();
     assert!((ideal / 10.0..ideal * 1.01).contains(&rate), "{rate} items/s instead of {ideal}");
-    assert_eq!(task.prepared.load(SeqCst), 1);
-    assert!(task.items.load(SeqCst) > 1_000, "a sample of less than 50 ms");
+    assert_eq!(prepared.load(SeqCst), 1);
+    assert!(counted.load(SeqCst) > 1_000, "a sample of less than 50 ms");
     assert_eq!(job.calibrate(&[]).unwrap()[0].1, None, "no items, no rate");
 }

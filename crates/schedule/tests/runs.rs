@@ -17,8 +17,8 @@ use std::{
 };
 
 use common::{
-    Faulty, Scramble, assert_counted_once, assert_possible, card, cores, done_of, numbers, scramble,
-    wait_until_idle, within, without_history,
+    Faulty, TestTask, assert_counted_once, assert_possible, card, cores, done_of, numbers, scramble,
+    scramble_task, wait_until_idle, within, without_history,
 };
 use evener_device::{
     Device, DeviceId, Error, Kernel, Result,
@@ -145,7 +145,7 @@ fn lost(device: &DeviceId) -> Error {
 fn a_run_without_items_has_no_results() {
     within(LIMIT, "no items", || {
         let faulty = Faulty::new(&two());
-        let job = faulty.job(&Scramble::new());
+        let job = faulty.job(&scramble_task());
         let run = job.map(&[]).unwrap();
         assert!(run.results().is_empty());
         assert_counted_once(run.report(), 0);
@@ -164,7 +164,7 @@ fn fewer_items_than_devices_are_each_done_once() {
             for count in 1..6 {
                 let faulty = Faulty::new(&devices);
                 let items = numbers(count);
-                let run = faulty.job(&Scramble::new()).strategy(strategy).map(&items).unwrap();
+                let run = faulty.job(&scramble_task()).strategy(strategy).map(&items).unwrap();
                 assert_eq!(run.results(), plain(&items));
                 assert_counted_once(run.report(), items.len());
             }
@@ -185,7 +185,7 @@ fn every_strategy_survives_a_loss_and_a_hang_in_any_operation() {
                 within(LIMIT * 3, &name, move || {
                     let faulty = Faulty::new(&two());
                     faulty.faults[0].at(operation, fault);
-                    let job = faulty.job(&Scramble::new()).strategy(strategy);
+                    let job = faulty.job(&scramble_task()).strategy(strategy);
                     let run = job.map(&items).unwrap();
                     assert_eq!(run.results(), plain(&items));
                     assert_counted_once(run.report(), items.len());
@@ -306,46 +306,24 @@ fn a_panic_of_a_closure_ends_the_run_and_names_the_item_and_the_next_run_works()
 
 #[test]
 fn a_state_on_which_the_task_failed_is_not_used_again() {
-    /// A state is unusable once it has failed.
-    #[derive(Clone)]
-    struct Fragile(Arc<AtomicBool>);
-
-    impl Task for Fragile {
-        type Input = u32;
-        type Output = u32;
-        type State = bool;
-
-        fn name(&self) -> &str {
-            "fragile"
-        }
-
-        fn can_use(&self, _: &Device) -> bool {
-            true
-        }
-
-        fn prepare(&self, _: &Device) -> Result<bool> {
-            Ok(false)
-        }
-
-        fn run(
-            &self,
-            broken: &mut bool,
-            chunk: &Chunk<'_, u32>,
-            results: &mut Results<'_, u32>,
-        ) -> Result<()> {
-            assert!(!*broken, "the state was left half-way by a panic");
-            *broken = true;
-            assert!(!self.0.load(SeqCst), "on purpose");
-            chunk.read(|items| results.extend(items.iter().map(|&item| scramble(item))))?;
-            *broken = false;
-            Ok(())
-        }
-    }
-
     within(LIMIT, "a broken state", || {
         let pool = Faulty::new(&[cores("cpu", 1)]);
         let fails = Arc::new(AtomicBool::new(true));
-        let job = pool.job(&Fragile(fails.clone()));
+        let failing = fails.clone();
+        // A state is unusable once it has failed.
+        let task = TestTask::new(
+            "fragile",
+            |_| Ok(false),
+            move |is_broken, chunk: &Chunk<'_, u32>, results| {
+                assert!(!*is_broken, "the state was left half-way by a panic");
+                *is_broken = true;
+                assert!(!failing.load(SeqCst), "on purpose");
+                chunk.read(|items| results.extend(items.iter().map(|&item| scramble(item))))?;
+                *is_broken = false;
+                Ok(())
+            },
+        );
+        let job = pool.job(&task);
         let items = numbers(50);
         assert!(matches!(job.map(&items), Err(RunError::Task { .. })));
         wait_until_idle(&pool.pool);
@@ -376,7 +354,7 @@ fn too_few_or_too_many_results_are_the_tasks_own_error() {
 fn a_panicking_check_or_combination_is_the_tasks_own_error() {
     within(LIMIT, "a panicking combination", || {
         let pool = Faulty::new(&two());
-        let job = pool.job(&Scramble::new());
+        let job = pool.job(&scramble_task());
         let items = numbers(40_000); // more than one per block
         let error = job.map_reduce(&items, |_, _| panic!("will not combine")).unwrap_err();
         assert!(matches!(error, RunError::Task { .. }), "{error}");
@@ -503,52 +481,23 @@ fn for_each_runs_every_item_exactly_once_when_nothing_fails() {
     });
 }
 
-/// A task without results for any device; some chunks take long.
-#[derive(Clone)]
-struct SlowFirstChunk {
-    /// The device that is slow on its first chunk.
-    device: &'static str,
-    long: Duration,
-    done: Arc<Mutex<Vec<u32>>>,
-}
-
-impl Task for SlowFirstChunk {
-    type Input = u32;
-    type Output = ();
-    type State = DeviceId;
-
-    fn name(&self) -> &str {
-        "slow first chunk"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn prepare(&self, device: &Device) -> Result<DeviceId> {
-        Ok(device.id().clone())
-    }
-
-    fn run(
-        &self,
-        device: &mut DeviceId,
-        chunk: &Chunk<'_, u32>,
-        results: &mut Results<'_, ()>,
-    ) -> Result<()> {
-        let items = chunk.read(<[u32]>::to_vec)?;
-        std::thread::sleep(if device.as_str() == self.device { self.long } else { ms(1) });
-        self.done.lock().unwrap().extend(&items);
-        results.extend(items.iter().map(|_| ()));
-        Ok(())
-    }
-}
-
 #[test]
 fn for_each_ends_although_a_device_hangs_in_its_very_first_chunk() {
     within(LIMIT, "for_each with a hang", || {
         let faulty = Faulty::new(&two());
         let done = Arc::new(Mutex::new(Vec::new()));
-        let task = SlowFirstChunk { device: "card:0", long: Duration::from_secs(25), done: done.clone() };
+        let note = done.clone();
+        let task = TestTask::new(
+            "slow first chunk",
+            |device| Ok(device.id().clone()),
+            move |device, chunk: &Chunk<'_, u32>, results| {
+                let items = chunk.read(<[u32]>::to_vec)?;
+                std::thread::sleep(if device.as_str() == "card:0" { ms(25_000) } else { ms(1) });
+                note.lock().unwrap().extend(&items);
+                results.extend(items.iter().map(|_| ()));
+                Ok(())
+            },
+        );
         let items = numbers(200);
         let report = faulty.job(&task).for_each(&items).unwrap();
         assert_counted_once(&report, items.len());
@@ -569,7 +518,7 @@ fn a_slow_device_has_not_failed() {
         let items = numbers(60);
         let run = faulty.job(&task).map(&items).unwrap();
         assert_eq!(run.results(), plain(&items));
-        assert!(run.report().wall_s < 0.14, "it was not rescued");
+        assert!(run.report().wall_s < 0.14, "no other device took over");
         wait_until_idle(&faulty.pool);
         let failed: Vec<u64> = faulty.pool.statistics().iter().map(|device| device.failed).collect();
         assert_eq!(failed, [0, 0]);
@@ -634,7 +583,7 @@ fn a_deadline_ends_a_run_whose_devices_all_hang() {
     within(LIMIT, "everything hangs", || {
         let faulty = Faulty::new(&two());
         faulty.faults.iter().for_each(|faults| faults.at(8, Fault::Hang));
-        let job = faulty.job(&Scramble::new()).deadline(ms(300)).prepare_limit(Duration::from_secs(60));
+        let job = faulty.job(&scramble_task()).deadline(ms(300)).prepare_limit(Duration::from_secs(60));
         let start = Instant::now();
         let error = job.map(&numbers(400)).unwrap_err();
         assert!(matches!(error, RunError::DeadlinePassed { .. } | RunError::NoDeviceLeft { .. }), "{error}");
@@ -683,7 +632,7 @@ fn a_stream_keeps_the_order_and_loses_nothing_whatever_fails() {
             within(LIMIT, &format!("a stream: {fault:?} in operation {operation}"), move || {
                 let faulty = Faulty::new(&two());
                 faulty.faults[operation as usize % 2].at(operation, fault);
-                let job = faulty.job(&Scramble::new());
+                let job = faulty.job(&scramble_task());
                 let items = numbers(1_500);
                 let stream = job.map_stream(items.clone()).unwrap();
                 let results: Vec<u32> = stream.map(|result| result.unwrap()).collect();
@@ -960,49 +909,25 @@ impl Drop for PanicsOnDrop {
     }
 }
 
-/// Fails on the card, with results that panic when they are dropped.
-#[derive(Clone)]
-struct PanickingResults;
-
-impl Task for PanickingResults {
-    type Input = u32;
-    type Output = PanicsOnDrop;
-    type State = DeviceId;
-
-    fn name(&self) -> &str {
-        "explosive"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn prepare(&self, device: &Device) -> Result<DeviceId> {
-        Ok(device.id().clone())
-    }
-
-    fn run(
-        &self,
-        device: &mut DeviceId,
-        chunk: &Chunk<'_, u32>,
-        results: &mut Results<'_, PanicsOnDrop>,
-    ) -> Result<()> {
-        if device.as_str() == "card:0" {
-            results.push(PanicsOnDrop { armed: true });
-            return Err(lost(device));
-        }
-        std::thread::sleep(ms(1));
-        results.extend((0..chunk.len()).map(|_| PanicsOnDrop { armed: false }));
-        Ok(())
-    }
-}
-
 #[test]
 fn results_that_panic_when_they_are_dropped_lose_no_item_and_hide_no_error() {
-    within(LIMIT, "a hand that is gone", || {
+    within(LIMIT, "results that panic", || {
+        let task = TestTask::new(
+            "results that panic",
+            |device| Ok(device.id().clone()),
+            |device, chunk: &Chunk<'_, u32>, results| {
+                if device.as_str() == "card:0" {
+                    results.push(PanicsOnDrop { armed: true });
+                    return Err(lost(device));
+                }
+                std::thread::sleep(ms(1));
+                results.extend((0..chunk.len()).map(|_| PanicsOnDrop { armed: false }));
+                Ok(())
+            },
+        );
         for strategy in [Strategy::Equal, Strategy::Adaptive] {
             let faulty = Faulty::new(&two());
-            let run = faulty.job(&PanickingResults).strategy(strategy).map(&numbers(300)).unwrap();
+            let run = faulty.job(&task).strategy(strategy).map(&numbers(300)).unwrap();
             assert_counted_once(run.report(), 300);
             // The device's own error counts.
             assert_eq!(run.report().devices[0].state, "quarantined");
@@ -1013,7 +938,7 @@ fn results_that_panic_when_they_are_dropped_lose_no_item_and_hide_no_error() {
 
 #[test]
 fn a_lane_has_all_its_workers_again_after_one_hung_while_another_failed() {
-    within(LIMIT, "a lane with a hung hand", || {
+    within(LIMIT, "a lane with a hung worker", || {
         let faulty = Faulty::new(&two());
         let (came, at_once, most) = (AtomicU64::new(0), AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
         let seen = most.clone();
@@ -1046,7 +971,7 @@ fn a_lane_has_all_its_workers_again_after_one_hung_while_another_failed() {
 fn a_stream_that_is_dropped_half_way_leaves_no_worker_busy() {
     within(LIMIT, "a dropped stream", || {
         let faulty = Faulty::new(&two());
-        let job = faulty.job(&Scramble::new());
+        let job = faulty.job(&scramble_task());
         let mut stream = job.map_stream(0u32..).unwrap();
         for number in 0..100 {
             assert_eq!(stream.next().unwrap().unwrap(), scramble(number));
@@ -1075,12 +1000,12 @@ fn devices_in_reserve_join_when_the_chosen_ones_fail_or_do_not_respond() {
                 let faulty = Faulty::new(&two());
                 let items = numbers(count);
                 for _ in 0..warm {
-                    let run = faulty.pool.map(&Scramble::new(), &items).unwrap();
+                    let run = faulty.pool.map(&scramble_task(), &items).unwrap();
                     used_alone += usize::from(run.report().devices.len() == 1);
                 }
                 act(&faulty.faults[broken]);
                 let start = Instant::now();
-                let run = faulty.pool.map(&Scramble::new(), &items);
+                let run = faulty.pool.map(&scramble_task(), &items);
                 let (took, about) = (start.elapsed(), format!("{name}, device {broken}, {count} items"));
                 let run = run.unwrap_or_else(|error| panic!("{about}: {error}"));
                 assert_eq!(run.results(), plain(&items), "{about}");
@@ -1101,14 +1026,14 @@ fn a_device_that_hangs_is_not_chosen_alone_again() {
         // The first runs find out which device is used alone.
         let mut last = None;
         for _ in 0..20 {
-            let run = faulty.pool.map(&Scramble::new(), &items).unwrap();
+            let run = faulty.pool.map(&scramble_task(), &items).unwrap();
             last = (run.report().devices.len() == 1).then(|| run.report().devices[0].id.clone()).or(last);
         }
         let hung = usize::from(last.as_deref() == Some("cpu"));
         let start = Instant::now();
         for _ in 0..20 {
             faulty.faults[hung].at_next(Fault::Hang);
-            assert_eq!(faulty.pool.map(&Scramble::new(), &items).unwrap().results(), plain(&items));
+            assert_eq!(faulty.pool.map(&scramble_task(), &items).unwrap().results(), plain(&items));
             faulty.wait_until_idle();
         }
         assert!(start.elapsed() < ms(12_000), "20 runs took {:?}", start.elapsed());
@@ -1220,7 +1145,7 @@ fn runs_of_one_pool_at_the_same_time_do_not_disturb_each_other() {
             for thread in 0..3 {
                 let faulty = &faulty;
                 scope.spawn(move || {
-                    let job = faulty.job(&Scramble::new());
+                    let job = faulty.job(&scramble_task());
                     for round in 0..5 {
                         let items = numbers(200 + 10 * thread + round);
                         let run = job.map(&items).unwrap();
@@ -1235,53 +1160,25 @@ fn runs_of_one_pool_at_the_same_time_do_not_disturb_each_other() {
     });
 }
 
-/// A task that takes long to be prepared on one device, or returns `Error::Ended` when it should not.
-#[derive(Clone)]
-struct SlowToPrepare {
-    prepare: Option<(&'static str, Duration)>,
-    each: Duration,
-    ends: bool,
-}
-
-impl Task for SlowToPrepare {
-    type Input = u32;
-    type Output = u32;
-    type State = ();
-
-    fn name(&self) -> &str {
-        "slow to prepare"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn prepare(&self, device: &Device) -> Result<()> {
-        if let Some((_, time)) = self.prepare.filter(|(id, _)| device.id().as_str() == *id) {
-            std::thread::sleep(time);
-        }
-        Ok(())
-    }
-
-    fn run(&self, _: &mut (), chunk: &Chunk<'_, u32>, results: &mut Results<'_, u32>) -> Result<()> {
-        if self.ends {
-            return Err(Error::Ended);
-        }
-        chunk.read(|items| {
-            for &item in items {
-                std::thread::sleep(self.each);
-                results.push(scramble(item));
-            }
-        })
-    }
-}
-
 #[test]
 fn a_card_that_is_slow_to_prepare_does_not_delay_the_cores() {
     within(LIMIT, "a card that compiles for long", || {
         let pool = without_history([cores("cpu/a", 4), card("card:0")]);
-        let task =
-            SlowToPrepare { prepare: Some(("card:0", Duration::from_secs(8))), each: ms(20), ends: false };
+        let task = TestTask::new(
+            "slow to prepare",
+            |device| {
+                std::thread::sleep(if device.id().as_str() == "card:0" { ms(8_000) } else { ms(0) });
+                Ok(())
+            },
+            |(), chunk, results| {
+                chunk.read(|items| {
+                    for &item in items {
+                        std::thread::sleep(ms(20));
+                        results.push(scramble(item));
+                    }
+                })
+            },
+        );
         let items = numbers(100);
         let begin = Instant::now();
         let run = pool.job(&task).all_devices().map(&items).unwrap();
@@ -1294,7 +1191,7 @@ fn a_card_that_is_slow_to_prepare_does_not_delay_the_cores() {
 fn a_task_that_returns_ended_during_its_run_has_failed() {
     within(LIMIT, "a task that says Ended", || {
         let faulty = Faulty::new(&two());
-        let task = SlowToPrepare { prepare: None, each: ms(0), ends: true };
+        let task = TestTask::<u32, u32, ()>::new("ends", |_| Ok(()), |_, _, _| Err(Error::Ended));
         let error = faulty.job(&task).map(&numbers(3)).unwrap_err();
         assert!(matches!(error, RunError::Task { .. }), "{error}");
     });
@@ -1329,31 +1226,19 @@ fn nonsensical_settings_lose_no_result_and_no_memory() {
             self.0.clear();
         }
     }
-    #[derive(Clone)]
-    struct Makes;
-    impl Task for Makes {
-        type Input = u64;
-        type Output = Made;
-        type State = ();
-        fn name(&self) -> &str {
-            "makes"
-        }
-        fn can_use(&self, _: &Device) -> bool {
-            true
-        }
-        fn prepare(&self, _: &Device) -> Result<()> {
-            Ok(())
-        }
-        fn run(&self, _: &mut (), chunk: &Chunk<'_, u64>, results: &mut Results<'_, Made>) -> Result<()> {
-            chunk.read(|items| {
-                for &item in items {
-                    std::thread::sleep(Duration::from_micros(item));
-                    results.push(Made(vec![item]));
-                }
-            })
-        }
-    }
     within(LIMIT, "odd settings", || {
+        let task = TestTask::new(
+            "makes",
+            |_| Ok(()),
+            |(), chunk: &Chunk<'_, u64>, results| {
+                chunk.read(|items| {
+                    for &item in items {
+                        std::thread::sleep(Duration::from_micros(item));
+                        results.push(Made(vec![item]));
+                    }
+                })
+            },
+        );
         let pool = without_history([cores("cpu/a", 1), cores("cpu/b", 1)]);
         for odd in [-1.0, f64::NAN, f64::INFINITY] {
             let settings =
@@ -1361,7 +1246,7 @@ fn nonsensical_settings_lose_no_result_and_no_memory() {
             for round in 0..20 {
                 let items: Vec<u64> =
                     (0..17).map(|it| if it % 3 == round % 3 { 3_000 } else { 100 }).collect();
-                let job = pool.job(&Makes).settings(settings);
+                let job = pool.job(&task).settings(settings);
                 let made = job.map(&items).unwrap().into_results();
                 assert!(made.iter().zip(&items).all(|(made, item)| made.0 == [*item]));
             }
@@ -1468,13 +1353,11 @@ fn an_error_is_returned_although_results_of_the_same_chunk_panic_when_dropped() 
             assert!(std::thread::panicking(), "dropping a result");
         }
     }
-    within(LIMIT, "a bomb in a part", || {
+    within(LIMIT, "a result that panics in a part", || {
         let pool = without_history([cores("cpu", 2)]);
-        let task =
-            Closure::fallible(
-                "bombs",
-                |&item: &u32| if item % 7 == 6 { Err("no".into()) } else { Ok(PanicsOnDrop) },
-            );
+        let task = Closure::fallible("some items fail", |&item: &u32| {
+            if item % 7 == 6 { Err("no".into()) } else { Ok(PanicsOnDrop) }
+        });
         let settings = Settings { max_items: Some(4), ..Settings::default() };
         for _ in 0..20 {
             let job = pool.job(&task).settings(settings);
@@ -1484,47 +1367,26 @@ fn an_error_is_returned_although_results_of_the_same_chunk_panic_when_dropped() 
     });
 }
 
-/// Sleeps for as many milliseconds as its item says, in blocks that it claims. Other lanes may run copies of its
-/// chunks.
-#[derive(Clone)]
-struct SleepsPerItem;
-
-impl Task for SleepsPerItem {
-    type Input = u32;
-    type Output = u32;
-    type State = ();
-
-    fn name(&self) -> &str {
-        "sleepy"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn prepare(&self, _: &Device) -> Result<()> {
-        Ok(())
-    }
-
-    fn is_divisible(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn run(&self, _: &mut (), chunk: &Chunk<'_, u32>, results: &mut Results<'_, u32>) -> Result<()> {
-        chunk.read(|items| {
-            while let Some(block) = chunk.claim(results, usize::MAX) {
-                for &item in &items[block] {
-                    std::thread::sleep(ms(item.into()));
-                    results.push(item);
-                }
-            }
-        })
-    }
-}
-
 #[test]
 fn progress_never_exceeds_the_items_although_some_are_done_twice() {
     within(LIMIT, "progress of copies", || {
+        // Sleeps for as many milliseconds as its item says, in blocks that it claims. Other lanes may run copies of its
+        // chunks.
+        let task = TestTask::new(
+            "sleeps per item",
+            |_| Ok(()),
+            |(), chunk, results| {
+                chunk.read(|items| {
+                    while let Some(block) = chunk.claim(results, usize::MAX) {
+                        for &item in &items[block] {
+                            std::thread::sleep(ms(u64::from(item)));
+                            results.push(item);
+                        }
+                    }
+                })
+            },
+        );
+        let task = TestTask { is_divisible: true, ..task };
         for round in 0..20 {
             let pool = without_history([cores("three", 3), cores("one", 1)]);
             let items: Vec<u32> = (0..226)
@@ -1532,7 +1394,7 @@ fn progress_never_exceeds_the_items_although_some_are_done_twice() {
                 .collect();
             let most = Arc::new(AtomicU64::new(0));
             let told = most.clone();
-            let job = pool.job(&SleepsPerItem).on_progress(move |progress| {
+            let job = pool.job(&task).on_progress(move |progress| {
                 told.fetch_max(progress.done, SeqCst);
             });
             assert_eq!(job.map(&items).unwrap().results(), items);

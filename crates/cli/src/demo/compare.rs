@@ -36,14 +36,14 @@ pub(super) struct Comparison {
     pub(super) rounds: usize,
     /// The largest relative difference between the two fastest builds of a configuration, without background load.
     pub(super) noise: f64,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<BestBuilds>,
     /// The device whose cores had background load.
     pub(super) loaded_device: Option<DeviceId>,
 }
 
 /// The fastest builds of one configuration.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Row {
+pub(super) struct BestBuilds {
     /// A strategy, or a device alone.
     pub(super) configuration: String,
     /// `None` if the configuration was not run.
@@ -64,12 +64,12 @@ pub(super) struct Timing {
 }
 
 impl Comparison {
-    pub(super) fn row(&self, configuration: &str) -> Option<&Row> {
+    pub(super) fn row(&self, configuration: &str) -> Option<&BestBuilds> {
         self.rows.iter().find(|row| row.configuration == configuration)
     }
 
     /// Returns the row of the fastest device alone.
-    pub(super) fn alone(&self) -> Option<&Row> {
+    pub(super) fn alone(&self) -> Option<&BestBuilds> {
         self.rows.iter().find(|row| row.configuration.ends_with(" alone"))
     }
 }
@@ -128,7 +128,7 @@ pub(super) fn compare(
         return Ok(Err(reason(rounds, disturbance, &configurations)));
     }
     let noise = noise(&configurations, |it| &it.timings);
-    let row = |it: Configuration| Row {
+    let row = |it: Configuration| BestBuilds {
         timing: fastest(&it.timings),
         under_load: fastest(&it.under_load),
         configuration: it.name,

@@ -6,7 +6,7 @@ use evener_schedule::Report;
 
 use super::{
     Check, DemoReport, LEAF_BYTES, Rate,
-    compare::{Comparison, Row, Timing},
+    compare::{BestBuilds, Comparison, Timing},
     cpu_use::OtherPrograms,
     participants::{FoundDevice, Participants},
 };
@@ -101,7 +101,7 @@ pub(super) fn compared(comparison: Option<&Comparison>, left_out: Option<&str>) 
         Heading::number("UNDER LOAD").optional(),
         Heading::number("EFFICIENCY").optional(),
     ];
-    let row = |row: &Row| {
+    let row = |row: &BestBuilds| {
         let mut cells = vec![row.configuration.clone()];
         match (&row.timing, row.not_run_predicted_s) {
             (Some(Timing { wall_s, leaves_per_s, efficiency }), _) => {

@@ -3,7 +3,7 @@
 use evener_device::{Absent, Description, Rates, Telemetry};
 use serde::Serialize;
 
-use super::Entry;
+use super::ListedDevice;
 
 #[derive(Serialize)]
 struct Devices<'a> {
@@ -27,8 +27,8 @@ struct DeviceObject<'a> {
     keep_error: Option<&'a str>,
 }
 
-impl<'a> From<&'a Entry> for DeviceObject<'a> {
-    fn from(entry: &'a Entry) -> Self {
+impl<'a> From<&'a ListedDevice> for DeviceObject<'a> {
+    fn from(entry: &'a ListedDevice) -> Self {
         DeviceObject {
             description: entry.device.describe(),
             telemetry: &entry.telemetry,
@@ -42,7 +42,7 @@ impl<'a> From<&'a Entry> for DeviceObject<'a> {
 }
 
 /// Returns the object that is printed.
-pub(super) fn object(entries: &[Entry], absent: &[Absent]) -> impl Serialize {
+pub(super) fn object(entries: &[ListedDevice], absent: &[Absent]) -> impl Serialize {
     Devices {
         devices: entries.iter().map(DeviceObject::from).collect(),
         absent: absent.iter().map(Absent::to_string).collect(),

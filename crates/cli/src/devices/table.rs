@@ -2,7 +2,7 @@
 
 use evener_device::{Absent, DeviceKind, Rates};
 
-use super::Entry;
+use super::ListedDevice;
 use crate::{
     escape,
     table::{Heading, table},
@@ -11,11 +11,11 @@ use crate::{
 const GIB: f64 = (1u64 << 30) as f64;
 
 /// A column: its heading, and its cell for a device.
-type Column = (Heading<'static>, fn(&Entry) -> String);
+type DeviceColumn = (Heading<'static>, fn(&ListedDevice) -> String);
 
-const ID: Column = (Heading::text("ID"), |entry| entry.device.id().to_string());
+const ID: DeviceColumn = (Heading::text("ID"), |entry| entry.device.id().to_string());
 
-const DESCRIPTION: [Column; 11] = [
+const DESCRIPTION: [DeviceColumn; 11] = [
     ID,
     (Heading::text("NAME"), |entry| entry.device.describe().name.clone()),
     (Heading::text("KIND"), |entry| entry.device.describe().kind.to_string()),
@@ -39,7 +39,7 @@ const DESCRIPTION: [Column; 11] = [
     }),
 ];
 
-const RATES: [Column; 7] = [
+const RATES: [DeviceColumn; 7] = [
     ID,
     (Heading::number("INT32 MUL G/s"), |entry| rate(entry, |rates| rates.int32_multiplies_per_s / 1e9)),
     (Heading::number("F32 FMA G/s"), |entry| rate(entry, |rates| rates.f32_multiply_adds_per_s / 1e9)),
@@ -50,7 +50,7 @@ const RATES: [Column; 7] = [
 ];
 
 /// Returns the tables, notes about single devices, and why back ends are absent.
-pub(super) fn text(entries: &[Entry], absent: &[Absent]) -> String {
+pub(super) fn text(entries: &[ListedDevice], absent: &[Absent]) -> String {
     let mut paragraphs = vec![table_of(&DESCRIPTION, entries)];
     if entries.iter().any(|entry| entry.rates.is_some()) {
         paragraphs.push(table_of(&RATES, entries));
@@ -63,9 +63,9 @@ pub(super) fn text(entries: &[Entry], absent: &[Absent]) -> String {
     paragraphs.join("\n\n") + "\n"
 }
 
-fn table_of(columns: &[Column], entries: &[Entry]) -> String {
+fn table_of(columns: &[DeviceColumn], entries: &[ListedDevice]) -> String {
     let headings: Vec<Heading<'_>> = columns.iter().map(|column| column.0).collect();
-    let row = |entry: &Entry| columns.iter().map(|column| (column.1)(entry)).collect();
+    let row = |entry: &ListedDevice| columns.iter().map(|column| (column.1)(entry)).collect();
     table(&headings, &entries.iter().map(row).collect::<Vec<_>>())
 }
 
@@ -73,25 +73,25 @@ fn known<T>(fact: Option<T>, show: impl Fn(T) -> String) -> String {
     fact.map_or_else(|| "?".into(), show)
 }
 
-fn memory(entry: &Entry) -> String {
+fn memory(entry: &ListedDevice) -> String {
     let gib = |bytes: u64| format!("{:.1}", bytes as f64 / GIB);
     let total = known(entry.device.describe().memory_bytes, gib);
     let free = known(entry.telemetry.memory_free_bytes, gib);
     if free == "?" && total == "?" { "?".into() } else { format!("{free} / {total} GiB") }
 }
 
-fn score(entry: &Entry) -> String {
+fn score(entry: &ListedDevice) -> String {
     format!("{}{:.1}", if entry.score.estimate { "~" } else { "" }, entry.score.points)
 }
 
 /// Returns the PCI address. The CPU and software devices have none.
-fn pci(entry: &Entry) -> String {
+fn pci(entry: &ListedDevice) -> String {
     let device = entry.device.describe();
     let has_no_bus = matches!(device.kind, DeviceKind::Cpu | DeviceKind::Software);
     device.pci.clone().unwrap_or_else(|| if has_no_bus { "-" } else { "?" }.into())
 }
 
-fn rate(entry: &Entry, value: impl Fn(&Rates) -> f64) -> String {
+fn rate(entry: &ListedDevice, value: impl Fn(&Rates) -> f64) -> String {
     known(entry.rates.as_ref(), |rates| {
         let value = value(rates);
         // Three significant digits.
@@ -107,7 +107,7 @@ fn rate(entry: &Entry, value: impl Fn(&Rates) -> f64) -> String {
 }
 
 /// Returns notes about a device that fit no column.
-fn notes(entry: &Entry) -> Vec<String> {
+fn notes(entry: &ListedDevice) -> Vec<String> {
     let device = entry.device.describe();
     let mut notes = Vec::new();
     if let (Some(asked), Some(given)) = (device.rounded_from, device.compute_units) {
@@ -144,9 +144,9 @@ mod test {
 
     use super::*;
 
-    fn entry() -> Entry {
+    fn entry() -> ListedDevice {
         let device = Device::cpu();
-        Entry {
+        ListedDevice {
             score: ScoreTable::default().score(device.describe()),
             telemetry: Telemetry::default(),
             rates: None,
@@ -175,7 +175,7 @@ mod test {
             download_bytes_per_s: 5.25e10,
             launch_latency: Duration::from_nanos(4_560),
         };
-        let text = text(&[Entry { rates: Some(rates), ..entry() }, entry()], &[]);
+        let text = text(&[ListedDevice { rates: Some(rates), ..entry() }, entry()], &[]);
         for number in ["1234", "56.8", "9.01", "55.0", "52.5", "4.56"] {
             assert!(text.contains(number), "{number}: {text}");
         }
@@ -183,17 +183,17 @@ mod test {
 
     #[test]
     fn a_failed_measurement_is_noted_without_saying_the_device_twice() {
-        let text = text(&[Entry { measure_error: Some("cpu: lost".into()), ..entry() }], &[]);
+        let text = text(&[ListedDevice { measure_error: Some("cpu: lost".into()), ..entry() }], &[]);
         assert!(text.ends_with("\ncpu: not measured: lost\n"), "{text}");
     }
 
     #[test]
     fn a_terminal_acts_on_nothing_that_a_driver_says() {
         let nasty = "\u{1b}]0;owned\u{7}\u{202e}\n";
-        let driver: Column = (Heading::text("DRIVER"), |_| "\u{1b}]0;owned\u{7}\u{202e}\n".into());
+        let driver: DeviceColumn = (Heading::text("DRIVER"), |_| "\u{1b}]0;owned\u{7}\u{202e}\n".into());
         let table = table_of(&[ID, driver], &[entry()]);
         let absent = Absent { back_end: "cuda".into(), reason: nasty.into() };
-        let text = text(&[Entry { measure_error: Some(nasty.into()), ..entry() }], &[absent]);
+        let text = text(&[ListedDevice { measure_error: Some(nasty.into()), ..entry() }], &[absent]);
         for text in [table, text] {
             assert!(text.contains(r"\u{1b}]0;owned\u{7}\u{202e}\n"), "{text:?}");
             assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{text:?}");

@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 
 use super::{
-    input::{self, Input, LeafReader, PartialLeaf, TestData, check_whole_leaves},
+    input::{self, LeafReader, MerkleInput, PartialLeaf, TestData, check_whole_leaves},
     outcome::BuildOutcome,
     proofs::{self, RootedProof},
     save::save,
@@ -275,9 +275,9 @@ impl Arguments {
     }
 
     /// Returns the input. Fails if standard input is named twice, or indices are given as files.
-    fn input(&self) -> Result<Input> {
+    fn input(&self) -> Result<MerkleInput> {
         if let Some(leaves) = self.leaves {
-            return Ok(Input::TestData(leaves));
+            return Ok(MerkleInput::TestData(leaves));
         }
         let paths = if self.stdin { vec!["-".into()] } else { self.paths.clone() };
         if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
@@ -299,7 +299,7 @@ impl Arguments {
             let message = format!("{missing}: no such file; to prove several leaves, use --prove {all}");
             return Err(UsageError(message).into());
         }
-        Ok(Input::Files(paths))
+        Ok(MerkleInput::Files(paths))
     }
 }
 
@@ -333,20 +333,20 @@ impl TreeBuild {
         Ok(TreeBuild { builder, scheme, wants_tree, prove, is_silent, devices })
     }
 
-    fn run(&self, input: Input, arguments: &Arguments) -> Result<BuildResult> {
+    fn run(&self, input: MerkleInput, arguments: &Arguments) -> Result<BuildResult> {
         let (size, partial) = (arguments.leaf_bytes(), arguments.last);
         let split = if arguments.lines { Split::Lines } else { Split::Size(size, partial) };
         match (input, split) {
-            (Input::Files(paths), _) if arguments.files => self.of_whole_files(&paths),
-            (Input::Files(paths), Split::Size(..)) if is_one_file(&paths) => {
+            (MerkleInput::Files(paths), _) if arguments.files => self.of_whole_files(&paths),
+            (MerkleInput::Files(paths), Split::Size(..)) if is_one_file(&paths) => {
                 self.of_file(&paths[0], size, partial)
             }
-            (Input::Files(paths), _) => {
+            (MerkleInput::Files(paths), _) => {
                 let readers: Result<Vec<LeafReader>> =
                     paths.iter().map(|path| LeafReader::open(path)).collect();
                 self.of_stream(readers?, split)
             }
-            (Input::TestData(leaves), _) => self.of_test_data(leaves, size),
+            (MerkleInput::TestData(leaves), _) => self.of_test_data(leaves, size),
         }
     }
 

@@ -286,7 +286,7 @@ impl Read for TestData {
 
 /// The input that the command line names.
 #[derive(Debug)]
-pub(super) enum Input {
+pub(super) enum MerkleInput {
     /// Files in this order; one of them may be standard input.
     Files(Vec<PathBuf>),
     /// This number of leaves of test data.

@@ -188,7 +188,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
 
 /// The measurements of one size.
 #[derive(Debug, Serialize)]
-struct Row {
+struct SizeTimes {
     bytes: usize,
     iterations: usize,
     /// The mean time over all ranks.
@@ -202,7 +202,7 @@ struct Row {
 }
 
 /// Measures all sizes as one rank, of which one shows the progress. Returns the same rows on every rank.
-fn measure(world: &World, arguments: &Arguments, progress: Option<&ProgressLine>) -> Result<Vec<Row>> {
+fn measure(world: &World, arguments: &Arguments, progress: Option<&ProgressLine>) -> Result<Vec<SizeTimes>> {
     let group = world.communicator();
     let sizes = if arguments.op == CollectiveName::Barrier { &[0][..] } else { &arguments.sizes.0 };
     let mut rows = Vec::new();
@@ -220,7 +220,7 @@ fn measure(world: &World, arguments: &Arguments, progress: Option<&ProgressLine>
     Ok(rows)
 }
 
-fn measure_size(group: &Communicator, arguments: &Arguments, bytes: usize) -> Result<Row, CommError> {
+fn measure_size(group: &Communicator, arguments: &Arguments, bytes: usize) -> Result<SizeTimes, CommError> {
     let mut trial = Trial::new(group, arguments, bytes);
     // Warm up. The slowest rank's time determines the number of iterations on all ranks.
     let mut slowest = [Duration::ZERO; 1].map(|it| it.as_secs_f64());
@@ -244,7 +244,7 @@ fn measure_size(group: &Communicator, arguments: &Arguments, bytes: usize) -> Re
     group.all_reduce(&mut wrong, ReduceOp::Sum)?;
     let size = trial.bytes(group.size());
     let algorithm = size as f64 / mean[0] / 1e9;
-    Ok(Row {
+    Ok(SizeTimes {
         bytes: size,
         iterations,
         microseconds: mean[0] * 1e6,
@@ -382,7 +382,7 @@ fn report(
     ranks: usize,
     arguments: &Arguments,
     verbosity: Verbosity,
-    rows: &[Row],
+    rows: &[SizeTimes],
 ) -> Result<()> {
     if arguments.json {
         let object = serde_json::json!({
@@ -391,7 +391,7 @@ fn report(
         });
         write_json(&object)?;
     } else if verbosity.is_quiet() {
-        let line = |row: &Row| format!("{} {:.2}\n", row.bytes, row.microseconds);
+        let line = |row: &SizeTimes| format!("{} {:.2}\n", row.bytes, row.microseconds);
         write_out(&rows.iter().map(line).collect::<String>())?;
     } else {
         let headings = [

@@ -132,29 +132,32 @@ mod test {
     use super::{
         super::{
             analysis::test::lane,
-            trace::{Activity, Lane, Trace},
+            trace::{ParsedActivity, ParsedLane, ParsedTrace},
         },
         *,
     };
 
-    fn causes(lanes: Vec<Lane>) -> Vec<String> {
-        findings(&Analysis::new(&Trace { lanes })).into_iter().map(|finding| finding.cause).collect()
+    fn causes(lanes: Vec<ParsedLane>) -> Vec<String> {
+        findings(&Analysis::new(&ParsedTrace { lanes })).into_iter().map(|finding| finding.cause).collect()
     }
 
     #[test]
     fn a_run_without_losses_needs_no_change() {
-        let lanes = ["a", "b"].map(|id| lane(id, &[(Activity::Work, 5, 0.0, 10.0)])).into();
+        let lanes = ["a", "b"].map(|id| lane(id, &[(ParsedActivity::Work, 5, 0.0, 10.0)])).into();
         assert_eq!(causes(lanes), ["Nothing: the lanes were busy for 100.0 % of the time."]);
     }
 
     #[test]
     fn every_cause_is_found_and_the_most_expensive_is_first() {
         let lanes = vec![
-            lane("late", &[(Activity::Work, 50, 2.0, 10.0), (Activity::Preparation, 0, 0.5, 2.0)]),
-            lane("early", &[(Activity::Work, 50, 0.0, 4.0), (Activity::Copy, 50, 0.0, 3.0)]),
-            lane("gap", &[(Activity::Work, 50, 0.0, 5.0), (Activity::Work, 50, 6.0, 10.0)]),
-            lane("lost", &[(Activity::Work, 50, 0.0, 9.0), (Activity::Failure, 50, 9.0, 10.0)]),
-            lane("slow", &[(Activity::Work, 1, 0.0, 7.0), (Activity::Dropped, 50, 7.0, 10.0)]),
+            lane(
+                "late",
+                &[(ParsedActivity::Work, 50, 2.0, 10.0), (ParsedActivity::Preparation, 0, 0.5, 2.0)],
+            ),
+            lane("early", &[(ParsedActivity::Work, 50, 0.0, 4.0), (ParsedActivity::Copy, 50, 0.0, 3.0)]),
+            lane("gap", &[(ParsedActivity::Work, 50, 0.0, 5.0), (ParsedActivity::Work, 50, 6.0, 10.0)]),
+            lane("lost", &[(ParsedActivity::Work, 50, 0.0, 9.0), (ParsedActivity::Failure, 50, 9.0, 10.0)]),
+            lane("slow", &[(ParsedActivity::Work, 1, 0.0, 7.0), (ParsedActivity::Dropped, 50, 7.0, 10.0)]),
             lane("none", &[]),
         ];
         let causes = causes(lanes);
@@ -176,8 +179,9 @@ mod test {
 
     #[test]
     fn many_short_chunks_are_told() {
-        let spans: Vec<_> =
-            (0..200).map(|n| (Activity::Work, 1, f64::from(n) * 1e-5, f64::from(n + 1) * 1e-5)).collect();
+        let spans: Vec<_> = (0..200)
+            .map(|n| (ParsedActivity::Work, 1, f64::from(n) * 1e-5, f64::from(n + 1) * 1e-5))
+            .collect();
         assert_eq!(causes(vec![lane("cpu", &spans)]), ["Chunks on cpu take 10.0 µs only."]);
     }
 }

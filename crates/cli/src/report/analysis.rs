@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::trace::{Activity, Lane, Span, Trace};
+use super::trace::{ParsedActivity, ParsedLane, ParsedSpan, ParsedTrace};
 
 /// The times of a run.
 #[derive(Debug, Serialize)]
@@ -63,7 +63,7 @@ pub(super) struct Times {
 }
 
 impl Analysis {
-    pub(super) fn new(trace: &Trace) -> Analysis {
+    pub(super) fn new(trace: &ParsedTrace) -> Analysis {
         let spans = || trace.lanes.iter().flat_map(|lane| &lane.spans);
         let wall_s = spans().map(|span| span.until_s).fold(0.0, f64::max);
         let items: u64 = spans().map(|span| span.accepted).sum();
@@ -74,7 +74,7 @@ impl Analysis {
             }
         }
         let device = |id: &str| {
-            let lanes: Vec<&Lane> = trace.lanes.iter().filter(|lane| lane.device == id).collect();
+            let lanes: Vec<&ParsedLane> = trace.lanes.iter().filter(|lane| lane.device == id).collect();
             DeviceTimes::new(id, &lanes, wall_s, items)
         };
         let devices: Vec<DeviceTimes> = ids.into_iter().map(device).collect();
@@ -91,9 +91,10 @@ impl Analysis {
 }
 
 impl DeviceTimes {
-    fn new(id: &str, lanes: &[&Lane], wall_s: f64, all_items: u64) -> DeviceTimes {
+    fn new(id: &str, lanes: &[&ParsedLane], wall_s: f64, all_items: u64) -> DeviceTimes {
         let spans = || lanes.iter().flat_map(|lane| &lane.spans);
-        let count = |activity: Activity| spans().filter(|span| span.activity == activity).count() as u64;
+        let count =
+            |activity: ParsedActivity| spans().filter(|span| span.activity == activity).count() as u64;
         let items = spans().map(|span| span.accepted).sum();
         let mut chunk_times: Vec<f64> =
             spans().filter(|span| span.activity.is_chunk()).map(|span| span.until_s - span.from_s).collect();
@@ -105,9 +106,9 @@ impl DeviceTimes {
             duplicates: spans().map(|span| span.duplicates).sum(),
             share: items as f64 / all_items.max(1) as f64,
             chunks: chunk_times.len() as u64,
-            failures: count(Activity::Failure),
-            dropped: count(Activity::Dropped),
-            speculative: count(Activity::Speculative),
+            failures: count(ParsedActivity::Failure),
+            dropped: count(ParsedActivity::Dropped),
+            speculative: count(ParsedActivity::Speculative),
             median_chunk_s: chunk_times.get(chunk_times.len() / 2).copied().unwrap_or(0.0),
             times: Times::mean(lanes.iter().map(|lane| Times::of(lane, wall_s))),
         }
@@ -115,9 +116,10 @@ impl DeviceTimes {
 }
 
 impl Times {
-    fn of(lane: &Lane, wall_s: f64) -> Times {
-        let covered =
-            |is_counted: &dyn Fn(&Span) -> bool| covered_s(lane.spans.iter().filter(|it| is_counted(it)));
+    fn of(lane: &ParsedLane, wall_s: f64) -> Times {
+        let covered = |is_counted: &dyn Fn(&ParsedSpan) -> bool| {
+            covered_s(lane.spans.iter().filter(|it| is_counted(it)))
+        };
         let chunks = || lane.spans.iter().filter(|span| span.activity.is_chunk());
         let first = chunks().map(|span| span.from_s).fold(wall_s, f64::min);
         let last = chunks().map(|span| span.until_s).fold(first, f64::max);
@@ -126,10 +128,10 @@ impl Times {
         let share = |seconds: f64| (seconds / wall_s.max(1e-12)).clamp(0.0, 1.0);
         Times {
             busy: share(busy),
-            copy: share(covered(&|span| span.activity == Activity::Copy)),
+            copy: share(covered(&|span| span.activity == ParsedActivity::Copy)),
             wasted: share(in_chunks - busy),
             start: share(first),
-            prepare: share(covered(&|span| span.activity == Activity::Preparation)),
+            prepare: share(covered(&|span| span.activity == ParsedActivity::Preparation)),
             gaps: share(last - first - in_chunks),
             tail: share(wall_s - last),
         }
@@ -161,7 +163,7 @@ impl Times {
 }
 
 /// Returns the time that spans cover. Chunks of one lane overlap, since two are in flight on a GPU.
-fn covered_s<'a>(spans: impl Iterator<Item = &'a Span>) -> f64 {
+fn covered_s<'a>(spans: impl Iterator<Item = &'a ParsedSpan>) -> f64 {
     let mut intervals: Vec<(f64, f64)> = spans.map(|span| (span.from_s, span.until_s)).collect();
     intervals.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let (mut covered, mut end) = (0.0, f64::NEG_INFINITY);
@@ -177,12 +179,12 @@ pub(super) mod test {
     use super::*;
 
     /// A lane of a device with spans of an activity, the items and the time.
-    pub(in crate::report) fn lane(device: &str, spans: &[(Activity, u64, f64, f64)]) -> Lane {
-        let span = |&(activity, items, from_s, until_s): &(Activity, u64, f64, f64)| {
+    pub(in crate::report) fn lane(device: &str, spans: &[(ParsedActivity, u64, f64, f64)]) -> ParsedLane {
+        let span = |&(activity, items, from_s, until_s): &(ParsedActivity, u64, f64, f64)| {
             let accepted = if activity.is_used() { items } else { 0 };
-            Span { activity, items, accepted, duplicates: 0, from_s, until_s }
+            ParsedSpan { activity, items, accepted, duplicates: 0, from_s, until_s }
         };
-        Lane { device: device.into(), spans: spans.iter().map(span).collect() }
+        ParsedLane { device: device.into(), spans: spans.iter().map(span).collect() }
     }
 
     #[test]
@@ -191,16 +193,16 @@ pub(super) mod test {
             lane(
                 "gpu",
                 &[
-                    (Activity::Work, 30, 1.0, 4.0),
-                    (Activity::Copy, 30, 1.0, 2.0),
-                    (Activity::Work, 30, 3.0, 6.0),
-                    (Activity::Preparation, 0, 0.0, 1.0),
+                    (ParsedActivity::Work, 30, 1.0, 4.0),
+                    (ParsedActivity::Copy, 30, 1.0, 2.0),
+                    (ParsedActivity::Work, 30, 3.0, 6.0),
+                    (ParsedActivity::Preparation, 0, 0.0, 1.0),
                 ],
             ),
-            lane("cpu", &[(Activity::Work, 20, 0.0, 4.0), (Activity::Dropped, 20, 5.0, 10.0)]),
+            lane("cpu", &[(ParsedActivity::Work, 20, 0.0, 4.0), (ParsedActivity::Dropped, 20, 5.0, 10.0)]),
             lane("cpu", &[]),
         ];
-        let analysis = Analysis::new(&Trace { lanes });
+        let analysis = Analysis::new(&ParsedTrace { lanes });
         assert_eq!((analysis.wall_s, analysis.items, analysis.chunks, analysis.lanes), (10.0, 80, 4, 3));
         let [gpu, cpu] = &analysis.devices[..] else { panic!("two devices") };
         let times =
@@ -219,12 +221,15 @@ pub(super) mod test {
     #[test]
     fn items_that_two_lanes_computed_count_once() {
         let mut lanes = vec![
-            lane("gpu", &[(Activity::Work, 16, 0.0, 4.0)]),
-            lane("cpu", &[(Activity::Speculative, 6, 1.0, 4.0), (Activity::Dropped, 3, 4.0, 5.0)]),
+            lane("gpu", &[(ParsedActivity::Work, 16, 0.0, 4.0)]),
+            lane(
+                "cpu",
+                &[(ParsedActivity::Speculative, 6, 1.0, 4.0), (ParsedActivity::Dropped, 3, 4.0, 5.0)],
+            ),
         ];
         (lanes[1].spans[0].accepted, lanes[1].spans[0].duplicates) = (2, 4);
         lanes[1].spans[1].duplicates = 3;
-        let analysis = Analysis::new(&Trace { lanes });
+        let analysis = Analysis::new(&ParsedTrace { lanes });
         assert_eq!((analysis.items, analysis.duplicates), (18, 7));
         let devices: Vec<_> = analysis.devices.iter().map(|it| (it.items, it.duplicates)).collect();
         assert_eq!(devices, [(16, 0), (2, 7)]);

@@ -14,7 +14,7 @@ use serde::Serialize;
 use self::{
     advice::{Finding, findings},
     analysis::{Analysis, DeviceTimes},
-    trace::Trace,
+    trace::ParsedTrace,
 };
 use crate::{
     escape,
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: Arguments, verbosity: Verbosity) -> Result<()> {
     let name = display_input(&arguments.trace);
     let text = read_text(&arguments.trace)?;
     let escaped = |error: anyhow::Error| anyhow!("{}", escape::single_line(&format!("{error:#}")));
-    let trace = Trace::parse(&text)
+    let trace = ParsedTrace::parse(&text)
         .map_err(escaped)
         .with_context(|| format!("{name}: is not a trace that --trace has written"))?;
     let analysis = Analysis::new(&trace);
@@ -116,8 +116,8 @@ fn print(name: &str, analysis: &Analysis, findings: &[Finding]) -> String {
         let times = &device.times;
         let shares = [times.busy, times.copy, times.wasted, times.start, times.gaps, times.tail];
         let mut cells = vec![device.id.clone(), device.lanes.to_string(), format_count(device.items)];
-        cells.push(percent(device.share));
-        cells.extend(shares.map(percent));
+        cells.push(percent_number(device.share));
+        cells.extend(shares.map(percent_number));
         cells
     };
     let table = table(&headings, &analysis.devices.iter().map(row).collect::<Vec<_>>());
@@ -144,7 +144,7 @@ fn print(name: &str, analysis: &Analysis, findings: &[Finding]) -> String {
     let findings: Vec<String> =
         findings.iter().map(|Finding { cause, advice, .. }| format!("  - {cause}\n    {advice}")).collect();
     format!(
-        "{name}: {} in {} on {} in {}\n{}\n{table}\n\nColumns, in percent of the time of the run:\n{}\n\nWhere the time of all lanes went:\n{}\n\n\
+        "{name}: {} in {} on {} in {}\n{}\n{table}\n\nSHARE is in percent of the items, the columns of times in percent of the run:\n{}\n\nWhere the time of all lanes went:\n{}\n\n\
          What to change:\n{}\n",
         format_counted(analysis.items, "item", "items"),
         format_counted(analysis.chunks, "chunk", "chunks"),
@@ -168,5 +168,42 @@ fn duplicates_line(duplicates: u64) -> String {
 
 /// Formats a share as a percentage.
 fn percent(share: f64) -> String {
-    format!("{:.1} %", 100.0 * share)
+    percent_number(share) + " %"
+}
+
+/// Formats a share as a percentage without the sign, so that the columns of a table are narrow.
+fn percent_number(share: f64) -> String {
+    format!("{:.1}", 100.0 * share)
+}
+
+#[cfg(test)]
+mod test {
+    use super::{
+        analysis::{Analysis, test::lane},
+        print,
+        trace::{ParsedActivity, ParsedTrace},
+    };
+
+    #[test]
+    fn a_table_with_every_column_fits_80_columns() {
+        use ParsedActivity::{Copy, Dropped, Preparation, Work};
+        let spans = |from: f64| {
+            let (begin, middle) = (from + 1.0, from + 4.0);
+            [
+                (Preparation, 0, from, begin),
+                (Copy, 12_345_678, begin, begin + 1.0),
+                (Work, 12_345_678, begin, begin + 2.0),
+                (Dropped, 12_345_678, middle, middle + 1.0),
+            ]
+        };
+        let lanes = vec![lane("cuda:0/a", &spans(1.0)), lane("vulkan:10", &spans(0.0))];
+        let text = print("trace.json", &Analysis::new(&ParsedTrace { lanes }), &[]);
+        let heading = text.lines().find(|line| line.starts_with("DEVICE")).unwrap();
+        for column in ["BUSY", "COPY", "WASTED", "START", "GAPS", "TAIL"] {
+            assert!(heading.contains(column), "{column}\n{text}");
+        }
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{line}\n{text}");
+        }
+    }
 }

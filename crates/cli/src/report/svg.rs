@@ -3,7 +3,7 @@
 use super::{
     analysis::{Analysis, DeviceTimes},
     percent,
-    trace::{Activity, Lane, Span, Trace},
+    trace::{ParsedActivity, ParsedLane, ParsedSpan, ParsedTrace},
 };
 use crate::{
     escape,
@@ -49,32 +49,35 @@ text{fill:#e6edf3}.small{fill:#9aa4af}\
 struct Kind {
     class: &'static str,
     legend: &'static str,
-    contains: fn(Activity) -> bool,
+    contains: fn(ParsedActivity) -> bool,
 }
 
-const PREPARATION: Kind =
-    Kind { class: "prepare", legend: "preparation", contains: |activity| activity == Activity::Preparation };
+const PREPARATION: Kind = Kind {
+    class: "prepare",
+    legend: "preparation",
+    contains: |activity| activity == ParsedActivity::Preparation,
+};
 const COPY: Kind =
-    Kind { class: "copy", legend: "copy between host and device", contains: |it| it == Activity::Copy };
+    Kind { class: "copy", legend: "copy between host and device", contains: |it| it == ParsedActivity::Copy };
 const CHUNK_KINDS: [Kind; 4] = [
     PREPARATION,
-    Kind { class: "work", legend: "chunk", contains: |activity| activity == Activity::Work },
+    Kind { class: "work", legend: "chunk", contains: |activity| activity == ParsedActivity::Work },
     Kind {
         class: "speculative",
         legend: "speculative copy",
-        contains: |activity| activity == Activity::Speculative,
+        contains: |activity| activity == ParsedActivity::Speculative,
     },
     Kind {
         class: "wasted",
         legend: "chunk not used",
-        contains: |activity| matches!(activity, Activity::Dropped | Activity::Failure),
+        contains: |activity| matches!(activity, ParsedActivity::Dropped | ParsedActivity::Failure),
     },
 ];
 
 /// Returns the picture of a run: a row for each device, with its chunks above and its copies below. The lanes of a device
 /// that has several are one row, whose height is the number of lanes that work.
-pub(super) fn draw(trace: &Trace, analysis: &Analysis) -> String {
-    let scale = Scale { wall_s: analysis.wall_s.max(1e-12) };
+pub(super) fn draw(trace: &ParsedTrace, analysis: &Analysis) -> String {
+    let scale = TimeScale { wall_s: analysis.wall_s.max(1e-12) };
     let shown = &analysis.devices[..analysis.devices.len().min(MAX_ROWS)];
     let rows_end = TOP + ROW * shown.len() as f64;
     let height = rows_end + BOTTOM;
@@ -93,7 +96,7 @@ pub(super) fn draw(trace: &Trace, analysis: &Analysis) -> String {
     );
     svg += &axis(&scale, rows_end);
     for (index, device) in shown.iter().enumerate() {
-        let lanes: Vec<&Lane> = trace.lanes.iter().filter(|lane| lane.device == device.id).collect();
+        let lanes: Vec<&ParsedLane> = trace.lanes.iter().filter(|lane| lane.device == device.id).collect();
         svg += &row(device, &lanes, TOP + ROW * index as f64, &scale);
     }
     if let Some(left_out) = analysis.devices.len().checked_sub(MAX_ROWS + 1) {
@@ -104,11 +107,11 @@ pub(super) fn draw(trace: &Trace, analysis: &Analysis) -> String {
 }
 
 /// Maps times to horizontal positions.
-struct Scale {
+struct TimeScale {
     wall_s: f64,
 }
 
-impl Scale {
+impl TimeScale {
     fn x(&self, seconds: f64) -> f64 {
         AXIS.0 + (AXIS.1 - AXIS.0) * (seconds / self.wall_s).clamp(0.0, 1.0)
     }
@@ -121,7 +124,7 @@ impl Scale {
     }
 }
 
-fn axis(scale: &Scale, rows_end: f64) -> String {
+fn axis(scale: &TimeScale, rows_end: f64) -> String {
     let (unit_s, unit) = match scale.wall_s {
         wall_s if wall_s < 2e-3 => (1e-6, "µs"),
         wall_s if wall_s < 2.0 => (1e-3, "ms"),
@@ -140,7 +143,7 @@ fn axis(scale: &Scale, rows_end: f64) -> String {
         .collect()
 }
 
-fn row(device: &DeviceTimes, lanes: &[&Lane], top: f64, scale: &Scale) -> String {
+fn row(device: &DeviceTimes, lanes: &[&ParsedLane], top: f64, scale: &TimeScale) -> String {
     let lane_count = if lanes.len() > 1 { format!("{} lanes, ", lanes.len()) } else { String::new() };
     let small = format!("{lane_count}{} of the items", percent(device.share));
     let mut row = text(16.0, top + 14.0, "", &device.id)
@@ -163,14 +166,15 @@ fn row(device: &DeviceTimes, lanes: &[&Lane], top: f64, scale: &Scale) -> String
 }
 
 /// Draws each chunk of a lane. Chunks that are in flight at the same time lie above each other.
-fn chunks(lane: &Lane, top: f64, scale: &Scale) -> String {
-    let is_drawn = |span: &&Span| CHUNK_KINDS.iter().any(|kind| (kind.contains)(span.activity));
-    let mut spans: Vec<&Span> = lane.spans.iter().filter(is_drawn).collect();
+fn chunks(lane: &ParsedLane, top: f64, scale: &TimeScale) -> String {
+    let is_drawn = |span: &&ParsedSpan| CHUNK_KINDS.iter().any(|kind| (kind.contains)(span.activity));
+    let mut spans: Vec<&ParsedSpan> = lane.spans.iter().filter(is_drawn).collect();
     spans.sort_by(|a, b| a.from_s.total_cmp(&b.from_s));
-    let mut tracks: Vec<Vec<&Span>> = Vec::new();
+    let mut tracks: Vec<Vec<&ParsedSpan>> = Vec::new();
     for span in spans {
         // Times in traces are rounded to nanoseconds.
-        let is_free = |track: &Vec<&Span>| track.last().is_none_or(|last| last.until_s <= span.from_s + 2e-9);
+        let is_free =
+            |track: &Vec<&ParsedSpan>| track.last().is_none_or(|last| last.until_s <= span.from_s + 2e-9);
         match tracks.iter().position(is_free) {
             Some(track) => tracks[track].push(span),
             None if tracks.len() < MAX_TRACKS => tracks.push(vec![span]),
@@ -180,7 +184,7 @@ fn chunks(lane: &Lane, top: f64, scale: &Scale) -> String {
     let height = CHUNKS / tracks.len().max(1) as f64;
     let mut drawn = String::new();
     for kind in &CHUNK_KINDS {
-        let of_kind = |track: &Vec<&'_ Span>| -> Vec<Span> {
+        let of_kind = |track: &Vec<&'_ ParsedSpan>| -> Vec<ParsedSpan> {
             track.iter().filter(|span| (kind.contains)(span.activity)).map(|span| **span).collect()
         };
         let bars: String = (tracks.iter().enumerate())
@@ -194,7 +198,7 @@ fn chunks(lane: &Lane, top: f64, scale: &Scale) -> String {
 }
 
 /// Returns a path with a bar for each span. Narrow spans next to each other are one bar.
-fn bars(mut spans: Vec<&Span>, top: f64, height: f64, scale: &Scale) -> String {
+fn bars(mut spans: Vec<&ParsedSpan>, top: f64, height: f64, scale: &TimeScale) -> String {
     spans.sort_by(|a, b| a.from_s.total_cmp(&b.from_s));
     let mut bars: Vec<(f64, f64)> = Vec::new();
     for span in spans {
@@ -218,7 +222,12 @@ fn bars(mut spans: Vec<&Span>, top: f64, height: f64, scale: &Scale) -> String {
 }
 
 /// Returns a path whose height is the part of the lanes that are in a span of a kind.
-fn busy_lanes(lanes: &[&Lane], is_counted: fn(Activity) -> bool, top: f64, scale: &Scale) -> String {
+fn busy_lanes(
+    lanes: &[&ParsedLane],
+    is_counted: fn(ParsedActivity) -> bool,
+    top: f64,
+    scale: &TimeScale,
+) -> String {
     let columns = ((AXIS.1 - AXIS.0) / COLUMN) as usize;
     let mut busy = vec![0.0; columns];
     for span in lanes.iter().flat_map(|lane| &lane.spans).filter(|span| is_counted(span.activity)) {
@@ -239,7 +248,7 @@ fn busy_lanes(lanes: &[&Lane], is_counted: fn(Activity) -> bool, top: f64, scale
 }
 
 /// Draws the meaning of the colors that occur.
-fn legend(trace: &Trace, baseline: f64) -> String {
+fn legend(trace: &ParsedTrace, baseline: f64) -> String {
     let occurs = |kind: &&Kind| {
         trace.lanes.iter().flat_map(|lane| &lane.spans).any(|span| (kind.contains)(span.activity))
     };
@@ -269,8 +278,8 @@ fn text(x: f64, y: f64, attributes: &str, text: &str) -> String {
 mod test {
     use super::{super::analysis::test::lane, *};
 
-    fn picture(lanes: Vec<Lane>) -> String {
-        let trace = Trace { lanes };
+    fn picture(lanes: Vec<ParsedLane>) -> String {
+        let trace = ParsedTrace { lanes };
         draw(&trace, &Analysis::new(&trace))
     }
 
@@ -286,14 +295,14 @@ mod test {
             lane(
                 "cuda:0",
                 &[
-                    (Activity::Preparation, 0, 0.0, 1.0),
-                    (Activity::Work, 5, 1.0, 5.0),
-                    (Activity::Copy, 5, 1.0, 2.0),
-                    (Activity::Work, 5, 5.0, 8.0),
-                    (Activity::Speculative, 2, 8.0, 10.0),
+                    (ParsedActivity::Preparation, 0, 0.0, 1.0),
+                    (ParsedActivity::Work, 5, 1.0, 5.0),
+                    (ParsedActivity::Copy, 5, 1.0, 2.0),
+                    (ParsedActivity::Work, 5, 5.0, 8.0),
+                    (ParsedActivity::Speculative, 2, 8.0, 10.0),
                 ],
             ),
-            lane("vulkan:1", &[(Activity::Failure, 5, 0.0, 9.0)]),
+            lane("vulkan:1", &[(ParsedActivity::Failure, 5, 0.0, 9.0)]),
         ]);
         let counts = ["prepare", "work", "copy", "speculative", "wasted"].map(|class| bars(&svg, class));
         assert_eq!(counts, [1, 2, 1, 1, 1], "{svg}");
@@ -306,8 +315,8 @@ mod test {
 
     #[test]
     fn chunks_in_flight_at_once_do_not_cover_each_other() {
-        let one = [(Activity::Work, 1, 0.0, 4.0), (Activity::Work, 1, 4.0, 8.0)];
-        let two = [(Activity::Work, 1, 0.0, 4.0), (Activity::Work, 1, 2.0, 8.0)];
+        let one = [(ParsedActivity::Work, 1, 0.0, 4.0), (ParsedActivity::Work, 1, 4.0, 8.0)];
+        let two = [(ParsedActivity::Work, 1, 0.0, 4.0), (ParsedActivity::Work, 1, 2.0, 8.0)];
         let tall = format!("v{CHUNKS:.1}");
         let half = format!("v{:.1}", CHUNKS / 2.0);
         assert_eq!(picture(vec![lane("gpu", &one)]).matches(&tall).count(), 2);
@@ -316,7 +325,7 @@ mod test {
 
     #[test]
     fn the_cores_of_a_processor_are_one_row_and_its_height_is_how_many_work() {
-        let lanes = vec![lane("cpu", &[(Activity::Work, 1, 0.0, 8.0)]), lane("cpu", &[])];
+        let lanes = vec![lane("cpu", &[(ParsedActivity::Work, 1, 0.0, 8.0)]), lane("cpu", &[])];
         let svg = picture(lanes);
         assert_eq!((svg.matches(">cpu<").count(), bars(&svg, "work")), (1, 1));
         let half = format!("V{:.1}h", TOP + CHUNKS / 2.0);
@@ -326,7 +335,7 @@ mod test {
     #[test]
     fn many_chunks_and_devices_make_a_small_picture() {
         let spans: Vec<_> =
-            (0..100_000).map(|n| (Activity::Work, 1, f64::from(n), f64::from(n) + 0.9)).collect();
+            (0..100_000).map(|n| (ParsedActivity::Work, 1, f64::from(n), f64::from(n) + 0.9)).collect();
         let svg = picture((0..100).map(|device| lane(&format!("gpu:{device}"), &spans)).collect());
         assert!(svg.len() < 150_000, "{}", svg.len());
         assert!(svg.contains("and 76 more devices"));
@@ -334,7 +343,7 @@ mod test {
 
     #[test]
     fn names_cannot_change_the_picture() {
-        let svg = picture(vec![lane("</text><script>\u{1b}&", &[(Activity::Work, 1, 0.0, 1.0)])]);
+        let svg = picture(vec![lane("</text><script>\u{1b}&", &[(ParsedActivity::Work, 1, 0.0, 1.0)])]);
         assert!(!svg.contains("<script>") && !svg.contains('\u{1b}'), "{svg}");
         assert!(svg.contains("&lt;/text&gt;&lt;script&gt;"));
     }
@@ -342,7 +351,7 @@ mod test {
     #[test]
     fn ticks_are_round_and_few() {
         for (wall_s, tick_s) in [(0.06461, 0.01), (1.0, 0.1), (1.1, 0.2), (45.0, 5.0), (3e-6, 5e-7)] {
-            let found = Scale { wall_s }.tick_s();
+            let found = TimeScale { wall_s }.tick_s();
             assert!((found / tick_s - 1.0).abs() < 1e-9, "{wall_s}: {found}");
         }
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// What a lane did in a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Activity {
+pub(super) enum ParsedActivity {
     /// A chunk whose results were used.
     Work,
     /// A speculative copy of a slower lane's chunk whose results were used.
@@ -25,35 +25,41 @@ pub(super) enum Activity {
     Unknown,
 }
 
-impl Activity {
-    fn from_name(name: &str) -> Activity {
+impl ParsedActivity {
+    fn from_name(name: &str) -> ParsedActivity {
         match name.to_ascii_lowercase().as_str() {
-            "work" => Activity::Work,
+            "work" => ParsedActivity::Work,
             // Traces of earlier versions say `rescue`.
-            "rescue" | "speculative" => Activity::Speculative,
-            "dropped" => Activity::Dropped,
-            "failure" => Activity::Failure,
-            "copy" | "upload" | "download" => Activity::Copy,
-            name if name.starts_with("prepar") || name.starts_with("start") => Activity::Preparation,
-            _ => Activity::Unknown,
+            "rescue" | "speculative" => ParsedActivity::Speculative,
+            "dropped" => ParsedActivity::Dropped,
+            "failure" => ParsedActivity::Failure,
+            "copy" | "upload" | "download" => ParsedActivity::Copy,
+            name if name.starts_with("prepar") || name.starts_with("start") => ParsedActivity::Preparation,
+            _ => ParsedActivity::Unknown,
         }
     }
 
     /// Returns whether the span is a chunk whose results were used, all or some.
     pub(super) fn is_used(self) -> bool {
-        matches!(self, Activity::Work | Activity::Speculative)
+        matches!(self, ParsedActivity::Work | ParsedActivity::Speculative)
     }
 
     /// Returns whether the span is a chunk.
     pub(super) fn is_chunk(self) -> bool {
-        matches!(self, Activity::Work | Activity::Speculative | Activity::Dropped | Activity::Failure)
+        matches!(
+            self,
+            ParsedActivity::Work
+                | ParsedActivity::Speculative
+                | ParsedActivity::Dropped
+                | ParsedActivity::Failure
+        )
     }
 }
 
 /// A span of a lane's time, in seconds since the start of the run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Span {
-    pub(super) activity: Activity,
+pub(super) struct ParsedSpan {
+    pub(super) activity: ParsedActivity,
     pub(super) items: u64,
     /// Items whose results were accepted.
     pub(super) accepted: u64,
@@ -65,16 +71,16 @@ pub(super) struct Span {
 
 /// A row of a trace.
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct ParsedLane {
     /// The device's id.
     pub(super) device: String,
-    pub(super) spans: Vec<Span>,
+    pub(super) spans: Vec<ParsedSpan>,
 }
 
 /// The lanes of a run.
 #[derive(Debug)]
-pub(super) struct Trace {
-    pub(super) lanes: Vec<Lane>,
+pub(super) struct ParsedTrace {
+    pub(super) lanes: Vec<ParsedLane>,
 }
 
 /// An event of the file. Unknown keys are ignored.
@@ -103,14 +109,14 @@ impl TraceEvent {
     }
 }
 
-impl Trace {
+impl ParsedTrace {
     /// Parses a file. Fails if it has no span with a known activity.
-    pub(super) fn parse(text: &str) -> Result<Trace> {
+    pub(super) fn parse(text: &str) -> Result<ParsedTrace> {
         let file: Value = serde_json::from_str(text)?;
         // The format also allows the list of events alone.
         let events = file.get("traceEvents").unwrap_or(&file);
         let events: Vec<TraceEvent> = serde_json::from_value(events.clone())?;
-        let mut lanes: BTreeMap<(u64, u64), Lane> = BTreeMap::new();
+        let mut lanes: BTreeMap<(u64, u64), ParsedLane> = BTreeMap::new();
         // A lane with several chunks in flight has several tracks, each of which names its lane.
         let mut first_track: BTreeMap<(u64, &str), u64> = BTreeMap::new();
         let mut lane_of_track: BTreeMap<(u64, u64), u64> = BTreeMap::new();
@@ -131,23 +137,23 @@ impl Trace {
                 lane.device = format!("lane {tid}");
             }
         }
-        let lanes: Vec<Lane> = lanes.into_values().collect();
+        let lanes: Vec<ParsedLane> = lanes.into_values().collect();
         if !lanes.iter().flat_map(|lane| &lane.spans).any(|span| span.activity.is_chunk()) {
             bail!("it has no chunks");
         }
-        Ok(Trace { lanes })
+        Ok(ParsedTrace { lanes })
     }
 }
 
-fn span(event: &TraceEvent) -> Option<Span> {
+fn span(event: &TraceEvent) -> Option<ParsedSpan> {
     let activity = event.argument("activity").or(event.cat.as_str()).unwrap_or_default();
     let is_valid = event.ts.is_finite() && event.dur.is_finite() && event.ts >= 0.0 && event.dur >= 0.0;
-    let activity = Activity::from_name(activity);
+    let activity = ParsedActivity::from_name(activity);
     let count = |name: &str| event.args.get(name).and_then(Value::as_u64);
     let items = count("items").unwrap_or(0);
     // Traces of earlier versions do not say how many items of a chunk were accepted.
     let accepted = count("accepted").unwrap_or(if activity.is_used() { items } else { 0 });
-    is_valid.then(|| Span {
+    is_valid.then(|| ParsedSpan {
         activity,
         items,
         accepted,
@@ -200,14 +206,18 @@ mod test {
                 span(2, schedule::Activity::Failure, 4, 5),
             ],
         };
-        let read = Trace::parse(&written.to_json().to_string()).unwrap();
+        let read = ParsedTrace::parse(&written.to_json().to_string()).unwrap();
         let devices: Vec<&str> = read.lanes.iter().map(|lane| lane.device.as_str()).collect();
         assert_eq!(devices, ["cuda:0", "cpu", "cpu"]);
-        let activities: Vec<Activity> =
+        let activities: Vec<ParsedActivity> =
             read.lanes.iter().flat_map(|lane| &lane.spans).map(|span| span.activity).collect();
-        let of_gpu = [Activity::Preparation, Activity::Work, Activity::Copy, Activity::Work];
+        let of_gpu =
+            [ParsedActivity::Preparation, ParsedActivity::Work, ParsedActivity::Copy, ParsedActivity::Work];
         assert_eq!(activities[..4], of_gpu, "chunks that overlap are on two tracks of one lane");
-        assert_eq!(activities[4..], [Activity::Speculative, Activity::Dropped, Activity::Failure]);
+        assert_eq!(
+            activities[4..],
+            [ParsedActivity::Speculative, ParsedActivity::Dropped, ParsedActivity::Failure]
+        );
         let first = read.lanes[0].spans[1];
         assert_eq!((first.items, first.from_s, first.until_s), (20, 0.001, 0.003));
         assert_eq!((first.accepted, first.duplicates), (15, 5));
@@ -223,11 +233,11 @@ mod test {
             { "ph": "X", "pid": 1, "tid": 4, "name": "compile", "cat": "prepare", "ts": 0, "dur": 1 },
             { "ph": "X", "pid": 1, "tid": 4, "name": "nap", "cat": "sleep", "ts": 10, "dur": 1 }
         ] }"#;
-        let trace = Trace::parse(text).unwrap();
+        let trace = ParsedTrace::parse(text).unwrap();
         assert_eq!(trace.lanes.len(), 1);
         let lane = &trace.lanes[0];
-        let activities: Vec<Activity> = lane.spans.iter().map(|span| span.activity).collect();
-        assert_eq!(activities, [Activity::Work, Activity::Preparation, Activity::Unknown]);
+        let activities: Vec<ParsedActivity> = lane.spans.iter().map(|span| span.activity).collect();
+        assert_eq!(activities, [ParsedActivity::Work, ParsedActivity::Preparation, ParsedActivity::Unknown]);
         assert_eq!((lane.device.as_str(), lane.spans[0].items), ("lane 4", 8));
         assert_eq!(
             (lane.spans[0].accepted, lane.spans[0].duplicates),
@@ -239,7 +249,7 @@ mod test {
     #[test]
     fn other_files_are_refused() {
         for text in ["", "{}", "[]", "7", r#"{ "traceEvents": [] }"#, r#"[{ "ph": "X", "cat": "copy" }]"#] {
-            assert!(Trace::parse(text).is_err(), "{text}");
+            assert!(ParsedTrace::parse(text).is_err(), "{text}");
         }
     }
 

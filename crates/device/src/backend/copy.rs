@@ -62,7 +62,7 @@ pub fn copy_parallel<T: Pod>(from: &[T], to: &mut [T]) {
     copy_with(usize::MAX, from, to);
 }
 
-/// Copies with so many threads at most, the calling one included. For benchmarks: [`copy_parallel`] decides by itself.
+/// Copies with this many threads at most, the calling one included. For benchmarks: [`copy_parallel`] decides by itself.
 #[doc(hidden)]
 pub fn copy_with<T: Pod>(threads: usize, from: &[T], to: &mut [T]) {
     assert_eq!(from.len(), to.len(), "`from` and `to` must have the same length");

@@ -20,15 +20,15 @@ const WGSL: &str = include_str!("rates.wgsl");
 /// The parameters of all kernels.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Params {
+pub(super) struct RateParams {
     pub(super) iterations: u32,
     pub(super) addend: u32,
 }
 
 /// Each thread does `CHAINS * iterations` multiplies (each with an addition).
 pub(super) fn int32_multiply() -> Kernel {
-    kernel("int32_multiply").writes::<u32>().params::<Params>().rust(|launch| {
-        let (params, out) = (launch.params::<Params>()?, launch.write::<u32>(0)?);
+    kernel("int32_multiply").writes::<u32>().params::<RateParams>().rust(|launch| {
+        let (params, out) = (launch.params::<RateParams>()?, launch.write::<u32>(0)?);
         const THREADS: usize = LANES / CHAINS as usize;
         out.par_chunks_mut(THREADS).enumerate().for_each(|(index, threads)| {
             let first = (index * THREADS) as u32 * CHAINS;
@@ -41,7 +41,7 @@ pub(super) fn int32_multiply() -> Kernel {
     })
 }
 
-fn multiply_chains(first: u32, params: Params) -> [u32; LANES] {
+fn multiply_chains(first: u32, params: RateParams) -> [u32; LANES] {
     let mut chains: [u32; LANES] = std::array::from_fn(|lane| first.wrapping_add(lane as u32));
     // The loop is compiled for each set of vector instructions, and the best one is chosen at run time.
     Arch::new().dispatch(|| {
@@ -56,8 +56,8 @@ fn multiply_chains(first: u32, params: Params) -> [u32; LANES] {
 
 /// Each thread does `CHAINS * iterations` multiply-adds.
 pub(super) fn f32_multiply_add() -> Kernel {
-    kernel("f32_multiply_add").writes::<f32>().params::<Params>().rust(|launch| {
-        let (params, out) = (launch.params::<Params>()?, launch.write::<f32>(0)?);
+    kernel("f32_multiply_add").writes::<f32>().params::<RateParams>().rust(|launch| {
+        let (params, out) = (launch.params::<RateParams>()?, launch.write::<f32>(0)?);
         const THREADS: usize = LANES / CHAINS as usize;
         out.par_chunks_mut(THREADS).enumerate().for_each(|(index, threads)| {
             let mut chains: [f32; LANES] = std::array::from_fn(|lane| {
@@ -104,8 +104,8 @@ impl WithSimd for MultiplyAdd<'_> {
 
 /// Copies `iterations` units of sixteen bytes.
 pub(super) fn copy_words() -> Kernel {
-    kernel("copy_words").reads::<[u32; 4]>().writes::<[u32; 4]>().params::<Params>().rust(|launch| {
-        let count = launch.params::<Params>()?.iterations as usize;
+    kernel("copy_words").reads::<[u32; 4]>().writes::<[u32; 4]>().params::<RateParams>().rust(|launch| {
+        let count = launch.params::<RateParams>()?.iterations as usize;
         let (input, output) = (launch.read::<[u32; 4]>(0)?, launch.write::<[u32; 4]>(1)?);
         const UNITS: usize = 1 << 14;
         let pairs = output[..count].par_chunks_mut(UNITS).zip(input[..count].par_chunks(UNITS));

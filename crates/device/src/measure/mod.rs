@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use self::kernels::Params;
+use self::kernels::RateParams;
 use crate::{
     backend::{Direction, copy::copy_parallel},
     describe::{Api, DeviceKind},
@@ -89,7 +89,7 @@ fn int32_multiplies(device: &Device, stream: &mut Stream) -> Result<f64> {
     let out = device.buffer::<u32>(threads as usize)?;
     let bound = device.compile(&kernels::int32_multiply())?.bind(&[out.arg()])?;
     let (rate, iterations) = arithmetic_rate(threads, |iterations, launches| {
-        launch_all(stream, &bound, GROUPS, Params { iterations, addend: ADDEND }, launches)
+        launch_all(stream, &bound, GROUPS, RateParams { iterations, addend: ADDEND }, launches)
     })?;
     let thread = threads - 7;
     let found = stream.download(&out.slice(thread as usize..=thread as usize)?)?.wait()?[0];
@@ -106,7 +106,7 @@ fn f32_multiply_adds(device: &Device, stream: &mut Stream) -> Result<f64> {
     let out = device.buffer::<f32>(threads as usize)?;
     let bound = device.compile(&kernels::f32_multiply_add())?.bind(&[out.arg()])?;
     let (rate, iterations) = arithmetic_rate(threads, |iterations, launches| {
-        launch_all(stream, &bound, GROUPS, Params { iterations, addend: 0 }, launches)
+        launch_all(stream, &bound, GROUPS, RateParams { iterations, addend: 0 }, launches)
     })?;
     let thread = threads - 7;
     let found = f64::from(stream.download(&out.slice(thread as usize..=thread as usize)?)?.wait()?[0]);
@@ -141,7 +141,7 @@ fn launch_all(
     stream: &mut Stream,
     bound: &BoundKernel,
     groups: u32,
-    params: Params,
+    params: RateParams,
     launches: u32,
 ) -> Result<()> {
     for _ in 0..launches {
@@ -155,7 +155,7 @@ fn memory_bandwidth(device: &Device, stream: &mut Stream) -> Result<f64> {
     let units = (bytes / 16) as usize;
     let (from, to) = (device.buffer::<[u32; 4]>(units)?, device.buffer::<[u32; 4]>(units)?);
     let bound = device.compile(&kernels::copy_words())?.bind(&[from.arg(), to.arg()])?;
-    let params = Params { iterations: units as u32, addend: 0 };
+    let params = RateParams { iterations: units as u32, addend: 0 };
     let groups = GROUPS.min(units.div_ceil(kernels::WORKGROUP as usize) as u32);
     let mark = (units - 1, [0xA5A5_0001u32, 2, 3, 4]);
     stream.upload(&[mark.1], &from.slice(mark.0..)?)?;

@@ -29,13 +29,13 @@ pub(super) fn memory_free() -> Option<u64> {
 
 /// The counters of all cores.
 #[derive(Default)]
-struct Counters {
+struct CoreCounters {
     system: Option<System>,
     read_at: Option<Instant>,
     utilization: Option<f64>,
 }
 
-impl Counters {
+impl CoreCounters {
     /// Returns the utilization since the last read. The first read has none; soon after a read it is that of
     /// the last read, because the counters are coarse.
     fn utilization(&mut self) -> Option<f64> {
@@ -57,7 +57,7 @@ impl Counters {
 
 /// The utilization of all cores since the last read.
 pub(super) fn utilization() -> Option<f64> {
-    static COUNTERS: LazyLock<Mutex<Counters>> = LazyLock::new(Mutex::default);
+    static COUNTERS: LazyLock<Mutex<CoreCounters>> = LazyLock::new(Mutex::default);
     COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).utilization()
 }
 
@@ -84,7 +84,7 @@ mod test {
 
     #[test]
     fn the_first_read_waits_for_nothing_and_the_second_has_a_utilization() {
-        let mut counters = Counters::default();
+        let mut counters = CoreCounters::default();
         assert_eq!(counters.utilization(), None);
         assert_eq!(counters.utilization(), None, "too soon");
         std::thread::sleep(Telemetry::UTILIZATION_WINDOW);

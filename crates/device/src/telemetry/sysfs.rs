@@ -96,7 +96,7 @@ fn asleep_ms(folder: &Path) -> Option<u64> {
 
 /// Counters whose changes are reported.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Counters {
+struct CardCounters {
     at: Instant,
     asleep_ms: Option<u64>,
     energy_microjoules: Option<u64>,
@@ -104,9 +104,9 @@ struct Counters {
     suspended_ms: Option<u64>,
 }
 
-impl Counters {
+impl CardCounters {
     fn read(folder: &Path, sensors: &Sensors) -> Self {
-        Counters {
+        CardCounters {
             asleep_ms: asleep_ms(folder),
             energy_microjoules: sensors.energy_microjoules(),
             suspended_ms: number(&folder.join("power/runtime_suspended_time")),
@@ -118,7 +118,7 @@ impl Counters {
         self.asleep_ms.is_some() || self.energy_microjoules.is_some()
     }
 
-    fn since(&self, earlier: &Counters) -> Change {
+    fn since(&self, earlier: &CardCounters) -> Change {
         let window = self.at.duration_since(earlier.at).as_secs_f64();
         if window <= 0.0 || self.suspended_ms != earlier.suspended_ms {
             return Change::default();
@@ -143,12 +143,12 @@ struct Change {
 
 /// Returns the change since the last call; the first call has none.
 fn change(folder: &Path, sensors: &Sensors) -> Change {
-    static LAST: LazyLock<Mutex<HashMap<PathBuf, (Counters, Change)>>> = LazyLock::new(Mutex::default);
+    static LAST: LazyLock<Mutex<HashMap<PathBuf, (CardCounters, Change)>>> = LazyLock::new(Mutex::default);
     if text(&folder.join("power/runtime_status")).as_deref() == Some("suspended") {
         // A suspended card does nothing, and reading its counters would wake it.
         return Change { utilization: Some(0.0), power_watts: None };
     }
-    let now = Counters::read(folder, sensors);
+    let now = CardCounters::read(folder, sensors);
     if !now.tells_something() {
         return Change::default();
     }
@@ -211,7 +211,7 @@ mod test {
 
     fn busy(asleep_ms: u64, window_ms: u64) -> Change {
         let start = Instant::now();
-        let counters = |ms, asleep_ms, energy| Counters {
+        let counters = |ms, asleep_ms, energy| CardCounters {
             at: start + Duration::from_millis(ms),
             asleep_ms: Some(asleep_ms),
             energy_microjoules: Some(energy),
@@ -285,8 +285,8 @@ mod test {
     fn suspended_time_does_not_count_as_busy() {
         let start = Instant::now();
         let before =
-            Counters { at: start, asleep_ms: Some(10), energy_microjoules: None, suspended_ms: Some(0) };
-        let after = Counters { at: start + Duration::from_secs(1), suspended_ms: Some(900), ..before };
+            CardCounters { at: start, asleep_ms: Some(10), energy_microjoules: None, suspended_ms: Some(0) };
+        let after = CardCounters { at: start + Duration::from_secs(1), suspended_ms: Some(900), ..before };
         assert_eq!(after.since(&before), Change::default());
     }
 

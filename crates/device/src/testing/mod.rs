@@ -104,11 +104,12 @@ impl InjectedError {
 /// The planned faults of a wrapped device. They may be changed from any thread while the device works.
 #[derive(Debug, Clone)]
 pub struct Faults {
-    state: Arc<State>,
+    injector: Arc<FaultInjector>,
 }
 
+/// Makes the operations of a wrapped device fail as planned.
 #[derive(Debug)]
-struct State {
+struct FaultInjector {
     device: DeviceId,
     plan: Mutex<BTreeMap<u64, Fault>>,
     operations: AtomicU64,
@@ -125,7 +126,7 @@ struct State {
 impl Faults {
     /// Wraps a device. The wrapped device has the same id, and works as before until a fault is injected.
     pub fn wrap(device: &Device) -> (Device, Faults) {
-        let state = Arc::new(State {
+        let injector = Arc::new(FaultInjector {
             device: device.id().clone(),
             plan: Mutex::default(),
             operations: AtomicU64::new(0),
@@ -136,52 +137,52 @@ impl Faults {
             hung: Mutex::new(false),
             released: Condvar::new(),
         });
-        (wrap::device(device, state.clone()), Faults { state })
+        (wrap::device(device, injector.clone()), Faults { injector })
     }
 
     /// Plans a fault for the operation of this number, counted from 1 since the wrapping.
     pub fn at(&self, operation: u64, fault: Fault) {
-        lock(&self.state.plan).insert(operation, fault);
+        lock(&self.injector.plan).insert(operation, fault);
     }
 
     /// Injects a fault into the next operation.
     pub fn at_next(&self, fault: Fault) {
         // Operations are counted under the same lock, so none can come in between.
-        let mut plan = lock(&self.state.plan);
+        let mut plan = lock(&self.injector.plan);
         plan.insert(self.operations() + 1, fault);
     }
 
     /// Loses the device now: all operations fail until it is opened again. Does nothing if the device is not open yet, and
     /// the first operation opens it: to fail that one, plan a fault with [`at`](Faults::at).
     pub fn kill(&self) {
-        self.state.lose();
+        self.injector.lose();
         self.release();
     }
 
     /// Loses the device now and permanently: every opening of it fails.
     pub fn destroy(&self) {
-        self.state.lost_opening.store(u64::MAX, SeqCst);
+        self.injector.lost_opening.store(u64::MAX, SeqCst);
         self.release();
     }
 
     /// Makes everything take `factor` times as long from now on; 1 is the device's own speed.
     pub fn slow_down(&self, factor: f64) {
-        self.state.slowness.store(factor.max(1.0).to_bits(), SeqCst);
+        self.injector.slowness.store(factor.max(1.0).to_bits(), SeqCst);
     }
 
     /// Ends a hang: waiting threads go on.
     pub fn release(&self) {
-        *lock(&self.state.hung) = false;
-        self.state.released.notify_all();
+        *lock(&self.injector.hung) = false;
+        self.injector.released.notify_all();
     }
 
     /// The number of operations that have reached the back end.
     pub fn operations(&self) -> u64 {
-        self.state.operations.load(SeqCst)
+        self.injector.operations.load(SeqCst)
     }
 }
 
-impl State {
+impl FaultInjector {
     fn slowness(&self) -> f64 {
         f64::from_bits(self.slowness.load(SeqCst))
     }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{State, lock};
+use super::{FaultInjector, lock};
 use crate::{
     backend::{
         Backend, BoundKernelBackend, Contents, Direction, EventBackend, GraphBackend, HostMemory, Memory,
@@ -20,14 +20,14 @@ use crate::{
     kernel::Kernel,
 };
 
-pub(super) fn device(inner: &Device, state: Arc<State>) -> Device {
-    Device::from_source(Arc::new(FaultySource { inner: inner.source().clone(), state }))
+pub(super) fn device(inner: &Device, injector: Arc<FaultInjector>) -> Device {
+    Device::from_source(Arc::new(FaultySource { inner: inner.source().clone(), injector }))
 }
 
 #[derive(Debug)]
 struct FaultySource {
     inner: Arc<dyn Source>,
-    state: Arc<State>,
+    injector: Arc<FaultInjector>,
 }
 
 impl Source for FaultySource {
@@ -36,8 +36,8 @@ impl Source for FaultySource {
     }
 
     fn open(&self) -> Result<Arc<dyn Backend>> {
-        let number = self.state.openings.fetch_add(1, SeqCst) + 1;
-        let opening = Opening { state: self.state.clone(), number };
+        let number = self.injector.openings.fetch_add(1, SeqCst) + 1;
+        let opening = Opening { injector: self.injector.clone(), number };
         opening.operation("opening the device")?;
         Ok(Arc::new(FaultyBackend { inner: self.inner.open()?, opening }))
     }
@@ -54,19 +54,19 @@ impl Source for FaultySource {
 /// One opening of the wrapped device: a loss ends this opening, not the next.
 #[derive(Debug, Clone)]
 struct Opening {
-    state: Arc<State>,
+    injector: Arc<FaultInjector>,
     number: u64,
 }
 
 impl Opening {
     fn operation(&self, name: &str) -> Result<()> {
-        self.state.operation(self.number, name)
+        self.injector.operation(self.number, name)
     }
 
     /// An operation that the host waits for: it hangs while the device hangs.
     fn blocking_operation(&self, name: &str) -> Result<()> {
         self.operation(name)?;
-        self.state.wait_while_hung(name, None)
+        self.injector.wait_while_hung(name, None)
     }
 }
 
@@ -205,7 +205,7 @@ impl StreamBackend for FaultyStream {
     fn download(&mut self, from: &Region, to: &mut dyn HostMemory, offset: u64) -> Result<()> {
         self.operation("downloading")?;
         if let Some(faulty) = (&mut *to as &mut dyn Any).downcast_mut::<FaultyHostMemory>() {
-            faulty.corrupt |= self.opening.state.corrupt_next.swap(false, SeqCst);
+            faulty.corrupt |= self.opening.injector.corrupt_next.swap(false, SeqCst);
         }
         self.inner.download(from, inner_host(to, &self.opening)?, offset)
     }
@@ -282,7 +282,7 @@ fn inner_host<'a>(memory: &'a mut dyn HostMemory, opening: &Opening) -> Result<&
         Some(faulty) => Ok(&mut *faulty.inner),
         None => {
             let detail = "the host memory belongs to another device";
-            Err(Error::unsupported(&opening.state.device, "copying", detail))
+            Err(Error::unsupported(&opening.injector.device, "copying", detail))
         }
     }
 }
@@ -316,7 +316,7 @@ impl FaultyEvent {
             }
             let now = Instant::now();
             let began = self.before.map_or(self.began, |before| before.max(self.began));
-            let end = began + now.saturating_duration_since(began).mul_f64(self.opening.state.slowness());
+            let end = began + now.saturating_duration_since(began).mul_f64(self.opening.injector.slowness());
             *reached = Some((self.number, end));
             end
         })
@@ -326,28 +326,28 @@ impl FaultyEvent {
         const NAME: &str = "waiting for a stream";
         let start = Instant::now();
         let left = || timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
-        let state = &self.opening.state;
-        state.check_lost(self.opening.number, NAME)?;
-        state.wait_while_hung(NAME, timeout)?;
+        let injector = &self.opening.injector;
+        injector.check_lost(self.opening.number, NAME)?;
+        injector.wait_while_hung(NAME, timeout)?;
         self.inner.wait(left())?;
         let rest = self.slow_end().saturating_duration_since(Instant::now());
         if let (Some(left), Some(timeout)) = (left(), timeout)
             && rest > left
         {
             std::thread::sleep(left);
-            let (device, operation) = (state.device.clone(), NAME.to_owned());
+            let (device, operation) = (injector.device.clone(), NAME.to_owned());
             return Err(Error::TimedOut { device, operation, after: timeout });
         }
         std::thread::sleep(rest);
         // A device that was killed during the wait returns no result.
-        state.check_lost(self.opening.number, NAME)
+        injector.check_lost(self.opening.number, NAME)
     }
 }
 
 impl EventBackend for FaultyEvent {
     fn is_done(&self) -> Result<bool> {
-        self.opening.state.check_lost(self.opening.number, "querying an event")?;
-        if self.opening.state.is_hung() || !self.inner.is_done()? {
+        self.opening.injector.check_lost(self.opening.number, "querying an event")?;
+        if self.opening.injector.is_hung() || !self.inner.is_done()? {
             return Ok(false);
         }
         Ok(self.slow_end() <= Instant::now())

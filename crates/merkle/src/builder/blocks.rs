@@ -13,7 +13,8 @@ use crate::{
     task::{BlockItems, BlockNodes, BlockOutput, BlockRoots, BlockTask},
 };
 
-/// The minimum number of blocks for a run on the pool: fewer are done before a device is awake.
+/// The minimum number of blocks for a run on the pool: fewer are hashed in less time than a device takes to
+/// start.
 pub(super) const MIN_POOL_BLOCKS: u64 = 4;
 
 /// Jobs by the format and height of their blocks.

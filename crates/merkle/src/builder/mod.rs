@@ -16,7 +16,7 @@ use evener_schedule::Pool;
 
 use self::{
     blocks::{Jobs, MIN_POOL_BLOCKS},
-    options::Options,
+    options::BuilderOptions,
 };
 pub use self::{built::Built, stream::RootStream};
 use crate::{
@@ -55,7 +55,7 @@ use crate::{
 pub struct Builder {
     pool: Pool,
     scheme: Scheme,
-    options: Options,
+    options: BuilderOptions,
     root_jobs: RefCell<Jobs<BlockRoots>>,
     node_jobs: RefCell<Jobs<BlockNodes>>,
     reducers: RefCell<HashMap<(DeviceId, LeafFormat), DeviceReducer>>,
@@ -85,7 +85,7 @@ impl Builder {
         Builder {
             pool: pool.clone(),
             scheme: Scheme::default(),
-            options: Options::default(),
+            options: BuilderOptions::default(),
             root_jobs: RefCell::default(),
             node_jobs: RefCell::default(),
             reducers: RefCell::default(),

@@ -14,7 +14,7 @@ type Listener = Arc<dyn Fn(&Progress) + Send + Sync>;
 
 /// The options of a builder's runs; the pool's own apply where an option is not set.
 #[derive(Default, Clone)]
-pub(super) struct Options {
+pub(super) struct BuilderOptions {
     strategy: Option<Strategy>,
     settings: Option<Settings>,
     all_devices: bool,
@@ -67,7 +67,7 @@ impl Builder {
     }
 
     /// Changes an option, and drops the jobs that were created with the old ones.
-    fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
+    fn with(mut self, set: impl FnOnce(&mut BuilderOptions)) -> Self {
         set(&mut self.options);
         self.root_jobs.get_mut().clear();
         self.node_jobs.get_mut().clear();
@@ -79,7 +79,7 @@ impl Builder {
         format: LeafFormat,
         height: u32,
     ) -> Job<'static, BlockTask<O>> {
-        let Options { strategy, settings, all_devices, trace, cancel, deadline, bar, listener } =
+        let BuilderOptions { strategy, settings, all_devices, trace, cancel, deadline, bar, listener } =
             self.options.clone();
         let mut job = self.pool.job(&BlockTask::<O>::new(format, height));
         if let Some(strategy) = strategy {

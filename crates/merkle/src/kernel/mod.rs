@@ -25,18 +25,18 @@ const BLAKE3_CHUNK: usize = 1024;
 /// The kernel's parameters.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Params {
+pub(crate) struct TreeParams {
     log_leaves_per_thread: u32,
     prehashed: u32,
     all_nodes: u32,
     first_block: u32,
 }
 
-impl Params {
+impl TreeParams {
     /// Returns the parameters for blocks of a height, of leaves or of leaf hashes, which are reduced to their roots or to
     /// all of their nodes.
-    pub(crate) fn new(height: u32, prehashed: bool, all_nodes: bool) -> Params {
-        Params {
+    pub(crate) fn new(height: u32, prehashed: bool, all_nodes: bool) -> TreeParams {
+        TreeParams {
             log_leaves_per_thread: height - LOG_THREADS,
             prehashed: prehashed.into(),
             all_nodes: all_nodes.into(),
@@ -62,7 +62,7 @@ pub(crate) unsafe fn merkle(format: LeafFormat) -> Kernel {
     let kernel = Kernel::new("merkle")
         .reads::<u32>()
         .writes::<u32>()
-        .params::<Params>()
+        .params::<TreeParams>()
         .workgroup(1 << LOG_THREADS)
         .rust(move |launch| run_on_cpu(format, launch));
     // SAFETY: a workgroup reads only the leaves of its block and writes only the nodes of its block; the caller guarantees
@@ -143,7 +143,7 @@ fn definitions(format: &LeafFormat) -> [(&'static str, usize); 3] {
 
 /// The kernel's Rust body, for leaves in a buffer of the CPU device.
 fn run_on_cpu(format: LeafFormat, launch: &mut Launch<'_>) -> Result<(), BoxError> {
-    let params: Params = launch.params()?;
+    let params: TreeParams = launch.params()?;
     let height = params.log_leaves_per_thread + LOG_THREADS;
     let format = LeafFormat { prehashed: params.prehashed != 0, ..format };
     let input: &[u8] = bytemuck::cast_slice(launch.read::<u32>(0)?);

@@ -9,7 +9,7 @@ use evener_device::{
 use evener_schedule::Chunk;
 
 use super::{Block, BlockShape, BlockSource, read_error};
-use crate::{hash::Digest, kernel::Params};
+use crate::{hash::Digest, kernel::TreeParams};
 
 /// The maximum size of a chunk's leaves or nodes: large enough to hide the launch overhead, small enough that another
 /// chunk's copy hides this chunk's compute.
@@ -23,14 +23,14 @@ pub(crate) struct DeviceWorker {
     device: Device,
     program: Program,
     stream: Stream,
-    buffers: Option<ChunkBuffers>,
+    buffers: Option<BlockBuffers>,
     max_blocks: u64,
     times_uploads: bool,
     times_downloads: bool,
 }
 
 /// Device and host buffers for a number of blocks.
-struct ChunkBuffers {
+struct BlockBuffers {
     blocks: usize,
     input: Buffer<u32>,
     output: Buffer<u32>,
@@ -65,7 +65,7 @@ impl DeviceWorker {
     }
 
     /// Takes the kept buffers, or allocates larger ones if they are too small.
-    fn take_buffers(&mut self, blocks: usize, shape: &BlockShape, all_nodes: bool) -> Result<ChunkBuffers> {
+    fn take_buffers(&mut self, blocks: usize, shape: &BlockShape, all_nodes: bool) -> Result<BlockBuffers> {
         if let Some(buffers) = self.buffers.take().filter(|buffers| buffers.blocks >= blocks) {
             return Ok(buffers);
         }
@@ -75,7 +75,7 @@ impl DeviceWorker {
         let output = self.device.buffer_uninit(nodes * size_of::<Digest>() / size_of::<u32>())?;
         let bound = self.program.bind(&[Buffer::arg(&input), Buffer::arg(&output)])?;
         let down = self.device.host_buffer(nodes, Direction::Download)?;
-        Ok(ChunkBuffers { blocks, input, output, bound, down, up: None })
+        Ok(BlockBuffers { blocks, input, output, bound, down, up: None })
     }
 
     fn timestamp(&mut self, is_timed: bool) -> Result<Option<Timestamp>> {
@@ -138,7 +138,7 @@ impl DeviceWorker {
             }
         };
         let uploaded = self.timestamp(timed_up)?;
-        let params = Params::new(shape.height, shape.format.prehashed, all_nodes);
+        let params = TreeParams::new(shape.height, shape.format.prehashed, all_nodes);
         self.stream.launch(&buffers.bound, blocks as u32, &params)?;
         let computed = self.timestamp(timed_down)?;
         let output = buffers.output.cast::<Digest>()?.slice(..nodes)?;

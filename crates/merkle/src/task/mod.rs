@@ -107,7 +107,7 @@ impl<O> Clone for BlockTask<O> {
 }
 
 /// A worker's state, kept from chunk to chunk.
-pub(crate) enum State {
+pub(crate) enum BlockWorker {
     Cpu(DeviceId, CpuWorker),
     Device(Box<DeviceWorker>),
 }
@@ -115,7 +115,7 @@ pub(crate) enum State {
 impl<O: BlockOutput> Task for BlockTask<O> {
     type Input = Block;
     type Output = O::Output;
-    type State = State;
+    type State = BlockWorker;
 
     fn name(&self) -> &str {
         &self.shape.name
@@ -125,17 +125,17 @@ impl<O: BlockOutput> Task for BlockTask<O> {
         self.shape.kernel.has_body_for(device.describe().api)
     }
 
-    fn prepare(&self, device: &Device) -> Result<State> {
+    fn prepare(&self, device: &Device) -> Result<BlockWorker> {
         Ok(match device.describe().kind {
-            DeviceKind::Cpu => State::Cpu(device.id().clone(), CpuWorker::default()),
-            _ => State::Device(Box::new(DeviceWorker::new(device, &self.shape, O::ALL_NODES)?)),
+            DeviceKind::Cpu => BlockWorker::Cpu(device.id().clone(), CpuWorker::default()),
+            _ => BlockWorker::Device(Box::new(DeviceWorker::new(device, &self.shape, O::ALL_NODES)?)),
         })
     }
 
-    fn max_items(&self, state: &State) -> u64 {
+    fn max_items(&self, state: &BlockWorker) -> u64 {
         match state {
-            State::Cpu(..) => u64::MAX,
-            State::Device(device) => device.max_blocks(),
+            BlockWorker::Cpu(..) => u64::MAX,
+            BlockWorker::Device(device) => device.max_blocks(),
         }
     }
 
@@ -145,13 +145,13 @@ impl<O: BlockOutput> Task for BlockTask<O> {
 
     fn run<'s>(
         &self,
-        state: &'s mut State,
+        state: &'s mut BlockWorker,
         chunk: &Chunk<'_, Block>,
         results: &mut Results<'s, O::Output>,
     ) -> Result<()> {
         match state {
-            State::Cpu(device, worker) => worker.run::<O>(&self.shape, chunk, results, device),
-            State::Device(device) => {
+            BlockWorker::Cpu(device, worker) => worker.run::<O>(&self.shape, chunk, results, device),
+            BlockWorker::Device(device) => {
                 let nodes = device.run(&self.shape, O::ALL_NODES, chunk)?;
                 O::lend(nodes, self.shape.height, results);
                 Ok(())

@@ -10,11 +10,11 @@ use std::{
 use super::{
     call_lock::CallLock,
     collective::Collective,
+    communicator_state::CommunicatorState,
     element::Element,
     error::{CommError, Result},
     generation::Generation,
     group_spec::GroupSpec,
-    inner::Inner,
     pending::CallThread,
 };
 use crate::backend::{LeaveReason, Transport};
@@ -30,13 +30,13 @@ use crate::backend::{LeaveReason, Transport};
 /// then fail at once.
 #[derive(Clone)]
 pub struct Communicator {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCommunicator>,
 }
 
-/// The state that all clones share.
-struct Shared {
-    inner: Arc<Inner>,
-    /// Runs started calls. Its calls hold `Inner` and never `Shared`, whose drop ends it.
+/// The part of a communicator that all its clones share. Dropping it leaves the group.
+struct SharedCommunicator {
+    state: Arc<CommunicatorState>,
+    /// Runs started calls. Its calls hold `CommunicatorState` and never `SharedCommunicator`, whose drop ends it.
     call_thread: OnceLock<Option<CallThread>>,
 }
 
@@ -72,7 +72,7 @@ impl Communicator {
             }
             None => None,
         };
-        let inner = Arc::new(Inner {
+        let state = Arc::new(CommunicatorState {
             name: spec.name.as_str().into(),
             rank,
             member,
@@ -86,24 +86,24 @@ impl Communicator {
             ending: Mutex::new(()),
             ended: Condvar::new(),
         });
-        inner.spec.generations.iter().for_each(|generation| generation.watch(&inner));
+        state.spec.generations.iter().for_each(|generation| generation.watch(&state));
         // Checked after registering, so that no end of a generation is missed: other ranks may already wait for this
         // one.
-        inner.leave_if_unusable();
-        inner.stale().map_or(
-            Ok(Communicator { shared: Arc::new(Shared { inner, call_thread: OnceLock::new() }) }),
+        state.leave_if_unusable();
+        state.stale().map_or(
+            Ok(Communicator { shared: Arc::new(SharedCommunicator { state, call_thread: OnceLock::new() }) }),
             Err,
         )
     }
 
     /// Returns the group's name.
     pub fn name(&self) -> &str {
-        &self.inner().name
+        &self.state().name
     }
 
     /// Returns the members' world ranks, in the order of their group ranks.
     pub fn ranks(&self) -> &[usize] {
-        &self.inner().spec.ranks
+        &self.state().spec.ranks
     }
 
     /// Returns the number of members.
@@ -113,28 +113,28 @@ impl Communicator {
 
     /// Returns this rank's group rank, or `None` if it is not a member.
     pub fn rank(&self) -> Option<usize> {
-        self.inner().member
+        self.state().member
     }
 
     /// Returns how long a call waits for the other ranks.
     pub fn timeout(&self) -> Duration {
-        self.inner().timeout
+        self.state().timeout
     }
 
     /// Returns the back end: `local`, or `mpi` with the library's name and version.
     pub fn backend(&self) -> String {
-        self.inner().transport.name()
+        self.state().transport.name()
     }
 
     /// Returns the error that poisoned the group, if any.
     pub fn failure(&self) -> Option<&CommError> {
-        self.inner().failed.get()
+        self.state().failed.get()
     }
 
     /// Creates a group of some of this group's ranks, in the given order, as
     /// [`World::new_group`](super::World::new_group) does. It inherits this group's timeout and generations.
     pub fn new_group(&self, name: impl Into<String>, ranks: impl Into<Vec<usize>>) -> Result<Communicator> {
-        self.make(GroupSpec::new(name, ranks).all_generations(&self.inner().spec.generations))
+        self.make(GroupSpec::new(name, ranks).all_generations(&self.state().spec.generations))
     }
 
     /// Creates a group of some of this group's ranks, with this group's timeout.
@@ -143,7 +143,7 @@ impl Communicator {
             let detail = format!("rank {other} is not in `{}`, which has {:?}", self.name(), self.ranks());
             return Err(CommError::InvalidGroup { group: spec.name, detail });
         }
-        Communicator::join(&self.inner().transport, spec, self.timeout())
+        Communicator::join(&self.state().transport, spec, self.timeout())
     }
 
     /// Creates the group again without some of its ranks, with the same name, timeout and generations. Every remaining
@@ -154,7 +154,7 @@ impl Communicator {
     }
 
     pub(crate) fn generations(&self) -> &[Generation] {
-        &self.inner().spec.generations
+        &self.state().spec.generations
     }
 
     pub(crate) fn generations_except(&self, generation: &Generation) -> Vec<Generation> {
@@ -162,7 +162,7 @@ impl Communicator {
     }
 
     pub(crate) fn not_a_member(&self) -> CommError {
-        self.inner().not_a_member()
+        self.state().not_a_member()
     }
 
     /// Poisons the group on every rank, for example because the program cannot continue. A call in flight on this rank
@@ -170,12 +170,12 @@ impl Communicator {
     pub fn poison(&self, why: &str) {
         let detail = why.to_owned();
         let group = self.name().to_owned();
-        let ranks = vec![self.inner().rank];
-        self.inner().fail(CommError::Failed { group, call: "the next call".into(), ranks, detail });
+        let ranks = vec![self.state().rank];
+        self.state().fail(CommError::Failed { group, call: "the next call".into(), ranks, detail });
     }
 
-    pub(super) fn inner(&self) -> &Arc<Inner> {
-        &self.shared.inner
+    pub(super) fn state(&self) -> &Arc<CommunicatorState> {
+        &self.shared.state
     }
 
     pub(super) fn call_thread(&self) -> Option<&CallThread> {
@@ -186,8 +186,8 @@ impl Communicator {
     /// empty if the collective has none on this rank.
     #[inline]
     pub fn call<T: Element>(&self, collective: Collective, input: &[T], output: &mut [T]) -> Result<()> {
-        self.inner().wait_for_started();
-        self.inner().call(collective, input, output)
+        self.state().wait_for_started();
+        self.state().call(collective, input, output)
     }
 
     /// Waits until all members have called this.
@@ -196,10 +196,10 @@ impl Communicator {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedCommunicator {
     fn drop(&mut self) {
         let why = if thread::panicking() { LeaveReason::Panicked } else { LeaveReason::Left };
-        let leave = NotifyOnDrop { inner: self.inner.clone(), why };
+        let leave = NotifyOnDrop { state: self.state.clone(), why };
         // Started calls end first: other ranks may depend on them.
         if let Some(call_thread) = self.call_thread.take().flatten() {
             call_thread.end_with(Box::new(move || drop(leave)));
@@ -209,13 +209,13 @@ impl Drop for Shared {
 
 /// Notifies the other ranks that this rank leaves when it is dropped, also by a panic.
 struct NotifyOnDrop {
-    inner: Arc<Inner>,
+    state: Arc<CommunicatorState>,
     why: LeaveReason,
 }
 
 impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
-        if let Some(leave_notifier) = &self.inner.leave_notifier {
+        if let Some(leave_notifier) = &self.state.leave_notifier {
             leave_notifier.notify(&self.why);
         }
     }
@@ -223,6 +223,6 @@ impl Drop for NotifyOnDrop {
 
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Communicator(`{}` {:?}, rank {})", self.name(), self.ranks(), self.inner().rank)
+        write!(f, "Communicator(`{}` {:?}, rank {})", self.name(), self.ranks(), self.state().rank)
     }
 }

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::inner::Inner;
+use super::communicator_state::CommunicatorState;
 
 /// How long groups are valid, for example until a [mesh](crate::topology::Mesh) is reshaped. Clones are the same
 /// generation.
@@ -27,14 +27,15 @@ use super::inner::Inner;
 #[derive(Clone, Default)]
 pub struct Generation {
     number: u64,
-    shared: Arc<Shared>,
+    shared: Arc<GenerationState>,
 }
 
+/// The state that all clones of a generation share.
 #[derive(Default)]
-struct Shared {
+struct GenerationState {
     ended: AtomicBool,
     /// This process's communicators of this generation, whose other ranks are notified when it ends.
-    groups: Mutex<Vec<Weak<Inner>>>,
+    groups: Mutex<Vec<Weak<CommunicatorState>>>,
 }
 
 impl Generation {
@@ -49,7 +50,7 @@ impl Generation {
     pub fn end(&self) {
         self.shared.ended.store(true, SeqCst);
         let groups = std::mem::take(&mut *self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner));
-        groups.iter().filter_map(Weak::upgrade).for_each(|inner| inner.leave_if_unusable());
+        groups.iter().filter_map(Weak::upgrade).for_each(|state| state.leave_if_unusable());
     }
 
     /// Returns whether it has ended.
@@ -68,10 +69,10 @@ impl Generation {
     }
 
     /// Registers a communicator whose other ranks are notified when this ends.
-    pub(super) fn watch(&self, inner: &Arc<Inner>) {
+    pub(super) fn watch(&self, state: &Arc<CommunicatorState>) {
         let mut groups = self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner);
         groups.retain(|it| it.strong_count() > 0);
-        groups.push(Arc::downgrade(inner));
+        groups.push(Arc::downgrade(state));
     }
 }
 

@@ -67,27 +67,29 @@ pub struct PendingCollective<T>(Arc<ResultSlot<T>>);
 /// The result that the handle and the thread share.
 struct ResultSlot<T> {
     group: Arc<str>,
-    state: Mutex<State<T>>,
+    state: Mutex<CollectiveResult<T>>,
     ready: Condvar,
 }
 
-enum State<T> {
+/// The result of a started collective.
+enum CollectiveResult<T> {
+    /// The call has not ended. With the waker of the task that polled last.
     Waiting(Option<Waker>),
     Ready(Result<T>),
     Taken,
 }
 
 impl<T> ResultSlot<T> {
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, CollectiveResult<T>> {
         // Ignores poisoning: the state is only replaced as a whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the result, or returns `None` if the call has not ended.
-    fn take(&self, state: &mut State<T>) -> Option<Result<T>> {
-        match mem::replace(state, State::Taken) {
-            State::Ready(result) => Some(result),
-            State::Taken => Some(Err(CommError::ResultTaken { group: self.group.to_string() })),
+    fn take(&self, state: &mut CollectiveResult<T>) -> Option<Result<T>> {
+        match mem::replace(state, CollectiveResult::Taken) {
+            CollectiveResult::Ready(result) => Some(result),
+            CollectiveResult::Taken => Some(Err(CommError::ResultTaken { group: self.group.to_string() })),
             waiting => {
                 *state = waiting;
                 None
@@ -125,7 +127,7 @@ impl<T> Future for PendingCollective<T> {
         }
         // Only the last task that polled is woken. The previous waker is dropped outside the lock, because it is the
         // program's code.
-        let before = mem::replace(&mut *state, State::Waiting(Some(context.waker().clone())));
+        let before = mem::replace(&mut *state, CollectiveResult::Waiting(Some(context.waker().clone())));
         drop(state);
         drop(before);
         Poll::Pending
@@ -143,16 +145,16 @@ pub(super) struct ResultSender<T>(Arc<ResultSlot<T>>);
 
 impl<T> ResultSender<T> {
     pub(super) fn new(group: &Arc<str>) -> (Self, PendingCollective<T>) {
-        let state = Mutex::new(State::Waiting(None));
+        let state = Mutex::new(CollectiveResult::Waiting(None));
         let slot = Arc::new(ResultSlot { group: group.clone(), state, ready: Condvar::new() });
         (ResultSender(slot.clone()), PendingCollective(slot))
     }
 
     pub(super) fn send(&self, result: Result<T>) {
         let mut state = self.0.state();
-        let State::Waiting(waker) = &mut *state else { return };
+        let CollectiveResult::Waiting(waker) = &mut *state else { return };
         let waker = waker.take();
-        *state = State::Ready(result);
+        *state = CollectiveResult::Ready(result);
         drop(state);
         self.0.ready.notify_all();
         // A waker is the program's code: if it panics, the thread continues.
@@ -162,7 +164,7 @@ impl<T> ResultSender<T> {
 
 impl<T> Drop for ResultSender<T> {
     fn drop(&mut self) {
-        if matches!(*self.0.state(), State::Waiting(_)) {
+        if matches!(*self.0.state(), CollectiveResult::Waiting(_)) {
             let (group, why) = (self.0.group.to_string(), "the thread that runs started calls failed".into());
             self.send(Err(CommError::Poisoned { group, why }));
         }

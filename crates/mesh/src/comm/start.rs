@@ -3,9 +3,9 @@
 use super::{
     collective::Collective,
     communicator::Communicator,
+    communicator_state::CommunicatorState,
     element::Element,
     error::{CommError, Result},
-    inner::Inner,
     pending::{PendingCollective, ResultSender},
 };
 
@@ -29,7 +29,7 @@ impl Communicator {
         input: Vec<T>,
         mut output: Vec<T>,
     ) -> PendingCollective<(Vec<T>, Vec<T>)> {
-        self.start_call(move |inner| inner.call(collective, &input, &mut output).map(|()| (input, output)))
+        self.start_call(move |state| state.call(collective, &input, &mut output).map(|()| (input, output)))
     }
 
     pub(super) fn start_one_vector<T: Element>(
@@ -37,10 +37,10 @@ impl Communicator {
         collective: Collective,
         mut data: Vec<T>,
     ) -> PendingCollective<Vec<T>> {
-        self.start_call(move |inner| {
+        self.start_call(move |state| {
             match collective {
-                Collective::Send(_) => inner.call(collective, &data, &mut [])?,
-                _ => inner.call(collective, &[], &mut data)?,
+                Collective::Send(_) => state.call(collective, &data, &mut [])?,
+                _ => state.call(collective, &[], &mut data)?,
             }
             Ok(data)
         })
@@ -48,25 +48,25 @@ impl Communicator {
 
     /// Starts a [`barrier`](Communicator::barrier).
     pub fn start_barrier(&self) -> PendingCollective<()> {
-        self.start_call(|inner| inner.call::<u8>(Collective::Barrier, &[], &mut []))
+        self.start_call(|state| state.call::<u8>(Collective::Barrier, &[], &mut []))
     }
 
     /// Queues a call on the communicator's thread, after the calls that were started before.
     pub(super) fn start_call<R: Send + 'static>(
         &self,
-        call: impl FnOnce(&Inner) -> Result<R> + Send + 'static,
+        call: impl FnOnce(&CommunicatorState) -> Result<R> + Send + 'static,
     ) -> PendingCollective<R> {
-        let (sender, pending) = ResultSender::new(&self.inner().name);
+        let (sender, pending) = ResultSender::new(&self.state().name);
         // If the system cannot start a thread, this rank's call fails.
         let Some(call_thread) = self.call_thread() else {
-            sender.send(Err(self.inner().fail(CommError::InvalidArgument {
+            sender.send(Err(self.state().fail(CommError::InvalidArgument {
                 group: self.name().to_owned(),
                 call: "start".into(),
                 detail: "the system cannot start a thread: make a blocking call instead".into(),
             })));
             return pending;
         };
-        let started = self.inner().count_started_call();
+        let started = self.state().count_started_call();
         call_thread.run(Box::new(move || {
             let done = call(&started.0);
             drop(started);

@@ -7,10 +7,10 @@ use super::{
     call::{Call, CollectiveKind, Signature},
     collective::Collective,
     communicator::Communicator,
+    communicator_state::{CallGuard, CommunicatorState},
     device_communicator::DeviceCommunicator,
     element::{CollectiveDType, Element},
     error::Result,
-    inner::{CallGuard, Inner},
     pending::PendingCollective,
 };
 
@@ -26,8 +26,8 @@ macro_rules! uneven_forms {
             pub fn $name<T: Element>(
                 &self, input: &[T], $($before: $before_type,)? output: &mut Vec<T>, $($after: $after_type,)?
             ) -> Result<Vec<usize>> {
-                self.inner().wait_for_started();
-                self.inner().uneven($collective, input, $lengths, output)
+                self.state().wait_for_started();
+                self.state().uneven($collective, input, $lengths, output)
             }
 
             #[doc = concat!("Starts [`", stringify!($name), "`](Communicator::", stringify!($name), "). The result has the input and the output.")]
@@ -35,8 +35,8 @@ macro_rules! uneven_forms {
                 &self, input: Vec<T>, $($before: $before_type,)? mut output: Vec<T>, $($after: $after_type,)?
             ) -> PendingCollective<(Vec<T>, Vec<T>, Vec<usize>)> {
                 let (collective, lengths) = ($collective, $lengths.map(<[usize]>::to_vec));
-                self.start_call(move |inner| {
-                    let counts = inner.uneven(collective, &input, lengths.as_deref(), &mut output)?;
+                self.start_call(move |state| {
+                    let counts = state.uneven(collective, &input, lengths.as_deref(), &mut output)?;
                     Ok((input, output, counts))
                 })
             }
@@ -117,7 +117,7 @@ impl CallGuard<'_> {
         input_len: usize,
         lengths: Option<&[usize]>,
     ) -> Result<AgreedLengths> {
-        let (size, kind, me) = (self.inner.size(), collective.kind(), self.inner.member.unwrap_or(0));
+        let (size, kind, me) = (self.state.size(), collective.kind(), self.state.member.unwrap_or(0));
         let mut signature = self.signature(collective, element, 0, 0)?;
         let mine = lengths.map_or(vec![input_len], <[usize]>::to_vec);
         let expected = if kind == CollectiveKind::AllToAll { size } else { 1 };
@@ -136,7 +136,7 @@ impl CallGuard<'_> {
     }
 }
 
-impl Inner {
+impl CommunicatorState {
     fn uneven<T: Element>(
         &self,
         collective: Collective,

@@ -14,7 +14,7 @@ use super::{
     axes::{Axes, Axis, Shape},
     error::LayoutError,
     member::Member,
-    rank_set::{GroupInfo, RankSet, WORLD},
+    rank_set::{MeshGroup, RankSet, WORLD},
     statistics::{AxisStatistics, MeshStatistics, ResourceTotals},
 };
 use crate::comm::Generation;
@@ -27,11 +27,11 @@ use crate::comm::Generation;
 ///
 /// let devices = ["a", "b", "c", "d"].map(|id| Member::new(id, DeviceKind::Discrete));
 /// let mut mesh = Mesh::new(devices).axes(Parallelism::TensorParallel { degree: 4 })?;
-/// let everybody = mesh.group("tp_0")?;
-/// assert_eq!(everybody.ranks()?, [0, 1, 2, 3]);
+/// let all = mesh.group("tp_0")?;
+/// assert_eq!(all.ranks()?, [0, 1, 2, 3]);
 ///
 /// mesh.reshape([("dp", 2), ("tp", 2)])?;
-/// assert!(matches!(everybody.ranks(), Err(LayoutError::Stale { .. })));
+/// assert!(matches!(all.ranks(), Err(LayoutError::Stale { .. })));
 /// assert_eq!(mesh.group("dp_tp1")?.ranks()?, [1, 3]);
 ///
 /// let refused = mesh.reshape([("dp", 3)]).unwrap_err();
@@ -45,7 +45,7 @@ use crate::comm::Generation;
 pub struct Mesh {
     pub(super) members: Arc<[Member]>,
     axes: Axes,
-    groups: Groups,
+    groups: MeshGroups,
     /// The number of the current generation, which rank sets compare with their own.
     current_generation: Arc<AtomicU64>,
     /// The current generation, which the groups' communicators belong to.
@@ -111,7 +111,7 @@ impl MeshBuilder {
             }
         }
         let axes = Axes::new(shape.into(), members.len())?;
-        let groups = Groups::of(&axes, members.len());
+        let groups = MeshGroups::of(&axes, members.len());
         Ok(Mesh {
             members: members.into(),
             axes,
@@ -142,7 +142,7 @@ impl Mesh {
 
     /// Replaces the devices and the axes, which fit, and starts the next generation.
     pub(super) fn arrange(&mut self, members: Arc<[Member]>, axes: Axes) {
-        self.groups = Groups::of(&axes, members.len());
+        self.groups = MeshGroups::of(&axes, members.len());
         (self.members, self.axes) = (members, axes);
         let now = self.current_generation.fetch_add(1, Ordering::AcqRel) + 1;
         std::mem::replace(&mut self.generation, Generation::new(now)).end();
@@ -300,7 +300,7 @@ impl Mesh {
         MeshStatistics { totals: self.totals(), kinds, axes, groups, custom_groups, reshapes }
     }
 
-    fn handle(&self, info: &Arc<GroupInfo>) -> RankSet {
+    fn handle(&self, info: &Arc<MeshGroup>) -> RankSet {
         RankSet {
             info: info.clone(),
             members: self.members.clone(),
@@ -310,17 +310,18 @@ impl Mesh {
     }
 }
 
+/// The groups of one generation of a mesh.
 #[derive(Debug)]
-struct Groups {
-    list: Vec<Arc<GroupInfo>>,
+struct MeshGroups {
+    list: Vec<Arc<MeshGroup>>,
     by_name: HashMap<String, usize>,
     /// For each axis, the indices of its groups in the list, by their first rank.
     of_axes: Vec<BTreeMap<usize, usize>>,
 }
 
-impl Groups {
+impl MeshGroups {
     fn of(axes: &Axes, world: usize) -> Self {
-        let mut groups = Groups { list: Vec::new(), by_name: HashMap::new(), of_axes: Vec::new() };
+        let mut groups = MeshGroups { list: Vec::new(), by_name: HashMap::new(), of_axes: Vec::new() };
         groups.add(WORLD.into(), None, (0..world).collect());
         for (index, axis) in axes.as_slice().iter().enumerate() {
             let mut of_axis = BTreeMap::new();
@@ -336,7 +337,7 @@ impl Groups {
     fn add(&mut self, name: String, axis: Option<String>, ranks: Vec<usize>) -> usize {
         let index = self.list.len();
         self.by_name.insert(name.clone(), index);
-        self.list.push(Arc::new(GroupInfo { name, axis, ranks }));
+        self.list.push(Arc::new(MeshGroup { name, axis, ranks }));
         index
     }
 }

@@ -12,7 +12,7 @@
 //! | every rank | `world` | |
 //! | of an axis | the axis, `_`, then every other axis with its coordinate, outermost first, joined by `_` | `tp_dp0_pp1`, `pp_dp0_tp1`, `dp_pp0_tp1` |
 //! | of the only axis of a mesh | the axis and `_0` | `tp_0` |
-//! | of one's own | as it was called | `odd` |
+//! | a custom group | the name that it was created with | `odd` |
 //!
 //! A name depends on axes and coordinates, never on sizes: with axes `dp`, `pp` and `tp`, the group `tp_dp0_pp0` exists
 //! even if `dp` has size 1. [`Mesh::groups`] lists all groups, [`Mesh::group_of`] finds a rank's group by axis.

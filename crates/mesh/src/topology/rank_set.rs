@@ -15,7 +15,7 @@ pub(super) const WORLD: &str = "world";
 
 /// A group of one generation of a mesh.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct GroupInfo {
+pub(super) struct MeshGroup {
     pub(super) name: String,
     /// The axis that it belongs to; `None` for `world` and custom groups.
     pub(super) axis: Option<String>,
@@ -29,7 +29,7 @@ pub(super) struct GroupInfo {
 /// [`name`](RankSet::name) fails with [`LayoutError::Stale`], because the ranks may be other devices by then.
 #[derive(Clone)]
 pub struct RankSet {
-    pub(super) info: Arc<GroupInfo>,
+    pub(super) info: Arc<MeshGroup>,
     pub(super) members: Arc<[Member]>,
     /// The generation that this belongs to, which ends when the mesh is reshaped.
     pub(super) generation: Generation,
@@ -98,7 +98,7 @@ impl RankSet {
     }
 
     fn not_in_group(&self, asked: String) -> LayoutError {
-        let GroupInfo { name, ranks, .. } = &*self.info;
+        let MeshGroup { name, ranks, .. } = &*self.info;
         LayoutError::NotInGroup { asked, group: name.clone(), ranks: ranks.clone() }
     }
 }

@@ -94,10 +94,10 @@ pub fn started_calls_run_in_order(rank: &Rank) {
     for (index, pending) in reduces.into_iter().enumerate() {
         assert_eq!(pending.wait().unwrap(), vec![index as u64 * size as u64 + ranks; 300]);
     }
-    let everybody: Vec<usize> = (0..size).collect();
-    assert_eq!(gathered.wait().unwrap().1, everybody.iter().map(|it| *it as i32).collect::<Vec<_>>());
+    let all: Vec<usize> = (0..size).collect();
+    assert_eq!(gathered.wait().unwrap().1, all.iter().map(|it| *it as i32).collect::<Vec<_>>());
     assert_eq!(scattered.wait().unwrap().1, [size as u8]);
-    assert_eq!(exchanged.wait().unwrap().1, everybody.iter().map(|it| *it as u32).collect::<Vec<_>>());
+    assert_eq!(exchanged.wait().unwrap().1, all.iter().map(|it| *it as u32).collect::<Vec<_>>());
     assert_eq!(weighted.wait().unwrap(), [ranks as f64 / size as f64]);
     assert_eq!(first.wait().unwrap(), [0; 4]);
     assert_eq!(at_root.wait().unwrap(), [if me == size - 1 { size as i64 } else { 1 }]);

@@ -6,7 +6,7 @@ use evener_device::{Error, Result};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    Fold, RunData, Shared, WorkerActivity,
+    Fold, RunContext, RunData, WorkerActivity,
     ticker::SUSPENDED_AFTER,
     worker::{ChunkStats, Next},
 };
@@ -17,7 +17,7 @@ use crate::{
     trace::Activity,
 };
 
-impl<T: Task, E: RunData<T>> Shared<T, E> {
+impl<T: Task, E: RunData<T>> RunContext<T, E> {
     /// Keeps those results of a chunk that are the first of their items. Returns what comes next.
     pub(super) fn finish(
         self: &Arc<Self>,

@@ -57,11 +57,11 @@ use crate::{
     trace::Activity,
 };
 
-/// Combines the results of a chunk before they are kept: each unit of items becomes one.
+/// Combines the results of a chunk before they are stored: the results of each unit of items become one result.
 pub(crate) type Fold<O> = Arc<dyn Fn(Vec<O>) -> Vec<O> + Send + Sync>;
 
 /// The state that all threads of one run share.
-pub(crate) struct Shared<T: Task, E> {
+pub(crate) struct RunContext<T: Task, E> {
     pub(crate) task: T,
     /// The device of each lane.
     pub(crate) devices: Vec<Arc<PoolDevice>>,
@@ -120,6 +120,25 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// The state of a run that has not started, with the reading of the suspension clock.
+    fn new(run: Run, recorder: Recorder, suspended: u64) -> Self {
+        Core {
+            run,
+            recorder,
+            workers: Vec::new(),
+            lanes_to_start: Vec::new(),
+            accepted: Vec::new(),
+            join_accepted_at: JOIN_ACCEPTED_AT,
+            failures: Vec::new(),
+            task_error: None,
+            next_wait_log: Time::ZERO,
+            waiting: 0,
+            has_asked_reserve: false,
+            suspended,
+            suspension_noted: Time::ZERO,
+        }
+    }
+
     /// Adds accepted units. An endless stream adds them without end, so adjacent ranges are joined now and then.
     fn accept(&mut self, units: &[Range<u64>]) {
         self.accepted.extend(units.iter().cloned());
@@ -151,8 +170,8 @@ impl Core {
         }
     }
 
-    /// Takes suspensions of the process since the last call out of all times that count for a lane. `suspended` is the
-    /// reading of the suspension clock, in nanoseconds.
+    /// Subtracts the suspensions of the process since the last call from all times that count for a lane. `suspended` is
+    /// the reading of the suspension clock, in nanoseconds.
     fn note_suspension(&mut self, suspended: u64, now: Time) {
         // The process ran at the time of the last call.
         let since = now.saturating_sub(std::mem::replace(&mut self.suspension_noted, now));
@@ -221,11 +240,13 @@ impl WorkerEntry {
     }
 }
 
+/// What a worker does now.
 enum WorkerActivity {
+    /// Waits for work.
     Idle,
-    /// Prepares its device, since this time, moved forward by suspensions of the process since.
+    /// Prepares its device. With the start time, to which later suspensions of the process are added.
     Preparing(Time),
-    /// Runs a chunk that was handed out at this time, moved forward by suspensions of the process since.
+    /// Runs a chunk. With the time at which the chunk was handed out, to which later suspensions of the process are added.
     Chunk(crate::run::LaneChunk, Time),
 }
 
@@ -234,7 +255,7 @@ fn can_divide<T: Task>(task: &T, device: &PoolDevice, unit: u64) -> bool {
     unit <= MAX_DIVISIBLE_ITEMS && task.is_divisible(&device.device().0)
 }
 
-impl<T: Task, E: RunData<T>> Shared<T, E> {
+impl<T: Task, E: RunData<T>> RunContext<T, E> {
     #[expect(clippy::too_many_arguments, reason = "a run needs all of these")]
     pub(crate) fn new(
         task: T,
@@ -249,7 +270,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         let start = Instant::now();
         let suspensions = SuspensionClock::new(start);
         let suspended = suspensions.suspended_until(Duration::ZERO);
-        Shared {
+        RunContext {
             divisible: devices.iter().map(|device| can_divide(&task, device, unit)).collect(),
             owner: next_owner(),
             added: OnceLock::new(),
@@ -262,21 +283,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             states,
             start,
             suspensions,
-            core: Mutex::new(Core {
-                run,
-                recorder,
-                workers: Vec::new(),
-                lanes_to_start: Vec::new(),
-                accepted: Vec::new(),
-                join_accepted_at: JOIN_ACCEPTED_AT,
-                failures: Vec::new(),
-                task_error: None,
-                next_wait_log: Time::ZERO,
-                waiting: 0,
-                has_asked_reserve: false,
-                suspended,
-                suspension_noted: Time::ZERO,
-            }),
+            core: Mutex::new(Core::new(run, recorder, suspended)),
             work_available: Condvar::new(),
             progress_made: Condvar::new(),
             has_ended: AtomicBool::new(false),
@@ -317,7 +324,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         self.start.elapsed()
     }
 
-    /// Takes suspensions of the process out of all times that count for a lane. Called before these times are used.
+    /// Subtracts suspensions of the process from all times that count for a lane. Called before these times are used.
     fn note_suspension(&self, core: &mut Core, now: Time) {
         core.note_suspension(self.suspensions.suspended_until(now), now);
     }
@@ -364,8 +371,8 @@ mod test {
 
     const S: Duration = Duration::from_secs(1);
 
-    /// A run of one lane, whose first worker has a chunk since one second, and whose second worker has been preparing since
-    /// two.
+    /// A run of one lane. Its first worker got a chunk after one second, and its second worker began to prepare the device
+    /// after two.
     fn core() -> Core {
         let lane = LaneSpec {
             depth: 2,
@@ -381,21 +388,7 @@ mod test {
         let mut workers = vec![WorkerEntry::new(0), WorkerEntry::new(0), WorkerEntry::new(0)];
         workers[0].activity = WorkerActivity::Chunk(chunk, S);
         workers[1].activity = WorkerActivity::Preparing(2 * S);
-        Core {
-            run,
-            recorder: Recorder::new(1, false),
-            workers,
-            lanes_to_start: Vec::new(),
-            accepted: Vec::new(),
-            join_accepted_at: JOIN_ACCEPTED_AT,
-            failures: Vec::new(),
-            task_error: None,
-            next_wait_log: Time::ZERO,
-            waiting: 0,
-            has_asked_reserve: false,
-            suspended: 5_000_000_000,
-            suspension_noted: Time::ZERO,
-        }
+        Core { workers, ..Core::new(run, Recorder::new(1, false), 5_000_000_000) }
     }
 
     /// Since when the workers are busy.

@@ -1,6 +1,6 @@
 //! The result of a run.
 
-use super::{Core, RunData, Shared, StopReason};
+use super::{Core, RunContext, RunData, StopReason};
 use crate::{
     error::{DoneItems, RunError},
     run::Outcome,
@@ -17,7 +17,7 @@ impl StopReason {
     }
 }
 
-impl<T: Task, E: RunData<T>> Shared<T, E> {
+impl<T: Task, E: RunData<T>> RunContext<T, E> {
     /// The result of a run of this many items, once it has ended.
     pub(crate) fn result(
         &self,

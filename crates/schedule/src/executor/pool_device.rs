@@ -24,7 +24,7 @@ pub(crate) struct PoolDevice {
     /// How often the device was reopened.
     generation: AtomicU64,
     pub(crate) threads: ThreadCache,
-    pub(crate) counters: Counters,
+    pub(crate) counters: DeviceCounters,
 }
 
 impl PoolDevice {
@@ -40,7 +40,7 @@ impl PoolDevice {
         let threads = ThreadCache::new(id.to_string(), spin_budget, cores, bind);
         let score = ScoreTable::default().score(device.describe()).points;
         let (device, generation) = (Mutex::new(device), AtomicU64::new(0));
-        PoolDevice { index, id, score, device, generation, threads, counters: Counters::default() }
+        PoolDevice { index, id, score, device, generation, threads, counters: DeviceCounters::default() }
     }
 
     /// The device, and its generation.
@@ -67,7 +67,7 @@ impl PoolDevice {
 
 /// Counters of a device over all runs. Any thread may read them at any time.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct DeviceCounters {
     active: AtomicU64,
     pub(crate) queued: AtomicU64,
     pub(crate) done: AtomicU64,
@@ -75,7 +75,7 @@ pub(crate) struct Counters {
     nanoseconds: AtomicU64,
 }
 
-impl Counters {
+impl DeviceCounters {
     pub(crate) fn begin(&self) {
         self.active.fetch_add(1, Relaxed);
     }

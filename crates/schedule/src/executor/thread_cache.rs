@@ -16,7 +16,7 @@ use evener_device::{affinity::unbound, thread_stack::thread_builder};
 use super::SpinBudget;
 use crate::sync::{lock, wait};
 
-type Work = Box<dyn FnOnce() + Send>;
+type ThreadWork = Box<dyn FnOnce() + Send>;
 
 /// Threads for one device's lanes. A run takes as many as it needs, and each returns to the cache when its work ends. A
 /// thread that a hung device blocks does not return, and no run waits for it. Idle threads exit when the cache is dropped.
@@ -25,10 +25,11 @@ type Work = Box<dyn FnOnce() + Send>;
 /// the workers of a run or queue are on different cores, whichever threads were idle.
 #[derive(Debug, Clone)]
 pub(crate) struct ThreadCache {
-    inner: Arc<Inner>,
+    shared: Arc<DeviceThreads>,
 }
 
-struct Inner {
+/// The threads of one device, which the cache and its threads share.
+struct DeviceThreads {
     name: String,
     /// Number of cores that threads are bound to; 1 if they are not bound.
     cores: usize,
@@ -87,20 +88,20 @@ impl Threads {
 /// A thread's mailbox for its next work.
 #[derive(Default)]
 struct CachedThread {
-    next: Mutex<Option<(Place, Work)>>,
+    next: Mutex<Option<(Place, ThreadWork)>>,
     wake: Condvar,
     /// Whether `next` was set: a spinning thread reads it without the lock.
     has_work: AtomicBool,
 }
 
 impl CachedThread {
-    fn assign(&self, place: Place, work: Work) {
+    fn assign(&self, place: Place, work: ThreadWork) {
         *lock(&self.next) = Some((place, work));
         self.has_work.store(true, Release);
         self.wake.notify_one();
     }
 
-    fn next_work(&self, spin_budget: SpinBudget) -> (Place, Work) {
+    fn next_work(&self, spin_budget: SpinBudget) -> (Place, ThreadWork) {
         // The next run often follows soon, and waking a parked thread takes far longer than a short run.
         let take = || self.has_work.swap(false, Acquire).then(|| lock(&self.next).take()).flatten();
         if let Some(work) = spin_budget.spin_until(take) {
@@ -123,7 +124,7 @@ pub(crate) fn next_owner() -> usize {
 }
 
 impl ThreadCache {
-    /// Creates a cache of threads that `bind` binds to one of so many cores.
+    /// Creates a cache of threads that `bind` binds to one of this many cores.
     pub(crate) fn new(
         name: String,
         spin_budget: SpinBudget,
@@ -131,15 +132,15 @@ impl ThreadCache {
         bind: impl Fn(usize) + Send + Sync + 'static,
     ) -> Self {
         let (bind, threads, started) = (Box::new(bind), Mutex::default(), AtomicUsize::new(0));
-        ThreadCache { inner: Arc::new(Inner { name, cores, bind, spin_budget, threads, started }) }
+        ThreadCache { shared: Arc::new(DeviceThreads { name, cores, bind, spin_budget, threads, started }) }
     }
 
     /// Runs `work` on an idle thread or a new one. Fails if the system gives no more threads. `owner` tells the runs and
     /// queues apart: work of one owner is spread over the cores.
     pub(crate) fn spawn(&self, owner: usize, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-        let mut threads = lock(&self.inner.threads);
-        let place = Place { core: threads.choose_core(self.inner.cores, owner), owner };
-        if self.inner.cores > 1 {
+        let mut threads = lock(&self.shared.threads);
+        let place = Place { core: threads.choose_core(self.shared.cores, owner), owner };
+        if self.shared.cores > 1 {
             threads.busy.push(place);
         }
         let idle = threads.take_idle(place.core);
@@ -147,20 +148,20 @@ impl ThreadCache {
         match idle {
             Some(thread) => thread.assign(place, Box::new(work)),
             None => unbound(|| self.start(place, Box::new(work)))
-                .inspect_err(|_| lock(&self.inner.threads).remove_busy(place))?,
+                .inspect_err(|_| lock(&self.shared.threads).remove_busy(place))?,
         }
         Ok(())
     }
 
-    fn start(&self, place: Place, work: Work) -> std::io::Result<()> {
-        let number = self.inner.started.fetch_add(1, Relaxed);
-        let thread = thread_builder(format!("evener-{}-{number}", self.inner.name));
-        let inner = self.inner.clone();
+    fn start(&self, place: Place, work: ThreadWork) -> std::io::Result<()> {
+        let number = self.shared.started.fetch_add(1, Relaxed);
+        let thread = thread_builder(format!("evener-{}-{number}", self.shared.name));
+        let shared = self.shared.clone();
         thread.spawn(move || {
-            (inner.bind)(place.core);
+            (shared.bind)(place.core);
             // A busy thread does not keep the cache alive: dropping the cache must be able to end its idle threads.
-            let cache = Arc::downgrade(&inner);
-            drop(inner);
+            let cache = Arc::downgrade(&shared);
+            drop(shared);
             serve(&cache, place, work);
         })?;
         Ok(())
@@ -168,28 +169,28 @@ impl ThreadCache {
 }
 
 /// Runs work for the cache until the cache is dropped.
-fn serve(cache: &Weak<Inner>, mut place: Place, first: Work) {
+fn serve(cache: &Weak<DeviceThreads>, mut place: Place, first: ThreadWork) {
     let thread = Arc::new(CachedThread::default());
     first();
-    while let Some(inner) = cache.upgrade() {
-        let mut threads = lock(&inner.threads);
+    while let Some(shared) = cache.upgrade() {
+        let mut threads = lock(&shared.threads);
         threads.remove_busy(place);
         threads.idle.push((place.core, thread.clone()));
         drop(threads);
-        let spin_budget = inner.spin_budget;
-        drop(inner);
+        let spin_budget = shared.spin_budget;
+        drop(shared);
         let (next, work) = thread.next_work(spin_budget);
         if next.core != place.core
-            && let Some(inner) = cache.upgrade()
+            && let Some(shared) = cache.upgrade()
         {
-            (inner.bind)(next.core);
+            (shared.bind)(next.core);
         }
         place = next;
         work();
     }
 }
 
-impl Drop for Inner {
+impl Drop for DeviceThreads {
     fn drop(&mut self) {
         for (core, thread) in lock(&self.threads).idle.drain(..) {
             thread.assign(Place { core, owner: 0 }, Box::new(|| ()));
@@ -197,7 +198,7 @@ impl Drop for Inner {
     }
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for DeviceThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the threads of {}", self.name)
     }
@@ -224,8 +225,8 @@ mod test {
             receiver.recv().unwrap();
             wait_until_idle(&cache, 1);
         }
-        assert_eq!(cache.inner.started.load(Relaxed), 1);
-        let thread = lock(&cache.inner.threads).idle[0].1.clone();
+        assert_eq!(cache.shared.started.load(Relaxed), 1);
+        let thread = lock(&cache.shared.threads).idle[0].1.clone();
         drop(cache);
         while Arc::strong_count(&thread) > 1 {
             std::thread::yield_now();
@@ -233,9 +234,9 @@ mod test {
         assert_eq!(Arc::strong_count(&alive), 1);
     }
 
-    /// Waits until so many threads are idle: a thread becomes idle only after its work.
+    /// Waits until this many threads are idle: a thread becomes idle only after its work.
     fn wait_until_idle(cache: &ThreadCache, count: usize) {
-        while lock(&cache.inner.threads).idle.len() < count {
+        while lock(&cache.shared.threads).idle.len() < count {
             std::thread::yield_now();
         }
     }
@@ -277,6 +278,6 @@ mod test {
         drop(fifth);
         wait_until_idle(&cache, 2);
         assert_ne!(start(&cache, 4).0, sixth.0);
-        assert_eq!(cache.inner.started.load(Relaxed), 3, "idle threads are bound again");
+        assert_eq!(cache.shared.started.load(Relaxed), 3, "idle threads are bound again");
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use evener_device::{Error, Result};
 
-use super::{Core, PoolDevice, RunData, Shared, SpinBudget, WorkerActivity};
+use super::{Core, PoolDevice, RunContext, RunData, SpinBudget, WorkerActivity};
 use crate::{
     contain::log,
     progress::{Progress, Reporter},
@@ -70,7 +70,7 @@ pub(crate) enum StopReason {
     DeadlinePassed(Duration),
 }
 
-impl<T: Task, E: RunData<T>> Shared<T, E> {
+impl<T: Task, E: RunData<T>> RunContext<T, E> {
     /// Starts this many workers on each lane. Waking a thread takes long, so threads that are awake help to wake others.
     pub(crate) fn begin(self: &Arc<Self>, workers: &[usize]) {
         let lanes = workers.iter().enumerate().rev();
@@ -215,7 +215,8 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         }
     }
 
-    /// Adds lanes to the run, once, and starts their workers. A failure is one of the device on whose thread they were made.
+    /// Adds lanes to the run, once, and starts their workers. An error in `lanes` counts as an
+    /// error of `device`, on whose thread they were made.
     fn add_lanes(self: &Arc<Self>, device: &PoolDevice, lanes: Result<NewLanes>) {
         let mut guard = self.core();
         let core = &mut *guard;

@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-use super::{Core, Shared, SpinBudget, StreamData};
+use super::{Core, RunContext, SpinBudget, StreamData};
 use crate::{
     contain::contain,
     sync::{lock, wait},
@@ -34,7 +34,7 @@ pub(crate) struct ReadAhead {
 
 /// Items that have arrived and whose results were not delivered yet.
 pub(crate) struct Window<I> {
-    inner: Mutex<Inner<I>>,
+    contents: Mutex<WindowContents<I>>,
     /// Wakes the thread that reads the source: there is capacity again, or the run has ended.
     capacity_changed: Condvar,
     /// Items that have arrived so far.
@@ -45,7 +45,8 @@ pub(crate) struct Window<I> {
     idle: AtomicUsize,
 }
 
-struct Inner<I> {
+/// The items of a window, behind its lock.
+struct WindowContents<I> {
     limits: ReadAhead,
     /// Items that were not handed out, in batches, and the number of the first.
     unassigned: VecDeque<VecDeque<I>>,
@@ -60,7 +61,7 @@ struct Inner<I> {
     panic: Option<Box<dyn Any + Send>>,
 }
 
-impl<I> Inner<I> {
+impl<I> WindowContents<I> {
     fn has_capacity(&self) -> bool {
         self.sizes.len() < self.limits.items && self.bytes < self.limits.bytes
     }
@@ -90,7 +91,7 @@ impl<I> ChunkItems<I> {
 impl<I> Window<I> {
     pub(crate) fn new(limits: ReadAhead) -> Self {
         Window {
-            inner: Mutex::new(Inner {
+            contents: Mutex::new(WindowContents {
                 limits: ReadAhead { items: limits.items.max(1), bytes: limits.bytes.max(1) },
                 unassigned: VecDeque::new(),
                 first_unassigned: 0,
@@ -114,40 +115,40 @@ impl<I> Window<I> {
 
     /// Adds an item of this size. Returns whether the source may be read again at once.
     fn push(&self, item: I, bytes: u64) -> bool {
-        let mut inner = lock(&self.inner);
-        match inner.unassigned.back_mut() {
+        let mut contents = lock(&self.contents);
+        match contents.unassigned.back_mut() {
             Some(batch) if batch.len() < BATCH => batch.push_back(item),
-            _ => inner.unassigned.push_back(VecDeque::from([item])),
+            _ => contents.unassigned.push_back(VecDeque::from([item])),
         }
-        inner.sizes.push_back(bytes);
-        inner.bytes = inner.bytes.saturating_add(bytes);
+        contents.sizes.push_back(bytes);
+        contents.bytes = contents.bytes.saturating_add(bytes);
         self.arrived.fetch_add(1, SeqCst);
-        !inner.stopped && inner.has_capacity()
+        !contents.stopped && contents.has_capacity()
     }
 
     /// Waits until there is capacity for another item. Returns false if the run needs no more items.
     fn wait_for_capacity(&self) -> bool {
-        let mut inner = lock(&self.inner);
-        while !inner.stopped && !inner.has_capacity() {
-            inner = wait(&self.capacity_changed, inner);
+        let mut contents = lock(&self.contents);
+        while !contents.stopped && !contents.has_capacity() {
+            contents = wait(&self.capacity_changed, contents);
         }
-        !inner.stopped
+        !contents.stopped
     }
 
     /// Stops the reading of the source.
     pub(crate) fn stop(&self) {
-        lock(&self.inner).stopped = true;
+        lock(&self.contents).stopped = true;
         self.capacity_changed.notify_all();
     }
 
     /// Frees the capacity of the next items: their results were delivered.
     pub(crate) fn release(&self, items: usize) {
-        let mut inner = lock(&self.inner);
-        let was_full = !inner.has_capacity();
-        let bytes: u64 = inner.sizes.drain(..items).sum();
-        inner.bytes = inner.bytes.saturating_sub(bytes);
-        let has_capacity = inner.has_capacity();
-        drop(inner);
+        let mut contents = lock(&self.contents);
+        let was_full = !contents.has_capacity();
+        let bytes: u64 = contents.sizes.drain(..items).sum();
+        contents.bytes = contents.bytes.saturating_sub(bytes);
+        let has_capacity = contents.has_capacity();
+        drop(contents);
         if was_full && has_capacity {
             self.capacity_changed.notify_all();
         }
@@ -156,15 +157,15 @@ impl<I> Window<I> {
     /// Drops the items before this one: their results were accepted.
     pub(crate) fn forget(&self, before: u64) {
         let mut gone = Vec::new();
-        let mut inner = lock(&self.inner);
+        let mut contents = lock(&self.contents);
         // Chunks were first handed out one after another, so each chunk ends where the next begins.
-        while let Some(next) = inner.chunks.keys().nth(1).copied().or(Some(inner.first_unassigned))
+        while let Some(next) = contents.chunks.keys().nth(1).copied().or(Some(contents.first_unassigned))
             && next <= before
-            && let Some((_, items)) = inner.chunks.pop_first()
+            && let Some((_, items)) = contents.chunks.pop_first()
         {
             gone.push(items);
         }
-        drop(inner);
+        drop(contents);
         // Dropping items runs the user's code, which may panic.
         for items in gone {
             contain(|| drop(items));
@@ -173,36 +174,36 @@ impl<I> Window<I> {
 
     /// Moves the items of a chunk that is handed out together, if they are unassigned.
     pub(super) fn hand_out(&self, range: &Range<u64>) {
-        let mut inner = lock(&self.inner);
-        if range.start < inner.first_unassigned {
+        let mut contents = lock(&self.contents);
+        if range.start < contents.first_unassigned {
             return;
         }
         let (mut left, mut batches) = ((range.end - range.start) as usize, Vec::new());
         while left > 0
-            && let Some(batch) = inner.unassigned.front_mut()
+            && let Some(batch) = contents.unassigned.front_mut()
         {
             let whole = batch.len() <= left;
             let part = if whole { std::mem::take(batch) } else { batch.drain(..left).collect() };
             left -= part.len();
             batches.push(part);
             if whole {
-                inner.unassigned.pop_front();
+                contents.unassigned.pop_front();
             }
         }
-        inner.first_unassigned = range.end;
+        contents.first_unassigned = range.end;
         let items = ChunkItems { first: range.start, batches: Mutex::new(batches), joined: OnceLock::new() };
-        inner.chunks.insert(range.start, Arc::new(items));
+        contents.chunks.insert(range.start, Arc::new(items));
     }
 
     /// The chunk with which an item was first handed out, or `None` if its items were dropped after their results were
     /// accepted.
     pub(super) fn chunk(&self, first: u64) -> Option<Arc<ChunkItems<I>>> {
-        lock(&self.inner).chunks.range(..=first).next_back().map(|(_, items)| items.clone())
+        lock(&self.contents).chunks.range(..=first).next_back().map(|(_, items)| items.clone())
     }
 
     /// Takes the payload of the source's panic.
     pub(crate) fn take_panic(&self) -> Option<Box<dyn Any + Send>> {
-        lock(&self.inner).panic.take()
+        lock(&self.contents).panic.take()
     }
 
     /// Adds the items that have arrived since the last call to the run. Returns how many they are.
@@ -239,7 +240,7 @@ impl<I> Window<I> {
     }
 }
 
-impl<T: Task> Shared<T, StreamData<T>> {
+impl<T: Task> RunContext<T, StreamData<T>> {
     /// Adds an item of the source, and waits for capacity. Returns whether the source is to be read further.
     pub(crate) fn push_item(&self, item: T::Input, bytes: u64) -> bool {
         let window = &self.data.window;
@@ -267,7 +268,7 @@ impl<T: Task> Shared<T, StreamData<T>> {
     /// Ends the stream: the source has ended, or panicked.
     pub(crate) fn source_ended(&self, panic: Option<Box<dyn Any + Send>>) {
         let window = &self.data.window;
-        lock(&window.inner).panic = panic;
+        lock(&window.contents).panic = panic;
         let mut core = self.core();
         window.announce(&mut core);
         core.run.close();

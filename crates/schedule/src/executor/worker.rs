@@ -12,7 +12,7 @@ use evener_device::{Device, DeviceId, Error, Result};
 use smallvec::SmallVec;
 
 use super::{
-    CachedState, Core, PoolDevice, RunData, Shared, Window, WorkSource, WorkerActivity, WorkerEntry,
+    CachedState, Core, PoolDevice, RunContext, RunData, Window, WorkSource, WorkerActivity, WorkerEntry,
     run_worker, ticker::YieldTicks,
 };
 use crate::{
@@ -26,11 +26,11 @@ use crate::{
     trace::Activity,
 };
 
-/// Threads that a thread wakes before it begins to work: enough that all are awake after two or three rounds, few enough
-/// that the first ones begin soon.
+/// Number of threads that a worker wakes before it begins its own work: enough that all threads are awake after two or
+/// three rounds, few enough that the first threads begin soon.
 const WOKEN_AT_ONCE: usize = 3;
 
-/// What a chunk took.
+/// Measurements of a chunk.
 pub(super) struct ChunkStats {
     /// The time of its copies.
     pub(super) copies: CopyTimes,
@@ -42,7 +42,7 @@ pub(super) struct ChunkStats {
 pub(super) type Next = super::Next<run::LaneChunk>;
 
 /// A worker of a run.
-pub(crate) struct Worker<T: Task> {
+pub(crate) struct RunWorker<T: Task> {
     /// The index of its [`WorkerEntry`].
     index: usize,
     lane: LaneIndex,
@@ -56,21 +56,21 @@ pub(crate) struct Worker<T: Task> {
 
 impl Core {
     /// Adds a worker of a lane, before its thread starts.
-    fn add_worker<T: Task>(&mut self, lane: LaneIndex) -> Worker<T> {
+    fn add_worker<T: Task>(&mut self, lane: LaneIndex) -> RunWorker<T> {
         let entry = WorkerEntry::new(lane);
         let (index, claims) = (self.workers.len(), entry.claims.clone());
         self.workers.push(entry);
-        Worker { index, lane, claims, state: None, scratch: Vec::new(), spun: 0 }
+        RunWorker { index, lane, claims, state: None, scratch: Vec::new(), spun: 0 }
     }
 }
 
-impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
-    type Worker = Worker<T>;
+impl<T: Task, E: RunData<T>> WorkSource for Arc<RunContext<T, E>> {
+    type Worker = RunWorker<T>;
     type Work = run::LaneChunk;
 
     /// Gets a state for the worker: its own, a cached one, or a new one.
-    fn prepare(&self, worker: &mut Worker<T>) -> Next {
-        let Worker { index, lane, ref mut state, .. } = *worker;
+    fn prepare(&self, worker: &mut RunWorker<T>) -> Next {
+        let RunWorker { index, lane, ref mut state, .. } = *worker;
         let pool_device = self.device(lane);
         let mut available = state.take().or_else(|| self.states.take(pool_device));
         loop {
@@ -124,8 +124,8 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     }
 
     /// Runs a chunk and reports the result. Returns what comes next.
-    fn run(&self, worker: &mut Worker<T>, mut chunk: run::LaneChunk) -> Next {
-        let Worker { index, lane, ref claims, state: Some(ref mut state), ref mut scratch, .. } = *worker
+    fn run(&self, worker: &mut RunWorker<T>, mut chunk: run::LaneChunk) -> Next {
+        let RunWorker { index, lane, ref claims, state: Some(ref mut state), ref mut scratch, .. } = *worker
         else {
             return Next::Prepare;
         };
@@ -178,10 +178,10 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     }
 
     /// Waits until there may be work, and asks again.
-    fn wait(&self, worker: &mut Worker<T>, until: Option<Time>) -> Next {
+    fn wait(&self, worker: &mut RunWorker<T>, until: Option<Time>) -> Next {
         /// A worker asks again at least this often.
         const LONGEST: Duration = Duration::from_millis(50);
-        let Worker { index, lane, state: Some(ref state), ref mut spun, .. } = *worker else {
+        let RunWorker { index, lane, state: Some(ref state), ref mut spun, .. } = *worker else {
             return Next::Prepare;
         };
         let window = self.data.window();
@@ -219,14 +219,14 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     }
 
     /// Returns the worker's state to the cache.
-    fn exit(&self, worker: &mut Worker<T>) {
+    fn exit(&self, worker: &mut RunWorker<T>) {
         if let Some(state) = worker.state.take() {
             self.states.put(self.device(worker.lane), state);
         }
     }
 
     /// Gives the worker's chunk back, and retires its lane.
-    fn panicked(&self, &mut Worker { index, lane, .. }: &mut Worker<T>, message: String) {
+    fn panicked(&self, &mut RunWorker { index, lane, .. }: &mut RunWorker<T>, message: String) {
         let mut core = self.core();
         let now = self.now();
         let entry = &mut core.workers[index];
@@ -249,7 +249,7 @@ impl<T: Task, E: RunData<T>> WorkSource for Arc<Shared<T, E>> {
     }
 }
 
-impl<T: Task, E: RunData<T>> Shared<T, E> {
+impl<T: Task, E: RunData<T>> RunContext<T, E> {
     /// Starts a worker on a lane. The caller holds the lock.
     pub(super) fn start_worker(self: &Arc<Self>, core: &mut Core, lane: LaneIndex) {
         let worker = core.add_worker(lane);
@@ -259,7 +259,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
         }
     }
 
-    fn spawn(self: &Arc<Self>, worker: Worker<T>) -> std::io::Result<()> {
+    fn spawn(self: &Arc<Self>, worker: RunWorker<T>) -> std::io::Result<()> {
         let shared = self.clone();
         self.device(worker.lane).threads.spawn(self.owner, move || {
             shared.start_some_workers();
@@ -289,7 +289,7 @@ impl<T: Task, E: RunData<T>> Shared<T, E> {
             let lanes: SmallVec<[LaneIndex; WOKEN_AT_ONCE]> =
                 core.lanes_to_start.drain(first..).rev().collect();
             let workers = lanes.into_iter().map(|lane| core.add_worker(lane));
-            let workers: SmallVec<[Worker<T>; WOKEN_AT_ONCE]> = workers.collect();
+            let workers: SmallVec<[RunWorker<T>; WOKEN_AT_ONCE]> = workers.collect();
             drop(core);
             is_started = workers.is_empty();
             // A worker that starts will start others; if none does, the next lanes are tried here.

@@ -104,12 +104,12 @@ impl Fit {
         self.with(guess.unwrap_or(0.0).min(self.line.per_item).max(least))
     }
 
-    /// Whether so many items are far more than in any remembered run.
+    /// Whether this many items are far more than in any remembered run.
     pub(super) fn is_beyond(&self, items: f64) -> bool {
         items > self.largest * 4.0
     }
 
-    /// Seconds per item, as well as the runs tell.
+    /// Seconds per item, by the most likely line. `None` if the runs do not show any.
     pub(super) fn per_item(&self) -> Option<f64> {
         Some(self.line.per_item).filter(|per_item| *per_item > 0.0)
     }
@@ -184,7 +184,8 @@ struct Regression {
     per_item: f64,
     /// Standard error of `per_item`; infinite where all runs are of one size and short.
     error: f64,
-    /// How much less overhead fits the runs as well, per second more per item.
+    /// The trade-off between the two values: a line with one second more per item fits the runs as well with this many
+    /// seconds less overhead.
     tilt: f64,
 }
 

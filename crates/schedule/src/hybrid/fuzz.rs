@@ -99,7 +99,7 @@ struct Program {
 }
 
 impl Program {
-    /// Runs for so many seconds, as a job does: short runs reuse a decision. Returns the seconds it really took and the
+    /// Runs for this many seconds, as a job does: short runs reuse a decision. Returns the seconds it really took and the
     /// number of runs, in all and for the last quarter.
     fn simulate(&mut self, machine: &Machine, items: u64, seconds: f64, rng: &mut Rng) -> [(f64, f64); 2] {
         let (mut clock, mut runs, mut late) = (0.0, 0.0, (0.0, 0.0));

@@ -248,8 +248,8 @@ impl Model {
         choice
     }
 
-    /// Learns from a device's work, and returns how well it was predicted. A device without items still tells its
-    /// startup.
+    /// Learns from a device's work, and returns how well it was predicted. A device without items still shows its
+    /// startup time.
     pub fn observe(&mut self, task: &str, observation: &Observation) -> Prediction {
         let Observation { device, items, busy, startup, needed_preparation } = observation;
         let history = self.history(task);
@@ -264,7 +264,7 @@ impl Model {
         prediction
     }
 
-    /// Learns from the times of whole runs of so many items.
+    /// Learns from the times of whole runs of this many items.
     pub fn record_runs(&mut self, task: &str, items: u64, measurements: Measurements) {
         if items > 0 && !measurements.devices.is_empty() {
             self.history(task).report(items, measurements);
@@ -278,7 +278,7 @@ impl Model {
 }
 
 impl TaskHistory {
-    /// Learns from the times of whole runs of so many items.
+    /// Learns from the times of whole runs of this many items.
     fn report(&mut self, items: u64, measurements: Measurements) {
         self.changed = true;
         let size = size_class(items);

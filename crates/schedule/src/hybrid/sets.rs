@@ -124,7 +124,7 @@ impl DeviceSet {
     }
 }
 
-/// The factor by which a set with so many reports may be faster than it seems.
+/// The factor by which a set with this many reports may be faster than it seems.
 fn uncertainty(seconds: f64, reports: usize) -> f64 {
     match (reports, seconds < SHORT_RUN) {
         (0, true) => 4.0,
@@ -135,7 +135,7 @@ fn uncertainty(seconds: f64, reports: usize) -> f64 {
 }
 
 /// A set of devices that could be used.
-struct Contender {
+struct CandidateSet {
     /// The indices of its candidates, in order.
     members: Vec<usize>,
     /// Their names, sorted.
@@ -153,9 +153,9 @@ struct Contender {
     has_idle: bool,
 }
 
-impl Contender {
+impl CandidateSet {
     /// The cost of a trial minus its expected gain and the missed time, compared with the current set.
-    fn trial_cost(&self, current: &Contender) -> f64 {
+    fn trial_cost(&self, current: &CandidateSet) -> f64 {
         let runs = (TRIAL_SECONDS / self.seconds).clamp(1.0, TRIAL_RUNS);
         let waking = MIN_TRIAL_COST * current.seconds;
         let loss = (self.likely - current.seconds).max(0.0);
@@ -201,7 +201,7 @@ impl SizeClass {
         SizeClass { items, sets, current, budget: 0.0, trials: 0, runs: 0 }
     }
 
-    /// Learns from runs that took so many seconds, scaled to the number of items of this class.
+    /// Learns from runs that took this many seconds, scaled to the number of items of this class.
     pub(super) fn report(&mut self, measurements: Measurements, seconds: f64) {
         let Measurements { mut devices, mut worked, runs, .. } = measurements;
         devices.sort();
@@ -243,12 +243,12 @@ impl SizeClass {
         &mut self.sets[index]
     }
 
-    /// Decides which set to use for a run of so many items.
+    /// Decides which set to use for a run of this many items.
     pub(super) fn decide(&mut self, items: u64, candidates: &[Candidate], lines: &CostLines) -> Decision {
         let mut contenders = self.contenders(items, candidates, lines);
-        let cost = |it: &Contender| if it.has_idle { f64::INFINITY } else { it.seconds + it.entry_cost };
+        let cost = |it: &CandidateSet| if it.has_idle { f64::INFINITY } else { it.seconds + it.entry_cost };
         let least = contenders.iter().map(cost).fold(f64::INFINITY, f64::min);
-        let stays = |it: &Contender| it.devices == self.current && cost(it) <= least * HYSTERESIS;
+        let stays = |it: &CandidateSet| it.devices == self.current && cost(it) <= least * HYSTERESIS;
         let settled = contenders.iter().position(stays);
         // The first of equal ones, in spite of rounding.
         let fastest = || contenders.iter().position(|it| cost(it) <= least * (1.0 + 1e-9));
@@ -296,7 +296,7 @@ impl SizeClass {
 
     /// Adds the time that the runs since the last decision have lost because a faster set was not ready. A set that was
     /// prepared for it before, and is not ready any more, has to be missed for twice as long.
-    fn count_missed(&mut self, contenders: &mut [Contender], current: usize) {
+    fn count_missed(&mut self, contenders: &mut [CandidateSet], current: usize) {
         let runs = f64::from(std::mem::take(&mut self.runs));
         let (seconds, entry_cost) = (contenders[current].seconds, contenders[current].entry_cost);
         // Only for the fastest set, so that the time counts once however many devices there are.
@@ -310,7 +310,7 @@ impl SizeClass {
 
     /// The sets that may be worth using: the best by prediction, the same without the devices that would do least, each
     /// device alone, and all sets used before.
-    fn contenders(&self, items: u64, candidates: &[Candidate], lines: &CostLines) -> Vec<Contender> {
+    fn contenders(&self, items: u64, candidates: &[Candidate], lines: &CostLines) -> Vec<CandidateSet> {
         let fitted = joint::fastest(&lines.fitted, items);
         let best = joint::fastest(&lines.optimistic, items);
         let ready = joint::fastest(&lines.ready, items);
@@ -345,7 +345,7 @@ impl SizeClass {
             let seconds = measured.unwrap_or_else(predicted).max(1e-12);
             let last = set.and_then(|set| set.times.last()).map_or(seconds, |last| last * scale);
             let shown = set.map_or(f64::MAX, |set| set.best * scale);
-            Contender {
+            CandidateSet {
                 is_measured: measured.is_some(),
                 seconds,
                 likely: last.min(seconds),
@@ -484,15 +484,15 @@ mod test {
         let lines = [CostLine::new(0.0, 1e-6), CostLine::new(0.0, 1e-6), CostLine::new(0.0, 2e-6)];
         let mut class = SizeClass::new(ITEMS);
         simulate(&mut class, &lines, 40, |set| if set == [0] { 2e-3 } else { 5e-3 });
-        // It was slow for a while; now it is not, and does all the work before others are awake.
+        // Device 0 was slow for a while. Now it is fast, and does all the work before the others have started.
         ran(&mut class, &[0, 1, 2], &[0], 1e-3);
         let history = simulate(&mut class, &lines, 40, |_| 0.9e-3);
         assert!(history.iter().filter(|set| **set == [0]).count() >= 38, "{history:?}");
     }
 
-    /// So many programs of so many runs, in each of which one device is ready at once and a faster one after a second: it
-    /// is made ready beside the other, or the run waits for it. Gives the seconds that all took, and how often the faster
-    /// one was made ready.
+    /// Simulates `count` programs of `runs` runs each. In each program one device is ready at once, and a faster device
+    /// after a second: it is prepared beside the other, or the run waits for it. Returns the seconds of all programs, and
+    /// how often the faster device was prepared.
     fn programs(count: usize, runs: usize) -> (f64, usize) {
         let mut class = SizeClass::new(ITEMS);
         for _ in 0..3 {

@@ -37,7 +37,7 @@ impl Rng {
 }
 
 /// Seconds that devices take together, including waking and feeding them; or that the fastest one takes, if it ends
-/// before the others are awake.
+/// before the others have started.
 fn together(members: &[usize], alone: &[f64; 4]) -> f64 {
     let (all, one) = both_ways(members, alone);
     all.min(one) * 1e-6
@@ -58,7 +58,7 @@ fn both_ways(members: &[usize], alone: &[f64; 4]) -> (f64, f64) {
     (waking + 1.0 / rate, one)
 }
 
-/// Simulates all sizes with so many pools, one after another, each of which is a little faster on some devices than on
+/// Simulates all sizes with this many pools, one after another, each of which is a little faster on some devices than on
 /// others. Returns for each size the lower quartile of the runs, after learning, relative to that of the best device
 /// alone.
 fn simulate(seed: u64, pools: usize) -> Vec<(u64, f64)> {
@@ -93,9 +93,9 @@ fn simulate(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                 {
                     clock += 1;
                     run += 1;
-                    let sleepy = members.iter().any(|&it| clock - used_last[it] > 4);
+                    let was_idle = members.iter().any(|&it| clock - used_last[it] > 4);
                     members.iter().for_each(|&it| used_last[it] = clock);
-                    let sleep = if sleepy { 1.1 + rng.next() } else { 1.0 };
+                    let slowdown = if was_idle { 1.1 + rng.next() } else { 1.0 };
                     // The speed of the machine varies.
                     let drift = 1.0 + 0.08 * (clock as f64 / 700.0).sin();
                     // A new pool is slower at first.
@@ -106,7 +106,7 @@ fn simulate(seed: u64, pools: usize) -> Vec<(u64, f64)> {
                         let of = |it: usize| alone[it] * drift * luck[it] * if it == 3 { cores } else { 1.0 };
                         std::array::from_fn(of)
                     };
-                    here.push(together(&members, &now(&lucky)) * rng.disturbance() * sleep);
+                    here.push(together(&members, &now(&lucky)) * rng.disturbance() * slowdown);
                     if run > learning {
                         walls.extend(here.last());
                         (0..4).for_each(|it| {

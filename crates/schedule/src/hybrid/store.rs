@@ -90,7 +90,7 @@ mod test {
         model
     }
 
-    /// The time after so many days.
+    /// The time after this many days.
     fn day(days: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(days * 24 * 3600)
     }

@@ -4,7 +4,7 @@ use std::{borrow::Borrow, path::PathBuf, sync::Arc};
 
 use evener_device::{Device, Inventory, Telemetry, cache_folder};
 
-use super::{Inner, Options, Pool, shared_model::SharedModel};
+use super::{JobOptions, Pool, PoolContext, shared_model::SharedModel};
 use crate::{error::RunError, executor::PoolDevice, run::Settings, strategy::Strategy};
 
 /// Makes a [`Pool`]: sets its devices, the defaults of its runs, and the file of learned times.
@@ -21,14 +21,14 @@ use crate::{error::RunError, executor::PoolDevice, run::Settings, strategy::Stra
 #[derive(Debug)]
 pub struct PoolBuilder {
     devices: Option<Vec<Device>>,
-    options: Options,
+    options: JobOptions,
     history: Option<PathBuf>,
 }
 
 impl Default for PoolBuilder {
     fn default() -> Self {
         let history = cache_folder().map(|folder| folder.join("runs.json"));
-        PoolBuilder { devices: None, options: Options::default(), history }
+        PoolBuilder { devices: None, options: JobOptions::default(), history }
     }
 }
 
@@ -78,6 +78,6 @@ impl PoolBuilder {
         let device = |(index, device)| Arc::new(PoolDevice::new(index, device));
         let devices = devices.into_iter().enumerate().map(device).collect();
         let (cached, model) = (Default::default(), Arc::new(SharedModel::new(self.history)));
-        Ok(Pool { inner: Arc::new(Inner { devices, options: self.options, cached, model }) })
+        Ok(Pool { shared: Arc::new(PoolContext { devices, options: self.options, cached, model }) })
     }
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     contain::{contain, log},
     error::{DoneItems, RunError},
-    executor::{Fold, GetReserve, PoolDevice, Reserve, RunTicks, Shared, SliceData, StopReason},
+    executor::{Fold, GetReserve, PoolDevice, Reserve, RunContext, RunTicks, SliceData, StopReason},
     hybrid::{Candidate, Observation},
     progress::Reporter,
     recorder::{DeviceLanes, Recorder},
@@ -40,7 +40,7 @@ pub(super) struct Lanes {
 }
 
 impl<T: Task> Job<'_, T> {
-    /// Selects the devices of a run of so many items: the one device `only`, or those that are worth using.
+    /// Selects the devices of a run of this many items: the one device `only`, or those that are worth using.
     pub(super) fn select(&self, only: Option<usize>, items: u64) -> Result<RunDevices, RunError> {
         let selects_devices = only.is_none()
             && self.options.selects_devices
@@ -62,7 +62,7 @@ impl<T: Task> Job<'_, T> {
             reason: "the task has no code for it".into(),
         };
         let mut left_out: Vec<LeftOut> =
-            self.pool.inner().devices.iter().filter(usable).map(no_code).collect();
+            self.pool.shared().devices.iter().filter(usable).map(no_code).collect();
         if !selects_devices {
             devices.retain(|device| only.is_none_or(|only| device.index == only));
             return Ok(RunDevices {
@@ -83,7 +83,7 @@ impl<T: Task> Job<'_, T> {
             }
         };
         let candidates: Vec<Candidate> = devices.iter().map(candidate).collect();
-        let model = &self.pool.inner().model;
+        let model = &self.pool.shared().model;
         let choice = model.with_model(|model| model.choose(&self.context.key, items, &candidates));
         for (device, reason) in &choice.left_out {
             if let Some(index) = candidates.iter().position(|candidate| candidate.device == *device) {
@@ -104,7 +104,7 @@ impl<T: Task> Job<'_, T> {
         Ok(selection)
     }
 
-    /// Makes the lanes of devices for a run of so many units.
+    /// Makes the lanes of devices for a run of this many units.
     pub(super) fn lanes(&self, used: &[Arc<PoolDevice>], units: u64, unit: u64) -> Lanes {
         make_lanes(&self.task, &self.context.history, used, units, unit)
     }
@@ -130,7 +130,7 @@ impl<T: Task> Job<'_, T> {
         self.execute_with(self.options.settings, items, unit, fold, only, ResultSlots::new)
     }
 
-    /// Executes one run, which counts in units of so many items. Each unit has one result slot.
+    /// Executes one run, which counts in units of this many items. Each unit has one result slot.
     pub(super) fn execute_with(
         &self,
         settings: Settings,
@@ -166,7 +166,7 @@ impl<T: Task> Job<'_, T> {
         let lent = unsafe { LentItems::new(items) };
         let data = SliceData { items: lent, results };
         let ticks = RunTicks::begin();
-        let shared = Arc::new(Shared::new(
+        let shared = Arc::new(RunContext::new(
             self.task.clone(),
             run,
             Recorder::new(specs.len(), self.options.keeps_trace),
@@ -276,7 +276,7 @@ impl<T: Task> Job<'_, T> {
 
     fn watch(
         &self,
-        shared: &Arc<Shared<T, SliceData<T>>>,
+        shared: &Arc<RunContext<T, SliceData<T>>>,
         reserve: GetReserve<'_, T>,
         caller_lane: Option<usize>,
     ) -> Option<StopReason> {
@@ -313,7 +313,7 @@ impl<T: Task> Job<'_, T> {
                 needed_preparation: cold,
             }
         };
-        let model = &self.pool.inner().model;
+        let model = &self.pool.shared().model;
         if selection.fresh {
             let devices = selection.devices.iter().zip(&report.devices).zip(cold);
             model.with_model(|model| {
@@ -395,7 +395,7 @@ fn failure_text(error: &Error) -> String {
 
 /// Revokes the items and closes the result slots when a run returns or unwinds.
 struct RunGuard<'s, T: Task> {
-    shared: &'s Arc<Shared<T, SliceData<T>>>,
+    shared: &'s Arc<RunContext<T, SliceData<T>>>,
     /// Whether `watch` has returned, so that `execute_with` takes the results.
     is_watched: bool,
 }
@@ -417,7 +417,7 @@ impl<T: Task> Drop for RunGuard<'_, T> {
     }
 }
 
-/// Number of workers that so many units are worth: waking a thread takes about as long as some runs, and the second
+/// Number of workers that this many units are worth: waking a thread takes about as long as some runs, and the second
 /// worker of a GPU only hides copies.
 fn useful_workers(expected: Option<Expected>, units: u64, is_core: bool) -> u64 {
     let waking = if is_core { 75e-6 } else { 300e-6 };

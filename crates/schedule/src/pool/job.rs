@@ -7,7 +7,7 @@ use std::{
 
 use evener_device::DeviceId;
 
-use super::{Cancel, MapStream, Options, Pool, history::JobHistory};
+use super::{Cancel, JobOptions, MapStream, Pool, history::JobHistory};
 use crate::{
     contain::log,
     error::RunError,
@@ -50,7 +50,7 @@ const BLOCKS: u64 = 16_384;
 pub struct Job<'a, T: Task> {
     pub(super) pool: Pool,
     pub(super) task: T,
-    pub(super) options: Options,
+    pub(super) options: JobOptions,
     pub(super) progress: Option<Arc<ProgressListener<'a>>>,
     pub(super) context: TaskContext<T::State>,
 }
@@ -67,7 +67,7 @@ pub(super) struct TaskContext<S> {
 
 impl<S> TaskContext<S> {
     pub(super) fn new(pool: &Pool, key: Arc<str>) -> Self {
-        let history = JobHistory::new(key.clone(), pool.inner().model.clone());
+        let history = JobHistory::new(key.clone(), pool.shared().model.clone());
         TaskContext { key, state_id: None, states: Arc::default(), history: Arc::new(Mutex::new(history)) }
     }
 }
@@ -86,7 +86,7 @@ impl<S> Clone for TaskContext<S> {
 
 impl<T: Task> Job<'static, T> {
     pub(super) fn new(pool: Pool, task: T, context: TaskContext<T::State>) -> Self {
-        let options = pool.inner().options.clone();
+        let options = pool.shared().options.clone();
         Job { pool, task, options, progress: None, context }
     }
 }

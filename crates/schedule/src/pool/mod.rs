@@ -59,19 +59,20 @@ impl Cancel {
 /// Devices that share the items of a run. A clone is another handle of the same pool.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    inner: Arc<Inner>,
+    shared: Arc<PoolContext>,
 }
 
+/// The state that all clones of a pool share.
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct PoolContext {
     pub(crate) devices: Vec<Arc<PoolDevice>>,
-    options: Options,
-    /// What runs keep of the last tasks, the oldest first.
+    options: JobOptions,
+    /// The kept states and history of the last tasks, the oldest first.
     cached: Mutex<Vec<CachedTask>>,
     pub(crate) model: Arc<SharedModel>,
 }
 
-/// What is kept of a task between calls.
+/// The states and history of a task, kept between calls.
 #[derive(Debug)]
 struct CachedTask {
     type_id: TypeId,
@@ -85,7 +86,7 @@ const MAX_CACHED_TASKS: usize = 8;
 
 /// The defaults of runs, which their job may override.
 #[derive(Debug, Clone)]
-struct Options {
+struct JobOptions {
     strategy: Strategy,
     settings: Settings,
     /// Whether devices that make no difference are left out.
@@ -95,9 +96,9 @@ struct Options {
     control: Control,
 }
 
-impl Default for Options {
+impl Default for JobOptions {
     fn default() -> Self {
-        Options {
+        JobOptions {
             strategy: Strategy::default(),
             settings: Settings::default(),
             selects_devices: true,
@@ -127,7 +128,7 @@ impl Pool {
 
     /// The pool's devices.
     pub fn devices(&self) -> Vec<Device> {
-        self.inner.devices.iter().map(|device| device.device().0).collect()
+        self.shared.devices.iter().map(|device| device.device().0).collect()
     }
 
     /// Makes a job: one task with its options, which keeps what it has prepared and learned from run to run.
@@ -139,7 +140,7 @@ impl Pool {
     /// them, are kept for the next call.
     fn cached_job<T: Task>(&self, task: &T) -> Job<'static, T> {
         let (type_id, key, state_id) = (TypeId::of::<T>(), task_key(task), task.state_id());
-        let mut cached = lock(&self.inner.cached);
+        let mut cached = lock(&self.shared.cached);
         let index = cached.iter().position(|it| it.type_id == type_id && it.key == key);
         let known =
             index.and_then(|index| cached.remove(index).context.downcast::<TaskContext<T::State>>().ok());
@@ -163,7 +164,7 @@ impl Pool {
     /// What was learned stays. Workers that have just ended a run drop theirs later: some memory may be freed a few
     /// milliseconds after this returns.
     pub fn release(&self) {
-        let cached = std::mem::take(&mut *lock(&self.inner.cached));
+        let cached = std::mem::take(&mut *lock(&self.shared.cached));
         drop(cached);
     }
 
@@ -239,8 +240,8 @@ impl Pool {
     }
 
     /// Runs a task on every item and combines the results, in an order that depends on their number only:
-    /// floating-point sums are the same to the last bit, whichever device did which items. Returns `None` as the value
-    /// without items.
+    /// floating-point sums are the same to the last bit, whichever device did which items. The value is `None` if there are
+    /// no items.
     ///
     /// Up to 16,384 items are combined by the calling thread, after the run. More items are divided into at most as many
     /// blocks of equal size: the run combines the results within each block, and the calling thread those of the blocks. If
@@ -292,7 +293,7 @@ impl Pool {
 
     /// The devices that a task has code for. Fails if there are none.
     pub(crate) fn usable<T: Task>(&self, task: &T) -> Result<Vec<Arc<PoolDevice>>, RunError> {
-        let devices = &self.inner.devices;
+        let devices = &self.shared.devices;
         let usable: Vec<_> =
             devices.iter().filter(|device| task.can_use(&device.device().0)).cloned().collect();
         if usable.is_empty() {
@@ -302,7 +303,7 @@ impl Pool {
         Ok(usable)
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.inner
+    pub(crate) fn shared(&self) -> &Arc<PoolContext> {
+        &self.shared
     }
 }

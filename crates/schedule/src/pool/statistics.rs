@@ -39,7 +39,7 @@ impl Pool {
     /// Returns the statistics of every device. Runs in flight are not slowed down, because only counters are shared
     /// with them; reading the hardware takes up to some milliseconds, and waits for nothing.
     pub fn statistics(&self) -> Vec<DeviceStatistics> {
-        self.inner().devices.iter().map(|device| statistics(device)).collect()
+        self.shared().devices.iter().map(|device| statistics(device)).collect()
     }
 
     /// The device with the highest score × (1 − utilization) at this moment.
@@ -55,7 +55,7 @@ impl Pool {
             let (opened, _) = device.device();
             (device.score * (1.0 - opened.telemetry().utilization.unwrap_or(0.0)), opened)
         };
-        let mut ranked: Vec<(f64, Device)> = self.inner().devices.iter().map(rank).collect();
+        let mut ranked: Vec<(f64, Device)> = self.shared().devices.iter().map(rank).collect();
         ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
         let count = if count == 0 { ranked.len() } else { count };
         ranked.into_iter().take(count).map(|(_, device)| device).collect()

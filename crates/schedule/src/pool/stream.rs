@@ -15,7 +15,7 @@ use evener_device::{affinity::unbound, thread_stack::thread_builder};
 use super::{execute::Lanes, history::RunDevices, job::Job};
 use crate::{
     error::RunError,
-    executor::{Control, RunTicks, Shared, StreamData, Window},
+    executor::{Control, RunContext, RunTicks, StreamData, Window},
     recorder::Recorder,
     run::{Outcome, Run},
     sync::{lock, wait_timeout},
@@ -34,7 +34,7 @@ use crate::{
 /// error is the next item, and all results that were not returned are lost. The error's
 /// [`DoneItems`](crate::DoneItems) are the finished items, returned or lost.
 pub struct MapStream<'scope, T: Task> {
-    shared: Arc<Shared<T, StreamData<T>>>,
+    shared: Arc<RunContext<T, StreamData<T>>>,
     control: Control,
     /// Number of returned results, and of those that the window does not know of.
     returned: u64,
@@ -59,7 +59,7 @@ impl<T: Task> MapStream<'_, T> {
         let Lanes { devices, specs, .. } = job.lanes(&devices, u64::MAX, 1);
         let workers: Vec<usize> = specs.iter().map(|spec| spec.depth).collect();
         let ticks = RunTicks::begin();
-        let shared = Arc::new(Shared::new(
+        let shared = Arc::new(RunContext::new(
             job.task.clone(),
             Run::open_ended(&specs, job.options.settings),
             Recorder::new(specs.len(), false),
@@ -118,7 +118,7 @@ impl<T: Task> MapStream<'_, T> {
 }
 
 /// Reads the source until it ends or the stream is stopped.
-fn read<T: Task>(shared: &Shared<T, StreamData<T>>, source: impl Iterator<Item = T::Input>) {
+fn read<T: Task>(shared: &RunContext<T, StreamData<T>>, source: impl Iterator<Item = T::Input>) {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         for item in source {
             let bytes = shared.task.item_bytes(&item);

@@ -113,7 +113,7 @@ impl<O> Future for Handle<O> {
         }
         // The last task that polled is woken. The old waker is dropped without the lock.
         let waker = Some(context.waker().clone());
-        let before = std::mem::replace(&mut *state, State::Waiting { waker, blocks: false });
+        let before = std::mem::replace(&mut *state, PieceResult::Waiting { waker, blocks: false });
         drop(state);
         drop(before);
         Poll::Pending
@@ -129,19 +129,21 @@ impl<O> fmt::Debug for Handle<O> {
 /// The state that a handle and its piece share.
 #[derive(Debug)]
 pub(super) struct PendingResult<O> {
-    state: Mutex<State<O>>,
+    state: Mutex<PieceResult<O>>,
     answered: Condvar,
 }
 
 impl<O> PendingResult<O> {
     pub(super) fn is_ready(&self) -> bool {
-        !matches!(*lock(&self.state), State::Waiting { .. })
+        !matches!(*lock(&self.state), PieceResult::Waiting { .. })
     }
 }
 
+/// The result of a piece.
 #[derive(Debug)]
-enum State<O> {
-    /// With the task to wake, and whether a thread blocks: notifying without need is far slower than this check.
+enum PieceResult<O> {
+    /// The piece is not done. With the task to wake, and whether a thread blocks: notifying without need is far slower
+    /// than this check.
     Waiting {
         waker: Option<Waker>,
         blocks: bool,
@@ -150,19 +152,19 @@ enum State<O> {
     Taken,
 }
 
-impl<O> State<O> {
+impl<O> PieceResult<O> {
     /// Records that a thread is about to block.
     fn block(&mut self) {
-        if let State::Waiting { blocks, .. } = self {
+        if let PieceResult::Waiting { blocks, .. } = self {
             *blocks = true;
         }
     }
 
     /// Takes the result, if it is ready.
     fn take(&mut self) -> Option<Result<O, QueueError>> {
-        match std::mem::replace(self, State::Taken) {
-            State::Ready(result) => Some(result),
-            State::Taken => Some(Err(QueueError::Taken)),
+        match std::mem::replace(self, PieceResult::Taken) {
+            PieceResult::Ready(result) => Some(result),
+            PieceResult::Taken => Some(Err(QueueError::Taken)),
             waiting => {
                 *self = waiting;
                 None
@@ -179,7 +181,7 @@ impl<O> Promise<O> {
     /// Makes a promise and the pending result that its handle waits for.
     pub(super) fn new() -> (Promise<O>, Arc<PendingResult<O>>) {
         let pending = Arc::new(PendingResult {
-            state: Mutex::new(State::Waiting { waker: None, blocks: false }),
+            state: Mutex::new(PieceResult::Waiting { waker: None, blocks: false }),
             answered: Condvar::new(),
         });
         (Promise(pending.clone()), pending)
@@ -189,9 +191,9 @@ impl<O> Promise<O> {
     /// may run any code.
     pub(super) fn fulfil(&self, result: Result<O, QueueError>) -> Option<Waker> {
         let mut state = lock(&self.0.state);
-        let State::Waiting { waker, blocks } = &mut *state else { return None };
+        let PieceResult::Waiting { waker, blocks } = &mut *state else { return None };
         let (waker, blocks) = (waker.take(), *blocks);
-        *state = State::Ready(result);
+        *state = PieceResult::Ready(result);
         drop(state);
         if blocks {
             self.0.answered.notify_all();

@@ -8,12 +8,12 @@
 //! Each piece has one ticket, which waits or is in flight. The first result takes the ticket and later ones are
 //! dropped, so a piece gets exactly one result.
 
+mod context;
 mod device_queue;
 mod dispatcher;
 mod error;
 mod handle;
 mod health;
-mod shared;
 mod statistics;
 #[cfg(test)]
 mod test;
@@ -30,10 +30,10 @@ use std::{
 use evener_device::{DeviceId, affinity::unbound, thread_stack::thread_builder};
 
 use self::{
+    context::QueueContext,
     device_queue::DeviceQueue,
     dispatcher::{BatchLimits, Dispatcher, Limits, Refused, SubmitOptions},
     handle::Submitted,
-    shared::Shared,
 };
 pub use self::{
     error::{QueueError, TrySubmitError},
@@ -122,7 +122,7 @@ impl<T: Task> QueueBuilder<T> {
         });
         let dispatcher = Dispatcher::new(queues.collect(), balancer, limits, batch, capacity);
         log!(debug, task = task.name(), devices = devices.len(), "a queue opens");
-        let shared = Arc::new(Shared::new(task, devices, dispatcher));
+        let shared = Arc::new(QueueContext::new(task, devices, dispatcher));
         let queue = Queue { shared };
         let watched = queue.shared.clone();
         let watch = move || {
@@ -175,7 +175,7 @@ impl Pool {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Queue<T: Task> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<QueueContext<T>>,
 }
 
 impl<T: Task> Queue<T> {
@@ -201,7 +201,7 @@ impl<T: Task> Queue<T> {
     }
 
     fn handle(&self, (answer, key): Submitted<T::Output>) -> Handle<T::Output> {
-        let queue: Weak<Shared<T>> = Arc::downgrade(&self.shared);
+        let queue: Weak<QueueContext<T>> = Arc::downgrade(&self.shared);
         Handle::new(answer, key, queue)
     }
 

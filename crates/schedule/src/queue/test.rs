@@ -1,5 +1,9 @@
 mod failure;
+#[path = "../../tests/common/renamed.rs"]
+mod renamed;
 mod stragglers;
+#[path = "../../tests/common/test_task.rs"]
+mod test_task;
 
 use std::{
     collections::HashMap,
@@ -11,11 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_device::{
-    Description, Device, DeviceId, Error, Result,
-    backend::{Backend, Source},
-};
+use evener_device::{Device, DeviceId, Error, Result};
 
+use self::{renamed::renamed, test_task::TestTask};
 use super::*;
 use crate::{Chunk, Closure, Results, sync::lock};
 
@@ -41,40 +43,13 @@ fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// The processor under another name, so that tests have any number of devices on any machine.
-#[derive(Debug)]
-struct Named {
-    description: Description,
-    under: Arc<dyn Source>,
-}
-
-impl Source for Named {
-    fn describe(&self) -> &Description {
-        &self.description
-    }
-
-    fn open(&self) -> Result<Arc<dyn Backend>> {
-        self.under.open()
-    }
-
-    fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
-        self.under.split(sizes)
-    }
-}
-
 fn named(id: &str) -> Device {
-    described(Description { id: id.into(), ..Device::cpu().describe().clone() })
+    renamed(id, |_| ())
 }
 
 /// The same with this many cores: a kernel task has as many workers on it.
 fn cores(id: &str, count: u32) -> Device {
-    let cpu = Device::cpu();
-    described(Description { id: id.into(), compute_units: Some(count), ..cpu.describe().clone() })
-}
-
-fn described(description: Description) -> Device {
-    let cpu = Device::cpu();
-    Device::from_source(Arc::new(Named { description, under: cpu.source().clone() }))
+    renamed(id, |description| description.compute_units = Some(count))
 }
 
 type Run = dyn Fn(&DeviceId, u64) -> Result<u64> + Send + Sync;
@@ -350,62 +325,38 @@ fn pieces_are_done_in_batches_that_are_full_or_due() {
     });
 }
 
-/// Records the sizes of its chunks.
-#[derive(Clone, Default)]
-struct Counting {
-    sizes: Arc<Mutex<Vec<usize>>>,
-    latch: Latch,
-}
-
-impl Task for Counting {
-    type Input = u64;
-    type Output = u64;
-    type State = ();
-
-    fn name(&self) -> &str {
-        "counting"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn workers(&self, _: &Device) -> usize {
-        1
-    }
-
-    fn prepare(&self, _: &Device) -> Result<()> {
-        Ok(())
-    }
-
-    fn max_items(&self, (): &()) -> u64 {
-        6
-    }
-
-    fn run(&self, (): &mut (), chunk: &Chunk<'_, u64>, results: &mut Results<'_, u64>) -> Result<()> {
-        self.latch.pass();
-        lock(&self.sizes).push(chunk.len());
-        chunk.read(|items| {
-            for &item in items {
-                if item == 13 {
-                    return Err(crate::task::task_error(&"a".into(), "a test".into(), "unlucky".into()));
-                }
-                results.push(3 * item);
-            }
-            Ok(())
-        })?
-    }
-}
-
 #[test]
 fn an_error_in_a_batch_is_the_answer_of_its_piece_alone() {
     within_a_minute(|| {
-        let task = Counting::default();
+        let (latch, sizes) = (Latch::default(), Arc::new(Mutex::new(Vec::new())));
+        let (closed, noted) = (latch.clone(), sizes.clone());
+        let task = TestTask::new(
+            "records the sizes of its chunks",
+            |_| Ok(()),
+            move |(), chunk, results| {
+                closed.pass();
+                lock(&noted).push(chunk.len());
+                chunk.read(|items| {
+                    for &item in items {
+                        if item == 13 {
+                            return Err(crate::task::task_error(
+                                &"a".into(),
+                                "a test".into(),
+                                "unlucky".into(),
+                            ));
+                        }
+                        results.push(3 * item);
+                    }
+                    Ok(())
+                })?
+            },
+        );
+        let task = TestTask { workers: Some(1), max_items: 6, ..task };
         let queue = Pool::new([named("a")]).unwrap().queue(&task).batch(10, Duration::ZERO).open().unwrap();
         let first = queue.submit(0).unwrap();
         wait_until(|| queue.statistics().devices[0].active == 1);
         let handles: Vec<_> = (10..22).map(|item| (item, queue.submit(item).unwrap())).collect();
-        task.latch.open();
+        latch.open();
         assert_eq!(first.wait().unwrap(), 0);
         for (item, handle) in handles {
             match (item, handle.wait()) {
@@ -413,8 +364,7 @@ fn an_error_in_a_batch_is_the_answer_of_its_piece_alone() {
                 (_, result) => assert_eq!(result.unwrap(), 3 * item),
             }
         }
-        let sizes = lock(&task.sizes);
-        assert_eq!(*sizes, [1, 6, 1, 1, 1, 1, 1, 1, 6], "no batch is larger than what fits");
+        assert_eq!(*lock(&sizes), [1, 6, 1, 1, 1, 1, 1, 1, 6], "no batch is larger than what fits");
     });
 }
 

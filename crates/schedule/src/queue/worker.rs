@@ -6,8 +6,8 @@ use evener_device::Result;
 use smallvec::SmallVec;
 
 use super::{
+    context::QueueContext,
     dispatcher::{BatchItems, Next},
-    shared::Shared,
 };
 use crate::{
     contain::{contain, log},
@@ -24,7 +24,7 @@ pub(super) struct QueueWorker<T: Task> {
     pub(super) state: Option<CachedState<T::State>>,
 }
 
-impl<T: Task> WorkSource for Arc<Shared<T>> {
+impl<T: Task> WorkSource for Arc<QueueContext<T>> {
     type Worker = QueueWorker<T>;
     type Work = BatchItems<T::Input>;
 
@@ -96,7 +96,7 @@ impl<T: Task> WorkSource for Arc<Shared<T>> {
     }
 }
 
-impl<T: Task> Shared<T> {
+impl<T: Task> QueueContext<T> {
     /// Runs a batch. Its first item has this number.
     fn compute(
         &self,

@@ -92,7 +92,7 @@ pub struct DeviceReport {
     pub quarantined_s: f64,
     /// Items per second of busy time, or `None` if it did no items.
     pub rate: Option<f64>,
-    /// Chunks that failed on it and were done again: the column `failed` of the text.
+    /// Chunks that failed on it and were done again: `failed` in the text.
     pub retries: u64,
     /// Speculative copies of slower devices' chunks whose results were accepted from it.
     pub speculative: u64,

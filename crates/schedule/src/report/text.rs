@@ -10,11 +10,14 @@ const MAX_ROWS: usize = 20;
 /// Maximum length of a device's id in the table, and in a sentence.
 const MAX_ID: usize = 22;
 const MAX_ID_IN_TEXT: usize = 50;
+const ID_HEADER: &str = "device";
+/// Minimum length to which long ids are shortened in the table.
+const MIN_ID: usize = 8;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (listed, others) = self.devices.split_at(self.devices.len().min(MAX_ROWS));
-        f.write_str(&tables(listed, self.items))?;
+        f.write_str(&table(listed, self.items))?;
         if !others.is_empty() {
             let items: u64 = others.iter().map(|device| device.items).sum();
             let devices = count_of(others.len() as u64, "more device");
@@ -74,91 +77,118 @@ impl fmt::Display for Report {
 /// What became of a device that failed, and its last error without the compiler's whole log.
 fn failure_line(device: &DeviceReport) -> Option<String> {
     const LONGEST: usize = 300;
-    let error = device.failures.last()?;
-    let became = match device.state.as_str() {
-        "retired" if device.items == 0 => "was not used",
-        "retired" => "was retired",
-        "quarantined" => "was in quarantine at the end",
-        _ => "went on after a failure",
+    let became = match (device.state.as_str(), device.failures.is_empty()) {
+        ("healthy", true) => return None,
+        ("healthy", false) => "went on after a failure",
+        ("retired", _) if device.items == 0 => "was not used",
+        ("quarantined", _) => "was in quarantine at the end",
+        _ => "was retired",
     };
+    let id = shortened(&device.id, MAX_ID_IN_TEXT);
+    let Some(error) = device.failures.last() else { return Some(format!("{id} {became}")) };
     let of_device = format!("{}: ", device.id);
     let error = error.strip_prefix(&of_device).unwrap_or(error);
     let rest = if error.chars().count() > LONGEST { "…" } else { "" };
     let error: String = error.chars().take(LONGEST).collect();
-    Some(format!("{} {became}: {error}{rest}", shortened(&device.id, MAX_ID_IN_TEXT)))
+    Some(format!("{id} {became}: {error}{rest}"))
+}
+
+/// A count of events that most runs have none of: a column of the table or, if not all of them fit, words in a line of the
+/// device.
+struct EventCount {
+    header: &'static str,
+    count: fn(&DeviceReport) -> u64,
+    /// The event and its plural, after the count.
+    words: [&'static str; 2],
+}
+
+const EVENTS: [EventCount; 6] = [
+    EventCount { header: "failed", count: |it| it.retries, words: ["failed chunk", "failed chunks"] },
+    EventCount {
+        header: "speculative",
+        count: |it| it.speculative,
+        words: ["speculative copy", "speculative copies"],
+    },
+    EventCount { header: "steals", count: |it| it.steals, words: ["steal", "steals"] },
+    EventCount { header: "dropped", count: |it| it.dropped, words: ["dropped chunk", "dropped chunks"] },
+    EventCount { header: "hangs", count: |it| it.hangs, words: ["hang", "hangs"] },
+    EventCount { header: "quarantines", count: |it| it.quarantines, words: ["quarantine", "quarantines"] },
+];
+
+/// The events of a device in words: `cuda:0: 2 hangs, 1 quarantine`. `None` if it had none.
+fn event_line(device: &DeviceReport) -> Option<String> {
+    let events = EVENTS.iter().filter_map(|event| match (event.count)(device) {
+        0 => None,
+        1 => Some(format!("1 {}", event.words[0])),
+        count => Some(format!("{} {}", grouped(count), event.words[1])),
+    });
+    let events: Vec<String> = events.collect();
+    (!events.is_empty()).then(|| format!("{}: {}", shortened(&device.id, MAX_ID_IN_TEXT), events.join(", ")))
 }
 
 /// A column of the table: a header, and a cell per device.
-struct Column {
+struct ReportColumn {
     header: &'static str,
     cells: Vec<String>,
-    /// The cell that carries no information: `0`, or `healthy`.
-    blank: &'static str,
 }
 
-impl Column {
+impl ReportColumn {
     fn width(&self) -> usize {
         let cells = self.cells.iter().map(|cell| cell.chars().count());
         cells.max().unwrap_or(0).max(self.header.len())
     }
-
-    fn is_blank(&self, row: usize) -> bool {
-        self.cells[row] == self.blank
-    }
 }
 
-/// What each device did, in as many tables as needed to fit the width. Columns without information are left out, and so
-/// are rows without information of tables after the first.
-fn tables(devices: &[DeviceReport], all_items: u64) -> String {
-    let column = |header, blank, cell: &dyn Fn(&DeviceReport) -> String| {
-        let cells = devices.iter().map(cell).collect();
-        Column { header, cells, blank }
-    };
-    let share = |items: u64| format!("{:.1}%", 100.0 * items as f64 / all_items.max(1) as f64);
-    let ids = column("device", "", &|it| shortened(&it.id, MAX_ID));
-    let columns = [
-        column("items", "", &|it| grouped(it.items)),
-        column("share", "", &|it| share(it.items)),
-        column("chunks", "0", &|it| grouped(it.chunks)),
-        column("busy", "0", &|it| time(it.busy_s)),
-        column("copy", "0", &|it| time(it.copy_s)),
-        column("idle", "0", &|it| time(it.idle_s)),
-        column("failed", "0", &|it| grouped(it.retries)),
-        column("speculative", "0", &|it| grouped(it.speculative)),
-        column("steals", "0", &|it| grouped(it.steals)),
-        column("dropped", "0", &|it| grouped(it.dropped)),
-        column("hangs", "0", &|it| grouped(it.hangs)),
-        column("quarantines", "0", &|it| grouped(it.quarantines)),
-        column("state", "healthy", &|it| it.state.clone()),
-    ];
-    let rows = 0..devices.len();
-    let mut tables: Vec<Vec<&Column>> = Vec::new();
-    let mut width = usize::MAX;
-    for column in columns.iter().filter(|column| rows.clone().any(|row| !column.is_blank(row))) {
-        width = width.saturating_add(2 + column.width());
-        match tables.last_mut() {
-            Some(table) if width <= WIDTH => table.push(column),
-            _ => {
-                width = ids.width() + 2 + column.width();
-                tables.push(vec![column]);
-            }
-        }
+/// What each device did: one table that fits the width, and a line for each device whose events are not in the table.
+/// Columns that are zero for all devices are left out. Ids get the width that the other columns leave. Empty without
+/// devices.
+fn table(devices: &[DeviceReport], all_items: u64) -> String {
+    if devices.is_empty() {
+        return String::new();
     }
-    let mut text = String::new();
-    for (index, table) in tables.iter().enumerate() {
-        let mut push_line = |id: &str, cell: &dyn Fn(&Column) -> String| {
-            let mut line = format!("{id:0$}", ids.width());
-            for column in table {
-                line.push_str(&format!("  {:>1$}", cell(column), column.width()));
-            }
-            text.push_str(&line);
+    let column = |header, cell: &dyn Fn(&DeviceReport) -> String| {
+        let cells: Vec<String> = devices.iter().map(cell).collect();
+        cells.iter().any(|cell| cell != "0").then_some(ReportColumn { header, cells })
+    };
+    let width_of = |columns: &[ReportColumn]| columns.iter().map(|column| 2 + column.width()).sum::<usize>();
+    let share = |items: u64| format!("{:.1}%", 100.0 * items as f64 / all_items.max(1) as f64);
+    let items = ReportColumn { header: "items", cells: devices.iter().map(|it| grouped(it.items)).collect() };
+    let others = [
+        column("share", &|it| share(it.items)),
+        column("chunks", &|it| grouped(it.chunks)),
+        column("busy", &|it| time(it.busy_s)),
+        column("copy", &|it| time(it.copy_s)),
+        column("idle", &|it| time(it.idle_s)),
+    ];
+    let mut columns: Vec<ReportColumn> = [Some(items)].into_iter().chain(others).flatten().collect();
+    let events = EVENTS.iter().filter_map(|event| column(event.header, &|it| grouped((event.count)(it))));
+    let events: Vec<ReportColumn> = events.collect();
+    let longest_id = devices.iter().map(|it| it.id.chars().count()).max().unwrap_or(0);
+    let longest_id = longest_id.clamp(ID_HEADER.len(), MAX_ID);
+    let events_fit = longest_id + width_of(&columns) + width_of(&events) <= WIDTH;
+    if events_fit {
+        columns.extend(events);
+    }
+    let max_id = WIDTH.saturating_sub(width_of(&columns)).clamp(MIN_ID, MAX_ID);
+    let ids = ReportColumn {
+        header: ID_HEADER,
+        cells: devices.iter().map(|it| shortened(&it.id, max_id)).collect(),
+    };
+    let line = |id: &str, cell: &dyn Fn(&ReportColumn) -> String| {
+        let mut line = format!("{id:0$}", ids.width());
+        for column in &columns {
+            line.push_str(&format!("  {:>1$}", cell(column), column.width()));
+        }
+        line + "\n"
+    };
+    let mut text = line(ids.header, &|column| column.header.into());
+    for (row, id) in ids.cells.iter().enumerate() {
+        text.push_str(&line(id, &|column| column.cells[row].clone()));
+    }
+    if !events_fit {
+        for event_line in devices.iter().filter_map(event_line) {
+            text.push_str(&wrapped(event_line.split(' ')));
             text.push('\n');
-        };
-        push_line(ids.header, &|column| column.header.into());
-        for row in rows.clone() {
-            if index == 0 || table.iter().any(|column| !column.is_blank(row)) {
-                push_line(&ids.cells[row], &|column| column.cells[row].clone());
-            }
         }
     }
     text
@@ -297,31 +327,94 @@ cpu         250  20.0%      12  64.5 ms  320 µs
         assert!(text.ends_with("\nas fast as vulkan:0 alone (at the rate it had in this run)"), "{text}");
     }
 
-    #[test]
-    fn a_report_with_every_column_and_long_names_fits_80_columns() {
-        let id = "cuda:GPU-0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9/partition-of-40";
-        let busy = DeviceReport {
-            copy_s: 0.0123,
-            retries: 1_234,
-            speculative: 5,
-            steals: 6,
-            dropped: 7,
-            quarantines: 8,
-            hangs: 9,
-            state: "quarantined".into(),
-            ..device(id, 1_000_000_000)
-        };
-        let reason = "it would take longer than the others together, ".repeat(4);
-        let left_out = vec![LeftOut { id: id.into(), reason }];
-        let devices = vec![busy, device("cpu", 1_000_000_000)];
-        let text = Report { left_out, ..report(devices) }.to_string();
+    /// Asserts that no line is longer than 80 columns, and that there is one table.
+    fn assert_fits(text: &str) {
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}\n{text}");
         }
-        for word in ["speculative", "1,234", "hangs", "quarantined", "…", "of-40"] {
-            assert!(text.contains(word), "{word}\n{text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("device ")).count(), 1, "{text}");
+    }
+
+    const LONG_ID: &str = "cuda:GPU-0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9/partition-of-40";
+
+    #[test]
+    fn a_report_of_everything_that_can_happen_is_one_table_within_80_columns() {
+        let failing = DeviceReport {
+            chunks: 1_234_567,
+            busy_s: 12_345.0,
+            copy_s: 12_345.0,
+            idle_s: 12_345.0,
+            retries: 1_234,
+            speculative: 1,
+            steals: 6,
+            dropped: 7,
+            quarantines: 1_000_000,
+            hangs: 9,
+            state: "retired".into(),
+            failures: vec![format!("{LONG_ID}: the device was lost")],
+            ..device(LONG_ID, 1_000_000_000)
+        };
+        let stopped =
+            DeviceReport { hangs: 1, quarantines: 1, state: "quarantined".into(), ..device("cuda:1", 0) };
+        let reason = "it would take longer than the others together, ".repeat(4);
+        let left_out = vec![LeftOut { id: LONG_ID.into(), reason }];
+        let devices = vec![failing, stopped, device("cpu", 1_000_000_000)];
+        let text = Report { left_out, ..report(devices) }.to_string();
+        assert_fits(&text);
+        // Lines are broken between words.
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let id = shortened(LONG_ID, MAX_ID_IN_TEXT);
+        for part in [
+            &format!(
+                "{id}: 1,234 failed chunks, 1 speculative copy, 6 steals, 7 dropped chunks, 9 hangs, \
+                 1,000,000 quarantines cuda:1: 1 hang, 1 quarantine {id} was retired: the device was lost"
+            ),
+            "cuda:1 was in quarantine at the end",
+            "1,000,000,000 50.0% 1,234,567 12,345 s 12,345 s 12,345 s",
+        ] {
+            assert!(words.contains(part), "{part}\n{text}");
         }
         assert_eq!(text.lines().filter(|line| line.starts_with("cpu ")).count(), 1, "{text}");
+    }
+
+    #[test]
+    fn events_are_columns_if_all_of_them_fit() {
+        let failing = DeviceReport { retries: 3, hangs: 1, quarantines: 2, ..device("cuda:0", 50) };
+        let text = report(vec![failing, device("cpu", 50)]).to_string();
+        let expected = "\
+device  items  share  chunks     busy    idle  failed  hangs  quarantines
+cuda:0     50  50.0%      12  64.5 ms  320 µs       3      1            2
+cpu        50  50.0%      12  64.5 ms  320 µs       0      0            0
+100 of 100 items";
+        assert!(text.starts_with(expected), "{text}");
+        assert_fits(&text);
+    }
+
+    #[test]
+    fn a_device_that_is_not_healthy_at_the_end_has_a_line_that_says_so() {
+        let mut report = report(vec![device("cuda:0", 50)]);
+        let mut with = |state: &str, items, failures: &[&str]| {
+            report.devices[0].state = state.into();
+            report.devices[0].items = items;
+            report.devices[0].failures = failures.iter().map(|&error| error.into()).collect();
+            report.to_string()
+        };
+        for (text, line) in [
+            (with("healthy", 50, &["cuda:0: lost"]), "\ncuda:0 went on after a failure: lost\n"),
+            (with("quarantined", 50, &[]), "\ncuda:0 was in quarantine at the end\n"),
+            (with("quarantined", 0, &["lost"]), "\ncuda:0 was in quarantine at the end: lost\n"),
+            (with("retired", 50, &["lost"]), "\ncuda:0 was retired: lost\n"),
+            (with("retired", 0, &["lost"]), "\ncuda:0 was not used: lost\n"),
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        assert!(!with("healthy", 50, &[]).contains("cuda:0 w"));
+    }
+
+    #[test]
+    fn a_report_without_devices_has_no_table() {
+        let none = Report { devices: Vec::new(), ..report(vec![device("cpu", 0)]) };
+        assert!(none.to_string().starts_with("0 of 0 items in 64.8 ms"), "{none}");
     }
 
     #[test]

@@ -39,18 +39,23 @@ pub struct LaneSpec {
     pub expected: Option<Expected>,
 }
 
+impl LaneSpec {
+    /// An unknown device with one chunk in flight.
+    pub(super) const UNKNOWN: LaneSpec = LaneSpec {
+        depth: 1,
+        max_items: None,
+        may_hang: true,
+        divisible: false,
+        score: 1.0,
+        launch_seconds: 0.0,
+        expected: None,
+    };
+}
+
 impl Default for LaneSpec {
     /// An unknown device with one chunk in flight.
     fn default() -> Self {
-        LaneSpec {
-            depth: 1,
-            max_items: None,
-            may_hang: true,
-            divisible: false,
-            score: 1.0,
-            launch_seconds: 0.0,
-            expected: None,
-        }
+        LaneSpec::UNKNOWN
     }
 }
 

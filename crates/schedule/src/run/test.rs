@@ -4,15 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const ONE_AT_A_TIME: LaneSpec = LaneSpec {
-    depth: 1,
-    max_items: None,
-    may_hang: true,
-    divisible: false,
-    score: 1.0,
-    launch_seconds: 0.0,
-    expected: None,
-};
+/// A lane with one chunk in flight.
+const ONE_AT_A_TIME: LaneSpec = LaneSpec::UNKNOWN;
 
 fn ms(milliseconds: u64) -> Time {
     Time::from_millis(milliseconds)

@@ -1,4 +1,4 @@
-//! Rng scenarios: what must never happen, and how far the adaptive strategy may be behind the best fixed split.
+//! Random scenarios: what must never happen, and how far the adaptive strategy may be behind the best fixed split.
 //!
 //! `EVENER_FUZZ_SCENARIOS` says how many, `EVENER_FUZZ_SEED` which is the first: a scenario that shows something is
 //! printed with its seed, as the TOML file that `evener sim` reads.

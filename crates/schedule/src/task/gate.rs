@@ -20,24 +20,24 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 /// count in one. The second of the two sees the first: a thread that enters after the close turns back, and the owner
 /// waits for a thread that entered before it.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct BorrowGate {
     state: AtomicUsize,
     owner: Thread,
 }
 
 /// A thread's stay inside a gate. Leaves when dropped.
 #[derive(Debug)]
-pub(crate) struct GateGuard<'a>(&'a Gate);
+pub(crate) struct BorrowGuard<'a>(&'a BorrowGate);
 
-impl Gate {
+impl BorrowGate {
     pub(crate) fn new() -> Self {
-        Gate { state: AtomicUsize::new(0), owner: thread::current() }
+        BorrowGate { state: AtomicUsize::new(0), owner: thread::current() }
     }
 
     /// Enters, unless the gate is closed.
-    pub(crate) fn enter(&self) -> Option<GateGuard<'_>> {
+    pub(crate) fn enter(&self) -> Option<BorrowGuard<'_>> {
         let before = self.state.fetch_add(1, SeqCst);
-        let inside = GateGuard(self);
+        let inside = BorrowGuard(self);
         // A thread that turns back leaves as any other does: the owner may have counted it.
         (before & CLOSED == 0).then_some(inside)
     }
@@ -63,7 +63,7 @@ impl Gate {
     }
 }
 
-impl Drop for GateGuard<'_> {
+impl Drop for BorrowGuard<'_> {
     fn drop(&mut self) {
         // Cloned before leaving: once the last thread has left, the owner may drop the gate.
         let owner = self.0.owner.clone();
@@ -83,7 +83,7 @@ mod with_loom {
     fn race(count: usize) {
         // The owner is a thread that waits for nothing else: loom lets a late `unpark` end any wait of its thread.
         let owner = loom::thread::spawn(move || {
-            let gate = Arc::new(Gate::new());
+            let gate = Arc::new(BorrowGate::new());
             let there = Arc::new(AtomicBool::new(true));
             let threads: Vec<_> = (0..count)
                 .map(|_| {
@@ -124,7 +124,7 @@ mod test {
     #[test]
     fn no_thread_is_inside_a_closed_gate_whatever_the_race() {
         for _ in 0..if cfg!(miri) { 3 } else { 200 } {
-            let (gate, count) = (Arc::new(Gate::new()), Arc::new(AtomicU64::new(0)));
+            let (gate, count) = (Arc::new(BorrowGate::new()), Arc::new(AtomicU64::new(0)));
             let threads: Vec<_> = (0..3)
                 .map(|_| {
                     let (gate, count) = (gate.clone(), count.clone());
@@ -146,7 +146,7 @@ mod test {
 
     #[test]
     fn closing_a_gate_consumes_no_wake_up_of_its_callers() {
-        let (gate, (entered, is_inside)) = (Arc::new(Gate::new()), std::sync::mpsc::channel());
+        let (gate, (entered, is_inside)) = (Arc::new(BorrowGate::new()), std::sync::mpsc::channel());
         let inside = gate.clone();
         let other = thread::spawn(move || {
             let _inside = inside.enter();

@@ -14,7 +14,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-use super::gate::Gate;
+use super::gate::BorrowGate;
 use crate::contain::contain;
 
 /// A slice of the run's caller, which waits in [`LentItems::revoke`] until no thread reads it.
@@ -22,7 +22,7 @@ use crate::contain::contain;
 pub(crate) struct LentItems<T> {
     start: *const T,
     len: usize,
-    gate: Gate,
+    gate: BorrowGate,
 }
 
 // SAFETY: `read` only makes shared references from the pointer, and `T: Sync` lets threads share them.
@@ -36,7 +36,7 @@ impl<T> LentItems<T> {
     /// # Safety
     /// The slice must live, and not be written to, until `revoke` has returned.
     pub(crate) unsafe fn new(items: &[T]) -> Self {
-        LentItems { start: items.as_ptr(), len: items.len(), gate: Gate::new() }
+        LentItems { start: items.as_ptr(), len: items.len(), gate: BorrowGate::new() }
     }
 
     /// Lends a range of the items while the closure runs, or returns `None` after `revoke`.
@@ -68,7 +68,7 @@ pub(crate) struct ResultSlots<T> {
     start: NonNull<MaybeUninit<T>>,
     len: usize,
     capacity: usize,
-    gate: Gate,
+    gate: BorrowGate,
     /// Whether the memory belongs to the caller of the run.
     is_lent: bool,
     /// Whether the memory was taken as the results, or was freed, or was never owned.
@@ -92,7 +92,7 @@ impl<T> ResultSlots<T> {
         let mut slots = ManuallyDrop::new(slots);
         let start = NonNull::from(slots.as_mut_slice()).cast();
         let (len, capacity) = (slots.len(), slots.capacity());
-        let (gate, is_taken) = (Gate::new(), AtomicBool::new(false));
+        let (gate, is_taken) = (BorrowGate::new(), AtomicBool::new(false));
         Ok(ResultSlots { start, len, capacity, gate, is_lent: false, is_taken })
     }
 
@@ -109,7 +109,7 @@ impl<T> ResultSlots<T> {
             start,
             len,
             capacity: 0,
-            gate: Gate::new(),
+            gate: BorrowGate::new(),
             is_lent: true,
             is_taken: AtomicBool::new(true),
         }
@@ -121,7 +121,7 @@ impl<T> ResultSlots<T> {
     }
 
     /// Keeps the slots from being taken while the guard lives, or returns `None` if they are closed.
-    pub(crate) fn guard(&self) -> Option<super::gate::GateGuard<'_>> {
+    pub(crate) fn guard(&self) -> Option<super::gate::BorrowGuard<'_>> {
         self.gate.enter()
     }
 

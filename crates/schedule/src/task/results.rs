@@ -398,16 +398,17 @@ mod test {
 
     #[test]
     fn a_result_that_panics_when_it_is_dropped_keeps_no_other_from_being_moved() {
-        struct Bomb(u32, bool);
-        impl Drop for Bomb {
+        struct PanicsOnDrop(u32, bool);
+        impl Drop for PanicsOnDrop {
             fn drop(&mut self) {
                 assert!(!std::mem::take(&mut self.1), "dropped");
             }
         }
         let mut from = slots(5);
-        let mut to: Vec<MaybeUninit<Bomb>> = (0..5).map(|_| MaybeUninit::new(Bomb(99, false))).collect();
+        let mut to: Vec<MaybeUninit<PanicsOnDrop>> =
+            (0..5).map(|_| MaybeUninit::new(PanicsOnDrop(99, false))).collect();
         let mut results = Results::new(&mut from);
-        results.extend((0..5).map(|number| Bomb(number, number == 0)));
+        results.extend((0..5).map(|number| PanicsOnDrop(number, number == 0)));
         let (left, right) = to.split_at_mut(2);
         let parts = [(1..2, &mut left[1..2]), (3..4, &mut right[1..2])];
         let moved = std::panic::AssertUnwindSafe(|| results.move_ranges(parts.into_iter()));

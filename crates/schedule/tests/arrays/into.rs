@@ -11,12 +11,12 @@ use evener_device::{
 };
 use evener_schedule::{Arrays, Cancel, Closure, KernelTask, RunError};
 
-use crate::common::{Faulty, SHORT, Scramble, card, cores, numbers, scramble, without_history};
+use crate::common::{Faulty, SHORT, card, cores, numbers, scramble, scramble_task, without_history};
 
 #[test]
 fn results_are_written_in_place_whatever_their_number() {
     let pool = without_history([card("card:0"), cores("cpu", 2)]);
-    let job = pool.job(&Scramble::new()).settings(SHORT).all_devices();
+    let job = pool.job(&scramble_task()).settings(SHORT).all_devices();
     let halves = Closure::new("half", |&item: &u32| item / 2);
     for count in [0, 1, 2, 255, 256, 257, 10_001] {
         let items = numbers(count);
@@ -38,7 +38,7 @@ fn a_device_that_fails_in_the_middle_leaves_no_wrong_result_in_place() {
         faulty.faults[0].at(operation, Fault::Fail(InjectedError::Lost));
         faulty.faults[0].at(operation + 9, Fault::Corrupt);
         let mut results = vec![0; items.len()];
-        faulty.job(&Scramble::new()).map_into(&items, &mut results).unwrap();
+        faulty.job(&scramble_task()).map_into(&items, &mut results).unwrap();
         assert_eq!(results, right);
         faulty.wait_until_idle();
     }

@@ -1,58 +1,34 @@
 //! Shared by the tests of whole runs: devices that fail on purpose, a task that checks itself, and a watchdog.
 #![allow(dead_code, reason = "no file of tests uses all of it")]
 
+mod renamed;
+mod test_task;
+
 use std::{
     borrow::Borrow,
-    sync::{Arc, mpsc},
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
-use evener_device::{
-    Description, Device, DeviceId, DeviceKind, Kernel, Result,
-    backend::{Backend, Source},
-    testing::Faults,
-};
+use bytemuck::Pod;
+use evener_device::{Device, DeviceKind, Kernel, Result, testing::Faults};
 use evener_schedule::{
-    Chunk, DoneItems, Job, KernelParams, KernelState, KernelTask, Pool, Report, Results, RunError, Settings,
-    Task,
+    Chunk, Closure, DoneItems, Job, KernelParams, KernelState, KernelTask, Pool, Report, Results, RunError,
+    Settings, Task,
 };
 
-/// The processor under another name, as a device of another kind.
-#[derive(Debug)]
-struct Renamed {
-    under: Arc<dyn Source>,
-    description: Description,
-}
+use self::renamed::renamed;
+#[allow(unused_imports, reason = "not every file of tests uses it")]
+pub(crate) use self::test_task::TestTask;
 
-impl Source for Renamed {
-    fn describe(&self) -> &Description {
-        &self.description
-    }
-
-    fn open(&self) -> Result<Arc<dyn Backend>> {
-        self.under.open()
-    }
-
-    fn split(&self, sizes: &[u32]) -> Result<Vec<Arc<dyn Source>>> {
-        self.under.split(sizes)
-    }
-}
-
-fn renamed(id: &str, kind: DeviceKind, units: u32) -> Device {
-    let cpu = Device::cpu();
-    let description =
-        Description { id: DeviceId::from(id), kind, compute_units: Some(units), ..cpu.describe().clone() };
-    Device::from_source(Arc::new(Renamed { under: cpu.source().clone(), description }))
-}
-
-/// A processor of so many cores: as many lanes, each with one chunk in flight.
+/// A processor of this many cores: as many lanes, each with one chunk in flight.
 pub(crate) fn cores(id: &str, count: u32) -> Device {
-    renamed(id, DeviceKind::Cpu, count)
+    renamed(id, |it| (it.kind, it.compute_units) = (DeviceKind::Cpu, Some(count)))
 }
 
 /// A device that is scheduled like a card: one lane with two chunks in flight.
 pub(crate) fn card(id: &str) -> Device {
-    renamed(id, DeviceKind::Discrete, 16)
+    renamed(id, |it| (it.kind, it.compute_units) = (DeviceKind::Discrete, Some(16)))
 }
 
 /// A pool without a file of learned times.
@@ -128,80 +104,88 @@ pub(crate) fn scramble(item: u32) -> u32 {
     item.wrapping_mul(2_654_435_761).rotate_left(7) ^ item
 }
 
-/// A kernel that scrambles, as a task that checks its results.
+/// A kernel as a task that checks its results: the result of an item must be that of `expected`.
 #[derive(Clone)]
-pub(crate) struct Scramble(KernelTask<u32, u32>);
+pub(crate) struct Checked<T> {
+    kernel: KernelTask<T, T>,
+    expected: fn(T) -> T,
+}
 
-impl Scramble {
-    pub(crate) fn new() -> Scramble {
-        let kernel = Kernel::new("scramble")
-            .reads::<u32>()
-            .writes::<u32>()
-            .params::<KernelParams>()
-            .workgroup(64)
-            .wgsl(
-                r#"
-                struct Params { first: vec2<u32>, count: u32, padding: u32 }
-                var<immediate> params: Params;
-                @group(0) @binding(0) var<storage, read> items: array<u32>;
-                @group(0) @binding(1) var<storage, read_write> results: array<u32>;
-                @compute @workgroup_size(64)
-                fn scramble(@builtin(global_invocation_id) id: vec3<u32>) {
-                    if (id.x < params.count) {
-                        let item = items[id.x];
-                        let product = item * 2654435761u;
-                        results[id.x] = ((product << 7u) | (product >> 25u)) ^ item;
-                    }
-                }"#,
-            )
-            .rust(|launch| {
-                let count = launch.params::<KernelParams>()?.count as usize;
-                let (items, results) = (launch.read::<u32>(0)?, launch.write::<u32>(1)?);
-                for (result, &item) in results[..count].iter_mut().zip(items) {
-                    *result = scramble(item);
-                }
-                Ok(())
-            });
-        Scramble(KernelTask::new(&kernel))
+impl<T: Pod + Send + Sync> Checked<T> {
+    pub(crate) fn new(kernel: KernelTask<T, T>, expected: fn(T) -> T) -> Self {
+        Checked { kernel, expected }
     }
 }
 
-impl Task for Scramble {
-    type Input = u32;
-    type Output = u32;
-    type State = KernelState<u32, u32>;
+impl<T: Pod + PartialEq + Send + Sync> Task for Checked<T> {
+    type Input = T;
+    type Output = T;
+    type State = KernelState<T, T>;
 
     fn name(&self) -> &str {
-        self.0.name()
+        self.kernel.name()
     }
 
     fn can_use(&self, device: &Device) -> bool {
-        self.0.can_use(device)
+        self.kernel.can_use(device)
     }
 
     fn prepare(&self, device: &Device) -> Result<Self::State> {
-        self.0.prepare(device)
+        self.kernel.prepare(device)
     }
 
     fn run<'s>(
         &self,
         state: &'s mut Self::State,
-        chunk: &Chunk<'_, u32>,
-        results: &mut Results<'s, u32>,
+        chunk: &Chunk<'_, T>,
+        results: &mut Results<'s, T>,
     ) -> Result<()> {
-        self.0.run(state, chunk, results)
+        self.kernel.run(state, chunk, results)
     }
 
     fn max_items(&self, state: &Self::State) -> u64 {
-        self.0.max_items(state)
+        self.kernel.max_items(state)
     }
 
-    fn check(&self, items: &[u32], results: &[u32]) -> Result<(), String> {
-        match items.iter().zip(results).position(|(&item, &result)| result != scramble(item)) {
+    fn check(&self, items: &[T], results: &[T]) -> Result<(), String> {
+        match items.iter().zip(results).position(|(&item, &result)| result != (self.expected)(item)) {
             None => Ok(()),
             Some(wrong) => Err(format!("item {wrong} of the chunk is wrong")),
         }
     }
+}
+
+/// A kernel that scrambles, as a task that checks its results.
+pub(crate) fn scramble_task() -> Checked<u32> {
+    let kernel = Kernel::new("scramble")
+        .reads::<u32>()
+        .writes::<u32>()
+        .params::<KernelParams>()
+        .workgroup(64)
+        .wgsl(
+            r#"
+            struct Params { first: vec2<u32>, count: u32, padding: u32 }
+            var<immediate> params: Params;
+            @group(0) @binding(0) var<storage, read> items: array<u32>;
+            @group(0) @binding(1) var<storage, read_write> results: array<u32>;
+            @compute @workgroup_size(64)
+            fn scramble(@builtin(global_invocation_id) id: vec3<u32>) {
+                if (id.x < params.count) {
+                    let item = items[id.x];
+                    let product = item * 2654435761u;
+                    results[id.x] = ((product << 7u) | (product >> 25u)) ^ item;
+                }
+            }"#,
+        )
+        .rust(|launch| {
+            let count = launch.params::<KernelParams>()?.count as usize;
+            let (items, results) = (launch.read::<u32>(0)?, launch.write::<u32>(1)?);
+            for (result, &item) in results[..count].iter_mut().zip(items) {
+                *result = scramble(item);
+            }
+            Ok(())
+        });
+    Checked::new(KernelTask::new(&kernel), scramble)
 }
 
 /// Returns `count` items.

@@ -12,8 +12,8 @@ use evener_device::{
 use evener_schedule::{DeviceReport, Mapped, RunError};
 
 use crate::common::{
-    Faulty, Rng, Scramble, assert_counted_once, assert_possible, card, cores, done_of, numbers, scramble,
-    within,
+    Faulty, Rng, assert_counted_once, assert_possible, card, cores, done_of, numbers, scramble,
+    scramble_task, within,
 };
 
 const ITEMS: u32 = 400;
@@ -55,7 +55,7 @@ impl Case {
             for &(device, operation, fault) in &self.plan {
                 faulty.faults[device].at(operation, fault);
             }
-            let mut job = faulty.job(&Scramble::new());
+            let mut job = faulty.job(&scramble_task());
             if let Some(limit) = self.chunk_limit {
                 job = job.chunk_limit(limit);
             }

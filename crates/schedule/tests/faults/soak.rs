@@ -15,8 +15,8 @@ use evener_schedule::{Job, RunError, Strategy};
 
 use crate::{
     common::{
-        Faulty, Rng, Scramble, assert_counted_once, assert_possible, card, cores, done_of, numbers, scramble,
-        within,
+        Checked, Faulty, Rng, assert_counted_once, assert_possible, card, cores, done_of, numbers, scramble,
+        scramble_task, within,
     },
     matrix::every_fault,
 };
@@ -50,7 +50,7 @@ fn round(seed: u64) {
     }
     let strategies = [Strategy::Adaptive, Strategy::Adaptive, Strategy::Equal, Strategy::Proportional];
     let job = faulty
-        .job(&Scramble::new())
+        .job(&scramble_task())
         .strategy(strategies[rng.below(strategies.len())])
         .chunk_limit(Duration::from_millis(1200));
     for _ in 0..3 {
@@ -73,7 +73,7 @@ fn round(seed: u64) {
 }
 
 /// Runs in one of three ways, and checks the results.
-fn one_run(job: &Job<'_, Scramble>, items: &[u32], way: usize) -> Result<(), RunError> {
+fn one_run(job: &Job<'_, Checked<u32>>, items: &[u32], way: usize) -> Result<(), RunError> {
     let plain: Vec<u32> = items.iter().map(|&item| scramble(item)).collect();
     match way {
         0 => {

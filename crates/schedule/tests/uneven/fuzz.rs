@@ -21,7 +21,7 @@ use crate::{
         without_history,
     },
     support::{
-        Checked, Plain, alike, answer, answers, beside_others, closure, cost, fallible, item, ms, spend,
+        Plain, alike, answer, answers, beside_others, checked, closure, cost, fallible, item, ms, spend,
         total,
     },
 };
@@ -186,7 +186,7 @@ fn round(seed: u64) {
         Kind::OfChunks => runs(&pool, &of_chunks(), &plan, &mut rng),
         Kind::Reading => runs(&pool, &Plain { copies: false }, &plan, &mut rng),
         Kind::Copying => runs(&pool, &Plain { copies: true }, &plan, &mut rng),
-        Kind::Kernel => runs(&pool, &Checked::new(), &plan, &mut rng),
+        Kind::Kernel => runs(&pool, &checked(), &plan, &mut rng),
     }
 }
 

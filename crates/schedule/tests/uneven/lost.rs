@@ -11,7 +11,7 @@ use evener_schedule::{KernelParams, KernelTask, Report, Task};
 use crate::{
     common::{card, cores, wait_until_idle, within, without_history},
     support::{
-        Checked, LIMIT, alike, answer, answers, beside_others, closure, cost, item, job, kernel, ms, total,
+        LIMIT, alike, answer, answers, beside_others, checked, closure, cost, item, job, kernel, ms, total,
     },
 };
 
@@ -156,7 +156,7 @@ fn run_with(devices: &[Device], plan: &[PlannedFault]) {
                 })),
             }
         }
-        let mapped = job(&pool, &Checked::new()).map(&items).unwrap_or_else(|error| panic!("{error}"));
+        let mapped = job(&pool, &checked()).map(&items).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(mapped.results(), answers(&items));
         timers.into_iter().for_each(|timer| timer.join().unwrap());
         wait_until_idle(&pool);

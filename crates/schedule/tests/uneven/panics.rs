@@ -8,15 +8,16 @@ use std::{
 
 use evener_device::testing::{Fault, Faults, InjectedError};
 use evener_schedule::{Progress, RunError, Task};
-use tracing::{
-    Event, Metadata, Subscriber,
-    span::{Attributes, Id, Record},
+use tracing::{Event, Subscriber};
+use tracing_subscriber::{
+    Layer,
+    layer::{Context, SubscriberExt},
 };
 
 use crate::{
     common::{card, cores, wait_until_idle, within, without_history},
     support::{
-        Checked, LIMIT, Process, alike, answer, answers, beside_others, closure, is_child, job, kernel, ms,
+        LIMIT, Process, alike, answer, answers, beside_others, checked, closure, is_child, job, kernel, ms,
     },
 };
 
@@ -71,32 +72,16 @@ fn a_progress_callback_that_panics_at_the_end_hangs_no_run() {
     survives_progress("a callback that panics at the end", closure(), |progress, _| progress.ended);
 }
 
-/// A subscriber that panics on every event, on any thread.
-struct Panicking;
+/// Panics at every event, on any thread.
+struct PanicsAtEvents;
 
 static EVENTS: AtomicU64 = AtomicU64::new(0);
 
-impl Subscriber for Panicking {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {
+impl<S: Subscriber> Layer<S> for PanicsAtEvents {
+    fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
         EVENTS.fetch_add(1, SeqCst);
         panic!("on purpose");
     }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
 }
 
 /// Runs a task on two devices, one of which has this fault at this operation.
@@ -141,7 +126,7 @@ fn with_a_panicking_subscriber() {
             hook(panic);
         }
     }));
-    tracing::subscriber::set_global_default(Panicking).unwrap();
+    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(PanicsAtEvents)).unwrap();
     for operation in [1, 4, 9, 20] {
         for fault in [
             Fault::Fail(InjectedError::Lost),
@@ -151,7 +136,7 @@ fn with_a_panicking_subscriber() {
         ] {
             let name = format!("a panicking subscriber, {fault:?} in operation {operation}");
             within(Duration::from_secs(8), &name, move || {
-                if let Err(error) = run_with(&Checked::new(), operation, fault) {
+                if let Err(error) = run_with(&checked(), operation, fault) {
                     eprintln!("{fault:?} in operation {operation}: {error}");
                 }
             });

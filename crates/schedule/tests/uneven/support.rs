@@ -8,7 +8,9 @@ use std::{
 };
 
 use evener_device::{Device, DeviceKind, Kernel, Result};
-use evener_schedule::{Chunk, Closure, Job, KernelParams, KernelState, KernelTask, Pool, Results, Task};
+use evener_schedule::{Chunk, Closure, Job, KernelParams, KernelTask, Pool, Results, Task};
+
+use crate::common::Checked;
 
 /// No run here takes this long unless it hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
@@ -106,51 +108,8 @@ pub(crate) fn kernel() -> KernelTask<u64, u64> {
 }
 
 /// The kernel as a task that checks its results.
-#[derive(Clone)]
-pub(crate) struct Checked(KernelTask<u64, u64>);
-
-impl Checked {
-    pub(crate) fn new() -> Checked {
-        Checked(kernel())
-    }
-}
-
-impl Task for Checked {
-    type Input = u64;
-    type Output = u64;
-    type State = KernelState<u64, u64>;
-
-    fn name(&self) -> &str {
-        "uneven checked"
-    }
-
-    fn can_use(&self, device: &Device) -> bool {
-        self.0.can_use(device)
-    }
-
-    fn prepare(&self, device: &Device) -> Result<Self::State> {
-        self.0.prepare(device)
-    }
-
-    fn run<'s>(
-        &self,
-        state: &'s mut Self::State,
-        chunk: &Chunk<'_, u64>,
-        results: &mut Results<'s, u64>,
-    ) -> Result<()> {
-        self.0.run(state, chunk, results)
-    }
-
-    fn max_items(&self, state: &Self::State) -> u64 {
-        self.0.max_items(state)
-    }
-
-    fn check(&self, items: &[u64], results: &[u64]) -> Result<(), String> {
-        match items.iter().zip(results).position(|(&item, &result)| result != answer(item)) {
-            None => Ok(()),
-            Some(wrong) => Err(format!("item {wrong} of the chunk is wrong")),
-        }
-    }
+pub(crate) fn checked() -> Checked<u64> {
+    Checked::new(kernel(), answer)
 }
 
 /// A minimal task by the documentation of [`Task`]: it cannot be interrupted.

@@ -13,7 +13,7 @@ use evener_device::{Device, DeviceKind, Error, Result};
 use evener_schedule::{Chunk, Results, RunError, Settings, Task};
 
 use crate::{
-    common::{assert_counted_once, card, cores, wait_until_idle, within, without_history},
+    common::{TestTask, assert_counted_once, card, cores, wait_until_idle, within, without_history},
     support::{LIMIT, alike, alone, answer, beside_others, ms},
 };
 
@@ -167,50 +167,27 @@ impl Drop for Loud {
     }
 }
 
-/// Takes a millisecond per chunk. The tenth chunk on the card takes far longer, and its results are armed.
-#[derive(Clone)]
-struct LateOnce {
-    chunks: Arc<AtomicU64>,
-    has_dropped: Arc<AtomicBool>,
-}
-
-impl Task for LateOnce {
-    type Input = u64;
-    type Output = Loud;
-    type State = bool;
-
-    fn name(&self) -> &str {
-        "late once"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn prepare(&self, device: &Device) -> Result<bool> {
-        Ok(device.describe().kind == DeviceKind::Cpu)
-    }
-
-    /// One chunk at a time on each lane, so that a late chunk is not behind another.
-    fn workers(&self, _: &Device) -> usize {
-        1
-    }
-
-    fn run(&self, is_core: &mut bool, chunk: &Chunk<'_, u64>, results: &mut Results<'_, Loud>) -> Result<()> {
-        let is_late = !*is_core && self.chunks.fetch_add(1, SeqCst) == 10;
-        std::thread::sleep(if is_late { ms(800) } else { ms(1) });
-        let armed = is_late.then(|| self.has_dropped.clone());
-        results.extend((0..chunk.len()).map(|_| Loud { armed: armed.clone() }));
-        Ok(())
-    }
-}
-
 #[test]
 fn superseded_results_that_panic_when_they_are_dropped_do_not_retire_their_lane() {
     let _turn = alone();
     within(LIMIT, "superseded results that panic", || {
         let pool = without_history([card("card:0"), cores("cpu", 1)]);
-        let task = LateOnce { chunks: Arc::default(), has_dropped: Arc::default() };
+        // Takes a millisecond per chunk. The tenth chunk on the card takes far longer, and its results are armed.
+        let (chunks, has_dropped) = (AtomicU64::new(0), Arc::new(AtomicBool::new(false)));
+        let dropped = has_dropped.clone();
+        let task = TestTask::new(
+            "late once",
+            |device| Ok(device.describe().kind == DeviceKind::Cpu),
+            move |is_core, chunk: &Chunk<'_, u64>, results| {
+                let is_late = !*is_core && chunks.fetch_add(1, SeqCst) == 10;
+                std::thread::sleep(if is_late { ms(800) } else { ms(1) });
+                let armed = is_late.then(|| dropped.clone());
+                results.extend((0..chunk.len()).map(|_| Loud { armed: armed.clone() }));
+                Ok(())
+            },
+        );
+        // One chunk at a time on each lane, so that a late chunk is not behind another.
+        let task = TestTask { workers: Some(1), ..task };
         // The late chunk is copied after half a second, and would count as hung after another.
         let settings = Settings { hung_after: ms(500), max_items: Some(1), ..Settings::default() };
         let job = pool.job(&task).all_devices().settings(settings);
@@ -222,7 +199,7 @@ fn superseded_results_that_panic_when_they_are_dropped_do_not_retire_their_lane(
         let armed = results.iter().filter(|result| result.armed.is_some()).count();
         std::mem::forget(results);
         assert_eq!(armed, 0, "the late results were accepted:\n{report}");
-        assert!(task.has_dropped.load(SeqCst), "its results were not superseded:\n{report}");
+        assert!(has_dropped.load(SeqCst), "its results were not superseded:\n{report}");
         assert_counted_once(&report, 2_000);
         for device in &report.devices {
             assert_eq!((device.state.as_str(), device.quarantines), ("healthy", 0), "{report}");
@@ -230,48 +207,6 @@ fn superseded_results_that_panic_when_they_are_dropped_do_not_retire_their_lane(
         wait_until_idle(&pool);
         assert_eq!(pool.statistics().iter().map(|device| device.failed).sum::<u64>(), 0);
     });
-}
-
-/// Plain code that others can steal from, on one device only: the other cannot be prepared.
-#[derive(Clone)]
-struct OneWorks;
-
-impl Task for OneWorks {
-    type Input = u64;
-    type Output = u64;
-    type State = ();
-
-    fn name(&self) -> &str {
-        "one works"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn prepare(&self, device: &Device) -> Result<()> {
-        if device.id().as_str() == "cpu/broken" {
-            let (operation, detail) = ("a test".to_owned(), String::new());
-            return Err(Error::Lost { device: device.id().clone(), operation, detail });
-        }
-        Ok(())
-    }
-
-    fn may_hang(&self, _: &Device) -> bool {
-        false
-    }
-
-    fn is_divisible(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn run(&self, (): &mut (), chunk: &Chunk<'_, u64>, results: &mut Results<'_, u64>) -> Result<()> {
-        chunk.read(|items| {
-            while let Some(block) = chunk.claim(results, 1) {
-                results.extend(items[block].iter().map(|&item| answer(item)));
-            }
-        })
-    }
 }
 
 #[test]
@@ -284,7 +219,23 @@ fn a_device_in_quarantine_takes_no_wake_up_of_an_idle_worker() {
         let (sender, source) = std::sync::mpsc::channel();
         let source = Mutex::new(source);
         let items = std::iter::from_fn(move || source.lock().unwrap().recv().ok());
-        let job = pool.job(&OneWorks).all_devices().settings(settings);
+        // Plain code that others can steal from, on one device only: the other cannot be prepared.
+        let prepare = |device: &Device| match device.id().as_str() {
+            "cpu/broken" => {
+                let (operation, detail) = ("a test".to_owned(), String::new());
+                Err(Error::Lost { device: device.id().clone(), operation, detail })
+            }
+            _ => Ok(()),
+        };
+        let task = TestTask::new("one works", prepare, |(), chunk, results| {
+            chunk.read(|items| {
+                while let Some(block) = chunk.claim(results, 1) {
+                    results.extend(items[block].iter().map(|&item| answer(item)));
+                }
+            })
+        });
+        let task = TestTask { may_hang: false, is_divisible: true, ..task };
+        let job = pool.job(&task).all_devices().settings(settings);
         let mut stream = job.map_stream(items).unwrap();
         // A worker that is not woken finds the item after 50 ms.
         let mut late = Vec::new();

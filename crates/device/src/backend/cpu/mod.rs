@@ -138,7 +138,7 @@ impl CpuSource {
         if asked > rest.len() as u64 {
             let mut detail = format!("{asked} cores in total, and the device has {}", rest.len());
             if rest.len() < cores.len() {
-                detail += &format!(": a quota allows the time of so many, of {} cores", cores.len());
+                detail += &format!(": a quota allows the time of this many of the {} cores", cores.len());
             }
             return Err(self.cannot_split(sizes, detail));
         }
@@ -421,6 +421,11 @@ mod test {
         thread,
     };
 
+    use tracing_subscriber::{
+        Layer,
+        layer::{Context, SubscriberExt},
+    };
+
     use super::*;
 
     fn source_with(threads: usize) -> CpuSource {
@@ -436,7 +441,7 @@ mod test {
         let limited = source_with(2);
         let error = limited.split_cores(&cores(64), &[32, 32]).unwrap_err().to_string();
         assert!(
-            error.contains("the device has 2: a quota allows the time of so many, of 64 cores"),
+            error.contains("the device has 2: a quota allows the time of this many of the 64 cores"),
             "{error}"
         );
         limited.split_cores(&cores(64), &[2, 1]).unwrap_err();
@@ -480,36 +485,20 @@ mod test {
     }
 
     /// Counts warnings.
-    struct CountingSubscriber(Arc<AtomicUsize>);
+    struct CountsWarnings(Arc<AtomicUsize>);
 
-    impl tracing::Subscriber for CountingSubscriber {
-        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-            true
-        }
-
-        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-            tracing::span::Id::from_u64(1)
-        }
-
-        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-        fn event(&self, event: &tracing::Event<'_>) {
+    impl<S: tracing::Subscriber> Layer<S> for CountsWarnings {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
             assert_eq!(*event.metadata().level(), tracing::Level::WARN);
             self.0.fetch_add(1, SeqCst);
         }
-
-        fn enter(&self, _: &tracing::span::Id) {}
-
-        fn exit(&self, _: &tracing::span::Id) {}
     }
 
     #[cfg(unix)]
     #[test]
     fn a_partition_whose_threads_cannot_be_bound_warns_once() {
         let warnings = Arc::new(AtomicUsize::new(0));
-        let subscriber = CountingSubscriber(warnings.clone());
+        let subscriber = tracing_subscriber::registry().with(CountsWarnings(warnings.clone()));
         // On a thread of its own, whose cores may change.
         let bind = || {
             tracing::subscriber::with_default(subscriber, || {

@@ -27,7 +27,7 @@ use cudarc::driver::sys::{CUcontext, CUdevice};
 use super::{
     driver::{Driver, SUCCESS},
     errors::{self, ErrorClass},
-    gate::{CallGate, GateGuard},
+    gate::{CallGate, DriverCallGuard},
     open::OpenDevice,
 };
 use crate::{
@@ -270,7 +270,7 @@ pub(super) struct DriverGuard<'a> {
     pub(super) driver: &'static Driver,
     /// The guard pushed the context, and pops it when it is dropped.
     is_pushed: bool,
-    _gate_guard: GateGuard<'a>,
+    _gate_guard: DriverCallGuard<'a>,
     /// The current context is a property of the thread, so the guard stays on its thread.
     _not_send: PhantomData<*const ()>,
 }

@@ -27,19 +27,19 @@ pub(super) struct CallGate {
     inside: [Shard; SHARDS],
 }
 
-/// A caller inside the gate, who leaves when this is dropped.
+/// A thread's stay inside the gate. The thread leaves when the guard is dropped.
 #[derive(Debug)]
-pub(super) struct GateGuard<'a>(&'a AtomicUsize);
+pub(super) struct DriverCallGuard<'a>(&'a AtomicUsize);
 
 impl CallGate {
     /// Enters the gate. Returns `None` if it is shut.
     #[inline]
-    pub(super) fn enter(&self) -> Option<GateGuard<'_>> {
+    pub(super) fn enter(&self) -> Option<DriverCallGuard<'_>> {
         let count = &self.inside[own_shard()].0;
         // `enter` counts, then checks `shut`; the other side sets `shut`, then reads the counts. With `SeqCst` on all four,
         // either this thread sees the gate shut, or `drain` sees this thread.
         count.fetch_add(1, SeqCst);
-        let inside = GateGuard(count);
+        let inside = DriverCallGuard(count);
         (!self.shut.load(SeqCst)).then_some(inside)
     }
 
@@ -65,7 +65,7 @@ impl CallGate {
     }
 }
 
-impl Drop for GateGuard<'_> {
+impl Drop for DriverCallGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Release);
     }

@@ -33,15 +33,15 @@ const PLACEHOLDER_BYTES: u64 = 256;
 
 /// The modules that an open device has compiled, by source and compile options: kernels that agree in both share a
 /// module.
-pub(super) type Modules = HashMap<Key, Arc<CompiledModule>>;
+pub(super) type Modules = HashMap<ModuleKey, Arc<CompiledModule>>;
 
 /// The source, whether it has run-time checks, and the names and bits of the constants.
-type Key = (String, bool, Vec<(String, u64)>);
+type ModuleKey = (String, bool, Vec<(String, u64)>);
 
 /// A compiled source, with its entry points.
 pub(super) struct CompiledModule {
     shader: ShaderModule,
-    entries: Vec<Entry>,
+    entries: Vec<EntryPoint>,
     /// The constants that the source has an `override` for.
     constants: Overrides,
 }
@@ -51,7 +51,7 @@ type Overrides = Vec<(String, f64)>;
 
 /// The properties of an entry point.
 #[derive(Debug)]
-struct Entry {
+struct EntryPoint {
     name: String,
     workgroup: [u32; 3],
     /// Bytes in `var<workgroup>`. wgpu does not check the limit.
@@ -98,7 +98,7 @@ impl CompiledModule {
 
 /// Returns the entry points of a source and those constants that it declares. The error is the compiler's message with
 /// the line.
-fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<Entry>, Overrides), String> {
+fn entries(source: &str, constants: &[(String, f64)]) -> Result<(Vec<EntryPoint>, Overrides), String> {
     let module = naga::front::wgsl::parse_str(source).map_err(|error| error.emit_to_string(source))?;
     // All capabilities are allowed: wgpu itself checks those of the device.
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
@@ -133,7 +133,7 @@ pub fn check_wgsl(source: &str, constants: &[(String, f64)]) -> Result<Vec<Strin
     Ok(entries.into_iter().map(|entry| entry.name).collect())
 }
 
-fn entry_of(module: &naga::Module, info: &ModuleInfo, index: usize) -> Entry {
+fn entry_of(module: &naga::Module, info: &ModuleInfo, index: usize) -> EntryPoint {
     let (entry, uses) = (&module.entry_points[index], info.get_entry_point(index));
     let (mut shared_bytes, mut params_bytes) = (0, 0);
     let mut min_bytes = HashMap::new();
@@ -148,7 +148,13 @@ fn entry_of(module: &naga::Module, info: &ModuleInfo, index: usize) -> Entry {
             _ => {}
         }
     }
-    Entry { name: entry.name.clone(), workgroup: entry.workgroup_size, shared_bytes, params_bytes, min_bytes }
+    EntryPoint {
+        name: entry.name.clone(),
+        workgroup: entry.workgroup_size,
+        shared_bytes,
+        params_bytes,
+        min_bytes,
+    }
 }
 
 /// Why a kernel could not be compiled.

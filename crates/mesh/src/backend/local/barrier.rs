@@ -39,7 +39,7 @@ pub(crate) struct SharedBarrier {
 #[repr(align(128))]
 struct MemberData {
     /// Lent memory and weights, by parity of the call.
-    lent: [Lent; 2],
+    lent: [LentMemory; 2],
     /// Copies of small inputs, by parity of the call.
     copies: [SmallCopy; 2],
     parker: Parker,
@@ -47,7 +47,7 @@ struct MemberData {
 
 /// The memory that a member lends the others for one call, and its weight.
 #[derive(Debug)]
-struct Lent {
+struct LentMemory {
     input: AtomicPtr<u8>,
     output: AtomicPtr<u8>,
     weight: AtomicU64,
@@ -80,7 +80,7 @@ impl SharedBarrier {
     /// Creates a barrier for threads that have this number of cores together.
     pub(crate) fn new(members: usize, cores: usize) -> Self {
         let data = |_| MemberData {
-            lent: std::array::from_fn(|_| Lent {
+            lent: std::array::from_fn(|_| LentMemory {
                 input: AtomicPtr::default(),
                 output: AtomicPtr::default(),
                 weight: AtomicU64::new(0),

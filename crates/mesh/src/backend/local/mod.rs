@@ -31,7 +31,7 @@ use crate::comm::{Call, CollectiveKind, Signature};
 pub(crate) fn world(size: usize) -> Vec<Arc<dyn Transport>> {
     let world = Arc::new(LocalWorld {
         size,
-        state: Mutex::new(State { gone: vec![None; size], ..State::default() }),
+        groups: Mutex::new(WorldGroups { gone: vec![None; size], ..WorldGroups::default() }),
     });
     (0..size)
         .map(|rank| Arc::new(LocalTransport { world: world.clone(), rank }) as Arc<dyn Transport>)
@@ -41,13 +41,14 @@ pub(crate) fn world(size: usize) -> Vec<Arc<dyn Transport>> {
 #[derive(Debug)]
 struct LocalWorld {
     size: usize,
-    state: Mutex<State>,
+    groups: Mutex<WorldGroups>,
 }
 
+/// The groups of a world.
 #[derive(Debug, Default)]
-struct State {
+struct WorldGroups {
     /// Groups that some members have joined and some have not.
-    open: HashMap<Key, (Arc<Channel>, Vec<bool>)>,
+    open: HashMap<GroupKey, (Arc<Channel>, Vec<bool>)>,
     /// How often each rank has joined groups of this name and these ranks.
     joined: HashMap<(usize, String, Vec<usize>), u64>,
     /// Why a rank joins no further group, if so.
@@ -55,7 +56,7 @@ struct State {
 }
 
 /// A group's name, its ranks, and how many groups of that name and those ranks came before, plus one.
-type Key = (String, Vec<usize>, u64);
+type GroupKey = (String, Vec<usize>, u64);
 
 #[derive(Debug)]
 struct Channel {
@@ -72,8 +73,8 @@ struct LocalTransport {
 }
 
 impl LocalWorld {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    fn lock(&self) -> MutexGuard<'_, WorldGroups> {
+        lock(&self.groups)
     }
 }
 
@@ -107,8 +108,8 @@ impl Transport for LocalTransport {
         ranks: &[usize],
         member: usize,
     ) -> Result<Box<dyn Endpoint>, TransportFailure> {
-        let mut state = self.world.lock();
-        let State { open, joined, gone } = &mut *state;
+        let mut groups = self.world.lock();
+        let WorldGroups { open, joined, gone } = &mut *groups;
         let count = joined.entry((self.rank, name.to_owned(), ranks.to_vec())).or_default();
         *count += 1;
         let key = (name.to_owned(), ranks.to_vec(), *count);
@@ -140,8 +141,8 @@ impl Transport for LocalTransport {
 
     fn leave(&self, panicked: bool) {
         let why = if panicked { Closed::Panicked } else { Closed::Left };
-        let mut state = self.world.lock();
-        let State { open, gone, .. } = &mut *state;
+        let mut groups = self.world.lock();
+        let WorldGroups { open, gone, .. } = &mut *groups;
         gone[self.rank] = Some(why);
         open.retain(|(_, ranks, _), (channel, here)| {
             if let Some(member) = ranks.iter().position(|rank| *rank == self.rank)

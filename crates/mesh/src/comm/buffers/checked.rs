@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use evener_device::Buffer;
 
 use super::super::{
-    call::Signature, collective::Collective, element::Element, error::Result, inner::CallGuard,
+    call::Signature, collective::Collective, communicator_state::CallGuard, element::Element, error::Result,
     uneven::AgreedLengths,
 };
 
@@ -68,7 +68,7 @@ impl CallGuard<'_> {
     ) -> Result<CheckedBuffers<'a, T>> {
         let BufferArgs { collective, input, output, ref lengths } = *args;
         let len = |buffer: Option<&Buffer<T>>| buffer.map_or(0, Buffer::len);
-        let (size, is_root) = (self.inner.size(), collective.root() == self.inner.member);
+        let (size, is_root) = (self.state.size(), collective.root() == self.state.member);
         let agreed = match lengths {
             BlockLengths::WholeInput => self.exchange_lengths(collective, T::TYPE, len(input), None)?,
             BlockLengths::PerRank(lengths) => {

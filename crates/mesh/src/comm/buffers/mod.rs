@@ -8,14 +8,14 @@ mod test;
 use evener_device::{Buffer, Device, Stream};
 
 pub(super) use self::checked::{BlockLengths, BufferArgs, CheckedBuffers};
-use self::pieces::{Download, Upload, piece_len};
+use self::pieces::{BufferDownload, BufferUpload, piece_len};
 use super::{
     call::{Call, CollectiveKind, Signature},
     collective::Collective,
     communicator::Communicator,
+    communicator_state::{CallGuard, CommunicatorState},
     element::Element,
     error::{CommError, Result},
-    inner::{CallGuard, Inner},
 };
 use crate::backend::TransportFailure;
 
@@ -59,8 +59,8 @@ impl Communicator {
         input: Option<&Buffer<T>>,
         output: Option<&Buffer<T>>,
     ) -> Result<()> {
-        self.inner().wait_for_started();
-        self.inner()
+        self.state().wait_for_started();
+        self.state()
             .call_buffers(
                 device,
                 stream,
@@ -70,7 +70,7 @@ impl Communicator {
     }
 }
 
-impl Inner {
+impl CommunicatorState {
     /// Runs [`Communicator::call_buffers`] without waiting for started calls.
     pub(super) fn call_buffers<T: Element>(
         &self,
@@ -118,10 +118,10 @@ impl CallGuard<'_> {
         let mut offered = [0u64; 2];
         self.call(from, &[], &mut offered)?;
         if offered != (Signature { kind: CollectiveKind::Send, ..checked.signature }).pack() {
-            let mut called = vec![None; self.inner.size()];
-            (called[peer], called[self.inner.member.unwrap_or(0)]) =
+            let mut called = vec![None; self.state.size()];
+            (called[peer], called[self.state.member.unwrap_or(0)]) =
                 (Signature::unpack(offered), Some(checked.signature));
-            return Err(self.inner.failed(TransportFailure::Mismatch(called), &checked.signature));
+            return Err(self.state.failed(TransportFailure::Mismatch(called), &checked.signature));
         }
         self.call(to, &[1u8], &mut [])?;
         transfer(self)?;
@@ -137,7 +137,7 @@ impl CallGuard<'_> {
             return Ok(());
         }
         let called = called.iter().map(|it| Signature::unpack(*it)).collect();
-        Err(self.inner.failed(TransportFailure::Mismatch(called), signature))
+        Err(self.state.failed(TransportFailure::Mismatch(called), signature))
     }
 
     /// Runs the collective piece by piece: downloads the input and uploads the output.
@@ -147,18 +147,18 @@ impl CallGuard<'_> {
         stream: &mut Stream,
         checked: &CheckedBuffers<'_, T>,
     ) -> Result<()> {
-        let inner = self.inner;
-        let failed = |error| inner.device_failed(error);
-        let (timeout, each) = (inner.timeout, piece_len::<T>(checked.blocks));
+        let state = self.state;
+        let failed = |error| state.device_failed(error);
+        let (timeout, each) = (state.timeout, piece_len::<T>(checked.blocks));
         let mut upload = match &checked.output {
             Some((buffer, blocks)) => {
-                Some(Upload::new(device, stream, buffer, (blocks, each)).map_err(failed)?)
+                Some(BufferUpload::new(device, stream, buffer, (blocks, each)).map_err(failed)?)
             }
             None => None,
         };
         let mut download = match &checked.input {
             Some((buffer, blocks)) => {
-                Some(Download::new(device, stream, buffer, (blocks, each), timeout).map_err(failed)?)
+                Some(BufferDownload::new(device, stream, buffer, (blocks, each), timeout).map_err(failed)?)
             }
             None => None,
         };

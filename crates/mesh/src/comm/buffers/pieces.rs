@@ -57,13 +57,14 @@ impl Layout {
     }
 }
 
-pub(super) enum Download<'a, T> {
+/// The download of a buffer to the host, piece by piece.
+pub(super) enum BufferDownload<'a, T> {
     Pieces(PieceDownload<'a, T>),
     /// Blocks that the device cannot copy one by one: all elements, downloaded at once.
     Whole(Layout, Vec<T>),
 }
 
-impl<'a, T: Element> Download<'a, T> {
+impl<'a, T: Element> BufferDownload<'a, T> {
     pub(super) fn new(
         device: &'a Device,
         stream: &'a mut Stream,
@@ -82,19 +83,19 @@ impl<'a, T: Element> Download<'a, T> {
             spare: Vec::new(),
         };
         if aligned {
-            return Ok(Download::Pieces(pieces));
+            return Ok(BufferDownload::Pieces(pieces));
         }
         let mut all = Vec::with_capacity(buffer.len());
         while pieces.take(&mut all, timeout)? {}
-        Ok(Download::Whole(layout, all))
+        Ok(BufferDownload::Whole(layout, all))
     }
 
     /// Replaces `piece` by the piece at `start`.
     pub(super) fn next(&mut self, start: usize, piece: &mut Vec<T>, timeout: Duration) -> Result<()> {
         piece.clear();
         match self {
-            Download::Pieces(pieces) => pieces.take(piece, timeout).map(drop),
-            Download::Whole(layout, all) => {
+            BufferDownload::Pieces(pieces) => pieces.take(piece, timeout).map(drop),
+            BufferDownload::Whole(layout, all) => {
                 layout.ranges(start).for_each(|range| piece.extend_from_slice(&all[range]));
                 Ok(())
             }
@@ -140,7 +141,8 @@ impl<T: Element> PieceDownload<'_, T> {
     }
 }
 
-pub(super) struct Upload<'a, T> {
+/// The upload of a buffer from the host, piece by piece.
+pub(super) struct BufferUpload<'a, T> {
     device: &'a Device,
     buffer: &'a Buffer<T>,
     stream: Stream,
@@ -151,7 +153,7 @@ pub(super) struct Upload<'a, T> {
     whole: Option<Vec<T>>,
 }
 
-impl<'a, T: Element> Upload<'a, T> {
+impl<'a, T: Element> BufferUpload<'a, T> {
     /// Uploads wait for the work that is already queued in `after`.
     pub(super) fn new(
         device: &'a Device,
@@ -164,7 +166,7 @@ impl<'a, T: Element> Upload<'a, T> {
         stream.wait_event(&after.record_event()?)?;
         let whole = (!aligned).then(|| vec![T::zeroed(); buffer.len()]);
         let (in_flight, spare) = (VecDeque::new(), Vec::new());
-        Ok(Upload { device, buffer, stream, layout, in_flight, spare, whole })
+        Ok(BufferUpload { device, buffer, stream, layout, in_flight, spare, whole })
     }
 
     pub(super) fn put(&mut self, start: usize, piece: &[T], timeout: Duration) -> Result<()> {

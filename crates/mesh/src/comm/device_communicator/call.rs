@@ -6,12 +6,12 @@ use super::{
     super::{
         buffers::{BlockLengths, BufferArgs},
         collective::Collective,
+        communicator_state::CommunicatorState,
         element::Element,
         error::Result,
-        inner::Inner,
         pending::PendingCollective,
     },
-    DeviceCommunicator, Route,
+    BufferRoute, DeviceCommunicator,
 };
 
 /// Input and output must not overlap. NCCL reduces in an order of its own.
@@ -34,8 +34,8 @@ impl DeviceCommunicator {
         stream: &mut Stream,
         args: BufferArgs<'_, T>,
     ) -> Result<Vec<usize>> {
-        self.communicator.inner().wait_for_started();
-        self.route.call(self.communicator.inner(), stream, args)
+        self.communicator.state().wait_for_started();
+        self.route.call(self.communicator.state(), stream, args)
     }
 
     /// Starts a [`call`](DeviceCommunicator::call) that runs after the work already queued in the stream. It copies on
@@ -76,12 +76,12 @@ impl DeviceCommunicator {
         let lengths = lengths.into_owned();
         // If the event could not be recorded, the call fails in its turn.
         let event = stream.record_event();
-        self.communicator.start_call(move |inner| {
+        self.communicator.start_call(move |state| {
             let mut stream = event
                 .and_then(|event| stream_after(&route.device, &event))
-                .map_err(|error| inner.device_failed(error))?;
+                .map_err(|error| state.device_failed(error))?;
             let args = BufferArgs { collective, input: input.as_ref(), output: output.as_ref(), lengths };
-            route.call(inner, &mut stream, args).map(made)
+            route.call(state, &mut stream, args).map(made)
         })
     }
 }
@@ -92,10 +92,10 @@ fn stream_after(device: &Device, event: &Event) -> evener_device::Result<Stream>
     Ok(stream)
 }
 
-impl Route {
+impl BufferRoute {
     fn call<T: Element>(
         &self,
-        inner: &Inner,
+        state: &CommunicatorState,
         stream: &mut Stream,
         args: BufferArgs<'_, T>,
     ) -> Result<Vec<usize>> {
@@ -103,8 +103,8 @@ impl Route {
         if let Some(direct) = &self.direct
             && !matches!(args.collective, Collective::WeightedAllReduce(_) | Collective::Barrier)
         {
-            return super::direct::call(direct, inner, stream, args);
+            return super::direct::call(direct, state, stream, args);
         }
-        inner.call_buffers(&self.device, stream, args)
+        state.call_buffers(&self.device, stream, args)
     }
 }

@@ -43,12 +43,12 @@ const DEVICE_BYTES: usize = 256;
 pub struct DeviceCommunicator {
     communicator: Communicator,
     backend: String,
-    route: Arc<Route>,
+    route: Arc<BufferRoute>,
 }
 
 /// The route of buffers between the ranks.
 #[derive(Debug)]
-struct Route {
+struct BufferRoute {
     // Dropped before the device, which keeps its context alive.
     #[cfg(unix)]
     direct: Option<Mutex<NcclComm>>,
@@ -70,7 +70,7 @@ impl Communicator {
         Ok(DeviceCommunicator {
             communicator: self.clone(),
             backend: why_not.map_or(why, |why_not| format!("{} through the host: {why_not}", self.backend())),
-            route: Arc::new(Route {
+            route: Arc::new(BufferRoute {
                 #[cfg(unix)]
                 direct,
                 device: device.clone(),
@@ -88,10 +88,10 @@ impl Communicator {
 
     #[cfg(unix)]
     fn join_nccl(&self, device: &Device) -> Result<(String, NcclComm)> {
-        let inner = self.inner();
+        let state = self.state();
         let failed = |detail: String| {
             let group = self.name().to_owned();
-            inner.fail(CommError::Library { group, library: "NCCL", operation: "joining".into(), detail })
+            state.fail(CommError::Library { group, library: "NCCL", operation: "joining".into(), detail })
         };
         let me = self.rank().unwrap_or(0);
         let mut id = [0; nccl::ID_BYTES];
@@ -99,7 +99,7 @@ impl Communicator {
             id = nccl::new_id().map_err(failed)?;
         }
         self.broadcast(&mut id, 0)?;
-        let memory = device.buffer::<u8>(256).map_err(|error| inner.device_failed(error))?;
+        let memory = device.buffer::<u8>(256).map_err(|error| state.device_failed(error))?;
         let context = memory
             .cuda_context()
             .ok_or_else(|| failed("the device's memory is not a CUDA device's".into()))?;

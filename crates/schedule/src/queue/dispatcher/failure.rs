@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evener_device::Error;
 
-use super::{BatchAttempt, Dispatcher, InFlight, QueueError, WorkerRecord, WorkerState};
+use super::{BatchAttempt, Dispatcher, QueueError, RunningBatch, WorkerRecord, WorkerState};
 use crate::{
     contain::log,
     queue::device_queue::{PieceItem, WaitingPiece},
@@ -119,8 +119,8 @@ impl<I, O> Dispatcher<I, O> {
     }
 
     /// Enqueues the pieces of a batch that no worker runs. Each will run alone, with the batch's items.
-    fn wait_again(&mut self, flight: InFlight<I, O>) {
-        let InFlight { tickets, items, first, .. } = flight;
+    fn wait_again(&mut self, flight: RunningBatch<I, O>) {
+        let RunningBatch { tickets, items, first, .. } = flight;
         for (index, ticket) in tickets.into_iter().enumerate() {
             let item = PieceItem::Begun(items.clone(), first + index);
             self.enqueue(WaitingPiece { ticket, item, move_time: Duration::ZERO }, None);

@@ -16,7 +16,7 @@ use std::sync::{Weak, atomic::Ordering::Relaxed};
 use evener_device::{Device, DeviceId, Error};
 
 use super::{super::Handle, *};
-use crate::{executor::PoolDevice, queue::shared::Shared};
+use crate::{executor::PoolDevice, queue::context::QueueContext};
 
 /// Each seed is one simulation. A failure names its seed, which can be run alone.
 const SEEDS: std::ops::Range<u64> = 0..200;
@@ -214,7 +214,7 @@ impl Simulation {
         };
         assert!(!is_full, "more pieces than the capacity");
         let home = home.filter(|&home| self.dispatcher.devices[home].is_well());
-        let no_queue: Weak<Shared<crate::KernelTask<u32, u32>>> = Weak::new();
+        let no_queue: Weak<QueueContext<crate::KernelTask<u32, u32>>> = Weak::new();
         let cost = match self.random.below(40) {
             0 => ms(500 + self.random.below(2_000)),
             _ => ms(1 + self.random.below(20)),

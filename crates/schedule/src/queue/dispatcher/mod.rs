@@ -77,7 +77,7 @@ pub(super) struct Dispatcher<I, O> {
     /// The workers, by number. A worker that was declared hung is removed.
     workers: BTreeMap<u64, WorkerRecord>,
     /// Batches without results that at least one worker runs, by number.
-    in_flight: BTreeMap<u64, InFlight<I, O>>,
+    in_flight: BTreeMap<u64, RunningBatch<I, O>>,
     /// The stragglers among them, found by the last watch: other devices may run copies.
     stragglers: Vec<u64>,
     batch: BatchLimits,
@@ -135,7 +135,7 @@ enum WorkerState {
 }
 
 /// A batch of pieces that at least one worker runs.
-struct InFlight<I, O> {
+struct RunningBatch<I, O> {
     tickets: SmallVec<[Ticket<O>; 1]>,
     /// The items that contain the batch's, which begin at `first`.
     items: Arc<[I]>,
@@ -398,7 +398,8 @@ impl<I, O> Dispatcher<I, O> {
                     }
                 }
                 let (items, first) = begun.unwrap_or_else(|| (new.into(), 0));
-                self.in_flight.insert(number, InFlight { tickets, items, first, running: SmallVec::new() });
+                self.in_flight
+                    .insert(number, RunningBatch { tickets, items, first, running: SmallVec::new() });
                 (number, false)
             }
         };
@@ -451,7 +452,7 @@ impl<I, O> Dispatcher<I, O> {
                 it.done += attempt.pieces as u64;
                 (0..attempt.pieces).for_each(|_| it.device.counters.end(each));
                 self.record_evidence(&flight, attempt.flight, Some((device, took)));
-                let InFlight { tickets, items, first, .. } = flight;
+                let RunningBatch { tickets, items, first, .. } = flight;
                 for (index, (ticket, result)) in tickets.into_iter().zip(results).enumerate() {
                     let item = PieceItem::Begun(items.clone(), first + index);
                     self.settle(ticket, item, Ok(result));
@@ -472,7 +473,12 @@ impl<I, O> Dispatcher<I, O> {
     }
 
     /// Records evidence about the other attempts at a batch, which a device has finished or not.
-    fn record_evidence(&mut self, flight: &InFlight<I, O>, number: u64, done_by: Option<(usize, Duration)>) {
+    fn record_evidence(
+        &mut self,
+        flight: &RunningBatch<I, O>,
+        number: u64,
+        done_by: Option<(usize, Duration)>,
+    ) {
         for worker in &flight.running {
             let Some(device) = self.workers.get(worker).map(|worker| worker.device) else { continue };
             let evidence = done_by.map_or(Evidence::None, |(by, took)| Evidence::DoneElsewhere {

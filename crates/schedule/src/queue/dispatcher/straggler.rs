@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use evener_device::Error;
 
-use super::{BatchAttempt, Dispatcher, Evidence, InFlight, WorkerRecord, WorkerState};
+use super::{BatchAttempt, Dispatcher, Evidence, RunningBatch, WorkerRecord, WorkerState};
 use crate::{
     contain::log,
     run::{LaneState, Time},
@@ -187,7 +187,7 @@ impl<I, O> Dispatcher<I, O> {
     }
 
     /// Whether every attempt at a batch is older than the silence limit, and no other device can give evidence.
-    fn is_without_evidence(&self, flight: &InFlight<I, O>, now: Time) -> bool {
+    fn is_without_evidence(&self, flight: &RunningBatch<I, O>, now: Time) -> bool {
         let silent = |worker: &u64| self.is_silent(*worker, now);
         flight.running.iter().all(silent)
             && !(0..self.devices.len()).any(|device| self.may_give_evidence(device, flight, now))
@@ -204,7 +204,7 @@ impl<I, O> Dispatcher<I, O> {
     }
 
     /// Whether a device that does not run a batch may still do so, and give evidence about those that do.
-    fn may_give_evidence(&self, device: usize, flight: &InFlight<I, O>, now: Time) -> bool {
+    fn may_give_evidence(&self, device: usize, flight: &RunningBatch<I, O>, now: Time) -> bool {
         let it = &self.devices[device];
         if !self.can_copy(device, flight) {
             return false;
@@ -225,7 +225,7 @@ impl<I, O> Dispatcher<I, O> {
 
     /// Whether a device can run a copy of a batch: it does not run it already, and the pieces have not failed there too
     /// often. A device that was opened again since it began the batch counts as another device.
-    fn can_copy(&self, device: usize, flight: &InFlight<I, O>) -> bool {
+    fn can_copy(&self, device: usize, flight: &RunningBatch<I, O>) -> bool {
         let generation = self.devices[device].device.generation();
         let runs_it = |worker: &u64| {
             self.workers.get(worker).is_some_and(|worker| match &worker.state {
@@ -249,7 +249,7 @@ impl<I, O> Dispatcher<I, O> {
     }
 
     /// The attempts at a batch: their devices and ages.
-    fn attempts(&self, flight: &InFlight<I, O>, now: Time) -> impl Iterator<Item = (usize, Duration)> {
+    fn attempts(&self, flight: &RunningBatch<I, O>, now: Time) -> impl Iterator<Item = (usize, Duration)> {
         flight.running.iter().filter_map(move |worker| match self.workers.get(worker)? {
             WorkerRecord { device, state: WorkerState::Batch(attempt), .. } => {
                 Some((*device, attempt.stopwatch.age(now)))
@@ -259,7 +259,7 @@ impl<I, O> Dispatcher<I, O> {
     }
 
     /// Whether every attempt at a batch is a straggler, at least one of them on a device that may hang.
-    fn is_straggler(&self, flight: &InFlight<I, O>, now: Time) -> bool {
+    fn is_straggler(&self, flight: &RunningBatch<I, O>, now: Time) -> bool {
         let (pieces, attempts) = (flight.tickets.len(), flight.running.len());
         self.attempts(flight, now).any(|(device, _)| self.devices[device].may_hang)
             && self
@@ -271,7 +271,7 @@ impl<I, O> Dispatcher<I, O> {
     /// finish sooner.
     pub(super) fn copy_for(&self, device: usize, is_busy: bool, now: Time) -> Option<u64> {
         let scale = self.seconds_per_score();
-        let is_worth_it = |flight: &InFlight<I, O>| {
+        let is_worth_it = |flight: &RunningBatch<I, O>| {
             let age = self.attempts(flight, now).map(|(_, age)| age.as_secs_f64()).fold(f64::MAX, f64::min);
             let usual = self.expected_seconds(device, scale).map(|each| each * flight.tickets.len() as f64);
             !is_busy || usual.is_some_and(|usual| usual * COPY_GAIN <= age)

@@ -57,6 +57,13 @@ fn begin(dispatcher: &mut TestDispatcher, worker: u64, now: Time) -> Option<u32>
     }
 }
 
+/// Makes a worker run this piece, which takes a millisecond and is the first to give a result.
+fn run_in_a_millisecond(dispatcher: &mut TestDispatcher, worker: u64, piece: u32, now: &mut Time) {
+    assert_eq!(begin(dispatcher, worker, *now), Some(piece));
+    *now += ms(1);
+    assert!(dispatcher.finished(worker, vec![3 * piece], *now).is_none());
+}
+
 /// Whether a worker gets this piece.
 fn is_piece(next: &Next<u32>, piece: u32) -> bool {
     matches!(next, Next::Run(super::BatchItems { items, first, .. }) if items[*first] == piece)
@@ -589,9 +596,7 @@ fn a_workers_first_piece_is_not_judged_by_another_devices_time() {
     push(&mut dispatcher, 0, 7, 0);
     assert_eq!(begin(&mut dispatcher, 0, now), Some(7));
     watch(&mut dispatcher, &mut now, ms(1_500));
-    assert_eq!(begin(&mut dispatcher, 1, now), Some(7));
-    now += ms(1);
-    assert!(dispatcher.finished(1, vec![21], now).is_none());
+    run_in_a_millisecond(&mut dispatcher, 1, 7, &mut now);
     watch(&mut dispatcher, &mut now, ms(4_000));
     assert_eq!(dispatcher.finished(0, vec![21], now), Some(vec![21]));
     assert!(
@@ -604,9 +609,7 @@ fn a_workers_first_piece_is_not_judged_by_another_devices_time() {
     push(&mut dispatcher, 0, 8, 0);
     assert_eq!(begin(&mut dispatcher, 0, now), Some(8));
     watch(&mut dispatcher, &mut now, ms(4_510));
-    assert_eq!(begin(&mut dispatcher, 1, now), Some(8));
-    now += ms(1);
-    assert!(dispatcher.finished(1, vec![24], now).is_none());
+    run_in_a_millisecond(&mut dispatcher, 1, 8, &mut now);
     watch(&mut dispatcher, &mut now, ms(4_530));
     assert_eq!(dispatcher.devices[0].workers, 0);
 
@@ -618,9 +621,7 @@ fn a_workers_first_piece_is_not_judged_by_another_devices_time() {
     dispatcher.prepared(worker, u64::MAX);
     assert!(matches!(dispatcher.next_work(worker, Some(1), now), Next::Run(super::BatchItems { .. })));
     watch(&mut dispatcher, &mut now, ms(5_510));
-    assert_eq!(begin(&mut dispatcher, 1, now), Some(9));
-    now += ms(1);
-    assert!(dispatcher.finished(1, vec![27], now).is_none());
+    run_in_a_millisecond(&mut dispatcher, 1, 9, &mut now);
     watch(&mut dispatcher, &mut now, ms(34_980));
     assert_eq!(dispatcher.devices[0].workers, 1);
     watch(&mut dispatcher, &mut now, ms(35_010));
@@ -636,9 +637,8 @@ fn a_device_that_hangs_with_its_first_piece_has_the_silence_limit() {
     let (answer, _) = submit(&mut dispatcher, 7, 0, now);
     assert_eq!(begin(&mut dispatcher, 0, now), Some(7));
     watch(&mut dispatcher, &mut now, ms(1_500));
-    assert_eq!(begin(&mut dispatcher, 1, now), Some(7));
-    now += ms(1);
-    assert!(dispatcher.finished(1, vec![21], now).is_none() && answer.is_ready());
+    run_in_a_millisecond(&mut dispatcher, 1, 7, &mut now);
+    assert!(answer.is_ready());
     watch(&mut dispatcher, &mut now, ms(20_980));
     assert_eq!(dispatcher.devices[0].workers, 1);
     watch(&mut dispatcher, &mut now, ms(21_010));
@@ -649,7 +649,7 @@ fn a_device_that_hangs_with_its_first_piece_has_the_silence_limit() {
 fn a_piece_that_fails_on_every_device_gets_all_errors() {
     let mut dispatcher = dispatcher(&[10.0, 10.0]);
     let (answer, _) = submit(&mut dispatcher, 7, 0, ms(0));
-    let no_queue: std::sync::Weak<super::super::shared::Shared<crate::KernelTask<u32, u32>>> =
+    let no_queue: std::sync::Weak<super::super::context::QueueContext<crate::KernelTask<u32, u32>>> =
         Default::default();
     let key = PieceKey { priority: std::cmp::Reverse(0), number: 0 };
     let handle = super::super::Handle::new(answer, key, no_queue);

@@ -228,56 +228,28 @@ impl Drop for PanicsOnDropOnce {
     }
 }
 
-/// Fails once, so that its state is dropped.
-#[derive(Clone)]
-struct FailsOnce {
-    fails: Arc<AtomicBool>,
-    panics: Arc<AtomicBool>,
-}
-
-impl Task for FailsOnce {
-    type Input = u64;
-    type Output = u64;
-    type State = PanicsOnDropOnce;
-
-    fn name(&self) -> &str {
-        "fragile"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn workers(&self, _: &Device) -> usize {
-        1
-    }
-
-    fn prepare(&self, _: &Device) -> Result<PanicsOnDropOnce> {
-        Ok(PanicsOnDropOnce(self.panics.clone()))
-    }
-
-    fn run(
-        &self,
-        _: &mut PanicsOnDropOnce,
-        chunk: &Chunk<'_, u64>,
-        results: &mut Results<'_, u64>,
-    ) -> Result<()> {
-        if self.fails.swap(false, SeqCst) {
-            return Err(lost(&"a".into()));
-        }
-        chunk.read(|items| results.extend(items.iter().map(|item| 3 * item)))
-    }
-}
-
 #[test]
 fn a_worker_that_panics_is_replaced() {
     within_a_minute(|| {
-        let task = FailsOnce { fails: Arc::new(true.into()), panics: Arc::new(true.into()) };
+        let [fails, panics] = [(); 2].map(|()| Arc::new(AtomicBool::new(true)));
+        let (failing, panicking) = (fails.clone(), panics.clone());
+        // Fails once, so that its state is dropped.
+        let task = TestTask::new(
+            "fails once",
+            move |_| Ok(PanicsOnDropOnce(panicking.clone())),
+            move |_, chunk, results| {
+                if failing.swap(false, SeqCst) {
+                    return Err(lost(&"a".into()));
+                }
+                chunk.read(|items| results.extend(items.iter().map(|item: &u64| 3 * item)))
+            },
+        );
+        let task = TestTask { workers: Some(1), ..task };
         let queue = Pool::new([named("a")]).unwrap().queue(&task).open().unwrap();
         expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
-        assert!(!task.fails.load(SeqCst), "it failed");
+        assert!(!fails.load(SeqCst), "it failed");
         // The test does not wait for the thread that panicked.
-        wait_until(|| !task.panics.load(SeqCst));
+        wait_until(|| !panics.load(SeqCst));
         expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
     });
 }
@@ -293,59 +265,31 @@ impl Drop for BlocksOnDrop {
     }
 }
 
-/// Fails on device "a", where the drop of its state then blocks.
-#[derive(Clone)]
-struct FailsOnA {
-    latch: Latch,
-    fails: Arc<AtomicUsize>,
-}
-
-impl Task for FailsOnA {
-    type Input = u64;
-    type Output = u64;
-    type State = BlocksOnDrop;
-
-    fn name(&self) -> &str {
-        "stuck"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn workers(&self, _: &Device) -> usize {
-        2
-    }
-
-    fn prepare(&self, device: &Device) -> Result<BlocksOnDrop> {
-        Ok(BlocksOnDrop((device.id().as_str() == "a").then(|| self.latch.clone())))
-    }
-
-    fn run(
-        &self,
-        state: &mut BlocksOnDrop,
-        chunk: &Chunk<'_, u64>,
-        results: &mut Results<'_, u64>,
-    ) -> Result<()> {
-        let fails = || self.fails.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
-        if state.0.is_some() && fails() {
-            return Err(lost(&"a".into()));
-        }
-        chunk.read(|items| results.extend(items.iter().map(|item| 3 * item)))
-    }
-}
-
 #[test]
 fn no_piece_waits_for_a_worker_whose_state_cannot_be_dropped() {
     within_a_minute(|| {
-        let task = FailsOnA { latch: Latch::default(), fails: Arc::new(3.into()) };
+        let (latch, fails) = (Latch::default(), Arc::new(AtomicUsize::new(3)));
+        let (closed, left) = (latch.clone(), fails.clone());
+        // Fails on device "a", where the drop of its state then blocks.
+        let task = TestTask::new(
+            "fails on a",
+            move |device| Ok(BlocksOnDrop((device.id().as_str() == "a").then(|| closed.clone()))),
+            move |state, chunk, results| {
+                let fails = || left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
+                if state.0.is_some() && fails() {
+                    return Err(lost(&"a".into()));
+                }
+                chunk.read(|items| results.extend(items.iter().map(|item: &u64| 3 * item)))
+            },
+        );
+        let task = TestTask { workers: Some(2), ..task };
         let pool = Pool::new([named("a"), named("b")]).unwrap();
         let queue = pool.queue(&task).balancer(without_interval()).open().unwrap();
-        while task.fails.load(SeqCst) > 0 || !queue.statistics().devices[0].is_working {
+        while fails.load(SeqCst) > 0 || !queue.statistics().devices[0].is_working {
             expect_all((0..20).map(|item| (item, queue.submit(item).unwrap())).collect());
             std::thread::sleep(Duration::from_millis(5));
         }
-        task.latch.open();
+        latch.open();
     });
 }
 

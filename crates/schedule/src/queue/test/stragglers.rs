@@ -5,6 +5,11 @@ use std::{
     process::{Command, Stdio},
 };
 
+use tracing_subscriber::{
+    Layer,
+    layer::{Context, SubscriberExt},
+};
+
 use super::*;
 
 /// A piece that takes three seconds on every device.
@@ -112,57 +117,27 @@ impl Drop for PanicsOnDrop {
     }
 }
 
-/// Returns results that panic when dropped. The first piece waits for the latch on device `a`, and takes a second on
-/// the other: long enough that `a` is not soon declared hung.
-#[derive(Clone)]
-struct FirstPieceHangs {
-    panics: Arc<AtomicUsize>,
-    latch: Latch,
-}
-
-impl Task for FirstPieceHangs {
-    type Input = u64;
-    type Output = PanicsOnDrop;
-    type State = DeviceId;
-
-    fn name(&self) -> &str {
-        "first piece hangs"
-    }
-
-    fn can_use(&self, _: &Device) -> bool {
-        true
-    }
-
-    fn workers(&self, _: &Device) -> usize {
-        1
-    }
-
-    fn prepare(&self, device: &Device) -> Result<DeviceId> {
-        Ok(device.id().clone())
-    }
-
-    fn run(
-        &self,
-        id: &mut DeviceId,
-        chunk: &Chunk<'_, u64>,
-        results: &mut Results<'_, PanicsOnDrop>,
-    ) -> Result<()> {
-        let item = chunk.read(|items| items[0])?;
-        match (item, id.as_str()) {
-            (0, "a") => self.latch.pass(),
-            (0, _) => std::thread::sleep(Duration::from_secs(1)),
-            _ => {}
-        }
-        results.push(PanicsOnDrop(self.panics.clone()));
-        Ok(())
-    }
-}
-
 #[test]
 fn a_late_result_that_panics_when_it_is_dropped_costs_no_piece() {
     within_a_minute(|| {
         let (panics, latch) = (Arc::new(AtomicUsize::new(0)), Latch::default());
-        let task = FirstPieceHangs { panics: panics.clone(), latch: latch.clone() };
+        let (panicking, closed) = (panics.clone(), latch.clone());
+        // Returns results that panic when dropped. The first piece waits for the latch on device `a`, and takes a second
+        // on the other: long enough that `a` is not soon declared hung.
+        let task = TestTask::new(
+            "first piece hangs",
+            |device| Ok(device.id().clone()),
+            move |device, chunk: &Chunk<'_, u64>, results| {
+                match (chunk.read(|items| items[0])?, device.as_str()) {
+                    (0, "a") => closed.pass(),
+                    (0, _) => std::thread::sleep(Duration::from_secs(1)),
+                    _ => {}
+                }
+                results.push(PanicsOnDrop(panicking.clone()));
+                Ok(())
+            },
+        );
+        let task = TestTask { workers: Some(1), ..task };
         let queue = Pool::new([named("a"), named("b")]).unwrap().queue(&task).open().unwrap();
         let answer = queue.submit(0).unwrap().wait().unwrap();
         assert_eq!(queue.statistics().devices[1].copied, 1, "{:?}", queue.statistics());
@@ -178,8 +153,8 @@ fn a_late_result_that_panics_when_it_is_dropped_costs_no_piece() {
     });
 }
 
-/// A subscriber that panics at every event that names a certain device.
-struct PanickingSubscriber;
+/// Panics at every event that names a certain device.
+struct PanicsAtEvents;
 
 struct FindsDevice(bool);
 
@@ -189,20 +164,8 @@ impl tracing::field::Visit for FindsDevice {
     }
 }
 
-impl tracing::Subscriber for PanickingSubscriber {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
+impl<S: tracing::Subscriber> Layer<S> for PanicsAtEvents {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
         let mut finds = FindsDevice(false);
         event.record(&mut finds);
         if finds.0 {
@@ -210,10 +173,6 @@ impl tracing::Subscriber for PanickingSubscriber {
             panic!("the log cannot stand this");
         }
     }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
@@ -222,7 +181,8 @@ static PANICS: AtomicUsize = AtomicUsize::new(0);
 fn a_log_that_panics_at_every_message_costs_no_piece() {
     within_a_minute(|| {
         // For all threads, because the messages come from the queue's own. Other tests are not affected.
-        tracing::subscriber::set_global_default(PanickingSubscriber).expect("no other test has a subscriber");
+        let subscriber = tracing_subscriber::registry().with(PanicsAtEvents);
+        tracing::subscriber::set_global_default(subscriber).expect("no other test has a subscriber");
         let count = AtomicUsize::new(0);
         let task = Probe::new(move |device, item| match count.fetch_add(1, SeqCst) % 30 {
             3 => Err(lost(device)),

@@ -65,7 +65,7 @@ pub struct KernelTask<I, O, P = KernelParams> {
     kernel: Arc<Kernel>,
     /// The kernel's buffers, in the order of their declaration.
     arrays: Vec<ArraySpec>,
-    params: Arc<Params<P>>,
+    params: Arc<MakeParams<P>>,
     /// The caller's inputs and outputs of one run, by the number of the array; missing ones are the run's items and
     /// results. `None` before `lend`, for a task with declared arrays.
     lent: Option<Arc<[Option<LentArray>]>>,
@@ -77,9 +77,9 @@ pub struct KernelTask<I, O, P = KernelParams> {
 }
 
 /// Makes the kernel's parameters for a range of items on a device.
-type Params<P> = dyn Fn(&DeviceId, Range<u64>) -> P + Send + Sync;
+type MakeParams<P> = dyn Fn(&DeviceId, Range<u64>) -> P + Send + Sync;
 
-/// Allocates a buffer of so many elements. Returns its bytes and the kernel argument.
+/// Allocates a buffer of this many elements. Returns its bytes and the kernel argument.
 type Allocate = fn(&Device, usize) -> Result<(Buffer<u8>, Argument)>;
 
 /// The declaration of one of a kernel's buffers.
@@ -249,7 +249,7 @@ impl<I: Pod, O: Pod, P: Pod> KernelTask<I, O, P> {
         kernel: &Kernel,
         arrays: Vec<ArraySpec>,
         lent: Option<Arc<[Option<LentArray>]>>,
-        params: Arc<Params<P>>,
+        params: Arc<MakeParams<P>>,
     ) -> Self {
         let (fingerprint, id) = (kernel.fingerprint(), unique_id());
         KernelTask {

@@ -116,7 +116,7 @@ impl<I, O> KernelState<I, O> {
         bytes.next_multiple_of(self.alignment)
     }
 
-    /// Whether a kernel over so many items may take longer than `LONG_KERNEL`, by the last kernel.
+    /// Whether a kernel over this many items may take longer than `LONG_KERNEL`, by the last kernel.
     fn may_take_long(&self, items: usize) -> bool {
         self.last.is_none_or(|(count, took)| {
             took.mul_f64((items as f64 / count.max(1) as f64).max(1.0)) > LONG_KERNEL

@@ -42,8 +42,8 @@ fn open_as(id: &str, source: &Arc<dyn Source>) -> (Device, Arc<OpenDevice>) {
 /// Returns a device that is already open, with its `OpenDevice`.
 fn device_of(backend: WgpuBackend, description: &Description) -> (Device, Arc<OpenDevice>) {
     #[derive(Debug)]
-    struct RawDevice(Description, Arc<WgpuBackend>);
-    impl Source for RawDevice {
+    struct OpenSource(Description, Arc<WgpuBackend>);
+    impl Source for OpenSource {
         fn describe(&self) -> &Description {
             &self.0
         }
@@ -55,7 +55,7 @@ fn device_of(backend: WgpuBackend, description: &Description) -> (Device, Arc<Op
         }
     }
     let open = backend.open.clone();
-    (Device::from_source(Arc::new(RawDevice(description.clone(), Arc::new(backend)))), open)
+    (Device::from_source(Arc::new(OpenSource(description.clone(), Arc::new(backend)))), open)
 }
 
 fn lose(open: &OpenDevice) {

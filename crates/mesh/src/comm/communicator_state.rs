@@ -1,4 +1,4 @@
-//! The state of a communicator: checks calls, runs them, and turns failures into errors.
+//! The state of a communicator, which checks calls, runs them, and turns failures into errors.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use super::{
 use crate::backend::{Endpoint, LeaveNotifier, LeaveReason, Transport, TransportFailure};
 
 /// The state that a communicator shares with the thread that runs its started calls.
-pub(super) struct Inner {
+pub(super) struct CommunicatorState {
     pub(super) name: Arc<str>,
     pub(super) spec: GroupSpec,
     /// This rank's number in the world, and its group rank if it is a member.
@@ -31,9 +31,13 @@ pub(super) struct Inner {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) endpoint: Option<CallLock<Box<dyn Endpoint>>>,
     pub(super) leave_notifier: Option<Arc<dyn LeaveNotifier>>,
+    /// The error that poisoned the group.
     pub(super) failed: OnceLock<CommError>,
+    /// Number of started calls that have not ended.
     pub(super) started: AtomicUsize,
+    /// Locked while a started call is counted as ended, so that no thread misses the notification.
     pub(super) ending: Mutex<()>,
+    /// Notified when a started call has ended.
     pub(super) ended: Condvar,
 }
 
@@ -42,7 +46,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Inner {
+impl CommunicatorState {
+    /// Waits until all started calls have ended.
     #[inline]
     pub(super) fn wait_for_started(&self) {
         if self.started.load(SeqCst) > 0 {
@@ -84,7 +89,7 @@ impl Inner {
     /// Locks the endpoint. The caller must then call [`check_usable`](CallGuard::check_usable).
     #[inline]
     pub(super) fn lock_calls(&self) -> CallGuard<'_> {
-        CallGuard { inner: self, endpoint: self.endpoint.as_ref().map(CallLock::lock) }
+        CallGuard { state: self, endpoint: self.endpoint.as_ref().map(CallLock::lock) }
     }
 
     /// Returns whether the group has not failed and none of its generations has ended.
@@ -161,7 +166,8 @@ impl Inner {
     }
 }
 
-pub(super) struct StartedCall(pub(super) Arc<Inner>);
+/// Counts as a started call until it is dropped.
+pub(super) struct StartedCall(pub(super) Arc<CommunicatorState>);
 
 impl Drop for StartedCall {
     fn drop(&mut self) {
@@ -174,7 +180,7 @@ impl Drop for StartedCall {
 /// Exclusive use of a rank's endpoint, for one call or several that belong together. Dropping the guard notifies the
 /// other ranks if the group has failed meanwhile.
 pub(super) struct CallGuard<'a> {
-    pub(super) inner: &'a Inner,
+    pub(super) state: &'a CommunicatorState,
     /// `Some` until the guard is dropped, if this rank is a member.
     endpoint: Option<MutexGuard<'a, Box<dyn Endpoint>>>,
 }
@@ -183,7 +189,7 @@ impl CallGuard<'_> {
     #[inline]
     pub(super) fn check_usable(&self) -> Result<()> {
         // Checked under the lock: if the generation ends or the group fails later, this guard notifies the other ranks.
-        if self.endpoint.is_some() && self.inner.is_usable() { Ok(()) } else { Err(self.inner.unusable()) }
+        if self.endpoint.is_some() && self.state.is_usable() { Ok(()) } else { Err(self.state.unusable()) }
     }
 
     /// Checks the lengths of a collective's input and output, and returns the signature that all ranks must have.
@@ -195,13 +201,13 @@ impl CallGuard<'_> {
         input_len: usize,
         output_len: usize,
     ) -> Result<Signature> {
-        let (size, (kind, operation, root)) = (self.inner.size(), collective.parts());
+        let (size, (kind, operation, root)) = (self.state.size(), collective.parts());
         let count = collective.count(size, input_len, output_len);
-        let is_root = root.is_some() && root == self.inner.member;
+        let is_root = root.is_some() && root == self.state.member;
         let (input_blocks, output_blocks) = collective.blocks(size, is_root);
         let (weight, peer) = (collective.weight(), collective.peer());
         let is_right = root.is_none_or(|root| root < size)
-            && peer.is_none_or(|peer| peer < size && Some(peer) != self.inner.member)
+            && peer.is_none_or(|peer| peer < size && Some(peer) != self.state.member)
             && (weight.is_finite() && weight >= 0.0)
             && (kind != CollectiveKind::WeightedAllReduce || element.is_float())
             && (input_len, output_len) == (input_blocks * count, output_blocks * count);
@@ -225,8 +231,8 @@ impl CallGuard<'_> {
         element: CollectiveDType,
         lengths: [(usize, usize); 2],
     ) -> CommError {
-        let (size, (kind, _, root)) = (self.inner.size(), collective.parts());
-        let is_root = root == self.inner.member;
+        let (size, (kind, _, root)) = (self.state.size(), collective.parts());
+        let is_root = root == self.state.member;
         let describe = |what: &str, (found, wanted): (usize, usize)| match root {
             _ if found == wanted => None,
             Some(root) if wanted == 0 && !is_root && !collective.is_in_place() => {
@@ -242,7 +248,7 @@ impl CallGuard<'_> {
             (Some(root), _) if root >= size => {
                 Some(format!("root {root} in a group of {size}: a root is a group rank, from 0"))
             }
-            (_, Some(peer)) if peer >= size || Some(peer) == self.inner.member => {
+            (_, Some(peer)) if peer >= size || Some(peer) == self.state.member => {
                 Some(format!("peer {peer}: a peer is another group rank, below {size}"))
             }
             _ if !(weight.is_finite() && weight >= 0.0) => {
@@ -273,18 +279,18 @@ impl CallGuard<'_> {
 
     #[inline]
     pub(super) fn run(&mut self, mut call: Call<'_>, peer: Option<usize>) -> Result<()> {
-        let inner = self.inner;
-        let Some(endpoint) = &mut self.endpoint else { return Err(inner.not_a_member()) };
+        let state = self.state;
+        let Some(endpoint) = &mut self.endpoint else { return Err(state.not_a_member()) };
         let done = match peer {
-            Some(peer) => endpoint.exchange(&mut call, peer, inner.timeout),
-            None => endpoint.run(&mut call, inner.timeout),
+            Some(peer) => endpoint.exchange(&mut call, peer, state.timeout),
+            None => endpoint.run(&mut call, state.timeout),
         };
-        done.map_err(|failure| inner.failed(failure, &call.signature))
+        done.map_err(|failure| state.failed(failure, &call.signature))
     }
 
     /// Gathers words from all ranks before a collective of this kind.
     pub(super) fn all_gather_words(&mut self, before: CollectiveKind, mine: &[u64]) -> Result<Vec<u64>> {
-        let mut all = vec![0u64; mine.len() * self.inner.size()];
+        let mut all = vec![0u64; mine.len() * self.state.size()];
         let signature = self.signature(Collective::AllGather, CollectiveDType::U64, mine.len(), all.len())?;
         let signature = Signature { before: Some(before), ..signature };
         let (input, output) = (bytemuck::cast_slice(mine), bytemuck::cast_slice_mut(&mut all));
@@ -294,18 +300,18 @@ impl CallGuard<'_> {
 
     #[cold]
     pub(super) fn argument_error(&self, kind: CollectiveKind, detail: String) -> CommError {
-        let group = self.inner.name.to_string();
+        let group = self.state.name.to_string();
         let error = CommError::InvalidArgument { group, call: kind.to_string(), detail };
-        self.inner.failed.get_or_init(|| error.clone());
+        self.state.failed.get_or_init(|| error.clone());
         error
     }
 }
 
 impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        let inner = self.inner;
-        if let (Some(endpoint), Some(guard)) = (&inner.endpoint, self.endpoint.take()) {
-            endpoint.release(guard, || inner.is_usable(), || inner.notify_leaving());
+        let state = self.state;
+        if let (Some(endpoint), Some(guard)) = (&state.endpoint, self.endpoint.take()) {
+            endpoint.release(guard, || state.is_usable(), || state.notify_leaving());
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::{
 type DispatcherOf<T> = Dispatcher<<T as Task>::Input, <T as Task>::Output>;
 
 /// The state that the threads of a queue share.
-pub(super) struct Shared<T: Task> {
+pub(super) struct QueueContext<T: Task> {
     pub(super) task: T,
     /// The device of each of the dispatcher's device queues.
     pub(super) devices: Vec<Arc<PoolDevice>>,
@@ -42,12 +42,12 @@ pub(super) struct Shared<T: Task> {
     capacity_freed: Condvar,
 }
 
-impl<T: Task> Shared<T> {
+impl<T: Task> QueueContext<T> {
     pub(super) fn new(task: T, devices: Vec<Arc<PoolDevice>>, dispatcher: DispatcherOf<T>) -> Self {
         let worker_wake = devices.iter().map(|_| Condvar::new()).collect();
         let (watcher_wake, all_answered, capacity_freed) = (Condvar::new(), Condvar::new(), Condvar::new());
         let (states, start, dispatcher) = (StateCache::default(), Instant::now(), Mutex::new(dispatcher));
-        Shared {
+        QueueContext {
             task,
             devices,
             states,
@@ -182,7 +182,7 @@ impl<T: Task> Shared<T> {
     }
 }
 
-impl<T: Task> Withdraw for Shared<T> {
+impl<T: Task> Withdraw for QueueContext<T> {
     fn withdraw(self: Arc<Self>, key: PieceKey) -> bool {
         self.with_dispatcher(|dispatcher, _| dispatcher.withdraw(key))
     }
