@@ -49,11 +49,10 @@ free_port() {
 
 # Waits until a command succeeds, at most so many seconds.
 wait_for() {
-    local tries=$(($1 * 50))
+    local until=$((${EPOCHREALTIME/[.,]/} + $1 * 1000000))
     shift
     until "$@" 2>/dev/null; do
-        tries=$((tries - 1))
-        [ "$tries" -gt 0 ] || return 1
+        [ "${EPOCHREALTIME/[.,]/}" -lt "$until" ] || return 1
         sleep 0.02
     done
 }
@@ -99,8 +98,11 @@ is_zombie() {
 # Kills processes and waits until they have ended (a zombie has), at most five seconds.
 kill_and_wait() {
     local pid
-    [ $# -gt 0 ] || return 0
-    kill -KILL "$@" 2>/dev/null || true
+    for pid in "$@"; do
+        # 0, 1 and negative numbers stand for more than one process, or for all.
+        if ! [[ $pid =~ ^[0-9]+$ ]] || [ "$pid" -le 1 ]; then die "not a process of the rig: $pid"; fi
+        kill -KILL "$pid" 2>/dev/null || true
+    done
     # A stopped process dies of SIGKILL without being continued.
     for pid in "$@"; do
         wait_for 5 gone "$pid" || { echo "process $pid does not end" >&2; return 1; }
