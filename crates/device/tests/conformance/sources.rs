@@ -1,8 +1,8 @@
-//! The kernels of the suite, each with three bodies.
+//! The kernels of the suite, each with three bodies. Workers of this program can make them too.
 
 use std::borrow::Cow;
 
-use evener_device::{Features, Kernel, Module};
+use evener_device::{BoxError, Features, Kernel, Launch, Module, kernel_fn};
 
 /// CUDA C for the suite's kernels.
 pub(crate) trait WithCuda {
@@ -32,11 +32,12 @@ pub(crate) fn all() -> Vec<Kernel> {
         reverse(64),
         shared_sum(1024),
         gather(8),
-        sum_params::<32>(),
+        sum_params(32),
         wide_product(false),
     ]
 }
 
+kernel_fn! {
 /// `out[i] = in[i] * 3 + 1` for the first `count` elements, in steps of the whole launch.
 pub(crate) fn triple() -> Kernel {
     Kernel::new("triple")
@@ -72,7 +73,9 @@ pub(crate) fn triple() -> Kernel {
             Ok(())
         })
 }
+}
 
+kernel_fn! {
 /// `sum[i] = a[i] + b[i]` and `difference[i] = b[i] - a[i]` for the first `count` elements, one per thread.
 pub(crate) fn both() -> Kernel {
     Kernel::new("both")
@@ -113,11 +116,16 @@ pub(crate) fn both() -> Kernel {
             Ok(())
         })
 }
+}
 
 /// Two kernels of one module: one reverses blocks of `width` elements, one block per workgroup; the other adds `width` to
 /// each element.
-#[allow(unsafe_code)]
 pub(crate) fn module(width: u32) -> [Kernel; 2] {
+    [reverse_blocks(width), add_width(width)]
+}
+
+#[allow(unsafe_code)]
+fn module_kernel(entry: &'static str, width: u32) -> Kernel {
     let module = Module::new().constant("WIDTH", width).define("INDEX", "blockIdx.x * WIDTH + threadIdx.x").wgsl(
         r#"
         override WIDTH: u32;
@@ -148,19 +156,26 @@ pub(crate) fn module(width: u32) -> [Kernel; 2] {
             extern "C" __global__ void add_width(unsigned *data) { data[own()] += WIDTH; }"#,
         )
     };
-    let kernel = |entry| module.kernel(entry).writes::<u32>().workgroup(width);
-    [
-        kernel("reverse_blocks").rust(move |launch| {
-            launch.write::<u32>(0)?.chunks_exact_mut(width as usize).for_each(<[u32]>::reverse);
-            Ok(())
-        }),
-        kernel("add_width").rust(move |launch| {
-            launch.write::<u32>(0)?.iter_mut().for_each(|element| *element += width);
-            Ok(())
-        }),
-    ]
+    module.kernel(entry).writes::<u32>().workgroup(width)
 }
 
+kernel_fn! {
+    fn reverse_blocks(width: u32) -> Kernel {
+        module_kernel("reverse_blocks", width).rust(move |launch| {
+            launch.write::<u32>(0)?.chunks_exact_mut(width as usize).for_each(<[u32]>::reverse);
+            Ok(())
+        })
+    }
+
+    fn add_width(width: u32) -> Kernel {
+        module_kernel("add_width", width).rust(move |launch| {
+            launch.write::<u32>(0)?.iter_mut().for_each(|element| *element += width);
+            Ok(())
+        })
+    }
+}
+
+kernel_fn! {
 /// Each of the first `count` workgroups, counted over all dimensions, adds one to its own element.
 pub(crate) fn count() -> Kernel {
     Kernel::new("count")
@@ -189,6 +204,7 @@ pub(crate) fn count() -> Kernel {
             Ok(())
         })
 }
+}
 
 /// Steps of one round of `spin`.
 pub(crate) const ROUND: u32 = 64;
@@ -196,6 +212,7 @@ pub(crate) const ROUND: u32 = 64;
 /// Maximum rounds of one launch of `spin`: Mesa's software Vulkan ends any loop after 65,535 iterations.
 pub(crate) const MAX_ROUNDS: u32 = 60_000;
 
+kernel_fn! {
 /// Puts `data[0]` through rounds of steps x = x * x + 1: slow, with a known result.
 pub(crate) fn spin() -> Kernel {
     let steps = |step: &str| step.repeat(ROUND as usize);
@@ -229,12 +246,14 @@ pub(crate) fn spin() -> Kernel {
             Ok(())
         })
 }
+}
 
 /// The result of `spin`.
 pub(crate) fn spun(first: u32, rounds: u32) -> u32 {
     (0..rounds * ROUND).fold(first, |x, _| std::hint::black_box(x).wrapping_mul(x).wrapping_add(1))
 }
 
+kernel_fn! {
 /// The last workgroup of a launch writes the number of workgroups in each dimension.
 pub(crate) fn extent() -> Kernel {
     Kernel::new("extent")
@@ -263,7 +282,9 @@ pub(crate) fn extent() -> Kernel {
             Ok(())
         })
 }
+}
 
+kernel_fn! {
 /// A workgroup of `threads` threads reverses as many numbers through shared memory.
 pub(crate) fn reverse(threads: u32) -> Kernel {
     Kernel::new("reverse")
@@ -294,7 +315,9 @@ pub(crate) fn reverse(threads: u32) -> Kernel {
             Ok(())
         })
 }
+}
 
+kernel_fn! {
 /// One thread fills `bytes` of shared memory, and writes the sum of the values.
 pub(crate) fn shared_sum(bytes: u32) -> Kernel {
     let words = bytes / 4;
@@ -333,7 +356,9 @@ pub(crate) fn shared_sum(bytes: u32) -> Kernel {
             Ok(())
         })
 }
+}
 
+kernel_fn! {
 /// Adds the first elements of `count - 1` buffers into the last one.
 pub(crate) fn gather(count: u32) -> Kernel {
     let parameters: String = (0..count - 1).map(|i| format!("const unsigned *b{i}, ")).collect();
@@ -365,9 +390,20 @@ pub(crate) fn gather(count: u32) -> Kernel {
             Ok(())
         })
 }
+}
 
-/// Writes the sum of all its parameters.
-pub(crate) fn sum_params<const WORDS: usize>() -> Kernel
+kernel_fn! {
+/// Writes the sum of all its parameters: 1, 32 or 2048 of them.
+pub(crate) fn sum_params(words: u32) -> Kernel {
+    match words {
+        1 => sum_params_of::<1>(),
+        32 => sum_params_of::<32>(),
+        _ => sum_params_of::<2048>(),
+    }
+}
+}
+
+fn sum_params_of<const WORDS: usize>() -> Kernel
 where
     [u32; WORDS]: bytemuck::Pod,
 {
@@ -397,6 +433,7 @@ where
         })
 }
 
+kernel_fn! {
 /// `(low, high)` of the 128-bit product of each pair of 64-bit numbers, which are pairs of words, low first. The WGSL
 /// uses 64-bit integers if the device has them, and 32-bit integers otherwise.
 pub(crate) fn wide_product(only_fallback: bool) -> Kernel {
@@ -420,6 +457,7 @@ pub(crate) fn wide_product(only_fallback: bool) -> Kernel {
             }
             Ok(())
         })
+}
 }
 
 /// The result of `wide_product`.
@@ -472,3 +510,30 @@ const WIDE_PRODUCT_U32: &str = r#"
         let high = add(add(product(v.y, v.w), first.y), second.y);
         output[id.x] = vec4<u32>(low.x, second.x, high.x, high.y);
     }"#;
+
+/// Bodies that take a buffer or the parameters as another type than `takes_wrong_type` declares, and their errors.
+pub(crate) const WRONG_TYPES: [(fn(&mut Launch<'_>) -> Result<(), BoxError>, &str); 6] = [
+    (|launch| launch.read::<u32>(0).map(drop), "buffer 0 is declared as f32 and taken as u32"),
+    (|launch| launch.read::<[f32; 2]>(0).map(drop), "buffer 0 is declared as f32 and taken as [f32; 2]"),
+    (|launch| launch.write::<i32>(1).map(drop), "buffer 1 is declared as u32 and taken as i32"),
+    (|launch| launch.read::<i32>(1).map(drop), "buffer 1 is declared as u32 and taken as i32"),
+    (|launch| launch.write::<f32>(0).map(drop), "buffer 0 is declared with `reads`"),
+    (|launch| launch.params::<u64>().map(drop), "4 bytes of parameters are declared, and u64 has 8"),
+];
+
+kernel_fn! {
+/// One of the bodies of `WRONG_TYPES`.
+pub(crate) fn takes_wrong_type(index: u32) -> Kernel {
+    let (body, _) = WRONG_TYPES[index as usize];
+    Kernel::new("body").reads::<f32>().writes::<u32>().params::<u32>().rust(body)
+}
+
+/// Returns an error if the first number is zero, and panics if it is one.
+pub(crate) fn fails() -> Kernel {
+    Kernel::new("fails").writes::<u32>().rust(|launch| match launch.write::<u32>(0)? {
+        [0, ..] => Err("the first number is zero".into()),
+        [1, ..] => panic!("the first number is one"),
+        _ => Ok(()),
+    })
+}
+}
