@@ -115,11 +115,24 @@ impl<W: Write> FrameWriter<W> {
         self.output.flush()
     }
 
+    #[cfg(test)]
+    pub(super) fn into_inner(self) -> W {
+        self.output
+    }
+
     fn write_batch(&mut self) -> io::Result<()> {
         self.output.write_all(&self.batch)?;
         self.batch.clear();
         self.batch.shrink_to(2 * BATCH);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+impl FrameWriter<Vec<u8>> {
+    /// The number of bytes that were written.
+    pub(super) fn written(&self) -> usize {
+        self.output.len()
     }
 }
 
@@ -153,6 +166,16 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
+    /// Reads the preamble, which nothing may be in front of, and the version after it.
+    pub(super) fn exact_preamble(&mut self) -> Result<u32, FrameError> {
+        let mut preamble = [0; PREAMBLE.len()];
+        self.input.read_exact(&mut preamble)?;
+        if preamble != PREAMBLE {
+            return Err(malformed("what came first is not a client's greeting"));
+        }
+        self.version()
+    }
+
     /// Reads up to the end of the preamble, and the version after it. Fails with what was printed in front of it.
     pub(super) fn preamble(&mut self) -> Result<u32, FrameError> {
         let mut noise = Vec::new();
@@ -166,6 +189,10 @@ impl<R: Read> FrameReader<R> {
                 return Err(malformed(format!("instead of a worker's greeting there came: {line}")));
             }
         }
+        self.version()
+    }
+
+    fn version(&mut self) -> Result<u32, FrameError> {
         let mut version = [0; 4];
         self.input.read_exact(&mut version)?;
         Ok(u32::from_le_bytes(version))

@@ -324,7 +324,8 @@ fn greet(
         }
     };
     let mut writer = FrameWriter::new(to_worker);
-    writer.preamble().map_err(|why| fail(why.to_string()))?;
+    // A worker of another version may have ended already: what it wrote says more than a broken pipe.
+    let greeted = writer.preamble();
     let shared = Arc::new(Shared {
         outbox: Outbox::new(|transfer, offset| {
             // The encoding of two numbers does not fail.
@@ -346,6 +347,7 @@ fn greet(
             )));
         }
     }
+    greeted.map_err(|why| fail(why.to_string()))?;
     let (writing, reading, monitoring) = (shared.clone(), shared.clone(), Arc::downgrade(&shared));
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let builder = thread::Builder::new().name(format!("evener-remote-{name}"));

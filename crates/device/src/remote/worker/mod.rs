@@ -30,7 +30,7 @@ pub fn serve(
     let mut writer = FrameWriter::new(output);
     let mut reader = FrameReader::new(input);
     writer.preamble().map_err(|why| why.to_string())?;
-    let version = reader.preamble().map_err(|why| why.to_string())?;
+    let version = reader.exact_preamble().map_err(|why| why.to_string())?;
     if version != VERSION {
         // The client compares the versions too, and tells its user.
         return Err(format!("the client has version {version} of the protocol, and this worker {VERSION}"));
