@@ -22,7 +22,9 @@ pub fn serve_if_asked() {
 /// and what the devices still compute with it.
 pub fn run() -> i32 {
     let served = pipes().map_err(|why| format!("standard input and output cannot be used: {why}"));
-    let served = served.and_then(|(input, output)| remote::serve(Inventory::discover_all_apis(), input, output));
+    let served =
+        served.and_then(|(input, output)| remote::serve(Inventory::discover_all_apis(), input, output));
+    end_soon();
     match served {
         Ok(()) => 0,
         Err(reason) => {
@@ -30,6 +32,24 @@ pub fn run() -> i32 {
             tracing::warn!("the connection ended: {reason}");
             1
         }
+    }
+}
+
+/// Ends the process in two seconds, should a driver's clean-up wait for what its device still computes.
+fn end_soon() {
+    #[cfg(unix)]
+    {
+        use std::{thread, time::Duration};
+
+        use rustix::process::{Signal, getpid, kill_process};
+
+        let watch = || {
+            thread::sleep(Duration::from_secs(2));
+            // The signal cannot be refused.
+            let _ = kill_process(getpid(), Signal::KILL);
+        };
+        // Without it, the process ends when the driver is done.
+        let _ = thread::Builder::new().spawn(watch);
     }
 }
 

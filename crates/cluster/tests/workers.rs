@@ -274,9 +274,12 @@ fn unreachable() -> Outcome {
     let start = Instant::now();
     let inventory = Inventory::discover().with_hosts(&hosts);
     ensure!(start.elapsed() < Duration::from_secs(20), "it took {:?}", start.elapsed());
-    let line = |host: &str| inventory.absent().iter().find(|absent| absent.back_end == host).map(ToString::to_string);
+    let line = |host: &str| {
+        inventory.absent().iter().find(|absent| absent.back_end == host).map(ToString::to_string)
+    };
     let lines = [line("asleep"), line("asleep-too"), line("none"), line("noisy"), line("here")];
-    let texts = ["no answer within 1s", "no answer within 1s", "cannot be started", "broken", "the same name"];
+    let texts =
+        ["no answer within 1s", "no answer within 1s", "cannot be started", "broken", "the same name"];
     for (line, text) in lines.into_iter().zip(texts) {
         let line = line.unwrap_or_default();
         ensure!(line.contains(text), "`{text}` is not in `{line}`");

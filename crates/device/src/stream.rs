@@ -359,7 +359,12 @@ impl Stream {
         self.launch_bytes(bound, groups, bytemuck::bytes_of(params))
     }
 
-    pub(crate) fn launch_bytes(&mut self, bound: &BoundKernel, groups: [u32; 3], params: &[u8]) -> Result<()> {
+    pub(crate) fn launch_bytes(
+        &mut self,
+        bound: &BoundKernel,
+        groups: [u32; 3],
+        params: &[u8],
+    ) -> Result<()> {
         match self.check_launch(bound, groups, params.len())? {
             true => self.inner.launch(&bound.inner, groups, params),
             false => Ok(()),

@@ -70,7 +70,8 @@ impl Ssh {
 
     fn arguments(&self, timeout: Duration) -> Vec<String> {
         let seconds = timeout.as_secs().max(1);
-        let mut arguments = vec!["-T".into(), "-oBatchMode=yes".into(), format!("-oConnectTimeout={seconds}")];
+        let mut arguments =
+            vec!["-T".into(), "-oBatchMode=yes".into(), format!("-oConnectTimeout={seconds}")];
         if let Some(port) = self.port {
             arguments.extend(["-p".into(), port.to_string()]);
         }
@@ -87,7 +88,9 @@ impl Ssh {
                  that of the machine, and accept it"
             )
         } else if line.contains("Permission denied") {
-            format!("log in without a password first, with `ssh {destination}`: add a key there, or to your agent")
+            format!(
+                "log in without a password first, with `ssh {destination}`: add a key there, or to your agent"
+            )
         } else if line.contains("not found") || line.contains("No such file") {
             "install `evener` there, or give the command that starts it".into()
         } else {
@@ -115,7 +118,17 @@ mod test {
         let ssh = Ssh::new("alice@lab3:2222").unwrap().option("-Jgate");
         assert_eq!(
             ssh.arguments(Duration::from_secs(7)),
-            ["-T", "-oBatchMode=yes", "-oConnectTimeout=7", "-p", "2222", "-Jgate", "--", "alice@lab3", "exec evener worker"]
+            [
+                "-T",
+                "-oBatchMode=yes",
+                "-oConnectTimeout=7",
+                "-p",
+                "2222",
+                "-Jgate",
+                "--",
+                "alice@lab3",
+                "exec evener worker"
+            ]
         );
     }
 

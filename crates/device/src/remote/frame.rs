@@ -261,7 +261,10 @@ impl<R: Read> FrameReader<R> {
         }
         self.input.read_exact(into)?;
         if crc32fast::hash(into) != checksum {
-            return Err(malformed(format!("the payload of frame {} is corrupted", self.number.wrapping_sub(1))));
+            return Err(malformed(format!(
+                "the payload of frame {} is corrupted",
+                self.number.wrapping_sub(1)
+            )));
         }
         Ok(())
     }

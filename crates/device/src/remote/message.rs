@@ -82,22 +82,49 @@ pub(super) enum Ask {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Operation {
     /// Copies the payload, or else what comes as [`ToWorker::Data`] under this number.
-    Upload { to: Span, transfer: Option<Id> },
+    Upload {
+        to: Span,
+        transfer: Option<Id>,
+    },
     /// Copies to the client, as [`ToClient::Data`] under this number.
-    Download { from: Span, transfer: Id },
-    Copy { from: Span, to: Span },
-    Zero { region: Span },
-    Fill { region: Span, pattern: Vec<u8> },
+    Download {
+        from: Span,
+        transfer: Id,
+    },
+    Copy {
+        from: Span,
+        to: Span,
+    },
+    Zero {
+        region: Span,
+    },
+    Fill {
+        region: Span,
+        pattern: Vec<u8>,
+    },
     Launch(WireLaunch),
-    Record { graph: Id, launches: Vec<WireLaunch> },
-    Replay { graph: Id },
-    Timestamp { timestamp: Id },
+    Record {
+        graph: Id,
+        launches: Vec<WireLaunch>,
+    },
+    Replay {
+        graph: Id,
+    },
+    Timestamp {
+        timestamp: Id,
+    },
     /// Records an event, which [`ToClient::Reached`] reports.
-    Event { event: Id },
-    WaitEvent { event: Id },
+    Event {
+        event: Id,
+    },
+    WaitEvent {
+        event: Id,
+    },
     Flush,
     /// Waits for all operations before, reports their error and forgets it. [`ToClient::Reached`] has this number.
-    Wait { event: Id },
+    Wait {
+        event: Id,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -134,6 +161,8 @@ pub(super) enum WireBody {
     Rust {
         /// The hash of the client's executable.
         program: [u8; 32],
+        /// The client's version of Evener.
+        version: Cow<'static, str>,
         function: Cow<'static, str>,
         arguments: Vec<u8>,
     },
@@ -177,10 +206,15 @@ pub(super) struct Clock {
 pub(super) enum Answer {
     Done,
     /// Descriptions, and why other devices are absent, as JSON: unlike the rest, these may differ between versions.
-    Devices { devices: String, absent: String },
+    Devices {
+        devices: String,
+        absent: String,
+    },
     Opened(Capabilities),
     /// The body that was compiled.
-    Compiled { body: String },
+    Compiled {
+        body: String,
+    },
     Occupancy(Option<u32>),
     Since(Duration),
     Memory(MemoryUsage),
@@ -189,16 +223,55 @@ pub(super) enum Answer {
 /// An [`Error`] in transit. Devices have the worker's ids.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum WireError {
-    Lost { device: String, operation: String, detail: String },
-    OutOfMemory { device: String, operation: String, requested: u64, available: Option<u64>, detail: String },
-    TimedOut { device: String, operation: String, after: Duration },
-    WillNotCompile { device: String, kernel: String, body: String, log: String },
-    BadResult { device: String, operation: String, detail: String },
-    Task { device: String, operation: String, item: Option<u64>, message: String, cause: Option<String> },
-    Unsupported { device: String, operation: String, detail: String },
-    Split { device: String, sizes: Vec<u32>, detail: String },
+    Lost {
+        device: String,
+        operation: String,
+        detail: String,
+    },
+    OutOfMemory {
+        device: String,
+        operation: String,
+        requested: u64,
+        available: Option<u64>,
+        detail: String,
+    },
+    TimedOut {
+        device: String,
+        operation: String,
+        after: Duration,
+    },
+    WillNotCompile {
+        device: String,
+        kernel: String,
+        body: String,
+        log: String,
+    },
+    BadResult {
+        device: String,
+        operation: String,
+        detail: String,
+    },
+    Task {
+        device: String,
+        operation: String,
+        item: Option<u64>,
+        message: String,
+        cause: Option<String>,
+    },
+    Unsupported {
+        device: String,
+        operation: String,
+        detail: String,
+    },
+    Split {
+        device: String,
+        sizes: Vec<u32>,
+        detail: String,
+    },
     /// An error of no device.
-    Other { detail: String },
+    Other {
+        detail: String,
+    },
 }
 
 impl From<&Error> for WireError {
@@ -209,13 +282,15 @@ impl From<&Error> for WireError {
             Error::Lost { device, operation, detail } => {
                 WireError::Lost { device: id(device), operation: text(operation), detail: text(detail) }
             }
-            Error::OutOfMemory { device, operation, requested, available, detail } => WireError::OutOfMemory {
-                device: id(device),
-                operation: text(operation),
-                requested: *requested,
-                available: *available,
-                detail: text(detail),
-            },
+            Error::OutOfMemory { device, operation, requested, available, detail } => {
+                WireError::OutOfMemory {
+                    device: id(device),
+                    operation: text(operation),
+                    requested: *requested,
+                    available: *available,
+                    detail: text(detail),
+                }
+            }
             Error::TimedOut { device, operation, after } => {
                 WireError::TimedOut { device: id(device), operation: text(operation), after: *after }
             }
@@ -270,9 +345,13 @@ impl WireError {
             WireError::BadResult { device, operation, detail } => {
                 Error::BadResult { device: id(device), operation, detail }
             }
-            WireError::Task { device, operation, item, message, cause } => {
-                Error::Task { device: id(device), operation, item, message, source: cause.map(SharedError::new) }
-            }
+            WireError::Task { device, operation, item, message, cause } => Error::Task {
+                device: id(device),
+                operation,
+                item,
+                message,
+                source: cause.map(SharedError::new),
+            },
             WireError::Unsupported { device, operation, detail } => {
                 Error::Unsupported { device: id(device), operation, detail }
             }

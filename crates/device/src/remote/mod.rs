@@ -12,7 +12,7 @@
 //! - The client numbers everything: devices that it opens, buffers, kernels, streams, events, transfers. So it can name
 //!   a thing in the next message without an answer to the last. It waits for answers only where a call must return an
 //!   error itself: opening, allocating, compiling, and what a user asks for.
-//! - Operations of streams are sent without waiting. Events, timestamps and errors come back as the device reaches them:
+//! - Operations of streams are sent without waiting, together with the event, flush or wait that starts them. Events, timestamps and errors come back as the device reaches them:
 //!   a chunk (upload, launch, download, event) is one burst in each direction.
 //! - Copies of more than [`INLINE_BYTES`] are announced by their operation, and follow in pieces behind small messages
 //!   ([`outbox`]).

@@ -34,7 +34,10 @@ pub(crate) struct KernelCall {
 
 /// Decodes arguments, all of them.
 pub fn decode<A: DeserializeOwned>(arguments: &[u8]) -> Option<A> {
-    postcard::take_from_bytes(arguments).ok().filter(|(_, rest)| rest.is_empty()).map(|(arguments, _)| arguments)
+    postcard::take_from_bytes(arguments)
+        .ok()
+        .filter(|(_, rest)| rest.is_empty())
+        .map(|(arguments, _)| arguments)
 }
 
 impl Kernel {
@@ -51,8 +54,9 @@ impl Kernel {
 pub(super) fn make(function: &str, arguments: &[u8]) -> Result<Kernel, String> {
     let mut found = KERNEL_FNS.iter().filter(|entry| entry.name == function);
     match (found.next(), found.next()) {
-        (Some(entry), None) => (entry.make)(arguments)
-            .ok_or_else(|| format!("the arguments of `{function}` cannot be decoded")),
+        (Some(entry), None) => {
+            (entry.make)(arguments).ok_or_else(|| format!("the arguments of `{function}` cannot be decoded"))
+        }
         (None, _) => Err(format!("the worker's program has no function `{function}` that makes kernels")),
         (Some(_), Some(_)) => Err(format!("the worker's program has several functions `{function}`")),
     }

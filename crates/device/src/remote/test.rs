@@ -178,13 +178,17 @@ fn a_device_of_a_worker_computes_and_is_named_after_its_host() {
     assert!(!device.shares_hardware_with(&Device::cpu()));
     round_trip(&device).unwrap();
     let error = device.compile(&Kernel::new("local").rust(|_| Ok(()))).unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("kernel_fn"), "{error}");
+    assert!(
+        matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("kernel_fn"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_connection_that_is_cut_anywhere_is_a_lost_device_and_never_a_hang() {
     let (sent, received) = bytes_of_a_round_trip();
-    let steps = |bytes: usize| (0..40).map(move |step| step * 37).chain((1..60).map(move |step| bytes * step / 60));
+    let steps =
+        |bytes: usize| (0..40).map(move |step| step * 37).chain((1..60).map(move |step| bytes * step / 60));
     for at in steps(sent) {
         let error = try_with(Fault::Cut(at), Fault::None);
         assert!(error.is_some() || at + 200 > sent, "cut after {at} of {sent} bytes, and nothing was lost");
@@ -205,7 +209,11 @@ fn a_flipped_bit_is_a_lost_device_and_never_a_wrong_result() {
         let to_worker = try_with(Fault::Flip(at(sent), bit), Fault::None);
         assert!(to_worker.is_some() || at(sent) + 200 > sent, "bit {bit} of byte {} to the worker", at(sent));
         let from_worker = try_with(Fault::None, Fault::Flip(at(received), bit));
-        assert!(from_worker.is_some() || at(received) + 200 > received, "byte {} of the worker", at(received));
+        assert!(
+            from_worker.is_some() || at(received) + 200 > received,
+            "byte {} of the worker",
+            at(received)
+        );
     }
 }
 
@@ -390,7 +398,7 @@ impl Choices {
         let body = match self.below(4) {
             0 => WireBody::None,
             1 => WireBody::Wgsl(Vec::new()),
-            _ => WireBody::Rust { program, function, arguments },
+            _ => WireBody::Rust { program, version: "0".into(), function, arguments },
         };
         let bindings = (0..self.below(3)).map(|_| (self.below(4) > 0, "u32".into())).collect();
         let extent = |choices: &mut Choices| choices.below(3) as u32;
@@ -425,14 +433,22 @@ impl Choices {
         let opening = 1;
         match self.below(12) {
             0 => Ask::Devices,
-            1 => Ask::Split { device: self.path(), sizes: vec![self.below(4) as u32; self.below(3) as usize] },
+            1 => {
+                Ask::Split { device: self.path(), sizes: vec![self.below(4) as u32; self.below(3) as usize] }
+            }
             2 => Ask::Open { device: self.path(), opening: self.id() },
             3..=5 => {
                 let bytes = self.size();
                 Ask::Allocate { opening, memory: self.id(), bytes, is_zeroed: self.below(2) == 0 }
             }
             6 | 7 => Ask::Compile { opening, program: self.id(), kernel: self.kernel() },
-            8 => Ask::WithWorkgroup { opening, bound: self.id(), new: self.id(), workgroup: [2, 1, 1], shared_bytes: 0 },
+            8 => Ask::WithWorkgroup {
+                opening,
+                bound: self.id(),
+                new: self.id(),
+                workgroup: [2, 1, 1],
+                shared_bytes: 0,
+            },
             9 => Ask::Occupancy { opening, bound: self.id() },
             10 => Ask::Memory { opening },
             _ => Ask::Trim { opening },
@@ -487,7 +503,8 @@ impl Choices {
             }
             3 | 4 => {
                 let outcome = if self.below(3) == 0 { Err(error(self)) } else { Ok(()) };
-                let clock = |choices: &mut Choices| Clock { timestamp: choices.id(), since_previous: Duration::MAX };
+                let clock =
+                    |choices: &mut Choices| Clock { timestamp: choices.id(), since_previous: Duration::MAX };
                 let clocks = (0..self.below(2)).map(|_| clock(self)).collect();
                 plain(ToClient::Reached { event: self.id(), outcome, clocks })
             }
@@ -641,7 +658,9 @@ impl Connector for RandomWorker {
                     ToWorker::Request { request, ask: Ask::Open { .. } } => {
                         Some((request, Answer::Opened(Device::cpu().capabilities().unwrap())))
                     }
-                    ToWorker::Request { request, .. } if choices.below(4) > 0 => Some((request, Answer::Done)),
+                    ToWorker::Request { request, .. } if choices.below(4) > 0 => {
+                        Some((request, Answer::Done))
+                    }
                     _ => None,
                 };
                 let (message, payload) = match answer {

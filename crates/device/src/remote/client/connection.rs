@@ -259,18 +259,18 @@ impl Connection {
 
     /// Puts a message into the order. Fails with the reason if the connection is lost.
     pub(super) fn put(&self, message: &ToWorker) -> Result<(), String> {
-        self.put_encoded(encode(message).map_err(|why| why.to_string())?, Vec::new())
+        self.shared.outbox.put(encode(message).map_err(|why| why.to_string())?)
     }
 
-    pub(super) fn put_encoded(&self, encoded: Vec<u8>, payload: Vec<u8>) -> Result<(), String> {
-        self.shared.outbox.put(encoded, payload)
+    /// Puts a message into the order, to be sent with the next urgent one.
+    pub(super) fn put_lazily(&self, message: &ToWorker) -> Result<(), String> {
+        self.shared.outbox.put_lazily(encode(message).map_err(|why| why.to_string())?, Vec::new())
     }
 
     /// Tells the worker, with the next message, that something was dropped.
     pub(super) fn forget(&self, message: &ToWorker) {
-        if let Ok(encoded) = encode(message) {
-            self.shared.outbox.put_lazily(encoded);
-        }
+        // After a loss there is nothing to drop.
+        let _ = self.put_lazily(message);
     }
 
     pub(super) fn outbox(&self) -> &Outbox {
@@ -327,7 +327,7 @@ fn greet(
     // A worker of another version may have ended already: what it wrote says more than a broken pipe.
     let greeted = writer.preamble();
     let shared = Arc::new(Shared {
-        outbox: Outbox::new(|transfer, offset| {
+        outbox: Outbox::new(writer, |transfer, offset| {
             // The encoding of two numbers does not fail.
             encode(&ToWorker::Data { transfer, offset }).unwrap_or_default()
         }),
@@ -353,17 +353,22 @@ fn greet(
         let builder = thread::Builder::new().name(format!("evener-remote-{name}"));
         builder.spawn(body).map_err(|why| fail(format!("a thread cannot be started: {why}")))
     };
-    spawn("writer", Box::new(move || {
-        if let Err(why) = writing.outbox.run(&mut writer) {
+    spawn(
+        "writer",
+        Box::new(move || {
+            let reason = writing.outbox.run();
             // The reader finds out more about an end than the writer.
             thread::sleep(Duration::from_millis(100));
-            writing.lose(format!("the connection broke: {why}"));
-        }
-    }))?;
-    spawn("reader", Box::new(move || {
-        let reason = reading.read(&mut reader);
-        reading.lose(reason);
-    }))?;
+            writing.lose(reason);
+        }),
+    )?;
+    spawn(
+        "reader",
+        Box::new(move || {
+            let reason = reading.read(&mut reader);
+            reading.lose(reason);
+        }),
+    )?;
     let monitor = spawn("monitor", Box::new(move || monitor(&monitoring)))?;
     // Only this call sets it.
     let _ = shared.monitor.set(monitor.thread().clone());
@@ -388,7 +393,7 @@ fn monitor(shared: &Weak<Shared>) {
             shared.lose(format!("the worker has been silent for {} s", SILENCE.as_secs()));
         } else if let Ok(ping) = encode(&ToWorker::Ping) {
             // The next turn finds a loss.
-            let _ = shared.outbox.put(ping, Vec::new());
+            let _ = shared.outbox.put(ping);
         }
     }
 }

@@ -175,9 +175,7 @@ impl Opening {
     pub(super) fn span(&self, region: &Region) -> Result<Span> {
         let memory = (&*region.memory as &dyn Any).downcast_ref::<RemoteMemory>();
         match memory.filter(|memory| Arc::ptr_eq(&memory.object.opening.connection, &self.connection)) {
-            Some(memory) => {
-                Ok(Span { memory: memory.object.id, offset: region.offset, bytes: region.bytes })
-            }
+            Some(memory) => Ok(Span { memory: memory.object.id, offset: region.offset, bytes: region.bytes }),
             None => {
                 let detail = "the buffer belongs to another device";
                 Err(Error::unsupported(&self.device, "using a buffer", detail))
@@ -301,7 +299,7 @@ impl ProgramBackend for RemoteProgram {
         let spans = arguments.iter().map(|region| opening.span(region)).collect::<Result<_>>()?;
         let object = Object::new(opening);
         let message = ToWorker::Bind { program: self.object.id, bound: object.id, arguments: spans };
-        opening.connection.put(&message).map_err(|reason| opening.lost("binding a kernel", reason))?;
+        opening.connection.put_lazily(&message).map_err(|reason| opening.lost("binding a kernel", reason))?;
         Ok(Arc::new(RemoteBoundKernel { object }))
     }
 }

@@ -35,7 +35,8 @@ impl RemoteHostMemory {
 
     pub(super) fn of<'a>(memory: &'a mut dyn HostMemory, device: &DeviceId) -> Result<&'a mut Self> {
         let memory = (memory as &mut dyn Any).downcast_mut::<RemoteHostMemory>();
-        memory.ok_or_else(|| Error::unsupported(device, "copying", "the host memory belongs to another device"))
+        memory
+            .ok_or_else(|| Error::unsupported(device, "copying", "the host memory belongs to another device"))
     }
 
     /// Lends the block to a copy.

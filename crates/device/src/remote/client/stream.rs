@@ -44,22 +44,27 @@ impl RemoteStream {
         let id = opening.connection.new_id();
         let message = ToWorker::OpenStream { opening: opening.id, stream: id };
         let opened = opening.connection.new_window(id);
-        let opened = opened.and_then(|window| opening.connection.put(&message).map(|()| window));
+        let opened = opened.and_then(|window| opening.connection.put_lazily(&message).map(|()| window));
         let window = opened.map_err(|reason| opening.lost("creating a stream", reason))?;
         Ok(RemoteStream { opening, id, window, features, clock: Arc::default(), unfinished: None })
     }
 
-    /// Queues an operation and the data that it sends inside of its frame.
+    /// Queues an operation and the data that it sends inside of its frame. It starts with the next event, flush or wait.
     fn run(&self, name: &str, operation: Operation, payload: Vec<u8>) -> Result<()> {
         self.run_with_data(name, operation, payload, 0)
     }
 
     fn run_with_data(&self, name: &str, operation: Operation, payload: Vec<u8>, data: u64) -> Result<()> {
+        let starts = matches!(operation, Operation::Event { .. } | Operation::Flush | Operation::Wait { .. });
         let encoded = encode(&ToWorker::Run { stream: self.id, operation })
             .map_err(|why| Error::unsupported(&self.opening.device, name, why.to_string()))?;
         let bytes = (encoded.len() + payload.len()) as u64;
         let taken = self.window.take(bytes, data);
-        let put = taken.and_then(|()| self.opening.connection.put_encoded(encoded, payload));
+        let outbox = self.opening.connection.outbox();
+        let put = taken.and_then(|()| match starts {
+            true => outbox.put(encoded),
+            false => outbox.put_lazily(encoded, payload),
+        });
         put.map_err(|reason| self.opening.lost(name, reason))
     }
 

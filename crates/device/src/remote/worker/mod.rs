@@ -8,10 +8,11 @@
 mod session;
 mod stream;
 
-use std::io::{Read, Write};
+use std::io::Read;
 
 use self::session::Session;
 use super::{
+    WritePipe,
     frame::{FrameReader, FrameWriter, VERSION, encode},
     message::ToClient,
     outbox::Outbox,
@@ -22,12 +23,8 @@ use crate::discover::Inventory;
 /// if the connection breaks or the client does what the protocol does not allow; the client is told the same.
 ///
 /// Work that is in flight then goes on: a worker process ends, and its devices with it.
-pub fn serve(
-    inventory: Inventory,
-    input: impl Read,
-    output: impl Write + Send + 'static,
-) -> Result<(), String> {
-    let mut writer = FrameWriter::new(output);
+pub fn serve(inventory: Inventory, input: impl Read, output: impl WritePipe + 'static) -> Result<(), String> {
+    let mut writer = FrameWriter::new(Box::new(output) as Box<dyn WritePipe>);
     let mut reader = FrameReader::new(input);
     writer.preamble().map_err(|why| why.to_string())?;
     let version = reader.exact_preamble().map_err(|why| why.to_string())?;
@@ -35,16 +32,17 @@ pub fn serve(
         // The client compares the versions too, and tells its user.
         return Err(format!("the client has version {version} of the protocol, and this worker {VERSION}"));
     }
-    let mut session = Session::new(inventory, Outbox::new(|transfer, offset| {
-        // The encoding of two numbers does not fail.
-        encode(&ToClient::Data { transfer, offset }).unwrap_or_default()
-    }));
+    let mut session = Session::new(
+        inventory,
+        Outbox::new(writer, |transfer, offset| {
+            // The encoding of two numbers does not fail.
+            encode(&ToClient::Data { transfer, offset }).unwrap_or_default()
+        }),
+    );
     let outbox = session.outbox();
     let writing = outbox.clone();
     let spawned = std::thread::Builder::new().name("evener-worker-writer".into()).spawn(move || {
-        if let Err(why) = writing.run(&mut writer) {
-            writing.close(format!("the connection broke: {why}"), None);
-        }
+        writing.run();
     });
     let writer = spawned.map_err(|why| why.to_string())?;
     let outcome = session.run(&mut reader);

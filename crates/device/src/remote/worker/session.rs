@@ -14,8 +14,8 @@ use std::{
 use super::stream::{Arrived, EventSlot, Step, StreamHandle};
 use crate::{
     Graph, Timestamp,
-    buffer::{Argument, Buffer, HostBuffer},
     backend::Direction,
+    buffer::{Argument, Buffer, HostBuffer},
     describe::{Description, DeviceId},
     device::Device,
     discover::Inventory,
@@ -136,7 +136,8 @@ impl Session {
                 let Object::Program(program) = self.object(program)? else {
                     return Err("something that is not a program is bound".into());
                 };
-                let regions = arguments.into_iter().map(|span| self.buffer(span)).collect::<Result<Vec<_>, _>>()?;
+                let regions =
+                    arguments.into_iter().map(|span| self.buffer(span)).collect::<Result<Vec<_>, _>>()?;
                 let outcome = regions.into_iter().collect::<Result<Vec<_>>>();
                 let outcome = outcome.and_then(|buffers| bind(&program, &buffers));
                 self.add(bound, Object::Bound(outcome))?;
@@ -162,7 +163,7 @@ impl Session {
 
     fn send(&self, message: &ToClient) -> Result<(), Violation> {
         let encoded = encode(message).map_err(|why| why.to_string())?;
-        self.outbox.put(encoded, Vec::new())
+        self.outbox.put(encoded)
     }
 
     fn opening(&self, id: Id) -> Result<Arc<Opening>, Violation> {
@@ -230,7 +231,9 @@ impl Session {
                 // The data arrives even if it has no place.
                 Ok(Step::UploadArrived { to: self.buffer(to)?, arrived })
             }
-            Operation::Download { from, transfer } => Ok(Step::Download { from: self.buffer(from)?, transfer }),
+            Operation::Download { from, transfer } => {
+                Ok(Step::Download { from: self.buffer(from)?, transfer })
+            }
             Operation::Copy { from, to } => match (self.buffer(from)?, self.buffer(to)?) {
                 (Ok(from), Ok(to)) => Ok(Step::Copy { from, to }),
                 (Err(error), _) | (_, Err(error)) => Err(error),
@@ -246,7 +249,8 @@ impl Session {
                 let slot = Arc::new(OnceLock::new());
                 self.add(graph, Object::Graph(slot.clone()))?;
                 let launches = launches.into_iter().map(|launch| self.launch(launch));
-                let launches = launches.collect::<Result<Vec<_>, _>>()?.into_iter().collect::<Result<Vec<_>>>();
+                let launches =
+                    launches.collect::<Result<Vec<_>, _>>()?.into_iter().collect::<Result<Vec<_>>>();
                 launches.map(|launches| Step::Record { slot, launches })
             }
             Operation::Replay { graph } => match self.object(graph)? {
@@ -325,7 +329,7 @@ impl Session {
             requests.fetch_sub(1, SeqCst);
             if let Ok(encoded) = encode(&ToClient::Answer { request, answer }) {
                 // After the connection's end nobody waits for it.
-                let _ = outbox.put(encoded, Vec::new());
+                let _ = outbox.put(encoded);
             }
         };
         let objects = self.objects.clone();
@@ -363,14 +367,16 @@ impl Session {
                     }));
                 })?;
             }
-            Ask::Allocate { opening, memory, bytes, is_zeroed } => self.on_opening(opening, move |device| {
-                let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-                let allocated = if is_zeroed { device.buffer(len) } else { device.buffer_uninit(len) };
-                reply(allocated.map(|buffer| {
-                    add(memory, Object::Memory(buffer));
-                    Answer::Done
-                }));
-            })?,
+            Ask::Allocate { opening, memory, bytes, is_zeroed } => {
+                self.on_opening(opening, move |device| {
+                    let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+                    let allocated = if is_zeroed { device.buffer(len) } else { device.buffer_uninit(len) };
+                    reply(allocated.map(|buffer| {
+                        add(memory, Object::Memory(buffer));
+                        Answer::Done
+                    }));
+                })?
+            }
             Ask::WithWorkgroup { opening, bound, new, workgroup, shared_bytes } => {
                 let Object::Bound(bound) = self.object(bound)? else {
                     return Err("something that is not a bound kernel is sized".into());
@@ -463,9 +469,8 @@ fn describe(devices: &[Device], inventory: &Inventory) -> Answer {
 
 /// Finds a device, or a partition of it.
 fn find(inventory: &Inventory, path: &DevicePath) -> Result<Device> {
-    let absent = |detail: &str| {
-        Err(Error::lost(&DeviceId::from(path.id.as_str()), "finding the device", detail))
-    };
+    let absent =
+        |detail: &str| Err(Error::lost(&DeviceId::from(path.id.as_str()), "finding the device", detail));
     let Some(mut device) = inventory.views().find(|device| device.id().as_str() == path.id).cloned() else {
         return absent("the machine does not have it any more");
     };

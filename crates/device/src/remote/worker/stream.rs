@@ -29,20 +29,50 @@ use crate::{
 pub(super) enum Step {
     /// An operation that failed already.
     Failed(Error),
-    Upload { to: Buffer<u8>, data: Vec<u8> },
-    UploadArrived { to: Result<Buffer<u8>>, arrived: Receiver<Arrived> },
-    Download { from: Result<Buffer<u8>>, transfer: Id },
-    Copy { from: Buffer<u8>, to: Buffer<u8> },
+    Upload {
+        to: Buffer<u8>,
+        data: Vec<u8>,
+    },
+    UploadArrived {
+        to: Result<Buffer<u8>>,
+        arrived: Receiver<Arrived>,
+    },
+    Download {
+        from: Result<Buffer<u8>>,
+        transfer: Id,
+    },
+    Copy {
+        from: Buffer<u8>,
+        to: Buffer<u8>,
+    },
     Zero(Buffer<u8>),
-    Fill { region: Buffer<u8>, pattern: Vec<u8> },
-    Launch { bound: BoundKernel, groups: [u32; 3], params: Vec<u8> },
-    Record { slot: Arc<OnceLock<Graph>>, launches: Vec<(BoundKernel, [u32; 3], Vec<u8>)> },
+    Fill {
+        region: Buffer<u8>,
+        pattern: Vec<u8>,
+    },
+    Launch {
+        bound: BoundKernel,
+        groups: [u32; 3],
+        params: Vec<u8>,
+    },
+    Record {
+        slot: Arc<OnceLock<Graph>>,
+        launches: Vec<(BoundKernel, [u32; 3], Vec<u8>)>,
+    },
     Replay(Arc<OnceLock<Graph>>),
-    Timestamp { id: Id, slot: Arc<OnceLock<Timestamp>> },
-    Event { id: Id, slot: Arc<EventSlot> },
+    Timestamp {
+        id: Id,
+        slot: Arc<OnceLock<Timestamp>>,
+    },
+    Event {
+        id: Id,
+        slot: Arc<EventSlot>,
+    },
     WaitEvent(Arc<EventSlot>),
     Flush,
-    Wait { id: Id },
+    Wait {
+        id: Id,
+    },
 }
 
 /// The data of an upload, complete.
@@ -106,28 +136,34 @@ impl StreamHandle {
             let started = thread::Builder::new().name(format!("evener-{}-{name}", device.id())).spawn(body);
             started.map(drop).map_err(|why| format!("a thread cannot be started: {why}"))
         };
-        spawn("finish", Box::new(move || {
-            let _guard = EndOnPanic(reporter.clone());
-            finish(&ends, &reporter);
-        }))?;
+        spawn(
+            "finish",
+            Box::new(move || {
+                let _guard = EndOnPanic(reporter.clone());
+                finish(&ends, &reporter);
+            }),
+        )?;
         let on = device.clone();
-        spawn("queue", Box::new(move || {
-            let _guard = EndOnPanic(report.clone());
-            let mut queueing = Queueing {
-                stream: on.stream(),
-                device: on,
-                failure: None,
-                clocks: Vec::new(),
-                last_timestamp: None,
-                finishing,
-                report,
-                window,
-            };
-            for (step, bytes) in queue {
-                queueing.run(step);
-                queueing.report.credit(bytes, 0);
-            }
-        }))?;
+        spawn(
+            "queue",
+            Box::new(move || {
+                let _guard = EndOnPanic(report.clone());
+                let mut queueing = Queueing {
+                    stream: on.stream(),
+                    device: on,
+                    failure: None,
+                    clocks: Vec::new(),
+                    last_timestamp: None,
+                    finishing,
+                    report,
+                    window,
+                };
+                for (step, bytes) in queue {
+                    queueing.run(step);
+                    queueing.report.credit(bytes, 0);
+                }
+            }),
+        )?;
         Ok(StreamHandle { device, steps, in_flight })
     }
 
@@ -187,7 +223,8 @@ impl Report {
         let read = |PendingClock { id, reading, previous }: PendingClock| {
             let since = reading.get().zip(previous.as_ref().and_then(|previous| previous.get()));
             // The time since a timestamp that failed is of no use to the client, who gets the error.
-            let since_previous = since.and_then(|(later, earlier)| later.since(earlier).ok()).unwrap_or_default();
+            let since_previous =
+                since.and_then(|(later, earlier)| later.since(earlier).ok()).unwrap_or_default();
             Clock { timestamp: id, since_previous }
         };
         let clocks = clocks.into_iter().map(read).collect();
@@ -208,7 +245,7 @@ impl Report {
         self.in_flight.operations.fetch_sub(operations, SeqCst);
         self.in_flight.data.fetch_sub(data, SeqCst);
         let message = ToClient::Credit { stream: self.stream, operations, data };
-        let _ = encode(&message).map(|encoded| self.outbox.put(encoded, Vec::new()));
+        let _ = encode(&message).map(|encoded| self.outbox.put(encoded));
     }
 }
 
@@ -357,7 +394,9 @@ impl Queueing {
             }
             Step::WaitEvent(slot) => stream.wait_event(&slot.wait()?),
             Step::Flush => stream.flush(),
-            Step::Event { .. } | Step::Wait { .. } | Step::UploadArrived { .. } | Step::Download { .. } => Ok(()),
+            Step::Event { .. } | Step::Wait { .. } | Step::UploadArrived { .. } | Step::Download { .. } => {
+                Ok(())
+            }
         }
     }
 
@@ -438,7 +477,9 @@ fn finish(ends: &Receiver<InOrder>, report: &Report) {
                 Ok(host) => {
                     let payload = Box::new(Downloaded { host, permit });
                     // After the connection's end nobody waits for it.
-                    let _ = report.outbox.put_copy(report.stream, Copy { transfer: id, offset, payload, sent: 0 });
+                    let _ = report
+                        .outbox
+                        .put_copy(report.stream, Copy { transfer: id, offset, payload, sent: 0 });
                 }
                 // The parts after it fail too, so the client gets no wrong offset.
                 Err(_) => report.send(&ToClient::Abandoned { transfer: id }),
