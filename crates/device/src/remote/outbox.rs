@@ -269,24 +269,18 @@ impl Outbox {
             let mut guard = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(writer) = &mut *guard else { return "closed".into() };
             let mut state = self.lock();
-            let outcome = match &mut state.closed {
-                Some(Closed { reason, last_words }) => {
-                    let (reason, last_words) = (reason.clone(), last_words.take());
-                    drop(state);
-                    // Dropping the writer closes the pipe. Nobody waits for the outcome.
-                    let _ =
-                        last_words.map(|encoded| writer.write(&encoded, &[]).and_then(|()| writer.flush()));
-                    *guard = None;
-                    return reason;
-                }
-                None => match state.next_turn(Allowed::All) {
-                    Some(turn) => {
-                        drop(state);
-                        self.write(writer, turn)
-                    }
-                    None => Ok(()),
-                },
-            };
+            if let Some(Closed { reason, last_words }) = &mut state.closed {
+                let (reason, last_words) = (reason.clone(), last_words.take());
+                drop(state);
+                // Dropping the writer closes the pipe. Nobody waits for the outcome.
+                let _ = last_words.map(|encoded| writer.write(&encoded, &[]).and_then(|()| writer.flush()));
+                *guard = None;
+                return reason;
+            }
+            // Another thread may have written everything meanwhile.
+            let turn = state.next_turn(Allowed::All);
+            drop(state);
+            let outcome = turn.map_or(Ok(()), |turn| self.write(writer, turn));
             let outcome = match outcome {
                 Ok(()) if self.is_idle() => writer.flush(),
                 outcome => outcome,

@@ -18,6 +18,7 @@ use proptest::prelude::*;
 use super::{
     frame::{FrameReader, FrameWriter, MAX_MESSAGE, MAX_PAYLOAD, encode},
     message::*,
+    outbox::Outbox,
     *,
 };
 use crate::{Device, Error, Inventory, Kernel, Result, kernel_fn};
@@ -536,6 +537,67 @@ fn frames_to_worker(messages: impl IntoIterator<Item = (ToWorker, Vec<u8>)>) -> 
     writer.flush().unwrap();
     drop(writer);
     bytes
+}
+
+#[test]
+fn an_outbox_of_many_threads_sends_everything_and_keeps_each_threads_order() {
+    const THREADS: u64 = 4;
+    const MESSAGES: u64 = 3000;
+    let (reader, writer) = pipe().unwrap();
+    let writer = FrameWriter::new(Box::new(writer) as Box<dyn WritePipe>);
+    let outbox = Arc::new(Outbox::new(writer, |transfer, offset| {
+        encode(&ToWorker::Data { transfer, offset }).unwrap()
+    }));
+    let running = outbox.clone();
+    thread::spawn(move || running.run());
+    for thread in 1..=THREADS {
+        let outbox = outbox.clone();
+        outbox.open_lane(thread, 0).unwrap();
+        thread::spawn(move || {
+            let mut choices = Choices(thread);
+            for number in 1..=MESSAGES {
+                let object = thread << 32 | number;
+                let message = encode(&ToWorker::Drop { object }).unwrap();
+                match choices.below(4) {
+                    0 => outbox.put(message).unwrap(),
+                    1 => outbox
+                        .put_in_lane(thread, encode(&ToWorker::Close { opening: object }).unwrap())
+                        .unwrap(),
+                    2 if choices.below(20) == 0 => {
+                        let bytes = 1 + choices.below(2 * MAX_PAYLOAD as u64);
+                        let payload = Box::new(vec![thread as u8; bytes as usize]);
+                        outbox
+                            .put_copy(thread, outbox::Copy { transfer: object, offset: 0, payload, sent: 0 })
+                            .unwrap();
+                        outbox.add_credit(thread, bytes);
+                    }
+                    _ => outbox.put_lazily(message, Vec::new()).unwrap(),
+                }
+            }
+            outbox.put(encode(&ToWorker::CloseStream { stream: thread }).unwrap()).unwrap();
+            outbox.put_in_lane(thread, encode(&ToWorker::CloseStream { stream: thread }).unwrap()).unwrap();
+        });
+    }
+    within_seconds(move || {
+        let mut reader = FrameReader::new(reader);
+        let (mut in_order, mut in_lane) = ([0; 5], [0; 5]);
+        let mut closed = 0;
+        let mut check = |last: &mut [u64; 5], object: Id| {
+            let last = &mut last[(object >> 32) as usize];
+            assert!(object > *last, "message {object:x} after {last:x}");
+            *last = object;
+        };
+        while closed < 2 * THREADS {
+            match reader.next::<ToWorker>().unwrap().unwrap().message {
+                ToWorker::Drop { object } => check(&mut in_order, object),
+                ToWorker::Close { opening } => check(&mut in_lane, opening),
+                ToWorker::Data { transfer, offset: 0 } => check(&mut in_lane, transfer),
+                ToWorker::CloseStream { .. } => closed += 1,
+                _ => {}
+            }
+        }
+    });
+    outbox.close("over", None);
 }
 
 proptest! {
