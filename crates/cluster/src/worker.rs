@@ -1,6 +1,14 @@
 //! The worker's process: serves this machine's devices over standard input and output.
 
-use std::io;
+use std::{
+    io::{self, Read},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
 
 use evener_device::{Inventory, remote};
 
@@ -22,8 +30,9 @@ pub fn serve_if_asked() {
 /// and what the devices still compute with it.
 pub fn run() -> i32 {
     let served = pipes().map_err(|why| format!("standard input and output cannot be used: {why}"));
-    let served =
-        served.and_then(|(input, output)| remote::serve(Inventory::discover_all_apis(), input, output));
+    let served = served.and_then(|(input, output)| {
+        remote::serve(Inventory::discover_all_apis(), Watched::new(input), output)
+    });
     end_soon();
     match served {
         Ok(()) => 0,
@@ -35,12 +44,50 @@ pub fn run() -> i32 {
     }
 }
 
+/// How long a client may be silent, which gives a sign of life each second. Longer, the machine it is on, or the network,
+/// is gone.
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// The client's pipe. The process ends if nothing comes for [`SILENCE`].
+struct Watched<P> {
+    pipe: P,
+    received: Arc<AtomicU64>,
+}
+
+impl<P: Read> Watched<P> {
+    fn new(pipe: P) -> Self {
+        let received = Arc::new(AtomicU64::new(0));
+        let watched = Arc::downgrade(&received);
+        let watch = move || {
+            const TICK: Duration = Duration::from_secs(1);
+            let (mut before, mut silent) = (0, Duration::ZERO);
+            while silent < SILENCE {
+                // Only time in which this thread runs counts, not a suspension of the process.
+                thread::sleep(TICK);
+                let Some(now) = watched.upgrade().map(|received| received.load(Relaxed)) else { return };
+                silent = if now == before { silent + TICK } else { Duration::ZERO };
+                before = now;
+            }
+            std::process::exit(1);
+        };
+        // Without it, the process ends when the system notices that the client is gone.
+        let _ = thread::Builder::new().name("evener-worker-watch".into()).spawn(watch);
+        Watched { pipe, received }
+    }
+}
+
+impl<P: Read> Read for Watched<P> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.pipe.read(into)?;
+        self.received.fetch_add(read as u64, Relaxed);
+        Ok(read)
+    }
+}
+
 /// Ends the process in two seconds, should a driver's clean-up wait for what its device still computes.
 fn end_soon() {
     #[cfg(unix)]
     {
-        use std::{thread, time::Duration};
-
         use rustix::process::{Signal, getpid, kill_process};
 
         let watch = || {

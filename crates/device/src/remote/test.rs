@@ -582,7 +582,7 @@ fn an_outbox_of_many_threads_sends_everything_and_keeps_each_threads_order() {
         let mut reader = FrameReader::new(reader);
         let (mut in_order, mut in_lane) = ([0; 5], [0; 5]);
         let mut closed = 0;
-        let mut check = |last: &mut [u64; 5], object: Id| {
+        let check = |last: &mut [u64; 5], object: Id| {
             let last = &mut last[(object >> 32) as usize];
             assert!(object > *last, "message {object:x} after {last:x}");
             *last = object;

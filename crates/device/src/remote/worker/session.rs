@@ -11,9 +11,9 @@ use std::{
     thread,
 };
 
-use super::stream::{Arrived, EventSlot, Step, StreamHandle};
+use super::stream::{Arrived, Recorded, Step, StreamHandle};
 use crate::{
-    Graph, Timestamp,
+    Event, Graph, Timestamp,
     backend::Direction,
     buffer::{Argument, Buffer, HostBuffer},
     describe::{Description, DeviceId},
@@ -37,8 +37,8 @@ pub(super) enum Object {
     Program(Program),
     /// A bound kernel, or why the buffers could not be bound.
     Bound(Result<BoundKernel>),
-    Event(Arc<EventSlot>),
-    Graph(Arc<OnceLock<Graph>>),
+    Event(Arc<Recorded<Event>>),
+    Graph(Arc<Recorded<Arc<Graph>>>),
     Timestamp(Arc<OnceLock<Timestamp>>),
 }
 
@@ -246,12 +246,18 @@ impl Session {
                 self.launch(launch)?.map(|(bound, groups, params)| Step::Launch { bound, groups, params })
             }
             Operation::Record { graph, launches } => {
-                let slot = Arc::new(OnceLock::new());
+                let slot = Arc::new(Recorded::default());
                 self.add(graph, Object::Graph(slot.clone()))?;
                 let launches = launches.into_iter().map(|launch| self.launch(launch));
                 let launches =
                     launches.collect::<Result<Vec<_>, _>>()?.into_iter().collect::<Result<Vec<_>>>();
-                launches.map(|launches| Step::Record { slot, launches })
+                match launches {
+                    Ok(launches) => Ok(Step::Record { slot, launches }),
+                    Err(error) => {
+                        slot.set(Err(error.clone()));
+                        Err(error)
+                    }
+                }
             }
             Operation::Replay { graph } => match self.object(graph)? {
                 Object::Graph(slot) => Ok(Step::Replay(slot)),
@@ -263,7 +269,7 @@ impl Session {
                 Ok(Step::Timestamp { id: timestamp, slot })
             }
             Operation::Event { event } => {
-                let slot = Arc::new(EventSlot::default());
+                let slot = Arc::new(Recorded::default());
                 self.add(event, Object::Event(slot.clone()))?;
                 Ok(Step::Event { id: event, slot })
             }

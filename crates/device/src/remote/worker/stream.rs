@@ -59,16 +59,16 @@ pub(super) enum Step {
         slot: Arc<OnceLock<Graph>>,
         launches: Vec<(BoundKernel, [u32; 3], Vec<u8>)>,
     },
-    Replay(Arc<OnceLock<Graph>>),
+    Replay(Arc<Recorded<Arc<Graph>>>),
     Timestamp {
         id: Id,
         slot: Arc<OnceLock<Timestamp>>,
     },
     Event {
         id: Id,
-        slot: Arc<EventSlot>,
+        slot: Arc<Recorded<Event>>,
     },
-    WaitEvent(Arc<EventSlot>),
+    WaitEvent(Arc<Recorded<Event>>),
     Flush,
     Wait {
         id: Id,
@@ -83,24 +83,30 @@ pub(super) struct Arrived {
     pub(super) bytes: usize,
 }
 
-/// An event, once its stream's thread has recorded it. Streams wait for events that were sent before: so no two threads
+/// An event or a graph, once its stream's thread has recorded it. Streams wait for what was sent before: so no two threads
 /// wait for each other.
-#[derive(Debug, Default)]
-pub(super) struct EventSlot {
-    event: Mutex<Option<Result<Event>>>,
+#[derive(Debug)]
+pub(super) struct Recorded<T> {
+    value: Mutex<Option<Result<T>>>,
     recorded: Condvar,
 }
 
-impl EventSlot {
-    fn set(&self, event: Result<Event>) {
-        *self.event.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
+impl<T> Default for Recorded<T> {
+    fn default() -> Self {
+        Recorded { value: Mutex::new(None), recorded: Condvar::new() }
+    }
+}
+
+impl<T: Clone> Recorded<T> {
+    pub(super) fn set(&self, value: Result<T>) {
+        *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         self.recorded.notify_all();
     }
 
-    fn wait(&self) -> Result<Event> {
-        let event = self.event.lock().unwrap_or_else(PoisonError::into_inner);
-        let event = self.recorded.wait_while(event, |event| event.is_none());
-        event.unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Err(Error::Ended))
+    fn wait(&self) -> Result<T> {
+        let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = self.recorded.wait_while(value, |value| value.is_none());
+        value.unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Err(Error::Ended))
     }
 }
 
@@ -329,6 +335,14 @@ impl Queueing {
         match step {
             Step::Event { id, slot } => self.event(id, &slot),
             Step::Wait { id } => self.wait(id),
+            Step::Record { slot, launches } => {
+                // Other streams may wait for it, so an error is recorded too.
+                let graph = self.record(&launches);
+                if let Err(error) = &graph {
+                    self.failure.get_or_insert_with(|| error.clone());
+                }
+                slot.set(graph);
+            }
             // The data arrives, and is given credit for, even if it is not used.
             Step::UploadArrived { to, arrived } => self.upload_arrived(to, &arrived),
             Step::Download { from, transfer } => {
@@ -367,23 +381,7 @@ impl Queueing {
             Step::Zero(region) => stream.zero(&region),
             Step::Fill { region, pattern } => stream.fill_bytes(&region, &pattern),
             Step::Launch { bound, groups, params } => stream.launch_bytes(&bound, groups, &params),
-            Step::Record { slot, launches } => {
-                let graph = stream.record_graph(|recorder| {
-                    launches
-                        .iter()
-                        .try_for_each(|(bound, groups, params)| recorder.launch_bytes(bound, *groups, params))
-                })?;
-                // Only this thread sets it, once.
-                let _ = slot.set(graph);
-                Ok(())
-            }
-            Step::Replay(slot) => match slot.get() {
-                Some(graph) => stream.replay(graph),
-                None => {
-                    let detail = "it was recorded by another stream, which failed or is not there yet";
-                    Err(Error::unsupported(self.device.id(), "replaying a graph", detail))
-                }
-            },
+            Step::Replay(slot) => stream.replay(&*slot.wait()?),
             Step::Timestamp { id, slot } => {
                 let timestamp = stream.timestamp()?;
                 // Only this thread sets it, once.
@@ -394,10 +392,24 @@ impl Queueing {
             }
             Step::WaitEvent(slot) => stream.wait_event(&slot.wait()?),
             Step::Flush => stream.flush(),
-            Step::Event { .. } | Step::Wait { .. } | Step::UploadArrived { .. } | Step::Download { .. } => {
-                Ok(())
-            }
+            Step::Event { .. }
+            | Step::Wait { .. }
+            | Step::Record { .. }
+            | Step::UploadArrived { .. }
+            | Step::Download { .. } => Ok(()),
         }
+    }
+
+    fn record(&mut self, launches: &[(BoundKernel, [u32; 3], Vec<u8>)]) -> Result<Arc<Graph>> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let graph = self.stream()?.record_graph(|recorder| {
+            launches
+                .iter()
+                .try_for_each(|(bound, groups, params)| recorder.launch_bytes(bound, *groups, params))
+        })?;
+        Ok(Arc::new(graph))
     }
 
     fn upload_arrived(&mut self, to: Result<Buffer<u8>>, arrived: &Receiver<Arrived>) {
@@ -441,7 +453,7 @@ impl Queueing {
         Ok(())
     }
 
-    fn event(&mut self, id: Id, slot: &EventSlot) {
+    fn event(&mut self, id: Id, slot: &Recorded<Event>) {
         let event = match &self.failure {
             Some(failure) => Err(failure.clone()),
             None => self.stream().and_then(Stream::record_event),
