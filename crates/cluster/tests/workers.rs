@@ -17,6 +17,9 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 type Outcome = Result<(), Failed>;
 
+/// A behaviour and its name.
+type Behaviour = (&'static str, fn() -> Outcome);
+
 kernel_fn! {
     /// Adds a number to each element, after a time.
     fn add(number: u32, milliseconds: u64) -> Kernel {
@@ -38,7 +41,7 @@ kernel_fn! {
 
 fn main() {
     worker::serve_if_asked();
-    let trials: [(&str, fn() -> Outcome); 11] = [
+    let trials: [Behaviour; 11] = [
         ("a_worker_of_this_program_runs_its_kernels", runs_kernels),
         ("a_worker_of_another_program_refuses_rust_bodies", other_program),
         ("a_worker_that_is_killed_is_lost_and_comes_back", killed),

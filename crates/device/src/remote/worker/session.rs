@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use super::stream::{Arrived, Recorded, Step, StreamHandle};
+use super::stream::{Arrived, FoundLaunch, Recorded, Step, StreamHandle};
 use crate::{
     Event, Graph, Timestamp,
     backend::Direction,
@@ -195,11 +195,12 @@ impl Session {
         Ok(memory.slice(span.offset as usize..usize::try_from(end).unwrap_or(usize::MAX)))
     }
 
-    fn launch(&self, launch: WireLaunch) -> Result<Result<(BoundKernel, [u32; 3], Vec<u8>)>, Violation> {
+    fn launch(&self, launch: WireLaunch) -> Result<Result<FoundLaunch>, Violation> {
         let Object::Bound(bound) = self.object(launch.bound)? else {
             return Err("something that is not a bound kernel is launched".into());
         };
-        Ok(bound.map(|bound| (bound, launch.groups, launch.params)))
+        let WireLaunch { groups, params, .. } = launch;
+        Ok(bound.map(|bound| FoundLaunch { bound, groups, params }))
     }
 
     /// Hands an operation to its stream.
@@ -242,9 +243,7 @@ impl Session {
             Operation::Fill { region, pattern } => {
                 self.buffer(region)?.map(|region| Step::Fill { region, pattern })
             }
-            Operation::Launch(launch) => {
-                self.launch(launch)?.map(|(bound, groups, params)| Step::Launch { bound, groups, params })
-            }
+            Operation::Launch(launch) => self.launch(launch)?.map(Step::Launch),
             Operation::Record { graph, launches } => {
                 let slot = Arc::new(Recorded::default());
                 self.add(graph, Object::Graph(slot.clone()))?;

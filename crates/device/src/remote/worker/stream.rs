@@ -50,14 +50,10 @@ pub(super) enum Step {
         region: Buffer<u8>,
         pattern: Vec<u8>,
     },
-    Launch {
-        bound: BoundKernel,
-        groups: [u32; 3],
-        params: Vec<u8>,
-    },
+    Launch(FoundLaunch),
     Record {
-        slot: Arc<OnceLock<Graph>>,
-        launches: Vec<(BoundKernel, [u32; 3], Vec<u8>)>,
+        slot: Arc<Recorded<Arc<Graph>>>,
+        launches: Vec<FoundLaunch>,
     },
     Replay(Arc<Recorded<Arc<Graph>>>),
     Timestamp {
@@ -73,6 +69,14 @@ pub(super) enum Step {
     Wait {
         id: Id,
     },
+}
+
+/// A launch whose bound kernel was found.
+#[derive(Debug)]
+pub(super) struct FoundLaunch {
+    pub(super) bound: BoundKernel,
+    pub(super) groups: [u32; 3],
+    pub(super) params: Vec<u8>,
 }
 
 /// The data of an upload, complete.
@@ -380,7 +384,9 @@ impl Queueing {
             Step::Copy { from, to } => stream.copy(&from, &to),
             Step::Zero(region) => stream.zero(&region),
             Step::Fill { region, pattern } => stream.fill_bytes(&region, &pattern),
-            Step::Launch { bound, groups, params } => stream.launch_bytes(&bound, groups, &params),
+            Step::Launch(FoundLaunch { bound, groups, params }) => {
+                stream.launch_bytes(&bound, groups, &params)
+            }
             Step::Replay(slot) => stream.replay(&*slot.wait()?),
             Step::Timestamp { id, slot } => {
                 let timestamp = stream.timestamp()?;
@@ -400,14 +406,14 @@ impl Queueing {
         }
     }
 
-    fn record(&mut self, launches: &[(BoundKernel, [u32; 3], Vec<u8>)]) -> Result<Arc<Graph>> {
+    fn record(&mut self, launches: &[FoundLaunch]) -> Result<Arc<Graph>> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
         let graph = self.stream()?.record_graph(|recorder| {
-            launches
-                .iter()
-                .try_for_each(|(bound, groups, params)| recorder.launch_bytes(bound, *groups, params))
+            launches.iter().try_for_each(|FoundLaunch { bound, groups, params }| {
+                recorder.launch_bytes(bound, *groups, params)
+            })
         })?;
         Ok(Arc::new(graph))
     }
