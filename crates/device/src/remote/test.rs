@@ -456,7 +456,7 @@ impl Choices {
         }
     }
 
-    fn to_worker(&mut self) -> (ToWorker, Vec<u8>) {
+    fn message_to_worker(&mut self) -> (ToWorker, Vec<u8>) {
         let plain = |message| (message, Vec::new());
         match self.below(20) {
             0 => plain(ToWorker::Ping),
@@ -484,7 +484,7 @@ impl Choices {
         }
     }
 
-    fn to_client(&mut self) -> (ToClient, Vec<u8>) {
+    fn message_to_client(&mut self) -> (ToClient, Vec<u8>) {
         let error = |choices: &mut Choices| match choices.below(2) {
             0 => WireError::Lost { device: "cpu".into(), operation: "x".into(), detail: "y".into() },
             _ => WireError::Other { detail: "z".into() },
@@ -675,7 +675,7 @@ impl Sequence {
             written = write(ToWorker::OpenStream { opening: 1, stream }, &[]);
         }
         for _ in 0..choices.below(60) {
-            let (message, payload) = choices.to_worker();
+            let (message, payload) = choices.message_to_worker();
             written = write(message, &payload);
         }
         let bytes = writer.into_inner();
@@ -727,7 +727,7 @@ impl Connector for RandomWorker {
                 };
                 let (message, payload) = match answer {
                     Some((request, answer)) => (ToClient::Answer { request, answer: Ok(answer) }, Vec::new()),
-                    None => choices.to_client(),
+                    None => choices.message_to_client(),
                 };
                 writer.write(&encode(&message).unwrap(), &payload).ok()?;
                 writer.flush().ok()?;
