@@ -8,7 +8,7 @@
 //! Nothing listens on a port, and nothing stays on the other machine: a worker ends with its connection.
 //!
 //! ```no_run
-//! use evener_cluster::{Host, Ssh, WithHosts};
+//! use evener_cluster::{Host, WithHosts};
 //! use evener_device::Inventory;
 //!
 //! let hosts = [Host::ssh("gpu-box")?, Host::ssh("alice@lab3:2222")?];
