@@ -511,8 +511,10 @@ const WIDE_PRODUCT_U32: &str = r#"
         output[id.x] = vec4<u32>(low.x, second.x, high.x, high.y);
     }"#;
 
+type RustBody = fn(&mut Launch<'_>) -> Result<(), BoxError>;
+
 /// Bodies that take a buffer or the parameters as another type than `takes_wrong_type` declares, and their errors.
-pub(crate) const WRONG_TYPES: [(fn(&mut Launch<'_>) -> Result<(), BoxError>, &str); 6] = [
+pub(crate) const WRONG_TYPES: [(RustBody, &str); 6] = [
     (|launch| launch.read::<u32>(0).map(drop), "buffer 0 is declared as f32 and taken as u32"),
     (|launch| launch.read::<[f32; 2]>(0).map(drop), "buffer 0 is declared as f32 and taken as [f32; 2]"),
     (|launch| launch.write::<i32>(1).map(drop), "buffer 1 is declared as u32 and taken as i32"),

@@ -3,7 +3,7 @@
 use std::{
     io::{stdin, stdout},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -52,7 +52,7 @@ struct Process(Mutex<Child>);
 
 impl WorkerHandle for Process {
     fn end(&self) {
-        let mut child = self.0.lock().unwrap();
+        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = child.kill();
         let _ = child.wait();
     }
