@@ -12,15 +12,16 @@
 //! - The client numbers everything: devices that it opens, buffers, kernels, streams, events, transfers. So it can name
 //!   a thing in the next message without an answer to the last. It waits for answers only where a call must return an
 //!   error itself: opening, allocating, compiling, and what a user asks for.
-//! - Operations of streams are sent without waiting, together with the event, flush or wait that starts them. Events, timestamps and errors come back as the device reaches them:
-//!   a chunk (upload, launch, download, event) is one burst in each direction.
-//! - Copies of more than [`INLINE_BYTES`] are announced by their operation, and follow in pieces behind small messages
-//!   ([`outbox`]).
-//! - **Back-pressure**, for each stream: the client has at most [`OPERATION_WINDOW`] bytes of operations and
-//!   [`DATA_WINDOW`] bytes of uploads in flight, until the worker credits what it has finished. The worker holds at most
-//!   [`DATA_WINDOW`] bytes of downloads, which the client's reading thread puts into the memory that waits for them. Calls
-//!   wait when more than [`DATA_QUEUE`] bytes of a stream's uploads are not credited yet.
-//! - The client sends a sign of life each second. A worker that is silent for [`SILENCE`] counts as lost.
+//! - Operations of streams are sent without waiting, together with the event, flush or wait that starts them. Events,
+//!   timestamps and errors come back as the device reaches them: a chunk (upload, launch, download, event) is one burst
+//!   in each direction.
+//! - Copies of more than 16 KiB (`INLINE_BYTES`) are announced by their operation, and follow in pieces behind small
+//!   messages (`outbox.rs`).
+//! - **Back-pressure**, for each stream: the client has at most 4 MiB of operations and 16 MiB of
+//!   uploads in flight (`OPERATION_WINDOW`, `DATA_WINDOW`), until the worker credits what it has finished. The worker holds
+//!   at most 16 MiB of downloads, which the client's reading thread puts into the memory that waits for them. Calls
+//!   wait when more than 64 MiB of a stream's uploads (`DATA_QUEUE`) are not credited yet.
+//! - The client sends a sign of life each second. A worker that is silent for 20 s (`SILENCE`) counts as lost.
 //! - A lost connection is [`Error::Lost`](crate::Error::Lost) for every call. Opening the device again connects again.
 //!
 //! # Trust

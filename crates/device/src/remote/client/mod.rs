@@ -1,7 +1,8 @@
 //! The client's side: the devices of a worker as devices of this program.
 //!
-//! No call does input or output itself: a thread writes what calls put into the outbox, and a thread reads answers into
-//! the slots that calls wait for. So a pipe that blocks holds no call up once the connection is found to be lost.
+//! A thread reads answers into the slots that calls wait for, so that a lost connection ends every wait. Calls put what
+//! they send into the outbox. A call may write small messages itself, and so wait for a full pipe: at most until the
+//! worker counts as lost and is ended, which breaks the pipe.
 
 mod connection;
 mod device;
