@@ -20,6 +20,7 @@ mod table;
 mod topics;
 mod verbosity;
 mod verify;
+mod worker;
 
 use std::{
     ffi::OsString,
@@ -104,6 +105,10 @@ enum Command {
     Completions(completions::Arguments),
     Man(man::Arguments),
 
+    /// Serve this machine's devices over standard input and output, for Evener on another machine
+    #[command(hide = true)]
+    Worker,
+
     /// List the exit codes
     #[command(hide = true, long_about = topics::exit_codes(), help_template = TOPIC)]
     ExitCodes,
@@ -143,6 +148,7 @@ fn main() -> ExitCode {
     verbosity.init_logging();
     return_file_size_errors();
     let result = match command {
+        Command::Worker => return worker::run(),
         Command::Demo(arguments) => demo::run(arguments, verbosity),
         Command::Devices(arguments) => devices::run(arguments, verbosity),
         Command::Merkle(arguments) => merkle::run(*arguments, verbosity),

@@ -2,9 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The id of a device on a machine: `cuda:0`, `vulkan:1`, `cpu`, or `cuda:0/a` for a partition.
+/// The id of a device on a machine: `cuda:0`, `vulkan:1`, `cpu`, or `cuda:0/a` for a partition. A device of another
+/// machine has the host's name in front: `gpu-box/cuda:0`.
 ///
 /// Ids are stable between runs as long as the machine's devices stay the same: they are numbered within an API in the
 /// order of PCI addresses.
@@ -141,6 +142,16 @@ pub struct Description {
     pub part_of: Option<DeviceId>,
     /// The requested size of this partition, if it was rounded.
     pub rounded_from: Option<u32>,
+    /// The host that it is on; `None` for this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+impl Description {
+    /// Whether it is cores of this machine's processor, on which a program can run code of its own.
+    pub fn is_local_processor(&self) -> bool {
+        self.kind == DeviceKind::Cpu && self.host.is_none()
+    }
 }
 
 bitflags::bitflags! {
@@ -160,8 +171,20 @@ bitflags::bitflags! {
     }
 }
 
+impl Serialize for Features {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.bits().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Features {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        u32::deserialize(deserializer).map(Features::from_bits_truncate)
+    }
+}
+
 /// The features and limits of an open device.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// The features of its kernels and streams.
     pub features: Features,

@@ -2,17 +2,18 @@
 
 use std::{fmt, sync::Arc};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     affinity::unbound,
     backend::{self, Source},
     describe::{Api, Description, DeviceKind},
     device::Device,
+    remote::RemoteHost,
 };
 
 /// A back end or device that is not available, and why. One line for the user.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absent {
     /// The back end: `cuda`, `vulkan` and so on.
     pub back_end: String,
@@ -94,6 +95,21 @@ impl Inventory {
         self.devices.iter().chain(&self.hidden)
     }
 
+    /// Adds the devices of another machine, behind those that are there, and what it lacks.
+    pub fn add_host(&mut self, host: &RemoteHost) {
+        let devices = std::mem::take(&mut self.devices);
+        let views = devices.into_iter().chain(host.devices().iter().cloned()).collect();
+        let added = Self::each_once(views, Vec::new());
+        self.devices = added.devices;
+        self.hidden.extend(added.hidden);
+        self.absent.extend(host.absent().iter().cloned());
+    }
+
+    /// Adds a line about a back end, device or machine that is not available.
+    pub fn add_absent(&mut self, absent: Absent) {
+        self.absent.push(absent);
+    }
+
     /// The back ends and devices that are not available.
     pub fn absent(&self) -> &[Absent] {
         &self.absent
@@ -118,9 +134,9 @@ fn in_order_of_preference<S>(cuda: Vec<S>, others: Vec<S>, cuda_compiles: impl F
 }
 
 /// Whether two descriptions are of one physical device through two APIs. Two devices of one API are never the same:
-/// identical cards are two devices.
+/// identical cards are two devices. PCI addresses and names mean something on one machine only.
 pub(crate) fn same_hardware(a: &Description, b: &Description) -> bool {
-    if a.api == b.api {
+    if a.api == b.api || a.host != b.host {
         return false;
     }
     if let (Some(a), Some(b)) = (&a.uuid, &b.uuid)

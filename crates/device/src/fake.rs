@@ -23,6 +23,7 @@ pub(crate) fn description(id: &str) -> Description {
         driver: String::new(),
         part_of: None,
         rounded_from: None,
+        host: None,
     }
 }
 

@@ -35,7 +35,16 @@ impl GraphRecorder<'_> {
         groups: impl Into<Extent>,
         params: &P,
     ) -> Result<()> {
-        let (Extent(groups), params) = (groups.into(), bytemuck::bytes_of(params));
+        let Extent(groups) = groups.into();
+        self.launch_bytes(bound, groups, bytemuck::bytes_of(params))
+    }
+
+    pub(crate) fn launch_bytes(
+        &mut self,
+        bound: &BoundKernel,
+        groups: [u32; 3],
+        params: &[u8],
+    ) -> Result<()> {
         if self.stream.check_recorded_launch(bound, groups, params.len())? {
             self.launches.push(RecordedLaunch { bound: bound.inner.clone(), groups, params: params.into() });
         }

@@ -27,6 +27,7 @@ use crate::{
     error::{Error, Result},
     launch::{Launch, count_threads},
     module::{CudaCode, WgslBody},
+    remote::registry::KernelCall,
 };
 
 /// The error type of the user's Rust code.
@@ -101,6 +102,8 @@ pub struct Kernel {
     pub(crate) cuda: Option<Arc<CudaCode>>,
     pub(crate) wgsl: Vec<WgslBody>,
     pub(crate) rust: Option<Arc<RustBody>>,
+    /// How a worker of the same program makes this kernel.
+    pub(crate) call: Option<KernelCall>,
 }
 
 impl Kernel {
@@ -116,6 +119,7 @@ impl Kernel {
             cuda: None,
             wgsl: Vec::new(),
             rust: None,
+            call: None,
         }
     }
 
@@ -237,12 +241,14 @@ impl Kernel {
     }
 
     /// Sets the body for the processor: it computes the whole launch, and may use rayon to run on all of the device's
-    /// threads. Each of these has a stack of 8 MiB, or of `RUST_MIN_STACK` bytes if that is more.
+    /// threads. Each of these has a stack of 8 MiB, or of `RUST_MIN_STACK` bytes if that is more. On the processor of
+    /// another machine it runs only if [`kernel_fn!`](crate::kernel_fn) declares the function that makes the kernel.
     pub fn rust(
         mut self,
         body: impl Fn(&mut Launch<'_>) -> Result<(), BoxError> + Send + Sync + 'static,
     ) -> Self {
         self.rust = Some(Arc::new(body));
+        self.call = None;
         self
     }
 

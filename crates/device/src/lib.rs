@@ -31,6 +31,7 @@ mod kernel;
 mod launch;
 mod measure;
 mod module;
+pub mod remote;
 mod score;
 #[doc(hidden)]
 pub mod seconds;
@@ -47,6 +48,10 @@ pub mod cuda {
     #[cfg(feature = "cuda")]
     pub use crate::backend::cuda::{compile_for, compile_kernel};
 }
+
+/// What [`kernel_fn!`] expands to.
+#[doc(hidden)]
+pub use remote::registry as kernel_fns;
 
 pub use any_buffer::AnyBuffer;
 #[doc(hidden)]

@@ -161,9 +161,9 @@ fn in_c(value: f64) -> String {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CudaCode {
     pub(crate) text: Cow<'static, str>,
-    defines: Vec<(String, String)>,
+    pub(crate) defines: Vec<(String, String)>,
     pub(crate) headers: Vec<(String, Cow<'static, str>)>,
-    options: Vec<String>,
+    pub(crate) options: Vec<String>,
 }
 
 impl CudaCode {

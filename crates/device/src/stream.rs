@@ -307,10 +307,18 @@ impl Stream {
     /// # Ok::<(), evener_device::Error>(())
     /// ```
     pub fn fill<T: Pod>(&mut self, buffer: &Buffer<T>, element: T) -> Result<()> {
+        self.fill_bytes(&buffer.untyped(), bytemuck::bytes_of(&element))
+    }
+
+    /// Fills a buffer, whose length is a multiple of the pattern's, with copies of a pattern.
+    pub(crate) fn fill_bytes(&mut self, buffer: &Buffer<u8>, pattern: &[u8]) -> Result<()> {
         self.check_copy("filling", buffer.region(), buffer.bytes())?;
-        let pattern = bytemuck::bytes_of(&element);
         if buffer.is_empty() || pattern.is_empty() {
             return Ok(());
+        }
+        if !buffer.len().is_multiple_of(pattern.len()) {
+            let operation = format!("filling {} bytes with {}", buffer.len(), pattern.len());
+            return Err(Error::unsupported(&self.device, operation, "the length is not a multiple"));
         }
         if pattern.iter().all(|&byte| byte == 0) {
             return self.inner.zero(buffer.region());
@@ -318,20 +326,22 @@ impl Stream {
         if self.inner.fill(buffer.region(), pattern)? {
             return Ok(());
         }
-        // One piece is uploaded, and then copied on the device.
-        let piece = StagingBuffer::<T>::PIECE_LEN.min(buffer.len());
-        if piece == buffer.len() {
-            return self.upload(&vec![element; piece], buffer);
+        // One piece is uploaded, and then copied on the device. It is a multiple of four patterns, so that every device
+        // can copy to the beginning of each piece.
+        let piece = 4 * pattern.len() * (PIECE_BYTES / 4 / pattern.len()).max(1);
+        let copies = |bytes: usize| pattern.repeat(bytes / pattern.len());
+        if piece >= buffer.len() {
+            return self.upload(&copies(buffer.len()), buffer);
         }
-        let memory = self.backend.allocate((piece * size_of::<T>()) as u64, backend::Contents::Uninit)?;
+        let memory = self.backend.allocate(piece as u64, backend::Contents::Uninit)?;
         let block = Buffer::new(memory, self.device.clone());
-        self.upload(&vec![element; piece], &block)?;
+        self.upload(&copies(piece), &block)?;
         for first in (0..buffer.len()).step_by(piece) {
             let target = buffer.slice(first..buffer.len().min(first + piece))?;
             match target.len() == piece {
                 true => self.copy(&block, &target)?,
                 // Devices that copy whole words allow an odd length only at a buffer's end.
-                false => self.upload(&vec![element; target.len()], &target)?,
+                false => self.upload(&copies(target.len()), &target)?,
             }
         }
         Ok(())
@@ -346,7 +356,15 @@ impl Stream {
         params: &P,
     ) -> Result<()> {
         let Extent(groups) = groups.into();
-        let params = bytemuck::bytes_of(params);
+        self.launch_bytes(bound, groups, bytemuck::bytes_of(params))
+    }
+
+    pub(crate) fn launch_bytes(
+        &mut self,
+        bound: &BoundKernel,
+        groups: [u32; 3],
+        params: &[u8],
+    ) -> Result<()> {
         match self.check_launch(bound, groups, params.len())? {
             true => self.inner.launch(&bound.inner, groups, params),
             false => Ok(()),

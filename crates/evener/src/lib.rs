@@ -125,6 +125,7 @@
 //!
 //! | feature | what it adds |
 //! | --- | --- |
+//! | `cluster` | [`cluster`]: devices of other machines |
 //! | `cuda` | NVIDIA cards through the CUDA driver, which is opened at run time |
 //! | `wgpu` | GPUs through Vulkan, Metal, Direct3D 12 or OpenGL; [`Device::from_wgpu`] |
 //! | `mesh` | [`mesh`]: meshes of devices, and collectives between them |
@@ -132,6 +133,12 @@
 
 /// For types of your own in buffers: `#[derive(Clone, Copy, Pod, Zeroable)] #[bytemuck(crate = "evener::bytemuck")]`.
 pub use bytemuck;
+/// Devices of other machines: hosts, and how workers are started there.
+#[cfg(feature = "cluster")]
+pub use evener_cluster as cluster;
+/// What makes a program a worker.
+#[cfg(feature = "cluster")]
+pub use evener_cluster::worker;
 pub use evener_device::*;
 /// Merkle trees over a pool: roots, trees and proofs.
 #[cfg(feature = "merkle")]

@@ -120,7 +120,7 @@ pub enum Direction {
 }
 
 /// Bytes held by one open device: on the device, and in host memory for copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct MemoryUsage {
     /// In live buffers.
     pub in_use_bytes: u64,

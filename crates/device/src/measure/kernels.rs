@@ -1,10 +1,11 @@
-//! The kernels that measure a device, in all three bodies.
+//! The kernels that measure a device, in all three bodies. Each is declared for workers, where the linker's section counts
+//! as unsafe code in this crate.
 
 use bytemuck::{Pod, Zeroable};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::{describe::Features, kernel::Kernel};
+use crate::{describe::Features, kernel::Kernel, kernel_fn};
 
 pub(super) const WORKGROUP: u32 = 256;
 
@@ -25,20 +26,23 @@ pub(super) struct RateParams {
     pub(super) addend: u32,
 }
 
-/// Each thread does `CHAINS * iterations` multiplies (each with an addition).
-pub(super) fn int32_multiply() -> Kernel {
-    kernel("int32_multiply").writes::<u32>().params::<RateParams>().rust(|launch| {
-        let (params, out) = (launch.params::<RateParams>()?, launch.write::<u32>(0)?);
-        const THREADS: usize = LANES / CHAINS as usize;
-        out.par_chunks_mut(THREADS).enumerate().for_each(|(index, threads)| {
-            let first = (index * THREADS) as u32 * CHAINS;
-            let chains = multiply_chains(first, params);
-            for (out, chains) in threads.iter_mut().zip(chains.chunks(CHAINS as usize)) {
-                *out = chains.iter().fold(0, |all, chain| all ^ chain);
-            }
-        });
-        Ok(())
-    })
+kernel_fn! {
+    /// Each thread does `CHAINS * iterations` multiplies (each with an addition).
+    #[allow(unsafe_code)]
+    pub(super) fn int32_multiply() -> Kernel {
+        kernel("int32_multiply").writes::<u32>().params::<RateParams>().rust(|launch| {
+            let (params, out) = (launch.params::<RateParams>()?, launch.write::<u32>(0)?);
+            const THREADS: usize = LANES / CHAINS as usize;
+            out.par_chunks_mut(THREADS).enumerate().for_each(|(index, threads)| {
+                let first = (index * THREADS) as u32 * CHAINS;
+                let chains = multiply_chains(first, params);
+                for (out, chains) in threads.iter_mut().zip(chains.chunks(CHAINS as usize)) {
+                    *out = chains.iter().fold(0, |all, chain| all ^ chain);
+                }
+            });
+            Ok(())
+        })
+    }
 }
 
 fn multiply_chains(first: u32, params: RateParams) -> [u32; LANES] {
@@ -54,23 +58,26 @@ fn multiply_chains(first: u32, params: RateParams) -> [u32; LANES] {
     chains
 }
 
-/// Each thread does `CHAINS * iterations` multiply-adds.
-pub(super) fn f32_multiply_add() -> Kernel {
-    kernel("f32_multiply_add").writes::<f32>().params::<RateParams>().rust(|launch| {
-        let (params, out) = (launch.params::<RateParams>()?, launch.write::<f32>(0)?);
-        const THREADS: usize = LANES / CHAINS as usize;
-        out.par_chunks_mut(THREADS).enumerate().for_each(|(index, threads)| {
-            let mut chains: [f32; LANES] = std::array::from_fn(|lane| {
-                let thread = index * THREADS + lane / CHAINS as usize;
-                (thread % 1024 + lane % CHAINS as usize) as f32
+kernel_fn! {
+    /// Each thread does `CHAINS * iterations` multiply-adds.
+    #[allow(unsafe_code)]
+    pub(super) fn f32_multiply_add() -> Kernel {
+        kernel("f32_multiply_add").writes::<f32>().params::<RateParams>().rust(|launch| {
+            let (params, out) = (launch.params::<RateParams>()?, launch.write::<f32>(0)?);
+            const THREADS: usize = LANES / CHAINS as usize;
+            out.par_chunks_mut(THREADS).enumerate().for_each(|(index, threads)| {
+                let mut chains: [f32; LANES] = std::array::from_fn(|lane| {
+                    let thread = index * THREADS + lane / CHAINS as usize;
+                    (thread % 1024 + lane % CHAINS as usize) as f32
+                });
+                Arch::new().dispatch(MultiplyAdd { chains: &mut chains, iterations: params.iterations });
+                for (out, chains) in threads.iter_mut().zip(chains.chunks(CHAINS as usize)) {
+                    *out = chains.iter().sum();
+                }
             });
-            Arch::new().dispatch(MultiplyAdd { chains: &mut chains, iterations: params.iterations });
-            for (out, chains) in threads.iter_mut().zip(chains.chunks(CHAINS as usize)) {
-                *out = chains.iter().sum();
-            }
-        });
-        Ok(())
-    })
+            Ok(())
+        })
+    }
 }
 
 /// The loop of `f32_multiply_add`, with the processor's multiply-add instruction.
@@ -102,21 +109,27 @@ impl WithSimd for MultiplyAdd<'_> {
     }
 }
 
-/// Copies `iterations` units of sixteen bytes.
-pub(super) fn copy_words() -> Kernel {
-    kernel("copy_words").reads::<[u32; 4]>().writes::<[u32; 4]>().params::<RateParams>().rust(|launch| {
-        let count = launch.params::<RateParams>()?.iterations as usize;
-        let (input, output) = (launch.read::<[u32; 4]>(0)?, launch.write::<[u32; 4]>(1)?);
-        const UNITS: usize = 1 << 14;
-        let pairs = output[..count].par_chunks_mut(UNITS).zip(input[..count].par_chunks(UNITS));
-        pairs.for_each(|(output, input)| output.copy_from_slice(input));
-        Ok(())
-    })
+kernel_fn! {
+    /// Copies `iterations` units of sixteen bytes.
+    #[allow(unsafe_code)]
+    pub(super) fn copy_words() -> Kernel {
+        kernel("copy_words").reads::<[u32; 4]>().writes::<[u32; 4]>().params::<RateParams>().rust(|launch| {
+            let count = launch.params::<RateParams>()?.iterations as usize;
+            let (input, output) = (launch.read::<[u32; 4]>(0)?, launch.write::<[u32; 4]>(1)?);
+            const UNITS: usize = 1 << 14;
+            let pairs = output[..count].par_chunks_mut(UNITS).zip(input[..count].par_chunks(UNITS));
+            pairs.for_each(|(output, input)| output.copy_from_slice(input));
+            Ok(())
+        })
+    }
 }
 
-/// Does nothing: for the time of a launch alone.
-pub(super) fn nothing() -> Kernel {
-    kernel("nothing").rust(|_| Ok(()))
+kernel_fn! {
+    /// Does nothing: for the time of a launch alone.
+    #[allow(unsafe_code)]
+    pub(super) fn nothing() -> Kernel {
+        kernel("nothing").rust(|_| Ok(()))
+    }
 }
 
 #[allow(unsafe_code)]

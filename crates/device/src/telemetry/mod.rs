@@ -36,6 +36,9 @@ impl Telemetry {
 
     /// Begins to count the utilization of a device, for a later [`read`](Self::read). A [`Device`] in use by a pool has begun.
     pub fn begin(device: &Description) {
+        if device.host.is_some() {
+            return;
+        }
         match device.kind {
             DeviceKind::Cpu => drop(processor::utilization()),
             DeviceKind::Software => {}
@@ -45,12 +48,16 @@ impl Telemetry {
         }
     }
 
-    /// Reads the hardware's counters for a device, without opening it or waiting.
+    /// Reads the hardware's counters for a device, without opening it or waiting. A device of another machine has none.
     ///
     /// The utilization of a processor or an Intel GPU, and an Intel GPU's power draw, follow from the change of a counter
     /// since the last read in this process: they are `None` until [`UTILIZATION_WINDOW`](Self::UTILIZATION_WINDOW) after
     /// the first read ([`begin`](Self::begin)).
     pub fn read(device: &Description) -> Telemetry {
+        // The counters of this machine say nothing about another one.
+        if device.host.is_some() {
+            return Telemetry::default();
+        }
         let mut telemetry = match device.kind {
             DeviceKind::Cpu => processor::read(),
             // It computes on the processor, in the processor's memory, and has no counters of its own.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evener_device::{Api, BoxError, Device, Direction, Error, Kernel, Launch, Severity};
+use evener_device::{Api, Device, Direction, Error, Kernel, Severity};
 
 use crate::{
     Behaviour, Outcome, ensure, ensure_error,
@@ -43,11 +43,12 @@ fn still_works(device: &Device) -> Outcome {
     Ok(())
 }
 
-/// Only CUDA devices accept memory and events of other libraries.
+/// Only CUDA devices of this machine accept memory and events of other libraries.
 #[allow(unsafe_code)]
 fn others_memory(device: &Device) -> Outcome {
     let mut stream = device.stream()?;
-    let (is_cuda, has_handle) = (device.describe().api == Api::Cuda, stream.cuda_handle().is_some());
+    let is_cuda = device.describe().api == Api::Cuda && device.describe().host.is_none();
+    let has_handle = stream.cuda_handle().is_some();
     ensure!(has_handle == is_cuda, "whether the stream has a handle is {has_handle}");
     if is_cuda {
         return Ok(());
@@ -141,19 +142,10 @@ fn wrong_arguments(device: &Device) -> Outcome {
 
 /// A body's slices are checked against the declaration, as `bind` checks the arguments.
 fn wrong_types(device: &Device) -> Outcome {
-    type Body = fn(&mut Launch<'_>) -> Result<(), BoxError>;
-    let bodies: [(Body, &str); 6] = [
-        (|launch| launch.read::<u32>(0).map(drop), "buffer 0 is declared as f32 and taken as u32"),
-        (|launch| launch.read::<[f32; 2]>(0).map(drop), "buffer 0 is declared as f32 and taken as [f32; 2]"),
-        (|launch| launch.write::<i32>(1).map(drop), "buffer 1 is declared as u32 and taken as i32"),
-        (|launch| launch.read::<i32>(1).map(drop), "buffer 1 is declared as u32 and taken as i32"),
-        (|launch| launch.write::<f32>(0).map(drop), "buffer 0 is declared with `reads`"),
-        (|launch| launch.params::<u64>().map(drop), "4 bytes of parameters are declared, and u64 has 8"),
-    ];
     let (input, output) = (device.buffer_from(&[1.0f32, 2.0])?, device.buffer_from(&[3u32, 4])?);
     let mut stream = device.stream()?;
-    for (body, expected) in bodies {
-        let kernel = Kernel::new("body").reads::<f32>().writes::<u32>().params::<u32>().rust(body);
+    for (index, (_, expected)) in (0..).zip(sources::WRONG_TYPES) {
+        let kernel = sources::takes_wrong_type(index);
         stream.launch(&device.compile(&kernel)?.bind(&[input.arg(), output.arg()])?, 1, &1u32)?;
         let text = ensure_error!(Error::Task { .. }, stream.wait());
         ensure!(text.contains(expected), "`{expected}` is not in: {text}");
@@ -220,12 +212,7 @@ fn timed_out(device: &Device) -> Outcome {
 }
 
 fn task_fails(device: &Device) -> Outcome {
-    let fails = Kernel::new("fails").writes::<u32>().rust(|launch| match launch.write::<u32>(0)? {
-        [0, ..] => Err("the first number is zero".into()),
-        [1, ..] => panic!("the first number is one"),
-        _ => Ok(()),
-    });
-    let program = device.compile(&fails)?;
+    let program = device.compile(&sources::fails())?;
     std::panic::set_hook(Box::new(|_| {}));
     let mut stream = device.stream()?;
     for (first, words) in [(0u32, "number is zero"), (1, "number is one")] {

@@ -322,17 +322,17 @@ fn shared_limits(device: &Device) -> Outcome {
 fn params_limits(device: &Device) -> Outcome {
     let output = device.buffer::<u32>(1)?;
     let mut stream = device.stream()?;
-    let one = device.compile(&sources::sum_params::<1>())?.bind(&[output.arg()])?;
+    let one = device.compile(&sources::sum_params(1))?.bind(&[output.arg()])?;
     stream.launch(&one, 1, &[41u32])?;
     ensure!(stream.download(&output)?.wait()? == [41], "one parameter did not arrive");
     let max = device.capabilities()?.max_params_bytes;
     ensure!(max >= 128, "only {max} bytes of parameters");
-    let full = device.compile(&sources::sum_params::<32>())?.bind(&[output.arg()])?;
+    let full = device.compile(&sources::sum_params(32))?.bind(&[output.arg()])?;
     let params: [u32; 32] = std::array::from_fn(|i| 1 << i);
     stream.launch(&full, 1, &params)?;
     ensure!(stream.download(&output)?.wait()? == [u32::MAX], "some of 128 bytes did not arrive");
     ensure_error!(Error::Unsupported { .. }, stream.launch(&full, 1, &0u32));
-    ensure_error!(Error::Unsupported { .. }, device.compile(&sources::sum_params::<2048>()));
+    ensure_error!(Error::Unsupported { .. }, device.compile(&sources::sum_params(2048)));
     Ok(())
 }
 

@@ -1,7 +1,8 @@
 //! The conformance suite: what every device must do, run for every device of this machine.
 //!
 //! Each trial is one behaviour on one device, named `device::behaviour`. Partitions are devices too: a CUDA device is
-//! also tested as partitions of 40 units and the rest, the processor as one core and the rest. The trials of a kind of
+//! also tested as partitions of 40 units and the rest, the processor as one core and the rest. All of them are tested once
+//! more as the devices of a worker, `worker/cpu` and so on: this program again, in a process of its own. The trials of a kind of
 //! device that the machine lacks are listed as ignored, so that they count as skipped and never as passed.
 //! `EVENER_TEST_DEVICES` limits the devices, for example to `cuda:0,cpu`.
 //! Trials print why they are skipped, and cause panics.
@@ -12,6 +13,8 @@ mod copies;
 mod errors;
 mod launches;
 mod memory;
+#[path = "../own_worker/mod.rs"]
+mod own_worker;
 mod sources;
 
 use evener_device::{Api, Device, Error, Inventory, Kernel, cuda::compile_kernel};
@@ -28,6 +31,7 @@ const EVERYWHERE: &[&[Behaviour]] =
     &[copies::ALL, launches::ALL, errors::EVERYWHERE, concurrency::ALL, memory::ALL];
 
 fn main() {
+    own_worker::serve_if_asked();
     let mut arguments = Arguments::from_args();
     // One at a time: trials measure time and count memory.
     arguments.test_threads.get_or_insert(1);
@@ -78,8 +82,13 @@ fn trials_on(device: &Device) -> Vec<Trial> {
 
 fn devices() -> Vec<Device> {
     let inventory = Inventory::discover_all_apis();
+    let worker = match own_worker::connect() {
+        Ok(worker) => worker,
+        // Not a skip: a machine that cannot start a process has failed the suite.
+        Err(why) => panic!("no worker: {why}"),
+    };
     let mut devices: Vec<Device> = Vec::new();
-    for device in inventory.devices() {
+    for device in inventory.devices().iter().chain(worker.devices()) {
         devices.push(device.clone());
         let units = device.describe().compute_units.unwrap_or(0);
         let sizes = match device.describe().api {

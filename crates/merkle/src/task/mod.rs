@@ -122,7 +122,10 @@ impl<O: BlockOutput> Task for BlockTask<O> {
     }
 
     fn can_use(&self, device: &Device) -> bool {
-        self.shape.kernel.has_body_for(device.describe().api)
+        let device = device.describe();
+        // The Rust code that hashes on a processor is in this process.
+        let is_remote_processor = device.kind == DeviceKind::Cpu && !device.is_local_processor();
+        self.shape.kernel.has_body_for(device.api) && !is_remote_processor
     }
 
     fn prepare(&self, device: &Device) -> Result<BlockWorker> {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{Device, DeviceId, DeviceKind, ScoreTable};
+use evener_device::{Device, DeviceId, ScoreTable};
 
 use super::{SpinBudget, ThreadCache};
 use crate::sync::lock;
@@ -31,7 +31,7 @@ impl PoolDevice {
     pub(crate) fn new(index: usize, device: Device) -> Self {
         let id = device.id().clone();
         let binding = device.clone();
-        let is_core = device.describe().kind == DeviceKind::Cpu;
+        let is_core = device.describe().is_local_processor();
         let spin_budget = if is_core { SpinBudget::SHORT } else { SpinBudget::LONG };
         // Only the threads of a partition of a processor are bound.
         let is_partition = is_core && device.describe().part_of.is_some();

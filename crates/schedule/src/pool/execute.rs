@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_device::{Device, DeviceKind, Error};
+use evener_device::{Device, Error};
 
 use super::{
     Job, Mapped,
@@ -350,7 +350,7 @@ fn make_lanes<T: Task>(
     let known: Vec<Option<Expected>> =
         used.iter().map(|device| history.expected(device, unit, units)).collect();
     drop(history);
-    let is_core = |device: &Arc<PoolDevice>| device.device().0.describe().kind == DeviceKind::Cpu;
+    let is_core = |device: &Arc<PoolDevice>| device.device().0.describe().is_local_processor();
     let feeding = |device: &&Arc<PoolDevice>| {
         (!is_core(device)).then(|| task.workers(&device.device().0).max(1) as u64)
     };
@@ -363,8 +363,7 @@ fn make_lanes<T: Task>(
             workers = workers.saturating_sub(feeders).max(1);
         }
         let workers = workers.min(units).min(useful_workers(expected, units, is_core(device))) as usize;
-        let (count, depth) =
-            if opened.describe().kind == DeviceKind::Cpu { (workers, 1) } else { (1, workers) };
+        let (count, depth) = if opened.describe().is_local_processor() { (workers, 1) } else { (1, workers) };
         let spec = LaneSpec {
             depth,
             max_items: Some(MAX_DIVISIBLE_ITEMS / unit.max(1)).filter(|_| task.is_divisible(&opened)),

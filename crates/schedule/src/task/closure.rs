@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evener_device::{BoxError, Device, DeviceId, DeviceKind, Error, Result, SharedError};
+use evener_device::{BoxError, Device, DeviceId, Error, Result, SharedError};
 
 use super::{Chunk, Claims, Results, Task};
 use crate::contain::panic_message;
@@ -223,7 +223,7 @@ where
     }
 
     fn can_use(&self, device: &Device) -> bool {
-        device.describe().kind == DeviceKind::Cpu
+        device.describe().is_local_processor()
     }
 
     fn prepare(&self, device: &Device) -> Result<DeviceId> {

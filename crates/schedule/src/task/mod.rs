@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use evener_device::{Device, DeviceKind, Direction, Error, Result};
+use evener_device::{Device, Direction, Error, Result};
 
 pub use self::{
     arrays::Arrays,
@@ -49,7 +49,7 @@ use crate::report::grouped;
 /// each device:
 ///
 /// ```
-/// use evener_device::{Device, DeviceKind, Result};
+/// use evener_device::{Device, Result};
 /// use evener_schedule::{Chunk, Pool, Results, Task};
 ///
 /// /// Looks numbers up in a table, of which each worker has a copy.
@@ -68,7 +68,7 @@ use crate::report::grouped;
 ///     }
 ///
 ///     fn can_use(&self, device: &Device) -> bool {
-///         device.describe().kind == DeviceKind::Cpu
+///         device.describe().is_local_processor()
 ///     }
 ///
 ///     fn prepare(&self, _: &Device) -> Result<Vec<u32>> {
@@ -137,12 +137,12 @@ pub trait Task: Clone + Send + Sync + 'static {
         results: &mut Results<'s, Self::Output>,
     ) -> Result<()>;
 
-    /// Number of workers of a device, each with its own state. Default: one per core of a processor, so that `run` can
-    /// be single-threaded, and two for a GPU, so that one worker copies while the other computes. Zero counts as one.
+    /// Number of workers of a device, each with its own state. Default: one per core of this machine's processor, so that `run`
+    /// can be single-threaded, and two for another device, so that one worker copies while the other computes. Zero counts as one.
     fn workers(&self, device: &Device) -> usize {
-        match device.describe().kind {
-            DeviceKind::Cpu => device.describe().compute_units.map_or(1, |units| units.max(1) as usize),
-            _ => 2,
+        match device.describe().is_local_processor() {
+            true => device.describe().compute_units.map_or(1, |units| units.max(1) as usize),
+            false => 2,
         }
     }
 

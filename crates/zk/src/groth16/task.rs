@@ -78,7 +78,7 @@ pub(crate) struct OwnEngines;
 
 impl Engines for OwnEngines {
     fn can_use(&self, device: &Device) -> bool {
-        device.describe().kind == DeviceKind::Cpu
+        device.describe().is_local_processor()
     }
 
     fn workers(&self, _: &Device) -> usize {

@@ -88,6 +88,13 @@ impl<P: MsmGroup> MsmBases<P> {
     pub fn upload_with(device: &Device, points: &[P::Affine], options: &MsmOptions) -> Result<Self> {
         let (device, len) = (device.clone(), points.len());
         let points = match device.describe().api {
+            Api::Cpu if !device.describe().is_local_processor() => {
+                return Err(Error::Unsupported {
+                    device: device.id().clone(),
+                    operation: "a multi-scalar multiplication".into(),
+                    detail: "arkworks computes on this machine only".into(),
+                });
+            }
             Api::Cpu => Points::Host(points.into()),
             _ => upload_parts::<P>(&device, points, options)?,
         };

@@ -210,8 +210,9 @@ impl<P: MsmGroup> Task for MsmTask<P> {
         Some(0)
     }
 
-    fn can_use(&self, _: &Device) -> bool {
-        true
+    fn can_use(&self, device: &Device) -> bool {
+        // Arkworks computes in this process.
+        device.describe().api != Api::Cpu || device.describe().is_local_processor()
     }
 
     fn prepare(&self, device: &Device) -> Result<Worker> {

@@ -123,6 +123,9 @@ impl Ntt {
             return Err(unsupported(device, detail));
         }
         if device.describe().api == evener_device::Api::Cpu {
+            if !device.describe().is_local_processor() {
+                return Err(unsupported(device, "arkworks computes on this machine only".into()));
+            }
             return Ntt::on_processor(device, log_capacity);
         }
         Ntt::with_emitter(device, log_capacity, Emitter::for_device(device)?)

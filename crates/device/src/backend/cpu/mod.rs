@@ -92,6 +92,7 @@ impl CpuSource {
                 driver: format!("{} {kernel}", std::env::consts::OS).trim().to_owned(),
                 part_of: None,
                 rounded_from: None,
+                host: None,
             },
             threads,
             cores: None,

@@ -89,6 +89,7 @@ fn card(driver: &'static Driver, ordinal: c_int) -> Result<(Description, Arc<Car
         driver: driver_text(driver),
         part_of: None,
         rounded_from: None,
+        host: None,
     };
     let card = Card {
         driver,

@@ -21,6 +21,7 @@ pub(super) fn describe(id: DeviceId, api: Api, adapter: &Adapter) -> Description
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         part_of: None,
         rounded_from: None,
+        host: None,
         name: info.name,
     }
 }

@@ -1,0 +1,37 @@
+//! Workers as processes of this machine.
+
+use std::{ffi::OsString, path::PathBuf, process::Command, time::Duration};
+
+use super::{Launched, Launcher, start};
+use crate::worker;
+
+/// Starts workers as processes of this machine.
+#[derive(Debug, Clone)]
+pub struct Process {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+}
+
+impl Process {
+    /// Runs a program with these arguments, whose standard input and output become the worker's pipes.
+    pub fn new(
+        program: impl Into<PathBuf>,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Self {
+        Process { program: program.into(), arguments: arguments.into_iter().map(Into::into).collect() }
+    }
+
+    /// Runs this program again. The first line of its `main` has to be
+    /// [`worker::serve_if_asked()`](worker::serve_if_asked).
+    pub fn this_program() -> std::io::Result<Self> {
+        Ok(Process::new(std::env::current_exe()?, [worker::ARGUMENT]))
+    }
+}
+
+impl Launcher for Process {
+    fn launch(&self, _: Duration) -> Result<Launched, String> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        start(command, Box::new(str::to_owned))
+    }
+}

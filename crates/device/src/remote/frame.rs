@@ -1,0 +1,278 @@
+//! Frames: how messages and their bytes are laid out in a pipe.
+//!
+//! Both directions begin with a [`PREAMBLE`] and a version of 4 bytes, so that noise in front of it (what a login shell
+//! prints) and other versions are told apart from this protocol. Frames follow, all numbers in little-endian order:
+//!
+//! | bytes | field |
+//! | --- | --- |
+//! | 4 | number of the frame in its direction, from 0; it wraps around |
+//! | 4 | length of the message, at most [`MAX_MESSAGE`] |
+//! | 4 | length of the payload, at most [`MAX_PAYLOAD`] |
+//! | 4 | CRC-32 of the message |
+//! | 4 | CRC-32 of the payload |
+//! | 4 | CRC-32 of the 20 bytes before |
+//! | … | the message, encoded by `postcard` |
+//! | … | the payload: bytes of a copy |
+//!
+//! The header has a checksum of its own, so that a corrupted length is found before anything is allocated or waited for,
+//! and the message is checked before its payload is written anywhere.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// The version of the protocol. Both sides must have the same.
+pub const VERSION: u32 = 1;
+
+/// The first bytes in each direction.
+pub(super) const PREAMBLE: [u8; 16] = *b"\0evener-worker\r\n";
+
+/// Maximum number of bytes in front of the preamble, which a shell may have printed.
+const MAX_NOISE: usize = 64 << 10;
+
+/// Maximum length of a message: the largest are the sources of kernels.
+pub(super) const MAX_MESSAGE: usize = 32 << 20;
+
+/// Maximum length of a payload. Larger copies are cut into pieces of this many bytes, so that a small frame waits for at
+/// most one piece of each copy.
+pub(super) const MAX_PAYLOAD: usize = 256 << 10;
+
+const HEADER: usize = 24;
+
+/// Why no frame could be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FrameError {
+    /// The pipe is broken, or ends within a frame.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// What was read is not what the other side must have sent.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+pub(super) fn malformed(text: impl Into<String>) -> FrameError {
+    FrameError::Malformed(text.into())
+}
+
+/// Encodes a message.
+pub(super) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
+    let encoded =
+        postcard::to_allocvec(message).map_err(|why| malformed(format!("cannot be encoded: {why}")))?;
+    match encoded.len() {
+        ..=MAX_MESSAGE => Ok(encoded),
+        len => Err(malformed(format!("a message has {len} bytes, and at most {MAX_MESSAGE} are possible"))),
+    }
+}
+
+/// Writes frames with their numbers.
+#[derive(Debug)]
+pub(super) struct FrameWriter<W> {
+    output: W,
+    number: u32,
+    /// Frames that are written together.
+    batch: Vec<u8>,
+}
+
+/// Frames of together at most about this many bytes are written with one call.
+const BATCH: usize = 64 << 10;
+
+impl<W: Write> FrameWriter<W> {
+    pub(super) fn new(output: W) -> Self {
+        FrameWriter { output, number: 0, batch: Vec::with_capacity(2 * BATCH) }
+    }
+
+    pub(super) fn preamble(&mut self) -> io::Result<()> {
+        self.output.write_all(&[&PREAMBLE[..], &VERSION.to_le_bytes()].concat())?;
+        self.output.flush()
+    }
+
+    /// Adds a frame. It is written at the latest by [`flush`](FrameWriter::flush).
+    pub(super) fn write(&mut self, message: &[u8], payload: &[u8]) -> io::Result<()> {
+        let numbers = [
+            self.number,
+            message.len() as u32,
+            payload.len() as u32,
+            crc32fast::hash(message),
+            crc32fast::hash(payload),
+        ];
+        let start = self.batch.len();
+        numbers.iter().for_each(|number| self.batch.extend(number.to_le_bytes()));
+        let checksum = crc32fast::hash(&self.batch[start..]);
+        self.batch.extend(checksum.to_le_bytes());
+        self.batch.extend(message);
+        self.number = self.number.wrapping_add(1);
+        if payload.len() < BATCH / 4 {
+            self.batch.extend(payload);
+        } else {
+            self.write_batch()?;
+            self.output.write_all(payload)?;
+        }
+        if self.batch.len() >= BATCH { self.write_batch() } else { Ok(()) }
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.write_batch()?;
+        self.output.flush()
+    }
+
+    #[cfg(test)]
+    pub(super) fn into_inner(self) -> W {
+        self.output
+    }
+
+    fn write_batch(&mut self) -> io::Result<()> {
+        self.output.write_all(&self.batch)?;
+        self.batch.clear();
+        self.batch.shrink_to(2 * BATCH);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl FrameWriter<Vec<u8>> {
+    /// The number of bytes that were written.
+    pub(super) fn written(&self) -> usize {
+        self.output.len()
+    }
+}
+
+/// A frame whose payload has not been read yet.
+#[derive(Debug)]
+pub(super) struct Frame<M> {
+    pub(super) message: M,
+    /// The length of the message in bytes.
+    pub(super) message_bytes: usize,
+    /// The length of the payload in bytes.
+    pub(super) payload_bytes: usize,
+}
+
+/// Reads frames, and checks their numbers, lengths and checksums.
+#[derive(Debug)]
+pub(super) struct FrameReader<R> {
+    input: BufReader<R>,
+    number: u32,
+    message: Vec<u8>,
+    /// The length and the checksum of a payload that was not read yet.
+    payload: Option<(usize, u32)>,
+}
+
+impl<R: Read> FrameReader<R> {
+    pub(super) fn new(input: R) -> Self {
+        FrameReader {
+            input: BufReader::with_capacity(BATCH, input),
+            number: 0,
+            message: Vec::new(),
+            payload: None,
+        }
+    }
+
+    /// Reads the preamble, which nothing may be in front of, and the version after it.
+    pub(super) fn exact_preamble(&mut self) -> Result<u32, FrameError> {
+        let mut preamble = [0; PREAMBLE.len()];
+        self.input.read_exact(&mut preamble)?;
+        if preamble != PREAMBLE {
+            return Err(malformed("what came first is not a client's greeting"));
+        }
+        self.version()
+    }
+
+    /// Reads up to the end of the preamble, and the version after it. Fails with what was printed in front of it.
+    pub(super) fn preamble(&mut self) -> Result<u32, FrameError> {
+        let mut noise = Vec::new();
+        while !noise.ends_with(&PREAMBLE) {
+            let last = PREAMBLE[PREAMBLE.len() - 1];
+            let mut part = (&mut self.input).take((MAX_NOISE - noise.len()) as u64);
+            if part.read_until(last, &mut noise)? == 0 {
+                let text = String::from_utf8_lossy(&noise);
+                let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("nothing");
+                let line: String = line.chars().take(200).collect();
+                return Err(malformed(format!("instead of a worker's greeting there came: {line}")));
+            }
+        }
+        self.version()
+    }
+
+    fn version(&mut self) -> Result<u32, FrameError> {
+        let mut version = [0; 4];
+        self.input.read_exact(&mut version)?;
+        Ok(u32::from_le_bytes(version))
+    }
+
+    /// Reads the next message. Returns `None` if the pipe ends before it. The payload has to be read next; one that was
+    /// not is skipped.
+    pub(super) fn next<M: DeserializeOwned>(&mut self) -> Result<Option<Frame<M>>, FrameError> {
+        self.skip_payload()?;
+        if self.is_at_end()? {
+            return Ok(None);
+        }
+        let mut header = [0; HEADER];
+        self.input.read_exact(&mut header)?;
+        let mut fields = header.chunks_exact(4).map(|field| {
+            let mut bytes = [0; 4];
+            bytes.copy_from_slice(field);
+            u32::from_le_bytes(bytes)
+        });
+        let mut field = || fields.next().unwrap_or_default();
+        let (number, message, payload) = (field(), field() as usize, field() as usize);
+        let (message_checksum, payload_checksum, header_checksum) = (field(), field(), field());
+        let expected = self.number;
+        if header_checksum != crc32fast::hash(&header[..HEADER - 4]) {
+            return Err(malformed(format!("the header of frame {expected} is corrupted")));
+        }
+        if number != expected {
+            return Err(malformed(format!("frame {number} came instead of frame {expected}")));
+        }
+        if message > MAX_MESSAGE || payload > MAX_PAYLOAD {
+            return Err(malformed(format!("frame {number} is too long: {message} and {payload} bytes")));
+        }
+        self.number = expected.wrapping_add(1);
+        self.message.clear();
+        self.message.shrink_to(BATCH);
+        // Grows as bytes arrive.
+        let read = (&mut self.input).take(message as u64).read_to_end(&mut self.message)?;
+        if read < message {
+            return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
+        }
+        if crc32fast::hash(&self.message) != message_checksum {
+            return Err(malformed(format!("the message of frame {number} is corrupted")));
+        }
+        let decoded = postcard::from_bytes(&self.message)
+            .map_err(|why| malformed(format!("the message of frame {number} is malformed: {why}")))?;
+        self.payload = (payload > 0).then_some((payload, payload_checksum));
+        Ok(Some(Frame { message: decoded, message_bytes: message, payload_bytes: payload }))
+    }
+
+    fn is_at_end(&mut self) -> io::Result<bool> {
+        loop {
+            match self.input.fill_buf() {
+                Ok(bytes) => return Ok(bytes.is_empty()),
+                Err(why) if why.kind() == ErrorKind::Interrupted => {}
+                Err(why) => return Err(why),
+            }
+        }
+    }
+
+    /// Reads the payload, which has the length of `into`. If the payload is corrupted, so are the bytes in `into`: the
+    /// caller ends the connection and gives them to nobody.
+    pub(super) fn payload(&mut self, into: &mut [u8]) -> Result<(), FrameError> {
+        let (bytes, checksum) = self.payload.take().unwrap_or((0, crc32fast::hash(&[])));
+        if bytes != into.len() {
+            return Err(malformed(format!("a payload of {bytes} bytes for {}", into.len())));
+        }
+        self.input.read_exact(into)?;
+        if crc32fast::hash(into) != checksum {
+            return Err(malformed(format!(
+                "the payload of frame {} is corrupted",
+                self.number.wrapping_sub(1)
+            )));
+        }
+        Ok(())
+    }
+
+    fn skip_payload(&mut self) -> Result<(), FrameError> {
+        match self.payload {
+            Some((bytes, _)) => self.payload(&mut vec![0; bytes]),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,798 @@
+//! Faults and fuzzing, with a worker on a thread of this process.
+// In the crate that declares the slice, the section of a `kernel_fn!` counts as unsafe code.
+#![allow(unsafe_code)]
+
+use std::{
+    io::{self, PipeReader, PipeWriter, Read, Write, pipe},
+    sync::{
+        Arc, Mutex, Once,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use proptest::prelude::*;
+
+use super::{
+    frame::{FrameReader, FrameWriter, MAX_MESSAGE, MAX_PAYLOAD, encode},
+    message::*,
+    outbox::Outbox,
+    *,
+};
+use crate::{Device, Error, Inventory, Kernel, Result, kernel_fn};
+
+kernel_fn! {
+    /// Adds a number to each element.
+    fn add(number: u32) -> Kernel {
+        Kernel::new("add").writes::<u32>().rust(move |launch| {
+            launch.write::<u32>(0)?.iter_mut().for_each(|element| *element = element.wrapping_add(number));
+            Ok(())
+        })
+    }
+}
+
+/// What happens to the bytes of one direction.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    /// The pipe ends after this many bytes.
+    Cut(usize),
+    /// A bit of this byte is flipped.
+    Flip(usize, u8),
+}
+
+/// A pipe's end with a fault, which counts its bytes.
+#[derive(Debug)]
+struct Faulty<P> {
+    pipe: P,
+    fault: Fault,
+    passed: Arc<AtomicUsize>,
+}
+
+impl<P: Read> Read for Faulty<P> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let passed = self.passed.load(SeqCst);
+        let into = match self.fault {
+            Fault::Cut(at) => {
+                let room = at.saturating_sub(passed).min(into.len());
+                &mut into[..room]
+            }
+            _ => into,
+        };
+        let read = self.pipe.read(into)?;
+        if let Fault::Flip(at, bit) = self.fault
+            && (passed..passed + read).contains(&at)
+        {
+            into[at - passed] ^= 1 << bit;
+        }
+        self.passed.fetch_add(read, SeqCst);
+        Ok(read)
+    }
+}
+
+/// Starts a worker with this machine's processor on a thread, each time that a connection is needed. Only the first
+/// connection has the faults.
+#[derive(Debug)]
+struct ThreadWorker {
+    connections: AtomicUsize,
+    to_worker: Fault,
+    from_worker: Fault,
+    sent: Arc<AtomicUsize>,
+    received: Arc<AtomicUsize>,
+}
+
+impl ThreadWorker {
+    fn with_faults(to_worker: Fault, from_worker: Fault) -> Arc<Self> {
+        let (sent, received) = (Arc::default(), Arc::default());
+        Arc::new(ThreadWorker { connections: AtomicUsize::new(0), to_worker, from_worker, sent, received })
+    }
+}
+
+fn processor() -> Inventory {
+    Inventory::from_parts(vec![Device::cpu()], Vec::new())
+}
+
+#[derive(Debug)]
+struct NoHandle;
+
+impl WorkerHandle for NoHandle {
+    fn end(&self) {}
+}
+
+impl Connector for ThreadWorker {
+    fn connect(&self) -> Result<Pipes, String> {
+        let ((input, to_worker), (from_worker, output)) = (pipe().unwrap(), pipe().unwrap());
+        let is_first = self.connections.fetch_add(1, SeqCst) == 0;
+        let fault = |fault: Fault| if is_first { fault } else { Fault::None };
+        let input = Faulty { pipe: input, fault: fault(self.to_worker), passed: self.sent.clone() };
+        let passed = self.received.clone();
+        let from_worker = Faulty { pipe: from_worker, fault: fault(self.from_worker), passed };
+        thread::spawn(move || serve(processor(), input, output));
+        Ok(Pipes {
+            from_worker: Box::new(from_worker),
+            to_worker: Box::new(to_worker),
+            worker: Arc::new(NoHandle),
+        })
+    }
+}
+
+fn connect(worker: &Arc<ThreadWorker>) -> Result<Device> {
+    let host = RemoteHost::connect("there", worker.clone(), Duration::from_secs(10))?;
+    Ok(host.devices()[0].clone())
+}
+
+/// Uploads, computes and downloads, with copies in several pieces. Fails if a result is wrong.
+fn round_trip(device: &Device) -> Result<()> {
+    const LEN: usize = 200_000;
+    let numbers: Vec<u32> = (0..LEN as u32).collect();
+    let buffer = device.buffer_uninit::<u32>(LEN)?;
+    let bound = device.compile(&add(7))?.bind(&[buffer.arg()])?;
+    let mut stream = device.stream()?;
+    let start = stream.timestamp()?;
+    stream.upload(&numbers, &buffer)?;
+    stream.launch(&bound, 1, &())?;
+    let download = stream.download(&buffer)?;
+    let small = stream.download(&buffer.slice(..3)?)?;
+    let end = stream.timestamp()?;
+    let found = download.wait()?;
+    assert!(found.iter().zip(&numbers).all(|(found, number)| *found == number + 7), "a wrong result");
+    assert_eq!(small.wait()?, [7, 8, 9]);
+    stream.wait()?;
+    assert!(end.since(&start)? > Duration::ZERO);
+    Ok(())
+}
+
+/// Runs something that must end soon.
+fn within_seconds<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, done) = mpsc::channel();
+    thread::spawn(move || sender.send(what()));
+    done.recv_timeout(Duration::from_secs(15)).expect("hangs, or has panicked")
+}
+
+/// Connects with a fault and runs a round trip: it succeeds, or the device is lost.
+fn try_with(to_worker: Fault, from_worker: Fault) -> Option<Error> {
+    within_seconds(move || {
+        let worker = ThreadWorker::with_faults(to_worker, from_worker);
+        let outcome = connect(&worker).and_then(|device| round_trip(&device));
+        if let Err(error) = &outcome {
+            assert!(matches!(error, Error::Lost { .. }), "{error}");
+            assert!(error.device().unwrap().as_str().starts_with("there"), "{error}");
+        }
+        outcome.err()
+    })
+}
+
+/// The number of bytes in each direction of a round trip without faults.
+fn bytes_of_a_round_trip() -> (usize, usize) {
+    let worker = ThreadWorker::with_faults(Fault::None, Fault::None);
+    let device = connect(&worker).unwrap();
+    round_trip(&device).unwrap();
+    (worker.sent.load(SeqCst), worker.received.load(SeqCst))
+}
+
+#[test]
+fn a_device_of_a_worker_computes_and_is_named_after_its_host() {
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    assert_eq!((device.id().as_str(), device.describe().host.as_deref()), ("there/cpu", Some("there")));
+    assert!(!device.shares_hardware_with(&Device::cpu()));
+    round_trip(&device).unwrap();
+    let error = device.compile(&Kernel::new("local").rust(|_| Ok(()))).unwrap_err();
+    assert!(
+        matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("kernel_fn"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_connection_that_is_cut_anywhere_is_a_lost_device_and_never_a_hang() {
+    let (sent, received) = bytes_of_a_round_trip();
+    let steps =
+        |bytes: usize| (0..40).map(move |step| step * 37).chain((1..60).map(move |step| bytes * step / 60));
+    for at in steps(sent) {
+        let error = try_with(Fault::Cut(at), Fault::None);
+        assert!(error.is_some() || at + 200 > sent, "cut after {at} of {sent} bytes, and nothing was lost");
+    }
+    for at in steps(received) {
+        let error = try_with(Fault::None, Fault::Cut(at));
+        assert!(error.is_some() || at + 200 > received, "cut after {at} of {received} bytes");
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_a_lost_device_and_never_a_wrong_result() {
+    let (sent, received) = bytes_of_a_round_trip();
+    for step in 0..120usize {
+        let bit = (step % 8) as u8;
+        // The first bytes are headers and small messages, the others mostly data.
+        let at = |bytes: usize| if step < 60 { step * 19 } else { bytes * (step - 60) / 60 };
+        let to_worker = try_with(Fault::Flip(at(sent), bit), Fault::None);
+        assert!(to_worker.is_some() || at(sent) + 200 > sent, "bit {bit} of byte {} to the worker", at(sent));
+        let from_worker = try_with(Fault::None, Fault::Flip(at(received), bit));
+        assert!(
+            from_worker.is_some() || at(received) + 200 > received,
+            "byte {} of the worker",
+            at(received)
+        );
+    }
+}
+
+#[test]
+fn the_worker_tells_why_it_ends_a_connection() {
+    let (sent, _) = bytes_of_a_round_trip();
+    let error = try_with(Fault::Flip(sent / 2, 3), Fault::None).unwrap().to_string();
+    assert!(error.contains("corrupted"), "{error}");
+}
+
+#[test]
+fn a_device_that_was_lost_comes_back_with_a_new_connection() {
+    let worker = ThreadWorker::with_faults(Fault::None, Fault::Cut(30_000));
+    let device = connect(&worker).unwrap();
+    let error = round_trip(&device).unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    assert!(matches!(device.buffer::<u8>(1).unwrap_err(), Error::Lost { .. }));
+    within_seconds(move || round_trip(&device.reopened())).unwrap();
+}
+
+#[test]
+fn streams_do_not_hold_each_other_up() {
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    let (large, small) = (device.buffer::<u8>(48 << 20).unwrap(), device.buffer::<u8>(100).unwrap());
+    let (mut copying, mut other) = (device.stream().unwrap(), device.stream().unwrap());
+    let host = device.host_buffer::<u8>(48 << 20, crate::Direction::Upload).unwrap();
+    let transfer = copying.upload_host(host, &large).unwrap();
+    other.upload(&[3; 100], &small).unwrap();
+    assert_eq!(other.download(&small).unwrap().wait().unwrap(), [3; 100]);
+    assert!(!transfer.is_done().unwrap(), "the small copy waited for the large one");
+    transfer.wait().unwrap();
+}
+
+#[test]
+fn more_operations_than_the_window_are_held_back_and_none_is_lost() {
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    let data = device.buffer::<u32>(1000).unwrap();
+    let bound = device.compile(&add(1)).unwrap().bind(&[data.arg()]).unwrap();
+    let mut stream = device.stream().unwrap();
+    let ones = vec![1u32; 1000];
+    let (mut expected, mut sent) = (0u32, 0);
+    // More than twice the window, most of it in frames of small uploads.
+    while sent < 2 * OPERATION_WINDOW {
+        stream.upload(&ones, &data).unwrap();
+        stream.launch(&bound, 1, &()).unwrap();
+        sent += 4000;
+        expected = 2;
+    }
+    assert_eq!(stream.download(&data).unwrap().wait().unwrap(), vec![expected; 1000]);
+}
+
+#[test]
+fn events_order_streams_whose_uploads_wait_for_each_other() {
+    const LEN: usize = 40 << 20;
+    let device = connect(&ThreadWorker::with_faults(Fault::None, Fault::None)).unwrap();
+    let (first, second) = (device.buffer::<u8>(LEN).unwrap(), device.buffer::<u8>(LEN).unwrap());
+    let outcome = within_seconds(move || -> Result<Vec<u8>> {
+        let (mut one, mut other) = (device.stream()?, device.stream()?);
+        let host = |byte: u8| -> Result<_> {
+            let mut host = device.host_buffer::<u8>(LEN, crate::Direction::Upload)?;
+            host.as_mut_slice().fill(byte);
+            Ok(host)
+        };
+        let before = one.upload_host(host(1)?, &first)?;
+        other.wait_event(&one.record_event()?)?;
+        let copy = other.upload_host(host(2)?, &second)?;
+        other.copy(&first, &second)?;
+        let found = other.download(&second.slice(LEN - 3..)?)?.wait()?;
+        drop((before.wait()?, copy.wait()?));
+        Ok(found)
+    });
+    assert_eq!(outcome.unwrap(), [1, 1, 1]);
+}
+
+#[test]
+fn what_a_shell_prints_before_the_greeting_is_skipped_or_reported() {
+    let mut greeting = b"Welcome to gpu-box\nlast login: never\r\n".to_vec();
+    FrameWriter::new(&mut greeting).preamble().unwrap();
+    assert_eq!(FrameReader::new(&greeting[..]).preamble().unwrap(), VERSION);
+    let error = FrameReader::new(&b"sh: 1: evener: not found\n"[..]).preamble().unwrap_err().to_string();
+    assert!(error.contains("evener: not found"), "{error}");
+    let endless = FrameReader::new(io::repeat(b'\n')).preamble().unwrap_err();
+    assert!(endless.to_string().contains("greeting"), "{endless}");
+}
+
+#[test]
+fn another_version_is_refused_with_both_versions() {
+    #[derive(Debug)]
+    struct Older;
+    impl Connector for Older {
+        fn connect(&self) -> Result<Pipes, String> {
+            let ((_, to_worker), (from_worker, mut output)) = (pipe().unwrap(), pipe().unwrap());
+            output.write_all(&[&frame::PREAMBLE[..], &0u32.to_le_bytes()].concat()).unwrap();
+            let worker = Arc::new(NoHandle);
+            Ok(Pipes { from_worker: Box::new(from_worker), to_worker: Box::new(to_worker), worker })
+        }
+    }
+    let error = RemoteHost::connect("old", Arc::new(Older), Duration::from_secs(10)).unwrap_err().to_string();
+    assert!(error.contains("version 0") && error.contains("older"), "{error}");
+}
+
+#[test]
+fn a_worker_that_does_not_answer_is_given_up_after_the_timeout() {
+    #[derive(Debug)]
+    struct Silent(Mutex<Vec<(PipeReader, PipeWriter)>>);
+    impl Connector for Silent {
+        fn connect(&self) -> Result<Pipes, String> {
+            let ((input, to_worker), (from_worker, output)) = (pipe().unwrap(), pipe().unwrap());
+            self.0.lock().unwrap().push((input, output));
+            let worker = Arc::new(NoHandle);
+            Ok(Pipes { from_worker: Box::new(from_worker), to_worker: Box::new(to_worker), worker })
+        }
+    }
+    let start = Instant::now();
+    let silent = Arc::new(Silent(Mutex::default()));
+    let error = RemoteHost::connect("silent", silent, Duration::from_millis(200)).unwrap_err();
+    assert!(error.to_string().contains("no answer within 200ms"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+/// Counts the panics of all threads of the protocol in this process.
+fn panics() -> usize {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if thread::current().name().is_some_and(|name| name.starts_with("evener-")) {
+                COUNT.fetch_add(1, SeqCst);
+            }
+            before(panic);
+        }));
+    });
+    COUNT.load(SeqCst)
+}
+
+/// A seeded source of choices.
+struct Choices(u64);
+
+impl Choices {
+    fn below(&mut self, limit: u64) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % limit
+    }
+
+    /// A number of a thing that probably exists.
+    fn id(&mut self) -> Id {
+        1 + self.below(12)
+    }
+
+    fn size(&mut self) -> u64 {
+        match self.below(8) {
+            0 => u64::MAX - self.below(2),
+            1 => 0,
+            2 => self.below(8 << 20),
+            _ => self.below(20_000),
+        }
+    }
+
+    fn span(&mut self) -> Span {
+        let (memory, offset, bytes) = (self.id(), self.below(100) * self.below(2), self.size());
+        Span { memory, offset, bytes }
+    }
+
+    fn path(&mut self) -> DevicePath {
+        let split = |choices: &mut Choices| (vec![1; choices.below(3) as usize], choices.below(3) as u32);
+        let splits = (0..self.below(3)).map(|_| split(self)).collect();
+        DevicePath { id: if self.below(5) > 0 { "cpu" } else { "none" }.into(), splits }
+    }
+
+    fn kernel(&mut self) -> WireKernel {
+        let program = registry::program_hash().filter(|_| self.below(4) > 0).unwrap_or_default();
+        let (function, arguments) = match self.below(4) {
+            0 => ("nowhere".into(), vec![1, 2, 3]),
+            1 => (concat!(module_path!(), "::add").into(), vec![0xFF; 7]),
+            _ => (concat!(module_path!(), "::add").into(), vec![5]),
+        };
+        let body = match self.below(4) {
+            0 => WireBody::None,
+            1 => WireBody::Wgsl(Vec::new()),
+            _ => WireBody::Rust { program, version: "0".into(), function, arguments },
+        };
+        let bindings = (0..self.below(3)).map(|_| (self.below(4) > 0, "u32".into())).collect();
+        let extent = |choices: &mut Choices| choices.below(3) as u32;
+        let workgroup = [extent(self), extent(self), 1];
+        WireKernel { name: "add".into(), bindings, params_bytes: 0, workgroup, shared_bytes: 0, body }
+    }
+
+    fn launch(&mut self) -> WireLaunch {
+        let groups = [self.below(3) as u32, 1, if self.below(9) > 0 { 1 } else { u32::MAX }];
+        WireLaunch { bound: self.id(), groups, params: vec![0; self.below(3) as usize] }
+    }
+
+    fn operation(&mut self) -> Operation {
+        match self.below(13) {
+            0 => Operation::Upload { to: self.span(), transfer: None },
+            1 => Operation::Upload { to: self.span(), transfer: Some(self.id()) },
+            2 => Operation::Download { from: self.span(), transfer: self.id() },
+            3 => Operation::Copy { from: self.span(), to: self.span() },
+            4 => Operation::Zero { region: self.span() },
+            5 => Operation::Fill { region: self.span(), pattern: vec![7; self.below(9) as usize] },
+            6 => Operation::Launch(self.launch()),
+            7 => Operation::Record { graph: self.id() + 100, launches: vec![self.launch()] },
+            8 => Operation::Replay { graph: self.id() + 100 },
+            9 => Operation::Timestamp { timestamp: self.id() + 200 },
+            10 => Operation::Event { event: self.id() + 300 },
+            11 => Operation::Wait { event: self.id() },
+            _ => Operation::Flush,
+        }
+    }
+
+    fn ask(&mut self) -> Ask {
+        let opening = 1;
+        match self.below(12) {
+            0 => Ask::Devices,
+            1 => {
+                Ask::Split { device: self.path(), sizes: vec![self.below(4) as u32; self.below(3) as usize] }
+            }
+            2 => Ask::Open { device: self.path(), opening: self.id() },
+            3..=5 => {
+                let bytes = self.size();
+                Ask::Allocate { opening, memory: self.id(), bytes, is_zeroed: self.below(2) == 0 }
+            }
+            6 | 7 => Ask::Compile { opening, program: self.id(), kernel: self.kernel() },
+            8 => Ask::WithWorkgroup {
+                opening,
+                bound: self.id(),
+                new: self.id(),
+                workgroup: [2, 1, 1],
+                shared_bytes: 0,
+            },
+            9 => Ask::Occupancy { opening, bound: self.id() },
+            10 => Ask::Memory { opening },
+            _ => Ask::Trim { opening },
+        }
+    }
+
+    fn message_to_worker(&mut self) -> (ToWorker, Vec<u8>) {
+        let plain = |message| (message, Vec::new());
+        match self.below(20) {
+            0 => plain(ToWorker::Ping),
+            1..=5 => plain(ToWorker::Request { request: self.id(), ask: self.ask() }),
+            6 if self.below(4) == 0 => plain(ToWorker::Close { opening: self.id() }),
+            7 => plain(ToWorker::Drop { object: self.id() }),
+            8 => {
+                let arguments = (0..self.below(3)).map(|_| self.span()).collect();
+                plain(ToWorker::Bind { program: self.id(), bound: self.id(), arguments })
+            }
+            9 if self.below(3) == 0 => plain(ToWorker::OpenStream { opening: 1, stream: self.id() }),
+            10 if self.below(4) == 0 => plain(ToWorker::CloseStream { stream: self.id() }),
+            11 => {
+                let bytes = self.below(MAX_PAYLOAD as u64) as usize;
+                (ToWorker::Data { transfer: self.id(), offset: self.below(2) * 100 }, vec![9; bytes])
+            }
+            _ => {
+                let operation = self.operation();
+                let payload = match operation {
+                    Operation::Upload { to, transfer: None } => vec![1; to.bytes.min(1000) as usize],
+                    _ => Vec::new(),
+                };
+                (ToWorker::Run { stream: 1 + self.below(2), operation }, payload)
+            }
+        }
+    }
+
+    fn message_to_client(&mut self) -> (ToClient, Vec<u8>) {
+        let error = |choices: &mut Choices| match choices.below(2) {
+            0 => WireError::Lost { device: "cpu".into(), operation: "x".into(), detail: "y".into() },
+            _ => WireError::Other { detail: "z".into() },
+        };
+        let plain = |message| (message, Vec::new());
+        match self.below(8) {
+            0 => plain(ToClient::Pong),
+            1 | 2 => {
+                let answer = match self.below(6) {
+                    0 => Err(error(self)),
+                    1 => Ok(Answer::Occupancy(None)),
+                    2 => Ok(Answer::Compiled { body: "Rust".into() }),
+                    3 => Ok(Answer::Devices { devices: "[".into(), absent: "]".into() }),
+                    _ => Ok(Answer::Done),
+                };
+                plain(ToClient::Answer { request: self.id(), answer })
+            }
+            3 | 4 => {
+                let outcome = if self.below(3) == 0 { Err(error(self)) } else { Ok(()) };
+                let clock =
+                    |choices: &mut Choices| Clock { timestamp: choices.id(), since_previous: Duration::MAX };
+                let clocks = (0..self.below(2)).map(|_| clock(self)).collect();
+                plain(ToClient::Reached { event: self.id(), outcome, clocks })
+            }
+            5 => plain(ToClient::Credit { stream: self.id(), operations: self.size(), data: self.size() }),
+            6 => {
+                let bytes = self.below(2000) as usize;
+                (ToClient::Data { transfer: self.id(), offset: 0 }, vec![3; bytes])
+            }
+            _ => plain(ToClient::Abandoned { transfer: self.id() }),
+        }
+    }
+}
+
+/// Lets a worker read these bytes. It must come to an end, and no thread may panic.
+fn serve_bytes(bytes: Vec<u8>) -> Result<(), String> {
+    let before = panics();
+    let outcome = within_seconds(move || serve(processor(), &bytes[..], io::sink()));
+    assert_eq!(panics(), before, "a thread of the worker panicked");
+    outcome
+}
+
+fn frames_to_worker(messages: impl IntoIterator<Item = (ToWorker, Vec<u8>)>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = FrameWriter::new(&mut bytes);
+    writer.preamble().unwrap();
+    for (message, payload) in messages {
+        writer.write(&encode(&message).unwrap(), &payload).unwrap();
+    }
+    writer.flush().unwrap();
+    drop(writer);
+    bytes
+}
+
+#[test]
+fn an_outbox_of_many_threads_sends_everything_and_keeps_each_threads_order() {
+    const THREADS: u64 = 4;
+    const MESSAGES: u64 = 3000;
+    let (reader, writer) = pipe().unwrap();
+    let writer = FrameWriter::new(Box::new(writer) as Box<dyn WritePipe>);
+    let outbox = Arc::new(Outbox::new(writer, |transfer, offset| {
+        encode(&ToWorker::Data { transfer, offset }).unwrap()
+    }));
+    let running = outbox.clone();
+    thread::spawn(move || running.run());
+    for thread in 1..=THREADS {
+        let outbox = outbox.clone();
+        outbox.open_lane(thread, 0).unwrap();
+        thread::spawn(move || {
+            let mut choices = Choices(thread);
+            for number in 1..=MESSAGES {
+                let object = thread << 32 | number;
+                let message = encode(&ToWorker::Drop { object }).unwrap();
+                match choices.below(4) {
+                    0 => outbox.put(message).unwrap(),
+                    1 => outbox
+                        .put_in_lane(thread, encode(&ToWorker::Close { opening: object }).unwrap())
+                        .unwrap(),
+                    2 if choices.below(20) == 0 => {
+                        let bytes = 1 + choices.below(2 * MAX_PAYLOAD as u64);
+                        let payload = Box::new(vec![thread as u8; bytes as usize]);
+                        outbox
+                            .put_copy(thread, outbox::Copy { transfer: object, offset: 0, payload, sent: 0 })
+                            .unwrap();
+                        outbox.add_credit(thread, bytes);
+                    }
+                    _ => outbox.put_lazily(message, Vec::new()).unwrap(),
+                }
+            }
+            outbox.put(encode(&ToWorker::CloseStream { stream: thread }).unwrap()).unwrap();
+            outbox.put_in_lane(thread, encode(&ToWorker::CloseStream { stream: thread }).unwrap()).unwrap();
+        });
+    }
+    within_seconds(move || {
+        let mut reader = FrameReader::new(reader);
+        let (mut in_order, mut in_lane) = ([0; 5], [0; 5]);
+        let mut closed = 0;
+        let check = |last: &mut [u64; 5], object: Id| {
+            let last = &mut last[(object >> 32) as usize];
+            assert!(object > *last, "message {object:x} after {last:x}");
+            *last = object;
+        };
+        while closed < 2 * THREADS {
+            match reader.next::<ToWorker>().unwrap().unwrap().message {
+                ToWorker::Drop { object } => check(&mut in_order, object),
+                ToWorker::Close { opening } => check(&mut in_lane, opening),
+                ToWorker::Data { transfer, offset: 0 } => check(&mut in_lane, transfer),
+                ToWorker::CloseStream { .. } => closed += 1,
+                _ => {}
+            }
+        }
+    });
+    outbox.close("over", None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bytes_make_a_worker_panic_or_hang(bytes in proptest::collection::vec(any::<u8>(), 0..2000), at in 0..400usize) {
+        let mut greeted = frames_to_worker([]);
+        greeted.extend(&bytes);
+        // A frame is never accepted by chance.
+        prop_assert_eq!(serve_bytes(greeted).is_ok(), bytes.is_empty());
+        // Bytes within valid frames.
+        let ask = ToWorker::Request { request: 1, ask: Ask::Devices };
+        let mut valid = frames_to_worker(vec![(ask, Vec::new()); 10]);
+        let (length, change) = (valid.len(), bytes.first().copied().unwrap_or(1).max(1));
+        let at = 20 + at % (length - 20);
+        valid[at] ^= change;
+        prop_assert!(serve_bytes(valid).is_err());
+    }
+
+    #[test]
+    fn no_bytes_are_decoded_to_more_memory_than_they_have(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
+        // A length in the bytes is not believed before the elements are there.
+        if let Ok(message) = postcard::from_bytes::<ToWorker>(&bytes) {
+            prop_assert!(encode(&message).unwrap().len() <= 2 * bytes.len() + 100);
+        }
+        let _ = postcard::from_bytes::<ToClient>(&bytes);
+    }
+
+    #[test]
+    fn no_sequence_of_messages_makes_a_worker_panic_or_hang(seed in any::<u64>()) {
+        let mut choices = Choices(seed);
+        let open = Ask::Open { device: DevicePath { id: "cpu".into(), splits: Vec::new() }, opening: 1 };
+        let input = Sequence::new(&mut choices, open);
+        let before = panics();
+        let outcome = within_seconds(move || serve(processor(), input, io::sink()));
+        prop_assert_eq!(panics(), before, "seed {}: {:?}", seed, outcome);
+    }
+
+    #[test]
+    fn no_sequence_of_messages_makes_a_client_panic_or_hang(seed in any::<u64>()) {
+        let before = panics();
+        let outcome = within_seconds(move || {
+            let worker = Arc::new(RandomWorker(seed));
+            RemoteHost::connect("random", worker, Duration::from_secs(10)).and_then(|host| {
+                let device = host.devices().first().cloned().unwrap();
+                round_trip_of_random_worker(&device)
+            })
+        });
+        prop_assert_eq!(panics(), before);
+        // A worker that answers at random never gets through a whole round trip.
+        prop_assert!(outcome.is_err());
+    }
+}
+
+/// Frames for a worker: opening the processor, a pause in which that is done, then two streams and random messages.
+struct Sequence {
+    bytes: Vec<u8>,
+    position: usize,
+    pause_at: usize,
+}
+
+impl Sequence {
+    fn new(choices: &mut Choices, open: Ask) -> Self {
+        let mut writer = FrameWriter::new(Vec::new());
+        writer.preamble().unwrap();
+        let mut write = |message: ToWorker, payload: &[u8]| {
+            writer.write(&encode(&message).unwrap(), payload).unwrap();
+            writer.flush().unwrap();
+            writer.written()
+        };
+        let pause_at = write(ToWorker::Request { request: 1000, ask: open }, &[]);
+        let mut written = pause_at;
+        for stream in [1, 2] {
+            written = write(ToWorker::OpenStream { opening: 1, stream }, &[]);
+        }
+        for _ in 0..choices.below(60) {
+            let (message, payload) = choices.message_to_worker();
+            written = write(message, &payload);
+        }
+        let bytes = writer.into_inner();
+        assert_eq!(bytes.len(), written);
+        Sequence { bytes, position: 0, pause_at }
+    }
+}
+
+impl Read for Sequence {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.position == self.pause_at {
+            thread::sleep(Duration::from_millis(30));
+        }
+        let end = if self.position < self.pause_at { self.pause_at } else { self.bytes.len() };
+        let bytes = &self.bytes[self.position..end];
+        let read = bytes.len().min(into.len());
+        into[..read].copy_from_slice(&bytes[..read]);
+        self.position += read;
+        Ok(read)
+    }
+}
+
+/// A worker that lists a processor and opens it, and then answers at random.
+#[derive(Debug)]
+struct RandomWorker(u64);
+
+impl Connector for RandomWorker {
+    fn connect(&self) -> Result<Pipes, String> {
+        let ((input, to_worker), (from_worker, output)) = (pipe().unwrap(), pipe().unwrap());
+        let seed = self.0;
+        thread::spawn(move || -> Option<()> {
+            let mut choices = Choices(seed);
+            let (mut reader, mut writer) = (FrameReader::new(input), FrameWriter::new(output));
+            writer.preamble().ok()?;
+            reader.preamble().ok()?;
+            while let Some(frame) = reader.next::<ToWorker>().ok()? {
+                let answer = match frame.message {
+                    ToWorker::Request { request, ask: Ask::Devices } => {
+                        let devices = serde_json::to_string(&[Device::cpu().describe()]).unwrap();
+                        Some((request, Answer::Devices { devices, absent: "[]".into() }))
+                    }
+                    ToWorker::Request { request, ask: Ask::Open { .. } } => {
+                        Some((request, Answer::Opened(Device::cpu().capabilities().unwrap())))
+                    }
+                    ToWorker::Request { request, .. } if choices.below(4) > 0 => {
+                        Some((request, Answer::Done))
+                    }
+                    _ => None,
+                };
+                let (message, payload) = match answer {
+                    Some((request, answer)) => (ToClient::Answer { request, answer: Ok(answer) }, Vec::new()),
+                    None => choices.message_to_client(),
+                };
+                writer.write(&encode(&message).unwrap(), &payload).ok()?;
+                writer.flush().ok()?;
+                if choices.below(100) == 0 {
+                    return None;
+                }
+            }
+            None
+        });
+        let worker = Arc::new(NoHandle);
+        Ok(Pipes { from_worker: Box::new(from_worker), to_worker: Box::new(to_worker), worker })
+    }
+}
+
+/// Uses a device until something fails. Waits have a limit, because a worker may answer nothing.
+fn round_trip_of_random_worker(device: &Device) -> Result<()> {
+    let buffer = device.buffer_uninit::<u32>(1000)?;
+    let mut stream = device.stream()?;
+    for round in 0..50u32 {
+        stream.upload(&[round; 1000], &buffer)?;
+        stream.flush()?;
+        let download = stream.download(&buffer)?;
+        let found = download.wait_timeout(Duration::from_millis(200))?;
+        if found != [round; 1000] {
+            return Err(Error::BadResult {
+                device: device.id().clone(),
+                operation: "downloading".into(),
+                detail: "the worker sent something else".into(),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn frames_that_are_too_long_or_out_of_order_are_refused() {
+    let mut bytes = Vec::new();
+    let mut writer = FrameWriter::new(&mut bytes);
+    let ping = encode(&ToWorker::Ping).unwrap();
+    for _ in 0..3 {
+        writer.write(&ping, &[]).unwrap();
+    }
+    writer.flush().unwrap();
+    drop(writer);
+    let frame = bytes.len() / 3;
+    // One is missing, and one comes twice.
+    for order in [[0, 2, 2], [0, 0, 1]] {
+        let shuffled: Vec<u8> = order.iter().flat_map(|&at| bytes[at * frame..][..frame].to_vec()).collect();
+        let mut reader = FrameReader::new(&shuffled[..]);
+        reader.next::<ToWorker>().unwrap();
+        let error = reader.next::<ToWorker>().unwrap_err().to_string();
+        assert!(error.contains("instead of frame 1"), "{error}");
+    }
+    let mut long = Vec::new();
+    let mut writer = FrameWriter::new(&mut long);
+    writer.write(&ping, &vec![0; MAX_PAYLOAD + 1]).unwrap();
+    writer.flush().unwrap();
+    drop(writer);
+    let error = FrameReader::new(&long[..]).next::<ToWorker>().unwrap_err().to_string();
+    assert!(error.contains("too long"), "{error}");
+    let source = WireBody::Wgsl(vec![WireWgsl {
+        needs: crate::Features::empty(),
+        source: "x".repeat(MAX_MESSAGE).into(),
+        is_checked: true,
+        constants: Vec::new(),
+    }]);
+    assert!(encode(&source).unwrap_err().to_string().contains("at most"));
+}
