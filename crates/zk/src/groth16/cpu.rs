@@ -6,11 +6,12 @@ use ark_bn254::{Fr, G1Affine, G1Projective, G2Affine, G2Projective};
 use ark_ec::VariableBaseMSM;
 use ark_ff::{BigInt, FftField, Field, PrimeField, Zero};
 use ark_poly::{EvaluationDomain, Radix2EvaluationDomain};
-use evener_device::{DeviceId, Error, Result};
+use evener_device::{DeviceId, Error, Result as DeviceResult};
 use rayon::prelude::*;
 use zeroize::Zeroizing;
 
-use super::{Engine, Evaluations, Reduction};
+use super::{Engine, Evaluations, ProvingKey, Reduction, Witness};
+use crate::error::Result;
 
 /// Runs on the threads of the current rayon pool. It is also the reference for other engines.
 ///
@@ -29,25 +30,56 @@ impl CpuEngine {
 }
 
 impl Engine for CpuEngine {
-    type G1Bases = Arc<[G1Affine]>;
-    type G2Bases = Arc<[G2Affine]>;
+    type G1Bases = CpuBases<G1Affine>;
+    type G2Bases = CpuBases<G2Affine>;
+    type Constraints = ();
     type Scalars = Zeroizing<Vec<BigInt<4>>>;
+    type Values = Evaluations;
     type G1Sum = G1Projective;
     type G2Sum = G2Projective;
 
-    fn load_g1(&mut self, points: &Arc<[G1Affine]>) -> Result<Self::G1Bases> {
-        Ok(points.clone())
+    fn load_constraints(&mut self, _: &ProvingKey) -> DeviceResult<()> {
+        // They are in the key.
+        Ok(())
     }
 
-    fn load_g2(&mut self, points: &Arc<[G2Affine]>) -> Result<Self::G2Bases> {
-        Ok(points.clone())
+    fn load_g1(&mut self, points: &Arc<[G1Affine]>, first: usize) -> DeviceResult<Self::G1Bases> {
+        Ok(CpuBases { points: points.clone(), first })
     }
 
-    fn load_scalars(&mut self, scalars: &[Fr]) -> Result<Self::Scalars> {
+    fn load_g2(&mut self, points: &Arc<[G2Affine]>, first: usize) -> DeviceResult<Self::G2Bases> {
+        Ok(CpuBases { points: points.clone(), first })
+    }
+
+    fn load_quotient(
+        &mut self,
+        points: &Arc<[G1Affine]>,
+        (): &(),
+        _: Reduction,
+    ) -> DeviceResult<Self::G1Bases> {
+        self.load_g1(points, 0)
+    }
+
+    fn load_scalars(&mut self, scalars: &[Fr]) -> DeviceResult<Self::Scalars> {
         Ok(Zeroizing::new(scalars.par_iter().map(|scalar| scalar.into_bigint()).collect()))
     }
 
-    fn quotient(&mut self, values: Evaluations, reduction: Reduction) -> Result<Self::Scalars> {
+    fn evaluate(
+        &mut self,
+        (): &(),
+        key: &ProvingKey,
+        witness: &Witness,
+        _: &Self::Scalars,
+    ) -> DeviceResult<Result<Evaluations>> {
+        Ok(key.evaluate(witness))
+    }
+
+    fn quotient(
+        &mut self,
+        (): &(),
+        values: Evaluations,
+        reduction: Reduction,
+    ) -> DeviceResult<Self::Scalars> {
         let Evaluations { mut a, mut b } = values;
         let unsupported = || Error::Unsupported {
             device: self.device.clone(),
@@ -75,30 +107,42 @@ impl Engine for CpuEngine {
         self.load_scalars(&a)
     }
 
-    fn begin_g1(
-        &mut self,
-        points: &Self::G1Bases,
-        scalars: &Self::Scalars,
-        first: usize,
-    ) -> Result<G1Projective> {
-        Ok(G1Projective::msm_bigint(points, &scalars[first..][..points.len()]))
+    fn begin_g1(&mut self, bases: &Self::G1Bases, scalars: &Self::Scalars) -> DeviceResult<G1Projective> {
+        Ok(G1Projective::msm_bigint(&bases.points, bases.scalars(scalars)))
     }
 
-    fn begin_g2(
-        &mut self,
-        points: &Self::G2Bases,
-        scalars: &Self::Scalars,
-        first: usize,
-    ) -> Result<G2Projective> {
-        Ok(G2Projective::msm_bigint(points, &scalars[first..][..points.len()]))
+    fn begin_g2(&mut self, bases: &Self::G2Bases, scalars: &Self::Scalars) -> DeviceResult<G2Projective> {
+        Ok(G2Projective::msm_bigint(&bases.points, bases.scalars(scalars)))
     }
 
-    fn finish_g1(&mut self, sum: G1Projective) -> Result<G1Projective> {
+    fn finish_g1(&mut self, sum: G1Projective) -> DeviceResult<G1Projective> {
         Ok(sum)
     }
 
-    fn finish_g2(&mut self, sum: G2Projective) -> Result<G2Projective> {
+    fn finish_g2(&mut self, sum: G2Projective) -> DeviceResult<G2Projective> {
         Ok(sum)
+    }
+
+    fn wait(&mut self) -> DeviceResult<()> {
+        Ok(())
+    }
+
+    fn erase(&mut self) -> DeviceResult<()> {
+        // Scalars and values zero themselves.
+        Ok(())
+    }
+}
+
+/// Points, and the index of the scalar of the first.
+#[derive(Debug)]
+pub struct CpuBases<P> {
+    points: Arc<[P]>,
+    first: usize,
+}
+
+impl<P> CpuBases<P> {
+    fn scalars<'a>(&self, all: &'a [BigInt<4>]) -> &'a [BigInt<4>] {
+        &all[self.first..][..self.points.len()]
     }
 }
 

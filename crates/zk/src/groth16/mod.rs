@@ -2,6 +2,7 @@
 
 mod cpu;
 mod engine;
+mod gpu;
 mod key;
 mod matrix;
 mod prove;
@@ -14,8 +15,9 @@ mod witness;
 
 pub(crate) use self::key::Queries;
 pub use self::{
-    cpu::CpuEngine,
+    cpu::{CpuBases, CpuEngine},
     engine::Engine,
+    gpu::{GpuBases, GpuConstraints, GpuEngine, GpuValues},
     key::{Evaluations, ProvingKey, Reduction},
     matrix::SparseMatrix,
     prover::{Batch, Prover},

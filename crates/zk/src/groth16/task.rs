@@ -1,18 +1,18 @@
 //! The task of a run: proves and verifies one witness per item.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use ark_bn254::Fr;
 use evener_device::{
-    Device, DeviceId, DeviceKind, Error as DeviceError, Result as DeviceResult, affinity::unbound,
+    Api, Device, DeviceId, DeviceKind, Error as DeviceError, Result as DeviceResult, affinity::unbound,
 };
 use evener_schedule::{Chunk, Resident, Results, Task};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use zeroize::Zeroizing;
 
 use super::{
-    CpuEngine, Engine, Proof, Proved, ProvingKey, Witness,
-    prove::{LoadedKey, prove},
+    CpuEngine, Engine, GpuEngine, Proof, Proved, ProvingKey, Witness,
+    prove::{LoadedKey, prove, time_operations},
     randomness::Blinding,
 };
 use crate::error::{Error, Result};
@@ -56,19 +56,37 @@ impl<E: Engine + 'static> Worker<E> {
         let loaded = resident.get_or_make(|| LoadedKey::load(&mut engine, key))?;
         Ok(Worker { engine, loaded, threads: None })
     }
+
+    /// Times each operation of a proof by itself, for measurements. The outer error is the device's, the inner one the
+    /// witness's.
+    #[doc(hidden)]
+    pub fn time_operations(
+        &mut self,
+        key: &ProvingKey,
+        witness: &Witness,
+    ) -> DeviceResult<Result<Vec<(&'static str, Duration)>>> {
+        self.with_threads(|engine, loaded| time_operations(engine, key, loaded, witness))
+    }
+
+    /// Runs the host's part of a proof in the worker's threads.
+    fn with_threads<R: Send>(&mut self, work: impl FnOnce(&mut E, &LoadedKey<E>) -> R + Send) -> R {
+        let Worker { engine, loaded, threads } = self;
+        match threads {
+            Some(threads) => threads.install(|| work(engine, loaded)),
+            None => work(engine, loaded),
+        }
+    }
 }
 
 impl<E: Engine + 'static> ProofMaker for Worker<E> {
     fn make(&mut self, key: &ProvingKey, witness: &Witness, r: &Fr, s: &Fr) -> DeviceResult<Result<Proof>> {
-        let Worker { engine, loaded, threads } = self;
-        let mut make = || match key.evaluate(witness) {
-            Ok(values) => prove(engine, key, loaded, witness, values, r, s).map(Ok),
-            Err(error) => Ok(Err(error)),
-        };
-        match threads {
-            Some(threads) => threads.install(make),
-            None => make(),
-        }
+        self.with_threads(|engine, loaded| {
+            let proof = prove(engine, key, loaded, witness, r, s);
+            // After an error of the device, that error counts.
+            let erased = engine.erase();
+            let proof = proof?;
+            erased.map(|()| proof)
+        })
     }
 }
 
@@ -77,13 +95,17 @@ impl<E: Engine + 'static> ProofMaker for Worker<E> {
 pub(crate) struct OwnEngines;
 
 impl Engines for OwnEngines {
-    fn can_use(&self, device: &Device) -> bool {
-        device.describe().kind == DeviceKind::Cpu
+    fn can_use(&self, _: &Device) -> bool {
+        true
     }
 
-    fn workers(&self, _: &Device) -> usize {
-        // All cores work on one proof.
-        1
+    fn workers(&self, device: &Device) -> usize {
+        match device.describe().kind {
+            // All cores work on one proof.
+            DeviceKind::Cpu | DeviceKind::Software => 1,
+            // One proof is verified, and the next witness copied, while the device computes another proof.
+            DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual => 2,
+        }
     }
 
     fn open(
@@ -92,6 +114,9 @@ impl Engines for OwnEngines {
         key: &Arc<ProvingKey>,
         resident: &Resident,
     ) -> DeviceResult<Box<dyn ProofMaker>> {
+        if device.describe().api != Api::Cpu {
+            return Ok(Box::new(Worker::new(GpuEngine::new(device)?, key, resident)?));
+        }
         let worker = Worker::new(CpuEngine::new(device.id().clone()), key, resident)?;
         Ok(Box::new(Worker { threads: Some(Arc::new(threads_of(device)?)), ..worker }))
     }

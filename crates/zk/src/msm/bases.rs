@@ -2,13 +2,14 @@
 
 use std::{
     fmt,
+    marker::PhantomData,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use ark_bn254::Fr;
 use ark_ec::AffineRepr as _;
-use evener_device::{Api, Buffer, Capabilities, Device, DeviceKind, Error, Result, SharedBuffer};
+use evener_device::{Api, Buffer, Capabilities, Device, DeviceKind, Error, Program, Result, SharedBuffer};
 use rayon::prelude::*;
 
 use super::{
@@ -65,6 +66,52 @@ pub struct MsmBases<P: MsmGroup> {
     workspace: Mutex<Option<MsmWorkspace>>,
 }
 
+/// The compiled kernels of a group, for any number of bases on one device.
+pub struct MsmKernels<P: MsmGroup> {
+    device: Device,
+    emitter: Emitter,
+    programs: Arc<Programs>,
+    /// The kernel that computes tables, once some bases have needed it.
+    tables: Mutex<Option<Program>>,
+    group: PhantomData<fn() -> P>,
+}
+
+impl<P: MsmGroup> MsmKernels<P> {
+    /// Compiles the kernels. Fails with `Unsupported` on the processor, which needs none.
+    pub fn compile(device: &Device) -> Result<Self> {
+        Self::compile_with(device, &MsmOptions::default())
+    }
+
+    /// Compiles the kernels, with the options `emitter` and `groups_per_unit`.
+    pub fn compile_with(device: &Device, options: &MsmOptions) -> Result<Self> {
+        let emitter = match options.emitter {
+            Some(emitter) => emitter,
+            None => Emitter::for_device(device)?,
+        };
+        let programs = Programs::compile(device, emitter, P::GROUP, options.groups_per_unit)?;
+        let (device, programs, tables) = (device.clone(), Arc::new(programs), Mutex::default());
+        Ok(MsmKernels { device, emitter, programs, tables, group: PhantomData })
+    }
+
+    fn tables(&self) -> Result<Program> {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(program) = &*tables {
+            return Ok(program.clone());
+        }
+        let program = self.device.compile(&kernels::tables(self.emitter, P::GROUP))?;
+        Ok(tables.insert(program).clone())
+    }
+}
+
+impl<P: MsmGroup> fmt::Debug for MsmKernels<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MsmKernels")
+            .field("device", self.device.id())
+            .field("emitter", &self.emitter)
+            .finish_non_exhaustive()
+    }
+}
+
 enum Points<P: MsmGroup> {
     Host(Arc<[P::Affine]>),
     Device { programs: Arc<Programs>, parts: Vec<Part> },
@@ -86,11 +133,17 @@ impl<P: MsmGroup> MsmBases<P> {
 
     /// Copies points to a device, with other options.
     pub fn upload_with(device: &Device, points: &[P::Affine], options: &MsmOptions) -> Result<Self> {
-        let (device, len) = (device.clone(), points.len());
-        let points = match device.describe().api {
-            Api::Cpu => Points::Host(points.into()),
-            _ => upload_parts::<P>(&device, points, options)?,
-        };
+        if device.describe().api == Api::Cpu {
+            let (device, len, points) = (device.clone(), points.len(), Points::Host(points.into()));
+            return Ok(MsmBases { device, len, points, workspace: Mutex::new(None) });
+        }
+        Self::upload_for(&MsmKernels::compile_with(device, options)?, points, options)
+    }
+
+    /// Copies points to the device of compiled kernels. Of the options, those of the kernels have no effect.
+    pub fn upload_for(kernels: &MsmKernels<P>, points: &[P::Affine], options: &MsmOptions) -> Result<Self> {
+        let (device, len) = (kernels.device.clone(), points.len());
+        let points = upload_parts::<P>(kernels, points, options)?;
         Ok(MsmBases { device, len, points, workspace: Mutex::new(None) })
     }
 
@@ -192,7 +245,7 @@ impl<P: MsmGroup> MsmBases<P> {
         }
         // Timestamps can be read once all operations before them have finished.
         let event = if workspace.is_timed() { Some(workspace.stream().record_event()?) } else { None };
-        Ok(PendingMsm { queued, marks, event, group: std::marker::PhantomData })
+        Ok(PendingMsm { queued, marks, event, group: PhantomData })
     }
 
     fn with_workspace<R>(&self, work: impl FnOnce(&mut MsmWorkspace) -> Result<R>) -> Result<R> {
@@ -235,7 +288,7 @@ pub struct PendingMsm<P> {
     queued: Vec<Queued>,
     marks: Marks,
     event: Option<evener_device::Event>,
-    group: std::marker::PhantomData<fn() -> P>,
+    group: PhantomData<fn() -> P>,
 }
 
 impl<P: MsmGroup> PendingMsm<P> {
@@ -332,14 +385,11 @@ fn uses_tables<P: MsmGroup>(
 }
 
 fn upload_parts<P: MsmGroup>(
-    device: &Device,
+    kernels: &MsmKernels<P>,
     points: &[P::Affine],
     options: &MsmOptions,
 ) -> Result<Points<P>> {
-    let emitter = match options.emitter {
-        Some(emitter) => emitter,
-        None => Emitter::for_device(device)?,
-    };
+    let device = &kernels.device;
     let has = device.capabilities()?;
     if let Some(bits) = options.window_bits {
         let is_shared = options.tables != Tables::Never;
@@ -352,8 +402,7 @@ fn upload_parts<P: MsmGroup>(
         }
     }
     let is_shared = uses_tables::<P>(device, &has, points.len(), options);
-    let programs = Programs::compile(device, emitter, P::GROUP, options.groups_per_unit)?;
-    let tables = if is_shared { Some(device.compile(&kernels::tables(emitter, P::GROUP))?) } else { None };
+    let tables = if is_shared { Some(kernels.tables()?) } else { None };
     let (max_count, plan) = plan_part::<P>(&has, points.len(), is_shared, options);
     let mut stream = device.stream()?;
     let mut parts = Vec::new();
@@ -374,5 +423,5 @@ fn upload_parts<P: MsmGroup>(
         parts.push(Part { points: buffer, infinite, count, plan });
     }
     stream.wait()?;
-    Ok(Points::Device { programs: Arc::new(programs), parts })
+    Ok(Points::Device { programs: kernels.programs.clone(), parts })
 }

@@ -8,6 +8,7 @@
 mod batches;
 mod circuits;
 mod damage;
+mod devices;
 mod reference;
 mod snarkjs;
 

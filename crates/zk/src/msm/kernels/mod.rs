@@ -318,7 +318,8 @@ mod with_nvrtc {
                         if let Ok(folder) = std::env::var("EVENER_TEST_CUBIN_DIR") {
                             let file =
                                 format!("{folder}/{emitter:?}-{group:?}-{card}-{}.cubin", kernel.name());
-                            std::fs::write(file.replace(".cubin", ".cu"), kernel.cuda_source().unwrap()).unwrap();
+                            std::fs::write(file.replace(".cubin", ".cu"), kernel.cuda_source().unwrap())
+                                .unwrap();
                             std::fs::write(file, compiled.as_ref().unwrap()).unwrap();
                         }
                         assert!(!compiled.unwrap().is_empty());

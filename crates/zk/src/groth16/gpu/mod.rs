@@ -1,0 +1,312 @@
+//! The engine of GPUs, by the kernels of this crate.
+//!
+//! The witness is copied to the device once. The constraints are evaluated there, and the quotient polynomial is computed
+//! from the result without leaving the device, in three streams: one for the constraints and the quotient, and one for the
+//! sums of each group. So the ends of the sums, which keep few threads busy, overlap with other work.
+
+mod constraints;
+
+use std::{sync::Arc, thread};
+
+use ark_bn254::{Fr, G1Affine, G1Projective, G2Affine, G2Projective};
+use evener_device::{
+    Buffer, Device, Direction, Error as DeviceError, HostBuffer, Result as DeviceResult, Stream, Transfer,
+};
+use rayon::prelude::*;
+use zeroize::Zeroize;
+
+pub use self::constraints::GpuConstraints;
+use self::constraints::Sides;
+use super::{Engine, ProvingKey, Reduction, Witness};
+use crate::{
+    error::Result,
+    field::Limbs,
+    msm::{MsmBases, MsmGroup, MsmKernels, MsmOptions, MsmWorkspace, PendingMsm},
+};
+
+/// Scalars that are copied to the device at once: one piece is copied while the next is written.
+const PIECE: usize = 1 << 16;
+/// Scalars that a thread of the host copies or zeroes at once.
+const SHARE: usize = 1 << 12;
+/// The scalars of a multiplication begin at a multiple of this: slices that begin at multiples of 2 KiB can be bound on
+/// every device.
+const SCALAR_ALIGNMENT: usize = 64;
+
+/// Proves on a GPU, through CUDA or wgpu.
+#[derive(Debug)]
+pub struct GpuEngine {
+    device: Device,
+    /// Uploads, evaluations and quotients.
+    stream: Stream,
+    /// Sums in the first group, and in the second.
+    g1: MsmWorkspace,
+    g2: MsmWorkspace,
+    kernels_g1: Option<MsmKernels<G1Projective>>,
+    kernels_g2: Option<MsmKernels<G2Projective>>,
+    memory: Memory,
+    /// The number of constraints that do not hold, and the first of them.
+    failed: Buffer<u32>,
+    /// Pinned memory, zeroed while it is here.
+    staging: Vec<HostBuffer<Limbs>>,
+    uploads: Vec<Transfer<Limbs>>,
+}
+
+/// Memory that depends on the witness, each part as long as the largest need so far.
+#[derive(Debug, Default)]
+struct Memory {
+    wires: Option<Buffer<Limbs>>,
+    sides: [Option<Buffer<Limbs>>; 3],
+    scratch: Option<Buffer<Limbs>>,
+}
+
+/// Returns the first `len` elements of kept memory, or of new memory if that is too short.
+fn grown(kept: &mut Option<Buffer<Limbs>>, device: &Device, len: usize) -> DeviceResult<Buffer<Limbs>> {
+    let buffer = match kept.take() {
+        Some(buffer) if buffer.len() >= len => buffer,
+        _ => device.buffer_uninit(len)?,
+    };
+    kept.insert(buffer).slice(..len)
+}
+
+/// Points on the device, and the index of the scalar of the first.
+#[derive(Debug)]
+pub struct GpuBases<P: MsmGroup> {
+    bases: MsmBases<P>,
+    first: usize,
+}
+
+impl<P: MsmGroup> GpuBases<P> {
+    /// Copies points. Infinite points are put before them, so that the scalars begin where they can be bound to a kernel.
+    fn upload(kernels: &MsmKernels<P>, points: &[P::Affine], first: usize) -> DeviceResult<Self> {
+        let padding = first % SCALAR_ALIGNMENT;
+        let options = MsmOptions::default();
+        let bases = match padding {
+            0 => MsmBases::upload_for(kernels, points, &options)?,
+            _ => {
+                let infinite = std::iter::repeat_n(P::Affine::default(), padding);
+                let padded: Vec<P::Affine> = infinite.chain(points.iter().copied()).collect();
+                MsmBases::upload_for(kernels, &padded, &options)?
+            }
+        };
+        Ok(GpuBases { bases, first: first - padding })
+    }
+
+    fn begin(
+        &self,
+        from: &mut Stream,
+        workspace: &mut MsmWorkspace,
+        scalars: &Buffer<Limbs>,
+    ) -> DeviceResult<PendingMsm<P>> {
+        let scalars = scalars.slice(self.first..self.first + self.bases.len())?;
+        workspace.stream().wait_event(&from.record_event()?)?;
+        self.bases.queue_device(workspace, &scalars)
+    }
+}
+
+impl GpuEngine {
+    /// Makes an engine. Kernels are compiled when a key is loaded.
+    pub fn new(device: &Device) -> DeviceResult<Self> {
+        Ok(GpuEngine {
+            stream: device.stream()?,
+            g1: MsmWorkspace::new(device)?,
+            g2: MsmWorkspace::new(device)?,
+            kernels_g1: None,
+            kernels_g2: None,
+            memory: Memory::default(),
+            failed: device.buffer(2)?,
+            staging: Vec::new(),
+            uploads: Vec::new(),
+            device: device.clone(),
+        })
+    }
+
+    fn kernels_g1(&mut self) -> DeviceResult<&MsmKernels<G1Projective>> {
+        match &mut self.kernels_g1 {
+            Some(kernels) => Ok(kernels),
+            none => Ok(none.insert(MsmKernels::compile(&self.device)?)),
+        }
+    }
+
+    fn kernels_g2(&mut self) -> DeviceResult<&MsmKernels<G2Projective>> {
+        match &mut self.kernels_g2 {
+            Some(kernels) => Ok(kernels),
+            none => Ok(none.insert(MsmKernels::compile(&self.device)?)),
+        }
+    }
+
+    /// Queues the copy of scalars, through pinned memory.
+    fn upload(&mut self, scalars: &[Fr], to: &Buffer<Limbs>) -> DeviceResult<()> {
+        for (index, piece) in scalars.chunks(PIECE).enumerate() {
+            let mut host = match self.staging.pop() {
+                Some(host) => host,
+                None => self.device.host_buffer(PIECE, Direction::Upload)?,
+            };
+            let shares = host.as_mut_slice().par_chunks_mut(SHARE).zip(piece.par_chunks(SHARE));
+            shares.for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, from)| *to = (*from).into()));
+            let to = to.slice(index * PIECE..)?;
+            self.uploads.push(self.stream.upload_host_prefix(host, piece.len(), &to)?);
+            self.stream.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes the pinned memory of finished uploads.
+    fn zero_staging(&mut self) -> DeviceResult<()> {
+        for upload in self.uploads.drain(..) {
+            let mut host = upload.wait()?;
+            let words: &mut [u64] = bytemuck::cast_slice_mut(host.as_mut_slice());
+            words.par_chunks_mut(4 * SHARE).for_each(|share| share.zeroize());
+            self.staging.push(host);
+        }
+        Ok(())
+    }
+}
+
+impl Engine for GpuEngine {
+    type G1Bases = GpuBases<G1Projective>;
+    type G2Bases = GpuBases<G2Projective>;
+    type Constraints = GpuConstraints;
+    type Scalars = Buffer<Limbs>;
+    type Values = GpuValues;
+    type G1Sum = PendingMsm<G1Projective>;
+    type G2Sum = PendingMsm<G2Projective>;
+
+    fn load_constraints(&mut self, key: &ProvingKey) -> DeviceResult<GpuConstraints> {
+        // All kernels are compiled at once. The choice of the arithmetic is measured before, alone.
+        crate::field::Emitter::for_device(&self.device)?;
+        let device = &self.device;
+        let (g1, g2, constraints) = thread::scope(|scope| {
+            let g1 = scope.spawn(|| MsmKernels::compile(device));
+            let g2 = scope.spawn(|| MsmKernels::compile(device));
+            let constraints = GpuConstraints::upload(device, key);
+            let (g1, g2) = (g1.join(), g2.join());
+            let resume = |panic| -> ! { std::panic::resume_unwind(panic) };
+            (g1.unwrap_or_else(|it| resume(it)), g2.unwrap_or_else(|it| resume(it)), constraints)
+        });
+        (self.kernels_g1, self.kernels_g2) = (Some(g1?), Some(g2?));
+        constraints
+    }
+
+    fn load_g1(&mut self, points: &Arc<[G1Affine]>, first: usize) -> DeviceResult<Self::G1Bases> {
+        GpuBases::upload(self.kernels_g1()?, points, first)
+    }
+
+    fn load_g2(&mut self, points: &Arc<[G2Affine]>, first: usize) -> DeviceResult<Self::G2Bases> {
+        GpuBases::upload(self.kernels_g2()?, points, first)
+    }
+
+    fn load_quotient(
+        &mut self,
+        points: &Arc<[G1Affine]>,
+        constraints: &GpuConstraints,
+        reduction: Reduction,
+    ) -> DeviceResult<Self::G1Bases> {
+        match reduction {
+            Reduction::Circom => self.load_g1(points, 0),
+            // The coefficients are in bit-reversed order, so the points are too. There is none for the last coefficient.
+            Reduction::Libsnark => {
+                let unused = usize::BITS - constraints.domain().ilog2();
+                let at = |index: usize| index.reverse_bits().checked_shr(unused).unwrap_or(0);
+                let point = |index| points.get(at(index)).copied().unwrap_or_default();
+                let reversed: Vec<G1Affine> = (0..constraints.domain()).into_par_iter().map(point).collect();
+                self.load_g1(&reversed.into(), 0)
+            }
+        }
+    }
+
+    fn load_scalars(&mut self, scalars: &[Fr]) -> DeviceResult<Buffer<Limbs>> {
+        let to = grown(&mut self.memory.wires, &self.device, scalars.len())?;
+        self.upload(scalars, &to)?;
+        Ok(to)
+    }
+
+    fn evaluate(
+        &mut self,
+        constraints: &GpuConstraints,
+        key: &ProvingKey,
+        witness: &Witness,
+        wires: &Buffer<Limbs>,
+    ) -> DeviceResult<Result<GpuValues>> {
+        let [a, b, c] = &mut self.memory.sides;
+        let side = |side| grown(side, &self.device, constraints.domain());
+        let sides = Sides { a: side(a)?, b: side(b)?, c: side(c)? };
+        let scratch = grown(&mut self.memory.scratch, &self.device, constraints.scratch())?;
+        constraints.evaluate(&mut self.stream, wires, &scratch, &self.failed, &sides)?;
+        if constraints.can_check() {
+            let failed = self.stream.download(&self.failed)?.wait()?;
+            if failed.first() != Some(&0) {
+                // The host decides whether the witness is wrong or the device.
+                return match key.evaluate(witness) {
+                    Err(error) => Ok(Err(error)),
+                    Ok(_) => Err(DeviceError::BadResult {
+                        device: self.device.id().clone(),
+                        operation: "evaluating the constraints".into(),
+                        detail: format!("{failed:?} do not hold, and on the host all do"),
+                    }),
+                };
+            }
+        }
+        Ok(Ok(GpuValues(sides)))
+    }
+
+    fn quotient(
+        &mut self,
+        constraints: &GpuConstraints,
+        values: GpuValues,
+        _: Reduction,
+    ) -> DeviceResult<Buffer<Limbs>> {
+        constraints.quotient(&mut self.stream, &values.0)?;
+        self.stream.flush()?;
+        Ok(values.0.a)
+    }
+
+    fn begin_g1(
+        &mut self,
+        points: &Self::G1Bases,
+        scalars: &Buffer<Limbs>,
+    ) -> DeviceResult<PendingMsm<G1Projective>> {
+        points.begin(&mut self.stream, &mut self.g1, scalars)
+    }
+
+    fn begin_g2(
+        &mut self,
+        points: &Self::G2Bases,
+        scalars: &Buffer<Limbs>,
+    ) -> DeviceResult<PendingMsm<G2Projective>> {
+        points.begin(&mut self.stream, &mut self.g2, scalars)
+    }
+
+    fn finish_g1(&mut self, sum: PendingMsm<G1Projective>) -> DeviceResult<G1Projective> {
+        sum.wait()
+    }
+
+    fn finish_g2(&mut self, sum: PendingMsm<G2Projective>) -> DeviceResult<G2Projective> {
+        sum.wait()
+    }
+
+    fn wait(&mut self) -> DeviceResult<()> {
+        for stream in [&mut self.stream, self.g1.stream(), self.g2.stream()] {
+            stream.wait()?;
+        }
+        Ok(())
+    }
+
+    fn erase(&mut self) -> DeviceResult<()> {
+        for workspace in [&mut self.g1, &mut self.g2] {
+            // Sums that were not waited for, after an error, still read the scalars.
+            self.stream.wait_event(&workspace.stream().record_event()?)?;
+            workspace.erase()?;
+            workspace.stream().flush()?;
+        }
+        let Memory { wires, sides, scratch } = &self.memory;
+        for buffer in [wires, scratch].into_iter().chain(sides).flatten() {
+            self.stream.zero(buffer)?;
+        }
+        self.stream.flush()?;
+        self.zero_staging()
+    }
+}
+
+/// The values of A, B and their product on the domain, in the engine's memory.
+#[derive(Debug)]
+pub struct GpuValues(Sides);

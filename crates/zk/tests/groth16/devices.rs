@@ -1,0 +1,151 @@
+//! Proofs by GPUs: the same bytes as other implementations, alone and beside the processor, and never an invalid one.
+
+use ark_bn254::Fr;
+use evener_device::{
+    Api, Device, Inventory,
+    testing::{Fault, Faults},
+};
+use evener_zk::{
+    Error,
+    groth16::{Prover, ProvingKey, Squares, Witness},
+};
+
+use crate::{
+    key, pool_of,
+    reference::{check_arkworks_keys, check_zkey, secrets},
+    scalars, squares, witness,
+};
+
+fn devices(api: Api) -> Vec<Device> {
+    let inventory = Inventory::discover_all_apis();
+    let found: Vec<Device> =
+        inventory.devices().iter().filter(|device| device.describe().api == api).cloned().collect();
+    assert!(!found.is_empty(), "no {api} device");
+    found
+}
+
+/// Keys of arkworks and of snarkjs, with fixed secrets, on each device alone.
+fn check_bytes(api: Api, powers: &[u32], secrets: &[(Fr, Fr)]) {
+    for device in devices(api) {
+        let pool = pool_of(&[device]);
+        check_arkworks_keys(&pool, powers, secrets);
+        check_zkey(&pool, secrets);
+    }
+}
+
+/// A batch in which one witness does not satisfy the constraints, over some devices.
+fn check_batch(devices: &[Device], power: u32, count: usize) {
+    let circuit = Squares::filling(power);
+    let key = ProvingKey::set_up(&circuit.r1cs().unwrap()).unwrap();
+    let prover = Prover::load(&pool_of(devices), key).all_devices();
+    let firsts = scalars(9, count);
+    let mut witnesses: Vec<Witness> = firsts.iter().map(|first| circuit.witness(*first).unwrap()).collect();
+    let expected: Vec<Fr> = witnesses.iter().map(|witness| witness.values()[1]).collect();
+    let mut values = witnesses[2].values().to_vec();
+    values[7] += Fr::from(1);
+    witnesses[2] = Witness::new(values).unwrap();
+    let batch = prover.prove_batch(witnesses).unwrap();
+    let report = batch.report().unwrap().clone();
+    for device in devices {
+        let used = report.devices.iter().any(|it| it.id == device.id().to_string() && it.items > 0);
+        assert!(used, "{} proved nothing: {report}", device.id());
+    }
+    for (index, result) in batch.into_results().into_iter().enumerate() {
+        if index == 2 {
+            // Wire 7 is x₅, which constraints 4 and 5 are about.
+            let is_named = matches!(result, Err(Error::Unsatisfied { constraint: 4, failed: 2, .. }));
+            assert!(is_named, "{result:?}");
+            continue;
+        }
+        let proved = result.unwrap();
+        assert_eq!(proved.public, [expected[index]], "{index}");
+        prover.key().verifying_key().verify(&proved.proof, &proved.public).unwrap();
+    }
+}
+
+/// A witness for a key that has no matrix C, so that only the proof can tell that it is wrong.
+fn check_unprovable(device: &Device) {
+    let prover = Prover::load(&pool_of(std::slice::from_ref(device)), key());
+    let mut values = witness().values().to_vec();
+    values[3] += Fr::from(1);
+    let error = prover.prove(Witness::new(values).unwrap()).unwrap_err();
+    assert!(matches!(error, Error::Unprovable), "{error}");
+}
+
+/// Flips a bit of what a device returns, after each of some operations of a proof. Each time, another device makes the proof.
+fn check_wrong_results(device: &Device) {
+    let (faulty, faults) = Faults::wrap(device);
+    let alone = Prover::load(&pool_of(std::slice::from_ref(&faulty)), key());
+    alone.prove(witness()).unwrap();
+    let before = faults.operations();
+    alone.prove(witness()).unwrap();
+    let of_one_proof = faults.operations() - before;
+    assert!(of_one_proof > 20, "the device was used: {of_one_proof} operations");
+
+    let prover = Prover::load(&pool_of(&[faulty, Device::cpu()]), key()).all_devices();
+    // Both devices are ready before the first fault.
+    let batch = |count: u64| (0..count).map(|first| squares().witness(Fr::from(first)).unwrap()).collect();
+    prover.prove_batch(batch(4)).unwrap();
+    for part in 0..4 {
+        faults.at(faults.operations() + part * of_one_proof / 4 + 1, Fault::Corrupt);
+        let batch = prover.prove_batch(batch(6)).unwrap();
+        for (first, result) in batch.into_results().into_iter().enumerate() {
+            let proved = result.unwrap();
+            let expected = squares().witness(Fr::from(first as u64)).unwrap().values()[1];
+            assert_eq!(proved.public, [expected]);
+            prover.key().verifying_key().verify(&proved.proof, &proved.public).unwrap();
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn with_fixed_secrets_the_proof_is_that_of_other_implementations_with_vulkan() {
+    check_bytes(Api::Vulkan, &[1, 4, 7], &secrets()[..3]);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn with_fixed_secrets_the_proof_is_that_of_other_implementations_with_card() {
+    check_bytes(Api::Cuda, &[1, 4, 5, 9, 13], &secrets());
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn a_gpu_and_the_processor_prove_a_batch_in_order_with_vulkan() {
+    check_batch(&[devices(Api::Vulkan).remove(0), Device::cpu()], 5, 12);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn partitions_of_a_card_and_the_processor_prove_a_batch_in_order_with_card() {
+    let card = devices(Api::Cuda).remove(0);
+    check_batch(&[card.clone(), Device::cpu()], 12, 40);
+    let mut parts = card.split(&[16, 40, 76]).unwrap();
+    parts.push(Device::cpu());
+    check_batch(&parts, 12, 60);
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn an_unprovable_witness_is_told_from_a_wrong_device_with_vulkan() {
+    check_unprovable(&devices(Api::Vulkan)[0]);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn an_unprovable_witness_is_told_from_a_wrong_device_with_card() {
+    check_unprovable(&devices(Api::Cuda)[0]);
+}
+
+#[test]
+#[ignore = "needs a Vulkan device"]
+fn no_proof_with_a_wrong_result_of_a_device_is_handed_out_with_vulkan() {
+    check_wrong_results(&devices(Api::Vulkan)[0]);
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn no_proof_with_a_wrong_result_of_a_device_is_handed_out_with_card() {
+    check_wrong_results(&devices(Api::Cuda)[0]);
+}
