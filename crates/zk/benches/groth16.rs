@@ -197,11 +197,18 @@ fn bench(
     println!("    loading the key with compiled kernels in the cache: {:.0} ms", milliseconds(loaded));
 }
 
-/// Proves a batch on some devices, after a first one. Returns the rate in proofs per second.
+/// Proves a batch on some devices, once all of them are ready. Returns the rate in proofs per second.
 fn batch(case: &Case, devices: &[Device], count: usize, is_shown: bool) -> f64 {
     let prover = Prover::load(&pool(devices), case.key.clone()).all_devices();
     let witnesses = |count: usize| (0..count as u64).map(|first| case.witness(first + 3)).collect();
-    prover.prove_batch(witnesses(4 * devices.len())).unwrap();
+    // Until every device has compiled its kernels, loaded the key and proved.
+    for _ in 0..200 {
+        let batch = prover.prove_batch(witnesses(4 * devices.len())).unwrap();
+        let used = batch.report().unwrap().devices.iter().filter(|device| device.items > 0).count();
+        if used == devices.len() {
+            break;
+        }
+    }
     let (batch, took) = {
         let witnesses = witnesses(count);
         timed(|| prover.prove_batch(witnesses).unwrap())

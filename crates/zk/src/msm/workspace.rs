@@ -6,6 +6,7 @@ use evener_device::{
     Buffer, Device, Direction, Result, SharedBuffer, StagingBuffer, Stream, Timestamp, Transfer,
 };
 use rayon::prelude::*;
+use zeroize::Zeroize;
 
 use super::{
     group::{MsmGroup, point_limbs, sum_limbs},
@@ -120,7 +121,8 @@ impl MsmWorkspace {
         for buffer in runs.iter() {
             self.stream.zero(buffer)?;
         }
-        for buffer in scalars.iter().chain(&self.buffers.buckets).chain(&self.buffers.partials) {
+        let Buffers { buckets, partials, results, .. } = &self.buffers;
+        for buffer in [scalars, buckets, partials, results].into_iter().flatten() {
             self.stream.zero(buffer)?;
         }
         Ok(())
@@ -274,7 +276,7 @@ impl Queued {
     /// Waits for the sums, and combines them: bits of a bucket's index, then windows.
     pub(super) fn wait<P: MsmGroup>(self) -> Result<P> {
         let Queued { transfer, plan } = self;
-        let host = transfer.wait()?;
+        let mut host = transfer.wait()?;
         let sums: &[P::DeviceSum] = bytemuck::cast_slice(host.as_slice());
         let of_set = |sums: &[P::DeviceSum]| {
             let mut sums = sums.iter().map(|sum| P::from_device(*sum));
@@ -283,11 +285,14 @@ impl Queued {
             sums.rev().fold(P::zero(), |total, bit| total.double() + bit) + all
         };
         let sets = sums.chunks(plan.window_bits as usize).map(of_set);
-        Ok(sets.rev().fold(P::zero(), |mut total, set| {
+        let total = sets.rev().fold(P::zero(), |mut total, set| {
             for _ in 0..plan.window_bits {
                 total.double_in_place();
             }
             total + set
-        }))
+        });
+        // The scalars may be secret, and their sums too.
+        bytemuck::cast_slice_mut::<Limbs, u64>(host.as_mut_slice()).zeroize();
+        Ok(total)
     }
 }
