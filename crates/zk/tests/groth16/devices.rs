@@ -109,7 +109,8 @@ fn check_wrong_results(device: &Device) {
     let mut failures = 0;
     for third in 0..3 {
         let (faulty, faults) = Faults::wrap(device);
-        let prover = Prover::load(&pool_of(&[faulty.clone()]), key()).deadline(Duration::from_secs(20));
+        let prover =
+            Prover::load(&pool_of(std::slice::from_ref(&faulty)), key()).deadline(Duration::from_secs(20));
         prover.prove(witness()).unwrap();
         faults.at(faults.operations() + third * of_one_proof / 3 + 1, Fault::Corrupt);
         match prover.prove_batch(vec![witness()]) {
